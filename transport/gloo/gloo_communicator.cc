@@ -2,6 +2,7 @@
 
 #include <gloo/transport/unbound_buffer.h>
 
+#include "transport/collectives/channel_communicator.h"
 #include "transport/collectives/operation.h"
 #include "transport/gloo/gloo_collectives.h"
 #include "transport/gloo/gloo_mesh.h"
@@ -53,72 +54,30 @@ class EarlyReceive : public ReceiveHandle {
   std::chrono::nanoseconds waited_{};
 };
 
-class GlooCommunicator : public Communicator {
+class GlooCommunicator : public ChannelCommunicator<Communicator, mesh::Mesh> {
  public:
-  GlooCommunicator(const GlooOptions& options, RendezvousStore& store) : mesh_(options, store) {}
+  using ChannelCommunicator::ChannelCommunicator;
 
-  int rank() const override { return mesh_.rank(); }
-  int size() const override { return mesh_.size(); }
-  std::chrono::nanoseconds waited() const override { return mesh_.waitedTime().get(); }
-  void interrupt() override { mesh_.interrupt(); }
-  void whileWaiting(const std::function<bool()>& work) override { mesh_.whileWaiting(work); }
+  void whileWaiting(const std::function<bool()>& work) override { channel_.whileWaiting(work); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
     return std::make_unique<Handle>(
-        mesh_, mesh_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
+        channel_, channel_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
   }
 
   void receive(int peer, std::span<std::byte> data) override {
-    mesh_.waitedTime().beginOperation();
-    auto incoming = mesh_.take(mesh::Channel::kPointToPoint, data,
-                               {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
-    mesh_.finish(incoming);
+    channel_.waitedTime().beginOperation();
+    auto incoming = channel_.take(mesh::Channel::kPointToPoint, data,
+                                  {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
+    channel_.finish(incoming);
   }
 
   std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
-    return std::make_unique<EarlyReceive>(mesh_, peer, data);
-  }
-
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
-                 size_t count) override {
-    check(group, type);
-    mesh::allReduce(mesh_, group, type, reduction, input, output, count);
-  }
-
-  void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
-    check(group, type);
-    mesh::allGather(mesh_, group, type, input, output, count);
-  }
-
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
-                     size_t count) override {
-    check(group, type);
-    mesh::reduceScatter(mesh_, group, type, reduction, input, output, count);
-  }
-
-  void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
-    check(group, type);
-    mesh::allToAll(mesh_, group, type, input, output, count);
-  }
-
-  void broadcast(const Group& group, DataType type, int root, void* data, size_t count) override {
-    check(group, type);
-    checkRoot(rank(), group, root);
-    mesh::broadcast(mesh_, group, type, root, data, count);
-  }
-
-  void barrier(const Group& group) override {
-    check(group, DataType::kUint8);
-    mesh::barrier(mesh_, group);
+    return std::make_unique<EarlyReceive>(channel_, peer, data);
   }
 
  private:
-  void check(const Group& group, DataType type) const {
-    mesh_.checkUsable();
-    checkGroup(rank(), size(), group, type);
-  }
-
-  mesh::Mesh mesh_;
+  void checkChannel() const override { channel_.checkUsable(); }
 };
 
 }  // namespace

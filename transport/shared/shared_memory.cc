@@ -1,5 +1,6 @@
 #include "transport/shared/shared_memory.h"
 
+#include "transport/collectives/channel_communicator.h"
 #include "transport/collectives/operation.h"
 #include "transport/shared/early_receiver.h"
 #include "transport/shared/shared_collectives.h"
@@ -69,90 +70,46 @@ class EarlyReceive : public ReceiveHandle {
   std::chrono::nanoseconds waited_{};
 };
 
-class Implementation : public SharedMemoryCommunicator {
+class Implementation : public ChannelCommunicator<SharedMemoryCommunicator, shm::Endpoint> {
  public:
-  Implementation(SharedSegments segments, std::shared_ptr<shm::Mapping> control, int rank,
-                 std::chrono::milliseconds timeout, std::vector<int> names)
-      : endpoint_(std::move(segments), std::move(control), rank, timeout, std::move(names)) {}
-  Implementation(const shm::Endpoint& first, shm::Lane lane) : endpoint_(first, lane) {}
+  using ChannelCommunicator::ChannelCommunicator;
 
-  int rank() const override { return endpoint_.rank(); }
-  int size() const override { return endpoint_.size(); }
-  std::chrono::nanoseconds waited() const override { return endpoint_.waitedTime().get(); }
-  std::span<std::byte> createArena(size_t bytes) override { return endpoint_.createArena(bytes); }
+  std::span<std::byte> createArena(size_t bytes) override { return channel_.createArena(bytes); }
 
   std::unique_ptr<Communicator> openSecond() override {
-    return std::make_unique<Implementation>(endpoint_, shm::Lane::kSecond);
+    return std::make_unique<Implementation>(channel_, shm::Lane::kSecond);
   }
 
-  bool progress() override { return endpoint_.progress(); }
-  void interrupt() override { endpoint_.interrupt(); }
+  bool progress() override { return channel_.progress(); }
 
   std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
-    const shm::Ticket ticket = endpoint_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
-    return std::make_unique<Handle>(endpoint_, ticket, data.size());
+    const shm::Ticket ticket = channel_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
+    return std::make_unique<Handle>(channel_, ticket, data.size());
   }
 
   void receive(int peer, std::span<std::byte> data) override {
-    endpoint_.checkUsable(peer);
+    channel_.checkUsable(peer);
     if (receiver_.expects(peer)) {
-      endpoint_.breakWith(
+      channel_.breakWith(
           ErrorCode::kInternal,
           fmt::format("rank {} receives from rank {} before it has waited for its posted receive", rank(),
                       peer));
     }
-    endpoint_.waitedTime().beginOperation();
-    shm::IncomingMessage message(endpoint_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend,
+    channel_.waitedTime().beginOperation();
+    shm::IncomingMessage message(channel_, shm::Channel::kPointToPoint, peer, shm::Operation::kSend,
                                  data.size(), {&peer, 1});
     message.copyTo(data.data());
   }
 
   std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
-    endpoint_.checkUsable(peer);
-    return std::make_unique<EarlyReceive>(endpoint_, receiver_, peer, data);
-  }
-
-  void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
-                 size_t count) override {
-    check(group, type);
-    shm::allReduce(endpoint_, group, type, reduction, input, output, count);
-  }
-
-  void allGather(const Group& group, DataType type, const void* input, void* output, size_t count) override {
-    check(group, type);
-    shm::allGather(endpoint_, group, type, input, output, count);
-  }
-
-  void reduceScatter(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
-                     size_t count) override {
-    check(group, type);
-    shm::reduceScatter(endpoint_, group, type, reduction, input, output, count);
-  }
-
-  void allToAll(const Group& group, DataType type, const void* input, void* output, size_t count) override {
-    check(group, type);
-    shm::allToAll(endpoint_, group, type, input, output, count);
-  }
-
-  void broadcast(const Group& group, DataType type, int root, void* data, size_t count) override {
-    check(group, type);
-    checkRoot(rank(), group, root);
-    shm::broadcast(endpoint_, group, type, root, data, count);
-  }
-
-  void barrier(const Group& group) override {
-    check(group, DataType::kUint8);
-    shm::barrier(endpoint_, group);
+    channel_.checkUsable(peer);
+    return std::make_unique<EarlyReceive>(channel_, receiver_, peer, data);
   }
 
  private:
-  void check(const Group& group, DataType type) const {
-    endpoint_.checkUsable(rank());
-    checkGroup(rank(), size(), group, type);
-  }
+  void checkChannel() const override { channel_.checkUsable(rank()); }
 
-  shm::Endpoint endpoint_;
-  shm::EarlyReceiver receiver_{endpoint_};  // gone before the endpoint
+  shm::EarlyReceiver receiver_{channel_};  // gone before the channel
 };
 
 }  // namespace
