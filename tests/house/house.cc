@@ -282,6 +282,37 @@ std::vector<std::string> missingReadmes(const fs::path& root) {
   return violations;
 }
 
+std::vector<std::string> deadReferences(const fs::path& root) {
+  static const std::regex kName(R"(`([\w/]+\.(?:h|cc|py|sh|md))`)");
+  std::vector<std::string> pages;
+  std::vector<std::string> files;
+  std::vector<std::string_view> folders(std::begin(kAll), std::end(kAll));
+  folders.insert(folders.end(), {"docs", "examples", "cmake"});
+  for (const std::string_view folder : folders) {
+    if (!fs::exists(root / folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      files.push_back("/" + fs::relative(entry.path(), root).string());
+      if (entry.path().filename() == "README.md") pages.push_back(files.back().substr(1));
+    }
+  }
+  if (fs::exists(root / "ARCHITECTURE.md")) pages.emplace_back("ARCHITECTURE.md");
+  std::sort(pages.begin(), pages.end());
+  std::vector<std::string> violations;
+  for (const std::string& page : pages) {
+    for (const std::string& line : linesOf(root / page)) {
+      for (auto match = std::sregex_iterator(line.begin(), line.end(), kName);
+           match != std::sregex_iterator(); ++match) {
+        const std::string name = (*match)[1];
+        const bool exists = std::any_of(files.begin(), files.end(),
+                                        [&](const std::string& file) { return file.ends_with("/" + name); });
+        if (exists || name.find("NAME") != std::string::npos) continue;
+        violations.push_back(fmt::format("{} names {}, which does not exist", page, name));
+      }
+    }
+  }
+  return violations;
+}
+
 std::vector<std::string> longFiles(const fs::path& root) {
   constexpr size_t kMostLines = 500;
   constexpr size_t kMostTestLines = 800;

@@ -13,7 +13,7 @@ namespace pipeshard::house {
 // these have no entry of their own.
 using Arrows = std::map<std::string, std::set<std::string>>;
 
-// Between rooms, and inside a room between its neighbourhoods (the design, section 2).
+// Between rooms, and inside a room between its neighbourhoods (ARCHITECTURE.md).
 const Arrows& roomArrows();
 const Arrows& neighbourhoodArrows();
 
@@ -34,6 +34,9 @@ std::vector<std::string> strayDeclarations(const std::filesystem::path& root);
 
 // Folders without a README, or with one of more than a screen (70 lines; 35 of a neighbourhood).
 std::vector<std::string> missingReadmes(const std::filesystem::path& root);
+
+// Files that READMEs and ARCHITECTURE.md name in backquotes, and that do not exist.
+std::vector<std::string> deadReferences(const std::filesystem::path& root);
 
 // Files of more than 500 lines, and lines of more than 110 columns (but raw strings and tables in comments).
 std::vector<std::string> longFiles(const std::filesystem::path& root);

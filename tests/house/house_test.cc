@@ -39,6 +39,7 @@ TEST(House, FunctionsAreDeclaredInTheHeaderOfTheirSource) {
   EXPECT_THAT(strayDeclarations(kRoot), IsEmpty());
 }
 TEST(House, FoldersHaveAReadmeOfOneScreen) { EXPECT_THAT(missingReadmes(kRoot), IsEmpty()); }
+TEST(House, ReadmesNameFilesThatExist) { EXPECT_THAT(deadReferences(kRoot), IsEmpty()); }
 TEST(House, FilesAreReadInOneSitting) { EXPECT_THAT(longFiles(kRoot), IsEmpty()); }
 TEST(House, LinesHaveAtMost110Columns) { EXPECT_THAT(longLines(kRoot), IsEmpty()); }
 TEST(House, RoomsKnowWhatIsTheirsAlone) { EXPECT_THAT(foreignKnowledge(kRoot), IsEmpty()); }
@@ -104,6 +105,13 @@ TEST_F(PlantedViolation, OfAMissingReadmeIsFound) {
   for (int i = 0; i < 36; ++i) pages += "line\n";
   plant("ir/base/README.md", pages);
   EXPECT_THAT(missingReadmes(root()), Contains(HasSubstr("ir/base/README.md has 36 lines")));
+}
+
+TEST_F(PlantedViolation, OfADeadReferenceIsFound) {
+  plant("ir/base/a.h", "");
+  plant("ir/base/README.md", "`a.h`, `ir/base/a.h` and `gone.h`\n");
+  EXPECT_THAT(deadReferences(root()),
+              ::testing::ElementsAre("ir/base/README.md names gone.h, which does not exist"));
 }
 
 TEST_F(PlantedViolation, OfLengthIsFound) {
