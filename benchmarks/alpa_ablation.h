@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "benchmarks/alpa_suite.h"
+#include "ir/plan/recomputation.h"
 
 namespace pipeshard {
 
@@ -24,7 +25,9 @@ struct AblationRow {
   double seconds = 0;     // of a step
   double memory_gib = 0;  // at the most
   int layers() const { return model.isHalf() ? 8 : 16; }
-  std::string recomputation() const { return model.isHalf() ? "layers" : "never"; }
+  Recomputation recomputation() const {
+    return model.isHalf() ? Recomputation::kLayers : Recomputation::kNever;
+  }
 };
 const std::vector<AblationRow>& alpaAblation();
 

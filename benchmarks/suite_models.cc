@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "partition/costs/planning_precision.h"
 #include "partition/layers/layers.h"
 #include "partition/stages/asked_stages.h"

@@ -84,7 +84,7 @@ std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
     text += fmt::format(" [{}..{}] {}x{} as {}{}{}", stage.first_layer, stage.last_layer, stage.submesh.nodes,
                         stage.submesh.devices_per_node, fmt::join(config.mesh, "x"),
                         config.method == "auto" ? "" : " " + config.method,
-                        config.recomputation == "never" ? "" : "*");
+                        config.recomputation == Recomputation::kNever ? "" : "*");
   }
   return text;
 }
@@ -106,7 +106,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   const Cluster cluster = suiteCluster(row.gpus, efficiency);
   StageCostOptions options;
   options.methods = methodsOf(row);
-  options.recomputations = {"layers"};
+  options.recomputations = {Recomputation::kLayers};
   options.meshes = [&](const Submesh& submesh) {
     std::vector<std::vector<int>> meshes;
     for (const SuiteStage& stage : row.stages) {
@@ -147,7 +147,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
 }
 
 Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
-                           const std::string& recomputation) {
+                           Recomputation recomputation) {
   StageCostOptions options;
   options.methods = {method};
   options.recomputations = {recomputation};
@@ -261,7 +261,7 @@ CountedCosts RowSearch::costsOf(const std::vector<std::string>& methods, int64_t
     const Step& step = models_.step(row_, count);
     StageCostOptions options;
     options.methods = methods;
-    options.recomputations = {"never", "layers"};
+    options.recomputations = {Recomputation::kNever, Recomputation::kLayers};
     options.threads = threads_;
     costs = std::make_shared<ShardedStageCosts>(step.training, step.clustering, cluster_, options);
   }

@@ -32,7 +32,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
 // All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one
 // that needs least memory.
 Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
-                           const std::string& recomputation);
+                           Recomputation recomputation);
 
 // One way to plan a row.
 struct Planned {

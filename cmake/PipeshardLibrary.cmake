@@ -89,7 +89,8 @@ if(PIPESHARD_BUILD_TESTS)
   # What tests do themselves is little; compiling them is much.
   set(PIPESHARD_TEST_FLAGS $<$<CONFIG:RelWithDebInfo>:-O1> -fPIC)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    list(APPEND PIPESHARD_TEST_FLAGS -Wno-array-bounds)  # false alarms on string + "text" at -O1
+    # False alarms on string + "text" at -O1.
+    list(APPEND PIPESHARD_TEST_FLAGS -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
   endif()
   pipeshard_precompile(pipeshard_precompiled_tests ${PROJECT_SOURCE_DIR}/cmake/precompiled_tests.h
                        "fmt::fmt;GTest::gtest;GTest::gmock")

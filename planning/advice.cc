@@ -74,8 +74,9 @@ class Adviser {
     const Change microbatches = {"without --microbatches",
                                  [](PlanRequest& request) { request.microbatches = 0; }};
     if (request_.microbatches > 0) firstThatFits("", {microbatches});
-    adviseRecomputation(
-        otherRecomputations(request_.recomputation_given ? request_.partition.recomputation : "layers"));
+    adviseRecomputation(otherRecomputations(request_.recomputation_given
+                                                ? request_.partition.recomputation
+                                                : RecomputationChoice{.all = Recomputation::kLayers}));
     firstThatFits("more devices", moreDevices());
     return text();
   }
@@ -187,14 +188,15 @@ class Adviser {
     return changes;
   }
 
-  static std::vector<Change> otherRecomputations(const std::string& asked) {
+  static std::vector<Change> otherRecomputations(const RecomputationChoice& asked) {
     std::vector<Change> changes;
-    for (const char* when : {"layers", "always"}) {
-      if (asked == when) continue;
-      changes.push_back({fmt::format("--recompute {}", when), [when](PlanRequest& request) {
-                           request.partition.recomputation = when;
-                           request.recomputation_given = true;
-                         }});
+    for (const Recomputation when : {Recomputation::kLayers, Recomputation::kAlways}) {
+      if (asked.isOnly(when)) continue;
+      changes.push_back(
+          {fmt::format("--recompute {}", recomputationName(when)), [when](PlanRequest& request) {
+             request.partition.recomputation = {.all = when};
+             request.recomputation_given = true;
+           }});
     }
     return changes;
   }
@@ -240,7 +242,8 @@ class Adviser {
   std::vector<Change> together(const std::vector<Change>& recomputations,
                                const std::vector<Change>& others) const {
     std::vector<Change> changes;
-    if (request_.partition.recomputation != "never" && others.size() > 1) changes.push_back(joined(others));
+    if (!request_.partition.recomputation.isOnly(Recomputation::kNever) && others.size() > 1)
+      changes.push_back(joined(others));
     for (const Change& change : recomputations) {
       std::vector<Change> all = {change};
       all.insert(all.end(), others.begin(), others.end());

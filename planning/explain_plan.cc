@@ -13,7 +13,7 @@ std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
   const OptimizerSpec& optimizer = request.optimizer;
   const ForwardModel model = loadForward(request, {}, progress);
   try {
-    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model, optimizer));
+    const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model));
     return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
     throw error.addContext(plan.model_path);

@@ -24,7 +24,7 @@ PlanRequest completed(PlanRequest request) {
   if (options.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
     fail(ErrorCode::kUsage,
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
-  const bool evaluates = options.schedule == "forward-only" || options.schedule.starts_with("forward-only:");
+  const bool evaluates = !askSchedule(options.schedule).given && familyOf(options.schedule).forward_only;
   if (evaluates) request.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (!evaluates && request.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");

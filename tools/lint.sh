@@ -66,20 +66,21 @@ to_analyse() {
   done | sort -u
 }
 
-database=build/dev/compile_commands.json
-[ -e "$database" ] || die "$database is missing; 'cmake --preset dev' writes it (tools/setup.sh installs what that needs)"
+# Every source by itself: builds compile the sources of a folder together.
+database=build/lint/compile_commands.json
+cmake --preset lint -Wno-dev >/dev/null || die "configuring failed; tools/setup.sh installs what is needed"
 mapfile -t wanted < <(to_analyse)
 mapfile -t analysed < <(for file in "${wanted[@]}"; do ! grep -qF "\"file\": \"$PWD/$file\"" "$database" || echo "$file"; done)
 if [ ${#analysed[@]} -lt ${#wanted[@]} ]; then
-  failed+=("clang-tidy: $database lacks these files; run 'cmake --preset dev', or list them in a CMakeLists.txt:
+  failed+=("clang-tidy: $database lacks these files; list them in a CMakeLists.txt:
 $(comm -23 <(printf '%s\n' "${wanted[@]}" | sort) <(printf '%s\n' "${analysed[@]}" | sort) | sed 's/^/    /')")
 fi
 say "clang-tidy on ${#analysed[@]} files"
 if [ ${#analysed[@]} -gt 0 ]; then
   # Options that only GCC knows would be errors here, and end the analyzer's part unseen.
-  mkdir -p build/lint
-  sed -E 's/ (-Wno-restrict|-fno-loop-unroll-and-jam)\b//g' "$database" >build/lint/compile_commands.json
-  printf '%s\0' "${analysed[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/lint 2>/dev/null ||
+  mkdir -p build/lint/tidy
+  sed -E 's/ (-Wno-restrict|-fno-loop-unroll-and-jam)\b//g' "$database" >build/lint/tidy/compile_commands.json
+  printf '%s\0' "${analysed[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/lint/tidy 2>/dev/null ||
     failed+=("clang-tidy: each message ends with the name of its check; repair the code, or say on the line why not: // NOLINT(check): reason")
 fi
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <string>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/execute/subgraph.h"

@@ -220,7 +220,7 @@ struct ValidateCommand {
     ValidateSpec spec;
     setPromisedBounds(plan.precision, spec);
     if (boundGiven()) spec.bound = spec.imported_bound = bound;
-    spec.adaptive = plan.optimizer.starts_with("adam");
+    spec.adaptive = isAdaptive(plan.optimizer);
     spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
       return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value();
     });

@@ -143,31 +143,4 @@ void verifyTrainingGraph(const TrainingGraph& training) {
   verifyForwardStates(training);
 }
 
-std::string printTrainingGraph(const TrainingGraph& training) {
-  const Graph& graph = training.graph;
-  std::string text = printGraph(graph);
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    text += fmt::format("phase {} {}", describeNode(graph.nodes[n]), phaseName(training.node_phase[n]));
-    const NodeId forward = training.forward_node[n];
-    text += forward.valid() ? fmt::format(" of {}\n", describeNode(graph.node(forward))) : "\n";
-  }
-  text += fmt::format("microbatches {}\nloss %{}\n", training.microbatches, graph.value(training.loss).name);
-  for (const BatchInput& input : training.inputs)
-    text += fmt::format("batch input %{} axis {}\n", graph.value(input.value).name, input.axis);
-  for (const PrologueTotal& total : training.totals) {
-    text += fmt::format("total %{} of %{}\n", graph.value(total.total).name, graph.value(total.part).name);
-  }
-  for (const ForwardState& state : training.forward_states) {
-    text += fmt::format("forward state %{} becomes %{}\n", graph.value(state.value).name,
-                        graph.value(state.updated).name);
-  }
-  for (const Parameter& parameter : training.parameters) {
-    text += fmt::format("parameter %{}", graph.value(parameter.value).name);
-    for (ValueId part : parameter.gradient_parts) text += fmt::format(" part %{}", graph.value(part).name);
-    for (const OptimizerState& state : parameter.states) text += fmt::format(" state {}", state.name);
-    text += "\n";
-  }
-  return text;
-}
-
 }  // namespace pipeshard

@@ -111,7 +111,4 @@ std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector
 // and type, node phases only read what earlier phases give, ...), after verifyGraph.
 void verifyTrainingGraph(const TrainingGraph& training);
 
-// printGraph with the phase before each node, and a table of parameters.
-std::string printTrainingGraph(const TrainingGraph& training);
-
 }  // namespace pipeshard

@@ -77,11 +77,14 @@ std::string recomputationText(const Plan& plan) {
   std::string text;
   size_t equal = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const std::string& mode = plan.stages[s].recomputation;
+    const Recomputation mode = plan.stages[s].recomputation;
     equal += mode == plan.stages[0].recomputation ? 1 : 0;
-    if (mode != "never") text += fmt::format("{}stage {} {}", text.empty() ? "" : ", ", s, mode);
+    if (mode != Recomputation::kNever)
+      text += fmt::format("{}stage {} {}", text.empty() ? "" : ", ", s, recomputationName(mode));
   }
-  return equal == plan.stages.size() && !text.empty() ? plan.stages[0].recomputation : text;
+  return equal == plan.stages.size() && !text.empty()
+             ? std::string(recomputationName(plan.stages[0].recomputation))
+             : text;
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ std::string printPlan(const Plan& plan) {
                         plan.last_microbatches == 1 ? "" : "es");
   }
   text += fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss,
-                      plan.optimizer, dataTypeName(plan.precision));
+                      optimizerToString(plan.optimizer), dataTypeName(plan.precision));
   if (const std::string recomputed = recomputationText(plan); !recomputed.empty())
     text += "  recomputes    " + recomputed + "\n";
   for (const auto& [name, size] : plan.dimensions) {

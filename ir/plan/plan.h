@@ -11,11 +11,13 @@
 
 #include "ir/base/data_type.h"
 #include "ir/cluster/cluster.h"
+#include "ir/plan/optimizer.h"
+#include "ir/plan/recomputation.h"
 #include "ir/plan/search_record.h"
 
 namespace pipeshard {
 
-inline constexpr int kPlanVersion = 1;
+inline constexpr int kPlanVersion = 2;
 
 // A run of consecutive forward nodes; the unit that stages are made of.
 struct LayerPlan {
@@ -61,10 +63,7 @@ struct StagePlan {
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
-  // "never"; "always": a backward pass runs the stage's forward pass again instead of keeping what it made;
-  // "except-last": so for all microbatches but the last one of a step; "layers": layer by layer, each just
-  // before its backward pass, from what layers hand on.
-  std::string recomputation = "never";
+  Recomputation recomputation = Recomputation::kNever;
   std::optional<ShardingPlan> sharding = {};
 };
 
@@ -80,12 +79,15 @@ struct Plan {
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
   std::string batch_dimension;                // the one that is cut into microbatches; "" if none
   std::string loss;                           // as given, or the model output that is the loss
-  std::string optimizer;                      // canonical text: "adamw:lr=0.001,..."
+  OptimizerSpec optimizer;
   DataType precision = DataType::kFloat32;
   Cluster cluster;
   // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
   std::string profile;
   int64_t microbatches = 1;
+  // The step is of a batch that is cut along its rows, be it over microbatches, over the devices that share
+  // them, or only inside sharded stages: its loss is a sum over parts. False: the batch is computed whole.
+  bool cut_batch = false;
   // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and
   // microbatches. 0: there is none.
   int64_t last_batch = 0;

@@ -52,7 +52,8 @@ Json stageToJson(const StagePlan& stage) {
                {"backward_flops", stage.backward_flops},
                {"parameter_bytes", stage.parameter_bytes},
                {"peak_activations", stage.peak_activations}};
-  if (stage.recomputation != "never") json["recomputation"] = stage.recomputation;
+  if (stage.recomputation != Recomputation::kNever)
+    json["recomputation"] = recomputationName(stage.recomputation);
   return json;
 }
 
@@ -138,7 +139,7 @@ void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, P
   amount("parameter_bytes", stage.parameter_bytes);
   amount("peak_activations", stage.peak_activations);
   faults.attemptField(json, "recomputation", [&](const JsonReader& mode) {
-    stage.recomputation = mode.string({"never", "always", "except-last", "layers"});
+    stage.recomputation = *recomputationFromName(mode.string({"never", "always", "except-last", "layers"}));
   });
   plan.stages.push_back(std::move(stage));
 }
@@ -304,11 +305,12 @@ std::string planToJson(const Plan& plan) {
   for (const auto& [name, size] : plan.dimensions) document["dimensions"][name] = size;
   document["batch_dimension"] = plan.batch_dimension;
   document["loss"] = plan.loss;
-  document["optimizer"] = plan.optimizer;
+  document["optimizer"] = optimizerToString(plan.optimizer);
   document["precision"] = dataTypeName(plan.precision);
   document["cluster"] = clusterOf(plan);
   if (!plan.profile.empty()) document["profile"] = plan.profile;
   document["microbatches"] = plan.microbatches;
+  document["cut_batch"] = plan.cut_batch;
   if (plan.last_batch > 0)
     document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
@@ -346,7 +348,13 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   });
   text("batch_dimension", plan.batch_dimension);
   text("loss", plan.loss);
-  text("optimizer", plan.optimizer);
+  faults.attemptField(json, "optimizer", [&](const JsonReader& optimizer) {
+    try {
+      plan.optimizer = parseOptimizer(optimizer.string());
+    } catch (Error& error) {
+      throw error.addContext("plan.json.optimizer");
+    }
+  });
   faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });
   const bool has_cluster = faults.attemptField(
       json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
@@ -354,6 +362,7 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   if (!has_cluster) plan.cluster = uniformCluster(1, INT32_MAX);  // no device is out of range
   faults.attemptField(json, "microbatches",
                       [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
+  faults.attemptField(json, "cut_batch", [&](const JsonReader& cut) { plan.cut_batch = cut.boolean(); });
   faults.attemptField(json, "last_batch", [&](const JsonReader& last) {
     last.expectObject({"rows", "microbatches"});
     plan.last_batch = last.at("rows").integer(1, INT64_MAX);
@@ -379,7 +388,7 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   const JsonReader json(document, "plan.json");
   faults.attempt([&] {
     json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision",
-                       "cluster", "microbatches", "schedule", "layers", "stages"},
+                       "cluster", "microbatches", "cut_batch", "schedule", "layers", "stages"},
                       {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step",
                        "bucket_bytes", "overlap_receives", "schedule_orders", "shardings", "strategies",
                        "specs", "search", "alternatives", "reasons", "stage_costs"});

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/plan/recomputation.h"
+
 namespace pipeshard {
 
 // A stage as the search sees it.
@@ -25,7 +27,7 @@ struct SearchedStage {
   int devices_per_node = 1;
   std::vector<int> mesh = {1};  // the logical mesh
   std::string method = "auto";
-  std::string recomputation = "never";
+  Recomputation recomputation = Recomputation::kNever;
   int64_t pass_ns = 0;  // of a microbatch, forward and backward
   int64_t step_ns = 0;  // once a step: update, synchronisation of gradients
   // in a plan: of its pipeline rank; in the table of costs: with one microbatch in flight

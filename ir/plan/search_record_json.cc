@@ -9,7 +9,7 @@ Json stageToJson(const SearchedStage& stage) {
           {"submesh", {stage.nodes, stage.devices_per_node}},
           {"mesh", stage.mesh},
           {"method", stage.method},
-          {"recomputation", stage.recomputation},
+          {"recomputation", recomputationName(stage.recomputation)},
           {"pass_ns", stage.pass_ns},
           {"step_ns", stage.step_ns},
           {"memory_bytes", stage.memory_bytes}};
@@ -33,7 +33,8 @@ SearchedStage stageFromJson(const JsonReader& json) {
   for (const int64_t size : json.at("mesh").integers(1, INT32_MAX))
     stage.mesh.push_back(static_cast<int>(size));
   stage.method = json.at("method").string();
-  stage.recomputation = json.at("recomputation").string({"never", "always", "except-last", "layers"});
+  stage.recomputation =
+      *recomputationFromName(json.at("recomputation").string({"never", "always", "except-last", "layers"}));
   stage.pass_ns = json.at("pass_ns").integer(0, INT64_MAX);
   stage.step_ns = json.at("step_ns").integer(0, INT64_MAX);
   stage.memory_bytes = json.at("memory_bytes").integer(0, INT64_MAX);

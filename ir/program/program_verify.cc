@@ -11,6 +11,7 @@
 #include "ir/base/tensor_box.h"
 #include "ir/program/program_print.h"
 #include "ir/program/program_verify_failure.h"
+#include "ir/program/program_verify_lifetimes.h"
 #include "ir/program/program_verify_waits.h"
 
 namespace pipeshard {
@@ -314,150 +315,10 @@ class StructureVerifier {
   size_t at_ = 0;
 };
 
-// One walk over a rank's instructions with the state of every buffer: written, freed, and three things that
-// the content of a buffer must keep:
-//   * a persistent buffer needs no first write and may not be freed;
-//   * of each parameter, the passes of one microbatch read one version (buffer, and how often it has been
-//     written: contents_), whichever buffer it lies in;
-//   * what a pass has read of a forward state is replaced before a pass of another microbatch reads it, and
-//     before the step ends (held_).
-// A buffer is dead after its first free; nothing may use it again, not even as an output.
-class LifetimeVerifier {
- public:
-  explicit LifetimeVerifier(const Program& program)
-      : program_(program),
-        written_(program.buffers.size()),
-        freed_(program.buffers.size()),
-        held_(program.buffers.size()),
-        contents_(program.buffers.size()) {}
-
-  void run() {
-    for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
-    std::vector<bool> is_result(program_.buffers.size());
-    for (const Result& result : program_.results) is_result[result.buffer.index()] = true;
-    for (size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& buffer = program_.buffers[i];
-      const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
-      if (held_[i])
-        failVerification(place,
-                         fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
-      if (isPersistent(buffer.kind)) continue;
-      if (!written_[i]) failVerification(place, "no instruction writes it");
-      if (is_result[i] && freed_[i])
-        failVerification(place,
-                         fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
-      if (!is_result[i] && !freed_[i])
-        failVerification(place,
-                         fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
-    }
-  }
-
- private:
-  [[noreturn]] void failHere(const std::string& message) const {
-    failVerification(describeAt(program_, at_), message);
-  }
-
-  void step(const Instruction& instruction) {
-    if (instruction.kind == InstructionKind::kFree) return release(instruction.inputs[0]);
-    for (BufferId id : instruction.inputs) {
-      read(id);
-      hold(id, instruction);
-      readVersion(id, instruction);
-    }
-    const bool adds = instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite;
-    if (adds) read(instruction.outputs[0]);
-    for (BufferId id : instruction.outputs) write(id, instruction);
-  }
-
-  void read(BufferId id) const {
-    const Buffer& buffer = program_.buffer(id);
-    if (isPersistent(buffer.kind)) return;
-    if (freed_[id.index()])
-      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name,
-                           describeAt(program_, *freed_[id.index()])));
-    if (!written_[id.index()])
-      failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
-  }
-
-  // What the passes of one microbatch read of a forward state must be replaced before those of the next read
-  // it.
-  void hold(BufferId id, const Instruction& instruction) {
-    if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun)
-      return;
-    std::optional<size_t>& held = held_[id.index()];
-    if (held && program_.instructions[*held].microbatch != instruction.microbatch) {
-      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name,
-                           describeAt(program_, *held)));
-    }
-    held = at_;
-  }
-
-  // The passes of a microbatch read one version of a parameter, wherever it lies.
-  void readVersion(BufferId id, const Instruction& instruction) {
-    const Buffer& buffer = program_.buffer(id);
-    const bool version = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion;
-    if (!version || instruction.kind != InstructionKind::kRun || instruction.microbatch < 0) return;
-    const VersionRead read{id, contents_[id.index()], at_};
-    const auto [first, is_first] = versions_.try_emplace({buffer.value, instruction.microbatch}, read);
-    if (is_first || (first->second.buffer == read.buffer && first->second.content == read.content)) return;
-    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value,
-                         describeAt(program_, first->second.instruction)));
-  }
-
-  void write(BufferId id, const Instruction& instruction) {
-    held_[id.index()].reset();
-    ++contents_[id.index()];
-    const Buffer& buffer = program_.buffer(id);
-    std::optional<size_t>& written = written_[id.index()];
-    if (isPersistent(buffer.kind)) return;
-    if (freed_[id.index()])
-      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name,
-                           describeAt(program_, *freed_[id.index()])));
-    const bool may_replace = instruction.kind == InstructionKind::kAccumulate ||
-                             instruction.kind == InstructionKind::kUpdate ||
-                             instruction.kind == InstructionKind::kAllReduce;
-    if (written && !may_replace) {
-      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name,
-                           describeAt(program_, *written)));
-    }
-    if (!written) written = at_;
-  }
-
-  void release(BufferId id) {
-    const Buffer& buffer = program_.buffer(id);
-    std::optional<size_t>& freed = freed_[id.index()];
-    if (isPersistent(buffer.kind))
-      failHere(
-          fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
-    if (freed)
-      failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
-    if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", buffer.name));
-    freed = at_;
-  }
-
-  const Program& program_;
-  std::vector<std::optional<size_t>> written_;  // by buffer: the first instruction that writes it
-  std::vector<std::optional<size_t>> freed_;
-  // forward states: the last run that read what nothing has replaced since
-  std::vector<std::optional<size_t>> held_;
-  struct VersionRead {
-    BufferId buffer;
-    int64_t content = 0;
-    size_t instruction = 0;
-  };
-  std::vector<int64_t> contents_;  // by buffer: how often it has been written
-  // by parameter and microbatch: the first read of it
-  std::map<std::pair<std::string, int>, VersionRead> versions_;
-  size_t at_ = 0;
-};
-
 // Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.
 void verifyStructure(const std::vector<Program>& programs) {
   for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
 }
-
-// Of one rank: written before read, not used after the free, freed exactly once.
-void verifyLifetimes(const Program& program) { LifetimeVerifier(program).run(); }
 
 // One rank lists a whole tensor, or several its parts: then every element is listed once.
 void verifyResults(const std::vector<Program>& programs) {

@@ -7,7 +7,7 @@
 
 #include "ir/graph/graph.h"
 #include "ir/graph/training_graph.h"
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 
 namespace pipeshard {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ir/graph/training_graph.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/gradient_context.h"
-#include "onnx_import/autodiff/optimizer.h"
 
 namespace pipeshard {
 

@@ -237,7 +237,7 @@ RunCosts::Ends RunCosts::endsOf(int first, int last) const {
   return ends;
 }
 
-StageCostParts RunCosts::of(int first, int last, std::string_view recomputation) const {
+StageCostParts RunCosts::of(int first, int last, Recomputation recomputation) const {
   PIPESHARD_CHECK(possible(first, last), "layers {} to {} cannot be in this way", first, last);
   StageCostParts parts;
   parts.forward_ns = sum(kForward, first, last);
@@ -253,8 +253,7 @@ StageCostParts RunCosts::of(int first, int last, std::string_view recomputation)
   return parts;
 }
 
-void RunCosts::addPassMemory(int first, int last, std::string_view recomputation,
-                             StageCostParts& parts) const {
+void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const {
   const Ends ends = endsOf(first, last);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
@@ -265,7 +264,7 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
   // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies
   // the activation that was sent last, and the gradient that was sent before.
-  const int64_t sent = ends.leaving - (recomputation == "never" ? ends.leaving_waiting : 0);
+  const int64_t sent = ends.leaving - (recomputation == Recomputation::kNever ? ends.leaving_waiting : 0);
   const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering -
                           ends.entering_waiting + sum(kOutputs, first, last);
   const int64_t input_half =
@@ -282,13 +281,13 @@ void RunCosts::addPassMemory(int first, int last, std::string_view recomputation
   int64_t remade = 0;
   parts.activation_bytes = waiting;
   parts.transient_bytes = backward;
-  if (recomputation != "never") {
+  if (recomputation != Recomputation::kNever) {
     // Of the microbatch that runs: kept, whether it is recomputed or not.
     const int64_t kept =
         std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
     remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
-    if (recomputation == "layers") {
+    if (recomputation == Recomputation::kLayers) {
       parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
       parts.transient_bytes = layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) +
                               doneBehind(last, kGradients) + sent + ends.leaving_gradients;

@@ -89,7 +89,7 @@ class RunCosts {
   // All layers of the run can be in this way.
   bool possible(int first, int last) const;
   // Of a possible run. `recomputation`: "never", "always" or "layers".
-  StageCostParts of(int first, int last, std::string_view recomputation) const;
+  StageCostParts of(int first, int last, Recomputation recomputation) const;
 
  private:
   enum Field {
@@ -129,7 +129,7 @@ class RunCosts {
   };
 
   void addPairs();
-  void addPassMemory(int first, int last, std::string_view recomputation, StageCostParts& parts) const;
+  void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
   // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
   // where these come to be during the backward passes; else 0.

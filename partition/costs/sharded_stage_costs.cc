@@ -81,7 +81,7 @@ struct ShardedStageCosts::State {
         classes(cluster),
         transfers(training, pieces, cluster, classes),
         pricer(training, pieces, cluster, transfers, options, batch) {
-    for (const std::string& recomputation : options.recomputations) requireRecomputation(recomputation);
+    for (const Recomputation recomputation : options.recomputations) requireRecomputation(recomputation);
     const size_t layers = pieces.nodes.size();
     for (int shape = 0; shape < classes.count(); ++shape) {
       SubmeshClass& of = by_shape.emplace_back();
@@ -91,7 +91,7 @@ struct ShardedStageCosts::State {
       for (StageWay& way : waysOn(of.sample, options)) {
         const int boundary = boundaryOf(way, of.sample.deviceCount());
         for (way.shared = 0; way.shared < sharedWays(of.sample); ++way.shared) {
-          for (const std::string& recomputation : options.recomputations)
+          for (const Recomputation recomputation : options.recomputations)
             configNumber(configOf(way, recomputation));
           of.ways.push_back(wayAt(way, boundary));
         }
@@ -111,10 +111,10 @@ struct ShardedStageCosts::State {
     return pieces.shared.empty() || submesh.deviceCount() == 1 || !options.cut_shared ? 1 : 2;
   }
 
-  static void requireRecomputation(const std::string& recomputation) {
-    if (recomputation == "never" || recomputation == "always" || recomputation == "layers") return;
+  static void requireRecomputation(Recomputation recomputation) {
+    if (recomputation != Recomputation::kExceptLast) return;
     fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never, layers or always",
-         recomputation);
+         recomputationName(recomputation));
   }
 
   static int boundaryOf(const StageWay& way, int devices) {
@@ -123,7 +123,7 @@ struct ShardedStageCosts::State {
     return found == parts.end() ? -1 : static_cast<int>(found - parts.begin());
   }
 
-  static StageConfig configOf(const StageWay& way, const std::string& recomputation) {
+  static StageConfig configOf(const StageWay& way, Recomputation recomputation) {
     return {way.mesh.shape, way.method, recomputation, way.boundary, way.shared};
   }
 
@@ -153,7 +153,7 @@ struct ShardedStageCosts::State {
   }
 
   StageOption option(const PricedWay& way, const RunCosts& costs, int first, int last,
-                     const std::string& recomputation) {
+                     Recomputation recomputation) {
     const StageCostParts parts = costs.of(first, last, recomputation);
     StageOption option;
     option.config = configNumber(configOf(way.way, recomputation));
@@ -183,7 +183,7 @@ struct ShardedStageCosts::State {
       if (way.way.shared > 0 && (least || !way.is_other || !pricer.readsShared(first, last))) continue;
       const RunCosts& costs = least ? *way.least : *way.costs;
       if (!costs.possible(first, last)) continue;
-      for (const std::string& recomputation : options.recomputations) {
+      for (const Recomputation recomputation : options.recomputations) {
         StageOption& one = all.emplace_back(option(way, costs, first, last, recomputation));
         if (!least) continue;
         one.fixed_bytes = std::max<int64_t>(0, one.fixed_bytes);

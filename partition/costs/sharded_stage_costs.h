@@ -34,9 +34,9 @@ namespace pipeshard {
 
 // What an option's `config` stands for.
 struct StageConfig {
-  std::vector<int> mesh;                // the logical mesh; {1} for one device
-  std::string method = "auto";          // sharding/stage/shard_stage.h
-  std::string recomputation = "never";  // StagePlan::recomputation
+  std::vector<int> mesh;        // the logical mesh; {1} for one device
+  std::string method = "auto";  // sharding/stage/shard_stage.h
+  Recomputation recomputation = Recomputation::kNever;
   // index into the mesh's ways to cut the batch: 0: over all axes, 1: over axis 0, 2: not at all
   int boundary = 0;
   // parameters that several layers read: 0: kept as takes the least time, 1: the least memory
@@ -47,7 +47,7 @@ struct StageConfig {
 struct StageCostOptions {
   // tried for every mesh; data-parallel, zero2, zero3, megatron by mesh
   std::vector<std::string> methods = {"auto"};
-  std::vector<std::string> recomputations = {"never"};  // "never", "always", "layers"
+  std::vector<Recomputation> recomputations = {Recomputation::kNever};  // not kExceptLast: it has no cost
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty:
   // meshesFor.
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes = {};

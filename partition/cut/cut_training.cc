@@ -53,7 +53,7 @@ class Cutter {
     findOutputs();
     cut_.recomputations.resize(plan_.stages.size());
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      if (plan_.stages[s].recomputation != "never")
+      if (plan_.stages[s].recomputation != Recomputation::kNever)
         cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
     }
     return std::move(cut_);
@@ -280,11 +280,11 @@ class Cutter {
     return read;
   }
 
-  Recomputation recomputationOf(int stage) const {
+  RecomputedStage recomputationOf(int stage) const {
     const StagePlan& plan = plan_.stages[static_cast<size_t>(stage)];
-    Recomputation result;
+    RecomputedStage result;
     std::vector<bool> kept(graph_.values.size());
-    if (plan.recomputation == "layers") {
+    if (plan.recomputation == Recomputation::kLayers) {
       kept = readByOtherLayers(stage);
       for (int layer = plan.last_layer; layer >= plan.first_layer; --layer) {
         RecomputedPart part = partOf(stage, layer, layer, kept);

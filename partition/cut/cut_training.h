@@ -58,7 +58,7 @@ struct RecomputedPart {
 //
 //   forward      layer 0 → layer 1 → layer 2        keeps what one layer hands to another: h0, h1
 //   backward     again 2 (h1), backward 2; again 1 (h0), backward 1; again 0, backward 0
-struct Recomputation {
+struct RecomputedStage {
   // makes only what others need: other stages, the loss, forward states; and what it keeps for `parts`
   Piece forward;
   // in the order of the backward pass; one part, the whole stage, where it is not cut into layers
@@ -68,7 +68,7 @@ struct Recomputation {
 // In which form a pass runs.
 enum class PassForm : uint8_t {
   kWhole,       // its piece, with all outputs
-  kDiscarding,  // Recomputation::forward
+  kDiscarding,  // RecomputedStage::forward
   kAgain,       // RecomputedPart::again
   kRemade,      // a backward piece of a RecomputedPart, which reads what has been made again
 };
@@ -78,16 +78,16 @@ struct Cut {
   // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that
   // share devices (deviceGroups) the first runs the prologue of all.
   std::vector<StagePieces> stages;
-  std::vector<Recomputation> recomputations;  // by stage; empty where it does not recompute
-  std::vector<int> owners;                    // by parameter, as parameterOwners
-  std::vector<int> groups;                    // by stage, as deviceGroups
+  std::vector<RecomputedStage> recomputations;  // by stage; empty where it does not recompute
+  std::vector<int> owners;                      // by parameter, as parameterOwners
+  std::vector<int> groups;                      // by stage, as deviceGroups
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
   const Piece& piece(int stage, Phase phase) const {
     return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
   }
-  const Recomputation& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
-  // The piece that runs; `part`: of Recomputation::parts, for the forms kAgain and kRemade.
+  const RecomputedStage& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
+  // The piece that runs; `part`: of RecomputedStage::parts, for the forms kAgain and kRemade.
   const Piece& piece(int stage, Phase phase, PassForm form, size_t part = 0) const;
   // A forward, backward or prologue piece of the stage reads the value.
   bool reads(int stage, ValueId id) const;

@@ -143,7 +143,7 @@ class StageSearch {
         decided_(plan.stages.size()),
         whole_(valuesOfSeveralStages(training, cut)) {
     const bool by_layers = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
-      return stage.recomputation == "layers";
+      return stage.recomputation == Recomputation::kLayers;
     });
     if (by_layers) layers_ = nodeLayers(training, plan, nodeStages(training, plan));
   }
@@ -171,10 +171,11 @@ class StageSearch {
       options.constraints.push_back(parseConstraint(text));
     if (of.sharding->memory_limit > 0)
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
-    options.in_flight = of.recomputation == "always" || of.recomputation == "layers"
-                            ? 1
-                            : of.peak_activations;  // what is held besides, planned memory tells
-    if (of.recomputation == "layers") options.recomputed_layers = layers_;
+    options.in_flight =
+        of.recomputation == Recomputation::kAlways || of.recomputation == Recomputation::kLayers
+            ? 1
+            : of.peak_activations;  // what is held besides, planned memory tells
+    if (of.recomputation == Recomputation::kLayers) options.recomputed_layers = layers_;
     const int group = cut_.groups[static_cast<size_t>(stage)];
     std::vector<ValueId>& whole = options.replicated;
     whole = sharedParameters(training_, cut_, group);

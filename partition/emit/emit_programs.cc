@@ -105,7 +105,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
     for (StagePlan& stage : alone.stages) {
       stage.devices = {0};
       stage.mesh_shape = {1, 1};
-      stage.recomputation = "never";
+      stage.recomputation = Recomputation::kNever;
     }
   } else {
     PartitionOptions options;

@@ -157,7 +157,7 @@ class RankEmitter {
     const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
     const bool any = std::any_of(parts.begin(), parts.end(),
                                  [](const RecomputedPart& part) { return !part.again.empty(); });
-    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != "except-last" ||
+    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != Recomputation::kExceptLast ||
                    microbatch + 1 < training_.microbatches);
   }
 

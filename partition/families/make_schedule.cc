@@ -91,6 +91,37 @@ std::vector<std::string> scheduleNames() {
   return names;
 }
 
+const ScheduleFamily& familyOf(std::string_view text) { return parseText(text).family->about; }
+
+std::vector<std::string> triedSchedules(bool several_stages) {
+  std::map<int, std::vector<std::string>> tried;  // by place
+  for (const FamilyEntry& entry : familyEntries()) {
+    const ScheduleFamily& family = entry.about;
+    if (family.tried_as == 0) continue;
+    for (const int chunks : family.tried_chunks) {
+      if ((chunks > 1) != several_stages) continue;
+      const bool says_chunks = entry.most_chunks != 1;
+      tried[family.tried_as].push_back(says_chunks ? fmt::format("{}:v={}", family.name, chunks)
+                                                   : family.name);
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [place, of_family] : tried) texts.insert(texts.end(), of_family.begin(), of_family.end());
+  return texts;
+}
+
+BubbleFormula bubbleFormula(const Schedule& schedule) {
+  const int64_t p = schedule.ranks();
+  const int64_t m = schedule.microbatches;
+  if (schedule.forward_only || schedule.asynchronous() || p < 1 || m < 1) return {};
+  const std::string name = schedule.name.substr(0, schedule.name.find(':'));
+  for (const ScheduleFamily& family : scheduleFamilies()) {
+    if (family.name == name)
+      return family.bubble == nullptr ? BubbleFormula() : family.bubble(p, m, schedule.stages / p);
+  }
+  return {};
+}
+
 int chunksOf(std::string_view text) { return parseText(text).chunks; }
 
 Schedule makeSchedule(const ScheduleRequest& request) {

@@ -1,6 +1,7 @@
 // Schedules by name: the families that there are, and what a text such as "interleaved:v=3" asks for.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,16 +20,45 @@ struct ScheduleRequest {
   std::vector<int> replicas = {};
 };
 
-// One line per schedule, for --help, messages and docs.
+// Which rank has which stages.
+enum class StagePlacement : uint8_t {
+  kLooped,  // stage s on rank s mod p; with one stage on each rank the only way
+  kV,       // two stages on each rank, forth and back: s and 2p-1-s
+};
+
+// What theory says of the idle time of p equal ranks with m microbatches, v stages on each, and F = I = W.
+struct BubbleFormula {
+  std::string of_step;    // idle time over ranks x step: "(p-1)/(m+p-1)"; "" where there is no formula
+  std::string of_useful;  // idle over busy time: "(p-1)/m"
+  double step = 0;        // their values
+  double useful = 0;
+};
+
+// One line per schedule: what help, messages, docs, the search and the report know of it.
 struct ScheduleFamily {
   std::string name;
   std::string description;  // one sentence; its options
   int chunks = 1;           // v unless the text says otherwise
   bool asynchronous = false;
   bool splits_backward = false;
+  bool automatic = false;      // made for given times, by a search of its own
+  bool all_in_flight = false;  // all microbatches' forward passes come before a backward pass
+  bool forward_only = false;   // does not train
+  StagePlacement placement = StagePlacement::kLooped;
+  // `--stages auto` tries it, as the `tried_as`-th of all (0: not at all), with so many stages per rank.
+  int tried_as = 0;
+  std::vector<int> tried_chunks = {1};
+  // Nothing where p, m, v are none that the formula is for; nullptr: there is no formula.
+  BubbleFormula (*bubble)(int64_t p, int64_t m, int64_t v) = nullptr;
 };
 const std::vector<ScheduleFamily>& scheduleFamilies();
 std::vector<std::string> scheduleNames();
+// Of a text such as "interleaved:v=3". Errors as makeSchedule.
+const ScheduleFamily& familyOf(std::string_view text);
+// The texts that `--stages auto` tries, in its order: those of one stage per rank, or of several.
+std::vector<std::string> triedSchedules(bool several_stages);
+// Of a schedule's own ranks, microbatches and stages; nothing for orders of a file.
+BubbleFormula bubbleFormula(const Schedule& schedule);
 // Stages per pipeline rank that the text asks for. Errors as makeSchedule.
 int chunksOf(std::string_view text);
 

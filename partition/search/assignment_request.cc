@@ -1,18 +1,8 @@
 #include "partition/search/assignment_request.h"
 
-#include <string_view>
-
 #include "partition/families/make_schedule.h"
 
 namespace pipeshard {
-namespace {
-
-bool allInFlight(std::string_view schedule) {
-  const std::string_view name = schedule.substr(0, schedule.find(':'));
-  return name == "gpipe" || name == "looped-bfs";
-}
-
-}  // namespace
 
 AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs,
                                     int64_t microbatches) {
@@ -24,7 +14,8 @@ AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const Stag
   assignment.exposed_transfers = request.exposed_transfers;
   // A window of updates keeps as many in flight as there are stages behind, whatever an update takes.
   if (asynchronous) assignment.in_flight = [](int behind) { return int64_t{behind} + 1; };
-  if (allInFlight(request.schedule)) assignment.in_flight = [microbatches](int) { return microbatches; };
+  if (!request.schedule.empty() && familyOf(request.schedule).all_in_flight)
+    assignment.in_flight = [microbatches](int) { return microbatches; };
   assignment.least_stages = request.least_stages;
   assignment.most_stages = request.most_stages;
   if (request.interrupted != nullptr)

@@ -36,25 +36,6 @@ constexpr int kRounds = 12;       // of taking the best neighbour
 constexpr int64_t kMostPasses = 3'000'000;
 constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
 constexpr int64_t kMostAutomatic = 4'096;        // microbatches x ranks for which schedules are searched
-// With the numbers of stages per rank that are tried; automatic ones last.
-constexpr const char* kOneStageSchedules[] = {"1f1b",  "eager-1f1b", "zb-h1", "zb-h2",
-                                              "gpipe", "zb-1p",      "zb-2p"};
-constexpr const char* kChunkSchedules[] = {"interleaved:v=2",
-                                           "interleaved:v=3",
-                                           "interleaved:v=4",
-                                           "interleaved-zb:v=2",
-                                           "looped-bfs:v=2",
-                                           "1f1b-v",
-                                           "zbv",
-                                           "dual-pipe-v",
-                                           "v-half",
-                                           "v-min"};
-
-bool isAutomatic(std::string_view schedule) {
-  const std::string_view name = schedule.substr(0, schedule.find(':'));
-  return name == "zb-1p" || name == "zb-2p" || name == "v-half" || name == "v-min";
-}
-
 // The plan uses the first devices without gaps, as plans must.
 bool withoutGaps(const std::vector<AssignedStage>& stages) {
   int next = 0;
@@ -267,14 +248,14 @@ class PlanSearch {
   }
 
   static std::vector<int> placementOf(const std::string& schedule, int ranks) {
-    const std::string name = schedule.substr(0, schedule.find(':'));
-    const bool looped = name.starts_with("interleaved") || name == "looped-bfs";
-    return looped ? loopedPlacement(ranks, ranks * chunksOf(schedule)) : vPlacement(ranks);
+    return familyOf(schedule).placement == StagePlacement::kLooped
+               ? loopedPlacement(ranks, ranks * chunksOf(schedule))
+               : vPlacement(ranks);
   }
 
   std::optional<PredictedPlan> predict(size_t count, const std::vector<AssignedStage>& stages,
                                        const std::string& schedule, int64_t& passes) {
-    const bool automatic = isAutomatic(schedule);
+    const bool automatic = familyOf(schedule).automatic;
     passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages) +
               (automatic ? kPassesOfAutomatic : 0);
     if (passes < 0) return std::nullopt;
@@ -339,9 +320,10 @@ class PlanSearch {
   std::vector<std::string> schedulesFor(const PredictedPlan& plan, bool automatic = true) const {
     std::vector<std::string> schedules;
     if (plan.stages.size() < 2 || !request_.schedule.empty()) return schedules;
-    for (const std::string schedule : kOneStageSchedules) {
-      if (isAutomatic(schedule) && !automatic) continue;
-      if (isAutomatic(schedule) && plan.microbatches * std::ssize(plan.stages) > kMostAutomatic) continue;
+    for (const std::string& schedule : triedSchedules(false)) {
+      if (familyOf(schedule).automatic && !automatic) continue;
+      if (familyOf(schedule).automatic && plan.microbatches * std::ssize(plan.stages) > kMostAutomatic)
+        continue;
       schedules.push_back(schedule);
     }
     return schedules;
@@ -368,7 +350,7 @@ class PlanSearch {
     for (size_t i = 0; i < plans_.size() && i < kScheduled; ++i) counts.insert(plans_[i].first);
     int64_t passes = kMostPasses;
     for (const size_t count : counts) {
-      for (const std::string schedule : kChunkSchedules) {
+      for (const std::string& schedule : triedSchedules(true)) {
         say(fmt::format("{} microbatches: trying {}", microbatches(count), schedule));
         std::vector<Assignment> found = assignChunks(count, schedule);
         std::stable_sort(found.begin(), found.end(), [](const Assignment& a, const Assignment& b) {
@@ -377,7 +359,8 @@ class PlanSearch {
         for (size_t i = 0; i < std::min(found.size(), kScheduled); ++i) {
           if (stopped()) return;
           if (found[i].objective_ns >= plans_.front().second.step_ns) break;
-          if (isAutomatic(schedule) && microbatches(count) * std::ssize(found[i].stages) > kMostAutomatic)
+          if (familyOf(schedule).automatic &&
+              microbatches(count) * std::ssize(found[i].stages) > kMostAutomatic)
             continue;
           if (auto plan = predict(count, found[i].stages, schedule, passes)) keep(count, std::move(*plan));
           sortPlans();

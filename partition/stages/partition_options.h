@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/cluster/cluster.h"
+#include "ir/plan/recomputation.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/schedules/schedule.h"
 
@@ -18,9 +19,9 @@ inline constexpr int kDefaultWindow = 8;
 struct ChosenStage {
   int last_layer = 0;
   std::vector<int> devices;
-  std::string method;                   // of several devices
-  std::vector<int> mesh;                // the logical mesh
-  std::string recomputation = "never";  // StagePlan::recomputation
+  std::string method;     // of several devices
+  std::vector<int> mesh;  // the logical mesh
+  Recomputation recomputation = Recomputation::kNever;
 };
 struct ChosenStages {
   std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
@@ -45,8 +46,7 @@ struct PartitionOptions {
   std::vector<int> stage_devices;  // devices of each pipeline rank, in order; empty: equal shares
   // "gpipe", "interleaved:v=2" (families/make_schedule.h); or the path of a file of orders ("x.csv", "./x")
   std::string schedule = "1f1b";
-  // "never", "layers", "always", "except-last" (StagePlan), or by stage: "0:always,2:layers"
-  std::string recomputation = "never";
+  RecomputationChoice recomputation;
   int layers = 0;  // how many layers to form; 0: automatic
   int window = 0;  // updates of a step under an asynchronous schedule; 0: kDefaultWindow
   ShardingRequest sharding;

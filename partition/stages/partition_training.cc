@@ -344,38 +344,21 @@ ScheduleCosts costsOf(const Chain& chain) {
 }
 
 // --recompute, for all stages or by stage.
-void fillRecomputations(const std::string& text, Plan& plan) {
-  const auto failHere = [&](std::string_view found) {
-    fail(ErrorCode::kUsage,
-         "--recompute {}: found \"{}\"; expected never, layers, always or except-last, for all stages or by "
-         "stage from 0 to {}, each once, as in 0:always,2:except-last",
-         text, found, plan.stages.size() - 1);
-  };
-  const auto isMode = [](std::string_view mode) {
-    return mode == "never" || mode == "layers" || mode == "always" || mode == "except-last";
-  };
-  if (isMode(text)) {
-    for (StagePlan& stage : plan.stages) stage.recomputation = text;
-    return;
-  }
-  if (text.ends_with(',')) failHere("");
-  std::set<size_t> seen;
-  for (std::string_view rest = text; seen.empty() || !rest.empty();) {
-    const std::string_view entry = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
-    const size_t colon = entry.find(':');
-    size_t stage = 0;
-    const auto [end, error] =
-        std::from_chars(entry.data(), entry.data() + std::min(colon, entry.size()), stage);
-    const bool is_stage = colon != std::string_view::npos && error == std::errc() &&
-                          end == entry.data() + colon && stage < plan.stages.size();
-    if (!is_stage || !isMode(entry.substr(colon + 1)) || !seen.insert(stage).second) failHere(entry);
-    plan.stages[stage].recomputation = entry.substr(colon + 1);
+void fillRecomputations(const RecomputationChoice& choice, Plan& plan) {
+  for (StagePlan& stage : plan.stages) stage.recomputation = choice.all;
+  for (const auto& [stage, recomputation] : choice.by_stage) {
+    if (stage >= plan.stages.size()) {
+      fail(ErrorCode::kUsage,
+           "--recompute {}:{}: there is no stage {}; expected never, layers, always or except-last, for all "
+           "stages or by stage from 0 to {}",
+           stage, recomputationName(recomputation), stage, plan.stages.size() - 1);
+    }
+    plan.stages[stage].recomputation = recomputation;
   }
 }
 
 void noteUntrained(const Chain& chain, Plan& plan) {
-  if (plan.optimizer == "none") return;
+  if (plan.optimizer.kind == OptimizerSpec::Kind::kNone) return;
   std::vector<std::string> untrained;
   for (const Parameter& parameter : chain.training.parameters) {
     if (!isTrained(parameter)) untrained.push_back(chain.training.graph.value(parameter.value).name);

@@ -46,11 +46,9 @@ void checkReadable(const std::string& path, const Plan& plan, const ProgressCall
   check.notes = planOddities(plan);
   check.edited = std::filesystem::is_directory(path) && wasEdited(path, plan);
   std::vector<std::string>& faults = check.faults;
-  const bool has_optimizer =
-      keepFault("plan.json.optimizer", faults, [&] { parseOptimizer(plan.optimizer); });
   ReplayedModel replayed;
   const bool has_model =
-      has_optimizer && keepFault("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
+      keepFault("plan.json.model", faults, [&] { replayed = replayModel(plan, progress); });
   if (!has_model) {
     keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
     return;

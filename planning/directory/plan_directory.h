@@ -1,4 +1,4 @@
-// The plan directory of the design (section 5): written as a whole, read in parts.
+// Plan directories (docs/plans.md): written as a whole, read in parts.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace pipeshard {
 // In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
 inline constexpr const char* kImportedFolder = "imported";
 
-// The plan directory of the design (section 5), plus reference/: the single-device program that `validate`
-// compares with, and weights.json (runtime/files/weight_check.h) for both. An existing plan directory is
-// replaced; any other existing folder is refused (Error(kConfiguration)). Without programs: plan.json and
-// model.onnx alone.
+// plan.json, model.onnx, ranks/ with every rank's subgraphs and program.json, plus reference/: the
+// single-device program that `validate` compares with, and weights.json (runtime/files/weight_check.h) for
+// both. An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
+// Without programs: plan.json and model.onnx alone.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
 
 // Whether a plan directory has programs (planning/directory/replay.h makes them where it has none).

@@ -1,6 +1,9 @@
 #include "planning/directory/replay.h"
 
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "ir/base/error.h"
 #include "ir/base/faults.h"
@@ -10,37 +13,32 @@
 #include "planning/programs/step_programs.h"
 
 namespace pipeshard {
+namespace {
+
+// An edited plan may ask for parts of a batch that was planned whole.
+[[noreturn]] void failUncut(const std::string& why) {
+  fail(ErrorCode::kConfiguration, "plan.json.cut_batch: found false; expected true, since {}", why);
+}
+
+}  // namespace
 
 ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress) {
+  if (!plan.cut_batch && plan.microbatches > 1)
+    failUncut(fmt::format("the plan has {} microbatches", plan.microbatches));
   const PlanRequest request = requestOf(plan);
   ReplayedModel replayed;
   replayed.optimizer = request.optimizer;
   replayed.model = loadForward(request, {}, progress);
-  replayed.batch = batchCutOf(plan, replayed.model, replayed.optimizer);
+  replayed.batch = batchCutOf(plan, replayed.model);
   progress("building the training graph");
-  const int64_t nodes = plan.layers.empty() ? 0 : plan.layers.back().last + 1;
-  const auto family = [&](bool cut) {
-    BatchCut batch = replayed.batch;
-    batch.cut = cut;
-    return trainingFamily(replayed.model, replayed.optimizer, batch);
-  };
-  replayed.training = family(replayed.batch.cut).base();
-  const auto fits = [&](const TrainingGraph& training) {
-    return std::ssize(forwardNodes(training)) == nodes;
-  };
-  if (replayed.batch.cut || replayed.model.batch < 2 || fits(replayed.training)) return replayed;
-  // A batch that need not be cut may have been, all the same: then its operators are the plan's.
-  Plan noted = plan;
-  if (!canSumOverBatch(replayed.model, replayed.optimizer, noted)) return replayed;
-  TrainingGraph cut = family(true).base();
-  if (!fits(cut)) return replayed;
-  replayed.batch.cut = true;
-  replayed.training = std::move(cut);
+  replayed.training = trainingFamily(replayed.model, replayed.optimizer, replayed.batch).base();
   return replayed;
 }
 
 void emitReplayed(const ReplayedModel& replayed, PlannedTraining& planned) {
   const Plan& plan = planned.plan;
+  if (!plan.cut_batch && hasDataParallelStage(plan))
+    failUncut("devices of a stage share the rows of a microbatch");
   planned.whole = emitStep(replayed.model, replayed.optimizer, replayed.batch, plan);
   if (plan.last_batch == 0) return;
   planned.last = emitStep(replayed.model, replayed.optimizer,

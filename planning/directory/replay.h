@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ir/graph/training_graph.h"
+#include "ir/plan/optimizer.h"
 #include "ir/plan/plan.h"
-#include "onnx_import/autodiff/optimizer.h"
 #include "planning/model/forward_model.h"
 #include "planning/model/training_step.h"
 #include "planning/programs/planned_training.h"

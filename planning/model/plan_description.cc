@@ -11,7 +11,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.batch_dimension = model.batch_dimension;
   plan.loss = lossToString(request.loss);
   if (plan.loss.empty()) plan.loss = model.graph.value(model.loss).name;
-  plan.optimizer = optimizerToString(request.optimizer);
+  plan.optimizer = request.optimizer;
   plan.precision = request.precision;
   plan.microbatches = model.microbatches;
   plan.bucket_bytes = request.bucket_bytes;
@@ -36,7 +36,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.loss = parseLoss(plan.loss);
   request.train = plan.train;
   request.freeze = plan.freeze;
-  request.optimizer = parseOptimizer(plan.optimizer);
+  request.optimizer = plan.optimizer;
   request.precision = plan.precision;
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;

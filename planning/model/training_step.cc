@@ -50,11 +50,8 @@ bool hasDataParallelStage(const Plan& plan) {
                      [](const StagePlan& stage) { return stage.mesh_shape.at(0) > 1; });
 }
 
-BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer) {
-  Plan noted = plan;
-  const bool cut = model.microbatches > 1 || hasDataParallelStage(plan) ||
-                   (hasShardedStage(plan) && canSumOverBatch(model, optimizer, noted));
-  return {model.batch, model.microbatches, cut};
+BatchCut batchCutOf(const Plan& plan, const ForwardModel& model) {
+  return {model.batch, model.microbatches, plan.cut_batch};
 }
 
 bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan) {

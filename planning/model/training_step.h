@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "planning/model/forward_model.h"
 #include "sharding/batch/training_family.h"
 
@@ -21,7 +21,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
                               const BatchCut& batch);
 
 // How a plan takes the batch.
-BatchCut batchCutOf(const Plan& plan, const ForwardModel& model, const OptimizerSpec& optimizer);
+BatchCut batchCutOf(const Plan& plan, const ForwardModel& model);
 
 // Rows of a microbatch are shared out over the devices of some stage.
 bool hasDataParallelStage(const Plan& plan);

@@ -26,7 +26,7 @@ void refuseDataParallelism(const ForwardModel& model) {
 }
 
 void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
-  if (plan.optimizer == "none") return;
+  if (plan.optimizer.kind == OptimizerSpec::Kind::kNone) return;
   for (const Parameter& parameter : training.parameters) {
     if (!parameter.gradient_parts.empty()) continue;
     plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
@@ -46,6 +46,7 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   for (const bool cut : {first, true}) {
     plan = undecided;
     const BatchCut batch{model.batch, model.microbatches, cut};
+    plan.cut_batch = cut;
     training = trainingFamily(model, optimizer, batch).base();
     noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);

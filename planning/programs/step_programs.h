@@ -1,7 +1,7 @@
 // The programs of a training step, from its plan.
 #pragma once
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "planning/model/training_step.h"
 #include "planning/programs/planned_training.h"
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
+#include "ir/plan/optimizer.h"
 #include "ir/plan/plan.h"
 #include "onnx_import/autodiff/loss.h"
-#include "onnx_import/autodiff/optimizer.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"
 

@@ -43,8 +43,7 @@ void refuseOptions(const PartitionOptions& options) {
   refuse(!options.stage_devices.empty(), "--stage-devices");
   refuse(!options.sharding.constraints.empty() || options.sharding.method == "manual", "--shard");
   refuse(options.sharding.method == "exhaustive", "--method exhaustive");
-  refuse(options.recomputation != "never" && options.recomputation != "always" &&
-             options.recomputation != "layers",
+  refuse(!options.recomputation.by_stage.empty() || options.recomputation.all == Recomputation::kExceptLast,
          "--recompute by stage, or but for the last microbatch,");
   refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"),
          "a file of orders");
@@ -189,8 +188,8 @@ class Search {
       };
     }
     if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
-    costs.recomputations = {"never", "layers"};
-    if (request_.recomputation_given) costs.recomputations = {options_.recomputation};
+    costs.recomputations = {Recomputation::kNever, Recomputation::kLayers};
+    if (request_.recomputation_given) costs.recomputations = {options_.recomputation.all};
     costs.memory_bytes = options_.sharding.memory_bytes;
     costs.bucket_bytes = request_.bucket_bytes;
     costs.overlap_receives = request_.overlap_receives;
@@ -248,7 +247,7 @@ class Search {
       sharded = sharded || one.devices.size() > 1;
     }
     choice.options.schedule = plan.schedule;
-    choice.options.recomputation = "never";
+    choice.options.recomputation = {};
     choice.options.sharding = {};
     if (sharded) choice.options.sharding.memory_bytes = options_.sharding.memory_bytes;
     return choice;

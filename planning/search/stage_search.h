@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "planning/model/forward_model.h"
 
 namespace pipeshard {

@@ -43,10 +43,6 @@ Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size
   return placement;
 }
 
-std::string megabytes(int64_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 // The moment when most bytes are live. Only begins can be maxima.
 int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
   std::map<int64_t, int64_t> change;
@@ -211,15 +207,6 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   plan.parts.workspace = workspace_bytes;
   plan.parts.padding = plan.total_bytes - plan.parts.total();
   return plan;
-}
-
-std::string printMemory(const MemoryPlan& plan) {
-  const MemoryParts& parts = plan.parts;
-  return fmt::format(
-      "{} = parameters {} + states {} + gradients {} + activations {} + workspace {} + padding {}",
-      megabytes(plan.total_bytes), megabytes(parts.parameters), megabytes(parts.states),
-      megabytes(parts.gradients), megabytes(parts.activations), megabytes(parts.workspace),
-      megabytes(parts.padding));
 }
 
 }  // namespace pipeshard

@@ -69,7 +69,4 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
 // Persistent buffers first, then the others, then the workspace, which is live throughout.
 MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes);
 
-// "parameters 1.2 MiB, ...": one line for people.
-std::string printMemory(const MemoryPlan& plan);
-
 }  // namespace pipeshard

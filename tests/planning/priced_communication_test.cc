@@ -49,7 +49,8 @@ TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
       options.methods = {method};
       const ShardedStageCosts costs(planned.training, clustering, cluster, options);
       const Submesh all{0, 1, 4};
-      const StageOption* option = costs.optionFor(0, costs.layers() - 1, all, {{4}, method, "never", 0});
+      const StageOption* option =
+          costs.optionFor(0, costs.layers() - 1, all, {{4}, method, Recomputation::kNever, 0});
       ASSERT_NE(option, nullptr);
       const StageCostParts parts = costs.parts(0, costs.layers() - 1, all, *option);
       const int64_t priced = (microbatches * parts.communication_ns + parts.synchronization_ns) / kLatency;

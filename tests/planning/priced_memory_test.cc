@@ -32,7 +32,7 @@ PlannedTraining plan(const Asked& asked) {
   request.microbatches = asked.microbatches;
   request.optimizer = parseOptimizer("adam:lr=1e-3");
   request.partition.stages = "auto";
-  request.partition.recomputation = asked.recomputation;
+  request.partition.recomputation = parseRecomputation(asked.recomputation);
   request.recomputation_given = true;
   request.partition.schedule = asked.schedule;
   request.schedule_given = true;

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 
 namespace pipeshard::testing {

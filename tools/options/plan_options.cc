@@ -177,7 +177,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->type_name("N")
       ->check(positiveWhole());
   command
-      .add_option("--recompute", request.partition.recomputation,
+      .add_option("--recompute", options.recomputation,
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping "
                   "what it made;\n"
                   "layers: so layer by layer, each before its backward pass, from what layers hand on; "
@@ -262,6 +262,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   PlanRequest request = options.request;
   request.dimensions = parseDimensions(options.dimensions);
   request.partition.cluster = readCluster(options.cluster);
+  request.partition.recomputation = parseRecomputation(options.recomputation);
   request.loss = parseLoss(options.loss);
   request.optimizer = parseOptimizer(options.optimizer);
   request.precision = parsePrecision(options.precision);

@@ -19,6 +19,7 @@ struct PlanOptions {
   std::string loss;
   std::string optimizer = "sgd:lr=0.01";
   std::string precision = "float32";
+  std::string recomputation = "never";
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it
 };

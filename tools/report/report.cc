@@ -78,7 +78,7 @@ std::string renderFacts(const Plan& plan) {
       {"Cluster", clusterText(plan.cluster)},
       {"Schedule", plan.schedule},
       {"Loss", plan.loss},
-      {"Optimizer", plan.optimizer},
+      {"Optimizer", optimizerToString(plan.optimizer)},
       {"Precision", std::string(dataTypeName(plan.precision))}};
   for (const auto& [name, size] : plan.dimensions) {
     const bool cut = name == plan.batch_dimension && plan.microbatches > 1;
@@ -116,8 +116,8 @@ std::string shellWord(const std::string& word) {
 std::string recomputedStages(const Plan& plan) {
   std::vector<std::string> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    if (plan.stages[s].recomputation != "never")
-      stages.push_back(fmt::format("{}:{}", s, plan.stages[s].recomputation));
+    if (plan.stages[s].recomputation != Recomputation::kNever)
+      stages.push_back(fmt::format("{}:{}", s, recomputationName(plan.stages[s].recomputation)));
   }
   return fmt::format("{}", fmt::join(stages, ","));
 }
@@ -130,7 +130,7 @@ std::string planCommand(const Plan& plan) {
   for (const auto& [name, size] : plan.dimensions) add("--dim", fmt::format("{}={}", name, size));
   if (!plan.batch_dimension.empty()) add("--batch-dim", plan.batch_dimension);
   add("--loss", plan.loss);
-  add("--optimizer", plan.optimizer);
+  add("--optimizer", optimizerToString(plan.optimizer));
   add("--precision", std::string(dataTypeName(plan.precision)));
   add("--cluster", plan.cluster.name);
   const std::vector<int> group_of_stage = deviceGroups(plan);

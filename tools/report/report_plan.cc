@@ -151,7 +151,7 @@ std::string renderStages(const Plan& plan) {
     most = std::max(most, work(stage));
     all += work(stage);
     meshes = meshes || stage.devices.size() > 1;
-    recomputes = recomputes || stage.recomputation != "never";
+    recomputes = recomputes || stage.recomputation != Recomputation::kNever;
   }
   HtmlTable table{"Stages",
                   {numberCell("Stage"), textCell("Ranks"), textCell("Layers"),
@@ -172,7 +172,8 @@ std::string renderStages(const Plan& plan) {
          numberCell(formatFlops(stage.forward_flops)), numberCell(formatFlops(stage.backward_flops)),
          workCell(stage, most, all), numberCell(fmt::format("{}", stage.peak_activations))});
     if (meshes) table.rows.back().push_back(textCell(fmt::format("{}", fmt::join(stage.mesh_shape, " × "))));
-    if (recomputes) table.rows.back().push_back(textCell(stage.recomputation));
+    if (recomputes)
+      table.rows.back().push_back(textCell(std::string(recomputationName(stage.recomputation))));
   }
   return section("stages", "Stages",
                  paragraph("The model from its inputs (left) to its loss (right), cut into stages; the width "

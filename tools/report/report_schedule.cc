@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "tools/report/report_gantt.h"
 #include "tools/report/report_html.h"
@@ -108,7 +109,9 @@ std::string lessons(const Schedule& schedule) {
             schedule.ranks(), schedule.microbatches,
             chunks > 1 ? fmt::format(", v = {} stages on each rank", chunks) : "", formula.of_step,
             percent(formula.step), formula.of_useful, percent(formula.useful),
-            formula.step > 0 && schedule.name != "sequential" ? " More microbatches make it smaller." : ""));
+            formula.of_step.find('m') != std::string::npos && formula.step > 0
+                ? " More microbatches make it smaller."
+                : ""));
   }
   html += lesson("Shades and numbers",
                  "A number is a microbatch. B is a whole backward pass; some schedules part it into I, "

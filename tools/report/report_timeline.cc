@@ -276,30 +276,10 @@ std::vector<PassTimes> passTimes(const Plan& plan) {
       pass.backward_input = std::max<int64_t>(1, stage.backward_flops / devices / 2);
       pass.backward_weight = std::max<int64_t>(1, stage.backward_flops / devices - pass.backward_input);
     }
-    pass.recomputation = stage.recomputation == "never" ? 0 : pass.forward;
+    pass.recomputation = stage.recomputation == Recomputation::kNever ? 0 : pass.forward;
     times.push_back(pass);
   }
   return times;
-}
-
-BubbleFormula bubbleFormula(const Schedule& schedule) {
-  const std::string name = schedule.name.substr(0, schedule.name.find(':'));
-  const int64_t p = schedule.ranks();
-  const int64_t m = schedule.microbatches;
-  const int64_t v = p > 0 ? schedule.stages / p : 1;
-  const auto formula = [](std::string step, std::string useful, int64_t idle, int64_t work) {
-    return BubbleFormula{std::move(step), std::move(useful),
-                         static_cast<double>(idle) / static_cast<double>(idle + work),
-                         static_cast<double>(idle) / static_cast<double>(work)};
-  };
-  if (schedule.forward_only || schedule.asynchronous() || p < 1 || m < 1) return {};
-  if (name == "sequential") return formula("(p−1)/p", "p−1", p - 1, 1);
-  if (name == "gpipe" || name == "1f1b") return formula("(p−1)/(m+p−1)", "(p−1)/m", p - 1, m);
-  if ((name == "interleaved" || name == "looped-bfs") && m % p == 0)
-    return formula("(p−1)/(vm+p−1)", "(p−1)/(vm)", p - 1, v * m);
-  if (name == "zb-h1" && m >= p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
-  if (name == "zb-h2" && m >= 2 * p) return formula("(p−1)/(3m+p−1)", "(p−1)/(3m)", p - 1, 3 * m);
-  return {};
 }
 
 }  // namespace pipeshard

@@ -97,14 +97,4 @@ void joinHalves(const Schedule& schedule, Timeline& timeline);
 std::vector<PassTimes> passTimes(const Plan& plan);
 bool hasFlops(const Plan& plan);
 
-// What theory says of a schedule with p equal ranks, F = I = W.
-struct BubbleFormula {
-  std::string of_step;    // "(p-1)/(m+p-1)"
-  std::string of_useful;  // "(p-1)/m"
-  double step = 0;        // their values
-  double useful = 0;
-};
-// of_step is "" for schedules without a formula.
-BubbleFormula bubbleFormula(const Schedule& schedule);
-
 }  // namespace pipeshard

@@ -31,7 +31,7 @@ std::string stagesText(const SearchedPlan& plan) {
     if (s == kMostStagesInARow) return text + fmt::format(" ... {} in all", plan.stages.size());
     const SearchedStage& stage = plan.stages[s];
     text += fmt::format("{}[{}] {} as {}{}", s == 0 ? "" : " ", layersText(stage), submeshText(stage),
-                        meshText(stage), stage.recomputation == "never" ? "" : "*");
+                        meshText(stage), stage.recomputation == Recomputation::kNever ? "" : "*");
   }
   return text;
 }
@@ -42,9 +42,9 @@ std::string chosenTable(const SearchedPlan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const SearchedStage& stage = plan.stages[s];
     rows.push_back({std::to_string(s), layersText(stage), submeshText(stage),
-                    std::to_string(stage.first_device), meshText(stage), stage.recomputation,
-                    formatNanoseconds(stage.pass_ns), formatNanoseconds(stage.step_ns),
-                    formatBytes(stage.memory_bytes)});
+                    std::to_string(stage.first_device), meshText(stage),
+                    std::string(recomputationName(stage.recomputation)), formatNanoseconds(stage.pass_ns),
+                    formatNanoseconds(stage.step_ns), formatBytes(stage.memory_bytes)});
   }
   return formatTable(rows);
 }
@@ -79,9 +79,9 @@ std::string costsTable(const SearchRecord& record) {
   std::vector<std::vector<std::string>> rows = {
       {"layers", "submesh", "logical mesh", "recomputation", "pass", "per step", "memory"}};
   for (const SearchedStage& stage : record.stage_costs) {
-    rows.push_back({layersText(stage), submeshText(stage), meshText(stage), stage.recomputation,
-                    formatNanoseconds(stage.pass_ns), formatNanoseconds(stage.step_ns),
-                    formatBytes(stage.memory_bytes)});
+    rows.push_back({layersText(stage), submeshText(stage), meshText(stage),
+                    std::string(recomputationName(stage.recomputation)), formatNanoseconds(stage.pass_ns),
+                    formatNanoseconds(stage.step_ns), formatBytes(stage.memory_bytes)});
   }
   return formatTable(rows);
 }

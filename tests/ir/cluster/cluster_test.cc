@@ -182,11 +182,10 @@ INSTANTIATE_TEST_SUITE_P(
                   "rates[0].type: found \"float33\""},
         Malformed{"no_curve", rate(R"("class": "movement", "type": "float32")"),
                   "expected \"flops\", \"bytes\" or both"},
-        Malformed{
-            "same_rate",
-            file(R"({"kind": "card"})", R"("rates": [{"class": "movement", "type": "int8", "bytes": [[1, 1]]},
-                                                           {"class": "movement", "type": "int8", "bytes": [[1, 1]]}])"),
-            "rates[1]: found"},
+        Malformed{"same_rate", file(R"({"kind": "card"})", R"("rates": [
+  {"class": "movement", "type": "int8", "bytes": [[1, 1]]},
+  {"class": "movement", "type": "int8", "bytes": [[1, 1]]}])"),
+                  "rates[1]: found"},
         Malformed{"rate_form", points("[]"),
                   "expected {\"gbytes_per_s\": RATE}, or a list of points [amount, ns]"},
         Malformed{"rate_key", points(R"({"gflops": 3})"), "the keys here are gbytes_per_s, latency_ns, half"},

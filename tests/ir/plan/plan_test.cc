@@ -22,7 +22,7 @@ Plan examplePlan() {
   plan.dimensions = {{"batch", 8}, {"sequence", 16}};
   plan.batch_dimension = "batch";
   plan.loss = "loss";
-  plan.optimizer = "sgd:lr=0.1";
+  plan.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 2);
   plan.microbatches = 4;
   plan.schedule = "1f1b";
@@ -63,7 +63,7 @@ TEST(PlanJson, RoundTripsByteForByte) {
 TEST(PlanJson, KeepsWhatASearchHasFound) {
   Plan plan = examplePlan();
   EXPECT_EQ(planToJson(plan).find("search"), std::string::npos);
-  const SearchedStage first{0, 1, 0, 1, 2, {2, 1}, "zero2", "always", 70, 8, 4096};
+  const SearchedStage first{0, 1, 0, 1, 2, {2, 1}, "zero2", Recomputation::kAlways, 70, 8, 4096};
   SearchRecord& search = plan.search.emplace();
   search.complete = false;
   search.objective = "time";
@@ -121,8 +121,8 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
       "plan.json.stages[0].devices[1]: found 0; expected a device that the stage does not have already");
   expectError(replaced(json, "\"batch\":8", "\"batch\":8.5"), ErrorCode::kConfiguration,
               "plan.json.dimensions.batch: found 8.5");
-  expectError(replaced(json, "\"version\": 1", "\"version\": 7"), ErrorCode::kVersionMismatch,
-              "version 7 was found, this pipeshard reads version 1");
+  expectError(replaced(json, "\"version\": 2", "\"version\": 7"), ErrorCode::kVersionMismatch,
+              "version 7 was found, this pipeshard reads version 2");
   expectError("[]", ErrorCode::kConfiguration, "key \"version\" is missing");
 }
 

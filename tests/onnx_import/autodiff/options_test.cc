@@ -4,8 +4,8 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/graph_print.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/loss.h"
-#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/precision.h"
 

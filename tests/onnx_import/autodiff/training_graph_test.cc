@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 

@@ -196,7 +196,7 @@ TEST(StageCosts, DoNotDependOnThreadsOrTheOrderOfQuestions) {
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
   options.methods = {"auto", "zero2", "megatron"};
-  options.recomputations = {"never", "always", "layers"};
+  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
   const ShardedStageCosts one(training, clustering, cluster, options);
   options.threads = 2;
   const ShardedStageCosts two(training, clustering, cluster, options);
@@ -229,7 +229,7 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   const Clustering clustering = blocksOf(training, 3, 1, 2);
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
-  options.recomputations = {"never", "always", "layers"};
+  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
   const ShardedStageCosts costs(training, clustering, cluster, options);
   for (const Submesh& submesh : someSubmeshes()) {
     for (const StageOption& option : costs.options(0, 1, submesh)) {
@@ -245,25 +245,26 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
           option.pass_ns);
       EXPECT_EQ(parts.update_ns + parts.synchronization_ns, option.step_ns);
       EXPECT_EQ(parts.weight_bytes + parts.gradient_bytes + parts.optimizer_bytes, option.fixed_bytes);
-      EXPECT_EQ(parts.recomputation_ns, config.recomputation == "never" ? 0 : parts.forward_ns);
+      EXPECT_EQ(parts.recomputation_ns, config.recomputation == Recomputation::kNever ? 0 : parts.forward_ns);
     }
   }
-  const StageOption* megatron = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "megatron:2,2", "never", 1});
+  const StageOption* megatron =
+      costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "megatron:2,2", Recomputation::kNever, 1});
   ASSERT_NE(megatron, nullptr);
-  const StageOption* free = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "auto", "never", 1});
+  const StageOption* free = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "auto", Recomputation::kNever, 1});
   ASSERT_NE(free, nullptr);
   EXPECT_GE(2 * megatron->pass_ns + megatron->step_ns, 2 * free->pass_ns + free->step_ns);
   EXPECT_EQ(costs.config(megatron->config).method, "megatron:2,2");
-  EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", "never", 0}), nullptr);
-  EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", "never", 0}), nullptr);
-  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", "sometimes", 0}),
+  EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", Recomputation::kNever, 0}), nullptr);
+  EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", Recomputation::kNever, 0}), nullptr);
+  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", Recomputation::kExceptLast, 0}),
                ErrorCode::kConfiguration, "never, layers or always");
 }
 
 // So bounds on what plans cost may be had from them.
 TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
   StageCostOptions options;
-  options.recomputations = {"never", "always", "layers"};
+  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
   const Cluster cluster = uniformCluster(2, 4);
   for (const int64_t microbatches : {1, 4}) {
     const TrainingGraph training = gpt(5, microbatches, 512);
@@ -311,8 +312,9 @@ TEST(StageCosts, ABoundaryThatCannotBeIsNoOption) {
     for (const StageOption& option : costs.options(0, 0, {0, 2, 4}))
       any = any || costs.config(option.config).boundary == 0;
     EXPECT_EQ(any, rows == 8);
-    EXPECT_EQ(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", "never", 0}) != nullptr, rows == 8);
-    EXPECT_NE(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", "never", 2}), nullptr);
+    EXPECT_EQ(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", Recomputation::kNever, 0}) != nullptr,
+              rows == 8);
+    EXPECT_NE(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", Recomputation::kNever, 2}), nullptr);
   }
 }
 
@@ -323,8 +325,8 @@ TEST(StageCosts, RecomputationKeepsWhatCrosses) {
   const Cluster cluster = uniformCluster(1, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});
   const Submesh submesh{0, 1, 2};
-  const StageOption* never = costs.optionFor(1, 2, submesh, {{2}, "auto", "never", 0});
-  const StageOption* always = costs.optionFor(1, 2, submesh, {{2}, "auto", "always", 0});
+  const StageOption* never = costs.optionFor(1, 2, submesh, {{2}, "auto", Recomputation::kNever, 0});
+  const StageOption* always = costs.optionFor(1, 2, submesh, {{2}, "auto", Recomputation::kAlways, 0});
   ASSERT_NE(never, nullptr);
   ASSERT_NE(always, nullptr);
   EXPECT_EQ(always->activation_bytes, 8 * 64 * 256 * 4 / 2);
@@ -350,7 +352,7 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
   const ShardedStageCosts costs(training, clustering, cluster, options);
   const Submesh submesh{0, 1, 2};
   const auto option = [&](int first, int last, const std::string& recomputation) {
-    return *costs.optionFor(first, last, submesh, {{2}, "auto", recomputation, 0});
+    return *costs.optionFor(first, last, submesh, {{2}, "auto", *recomputationFromName(recomputation), 0});
   };
   const int64_t stream = 8 * 64 * 256 * 4 / 2;
   const StageOption one = option(2, 2, "layers");
@@ -410,7 +412,8 @@ TEST(StageCosts, AParameterOfSeveralLayersIsHeldOnce) {
   const Cluster cluster = uniformCluster(1, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});
   const auto parts = [&](int first, int last) {
-    const StageOption* option = costs.optionFor(first, last, {0, 1, 1}, {{1}, "auto", "never", 0});
+    const StageOption* option =
+        costs.optionFor(first, last, {0, 1, 1}, {{1}, "auto", Recomputation::kNever, 0});
     return costs.parts(first, last, {0, 1, 1}, *option);
   };
   const int64_t one = 64 * 64 * 4;

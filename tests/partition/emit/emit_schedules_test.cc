@@ -74,7 +74,7 @@ Plan planOf(const TrainingGraph& training, const Case& c, const std::string& rec
   PartitionOptions options;
   options.schedule = c.schedule;
   options.cluster = uniformCluster(1, c.ranks);
-  options.recomputation = recomputation;
+  options.recomputation = parseRecomputation(recomputation);
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   Plan plan;
   plan.cluster = options.cluster;

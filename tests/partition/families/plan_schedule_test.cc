@@ -15,6 +15,7 @@
 #include "partition/schedules/schedule_csv.h"
 #include "partition/stages/asked_stages.h"
 #include "partition/stages/partition_training.h"
+#include "tests/expect_error.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -194,9 +195,10 @@ TEST(PlanSchedule, ChoosesMicrobatchesWithWhichTheScheduleExists) {
 
 std::string recomputations(const std::string& text) {
   PartitionOptions options = optionsFor("1f1b", 4);
-  options.recomputation = text;
+  options.recomputation = parseRecomputation(text);
   std::string result;
-  for (const StagePlan& stage : planFor(options).stages) result += stage.recomputation + " ";
+  for (const StagePlan& stage : planFor(options).stages)
+    result += std::string(recomputationName(stage.recomputation)) + " ";
   return result;
 }
 
@@ -209,13 +211,15 @@ TEST(PlanRecomputation, IsForAllStagesOrByStage) {
 }
 
 TEST(PlanRecomputation, RefusesWhatItDoesNotUnderstand) {
-  for (const char* wrong : {"sometimes", "", "4:always", "0", "0:", "0:always,", "0:always,0:never",
-                            "-1:always", "0:Always", "a:always"}) {
-    PartitionOptions options = optionsFor("1f1b", 4);
-    options.recomputation = wrong;
-    expectError(options, ErrorCode::kUsage,
-                "expected never, layers, always or except-last, for all stages or by stage from 0 to 3");
+  for (const char* wrong :
+       {"sometimes", "", "0", "0:", "0:always,", "0:always,0:never", "-1:always", "0:Always", "a:always"}) {
+    EXPECT_ERROR(parseRecomputation(wrong), ErrorCode::kUsage,
+                 "expected never, layers, always or except-last, for all stages or by stage, each once");
   }
+  PartitionOptions options = optionsFor("1f1b", 4);
+  options.recomputation = parseRecomputation("4:always");
+  expectError(options, ErrorCode::kUsage,
+              "expected never, layers, always or except-last, for all stages or by stage from 0 to 3");
 }
 
 TEST(PlanRecomputation, RefusesNodesWithRandomNumbersByName) {
@@ -229,11 +233,11 @@ TEST(PlanRecomputation, RefusesNodesWithRandomNumbersByName) {
   }
   PartitionOptions options = optionsFor("1f1b", 2);
   options.boundaries = {"h1"};
-  options.recomputation = "1:always";
+  options.recomputation = parseRecomputation("1:always");
   Plan plan;
   partitionTraining(training, options, plan);
   EXPECT_NO_THROW(emitPrograms(training, plan));
-  plan.stages[0].recomputation = "always";
+  plan.stages[0].recomputation = Recomputation::kAlways;
   try {
     emitPrograms(training, plan);
     FAIL() << "accepted";

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/graph/training_graph.h"
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/layers/layer_clustering.h"
 #include "partition/layers/layers.h"

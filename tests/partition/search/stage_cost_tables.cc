@@ -62,7 +62,7 @@ StageConfig CostTable::config(int config) const {
   StageConfig result;
   result.mesh = {config % kRecomputes};
   result.boundary = config / 1000;
-  if (config % 1000 >= kRecomputes) result.recomputation = "always";
+  if (config % 1000 >= kRecomputes) result.recomputation = Recomputation::kAlways;
   return result;
 }
 

@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/functions.h"
-#include "onnx_import/autodiff/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "sharding/batch/time_axis.h"
 #include "sharding/rules/factor_rule.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/precision.h"
 #include "onnx_import/autodiff/training.h"
 #include "sharding/batch/time_axis.h"

@@ -22,7 +22,7 @@ Plan twoStages() {
   plan.dimensions = {{"batch", 8}};
   plan.batch_dimension = "batch";
   plan.loss = "loss";
-  plan.optimizer = "sgd:lr=0.1";
+  plan.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 4);
   plan.microbatches = 4;
   plan.schedule = "1f1b";
@@ -54,7 +54,7 @@ TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   other.stages[1].first_layer = 1;
   other.stages[1].devices = {2};
   other.stages[1].mesh_shape = {1, 1};
-  other.stages[1].recomputation = "always";
+  other.stages[1].recomputation = Recomputation::kAlways;
   other.microbatches = 8;
   other.schedule = "gpipe";
   other.stages[0].peak_activations = 8;

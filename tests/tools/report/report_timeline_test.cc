@@ -66,7 +66,7 @@ TEST(StepParts, FillTheStep) {
 
 TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   Plan plan = chunkedPlan(2, 2, 4);
-  plan.stages[3].recomputation = "always";
+  plan.stages[3].recomputation = Recomputation::kAlways;
   const Schedule schedule = scheduleOf(plan);
   const Timeline timeline =
       timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);

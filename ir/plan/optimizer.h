@@ -21,6 +21,10 @@ struct OptimizerSpec {
 // "sgd:lr=0.1,momentum=0.9" | "adam:lr=1e-3,beta1=..,beta2=..,eps=..,weight_decay=.." | "adamw:...".
 // Error(kUsage) names the key and the allowed ones. Meaning as in torch.optim. "none" has no keys.
 OptimizerSpec parseOptimizer(std::string_view text);
+// Whose update divides by what gradients have been: an error in them is not in proportion.
+inline bool isAdaptive(const OptimizerSpec& spec) {
+  return spec.kind == OptimizerSpec::Kind::kAdam || spec.kind == OptimizerSpec::Kind::kAdamW;
+}
 std::string optimizerToString(const OptimizerSpec& spec);  // canonical; parse gives the same spec
 
 }  // namespace pipeshard

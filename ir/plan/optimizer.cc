@@ -1,5 +1,5 @@
 // The text form of an optimizer.
-#include "onnx_import/autodiff/optimizer.h"
+#include "ir/plan/optimizer.h"
 
 #include <charconv>
 #include <cmath>
@@ -32,7 +32,7 @@ constexpr Key kAdamKeys[] = {{"lr", &OptimizerSpec::learning_rate, 0, kInfinity}
                              {"eps", &OptimizerSpec::epsilon, 0, kInfinity},
                              {"weight_decay", &OptimizerSpec::weight_decay, 0, kInfinity}};
 
-constexpr std::string_view kForms =
+constexpr std::string_view kOptimizerForms =
     "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, "
     "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the keys of adam";
 
@@ -63,7 +63,7 @@ OptimizerSpec defaultsOf(std::string_view name) {
     spec.weight_decay = 1e-2;
     return spec;
   }
-  fail(ErrorCode::kUsage, "unknown optimizer '{}'; use {}", name, kForms);
+  fail(ErrorCode::kUsage, "unknown optimizer '{}'; use {}", name, kOptimizerForms);
 }
 
 double parseNumber(std::string_view text, std::string_view key) {
@@ -117,7 +117,7 @@ OptimizerSpec parseOptimizer(std::string_view text) {
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos)
-      fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kForms);
+      fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kOptimizerForms);
     if (!given.insert(item.substr(0, equals)).second)
       fail(ErrorCode::kUsage, "optimizer: '{}' is given twice", item.substr(0, equals));
     setKey(spec, item.substr(0, equals), item.substr(equals + 1));
