@@ -43,7 +43,7 @@ std::string partOf(const std::string& key) {
       {"meshes", {"mesh_shape", "mesh"}},
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
       {"stages", {"layers", "boundaries"}},
-      {"microbatches", {"microbatches", "last_batch", "updates_per_step"}},
+      {"microbatches", {"microbatches", "cut_batch", "last_batch", "updates_per_step"}},
       {"schedule", {"schedule", "schedule_orders", "overlap_receives"}},
       {"recomputation", {"recomputation"}},
       {"shardings", {"method", "constraints", "memory_limit"}},
