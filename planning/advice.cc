@@ -160,7 +160,8 @@ class Adviser {
     }
     if (!enough) return;
     int64_t too_little = request_.partition.sharding.memory_bytes, least = *enough;
-    for (int trial = 0; trial<kMemoryTrials&& * enough - too_little> * enough / 128; ++trial) {
+    const auto isCoarse = [&] { return *enough - too_little > *enough / 128; };
+    for (int trial = 0; trial < kMemoryTrials && isCoarse(); ++trial) {
       const int64_t middle = too_little + (*enough - too_little) / 2;
       if (const std::optional<int64_t> needed = fits(middle)) {
         enough = middle;

@@ -14,7 +14,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kNever = INT64_MAX / 4;
 constexpr double kMostSteps = 2e9;    // of the tables of lower levels
 constexpr double kMostEntries = 1e7;  // of the options of one search
 
