@@ -351,8 +351,8 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   faults.attemptField(json, "optimizer", [&](const JsonReader& optimizer) {
     try {
       plan.optimizer = parseOptimizer(optimizer.string());
-    } catch (Error& error) {
-      throw error.addContext("plan.json.optimizer");
+    } catch (const Error& error) {
+      fail(ErrorCode::kConfiguration, "plan.json.optimizer: {}", error.message());
     }
   });
   faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });

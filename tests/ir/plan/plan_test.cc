@@ -124,6 +124,10 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
   expectError(replaced(json, "\"version\": 2", "\"version\": 7"), ErrorCode::kVersionMismatch,
               "version 7 was found, this pipeshard reads version 2");
   expectError("[]", ErrorCode::kConfiguration, "key \"version\" is missing");
+  expectError(replaced(json, "\"optimizer\": \"sgd", "\"optimizer\": \"sdg"), ErrorCode::kConfiguration,
+              "plan.json.optimizer: unknown optimizer 'sdg'");
+  expectError(replaced(json, "\"cut_batch\": false", "\"cut_batch\": 1"), ErrorCode::kConfiguration,
+              "plan.json.cut_batch");
 }
 
 TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
