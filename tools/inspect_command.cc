@@ -71,7 +71,7 @@ struct InspectCommand {
   std::string json;
 
   int run() {
-    PlanRequest request = planRequest(options);
+    PlanRequest request = modelRequest(options);
     request.microbatches = 1;
     request.allow_missing_weights = true;
     Progress progress;

@@ -11,6 +11,7 @@
 #include "ir/cluster/profile.h"
 #include "planning/request/profile_store.h"
 #include "tests/tools/command.h"
+#include "tools/options/plan_options.h"
 #include "tools/profile_ladder.h"
 #include "tools/profile_samples.h"
 
@@ -205,6 +206,17 @@ TEST(ChooseProfile, TakesTheDefaultFileOfThisMachine) {
   EXPECT_FALSE(chooseProfile("", &note));
   EXPECT_THAT(note, HasSubstr("another machine"));
   EXPECT_TRUE(chooseProfile(defaultProfilePath()));  // asked for by name: for planning for that machine
+  ::setenv("PIPESHARD_PROFILE", "off", 1);
+}
+
+// What only looks at a model does not stumble over a profile that cannot be read.
+TEST(ModelRequest, ReadsNoProfile) {
+  const TemporaryFolder folder;
+  folder.write("pipeshard/profile.json", "{broken");
+  ::setenv("XDG_CONFIG_HOME", folder.path().c_str(), 1);
+  ::unsetenv("PIPESHARD_PROFILE");
+  EXPECT_NO_THROW(modelRequest(PlanOptions()));
+  EXPECT_THROW(planRequest(PlanOptions()), Error);
   ::setenv("PIPESHARD_PROFILE", "off", 1);
 }
 

@@ -258,12 +258,17 @@ int64_t parseBytes(const std::string& option, const std::string& text) {
   return static_cast<int64_t>(bytes);
 }
 
-PlanRequest planRequest(const PlanOptions& options) {
+PlanRequest modelRequest(const PlanOptions& options) {
   PlanRequest request = options.request;
   request.dimensions = parseDimensions(options.dimensions);
+  request.loss = parseLoss(options.loss);
+  return request;
+}
+
+PlanRequest planRequest(const PlanOptions& options) {
+  PlanRequest request = modelRequest(options);
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
-  request.loss = parseLoss(options.loss);
   request.optimizer = parseOptimizer(options.optimizer);
   request.precision = parsePrecision(options.precision);
   request.profile = chooseProfile(options.profile, &request.profile_note);

@@ -30,6 +30,8 @@ void addPlanOptions(CLI::App& command, PlanOptions& options);
 // What a stage file looks like, for the end of --help.
 const char* stageFileHelp();
 
+// What addModelOptions has declared; reads no profile and no cluster. Errors: kUsage, naming the option.
+PlanRequest modelRequest(const PlanOptions& options);
 // The request, complete. Errors: kUsage, kMissingInput, kConfiguration, naming the option.
 PlanRequest planRequest(const PlanOptions& options);
 

@@ -101,6 +101,9 @@ std::string lessons(const Schedule& schedule) {
   const BubbleFormula formula = bubbleFormula(schedule);
   if (!formula.of_step.empty()) {
     const int chunks = schedule.stages / schedule.ranks();
+    Schedule longer = schedule;
+    longer.microbatches *= 2;
+    const bool falls = bubbleFormula(longer).step < formula.step;
     html += lesson(
         fmt::format("{} in theory", schedule.name),
         fmt::format(
@@ -109,9 +112,7 @@ std::string lessons(const Schedule& schedule) {
             schedule.ranks(), schedule.microbatches,
             chunks > 1 ? fmt::format(", v = {} stages on each rank", chunks) : "", formula.of_step,
             percent(formula.step), formula.of_useful, percent(formula.useful),
-            formula.of_step.find('m') != std::string::npos && formula.step > 0
-                ? " More microbatches make it smaller."
-                : ""));
+            falls ? " More microbatches make it smaller." : ""));
   }
   html += lesson("Shades and numbers",
                  "A number is a microbatch. B is a whole backward pass; some schedules part it into I, "
