@@ -222,7 +222,7 @@ class File {
             const int64_t node = reader_.integer();
             if (node < 0 || node > std::numeric_limits<int32_t>::max())
               reader_.wrong("the number of a node before this");
-            edge.nodes.push_back(static_cast<int32_t>(node));
+            edge.nodes.push_back(node);
           });
         });
       } else if (key == "costs") {

@@ -39,7 +39,7 @@ std::vector<std::byte> content(const Operand& operand) {
     else if (operand.type == DataType::kInt64)
       std::memcpy(bytes.data() + i * 8, &whole, 8);
     else
-      bytes[static_cast<size_t>(i)] = std::byte{static_cast<unsigned char>(i % 2)};
+      bytes[i] = std::byte{static_cast<unsigned char>(i % 2)};
   }
   return bytes;
 }
@@ -81,7 +81,7 @@ void runKernel(benchmark::State& state, const Setting& setting) {
 }
 
 void copyMemory(benchmark::State& state) {
-  std::vector<std::byte> from(static_cast<size_t>(state.range(0))), to(from.size());
+  std::vector<std::byte> from(state.range(0)), to(from.size());
   for (auto _ : state) {
     std::memcpy(to.data(), from.data(), from.size());
     benchmark::ClobberMemory();

@@ -36,8 +36,8 @@ Cluster suiteCluster(int gpus, const Efficiency& efficiency) {
   for (DeviceKind& kind : cluster.kinds) {
     kind.memory_bytes = kUsableMemory;
     kind.efficiency.fill(efficiency.memory);
-    kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = efficiency.contraction;
-    kind.efficiency[static_cast<size_t>(WorkClass::kConvolution)] = efficiency.convolution;
+    kind.efficiency[WorkClass::kContraction] = efficiency.contraction;
+    kind.efficiency[WorkClass::kConvolution] = efficiency.convolution;
   }
   return cluster;
 }

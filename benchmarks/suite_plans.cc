@@ -67,7 +67,7 @@ std::string nameOf(const std::string& method) { return method.substr(0, method.f
 // What the neediest device holds.
 std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
   const auto most = std::max_element(plan.memory_bytes.begin(), plan.memory_bytes.end());
-  const auto s = static_cast<size_t>(most - plan.memory_bytes.begin());
+  const size_t s = most - plan.memory_bytes.begin();
   const AssignedStage& stage = plan.stages.at(s);
   const StageCostParts parts = costs.parts(stage.first_layer, stage.last_layer, stage.submesh, stage.option);
   return fmt::format(
@@ -245,7 +245,7 @@ PlanSearchRequest RowSearch::requestFor(const std::vector<std::string>& methods)
     if (row_.batch % count == 0) request.microbatches.push_back(count);
   }
   const auto stored = std::find(request.microbatches.begin(), request.microbatches.end(), row_.microbatches);
-  request.first = static_cast<size_t>(stored - request.microbatches.begin());
+  request.first = stored - request.microbatches.begin();
   request.exposed_transfers = true;
   request.costs = [this, methods](int64_t count) { return costsOf(methods, count); };
   request.allowed = [this](const Submesh& submesh) {

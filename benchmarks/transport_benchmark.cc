@@ -39,7 +39,7 @@ Side openSide(SharedSegments segments, int rank, int ranks, size_t bytes) {
   side.arena = side.communicator->createArena(2 * (bytes + 4096));
   side.heap.assign(bytes, std::byte{1});
   side.bytes = bytes;
-  side.everybody.resize(static_cast<size_t>(ranks));
+  side.everybody.resize(ranks);
   std::iota(side.everybody.begin(), side.everybody.end(), 0);
   return side;
 }
@@ -54,8 +54,8 @@ using Work = std::function<void(Side& side, int rank)>;
 
 // Batches make the announcement's cost small beside the work's.
 void runRanks(benchmark::State& state, const Work& work) {
-  const auto bytes = static_cast<size_t>(state.range(0));
-  const int ranks = static_cast<int>(state.range(1));
+  const size_t bytes = state.range(0);
+  const int ranks = state.range(1);
   const int batch = bytes >= (size_t{16} << 20) ? 1 : bytes >= (size_t{1} << 20) ? 10 : 100;
   SharedSegments segments = SharedSegments::create(ranks);
   const std::string text = segments.describe();
@@ -133,7 +133,7 @@ void barrier(benchmark::State& state) {
 }
 
 void copyInOneProcess(benchmark::State& state) {
-  const auto bytes = static_cast<size_t>(state.range(0));
+  const size_t bytes = state.range(0);
   std::vector<std::byte> from(bytes, std::byte{1});
   std::vector<std::byte> to(bytes, std::byte{2});
   for (auto _ : state) {

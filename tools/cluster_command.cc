@@ -45,7 +45,7 @@ void printNodes(const Cluster& cluster) {
     const size_t first = n;
     const ClusterNode& node = cluster.nodes[n];
     while (n < cluster.nodes.size() && cluster.nodes[n] == node) ++n;
-    const DeviceKind& kind = cluster.kinds[static_cast<size_t>(node.kind)];
+    const DeviceKind& kind = cluster.kinds[node.kind];
     table.push_back({n - first == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, n - 1),
                      fmt::format("{}", node.devices), kind.name,
                      kind.memory_bytes > 0 ? formatBytes(kind.memory_bytes) : "no limit", insideText(node),

@@ -38,7 +38,7 @@ void Progress::phase(const std::string& text) {
 }
 
 void noteCrowding(int workers) {
-  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  const int processors = std::thread::hardware_concurrency();
   if (processors == 0 || workers <= 2 * processors) return;
   fmt::print(stderr,
              "note: {} workers share the {} processor{} of this machine: they take turns, and the times say "

@@ -38,7 +38,7 @@ struct ExplainCommand {
         explainPlan(plan, alternatives, [&](const std::string& phase) { progress.phase(phase); });
     progress.clear();
     for (const StageExplanation& explanation : explanations) {
-      print(plan.stages.at(static_cast<size_t>(explanation.stage)), explanation);
+      print(plan.stages.at(explanation.stage), explanation);
       report["stages"].push_back(toJson(explanation));
     }
     if (explanations.empty() && !plan.search) {

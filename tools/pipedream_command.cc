@@ -78,8 +78,7 @@ struct PipeDreamCommand {
       const std::string name = fmt::format("{}{}", prefix, s);
       std::vector<std::string>& row = rows.emplace_back();
       row = {name, fmt::format("{}-{}", stage.first_layer, stage.last_layer),
-             profile.layers[static_cast<size_t>(stage.first_layer)].name,
-             profile.layers[static_cast<size_t>(stage.last_layer)].name};
+             profile.layers[stage.first_layer].name, profile.layers[stage.last_layer].name};
       if (several) row.push_back(fmt::format("{} x {}", stage.components, size));
       row.insert(row.end(), {fmt::format("{}", workersOf(stage)), formatNanoseconds(stage.pass_ns),
                              formatNanoseconds(stage.weights_ns), formatNanoseconds(stage.transfer_ns),
@@ -121,8 +120,7 @@ struct PipeDreamCommand {
     for (const PipeDreamStage& stage : stages) {
       nlohmann::ordered_json& entry = entries.emplace_back();
       entry["layers"] = {stage.first_layer, stage.last_layer};
-      entry["names"] = {profile.layers[static_cast<size_t>(stage.first_layer)].name,
-                        profile.layers[static_cast<size_t>(stage.last_layer)].name};
+      entry["names"] = {profile.layers[stage.first_layer].name, profile.layers[stage.last_layer].name};
       entry["workers"] = workersOf(stage);
       entry["components"] = stage.components;
       entry["pass_ns"] = stage.pass_ns;

@@ -28,14 +28,13 @@ class Model {
     const ValueId id =
         builder_.addValue("weight" + std::to_string(graph_.values.size()), DataType::kFloat32, shape);
     graph_.value(id).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
-    const auto bytes = static_cast<uint64_t>(byteCount(DataType::kFloat32, shape));
+    const uint64_t bytes = byteCount(DataType::kFloat32, shape);
     graph_.initializers[id] = WeightReference{"none", 0, bytes};
     return id;
   }
 
   ValueId integers(const std::vector<int64_t>& elements) {
-    return builder_.addConstant("sizes",
-                                makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    return builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(elements)}, elements));
   }
   ValueId scalar(double number) {
     return builder_.addConstant("scalar", makeScalar(DataType::kFloat32, number));

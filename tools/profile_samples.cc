@@ -81,7 +81,7 @@ std::vector<int> ProfileSamples::addWorks(const Graph& graph, size_t& added) {
     if (rule && rule->flops == 0) continue;
     const NodeWork node_work = nodeWork(graph, node, rule);
     const auto [place, is_new] = known_.emplace(operatorWork(graph, node, rule, node_work), works_.size());
-    numbers.back() = static_cast<int>(place->second);
+    numbers.back() = place->second;
     if (!is_new) continue;
     works_.push_back(place->first);
     classes_.push_back(node_work.work_class);

@@ -231,7 +231,7 @@ struct ValidateCommand {
     if (job.threads_per_worker == 0) {
       size_t workers = 0;
       for (const StagePlan& stage : plan.stages) workers += stage.devices.size();
-      spec.planned.threads_per_worker = threadsPerWorker(0, static_cast<int>(workers));
+      spec.planned.threads_per_worker = threadsPerWorker(0, workers);
     }
     spec.reference = spec.planned;
     spec.planned.plan_directory = plan_directory;

@@ -12,7 +12,7 @@ template <typename Tag>
 class Id {
  public:
   constexpr Id() = default;  // the invalid id: an absent optional input, "no such thing"
-  constexpr explicit Id(size_t index) : value_(static_cast<uint32_t>(index)) {}
+  constexpr explicit Id(size_t index) : value_(index) {}
 
   constexpr bool valid() const { return value_ != kInvalid; }
   // Position in the vector that owns the thing. Only for valid ids.

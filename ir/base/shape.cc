@@ -26,7 +26,7 @@ int64_t elementCount(const Shape& shape) {
 }
 
 int64_t byteCount(DataType type, const Shape& shape) {
-  const auto size = static_cast<int64_t>(dataTypeSize(type));
+  const int64_t size = dataTypeSize(type);
   if (size == 0)
     fail(ErrorCode::kBadModel, "a tensor of type {} has no fixed size in bytes", dataTypeName(type));
   const int64_t count = elementCount(shape);
@@ -67,10 +67,10 @@ Shape broadcastShapes(const Shape& a, const Shape& b) {
 }
 
 int normalizeAxis(int64_t axis, size_t rank) {
-  const auto r = static_cast<int64_t>(rank);
+  const int64_t r = rank;
   if (axis < -r || axis >= r)
     fail(ErrorCode::kBadModel, "axis {} is outside of a tensor of rank {}", axis, r);
-  return static_cast<int>(axis < 0 ? axis + r : axis);
+  return axis < 0 ? axis + r : axis;
 }
 
 }  // namespace pipeshard

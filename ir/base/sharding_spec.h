@@ -28,8 +28,8 @@ namespace pipeshard {
 struct LogicalMesh {
   std::vector<int> shape;  // devices along each mesh axis
 
-  int rank() const { return static_cast<int>(shape.size()); }
-  int axisSize(int mesh_axis) const { return shape[static_cast<size_t>(mesh_axis)]; }
+  int rank() const { return shape.size(); }
+  int axisSize(int mesh_axis) const { return shape[mesh_axis]; }
   int deviceCount() const;
   int coordinate(int device, int mesh_axis) const;
   // The devices that differ from this one along `mesh_axis` only, itself included, by coordinate.

@@ -78,7 +78,7 @@ Cluster presetCluster(std::string_view text, std::string_view name, std::string_
   Cluster cluster = preset.one;
   cluster.name = text;
   cluster.nodes[0].devices = size.second;
-  cluster.nodes.resize(static_cast<size_t>(size.first), ClusterNode(cluster.nodes[0]));
+  cluster.nodes.resize(size.first, ClusterNode(cluster.nodes[0]));
   return cluster;
 }
 
@@ -162,7 +162,7 @@ int Cluster::devicesPerNode() const {
 
 int Cluster::nodeOf(int device) const {
   for (int node = 0; node < nodeCount(); ++node) {
-    device -= nodes[static_cast<size_t>(node)].devices;
+    device -= nodes[node].devices;
     if (device < 0) return node;
   }
   PIPESHARD_CHECK(false, "the cluster {} has no such device", name);
@@ -171,18 +171,16 @@ int Cluster::nodeOf(int device) const {
 
 int Cluster::firstDeviceOf(int node) const {
   int first = 0;
-  for (int before = 0; before < node; ++before) first += nodes[static_cast<size_t>(before)].devices;
+  for (int before = 0; before < node; ++before) first += nodes[before].devices;
   return first;
 }
 
-const DeviceKind& Cluster::kindOf(int device) const {
-  return kinds[static_cast<size_t>(nodes[static_cast<size_t>(nodeOf(device))].kind)];
-}
+const DeviceKind& Cluster::kindOf(int device) const { return kinds[nodes[nodeOf(device)].kind]; }
 
 int64_t Cluster::leastDeviceMemory() const {
   int64_t least = 0;
   for (const ClusterNode& node : nodes) {
-    const int64_t memory = kinds[static_cast<size_t>(node.kind)].memory_bytes;
+    const int64_t memory = kinds[node.kind].memory_bytes;
     if (memory > 0 && (least == 0 || memory < least)) least = memory;
   }
   return least;
@@ -198,7 +196,7 @@ Cluster uniformCluster(int node_count, int devices_per_node) {
   cluster.name = fmt::format("{}x{}", node_count, devices_per_node);
   ClusterNode node;
   node.devices = node.nics = devices_per_node;
-  cluster.nodes.assign(static_cast<size_t>(node_count), node);
+  cluster.nodes.assign(node_count, node);
   return cluster;
 }
 
@@ -222,8 +220,7 @@ std::string printCluster(const Cluster& cluster) {
     while (n < cluster.nodes.size() && cluster.nodes[n].kind == node.kind &&
            cluster.nodes[n].devices == node.devices)
       ++n, ++count;
-    parts.push_back(
-        fmt::format("{} x {} {}", count, node.devices, cluster.kinds[static_cast<size_t>(node.kind)].name));
+    parts.push_back(fmt::format("{} x {} {}", count, node.devices, cluster.kinds[node.kind].name));
   }
   if (parts.size() > 1)
     return fmt::format("{}, {} devices: {}", cluster.name, cluster.deviceCount(), fmt::join(parts, ", "));

@@ -129,7 +129,7 @@ struct Cluster {
   std::vector<DeviceKind> kinds = std::vector<DeviceKind>(1);
   std::vector<ClusterNode> nodes = std::vector<ClusterNode>(1);
 
-  int nodeCount() const { return static_cast<int>(nodes.size()); }
+  int nodeCount() const { return nodes.size(); }
   int deviceCount() const;
   int devicesPerNode() const;  // of the node with the most
   int nodeOf(int device) const;

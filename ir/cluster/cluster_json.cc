@@ -120,8 +120,7 @@ DeviceKind kindOf(const JsonReader& json, const std::string& name) {
         .expectObject({}, {"contraction", "convolution", "reduction", "elementwise", "movement"});
     for (const std::string& name_of_class : json.at("efficiency").keys()) {
       const std::vector<std::string> names = workClassNames();
-      const auto index =
-          static_cast<size_t>(std::find(names.begin(), names.end(), name_of_class) - names.begin());
+      const size_t index = std::find(names.begin(), names.end(), name_of_class) - names.begin();
       kind.efficiency[index] = json.at("efficiency").at(name_of_class.c_str()).number(1e-3, 1e3);
     }
   }
@@ -140,7 +139,7 @@ Json kindToJson(const DeviceKind& kind) {
     json["rates"].push_back(std::move(entry));
   }
   for (int c = 0; c < kWorkClassCount; ++c) {
-    const double efficiency = kind.efficiency[static_cast<size_t>(c)];
+    const double efficiency = kind.efficiency[c];
     if (efficiency != 1)
       json["efficiency"][std::string(workClassName(static_cast<WorkClass>(c)))] = efficiency;
   }
@@ -201,12 +200,12 @@ class ClusterReader {
     if (json.has("kind")) node.kind = kindNamed(json.at("kind"));
     if (!json.has("kind") && !json.has("preset"))
       json.failExpected("\"kind\" (a name in \"kinds\", or of a known device) or \"preset\"");
-    if (json.has("devices")) node.devices = static_cast<int>(json.at("devices").integer(1, kMostDevices));
+    if (json.has("devices")) node.devices = json.at("devices").integer(1, kMostDevices);
     if (json.has("inside")) readLink(json.at("inside"), node.inside);
     if (json.has("inside_groups")) node.inside_groups = readGroups(json.at("inside_groups"));
     if (json.has("nic")) readLink(json.at("nic"), node.nic);
-    if (json.has("nics")) node.nics = static_cast<int>(json.at("nics").integer(1, kMostDevices));
-    if (json.has("cores")) node.cores = static_cast<int>(json.at("cores").integer(1, kMostDevices));
+    if (json.has("nics")) node.nics = json.at("nics").integer(1, kMostDevices);
+    if (json.has("cores")) node.cores = json.at("cores").integer(1, kMostDevices);
     if (json.has("shared_memory")) node.shared_memory = json.at("shared_memory").boolean();
     const int64_t count = json.has("count") ? json.at("count").integer(1, kMostDevices) : 1;
     devices_ += count * node.devices;
@@ -219,8 +218,8 @@ class ClusterReader {
     for (const JsonReader& entry : json.elements()) {
       entry.expectObject({"devices", "gbytes_per_s"});
       GroupRate group;
-      group.devices = static_cast<int>(
-          entry.at("devices").integer(groups.empty() ? 2 : groups.back().devices + 1, kMostDevices));
+      group.devices =
+          entry.at("devices").integer(groups.empty() ? 2 : groups.back().devices + 1, kMostDevices);
       group.bytes_per_ns = entry.at("gbytes_per_s").number(kSlowest, kFastest);
       groups.push_back(group);
     }
@@ -240,7 +239,7 @@ class ClusterReader {
     std::vector<std::string> names;
     for (const DeviceKind& kind : cluster_.kinds) names.push_back(kind.name);
     const auto found = std::find(names.begin(), names.end(), name);
-    if (found != names.end()) return static_cast<int>(found - names.begin());
+    if (found != names.end()) return found - names.begin();
     for (const ClusterPreset& preset : clusterPresets()) {
       if (preset.one.kinds[0].name == name) return indexOf(preset.one.kinds[0]);
       if (std::find(names.begin(), names.end(), preset.one.kinds[0].name) == names.end())
@@ -256,9 +255,9 @@ class ClusterReader {
   int indexOf(const DeviceKind& kind) {
     const auto found = std::find_if(cluster_.kinds.begin(), cluster_.kinds.end(),
                                     [&](const DeviceKind& k) { return k.name == kind.name; });
-    if (found != cluster_.kinds.end()) return static_cast<int>(found - cluster_.kinds.begin());
+    if (found != cluster_.kinds.end()) return found - cluster_.kinds.begin();
     cluster_.kinds.push_back(kind);
-    return static_cast<int>(cluster_.kinds.size()) - 1;
+    return std::ssize(cluster_.kinds) - 1;
   }
 
   const JsonReader& json_;
@@ -273,7 +272,7 @@ Json nodesToJson(const Cluster& cluster) {
     size_t count = 1;
     while (n + 1 < cluster.nodes.size() && cluster.nodes[n + 1] == node) ++n, ++count;
     Json json = {{"count", count},
-                 {"kind", cluster.kinds[static_cast<size_t>(node.kind)].name},
+                 {"kind", cluster.kinds[node.kind].name},
                  {"devices", node.devices},
                  {"inside", linkToJson(node.inside)},
                  {"nic", linkToJson(node.nic)},

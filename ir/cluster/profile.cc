@@ -116,8 +116,8 @@ ProfiledDevice readDevice(const JsonReader& json) {
   ProfiledDevice device;
   device.processor = json.at("processor").string();
   device.instructions = json.at("instructions").string();
-  device.processors = static_cast<int>(json.at("processors").integer(1, 1 << 20));
-  device.threads = static_cast<int>(json.at("threads").integer(1, 1 << 20));
+  device.processors = json.at("processors").integer(1, 1 << 20);
+  device.threads = json.at("threads").integer(1, 1 << 20);
   return device;
 }
 
@@ -273,7 +273,7 @@ std::optional<int64_t> OperatorTimes::operatorTime(const OperatorWork& work, boo
   }
   const size_t count = std::min(kNearest, nearest.size());
   // ties: as in the profile
-  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<ptrdiff_t>(count), nearest.end());
+  std::partial_sort(nearest.begin(), nearest.begin() + count, nearest.end());
   double weights = 0, sum = 0;
   for (size_t n = 0; n < count; ++n) {
     const auto& [distance, entry] = nearest[n];

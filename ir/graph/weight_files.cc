@@ -57,7 +57,7 @@ std::vector<WeightFile> weightFilesFromJson(std::string_view text) {
     entry.expectObject({"path", "needed_bytes"}, {"content"});
     WeightFile& file = files.emplace_back();
     file.path = entry.at("path").string();
-    file.needed_bytes = static_cast<uint64_t>(entry.at("needed_bytes").integer(0, INT64_MAX));
+    file.needed_bytes = entry.at("needed_bytes").integer(0, INT64_MAX);
     if (!entry.has("content")) continue;
     const JsonReader content = entry.at("content");
     content.expectObject({"bytes", "sample"});

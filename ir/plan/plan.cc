@@ -135,7 +135,7 @@ std::string printPlan(const Plan& plan) {
                         scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
                         percent(stage.forward_flops + stage.backward_flops, total),
                         scaled(stage.parameter_bytes, "B"), stage.peak_activations,
-                        plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node);
+                        plan.layers.at(stage.last_layer).last_node);
   }
   if (hasShardedStage(plan)) text += "\n";
   for (size_t s = 0; s < plan.stages.size(); ++s) {

@@ -67,7 +67,7 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
     if (found != stage.devices.end()) {
       json.elements()[stage.devices.size()].failExpected("a device that the stage does not have already");
     }
-    stage.devices.push_back(static_cast<int>(device));
+    stage.devices.push_back(device);
   }
   for (size_t i = 0; i < stage.devices.size(); ++i) {
     const auto has = [&](const StagePlan& other) {
@@ -83,9 +83,9 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
 
 bool readLayersOfStage(const JsonReader& json, const Plan& plan, JsonFaults& faults, StagePlan& stage) {
   const int expected_first = stage.first_layer;
-  const int64_t last_layer = static_cast<int64_t>(plan.layers.size()) - 1;
+  const int64_t last_layer = std::ssize(plan.layers) - 1;
   const bool follows = faults.attemptField(json, "first_layer", [&](const JsonReader& first) {
-    stage.first_layer = static_cast<int>(first.integer(0, INT32_MAX));
+    stage.first_layer = first.integer(0, INT32_MAX);
     if (stage.first_layer != expected_first) {
       first.failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
     }
@@ -96,13 +96,13 @@ bool readLayersOfStage(const JsonReader& json, const Plan& plan, JsonFaults& fau
   if (stage.first_layer > last_layer) return false;
   const int64_t least = follows ? stage.first_layer : 0;
   return faults.attemptField(json, "last_layer", [&](const JsonReader& last) {
-    stage.last_layer = static_cast<int>(last.integer(least, last_layer));
+    stage.last_layer = last.integer(least, last_layer);
   });
 }
 
 void readMeshOfStage(const JsonReader& json, StagePlan& stage) {
   std::vector<int> mesh;
-  for (int64_t size : json.integers(1, INT32_MAX)) mesh.push_back(static_cast<int>(size));
+  for (int64_t size : json.integers(1, INT32_MAX)) mesh.push_back(size);
   stage.mesh_shape = mesh;
   if (mesh.size() == 2 && int64_t{mesh[0]} * mesh[1] == std::ssize(stage.devices)) return;
   json.failExpected(fmt::format("[data, model] whose product is the number of devices of the stage, {}",
@@ -158,7 +158,7 @@ void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   }
   std::set<int> devices;
   for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  const int used = static_cast<int>(devices.size());
+  const int used = devices.size();
   if (!known.devices || *devices.rbegin() == used - 1) return;
   fail(ErrorCode::kConfiguration,
        "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
@@ -196,14 +196,14 @@ void addShardings(const Plan& plan, Json& document) {
 
 void readSharding(const JsonReader& json, Plan& plan) {
   json.expectObject({"stage", "method", "mesh", "predicted", "optimal"}, {"constraints", "memory_limit"});
-  const auto s = static_cast<size_t>(json.at("stage").integer(0, std::ssize(plan.stages) - 1));
+  const size_t s = json.at("stage").integer(0, std::ssize(plan.stages) - 1);
   StagePlan& stage = plan.stages[s];
   if (stage.sharding) json.at("stage").failExpected("a stage that no earlier entry is about");
   ShardingPlan& sharding = stage.sharding.emplace();
   sharding.method = json.at("method").string();
   int64_t devices = 1;
   for (int64_t size : json.at("mesh").integers(1, INT32_MAX)) {
-    sharding.mesh.push_back(static_cast<int>(size));
+    sharding.mesh.push_back(size);
     devices = devices > INT32_MAX ? devices : devices * size;
   }
   const bool known_devices = !stage.devices.empty();
@@ -225,7 +225,7 @@ void readSharding(const JsonReader& json, Plan& plan) {
 
 ShardingPlan& shardingOf(const JsonReader& json, Plan& plan) {
   const int64_t stage = json.at("stage").integer(0, std::ssize(plan.stages) - 1);
-  std::optional<ShardingPlan>& sharding = plan.stages[static_cast<size_t>(stage)].sharding;
+  std::optional<ShardingPlan>& sharding = plan.stages[stage].sharding;
   if (!sharding) json.at("stage").failExpected("a stage that \"shardings\" is about");
   return *sharding;
 }
@@ -285,9 +285,8 @@ Cluster readCluster(const JsonReader& json) {
     return clusterFromJson(json, "cluster", false);
   json.expectObject({"nodes", "devices_per_node"});
   constexpr int kMostDevices = 1 << 20;
-  const int nodes = static_cast<int>(json.at("nodes").integer(1, kMostDevices));
-  return uniformCluster(nodes,
-                        static_cast<int>(json.at("devices_per_node").integer(1, kMostDevices / nodes)));
+  const int nodes = json.at("nodes").integer(1, kMostDevices);
+  return uniformCluster(nodes, json.at("devices_per_node").integer(1, kMostDevices / nodes));
 }
 
 // Options that are kept as given, and left out when they were not.

@@ -27,11 +27,10 @@ SearchedStage stageFromJson(const JsonReader& json) {
                      "memory_bytes"});
   SearchedStage stage;
   std::tie(stage.first_layer, stage.last_layer) = pairOf(json.at("layers"), 0);
-  stage.first_device = static_cast<int>(json.at("device").integer(0, INT32_MAX));
+  stage.first_device = json.at("device").integer(0, INT32_MAX);
   std::tie(stage.nodes, stage.devices_per_node) = pairOf(json.at("submesh"), 1);
   stage.mesh.clear();
-  for (const int64_t size : json.at("mesh").integers(1, INT32_MAX))
-    stage.mesh.push_back(static_cast<int>(size));
+  for (const int64_t size : json.at("mesh").integers(1, INT32_MAX)) stage.mesh.push_back(size);
   stage.method = json.at("method").string();
   stage.recomputation =
       *recomputationFromName(json.at("recomputation").string({"never", "always", "except-last", "layers"}));
@@ -95,9 +94,8 @@ SearchRecord readSearch(const JsonReader& json) {
     for (const JsonReader& plan : json.at("alternatives").elements())
       record.alternatives.push_back(planFromJson(plan));
   }
-  const auto alternatives = static_cast<int64_t>(record.alternatives.size());
-  record.chosen =
-      static_cast<size_t>(search.at("chosen").integer(0, alternatives == 0 ? 0 : alternatives - 1));
+  const int64_t alternatives = record.alternatives.size();
+  record.chosen = search.at("chosen").integer(0, alternatives == 0 ? 0 : alternatives - 1);
   if (json.has("reasons")) {
     for (const JsonReader& reason : json.at("reasons").elements())
       record.reasons.push_back(reasonFromJson(reason));

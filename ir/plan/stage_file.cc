@@ -18,7 +18,7 @@ constexpr const char* kForms[] = {"layers", "layer_count", "until"};
 
 std::vector<int> narrow(const std::vector<int64_t>& numbers) {
   std::vector<int> result;
-  for (int64_t number : numbers) result.push_back(static_cast<int>(number));
+  for (int64_t number : numbers) result.push_back(number);
   return result;
 }
 
@@ -65,7 +65,7 @@ class StageFileReader {
     form_ = formOf(stages.front());
     for (size_t s = 0; s < stages.size(); ++s) readStage(stages[s], s, s + 1 == stages.size());
     finishLayers();
-    const int used = static_cast<int>(owner_.size());
+    const int used = owner_.size();
     if (owner_.rbegin()->first != used - 1) {
       std::vector<int> devices;
       for (const auto& [device, stage] : owner_) devices.push_back(device);
@@ -83,7 +83,7 @@ class StageFileReader {
       json_.at("layers").failExpected(
           fmt::format("{}, which --layers says; write the number in one place", file_.layers));
     }
-    file_.layers = static_cast<int>(number);
+    file_.layers = number;
   }
 
   // The key that says the stage's operators; "" if there is none.
@@ -268,7 +268,7 @@ class StageFileReader {
 
   // The operators of the stage are sharded, on a logical mesh of any rank.
   static void readSharding(const JsonReader& json, const std::string& method, StageSpec& stage) {
-    const int devices = static_cast<int>(stage.devices.size());
+    const int devices = stage.devices.size();
     stage.method = method;
     stage.mesh_shape = {1, devices};
     if (!json.has("mesh")) return;
@@ -281,7 +281,7 @@ class StageFileReader {
   }
 
   static void readMesh(const JsonReader& json, StageSpec& stage) {
-    const int devices = static_cast<int>(stage.devices.size());
+    const int devices = stage.devices.size();
     std::string method;
     if (json.has("sharding")) {
       json.at("sharding").expectObject({"method"});

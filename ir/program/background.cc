@@ -98,10 +98,10 @@ std::vector<std::vector<int>> backgroundGroups(const Program& program) {
   std::set<std::vector<int>> groups;
   for (const Instruction& instruction : program.instructions) {
     if (!isOfLane(instruction)) continue;
-    if (instruction.group >= 0) groups.insert(program.groups.at(static_cast<size_t>(instruction.group)));
+    if (instruction.group >= 0) groups.insert(program.groups.at(instruction.group));
     if (!instruction.subgraph.valid()) continue;
     for (int group : program.subgraphs.at(instruction.subgraph.index()).collectives)
-      groups.insert(program.groups.at(static_cast<size_t>(group)));
+      groups.insert(program.groups.at(group));
   }
   return {groups.begin(), groups.end()};
 }

@@ -44,8 +44,7 @@ Shard boxOf(const Buffer& buffer) {
 Shard loadedBox(const ProgramInput& input, const Buffer& buffer, int64_t offset) {
   const Shape& rows = wholeShape(buffer);  // of one microbatch
   Shard loaded{Shape(rows.size(), 0), rows};
-  if (input.axis >= 0 && static_cast<size_t>(input.axis) < rows.size())
-    loaded.start[static_cast<size_t>(input.axis)] = offset;
+  if (input.axis >= 0 && input.axis < std::ssize(rows)) loaded.start[input.axis] = offset;
   bool fits = input.data_type == buffer.data_type && boxFault(input.shape, loaded).empty() &&
               boxFault(rows, boxOf(buffer)).empty();
   for (size_t axis = 0; fits && axis < rows.size(); ++axis) {

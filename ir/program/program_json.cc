@@ -119,7 +119,7 @@ Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
   Constant constant{buffer.source_type, json.at("shape").shape(), fromBase64(json.at("base64"))};
   if (constant.shape != whole)
     json.at("shape").failExpected("the shape of the buffer's tensor, " + shapeToString(whole));
-  if (static_cast<int64_t>(constant.bytes.size()) != expected)
+  if (std::ssize(constant.bytes) != expected)
     json.at("base64").failExpected(fmt::format("{} bytes", expected));
   return constant;
 }
@@ -161,7 +161,7 @@ Buffer bufferFromJson(const JsonReader& json) {
   }
   if (json.has("value")) buffer.value = json.at("value").string();
   if (json.has("part")) buffer.part = partFromJson(json.at("part"), buffer);
-  if (json.has("update")) buffer.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
+  if (json.has("update")) buffer.update = json.at("update").integer(0, INT32_MAX);
   if (json.has("source") != json.has("source_type"))
     json.failExpected("\"source\" and \"source_type\" together");
   if (json.has("source")) {
@@ -225,18 +225,15 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
   Instruction instruction;
   instruction.kind = enumFromJson<InstructionKind>(json.at("kind"), instructionKinds());
   if (json.has("subgraph")) {
-    instruction.subgraph =
-        SubgraphId(static_cast<size_t>(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size()))));
+    instruction.subgraph = SubgraphId(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size())));
   }
-  if (json.has("stage")) instruction.stage = static_cast<int>(json.at("stage").integer(0, INT32_MAX));
+  if (json.has("stage")) instruction.stage = json.at("stage").integer(0, INT32_MAX);
   if (json.has("microbatch"))
-    instruction.microbatch = static_cast<int>(json.at("microbatch").integer(0, program.microbatches - 1));
-  if (json.has("peer"))
-    instruction.peer = static_cast<int>(json.at("peer").integer(0, program.world_size - 1));
-  if (json.has("group"))
-    instruction.group = static_cast<int>(json.at("group").integer(0, lastIndex(program.groups.size())));
+    instruction.microbatch = json.at("microbatch").integer(0, program.microbatches - 1);
+  if (json.has("peer")) instruction.peer = json.at("peer").integer(0, program.world_size - 1);
+  if (json.has("group")) instruction.group = json.at("group").integer(0, lastIndex(program.groups.size()));
   if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
-  if (json.has("axis")) instruction.axis = static_cast<int>(json.at("axis").integer(0, INT32_MAX));
+  if (json.has("axis")) instruction.axis = json.at("axis").integer(0, INT32_MAX);
   if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
   if (json.has("background")) instruction.background = json.at("background").boolean();
   if (json.has("inputs")) instruction.inputs = idsFromJson(json.at("inputs"), program.buffers.size());
@@ -259,8 +256,8 @@ Result resultFromJson(const JsonReader& json, size_t buffer_count) {
   result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
   result.name = json.at("name").string();
   if (json.has("state")) result.state = json.at("state").string();
-  result.buffer = BufferId(static_cast<size_t>(json.at("buffer").integer(0, lastIndex(buffer_count))));
-  if (json.has("update")) result.update = static_cast<int>(json.at("update").integer(0, INT32_MAX));
+  result.buffer = BufferId(json.at("buffer").integer(0, lastIndex(buffer_count)));
+  if (json.has("update")) result.update = json.at("update").integer(0, INT32_MAX);
   return result;
 }
 
@@ -281,7 +278,7 @@ ProgramInput inputFromJson(const JsonReader& json) {
   input.name = json.at("name").string();
   input.data_type = json.at("type").dataType();
   input.shape = json.at("shape").shape();
-  input.axis = static_cast<int>(json.at("axis").integer(-1, lastIndex(input.shape.size())));
+  input.axis = json.at("axis").integer(-1, lastIndex(input.shape.size()));
   input.low = json.at("low").integer(INT64_MIN, INT64_MAX);
   input.high = json.at("high").integer(input.low, INT64_MAX);
   if (!json.has("allowed")) return input;
@@ -329,8 +326,8 @@ Program programFromJson(std::string_view text) {
   json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups",
                      "subgraphs", "buffers", "instructions", "results"});
   Program program;
-  program.world_size = static_cast<int>(json.at("world_size").integer(1, INT32_MAX));
-  program.rank = static_cast<int>(json.at("rank").integer(0, program.world_size - 1));
+  program.world_size = json.at("world_size").integer(1, INT32_MAX);
+  program.rank = json.at("rank").integer(0, program.world_size - 1);
   program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
   program.updates_per_step = json.at("updates_per_step").integer(1, program.microbatches);
   for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));

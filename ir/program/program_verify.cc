@@ -80,7 +80,7 @@ class StructureVerifier {
   void verifyHeader(size_t expected_rank) const {
     if (program_.rank != static_cast<int>(expected_rank))
       failHere(fmt::format("this program stands at position {}", expected_rank));
-    if (program_.world_size != static_cast<int>(programs_.size())) {
+    if (program_.world_size != std::ssize(programs_)) {
       failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size,
                            programs_.size()));
     }
@@ -163,7 +163,7 @@ class StructureVerifier {
   void verifySubgraphs() const {
     for (const Subgraph& subgraph : program_.subgraphs) {
       for (int group : subgraph.collectives) {
-        if (group < 0 || group >= static_cast<int>(program_.groups.size()))
+        if (group < 0 || group >= std::ssize(program_.groups))
           failHere(fmt::format("subgraph \"{}\": there is no group {}", subgraph.name, group));
       }
     }
@@ -202,8 +202,8 @@ class StructureVerifier {
         (form.subgraph && instruction.subgraph.index() >= program_.subgraphs.size())) {
       failInstruction(form.subgraph ? "it names no subgraph of this program" : "it cannot have a subgraph");
     }
-    size_t inputs = static_cast<size_t>(form.inputs);
-    size_t outputs = static_cast<size_t>(form.outputs);
+    size_t inputs = form.inputs;
+    size_t outputs = form.outputs;
     if (form.subgraph) {
       const Subgraph& subgraph = program_.subgraphs[instruction.subgraph.index()];
       inputs = subgraph.inputs.size();
@@ -219,8 +219,7 @@ class StructureVerifier {
         instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
     if (form.peer && !peer_exists)
       failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
-    const bool group_exists =
-        instruction.group >= 0 && instruction.group < static_cast<int>(program_.groups.size());
+    const bool group_exists = instruction.group >= 0 && instruction.group < std::ssize(program_.groups);
     if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
   }
 
@@ -290,8 +289,7 @@ class StructureVerifier {
   void verifySlice(const Instruction& instruction) const {
     const Buffer& whole = program_.buffer(instruction.inputs[0]);
     const Buffer& part = program_.buffer(instruction.outputs[0]);
-    if (instruction.axis < 0 ||
-        !isRange(whole, part, static_cast<size_t>(instruction.axis), instruction.offset))
+    if (instruction.axis < 0 || !isRange(whole, part, instruction.axis, instruction.offset))
       failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset,
                                   tensorText(whole)));
   }
@@ -301,12 +299,12 @@ class StructureVerifier {
     int64_t offset = 0;
     for (BufferId id : instruction.inputs) {
       const Buffer& part = program_.buffer(id);
-      if (instruction.axis < 0 || !isRange(whole, part, static_cast<size_t>(instruction.axis), offset))
+      if (instruction.axis < 0 || !isRange(whole, part, instruction.axis, offset))
         failInstruction(
             fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
-      offset += part.shape[static_cast<size_t>(instruction.axis)];
+      offset += part.shape[instruction.axis];
     }
-    if (offset != whole.shape[static_cast<size_t>(instruction.axis)])
+    if (offset != whole.shape[instruction.axis])
       failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
   }
 

@@ -161,9 +161,9 @@ class ProgressSimulator {
     std::string reason;
   };
 
-  const Program& programOf(const Actor& actor) const { return programs_[static_cast<size_t>(actor.rank)]; }
-  const Rank& of(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  Rank& of(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  const Program& programOf(const Actor& actor) const { return programs_[actor.rank]; }
+  const Rank& of(int rank) const { return ranks_[rank]; }
+  Rank& of(int rank) { return ranks_[rank]; }
 
   // Nothing is to be done: the step has ended, or, of a lane, nothing is posted.
   bool isIdle(const Actor& actor) const {
@@ -246,10 +246,10 @@ class ProgressSimulator {
     if (instruction.background != actor.lane) return nullptr;
     const size_t done = of(actor.rank).collectives_done[actor.lane ? 1 : 0];
     if (instruction.kind == InstructionKind::kAllReduce)
-      return done > 0 ? nullptr : &program.groups[static_cast<size_t>(instruction.group)];
+      return done > 0 ? nullptr : &program.groups[instruction.group];
     if (!instruction.subgraph.valid()) return nullptr;
     const std::vector<int>& collectives = program.subgraphs[instruction.subgraph.index()].collectives;
-    return done < collectives.size() ? &program.groups[static_cast<size_t>(collectives[done])] : nullptr;
+    return done < collectives.size() ? &program.groups[collectives[done]] : nullptr;
   }
 
   size_t turnOf(const Actor& actor, const std::vector<int>& group) const {
@@ -417,8 +417,7 @@ void verifyMessages(const std::vector<Program>& programs) {
   for (const Pair& pair : pairs) {
     const auto sent = sends.find(pair);
     const auto received = receives.find(pair);
-    verifyChannel(programs[static_cast<size_t>(pair.first)], sent == sends.end() ? none : sent->second,
-                  programs[static_cast<size_t>(pair.second)],
+    verifyChannel(programs[pair.first], sent == sends.end() ? none : sent->second, programs[pair.second],
                   received == receives.end() ? none : received->second);
   }
 }

@@ -37,7 +37,7 @@ struct RankSpans {
 
 TraceBreakdown breakDown(const Trace& trace) {
   TraceBreakdown result;
-  result.ranks.resize(static_cast<size_t>(std::max(0, trace.ranks)));
+  result.ranks.resize(std::max(0, trace.ranks));
   std::vector<RankSpans> spans(result.ranks.size());
   int64_t first = std::numeric_limits<int64_t>::max();
   int64_t last = 0;
@@ -45,8 +45,8 @@ TraceBreakdown breakDown(const Trace& trace) {
     const Span span{event.start_ns, event.end_ns};
     first = std::min(first, span.first);
     last = std::max(last, span.second);
-    RankSpans& of_rank = spans[static_cast<size_t>(event.rank)];
-    RankBreakdown& rank = result.ranks[static_cast<size_t>(event.rank)];
+    RankSpans& of_rank = spans[event.rank];
+    RankBreakdown& rank = result.ranks[event.rank];
     if (event.kind == TraceEventKind::kSend) {
       of_rank.sends.push_back(span);
     } else if (event.background) {

@@ -80,7 +80,7 @@ ValueId FunctionBuilder::constant(Constant constant) {
 ValueId FunctionBuilder::integer(int64_t value) { return constant(makeConstant<int64_t>({}, {value})); }
 
 ValueId FunctionBuilder::integers(const std::vector<int64_t>& elements) {
-  return constant(makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+  return constant(makeConstant<int64_t>({std::ssize(elements)}, elements));
 }
 
 ValueId FunctionBuilder::number(double value, ValueId like) {

@@ -54,8 +54,7 @@ ValueId BackwardBuilder::integers(const std::vector<int64_t>& elements) {
   if (added) {
     const std::string name =
         elements.size() > 16 ? "grad/integers" : "grad/integers." + joinedIntegers(elements);
-    it->second =
-        builder_.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    it->second = builder_.addConstant(name, makeConstant<int64_t>({std::ssize(elements)}, elements));
   }
   return it->second;
 }
@@ -288,7 +287,7 @@ ValueId GradientContext::expand(ValueId x, const Shape& target) {
 ValueId GradientContext::transpose(ValueId x, const std::vector<int64_t>& permutation) {
   const Shape from = shape(x);
   Shape to;
-  for (int64_t axis : permutation) to.push_back(from[static_cast<size_t>(axis)]);
+  for (int64_t axis : permutation) to.push_back(from[axis]);
   return op("Transpose", {x}, type(x), to, {{"perm", permutation}});
 }
 
@@ -312,7 +311,7 @@ ValueId GradientContext::transposedOutputGradient() {
 
 ValueId GradientContext::transposeLastTwo(ValueId x) {
   std::vector<int64_t> permutation(shape(x).size());
-  for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = i;
   std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
   return transpose(x, permutation);
 }
@@ -344,7 +343,7 @@ ValueId GradientContext::reduceTo(ValueId x, const Shape& target) {
   bool inner = false;
   for (size_t i = 0; i < from.size(); ++i) {
     const bool broadcast = i >= leading && target[i - leading] == 1 && from[i] != 1;
-    if (i < leading || broadcast) axes.push_back(static_cast<int64_t>(i));
+    if (i < leading || broadcast) axes.push_back(i);
     inner = inner || broadcast;
   }
   return reshape(reduceSum(x, axes, inner), target);

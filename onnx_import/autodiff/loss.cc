@@ -80,7 +80,7 @@ ValueId LossWriter::prediction(const LossSpec& spec) const {
 
 // A graph input of the first `rank` axes of `like`, symbols included, so that it is bound with the others.
 ValueId LossWriter::newTarget(const std::string& name, DataType type, const Value& like, size_t rank) {
-  const Shape shape(like.shape->begin(), like.shape->begin() + static_cast<std::ptrdiff_t>(rank));
+  const Shape shape(like.shape->begin(), like.shape->begin() + rank);
   std::vector<std::string> symbols = like.symbols;
   symbols.resize(std::min(symbols.size(), rank));
   for (size_t axis = 0; axis < rank; ++axis) {
@@ -99,8 +99,8 @@ ValueId LossWriter::newTarget(const std::string& name, DataType type, const Valu
 
 ValueId LossWriter::flatten(ValueId value, const std::vector<int64_t>& shape) {
   const std::string& name = graph_.value(value).name;
-  const ValueId target = builder_.addConstant(
-      name + ".flat_shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+  const ValueId target =
+      builder_.addConstant(name + ".flat_shape", makeConstant<int64_t>({std::ssize(shape)}, shape));
   return op("Reshape", {value, target}, graph_.value(value).name + ".flat", graph_.dataType(value),
             Shape(shape));
 }

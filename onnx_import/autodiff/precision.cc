@@ -58,7 +58,7 @@ void useTensorAttribute(Node& node) {
   }
   if (const auto it = node.attributes.find("value_floats"); it != node.attributes.end()) {
     if (const auto* numbers = std::get_if<std::vector<float>>(&it->second)) {
-      node.attributes["value"] = makeConstant<float>({static_cast<int64_t>(numbers->size())}, *numbers);
+      node.attributes["value"] = makeConstant<float>({std::ssize(*numbers)}, *numbers);
       node.attributes.erase("value_floats");
     }
   }

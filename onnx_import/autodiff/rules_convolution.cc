@@ -43,7 +43,7 @@ WindowAttributes windowOf(const GradientContext& c, Integers kernel, const Shape
 Integers axesButChannels(size_t rank) {
   Integers axes;
   for (size_t i = 0; i < rank; ++i) {
-    if (i != 1) axes.push_back(static_cast<int64_t>(i));
+    if (i != 1) axes.push_back(i);
   }
   return axes;
 }
@@ -106,7 +106,7 @@ ValueId withinWindows(GradientContext& c, const WindowAttributes& window, const 
     shape[i + 2] = end;
     starts.push_back(0);
     ends.push_back(end);
-    axes.push_back(static_cast<int64_t>(i + 2));
+    axes.push_back(i + 2);
   }
   if (axes.empty()) return dy;
   return c.op("Slice", {dy, c.integers(starts), c.integers(ends), c.integers(axes)}, c.type(dy), shape);

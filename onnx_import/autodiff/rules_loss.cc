@@ -42,7 +42,7 @@ void negativeLogLikelihoodLossGradient(GradientContext& c) {
   ValueId upstream = c.outputGradient();
   if (reduction == "mean") {
     std::vector<int64_t> axes;
-    for (size_t i = 0; i < target_shape.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+    for (size_t i = 0; i < target_shape.size(); ++i) axes.push_back(i);
     upstream = c.binary("Div", upstream, c.reduceSum(weight, axes, false));
   }
   const ValueId taken = c.scale(c.multiply(weight, upstream), -1);

@@ -41,8 +41,7 @@ void sliceGradient(GradientContext& c) {
   Shape after(from.size(), 0);
   ValueId gradient = c.outputGradient();
   for (size_t i = 0; i < starts.size(); ++i) {
-    const size_t axis =
-        static_cast<size_t>(axes ? normalizeAxis((*axes)[i], from.size()) : static_cast<int>(i));
+    const size_t axis = axes ? normalizeAxis((*axes)[i], from.size()) : static_cast<int>(i);
     const int64_t step = steps ? (*steps)[i] : 1;
     const int64_t size = from[axis];
     const int64_t start =
@@ -56,7 +55,7 @@ void sliceGradient(GradientContext& c) {
     for (int64_t k = 0; k < to[axis]; ++k) taken.push_back(start + k * step);
     Shape shape = c.shape(gradient);
     shape[axis] = size;
-    gradient = scatterAxis(c, gradient, c.integers(taken), shape, static_cast<int64_t>(axis));
+    gradient = scatterAxis(c, gradient, c.integers(taken), shape, axis);
   }
   c.give(0, padZeros(c, gradient, before, after));
 }
@@ -78,8 +77,7 @@ void splitGradient(GradientContext& c) {
 }
 
 void concatGradient(GradientContext& c) {
-  const size_t axis =
-      static_cast<size_t>(normalizeAxis(c.node().intAttribute("axis", 0), c.shape(c.output()).size()));
+  const size_t axis = normalizeAxis(c.node().intAttribute("axis", 0), c.shape(c.output()).size());
   int64_t start = 0;
   for (size_t i = 0; i < c.inputCount(); ++i) {
     const int64_t end = start + c.shape(c.input(i))[axis];
@@ -101,8 +99,7 @@ void padGradient(GradientContext& c) {
   Shape after(shape.size(), 0);
   ValueId gradient = c.outputGradient();
   for (size_t i = 0; i < count; ++i) {
-    const size_t axis =
-        static_cast<size_t>(axes ? normalizeAxis((*axes)[i], shape.size()) : static_cast<int>(i));
+    const size_t axis = axes ? normalizeAxis((*axes)[i], shape.size()) : static_cast<int>(i);
     const int64_t size = c.shape(gradient)[axis];
     gradient = sliceAxis(c, gradient, axis, std::max<int64_t>(pads[i], 0),
                          size - std::max<int64_t>(pads[count + i], 0));

@@ -27,12 +27,12 @@ struct Statistics {
 // they are computed again.
 Statistics statistics(GradientContext& c, ValueId x, size_t first) {
   Shape outer = c.shape(x);
-  std::fill(outer.begin() + static_cast<std::ptrdiff_t>(first), outer.end(), 1);
+  std::fill(outer.begin() + first, outer.end(), 1);
   const DataType type = c.type(x);
   if (type == DataType::kFloat32)
     return {c.ensureOutput(1, "mean", type, outer), c.ensureOutput(2, "inv_std_dev", type, outer)};
   std::vector<int64_t> axes;
-  for (size_t i = first; i < outer.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  for (size_t i = first; i < outer.size(); ++i) axes.push_back(i);
   const double share =
       static_cast<double>(elementCount(outer)) / static_cast<double>(elementCount(c.shape(x)));
   const ValueId mean = c.scale(c.reduceSum(x, axes, true), share);
@@ -50,8 +50,8 @@ void layerNormalizationGradient(GradientContext& c) {
   const DataType type = c.type(x);
   const Shape shape = c.shape(x);
   const int64_t axis = c.node().intAttribute("axis", -1);
-  const size_t first = static_cast<size_t>(normalizeAxis(axis, shape.size()));
-  const Shape inner(shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end());
+  const size_t first = normalizeAxis(axis, shape.size());
+  const Shape inner(shape.begin() + first, shape.end());
   const auto [mean, deviation] = statistics(c, x, first);
   if (c.needs(0)) {
     const ValueId scale = c.expand(c.input(1), inner);

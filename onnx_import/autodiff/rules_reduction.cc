@@ -23,7 +23,7 @@ std::vector<int64_t> reducedAxes(const GradientContext& c) {
 
 Shape keptShape(const GradientContext& c, const std::vector<int64_t>& axes) {
   Shape shape = c.shape(c.input(0));
-  for (int64_t axis : axes) shape[static_cast<size_t>(axis)] = 1;
+  for (int64_t axis : axes) shape[axis] = 1;
   return shape;
 }
 

@@ -14,7 +14,7 @@ void transposeGradient(GradientContext& c) {
   std::vector<int64_t> inverse(rank);
   for (size_t i = 0; i < rank; ++i) {
     const size_t from = permutation.empty() ? rank - 1 - i : static_cast<size_t>(permutation[i]);
-    inverse[from] = static_cast<int64_t>(i);
+    inverse[from] = i;
   }
   c.give(0, c.transpose(c.outputGradient(), inverse));
 }
@@ -28,7 +28,7 @@ void tileGradient(GradientContext& c) {
   Shape split;
   std::vector<int64_t> axes;
   for (size_t i = 0; i < shape.size(); ++i) {
-    axes.push_back(static_cast<int64_t>(split.size()));
+    axes.push_back(std::ssize(split));
     split.push_back(repeats[i]);
     split.push_back(shape[i]);
   }

@@ -69,7 +69,7 @@ DeviceConfiguration configurationFromProto(const onnx::DeviceConfigurationProto&
          proto.name(), proto.device_size(), proto.num_devices());
   }
   DeviceConfiguration configuration{proto.name(), {proto.device().begin(), proto.device().end()}};
-  configuration.devices.resize(static_cast<size_t>(proto.num_devices()));
+  configuration.devices.resize(proto.num_devices());
   return configuration;
 }
 

@@ -45,18 +45,18 @@ void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices&
   for (size_t axis = 0; axis < spec.axes.size(); ++axis) {
     if (spec.axes[axis].empty()) continue;
     auto* dim = proto.add_sharded_dim();
-    dim->set_axis(static_cast<int64_t>(axis));
+    dim->set_axis(axis);
     auto* simple = dim->add_simple_sharding();
     simple->set_dim_value((*value.shape)[axis]);
     simple->set_num_shards(shardsAlong(spec.axes[axis], stage.mesh));
     shards *= shardsAlong(spec.axes[axis], stage.mesh);
   }
-  std::vector<std::vector<int>> holders(static_cast<size_t>(shards));
+  std::vector<std::vector<int>> holders(shards);
   for (int device = 0; device < stage.mesh.deviceCount(); ++device) {
     int shard = 0;
     for (const std::vector<int>& axes : spec.axes)
       shard = shard * shardsAlong(axes, stage.mesh) + shardOfAxis(axes, stage.mesh, device);
-    holders[static_cast<size_t>(shard)].push_back(stage.devices[static_cast<size_t>(device)]);
+    holders[shard].push_back(stage.devices[device]);
   }
   for (size_t shard = 0; shard < holders.size(); ++shard) {
     if (holders[shard].size() == 1) {
@@ -136,14 +136,14 @@ class SpecReader {
 
   void readAxes() {
     if (!value_.shape) throw Unusable{"its shape is not known"};
-    const auto rank = static_cast<int64_t>(value_.shape->size());
+    const int64_t rank = value_.shape->size();
     flat_.shards.resize(value_.shape->size());
     int64_t all = 1;
     for (const auto& dim : proto_.sharded_dim()) {
       if (!dim.has_axis() || dim.axis() < -rank || dim.axis() >= rank)
         refuse("it cuts axis {}, but the tensor has {} axes",
                dim.has_axis() ? std::to_string(dim.axis()) : "(none)", rank);
-      const auto axis = static_cast<size_t>(dim.axis() < 0 ? dim.axis() + rank : dim.axis());
+      const size_t axis = dim.axis() < 0 ? dim.axis() + rank : dim.axis();
       if (flat_.shards[axis]) refuse("axis {} is listed twice", axis);
       int64_t shards = 1;
       for (const auto& simple : dim.simple_sharding()) {
@@ -192,10 +192,10 @@ class SpecReader {
         const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
         if (found == stage.devices.end())
           throw Unusable{fmt::format("device {} is not of its stage", device)};
-        std::vector<int64_t>& parts = shard_of[static_cast<size_t>(found - stage.devices.begin())];
+        std::vector<int64_t>& parts = shard_of[found - stage.devices.begin()];
         if (!parts.empty()) throw Unusable{fmt::format("device {} holds several shards", device)};
         parts.resize(flat_.shards.size() + 1);  // never empty, for scalars
-        auto left = static_cast<int64_t>(shard);
+        int64_t left = shard;
         for (auto axis = flat_.order.rbegin(); axis != flat_.order.rend(); ++axis) {
           parts[*axis] = left % *flat_.shards[*axis];
           left /= *flat_.shards[*axis];
@@ -233,7 +233,7 @@ class SpecReader {
       if (shards == *flat_.shards[axis]) {
         bool fits = true;
         for (size_t device = 0; fits && device < shard_of.size(); ++device)
-          fits = shardOfAxis(axes, mesh, static_cast<int>(device)) == shard_of[device][axis];
+          fits = shardOfAxis(axes, mesh, device) == shard_of[device][axis];
         if (fits) return axes;
         continue;
       }
@@ -300,8 +300,8 @@ int64_t deviceCount(const Graph& graph, const std::string& configuration) {
 void checkStages(const std::vector<StageDevices>& stages) {
   for (const StageDevices& stage : stages) {
     if (stage.devices.empty()) continue;
-    PIPESHARD_CHECK(stage.mesh.deviceCount() == static_cast<int>(stage.devices.size()),
-                    "{} devices for a mesh {}", stage.devices.size(), printMesh(stage.mesh));
+    PIPESHARD_CHECK(stage.mesh.deviceCount() == std::ssize(stage.devices), "{} devices for a mesh {}",
+                    stage.devices.size(), printMesh(stage.mesh));
   }
 }
 
@@ -322,7 +322,7 @@ std::vector<std::string> annotateShardings(Graph& graph, const std::string& conf
     for (auto& annotation : *residue.mutable_device_configurations()) {
       if (annotation.configuration_id() != configuration) continue;
       annotation.clear_sharding_spec();
-      NodeWriter writer(graph, stages.at(static_cast<size_t>(stage_of[n])), annotation, unsaid);
+      NodeWriter writer(graph, stages.at(stage_of[n]), annotation, unsaid);
       writer.add(node.inputs, nodes[n].inputs);
       writer.add(node.outputs, nodes[n].outputs);
     }
@@ -381,7 +381,7 @@ std::vector<std::vector<int>> shardedDevices(const Graph& graph, const std::stri
   std::vector<std::set<int>> devices;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const onnx::NodeProto residue = residueOf(graph.nodes[n]);
-    const auto stage = static_cast<size_t>(std::max(0, stage_of[n]));
+    const size_t stage = std::max(0, stage_of[n]);
     const auto list = [&](int64_t device) {
       if (device >= 0 && device < device_count) devices[stage].insert(static_cast<int>(device));
     };

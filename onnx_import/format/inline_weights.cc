@@ -32,7 +32,7 @@ bool copyFields(CodedInputStream& in, std::string& out, Visit&& visit) {
     if (!visit(WireFormatLite::GetTagFieldNumber(tag), length, field, dropped)) return false;
     if (dropped) continue;
     copy.WriteTag(tag);
-    copy.WriteVarint32(static_cast<uint32_t>(field.size()));
+    copy.WriteVarint32(field.size());
     copy.WriteString(field);
   }
   return in.ConsumedEntireMessage() && !copy.HadError();

@@ -57,7 +57,7 @@ uint64_t checkFile(const FileDescriptor& file, const std::string& path, const Im
     fail(ErrorCode::kMissingInput, "'{}' is a directory; name the .onnx file in it", path);
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::kMissingInput, "'{}' is no regular file", path);
   if (status.st_size == 0) fail(ErrorCode::kBadModel, "'{}' is empty", path);
-  const auto size = static_cast<uint64_t>(status.st_size);
+  const uint64_t size = status.st_size;
   if (size > limits.file_bytes) {
     fail(ErrorCode::kBadModel,
          "'{}' has {} bytes, more than the limit of {}; save the model with its weights as external data",

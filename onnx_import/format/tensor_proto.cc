@@ -95,7 +95,7 @@ Shape shapeOfTensor(const TensorProto& tensor, uint64_t rank_limit, uint64_t ele
   for (int64_t size : shape) {
     if (size < 0)
       fail(ErrorCode::kBadModel, "{} has a negative size in its shape {}", what, shapeToString(shape));
-    const auto factor = static_cast<uint64_t>(size);
+    const uint64_t factor = size;
     if (factor != 0 && count > element_limit / factor) {
       fail(ErrorCode::kBadModel, "{} has the shape {}, more than the limit of {} elements", what,
            shapeToString(shape), element_limit);
@@ -106,7 +106,7 @@ Shape shapeOfTensor(const TensorProto& tensor, uint64_t rank_limit, uint64_t ele
 }
 
 uint64_t rawByteCount(int32_t proto_type, const Shape& shape, const std::string& what) {
-  const auto count = static_cast<uint64_t>(elementCount(shape));
+  const uint64_t count = elementCount(shape);
   if (isSubByte(proto_type)) return (count + 1) / 2;
   if (proto_type == TensorProto::FLOAT8E8M0) return count;
   const size_t size = dataTypeSize(dataTypeOfProto(proto_type));
@@ -114,7 +114,7 @@ uint64_t rawByteCount(int32_t proto_type, const Shape& shape, const std::string&
     fail(ErrorCode::kBadModel, "{} has the element type {} ({}), which has no raw form", what, proto_type,
          dataTypeName(dataTypeOfProto(proto_type)));
   }
-  return static_cast<uint64_t>(byteCount(dataTypeOfProto(proto_type), shape));
+  return byteCount(dataTypeOfProto(proto_type), shape);
 }
 
 Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const std::string& what) {
@@ -124,18 +124,16 @@ Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const
   const int64_t bytes = byteCount(constant.data_type, shape);
   // Before anything is allocated: a small file may claim a huge shape.
   if (tensor.has_raw_data()) {
-    if (tensor.raw_data().size() != static_cast<size_t>(bytes))
-      failPayload(what, tensor.raw_data().size(), bytes, "bytes");
-    constant.bytes.resize(static_cast<size_t>(bytes));
+    if (std::ssize(tensor.raw_data()) != bytes) failPayload(what, tensor.raw_data().size(), bytes, "bytes");
+    constant.bytes.resize(bytes);
     std::copy_n(reinterpret_cast<const std::byte*>(tensor.raw_data().data()), constant.bytes.size(),
                 constant.bytes.data());
     return constant;
   }
   const int64_t stored = int64_t{tensor.float_data_size()} + tensor.double_data_size() +
                          tensor.int32_data_size() + tensor.int64_data_size() + tensor.uint64_data_size();
-  if (stored < elementCount(shape))
-    failPayload(what, static_cast<size_t>(stored), elementCount(shape), "elements");
-  constant.bytes.resize(static_cast<size_t>(bytes));
+  if (stored < elementCount(shape)) failPayload(what, stored, elementCount(shape), "elements");
+  constant.bytes.resize(bytes);
   copyTypedField(tensor, constant, what);
   return constant;
 }
@@ -161,7 +159,7 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
   if (static_cast<uint64_t>(dims.size()) > rank_limit)
     fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, dims.size(), rank_limit);
   Shape shape;
-  std::vector<std::string> symbols(static_cast<size_t>(dims.size()));
+  std::vector<std::string> symbols(dims.size());
   bool symbolic = false;
   uint64_t count = 1;
   for (const auto& dim : dims) {

@@ -19,7 +19,7 @@ Result constantNode(const Node& node) {
   if (const auto* i = std::get_if<int64_t>(&attribute)) return Result{{makeConstant<int64_t>({}, {*i})}};
   if (const auto* f = std::get_if<float>(&attribute)) return Result{{makeConstant<float>({}, {*f})}};
   if (const auto* ints = std::get_if<std::vector<int64_t>>(&attribute)) {
-    return Result{{makeConstant<int64_t>({static_cast<int64_t>(ints->size())}, *ints)}};
+    return Result{{makeConstant<int64_t>({std::ssize(*ints)}, *ints)}};
   }
   if (const auto* floats = std::get_if<std::vector<float>>(&attribute)) {
     return Result{{makeConstant<float>({static_cast<int64_t>(floats->size())}, *floats)}};
@@ -62,7 +62,7 @@ Result range(const ConstantInputs& inputs) {
     std::vector<T> elements(steps > 0 ? static_cast<size_t>(steps) : 0);
     for (size_t i = 0; i < elements.size(); ++i)
       elements[i] = static_cast<T>(start + static_cast<T>(i) * delta);
-    Constant constant = makeZeros(inputs[0]->data_type, {static_cast<int64_t>(elements.size())});
+    Constant constant = makeZeros(inputs[0]->data_type, {std::ssize(elements)});
     if (!elements.empty()) std::memcpy(constant.bytes.data(), elements.data(), constant.bytes.size());
     result = std::vector<Constant>{std::move(constant)};
   });
@@ -80,8 +80,8 @@ Result nonZero(const Constant& input) {
       });
   if (!known) return std::nullopt;
   const Shape strides = rowMajorStrides(input.shape);
-  const auto count = static_cast<int64_t>(found.size());
-  Constant result = makeZeros(DataType::kInt64, {static_cast<int64_t>(input.shape.size()), count});
+  const int64_t count = found.size();
+  Constant result = makeZeros(DataType::kInt64, {std::ssize(input.shape), count});
   auto* out = elementsOf<int64_t>(result);
   for (size_t axis = 0; axis < input.shape.size(); ++axis) {
     for (int64_t flat : found) *out++ = flat / strides[axis] % input.shape[axis];

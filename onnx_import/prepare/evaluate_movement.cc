@@ -56,8 +56,8 @@ Result reshape(const Node& node, const ConstantInputs& inputs) {
 Result flatten(const Node& node, const ConstantInputs& inputs) {
   const Shape& shape = inputs[0]->shape;
   int64_t axis = node.intAttribute("axis", 1);
-  if (axis < 0) axis += static_cast<int64_t>(shape.size());
-  if (axis < 0 || axis > static_cast<int64_t>(shape.size()))
+  if (axis < 0) axis += std::ssize(shape);
+  if (axis < 0 || axis > std::ssize(shape))
     fail(ErrorCode::kBadModel, "axis {} is outside of {}", axis, shapeToString(shape));
   const Shape outer(shape.begin(), shape.begin() + axis);
   const Shape inner(shape.begin() + axis, shape.end());
@@ -69,7 +69,7 @@ Result unsqueeze(const Node& node, const ConstantInputs& inputs) {
   if (!axes) return std::nullopt;
   const size_t rank = inputs[0]->shape.size() + axes->size();
   std::vector<bool> added(rank, false);
-  for (int64_t axis : *axes) added[static_cast<size_t>(normalizeAxis(axis, rank))] = true;
+  for (int64_t axis : *axes) added[normalizeAxis(axis, rank)] = true;
   Shape shape(rank, 1);
   size_t next = 0;
   for (size_t axis = 0; axis < rank; ++axis) {
@@ -85,8 +85,7 @@ Result squeeze(const Node& node, const ConstantInputs& inputs) {
   const auto axes = integersOf(node, inputs, 1, "axes");
   std::vector<bool> dropped(from.size(), false);
   for (size_t axis = 0; axis < from.size() && !axes; ++axis) dropped[axis] = from[axis] == 1;
-  for (int64_t axis : axes.value_or(std::vector<int64_t>{}))
-    dropped[static_cast<size_t>(normalizeAxis(axis, from.size()))] = true;
+  for (int64_t axis : axes.value_or(std::vector<int64_t>{})) dropped[normalizeAxis(axis, from.size())] = true;
   Shape shape;
   for (size_t axis = 0; axis < from.size(); ++axis) {
     if (!dropped[axis]) shape.push_back(from[axis]);
@@ -97,7 +96,7 @@ Result squeeze(const Node& node, const ConstantInputs& inputs) {
 Result transpose(const Node& node, const ConstantInputs& inputs) {
   const Shape& from = inputs[0]->shape;
   std::vector<int64_t> permutation(from.size());
-  for (size_t i = 0; i < from.size(); ++i) permutation[i] = static_cast<int64_t>(from.size() - 1 - i);
+  for (size_t i = 0; i < from.size(); ++i) permutation[i] = from.size() - 1 - i;
   permutation = node.intsAttribute("perm", permutation);
   std::vector<int64_t> sorted = permutation;
   std::sort(sorted.begin(), sorted.end());
@@ -109,8 +108,8 @@ Result transpose(const Node& node, const ConstantInputs& inputs) {
   Shape shape;
   std::vector<int64_t> moved;
   for (int64_t axis : permutation) {
-    shape.push_back(from[static_cast<size_t>(axis)]);
-    moved.push_back(strides[static_cast<size_t>(axis)]);
+    shape.push_back(from[axis]);
+    moved.push_back(strides[axis]);
   }
   return Result{{copyStrided(*inputs[0], shape, 0, moved)}};
 }
@@ -164,7 +163,7 @@ Result slice(const Node& node, const ConstantInputs& inputs) {
   std::vector<int64_t> strides = rowMajorStrides(shape);
   int64_t base = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<size_t>(normalizeAxis(axes[i], shape.size()));
+    const size_t axis = normalizeAxis(axes[i], shape.size());
     const int64_t size = inputs[0]->shape[axis];
     const int64_t step = steps[i];
     if (step == 0 || step == std::numeric_limits<int64_t>::min())
@@ -191,11 +190,11 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
   const auto indices = integersOf(node, inputs, 1, nullptr);
   if (!indices) return std::nullopt;
   const Shape& data = inputs[0]->shape;
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
-  Shape shape(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(axis));
-  const auto outer = static_cast<size_t>(elementCount(shape));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), data.size());
+  Shape shape(data.begin(), data.begin() + axis);
+  const size_t outer = elementCount(shape);
   shape.insert(shape.end(), inputs[1]->shape.begin(), inputs[1]->shape.end());
-  shape.insert(shape.end(), data.begin() + static_cast<std::ptrdiff_t>(axis) + 1, data.end());
+  shape.insert(shape.end(), data.begin() + axis + 1, data.end());
   const size_t block = static_cast<size_t>(rowMajorStrides(data)[axis]) * dataTypeSize(inputs[0]->data_type);
   Constant result = makeZeros(inputs[0]->data_type, shape);
   std::byte* out = result.bytes.data();
@@ -215,8 +214,8 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
 
 Result concat(const Node& node, const ConstantInputs& inputs) {
   const Constant& first = *inputs[0];
-  const auto axis = static_cast<size_t>(
-      normalizeAxis(node.intAttribute("axis", node.opset_version < 4 ? 1 : 0), first.shape.size()));
+  const size_t axis =
+      normalizeAxis(node.intAttribute("axis", node.opset_version < 4 ? 1 : 0), first.shape.size());
   Shape shape = first.shape;
   shape[axis] = 0;
   for (const Constant* input : inputs) {
@@ -230,8 +229,8 @@ Result concat(const Node& node, const ConstantInputs& inputs) {
     shape[axis] += input->shape[axis];
   }
   Constant result = makeZeros(first.data_type, shape);
-  const Shape outer_shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  const auto outer = static_cast<size_t>(elementCount(outer_shape));
+  const Shape outer_shape(shape.begin(), shape.begin() + axis);
+  const size_t outer = elementCount(outer_shape);
   std::byte* out = result.bytes.data();
   for (size_t o = 0; o < outer; ++o) {
     for (const Constant* input : inputs) {
@@ -245,12 +244,12 @@ Result concat(const Node& node, const ConstantInputs& inputs) {
 
 Result split(const Node& node, const ConstantInputs& inputs) {
   const Shape& from = inputs[0]->shape;
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), from.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), from.size());
   std::vector<int64_t> sizes;
   if (const auto given = integersOf(node, inputs, 1, "split")) {
     sizes = *given;
   } else {
-    const auto parts = static_cast<int64_t>(node.outputs.size());
+    const int64_t parts = node.outputs.size();
     const int64_t each = (from[axis] + parts - 1) / parts;
     for (int64_t i = 0; i < parts; ++i) sizes.push_back(std::clamp<int64_t>(from[axis] - i * each, 0, each));
   }

@@ -24,8 +24,8 @@ T combine(Reduction reduction, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     return reduction == Reduction::kSum ? a + b : a * b;
   } else {
-    const auto x = static_cast<uint64_t>(a);
-    const auto y = static_cast<uint64_t>(b);
+    const uint64_t x = a;
+    const uint64_t y = b;
     return static_cast<T>(reduction == Reduction::kSum ? x + y : x * y);
   }
 }
@@ -35,7 +35,7 @@ Result reduce(Reduction reduction, const Node& node, const ConstantInputs& input
   const std::vector<int64_t> axes = integersOf(node, inputs, 1, "axes").value_or(std::vector<int64_t>{});
   if (axes.empty() && node.intAttribute("noop_with_empty_axes", 0) != 0) return Result{{x}};
   std::vector<bool> reduced(x.shape.size(), axes.empty());
-  for (int64_t axis : axes) reduced[static_cast<size_t>(normalizeAxis(axis, x.shape.size()))] = true;
+  for (int64_t axis : axes) reduced[normalizeAxis(axis, x.shape.size())] = true;
   Shape kept = x.shape;
   Shape dropped;
   for (size_t axis = 0; axis < kept.size(); ++axis) {
@@ -55,13 +55,13 @@ Result reduce(Reduction reduction, const Node& node, const ConstantInputs& input
   const bool known = withElementType(x.data_type, [&](auto tag) {
     using T = decltype(tag);
     T* out = elementsOf<T>(result);
-    std::vector<bool> started(static_cast<size_t>(elementCount(kept)), false);
+    std::vector<bool> started(elementCount(kept), false);
     if (reduction == Reduction::kProd) std::fill_n(out, started.size(), T{1});
     for (int64_t i = 0; i < elementCount(x.shape); ++i) {
       int64_t target = 0;
       for (size_t axis = 0; axis < kept.size(); ++axis)
         target += i / own[axis] % x.shape[axis] * strides[axis];
-      const auto t = static_cast<size_t>(target);
+      const size_t t = target;
       out[t] = started[t] ? combine(reduction, out[t], elementsOf<T>(x)[i]) : elementsOf<T>(x)[i];
       started[t] = true;
     }
@@ -75,7 +75,7 @@ Result runningSum(const Node& node, const ConstantInputs& inputs) {
   const Constant& x = *inputs[0];
   const auto axes = integersOf(node, inputs, 1, nullptr);
   if (!axes || axes->size() != 1) return std::nullopt;
-  const auto axis = static_cast<size_t>(normalizeAxis(axes->front(), x.shape.size()));
+  const size_t axis = normalizeAxis(axes->front(), x.shape.size());
   const bool exclusive = node.intAttribute("exclusive", 0) != 0;
   const bool reverse = node.intAttribute("reverse", 0) != 0;
   const int64_t stride = rowMajorStrides(x.shape)[axis];

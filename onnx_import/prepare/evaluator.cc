@@ -8,7 +8,7 @@
 namespace pipeshard {
 
 Constant makeZeros(DataType type, const Shape& shape) {
-  return Constant{type, shape, std::vector<std::byte>(static_cast<size_t>(byteCount(type, shape)))};
+  return Constant{type, shape, std::vector<std::byte>(byteCount(type, shape))};
 }
 
 Constant copyStrided(const Constant& input, const Shape& shape, int64_t base,

@@ -48,7 +48,7 @@ std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const
     return std::vector<Constant>{makeConstant<int64_t>({}, {elementCount(shape)})};
   }
   if (!node.is("Shape")) return std::nullopt;
-  const auto rank = static_cast<int64_t>(shape.size());
+  const int64_t rank = shape.size();
   const auto clamp = [&](int64_t axis) {
     return std::clamp<int64_t>(axis < 0 ? std::max(axis, -rank) + rank : axis, 0, rank);
   };
@@ -118,7 +118,7 @@ Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
       const Value& outside = scope->graph_.value(it->second);
       graph.value(id) = outside;
       if (const Constant* constant = scope->constantOf(it->second)) {
-        if (static_cast<int64_t>(constant->bytes.size()) <= limit_bytes_) computed_.emplace(id, *constant);
+        if (std::ssize(constant->bytes) <= limit_bytes_) computed_.emplace(id, *constant);
       }
       break;
     }
@@ -176,7 +176,7 @@ void Inference::inferCall(const Node& node, const Function& function) {
     wrapper.value(copy) = graph_.value(id);
     wrapper.value(copy).name = name;
     const Constant* constant = constantOf(id);
-    if (constant != nullptr && static_cast<int64_t>(constant->bytes.size()) <= limit_bytes_) {
+    if (constant != nullptr && std::ssize(constant->bytes) <= limit_bytes_) {
       wrapper.initializers.emplace(copy, *constant);
     } else {
       wrapper.inputs.push_back(copy);
@@ -273,7 +273,7 @@ void Inference::record(const Node& node, std::vector<Constant> results) {
     computed.data_type = results[i].data_type;
     computed.shape = results[i].shape;
     mergeOutput(node, i, computed);
-    *budget_ -= static_cast<int64_t>(results[i].bytes.size()) + 64;
+    *budget_ -= std::ssize(results[i].bytes) + 64;
     computed_.insert_or_assign(node.outputs[i], std::move(results[i]));
   }
 }
@@ -290,7 +290,7 @@ void Inference::evaluate(const Node& node) {
     const Constant* constant =
         id.valid() && !(id.index() < trainable_.size() && trainable_[id.index()]) ? constantOf(id) : nullptr;
     if (id.valid() && constant == nullptr) return;
-    if (constant != nullptr) touched += static_cast<int64_t>(constant->bytes.size());
+    if (constant != nullptr) touched += std::ssize(constant->bytes);
     inputs.push_back(constant);
   }
   const bool shape_depends_on_data = node.is("NonZero");

@@ -11,10 +11,9 @@ namespace {
 std::optional<int64_t> axisSize(const Graph& graph, ValueId id, int64_t axis) {
   if (!id.valid() || !graph.value(id).shape) return std::nullopt;
   const Shape& shape = *graph.value(id).shape;
-  if (axis < 0) axis += static_cast<int64_t>(shape.size());
-  if (axis < 0 || axis >= static_cast<int64_t>(shape.size()) || shape[static_cast<size_t>(axis)] < 0)
-    return std::nullopt;
-  return shape[static_cast<size_t>(axis)];
+  if (axis < 0) axis += std::ssize(shape);
+  if (axis < 0 || axis >= std::ssize(shape) || shape[axis] < 0) return std::nullopt;
+  return shape[axis];
 }
 
 // How many values input `position` of the node may take when it selects something, else nullopt.
@@ -31,7 +30,7 @@ std::optional<int64_t> selectableCount(const Graph& graph, const Node& node, siz
   if (position == 0 && node.op_type == "OneHot" && node.inputs.size() > 1) {
     const Constant* depth = node.inputs[1].valid() ? graph.constant(node.inputs[1]) : nullptr;
     if (depth == nullptr || depth->bytes.empty()) return std::nullopt;
-    return static_cast<int64_t>(numericElements(*depth).front());
+    return numericElements(*depth).front();
   }
   return std::nullopt;
 }

@@ -95,7 +95,7 @@ void omitUnreadOutputs(Graph& graph) {
 
 // The reader's limit holds after binding and inference too.
 void checkSize(const Value& value, const std::string& what) {
-  const auto limit = static_cast<int64_t>(ImportLimits().tensor_elements);
+  const int64_t limit = ImportLimits().tensor_elements;
   if (elementCount(*value.shape) <= limit) return;
   fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions",
        what, value.name, shapeToString(*value.shape), limit);

@@ -120,7 +120,7 @@ class Simplifier {
     const Value& value = graph_.value(node.outputs[0]);
     if (!value.shape || !isStatic(*value.shape)) return false;
     WeightReference weight = *reference;
-    weight.length = static_cast<uint64_t>(byteCount(value.data_type, *value.shape));
+    weight.length = byteCount(value.data_type, *value.shape);
     graph_.initializers.emplace(node.outputs[0], std::move(weight));
     return true;
   }

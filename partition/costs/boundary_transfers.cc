@@ -19,7 +19,7 @@ int64_t BoundaryTransfers::exchange(int64_t parameter_bytes, int64_t part_bytes)
 
 int64_t BoundaryTransfers::cost(int layer, const Submesh& from, int from_boundary, const Submesh& to,
                                 int to_boundary) const {
-  const Key key(pieces_.cut_kinds[static_cast<size_t>(layer)], classes_.transferClass(from), from_boundary,
+  const Key key(pieces_.cut_kinds[layer], classes_.transferClass(from), from_boundary,
                 classes_.transferClass(to), to_boundary);
   {
     const std::shared_lock lock(mutex_);
@@ -42,7 +42,7 @@ std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue
     const auto known = ends_.find(key);
     if (known != ends_.end()) return known->second;
   }
-  const int parts = boundaryParts(submesh.deviceCount()).at(static_cast<size_t>(boundary));
+  const int parts = boundaryParts(submesh.deviceCount()).at(boundary);
   const LogicalMesh mesh = meshOfParts(submesh.deviceCount(), parts);
   const ShardingSpec spec = boundarySpec(shape.size(), parts > 1 ? crossing.axis : -1, mesh, 1);
   std::shared_ptr<const CrossMeshEnd> end;
@@ -60,8 +60,8 @@ int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundar
   const LinkCost there = linkBetween(cluster_, from_devices, to_devices),
                  back = linkBetween(cluster_, to_devices, from_devices);
   int64_t total = 0;
-  for (int number : pieces_.at_cut[static_cast<size_t>(layer)]) {
-    const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
+  for (int number : pieces_.at_cut[layer]) {
+    const CrossingValue& crossing = pieces_.crossings[number];
     const auto early = endOf(crossing, from, from_boundary, !crossing.gradient);
     const auto late = endOf(crossing, to, to_boundary, crossing.gradient);
     if (early == nullptr || late == nullptr) return kNever;

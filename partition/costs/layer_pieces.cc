@@ -29,7 +29,7 @@ Plan planOfLayers(const Clustering& clustering) {
     of.last = clustering.ends[layer];
     first = of.last + 1;
     StagePlan& stage = plan.stages.emplace_back();
-    stage.first_layer = stage.last_layer = static_cast<int>(layer);
+    stage.first_layer = stage.last_layer = layer;
     stage.devices = {static_cast<int>(layer)};
   }
   return plan;
@@ -54,7 +54,7 @@ class Pieces {
       : training_(training),
         graph_(training.graph),
         batch_axes_(batch_axes),
-        layers_(static_cast<int>(clustering.ends.size())),
+        layers_(clustering.ends.size()),
         cut_(cutTraining(training, planOfLayers(clustering))) {
     PIPESHARD_CHECK(clustering.kinds.size() == clustering.ends.size(), "{} kinds for {} layers",
                     clustering.kinds.size(), clustering.ends.size());
@@ -89,7 +89,7 @@ class Pieces {
   void findUses() {
     uses_.resize(graph_.values.size());
     for (int layer = 0; layer < layers_; ++layer) {
-      for (NodeId id : result_.nodes[static_cast<size_t>(layer)]) {
+      for (NodeId id : result_.nodes[layer]) {
         const Phase phase = training_.node_phase[id.index()];
         for (ValueId input : graph_.node(id).inputs) {
           if (!input.valid()) continue;
@@ -111,8 +111,8 @@ class Pieces {
   bool isBatchInput(ValueId value) const { return cut_.place(value).role == ValueRole::kBatchInput; }
 
   void findCrossings() {
-    result_.of_layer.resize(static_cast<size_t>(layers_));
-    result_.at_cut.resize(static_cast<size_t>(layers_));
+    result_.of_layer.resize(layers_);
+    result_.at_cut.resize(layers_);
     for (size_t v = 0; v < uses_.size(); ++v) {
       const Uses& uses = uses_[v];
       const bool is_input = uses.made < 0 && isBatchInput(ValueId(v)) && uses.reads.size() > 1;
@@ -131,12 +131,12 @@ class Pieces {
   }
 
   void addCrossing(CrossingValue crossing) {
-    const int number = static_cast<int>(result_.crossings.size());
+    const int number = result_.crossings.size();
     std::vector<int> held = crossing.readers;
     if (crossing.made >= 0) held.push_back(crossing.made);
-    for (int layer : held) result_.of_layer[static_cast<size_t>(layer)].push_back(number);
+    for (int layer : held) result_.of_layer[layer].push_back(number);
     for (int cut = crossing.first(); crossing.made >= 0 && cut < crossing.last(); ++cut) {
-      result_.at_cut[static_cast<size_t>(cut)].push_back(number);
+      result_.at_cut[cut].push_back(number);
     }
     result_.crossings.push_back(std::move(crossing));
   }
@@ -172,11 +172,11 @@ class Pieces {
 
   static void mix(uint64_t& hash, uint64_t word) { hash = (hash ^ word) * 1099511628211ULL + (hash >> 29); }
   static void mix(uint64_t& hash, const std::string& text) {
-    for (char c : text) mix(hash, static_cast<uint64_t>(static_cast<unsigned char>(c)));
+    for (char c : text) mix(hash, static_cast<unsigned char>(c));
   }
   void mixType(uint64_t& hash, ValueId value) const {
     mix(hash, static_cast<uint64_t>(graph_.dataType(value)));
-    for (int64_t size : graph_.shape(value)) mix(hash, static_cast<uint64_t>(size));
+    for (int64_t size : graph_.shape(value)) mix(hash, size);
     mix(hash, ~uint64_t{0});
   }
 
@@ -192,7 +192,7 @@ class Pieces {
       if (is_new) mixType(hash, value);
       if (is_new) mix(hash, static_cast<uint64_t>(cut_.place(value).role));
     };
-    for (NodeId id : result_.nodes[static_cast<size_t>(layer)]) {
+    for (NodeId id : result_.nodes[layer]) {
       const Node& node = graph_.node(id);
       mix(hash, node.op_type);
       mix(hash, static_cast<uint64_t>(result_.phases[id.index()]));
@@ -200,10 +200,10 @@ class Pieces {
       mix(hash, uint64_t{11});
       for (ValueId output : node.outputs) mixValue(output);
     }
-    for (int number : result_.of_layer[static_cast<size_t>(layer)]) {
-      const CrossingValue& crossing = result_.crossings[static_cast<size_t>(number)];
+    for (int number : result_.of_layer[layer]) {
+      const CrossingValue& crossing = result_.crossings[number];
       mixValue(crossing.value);
-      mix(hash, static_cast<uint64_t>(crossing.axis + 1));
+      mix(hash, crossing.axis + 1);
       mix(hash, (crossing.made == layer ? 2U : 0U) + (crossing.gradient ? 1U : 0U));
     }
     const auto mixShared = [&](ValueId value) {
@@ -220,10 +220,10 @@ class Pieces {
 
   uint64_t signatureOfCut(int cut) const {
     uint64_t hash = 1469598103934665603ULL;
-    for (int number : result_.at_cut[static_cast<size_t>(cut)]) {
-      const CrossingValue& crossing = result_.crossings[static_cast<size_t>(number)];
+    for (int number : result_.at_cut[cut]) {
+      const CrossingValue& crossing = result_.crossings[number];
       mixType(hash, crossing.value);
-      mix(hash, static_cast<uint64_t>(crossing.axis + 1));
+      mix(hash, crossing.axis + 1);
       mix(hash, crossing.gradient ? 1U : 0U);
     }
     return hash;
@@ -233,12 +233,12 @@ class Pieces {
     std::map<std::pair<int, uint64_t>, int> kinds;
     std::map<uint64_t, int> cut_kinds;
     for (int layer = 0; layer < layers_; ++layer) {
-      const std::pair key(clustering.kinds[static_cast<size_t>(layer)], signatureOf(layer));
+      const std::pair key(clustering.kinds[layer], signatureOf(layer));
       result_.kinds.push_back(kinds.try_emplace(key, static_cast<int>(kinds.size())).first->second);
       result_.cut_kinds.push_back(
           cut_kinds.try_emplace(signatureOfCut(layer), static_cast<int>(cut_kinds.size())).first->second);
     }
-    result_.kind_count = static_cast<int>(kinds.size());
+    result_.kind_count = kinds.size();
   }
 
   const TrainingGraph& training_;

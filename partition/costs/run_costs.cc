@@ -10,7 +10,7 @@ namespace pipeshard {
 
 void PairSums::add(int a, int b, int64_t bytes) {
   if (b == a + 1) {
-    adjacent_[static_cast<size_t>(b)] += bytes;
+    adjacent_[b] += bytes;
   } else {
     far_.push_back({a, b, bytes});
   }
@@ -45,10 +45,9 @@ RangeMaximum::RangeMaximum(std::vector<int64_t> values) {
 
 int64_t RangeMaximum::of(int first, int last) const {
   const auto length = static_cast<unsigned>(last - first + 1);
-  const auto level = static_cast<size_t>(std::bit_width(length) - 1);
+  const size_t level = std::bit_width(length) - 1;
   const std::vector<int64_t>& maxima = levels_[level];
-  return std::max(maxima[static_cast<size_t>(first)],
-                  maxima[static_cast<size_t>(last + 1) - (size_t{1} << level)]);
+  return std::max(maxima[first], maxima[static_cast<size_t>(last + 1) - (size_t{1} << level)]);
 }
 
 namespace {
@@ -110,7 +109,7 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
   std::vector<int64_t> handed_on(layers.size());
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
     const std::vector<int> takers = takersOf(pieces_.crossings[index]);
-    for (int layer : takers) handed_on[static_cast<size_t>(layer)] += crossing_bytes_[index];
+    for (int layer : takers) handed_on[layer] += crossing_bytes_[index];
     handed_on_.addChain(takers, crossing_bytes_[index]);
   }
   for (size_t layer = 0; layer < layers.size(); ++layer) {
@@ -145,7 +144,7 @@ void RunCosts::addPairs() {
     for (int layer = crossing.first() + 1; layer < crossing.last(); ++layer) {
       const bool held = layer == crossing.made || has(crossing.readers, layer);
       const bool kept = !crossing.waits.empty() && crossing.waits.front() < layer;
-      if (!held && !kept) passing_[static_cast<size_t>(layer)] += bytes;
+      if (!held && !kept) passing_[layer] += bytes;
     }
   }
   for (size_t index = 0; index < pieces_.shared.size(); ++index) {
@@ -160,7 +159,7 @@ void RunCosts::addPairs() {
 // it and of layers before it, and gradients that are synchronised in its buckets and in theirs.
 RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
-    const int at = static_cast<int>(layer);
+    const int at = layer;
     const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
     // the first of them during its own passes
     const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;
@@ -170,15 +169,15 @@ RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers
 
 int64_t RunCosts::doneBehind(int last, Field field) const {
   const bool counts = field == kGradients ? one_microbatch_ : rules_.bucket_bytes > 0;
-  return counts ? sums_[static_cast<size_t>(last + 1)][field] : 0;
+  return counts ? sums_[last + 1][field] : 0;
 }
 
 bool RunCosts::possible(int first, int last) const {
-  return impossible_[static_cast<size_t>(last) + 1] == impossible_[static_cast<size_t>(first)];
+  return impossible_[static_cast<size_t>(last) + 1] == impossible_[first];
 }
 
 int64_t RunCosts::sum(Field field, int first, int last) const {
-  return sums_[static_cast<size_t>(last) + 1][field] - sums_[static_cast<size_t>(first)][field];
+  return sums_[static_cast<size_t>(last) + 1][field] - sums_[first][field];
 }
 
 int64_t RunCosts::exchange(int first, int last) const {
@@ -187,7 +186,7 @@ int64_t RunCosts::exchange(int first, int last) const {
     const std::vector<int>& layers = pieces_.shared[index].layers;
     const auto inside = std::count_if(layers.begin(), layers.end(),
                                       [&](int layer) { return first <= layer && layer <= last; });
-    if (inside > 0 && inside < static_cast<int64_t>(layers.size())) ns += exchange_ns_[index];
+    if (inside > 0 && inside < std::ssize(layers)) ns += exchange_ns_[index];
   }
   return ns;
 }
@@ -213,8 +212,7 @@ RunCosts::Ends RunCosts::endsOf(int first, int last) const {
     return next != layers.end() && *next <= last;
   };
   const auto visit = [&](int cut, const auto& add) {
-    for (int number : pieces_.at_cut[static_cast<size_t>(cut)])
-      add(pieces_.crossings[static_cast<size_t>(number)], crossing_bytes_[static_cast<size_t>(number)]);
+    for (int number : pieces_.at_cut[cut]) add(pieces_.crossings[number], crossing_bytes_[number]);
   };
   if (first > 0) {
     visit(first - 1, [&](const CrossingValue& crossing, int64_t bytes) {
@@ -267,9 +265,8 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
   const int64_t sent = ends.leaving - (recomputation == Recomputation::kNever ? ends.leaving_waiting : 0);
   const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering -
                           ends.entering_waiting + sum(kOutputs, first, last);
-  const int64_t input_half =
-      handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[static_cast<size_t>(last)]) +
-      2 * ends.leaving_gradients + sent;
+  const int64_t input_half = handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]) +
+                             2 * ends.leaving_gradients + sent;
   const int64_t weight_half = handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) +
                               accumulators + (posted ? synchronized : 0) - early;
   const int64_t backward = std::max(input_half, weight_half);

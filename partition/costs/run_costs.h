@@ -47,7 +47,7 @@ class PairSums {
   void finish();
   int64_t within(int first, int last) const;
   // Of pairs (a, a + 1) alone, with both in 0..last.
-  int64_t upTo(int last) const { return adjacent_[static_cast<size_t>(last)]; }
+  int64_t upTo(int last) const { return adjacent_[last]; }
 
  private:
   struct Pair {

@@ -213,7 +213,7 @@ struct ShardedStageCosts::State {
 
   SubmeshClass* classOf(const Submesh& submesh) {
     const int shape = classes.shape(submesh);
-    return shape < 0 ? nullptr : &by_shape[static_cast<size_t>(shape)];
+    return shape < 0 ? nullptr : &by_shape[shape];
   }
 
   const TrainingGraph& training;
@@ -236,7 +236,7 @@ ShardedStageCosts::ShardedStageCosts(const TrainingGraph& training, const Cluste
 
 ShardedStageCosts::~ShardedStageCosts() = default;
 
-int ShardedStageCosts::layers() const { return static_cast<int>(state_->pieces.nodes.size()); }
+int ShardedStageCosts::layers() const { return state_->pieces.nodes.size(); }
 
 int ShardedStageCosts::submeshClass(const Submesh& submesh) const {
   return state_->classes.transferClass(submesh);
@@ -285,7 +285,7 @@ std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {
 
 const StageConfig& ShardedStageCosts::config(int index) const {
   const std::lock_guard lock(state_->config_mutex);
-  return state_->configs.at(static_cast<size_t>(index));
+  return state_->configs.at(index);
 }
 
 StageCostParts ShardedStageCosts::parts(int first_layer, int last_layer, const Submesh& submesh,

@@ -103,7 +103,7 @@ std::vector<StageWay> wayOf(const StageConfig& config, int devices) {
 ShardingSpec boundarySpec(size_t rank, int batch_axis, const LogicalMesh& mesh, int boundary) {
   ShardingSpec spec = replicated(rank);
   if (batch_axis < 0) return spec;
-  std::vector<int>& axes = spec.axes[static_cast<size_t>(batch_axis)];
+  std::vector<int>& axes = spec.axes[batch_axis];
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (boundary == 0 || (boundary == 1 && axis == 0)) axes.push_back(axis);
   }

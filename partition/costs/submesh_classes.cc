@@ -10,11 +10,10 @@ namespace pipeshard {
 SubmeshClasses::SubmeshClasses(const Cluster& cluster) : cluster_(cluster) {
   for (int node = 0; node < cluster.nodeCount(); ++node) {
     int first = 0;
-    while (!(cluster.nodes[static_cast<size_t>(first)] == cluster.nodes[static_cast<size_t>(node)])) ++first;
+    while (!(cluster.nodes[first] == cluster.nodes[node])) ++first;
     alike_.push_back(first);
-    const int first_device = static_cast<int>(node_of_.size());
-    node_of_.insert(node_of_.end(), static_cast<size_t>(cluster.nodes[static_cast<size_t>(node)].devices),
-                    node);
+    const int first_device = node_of_.size();
+    node_of_.insert(node_of_.end(), static_cast<size_t>(cluster.nodes[node].devices), node);
     first_of_.resize(node_of_.size(), first_device);
   }
   addParts();
@@ -26,10 +25,10 @@ void SubmeshClasses::addParts() {
   for (size_t node = 0; node < alike_.size(); ++node) {
     const int devices = cluster_.nodes[node].devices;
     std::vector<int>& classes = part_.emplace_back(static_cast<size_t>(devices) + 1, -1);
-    const auto like = static_cast<size_t>(alike_[node]);
+    const size_t like = alike_[node];
     if (like != node) classes = part_[like];
     for (int count = 1; like == node && count <= devices; ++count) {
-      classes[static_cast<size_t>(count)] = this->count();
+      classes[count] = this->count();
       samples_.push_back({first_device, 1, count});
     }
     first_device += devices;
@@ -55,11 +54,11 @@ void SubmeshClasses::addRuns() {
 }
 
 int SubmeshClasses::shape(const Submesh& submesh) const {
-  const auto first = static_cast<size_t>(submesh.first_device);
+  const size_t first = submesh.first_device;
   PIPESHARD_CHECK(first < node_of_.size() && submesh.nodes >= 1, "a submesh from device {}, of {} nodes",
                   first, submesh.nodes);
-  const auto node = static_cast<size_t>(node_of_[first]);
-  const auto devices = static_cast<size_t>(submesh.devices_per_node);
+  const size_t node = node_of_[first];
+  const size_t devices = submesh.devices_per_node;
   if (submesh.nodes == 1) return devices < part_[node].size() ? part_[node][devices] : -1;
   const auto further = static_cast<size_t>(submesh.nodes) - 2;
   const bool whole = first_of_[first] == submesh.first_device && devices + 1 == part_[node].size();
@@ -67,12 +66,11 @@ int SubmeshClasses::shape(const Submesh& submesh) const {
 }
 
 int SubmeshClasses::transferClass(const Submesh& submesh) const {
-  return 2 * shape(submesh) +
-         (first_of_[static_cast<size_t>(submesh.first_device)] == submesh.first_device ? 1 : 0);
+  return 2 * shape(submesh) + (first_of_[submesh.first_device] == submesh.first_device ? 1 : 0);
 }
 
 std::vector<int> devicesOf(const Submesh& submesh) {
-  std::vector<int> devices(static_cast<size_t>(submesh.deviceCount()));
+  std::vector<int> devices(submesh.deviceCount());
   std::iota(devices.begin(), devices.end(), submesh.first_device);
   return devices;
 }

@@ -16,8 +16,8 @@ class SubmeshClasses {
   // What sharding a stage on it depends on; -1: no submesh of the cluster (nodes that have unequally many
   // devices).
   int shape(const Submesh& submesh) const;
-  int count() const { return static_cast<int>(samples_.size()); }
-  const Submesh& sample(int shape) const { return samples_[static_cast<size_t>(shape)]; }
+  int count() const { return samples_.size(); }
+  const Submesh& sample(int shape) const { return samples_[shape]; }
   // Transfers depend on whether a submesh is in the same node as the one before it, too: it is unless it
   // begins a node.
   int transferClass(const Submesh& submesh) const;

@@ -19,12 +19,11 @@ WayPricer::WayPricer(const TrainingGraph& training, const LayerPieces& pieces, c
       options_(options),
       batch_(std::move(batch)) {
   for (size_t layer = 0; layer < pieces.kinds.size(); ++layer) {
-    if (static_cast<size_t>(pieces.kinds[layer]) == example_.size())
-      example_.push_back(static_cast<int>(layer));
+    if (pieces.kinds[layer] == std::ssize(example_)) example_.push_back(layer);
   }
   for (const SharedParameter& shared : pieces.shared) {
     for (const std::vector<int>* of : {&shared.layers, &shared.gradients}) {
-      for (int layer : *of) sharing_.insert(pieces.kinds[static_cast<size_t>(layer)]);
+      for (int layer : *of) sharing_.insert(pieces.kinds[layer]);
     }
   }
   for (int kind = 0; kind < pieces.kind_count; ++kind) {
@@ -51,7 +50,7 @@ void WayPricer::report(const std::string& text) const {
 }
 
 void WayPricer::priceKind(const Submesh& sample, const std::vector<PricedWay*>& ways, int kind) const {
-  const int layer = example_[static_cast<size_t>(kind)];
+  const int layer = example_[kind];
   const LogicalMesh& mesh = ways.front()->way.mesh;
   ShardStageOptions stage;
   stage.method = ways.front()->way.method;
@@ -66,8 +65,8 @@ void WayPricer::priceKind(const Submesh& sample, const std::vector<PricedWay*>& 
   const bool shares = sharing_.contains(kind);
   const size_t times = shares ? specsToTry({}, mesh).size() : 1;
   std::vector<StageEnd> ends = sharedEnds(layer, mesh, boundaries.size());
-  for (int number : pieces_.of_layer[static_cast<size_t>(layer)]) {
-    const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
+  for (int number : pieces_.of_layer[layer]) {
+    const CrossingValue& crossing = pieces_.crossings[number];
     StageEnd& end = ends.emplace_back();
     end.value = crossing.value;
     end.goes_on = crossing.gradient ? crossing.readers.front() < layer : crossing.last() > layer;
@@ -77,16 +76,15 @@ void WayPricer::priceKind(const Submesh& sample, const std::vector<PricedWay*>& 
           boundarySpec(training_.graph.shape(crossing.value).size(), crossing.axis, mesh, boundary));
   }
   const CostModel model = costModelOn(cluster_, devicesOf(sample), mesh);
-  const auto priced = priceStageInWays(training_, pieces_.nodes[static_cast<size_t>(layer)], pieces_.phases,
-                                       mesh, model, stage, ends, static_cast<int>(boundaries.size() * times));
+  const auto priced = priceStageInWays(training_, pieces_.nodes[layer], pieces_.phases, mesh, model, stage,
+                                       ends, boundaries.size() * times);
   for (PricedWay* way : ways) {
-    const auto at = static_cast<size_t>(std::find(boundaries.begin(), boundaries.end(), way->way.boundary) -
-                                        boundaries.begin());
+    const size_t at = std::find(boundaries.begin(), boundaries.end(), way->way.boundary) - boundaries.begin();
     const auto begin = priced.begin() + static_cast<std::ptrdiff_t>(at * times);
     if (shares) {
       way->in_shared_specs.at(kind).assign(begin, begin + static_cast<std::ptrdiff_t>(times));
     } else {
-      way->kinds[static_cast<size_t>(kind)] = *begin;
+      way->kinds[kind] = *begin;
     }
   }
 }
@@ -116,7 +114,7 @@ void WayPricer::priceKinds(const Submesh& sample, const std::vector<PricedWay*>&
                            const std::vector<int>& kinds) const {
   std::vector<std::vector<PricedWay*>> problems;
   for (PricedWay* way : ways) {
-    way->kinds.resize(static_cast<size_t>(pieces_.kind_count));
+    way->kinds.resize(pieces_.kind_count);
     for (int kind : kinds) {
       if (sharing_.contains(kind)) way->in_shared_specs[kind].resize(specsToTry({}, way->way.mesh).size());
     }
@@ -125,17 +123,16 @@ void WayPricer::priceKinds(const Submesh& sample, const std::vector<PricedWay*>&
     if (!same) problems.emplace_back();
     problems.back().push_back(way);
   }
-  solver::parallelFor(
-      options_.threads, static_cast<int32_t>(problems.size() * kinds.size()), [&](int32_t index) {
-        const auto task = static_cast<size_t>(index);
-        const std::vector<PricedWay*>& problem = problems[task / kinds.size()];
-        if (isInterrupted()) return;
-        if (task % kinds.size() == 0) {
-          report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(),
-                             printMesh(problem.front()->way.mesh), problem.front()->way.method));
-        }
-        priceKind(sample, problem, kinds[task % kinds.size()]);
-      });
+  solver::parallelFor(options_.threads, problems.size() * kinds.size(), [&](int32_t index) {
+    const size_t task = index;
+    const std::vector<PricedWay*>& problem = problems[task / kinds.size()];
+    if (isInterrupted()) return;
+    if (task % kinds.size() == 0) {
+      report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(),
+                         printMesh(problem.front()->way.mesh), problem.front()->way.method));
+    }
+    priceKind(sample, problem, kinds[task % kinds.size()]);
+  });
 }
 
 void WayPricer::price(const Submesh& sample, const std::vector<PricedWay*>& ways, int but) const {
@@ -165,8 +162,7 @@ void WayPricer::keepShared(PricedWay& way) const {
   way.is_other = way.way.shared == 0 || (choice && choice->small != choice->fast);
   if (!choice) return;
   way.shared_spec = way.way.shared == 0 ? choice->fast : choice->small;
-  for (const auto& [kind, priced] : way.in_shared_specs)
-    way.kinds[static_cast<size_t>(kind)] = priced[way.shared_spec];
+  for (const auto& [kind, priced] : way.in_shared_specs) way.kinds[kind] = priced[way.shared_spec];
 }
 
 bool WayPricer::readsShared(int first, int last) const {
@@ -183,7 +179,7 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> WayPricer::sharedCosts(con
     const SharedSpec spec = sharedSpecs(shape, way.way.mesh).at(way.shared_spec);
     ShardingSpec summed = spec.parts;
     summed.partial.clear();
-    const auto size = static_cast<int64_t>(dataTypeSize(type));
+    const int64_t size = dataTypeSize(type);
     const int64_t bytes = largestShard(spec.parameter, shape, way.way.mesh) * size;
     const int64_t part_bytes =
         shared.gradients.empty() ? 0 : largestShard(summed, shape, way.way.mesh) * size;
@@ -197,7 +193,7 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> WayPricer::sharedCosts(con
 
 bool WayPricer::endsCan(const PricedWay& way, size_t layer) const {
   return std::all_of(pieces_.of_layer[layer].begin(), pieces_.of_layer[layer].end(), [&](int number) {
-    const CrossingValue& crossing = pieces_.crossings[static_cast<size_t>(number)];
+    const CrossingValue& crossing = pieces_.crossings[number];
     const Shape& shape = training_.graph.shape(crossing.value);
     return specFault(boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary), shape,
                      way.way.mesh)
@@ -211,7 +207,7 @@ RunCosts WayPricer::runCosts(const Submesh& sample, const PricedWay& way, std::o
   static constexpr PricedStage kNothing;
   std::vector<const PricedStage*> layers;
   for (size_t layer = 0; layer < pieces_.kinds.size(); ++layer) {
-    const std::optional<PricedStage>& priced = way.kinds[static_cast<size_t>(pieces_.kinds[layer])];
+    const std::optional<PricedStage>& priced = way.kinds[pieces_.kinds[layer]];
     const bool free = only && pieces_.kinds[layer] != *only;
     const bool can = way.boundary >= 0 && (free ? endsCan(way, layer) : priced.has_value());
     layers.push_back(!can ? nullptr : free ? &kNothing : &*priced);
@@ -221,7 +217,7 @@ RunCosts WayPricer::runCosts(const Submesh& sample, const PricedWay& way, std::o
     const Shape& shape = training_.graph.shape(crossing.value);
     const ShardingSpec spec = boundarySpec(shape.size(), crossing.axis, way.way.mesh, way.way.boundary);
     const bool can = specFault(spec, shape, way.way.mesh).empty();
-    const auto size = static_cast<int64_t>(dataTypeSize(training_.graph.dataType(crossing.value)));
+    const int64_t size = dataTypeSize(training_.graph.dataType(crossing.value));
     bytes.push_back(can ? largestShard(spec, shape, way.way.mesh) * size
                         : training_.graph.bytes(crossing.value));
   }

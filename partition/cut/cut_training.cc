@@ -53,8 +53,7 @@ class Cutter {
     findOutputs();
     cut_.recomputations.resize(plan_.stages.size());
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      if (plan_.stages[s].recomputation != Recomputation::kNever)
-        cut_.recomputations[s] = recomputationOf(static_cast<int>(s));
+      if (plan_.stages[s].recomputation != Recomputation::kNever) cut_.recomputations[s] = recomputationOf(s);
     }
     return std::move(cut_);
   }
@@ -172,7 +171,7 @@ class Cutter {
   void placePrologues() {
     for (size_t s = 0; s < cut_.stages.size(); ++s) {
       const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
-      Piece& prologue = piece(static_cast<int>(first - cut_.groups.begin()), Phase::kPrologue);
+      Piece& prologue = piece(first - cut_.groups.begin(), Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
         const bool listed =
             std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
@@ -281,7 +280,7 @@ class Cutter {
   }
 
   RecomputedStage recomputationOf(int stage) const {
-    const StagePlan& plan = plan_.stages[static_cast<size_t>(stage)];
+    const StagePlan& plan = plan_.stages[stage];
     RecomputedStage result;
     std::vector<bool> kept(graph_.values.size());
     if (plan.recomputation == Recomputation::kLayers) {
@@ -411,7 +410,7 @@ bool RecomputedPart::remakes(ValueId id) const {
 }
 
 bool Cut::reads(int stage, ValueId id) const {
-  const StagePieces& pieces = stages[static_cast<size_t>(stage)];
+  const StagePieces& pieces = stages[stage];
   return std::any_of(pieces.begin(), pieces.end() - 1, [&](const Piece& piece) {
     return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end();
   });
@@ -419,7 +418,7 @@ bool Cut::reads(int stage, ValueId id) const {
 
 bool Cut::groupReads(int group, ValueId id) const {
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    if (groups[stage] == group && reads(static_cast<int>(stage), id)) return true;
+    if (groups[stage] == group && reads(stage, id)) return true;
   }
   return false;
 }

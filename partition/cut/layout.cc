@@ -15,7 +15,7 @@ namespace {
 void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::vector<int>>& group_stages) {
   std::vector<int> used;
   for (const std::vector<int>& group : group_stages) {
-    const std::vector<int>& devices = stages[static_cast<size_t>(group.front())].devices;
+    const std::vector<int>& devices = stages[group.front()].devices;
     used.insert(used.end(), devices.begin(), devices.end());
   }
   std::vector<int> expected(used.size());
@@ -30,9 +30,9 @@ void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::v
 }
 
 void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& group) {
-  const StagePlan& first = stages[static_cast<size_t>(group.front())];
+  const StagePlan& first = stages[group.front()];
   for (int stage : group) {
-    const StagePlan& other = stages[static_cast<size_t>(stage)];
+    const StagePlan& other = stages[stage];
     if (other.mesh_shape == first.mesh_shape && other.sharding.has_value() == first.sharding.has_value())
       continue;
     fail(ErrorCode::kConfiguration,
@@ -74,8 +74,7 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
   }
   groups_ = deviceGroups(plan);
   group_stages_.resize(static_cast<size_t>(*std::max_element(groups_.begin(), groups_.end())) + 1);
-  for (size_t s = 0; s < stages_.size(); ++s)
-    group_stages_[static_cast<size_t>(groups_[s])].push_back(static_cast<int>(s));
+  for (size_t s = 0; s < stages_.size(); ++s) group_stages_[groups_[s]].push_back(s);
   checkDevices(stages_, group_stages_);
   size_t ranks = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
@@ -84,15 +83,14 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
   }
   for (const std::vector<int>& group : group_stages_) {
     checkGroup(stages_, group);
-    ranks += stages_[static_cast<size_t>(group.front())].devices.size();
+    ranks += stages_[group.front()].devices.size();
   }
   places_.resize(ranks);
   for (int group = 0; group < groups(); ++group) {
     const std::vector<int>& of_group = devices(firstStage(group));
     const int model_width = modelWidth(firstStage(group));
-    for (int position = 0; position < static_cast<int>(of_group.size()); ++position) {
-      places_[static_cast<size_t>(of_group[static_cast<size_t>(position)])] = {
-          group, position, position / model_width, position % model_width};
+    for (int position = 0; position < std::ssize(of_group); ++position) {
+      places_[of_group[position]] = {group, position, position / model_width, position % model_width};
     }
   }
 }

@@ -39,23 +39,23 @@ class Layout {
   // other microbatches. `in_turn`: replicas take microbatches in turn.
   Layout(const Plan& plan, const TrainingFamily& family, bool in_turn = false);
 
-  int ranks() const { return static_cast<int>(places_.size()); }
-  int stages() const { return static_cast<int>(stages_.size()); }
-  int groups() const { return static_cast<int>(group_stages_.size()); }
-  int group(int stage) const { return groups_[static_cast<size_t>(stage)]; }
+  int ranks() const { return places_.size(); }
+  int stages() const { return stages_.size(); }
+  int groups() const { return group_stages_.size(); }
+  int group(int stage) const { return groups_[stage]; }
   // ascending
-  const std::vector<int>& stagesOf(int group) const { return group_stages_[static_cast<size_t>(group)]; }
+  const std::vector<int>& stagesOf(int group) const { return group_stages_[group]; }
   int firstStage(int group) const { return stagesOf(group).front(); }
-  const Place& place(int rank) const { return places_[static_cast<size_t>(rank)]; }
-  const std::vector<int>& devices(int stage) const { return stages_[static_cast<size_t>(stage)].devices; }
-  int width(int stage) const { return static_cast<int>(devices(stage).size()); }
-  int dataWidth(int stage) const { return stages_[static_cast<size_t>(stage)].mesh_shape[0]; }
-  int modelWidth(int stage) const { return stages_[static_cast<size_t>(stage)].mesh_shape[1]; }
+  const Place& place(int rank) const { return places_[rank]; }
+  const std::vector<int>& devices(int stage) const { return stages_[stage].devices; }
+  int width(int stage) const { return devices(stage).size(); }
+  int dataWidth(int stage) const { return stages_[stage].mesh_shape[0]; }
+  int modelWidth(int stage) const { return stages_[stage].mesh_shape[1]; }
   bool hasDataParallelism() const;  // rows of a microbatch are shared out
   bool inTurn() const { return in_turn_; }
   int rankAt(int stage, int data, int model) const {
     const int index = data * modelWidth(stage) + model;
-    return devices(stage)[static_cast<size_t>(index)];
+    return devices(stage)[index];
   }
 
   // Ranks that compute the other rows of this rank's microbatches, itself included; ascending.

@@ -10,19 +10,17 @@ namespace {
 
 void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<int>& stages) {
   const std::vector<NodeId> forward = forwardNodes(training);
-  const int64_t covered =
-      plan.stages.empty() ? 0 : plan.layers.at(static_cast<size_t>(plan.stages.back().last_layer)).last + 1;
-  if (covered != static_cast<int64_t>(forward.size())) {
+  const int64_t covered = plan.stages.empty() ? 0 : plan.layers.at(plan.stages.back().last_layer).last + 1;
+  if (covered != std::ssize(forward)) {
     fail(ErrorCode::kConfiguration,
          "the plan's stages cover {} forward nodes, but the model has {}: it was made for another model; "
          "plan again",
          covered, forward.size());
   }
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const int64_t first = plan.layers.at(static_cast<size_t>(plan.stages[s].first_layer)).first;
-    const int64_t last = plan.layers.at(static_cast<size_t>(plan.stages[s].last_layer)).last;
-    for (int64_t i = first; i <= last; ++i)
-      stages[forward[static_cast<size_t>(i)].index()] = static_cast<int>(s);
+    const int64_t first = plan.layers.at(plan.stages[s].first_layer).first;
+    const int64_t last = plan.layers.at(plan.stages[s].last_layer).last;
+    for (int64_t i = first; i <= last; ++i) stages[forward[i].index()] = s;
   }
 }
 
@@ -44,7 +42,7 @@ bool scalesByConstant(const Graph& graph, const Node& node) {
 void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan,
                               std::vector<int>& stages) {
   const Graph& graph = training.graph;
-  const auto dataWidth = [&](int stage) { return plan.stages[static_cast<size_t>(stage)].mesh_shape.at(0); };
+  const auto dataWidth = [&](int stage) { return plan.stages[stage].mesh_shape.at(0); };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (training.node_phase[n] != Phase::kForward || !scalesByConstant(graph, graph.nodes[n])) continue;
     const NodeId mean = uses.producer[graph.nodes[n].inputs[0].index()];
@@ -101,12 +99,12 @@ std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
   const std::vector<NodeId> forward = forwardNodes(training);
   for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
     for (int64_t i = plan.layers[layer].first; i <= plan.layers[layer].last; ++i)
-      layers[forward.at(static_cast<size_t>(i)).index()] = static_cast<int>(layer);
+      layers[forward.at(i).index()] = layer;
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const bool backward = isBackward(training.node_phase[n]);
     if (!backward && training.node_phase[n] != Phase::kForward) continue;
-    const StagePlan& stage = plan.stages[static_cast<size_t>(node_stages[n])];
+    const StagePlan& stage = plan.stages[node_stages[n]];
     int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer,
                            stage.last_layer);
     for (ValueId input : graph.nodes[n].inputs) {

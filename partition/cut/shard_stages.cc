@@ -52,7 +52,7 @@ std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
       if (cut.reads(stage, value)) crossings.push_back({value, place.stage, false});
       continue;
     }
-    for (int other = 0; other < static_cast<int>(cut.stages.size()); ++other) {
+    for (int other = 0; other < std::ssize(cut.stages); ++other) {
       if (other != stage && cut.reads(other, value)) crossings.push_back({value, other, true});
     }
   }
@@ -62,14 +62,14 @@ std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
 // What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to
 // the owner as its update reads the gradient.
 std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, int stage) {
-  const auto groupOf = [&](int other) { return cut.groups[static_cast<size_t>(other)]; };
+  const auto groupOf = [&](int other) { return cut.groups[other]; };
   std::vector<Crossing> exchanges;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     const int owner = cut.owners[p];
     if (!isTrained(parameter) || owner < 0) continue;
     std::vector<int> groups = {groupOf(owner)};
-    for (int reader = 0; reader < static_cast<int>(cut.stages.size()); ++reader) {
+    for (int reader = 0; reader < std::ssize(cut.stages); ++reader) {
       if (!cut.reads(reader, parameter.value) ||
           std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end())
         continue;
@@ -103,8 +103,8 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     int stages = 0;
-    for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
-      if (cut.groups[static_cast<size_t>(stage)] != group) continue;
+    for (int stage = 0; stage < std::ssize(cut.stages); ++stage) {
+      if (cut.groups[stage] != group) continue;
       const auto isMadeHere = [&](ValueId part) { return cut.place(part).stage == stage; };
       const std::vector<ValueId>& parts = parameter.gradient_parts;
       stages += cut.reads(stage, parameter.value) || cut.owners[p] == stage ||
@@ -121,7 +121,7 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
 
 // The mesh that the stage file or --mesh says, else all that are worth a try.
 std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
-  const int devices = static_cast<int>(stage.devices.size());
+  const int devices = stage.devices.size();
   if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
   if (request.mesh.empty() && stage.sharding->method == kExhaustive) return {LogicalMesh{{devices}}};
   if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
@@ -150,20 +150,20 @@ class StageSearch {
 
   // How many stages share the stage's devices, itself included.
   int64_t stagesBeside(int stage) const {
-    return std::count(cut_.groups.begin(), cut_.groups.end(), cut_.groups[static_cast<size_t>(stage)]);
+    return std::count(cut_.groups.begin(), cut_.groups.end(), cut_.groups[stage]);
   }
 
   // The mesh of an earlier stage on the same devices.
   std::optional<LogicalMesh> meshBeside(int stage) const {
     for (int other = 0; other < stage; ++other) {
-      const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(other)];
+      const std::optional<StageSharding>& decided = decided_[other];
       if (decided && isBeside(stage, other)) return decided->mesh;
     }
     return std::nullopt;
   }
 
   ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
-    const StagePlan& of = plan_.stages[static_cast<size_t>(stage)];
+    const StagePlan& of = plan_.stages[stage];
     ShardStageOptions options;
     options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
@@ -176,11 +176,10 @@ class StageSearch {
             ? 1
             : of.peak_activations;  // what is held besides, planned memory tells
     if (of.recomputation == Recomputation::kLayers) options.recomputed_layers = layers_;
-    const int group = cut_.groups[static_cast<size_t>(stage)];
+    const int group = cut_.groups[stage];
     std::vector<ValueId>& whole = options.replicated;
     whole = sharedParameters(training_, cut_, group);
-    whole.insert(whole.end(), whole_[static_cast<size_t>(group)].begin(),
-                 whole_[static_cast<size_t>(group)].end());
+    whole.insert(whole.end(), whole_[group].begin(), whole_[group].end());
     const std::set<ValueId> beside(whole.begin(), whole.end());
     std::map<ValueId, std::vector<Crossing>> crossings;
     for (const Crossing& crossing : crossingsOf(cut_, stage)) crossings[crossing.value].push_back(crossing);
@@ -207,22 +206,16 @@ class StageSearch {
   }
 
   // How a stage was decided, for those that come after it.
-  void decide(int stage, StageSharding sharding) {
-    decided_[static_cast<size_t>(stage)] = std::move(sharding);
-  }
+  void decide(int stage, StageSharding sharding) { decided_[stage] = std::move(sharding); }
 
  private:
-  const std::vector<int>& devicesOf(int stage) const {
-    return plan_.stages[static_cast<size_t>(stage)].devices;
-  }
-  bool isBeside(int stage, int other) const {
-    return cut_.groups[static_cast<size_t>(stage)] == cut_.groups[static_cast<size_t>(other)];
-  }
-  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[static_cast<size_t>(stage)]); }
+  const std::vector<int>& devicesOf(int stage) const { return plan_.stages[stage].devices; }
+  bool isBeside(int stage, int other) const { return cut_.groups[stage] == cut_.groups[other]; }
+  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[stage]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(int stage, ValueId value) const {
-    const std::optional<StageSharding>& decided = decided_[static_cast<size_t>(stage)];
+    const std::optional<StageSharding>& decided = decided_[stage];
     const LogicalMesh mesh =
         decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
     const size_t rank = training_.graph.shape(value).size();
@@ -350,7 +343,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
-    const int index = static_cast<int>(s);
+    const int index = s;
     const std::vector<NodeId> nodes = shardedNodes(cut, index);
     const auto options_for = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
@@ -394,7 +387,7 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     const StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
     if (progress) progress(fmt::format("explaining stage {}", s));
-    const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
+    const std::vector<NodeId> nodes = shardedNodes(cut, s);
     ShardingResult result;
     try {
       result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
@@ -404,13 +397,13 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;
     result.memory_bytes = stage.sharding->memory_bytes;
-    const CostModel model = search.modelOf(static_cast<int>(s), result.sharding.mesh);
-    ShardStageOptions options = search.optionsFor(static_cast<int>(s), result.sharding.mesh);
+    const CostModel model = search.modelOf(s, result.sharding.mesh);
+    ShardStageOptions options = search.optionsFor(s, result.sharding.mesh);
     if (options.method == kExhaustive) options.method = "auto";
     explanations.push_back({static_cast<int>(s), result.total_ns(),
                             summarizeBlocks(training, nodes, model, options, result),
                             explainSharding(training, nodes, model, options, result, alternatives)});
-    search.decide(static_cast<int>(s), std::move(result.sharding));
+    search.decide(s, std::move(result.sharding));
   }
   return explanations;
 }

@@ -14,7 +14,7 @@ int differingAxis(const Value& value, const Shape& a, const Shape& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i]) continue;
     PIPESHARD_CHECK(axis < 0, "'{}' has shapes {} and {}", value.name, shapeToString(a), shapeToString(b));
-    axis = static_cast<int>(i);
+    axis = i;
   }
   return axis;
 }

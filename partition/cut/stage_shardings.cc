@@ -41,8 +41,8 @@ std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& tra
   // by group and value
   std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));
   for (size_t s = 0; s < cut.groups.size(); ++s) {
-    const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
-    for (size_t v = 0; v < used.size(); ++v) users[static_cast<size_t>(cut.groups[s])][v] += used[v] ? 1 : 0;
+    const std::vector<bool> used = valuesOf(training, cut, s);
+    for (size_t v = 0; v < used.size(); ++v) users[cut.groups[s]][v] += used[v] ? 1 : 0;
   }
   for (size_t g = 0; g < users.size(); ++g) {
     for (size_t v = 0; v < users[g].size(); ++v) {
@@ -72,7 +72,7 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (!plan.stages[s].sharding) continue;
     try {
-      const std::vector<NodeId> nodes = shardedNodes(cut, static_cast<int>(s));
+      const std::vector<NodeId> nodes = shardedNodes(cut, s);
       shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
       verifyStageSharding(training, nodes, *shardings[s]);
     } catch (Error& error) {
@@ -114,9 +114,9 @@ void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     if (!isTrained(parameter) || cut.owners[p] < 0) continue;
-    const int group = cut.groups[static_cast<size_t>(cut.owners[p])];
+    const int group = cut.groups[cut.owners[p]];
     for (ValueId part : parameter.gradient_parts) {
-      if (cut.groups[static_cast<size_t>(cut.place(part).stage)] == group) continue;
+      if (cut.groups[cut.place(part).stage] == group) continue;
       for (size_t s = 0; s < stages_.size(); ++s) {
         if (cut.groups[s] != group || !stages_[s]) continue;
         std::vector<ShardingSpec>& kept = stages_[s]->sharding.kept;
@@ -144,7 +144,7 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
              stages.front(), s, printMesh(stages_[stages.front()]->sharding.mesh),
              printMesh(stages_[s]->sharding.mesh));
       }
-      const std::vector<bool> used = valuesOf(training, cut, static_cast<int>(s));
+      const std::vector<bool> used = valuesOf(training, cut, s);
       for (size_t v = 0; v < values; ++v) {
         if (!used[v]) continue;
         const ShardingSpec& own = stages_[s]->sharding.kept[v];
@@ -154,7 +154,7 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
                s, training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
         }
         kept[v] = own;
-        user[v] = static_cast<int>(s);
+        user[v] = s;
       }
     }
     for (size_t s : stages) stages_[s]->sharding.kept = kept;
@@ -205,7 +205,7 @@ CrossMeshSide StageShardings::side(int stage, ValueId value) const {
 }
 
 const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int from, int to) const {
-  const auto ships_whole = [&](int stage) { return has_unsharded_devices_[static_cast<size_t>(stage)]; };
+  const auto ships_whole = [&](int stage) { return has_unsharded_devices_[stage]; };
   if ((!isSharded(from) && !isSharded(to)) || ships_whole(from) || ships_whole(to)) return nullptr;
   const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
   if (is_new) {
@@ -216,8 +216,7 @@ const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int f
         requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name,
                    rows);
     }
-    const LinkCost between =
-        linkBetween(cluster_, devices_[static_cast<size_t>(from)], devices_[static_cast<size_t>(to)]);
+    const LinkCost between = linkBetween(cluster_, devices_[from], devices_[to]);
     found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value),
                                   side(to, value), between);
   }

@@ -35,7 +35,7 @@ class StageShardings {
   // stages of one pipeline rank are on different meshes or keep a value that both use in different ways.
   StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut);
 
-  bool isSharded(int stage) const { return stages_[static_cast<size_t>(stage)].has_value(); }
+  bool isSharded(int stage) const { return stages_[stage].has_value(); }
   const LogicalMesh& mesh(int stage) const { return of(stage).sharding.mesh; }
   const CostModel& model(int stage) const { return of(stage).model; }
   // How the stage keeps a value of the family's base; one of several stages on the same devices: as that one
@@ -57,7 +57,7 @@ class StageShardings {
     StageSharding sharding;
     CostModel model;
   };
-  const Stage& of(int stage) const { return *stages_[static_cast<size_t>(stage)]; }
+  const Stage& of(int stage) const { return *stages_[stage]; }
 
   // All stages of a group get to keep everything as those do that use it.
   void agree(const TrainingGraph& training, const Cut& cut);

@@ -82,7 +82,7 @@ class Causality {
 
   // The message of a receive has come, and the rank knows at instruction `at`.
   bool take(size_t rank, size_t receive, size_t at, Clock& clock) {
-    const auto peer = static_cast<size_t>(programs_[rank].instructions[receive].peer);
+    const size_t peer = programs_[rank].instructions[receive].peer;
     const std::vector<Posted>& channel = posted_[{peer, rank}];
     size_t& taken = taken_[{peer, rank}];
     if (taken == channel.size()) return false;
@@ -117,8 +117,7 @@ void insertFrees(Program& program, const Causality& causality) {
   const BackgroundWaits waits = backgroundWaits(program);
   for (size_t& use : last_use) {
     if (use == count || !isOfLane(program.instructions[use])) continue;
-    const size_t number =
-        static_cast<size_t>(std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin());
+    const size_t number = std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin();
     while (use + 1 < count && waits.before[use] <= number) ++use;
   }
   std::vector<bool> stays(program.buffers.size());
@@ -127,7 +126,7 @@ void insertFrees(Program& program, const Causality& causality) {
   std::vector<std::vector<BufferId>> frees(count + 1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
-    const size_t rank = static_cast<size_t>(program.rank);
+    const size_t rank = program.rank;
     frees[sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b])].emplace_back(
         b);
   }

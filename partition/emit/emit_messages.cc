@@ -22,14 +22,13 @@ void Messages::findDepartures(const Cut& cut) {
   // distance, receiver, its first phase that reads the value, position there
   using Need = std::tuple<int, int, Phase, size_t>;
   std::map<ValueId, std::map<int, Need>> needs;  // by value and receiving group
-  for (int receiver = 0; receiver < static_cast<int>(cut.stages.size()); ++receiver) {
-    const int group = cut.groups[static_cast<size_t>(receiver)];
+  for (int receiver = 0; receiver < std::ssize(cut.stages); ++receiver) {
+    const int group = cut.groups[receiver];
     for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
       const std::vector<ValueId>& inputs = cut.piece(receiver, phase).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         const ValuePlace& place = cut.place(inputs[i]);
-        if (place.role != ValueRole::kProduced || cut.groups[static_cast<size_t>(place.stage)] == group)
-          continue;
+        if (place.role != ValueRole::kProduced || cut.groups[place.stage] == group) continue;
         const Need need{std::abs(receiver - place.stage), receiver, phase, i};
         const auto [found, is_new] = needs[inputs[i]].emplace(group, need);
         if (!is_new) found->second = std::min(found->second, need);
@@ -58,10 +57,10 @@ Messages::Messages(const Cut& cut, const Schedule& schedule)
   channels_.resize(groups_ * groups_);
   for (const std::vector<Action>& order : schedule.orders) {
     for (const Action& action : order) {
-      const auto sender = static_cast<size_t>(cut.groups.at(static_cast<size_t>(action.stage)));
+      const size_t sender = cut.groups.at(action.stage);
       for (Phase phase : phasesOf(action.kind)) {
         for (const Departure& departure : departures(action.stage, phase)) {
-          const auto receiver = static_cast<size_t>(cut.groups[static_cast<size_t>(departure.receiver)]);
+          const size_t receiver = cut.groups[departure.receiver];
           channels_[sender * groups_ + receiver].push_back({departure.value, action.microbatch});
         }
       }

@@ -43,8 +43,8 @@ class RankEmitter {
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
-    const int pipeline_rank = context_.schedule.rank_of_stage[static_cast<size_t>(stages_.front())];
-    for (const Action& action : context_.schedule.orders[static_cast<size_t>(pipeline_rank)]) {
+    const int pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
+    for (const Action& action : context_.schedule.orders[pipeline_rank]) {
       if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
@@ -157,7 +157,7 @@ class RankEmitter {
     const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
     const bool any = std::any_of(parts.begin(), parts.end(),
                                  [](const RecomputedPart& part) { return !part.again.empty(); });
-    return any && (context_.stages[static_cast<size_t>(stage)].recomputation != Recomputation::kExceptLast ||
+    return any && (context_.stages[stage].recomputation != Recomputation::kExceptLast ||
                    microbatch + 1 < training_.microbatches);
   }
 

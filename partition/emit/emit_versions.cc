@@ -18,7 +18,7 @@ constexpr std::string_view kAdvice = "take a synchronous schedule (1f1b, zb-h1, 
 // stage's end is that of the stage's output. They come before.)
 std::vector<int> stagesOfParameter(const TrainingGraph& training, const Cut& cut, size_t parameter) {
   std::vector<int> stages;
-  for (int stage = 0; stage < static_cast<int>(cut.stages.size()); ++stage) {
+  for (int stage = 0; stage < std::ssize(cut.stages); ++stage) {
     const auto made_here = [&](ValueId part) {
       return cut.place(part).stage == stage && stage < cut.owners[parameter];
     };
@@ -37,7 +37,7 @@ WeightVersions::WeightVersions(const Schedule& schedule, std::vector<int> stage_
 
 int WeightVersions::read(size_t parameter, int microbatch) const {
   if (!asynchronous() || stage_of_[parameter] < 0) return 0;
-  return schedule_.versions.at(static_cast<size_t>(stage_of_[parameter])).at(static_cast<size_t>(microbatch));
+  return schedule_.versions.at(stage_of_[parameter]).at(microbatch);
 }
 
 std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vector<Action>& order) const {
@@ -45,7 +45,7 @@ std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vecto
                                      [](const Action& action) { return action.kind == ActionKind::kUpdate; });
   std::vector<size_t> last_read(static_cast<size_t>(updates) + 1);
   for (size_t at = 0; at < order.size(); ++at) {
-    if (isPass(order[at].kind)) last_read.at(static_cast<size_t>(read(parameter, order[at].microbatch))) = at;
+    if (isPass(order[at].kind)) last_read.at(read(parameter, order[at].microbatch)) = at;
   }
   std::vector<bool> in_parameter = {true};
   size_t holds = 0;  // the version in the parameter's buffer
@@ -107,7 +107,7 @@ Schedule onOneDevice(const Schedule& schedule) {
   alone.update_every = schedule.update_every;
   if (!schedule.update_every.empty()) {
     alone.stages = schedule.stages;
-    alone.rank_of_stage.assign(static_cast<size_t>(schedule.stages), 0);
+    alone.rank_of_stage.assign(schedule.stages, 0);
   }
   std::vector<Action> order;
   for (int k = 0; k < schedule.microbatches; ++k) {

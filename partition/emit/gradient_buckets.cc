@@ -143,8 +143,7 @@ class BucketPoster {
     if (!pass || !isBackwardPass(program_, at(*pass)) || (touched.before && *touched.before > *pass)) return;
     Candidate candidate{id, *touched.last, 0, 0, touched.sums, resharding};
     const std::vector<BufferId>& made = at(*pass).outputs;
-    candidate.output =
-        static_cast<size_t>(std::find(made.begin(), made.end(), accumulation.inputs[0]) - made.begin());
+    candidate.output = std::find(made.begin(), made.end(), accumulation.inputs[0]) - made.begin();
     const Graph& graph = graphOf(*pass);
     const ValueId value = graph.outputs[candidate.output];
     const auto makes = [&](const Node& node) {
@@ -152,7 +151,7 @@ class BucketPoster {
     };
     const auto maker = std::find_if(graph.nodes.begin(), graph.nodes.end(), makes);
     if (maker == graph.nodes.end()) return;
-    candidate.node = static_cast<size_t>(maker - graph.nodes.begin());
+    candidate.node = maker - graph.nodes.begin();
     summed.insert({id, {*pass, std::move(candidate)}});
   }
 
@@ -303,7 +302,7 @@ class BucketPoster {
     for (ValueId input : graph.inputs) made.inputs.push_back(graph.value(input).name);
     for (ValueId output : graph.outputs) made.outputs.push_back(graph.value(output).name);
     for (const Node& node : graph.nodes) {
-      if (collectiveKind(node)) made.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+      if (collectiveKind(node)) made.collectives.push_back(node.intAttribute("group", -1));
     }
     program_.subgraphs.push_back(std::move(made));
     rank_.subgraphs.push_back(std::move(graph));

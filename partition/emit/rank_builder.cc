@@ -40,7 +40,7 @@ RankGroups addGroups(const EmissionContext& context, int rank, Program& program)
     if (mesh.axisSize(axis) == 1) continue;
     std::vector<int> line;
     for (int position : mesh.lineOf(context.layout.place(rank).position, axis)) {
-      line.push_back(context.layout.devices(stage)[static_cast<size_t>(position)]);
+      line.push_back(context.layout.devices(stage)[position]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
       fail(ErrorCode::kConfiguration,
@@ -71,7 +71,7 @@ void RankBuilder::listInputs() {
     ProgramInput listed{
         nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
     if (input.axis >= 0) {
-      int64_t& size = listed.shape[static_cast<size_t>(input.axis)];
+      int64_t& size = listed.shape[input.axis];
       size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;
     }
     program_.inputs.push_back(std::move(listed));
@@ -148,7 +148,7 @@ BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
       const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""),
                                  BufferKind::kInput, value);
       Shape whole = training_.graph.shape(value);
-      int64_t& size = whole[static_cast<size_t>(input.axis)];
+      int64_t& size = whole[input.axis];
       size = size / context_.family.largestMicrobatch() * cell.rows.count;
       if (prologue) {
         program_.buffer(id).shape = std::move(whole);
@@ -186,7 +186,7 @@ BufferId RankBuilder::version(size_t parameter, int version) {
       std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
       found->second = context_.versions.inParameter(parameter, order);
     }
-    in_parameter = found->second[static_cast<size_t>(version)];
+    in_parameter = found->second[version];
   }
   if (in_parameter) return buffer(nameOf(value), BufferKind::kActivation, value);  // made before, or a copy
   return buffer(fmt::format("{}{}version{}", nameOf(value), context_.separator, version),
@@ -244,7 +244,7 @@ void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
   if (groups_.data >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.data;
   if (!isSharded()) return;
   for (int axis : kept(kept_like).partial) {
-    const int group = groups_.mesh.group_of_axis[static_cast<size_t>(axis)];
+    const int group = groups_.mesh.group_of_axis[axis];
     if (group >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
   }
 }
@@ -294,8 +294,7 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     outputs.push_back(one.to);
   }
   for (const Node& node : graph.nodes) {
-    if (collectiveKind(node))
-      description.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node)) description.collectives.push_back(node.intAttribute("group", -1));
   }
   const SubgraphId id = subgraphs_.add(std::move(description), std::move(graph));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
@@ -367,7 +366,7 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
     BufferId part = source;
     Shard box = held;
     for (const AxisRange& range : cutOut(held, piece.box)) {
-      const auto axis = static_cast<size_t>(range.axis);
+      const size_t axis = range.axis;
       box.start[axis] += range.offset;
       box.size[axis] = range.size;
       const BufferId next = boxBuffer(tensor, box);
@@ -378,7 +377,7 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
       }
       part = next;
     }
-    send(context_.layout.devices(to_stage)[static_cast<size_t>(piece.receiver)], part, tensor.microbatch);
+    send(context_.layout.devices(to_stage)[piece.receiver], part, tensor.microbatch);
   }
 }
 
@@ -387,21 +386,20 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
   // What is there once a step has one name on all devices that meet about it (verifyPrograms).
   const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
   const BufferId last = plan.after.steps.empty() ? tensor.buffer : boxBuffer(tensor, wanted, name);
-  const CrossMeshAssembly& assembly = plan.transfer.assemblies[static_cast<size_t>(ownDevice())];
+  const CrossMeshAssembly& assembly = plan.transfer.assemblies[ownDevice()];
   std::vector<BufferId> operands;
   std::vector<Shape> starts;
   for (int index : assembly.pieces) {
-    const CrossMeshPiece& piece = plan.transfer.pieces[static_cast<size_t>(index)];
+    const CrossMeshPiece& piece = plan.transfer.pieces[index];
     operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
     starts.push_back(piece.box.start);
-    receive(context_.layout.devices(from_stage)[static_cast<size_t>(piece.sender)], operands.back(),
-            tensor.microbatch);
+    receive(context_.layout.devices(from_stage)[piece.sender], operands.back(), tensor.microbatch);
   }
   const std::vector<Concatenation> steps = putTogether(assembly);
   for (const Concatenation& step : steps) {
     std::vector<BufferId> inputs;
-    for (int operand : step.operands) inputs.push_back(operands[static_cast<size_t>(operand)]);
-    starts.push_back(starts[static_cast<size_t>(step.operands.front())]);
+    for (int operand : step.operands) inputs.push_back(operands[operand]);
+    starts.push_back(starts[step.operands.front()]);
     const bool is_last = &step == &steps.back();
     operands.push_back(is_last ? last : boxBuffer(tensor, {starts.back(), step.shape}));
     add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis =
@@ -427,8 +425,7 @@ void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
   const int axis = training_.inputs[context_.cut.place(input).index].axis;
   Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
   if (axis >= 0)
-    instruction.offset =
-        wholeShape(program_.buffer(id))[static_cast<size_t>(axis)] / cell.rows.count * cell.rows.first;
+    instruction.offset = wholeShape(program_.buffer(id))[axis] / cell.rows.count * cell.rows.first;
 }
 
 BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
@@ -437,7 +434,7 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   if (kind.kind != TimeKind::Kind::kSplit || rows == cell.rows) return whole;
   const Cell part_cell{cell.microbatch, rows};
   const BufferId part = buffer(cellName(value, part_cell), BufferKind::kActivation, value);
-  const auto axis = static_cast<size_t>(kind.axis);
+  const size_t axis = kind.axis;
   const int64_t per_row = program_.buffer(whole).shape[axis] / cell.rows.count;
   program_.buffer(part).shape = program_.buffer(whole).shape;
   program_.buffer(part).shape[axis] = per_row * rows.count;

@@ -14,7 +14,7 @@ std::vector<int> replicasOf(const FamilyRequest& request) {
   const int64_t rows = request.option("rows", 0);
   if (rows > 1)
     fail(ErrorCode::kUsage, "--schedule {}: found the option rows={}; expected 0 or 1", request.name, rows);
-  std::vector<int> one_each(static_cast<size_t>(request.ranks), 1);
+  std::vector<int> one_each(request.ranks, 1);
   if (rows == 1 || request.replicas.empty()) return one_each;
   PIPESHARD_CHECK(request.replicas.size() == one_each.size(), "{} stages with replicas, {} ranks",
                   request.replicas.size(), request.ranks);
@@ -64,7 +64,7 @@ class Merge {
   Merge(const std::vector<int>& replicas, std::vector<Replica> parts, int microbatches)
       : replicas_(replicas), parts_(std::move(parts)), orders_(replicas.size()) {
     for (std::vector<std::vector<bool>>* done : {&forward_, &backward_})
-      done->assign(replicas.size(), std::vector<bool>(static_cast<size_t>(microbatches)));
+      done->assign(replicas.size(), std::vector<bool>(microbatches));
   }
 
   ScheduleOrders run() {
@@ -89,8 +89,8 @@ class Merge {
 
   bool canRun(const Replica& part) const {
     if (part.next == part.order.size() || isAt(part, ActionKind::kUpdate)) return false;
-    const auto stage = static_cast<size_t>(part.stage);
-    const auto k = static_cast<size_t>(part.order[part.next].microbatch);
+    const size_t stage = part.stage;
+    const size_t k = part.order[part.next].microbatch;
     if (isAt(part, ActionKind::kForward)) return stage == 0 || forward_[stage - 1][k];
     return stage + 1 == replicas_.size() || backward_[stage + 1][k];
   }
@@ -98,22 +98,22 @@ class Merge {
   void pass(Replica& part) {
     const Action& action = part.order[part.next++];
     auto& done = action.kind == ActionKind::kForward ? forward_ : backward_;
-    done[static_cast<size_t>(part.stage)][static_cast<size_t>(action.microbatch)] = true;
-    orders_[static_cast<size_t>(part.stage)].push_back(action);
+    done[part.stage][action.microbatch] = true;
+    orders_[part.stage].push_back(action);
   }
 
   bool update() {
     bool updated = false;
     for (size_t i = 0; i < parts_.size();) {
-      const auto first = parts_.begin() + static_cast<std::ptrdiff_t>(i);
-      const auto end = first + replicas_[static_cast<size_t>(first->stage)];
+      const auto first = parts_.begin() + i;
+      const auto end = first + replicas_[first->stage];
       const auto arrived = [&](const Replica& part) { return isAt(part, ActionKind::kUpdate); };
       if (std::all_of(first, end, arrived)) {
-        orders_[static_cast<size_t>(first->stage)].push_back(first->order[first->next]);
+        orders_[first->stage].push_back(first->order[first->next]);
         std::for_each(first, end, [](Replica& part) { ++part.next; });
         updated = true;
       }
-      i = static_cast<size_t>(end - parts_.begin());
+      i = end - parts_.begin();
     }
     return updated;
   }
@@ -134,7 +134,7 @@ Schedule updatingPipeline(const FamilyRequest& request, int per_update, const st
   schedule.update_every = every;
   std::vector<Replica> parts;
   for (int stage = 0; stage < request.ranks; ++stage) {
-    for (int index = 0; index < replicas[static_cast<size_t>(stage)]; ++index) {
+    for (int index = 0; index < replicas[stage]; ++index) {
       parts.push_back(replicaOf(schedule, stage, index, request.microbatches, warmUp(replicas, stage)));
     }
   }
@@ -168,7 +168,7 @@ Schedule pipeDreamSchedule(const FamilyRequest& request) {
   Schedule schedule = stashingPipeline(request, replicas);
   for (int stage = 0; stage < request.ranks; ++stage) {
     std::vector<int>& versions = schedule.versions.emplace_back();
-    const int share = replicas[static_cast<size_t>(stage)];
+    const int share = replicas[stage];
     for (int i = 0; i < request.microbatches; ++i)
       versions.push_back(std::max(0, i / share - warmUp(replicas, stage)));
   }
@@ -192,8 +192,7 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
 
 Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
   const std::vector<int> replicas = replicasOf(request);
-  const auto per_update =
-      static_cast<int>(std::min<int64_t>(request.option("m", request.ranks), request.microbatches));
+  const int per_update = std::min<int64_t>(request.option("m", request.ranks), request.microbatches);
   const int in_flight = (warmUp(replicas, 0) + 1) * replicas.front();
   if (per_update < in_flight) {
     const bool turns = std::any_of(replicas.begin(), replicas.end(), [](int number) { return number > 1; });
@@ -211,8 +210,7 @@ Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
         "schedule pipedream-2bw: found {} microbatches; expected a multiple of the {} that each update takes",
         request.microbatches, per_update);
   }
-  Schedule schedule =
-      updatingPipeline(request, per_update, std::vector<int>(static_cast<size_t>(request.ranks), per_update));
+  Schedule schedule = updatingPipeline(request, per_update, std::vector<int>(request.ranks, per_update));
   for (int stage = 0; stage < request.ranks; ++stage) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     for (int k = 0; k < request.microbatches; ++k) versions.push_back(std::max(0, k / per_update - 1));

@@ -49,7 +49,7 @@ class Trial {
     std::vector<Action> order;
   };
 
-  size_t count() const { return static_cast<size_t>(microbatches_); }
+  size_t count() const { return microbatches_; }
 
   bool fits(const Rank& rank, int64_t memory) const { return rank.memory + memory <= limit_; }
 
@@ -64,7 +64,7 @@ class Trial {
         rank.forwards - rank.inputs >= rules_[index].in_flight)
       return kNever;
     if (index == 0) return rank.now;
-    const int64_t end = ranks_[index - 1].forward_end[static_cast<size_t>(rank.forwards)];
+    const int64_t end = ranks_[index - 1].forward_end[rank.forwards];
     return end == kNever ? kNever : std::max(rank.now, end + costs_.transfer);
   }
 
@@ -72,7 +72,7 @@ class Trial {
     const Rank& rank = ranks_[index];
     if (rank.inputs == rank.forwards || !fits(rank, costs_.input_memory)) return kNever;
     if (index + 1 == ranks_.size()) return rank.now;
-    const int64_t end = ranks_[index + 1].input_end[static_cast<size_t>(rank.inputs)];
+    const int64_t end = ranks_[index + 1].input_end[rank.inputs];
     return end == kNever ? kNever : std::max(rank.now, end + costs_.transfer);
   }
 
@@ -159,7 +159,7 @@ AutomaticTrial automaticTrial(const FamilyRequest& request, int64_t limit,
 std::optional<AutomaticTrial> fixedTrial(const FamilyRequest& request, int64_t limit, Schedule schedule) {
   const ScheduleCosts& c = request.costs;
   schedule.microbatches = request.microbatches;
-  schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
+  schedule.stages = schedule.rank_of_stage.size();
   const int chunks = schedule.stages / request.ranks;
   PassTimes stage;
   stage.forward = c.forward;

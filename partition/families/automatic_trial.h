@@ -54,7 +54,7 @@ AutomaticTrial runGreedily(std::vector<Rank>& ranks, size_t passes, const Decide
     const auto first = std::min_element(
         ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) { return a.next.start < b.next.start; });
     PIPESHARD_CHECK(first->next.start < kNeverStarts, "{} passes are left and no rank can run one", left);
-    const auto rank = static_cast<size_t>(first - ranks.begin());
+    const size_t rank = first - ranks.begin();
     take(rank);
     if (rank > 0) decide(rank - 1);
     decide(rank);

@@ -35,7 +35,7 @@ int groupSize(const FamilyRequest& request, std::string_view name) {
     while (!groupsFit(p, m, group)) ++group;
     return group;
   }
-  if (groupsFit(p, m, wanted) || (m < p && wanted == m)) return static_cast<int>(wanted);
+  if (groupsFit(p, m, wanted) || (m < p && wanted == m)) return wanted;
   std::vector<int> groups;
   for (int group = std::min(p, m); group <= m; ++group) {
     if (groupsFit(p, m, group) || (m < p && group == m)) groups.push_back(group);
@@ -75,7 +75,7 @@ std::vector<Action> interleavedOrder(const FamilyRequest& request, const std::ve
   const auto backward = [&](const Step& step, ActionKind kind) {
     order.push_back({(request.chunks - 1 - step.chunk) * request.ranks + rank, kind, step.microbatch});
   };
-  const auto delay = static_cast<size_t>(rank);
+  const size_t delay = rank;
   for (size_t i = 0; i < std::min(warm_up, walk.size()); ++i) forward(walk[i]);
   for (size_t i = 0; i < walk.size(); ++i) {
     if (i + warm_up < walk.size()) forward(walk[i + warm_up]);
@@ -97,7 +97,7 @@ Schedule makeInterleaved(const FamilyRequest& request, std::string_view name, in
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks * request.chunks);
   for (int rank = 0; rank < request.ranks; ++rank) {
     const int warm_up = (request.chunks - 1) * group + forwards_per_hop * (request.ranks - 1 - rank);
-    schedule.orders.push_back(interleavedOrder(request, walk, rank, static_cast<size_t>(warm_up), split));
+    schedule.orders.push_back(interleavedOrder(request, walk, rank, warm_up, split));
   }
   return schedule;
 }

@@ -60,7 +60,7 @@ ScheduleText parseText(std::string_view text) {
     constexpr int64_t kMostChunks = 4096;
     if (value < 1 || value > (entry->most_chunks > 0 ? entry->most_chunks : kMostChunks))
       failOption(text, option, *entry);
-    result.chunks = static_cast<int>(value);
+    result.chunks = value;
   }
   return result;
 }
@@ -140,7 +140,7 @@ Schedule makeSchedule(const ScheduleRequest& request) {
                                          request.costs, request.replicas, canonicalName(text)});
   schedule.name = canonicalName(text);
   schedule.microbatches = request.microbatches;
-  schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
+  schedule.stages = schedule.rank_of_stage.size();
   verifySchedule(schedule);
   return schedule;
 }

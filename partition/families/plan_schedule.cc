@@ -33,7 +33,7 @@ std::string devicesText(const Plan& plan, size_t stage) {
 }
 
 void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vector<int>& groups) {
-  if (schedule.stages != static_cast<int>(groups.size())) {
+  if (schedule.stages != std::ssize(groups)) {
     fail(ErrorCode::kConfiguration,
          "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
          schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"),
@@ -60,9 +60,8 @@ std::vector<int> deviceGroups(const Plan& plan) {
   int count = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto shares = [&](const StagePlan& other) { return other.devices == plan.stages[s].devices; };
-    const auto first =
-        std::find_if(plan.stages.begin(), plan.stages.begin() + static_cast<std::ptrdiff_t>(s), shares);
-    const auto index = static_cast<size_t>(first - plan.stages.begin());
+    const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + s, shares);
+    const size_t index = first - plan.stages.begin();
     groups.push_back(index == s ? count++ : groups[index]);
   }
   return groups;
@@ -73,7 +72,7 @@ bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() &&
 Schedule scheduleOf(const Plan& plan) {
   const std::vector<int> groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
-  const auto updates = static_cast<int>(plan.updates_per_step);
+  const int updates = plan.updates_per_step;
   Schedule schedule;
   if (plan.schedule_orders.empty()) {
     const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
@@ -81,7 +80,7 @@ Schedule scheduleOf(const Plan& plan) {
     if (devicesTakeTurns(plan) && std::ssize(groups) == ranks) {
       for (const StagePlan& stage : plan.stages) replicas.push_back(stage.mesh_shape.at(0));
     }
-    schedule = makeSchedule(plan.schedule, ranks, static_cast<int>(plan.microbatches), updates, replicas);
+    schedule = makeSchedule(plan.schedule, ranks, plan.microbatches, updates, replicas);
   } else {
     schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
     schedule.name = plan.schedule;

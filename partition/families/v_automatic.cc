@@ -77,7 +77,7 @@ class Run {
     bool hasWeight() const { return oldest_weight < pending.size(); }
   };
 
-  static size_t size(int count) { return static_cast<size_t>(count); }
+  static size_t size(int count) { return count; }
 
   bool admits(size_t index, Visit visit) const {
     const Rank& rank = ranks_[index];
@@ -157,7 +157,7 @@ constexpr int64_t kFills[] = {0, 500, 1000};
 int mostInFlight(const FamilyRequest& request, int64_t limit) {
   const ScheduleCosts& c = request.costs;
   const int64_t room = 2 * limit - c.forward_memory - std::max<int64_t>(c.input_memory, 0);
-  return static_cast<int>(std::min<int64_t>(room / c.forward_memory, request.microbatches));
+  return std::min<int64_t>(room / c.forward_memory, request.microbatches);
 }
 
 class Search {

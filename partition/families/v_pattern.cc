@@ -21,7 +21,7 @@ struct Slot {
 
 int slotsOf(ActionKind kind) { return kind == ActionKind::kBackward ? 2 : 1; }
 
-size_t at(int i) { return static_cast<size_t>(i); }
+size_t at(int i) { return i; }
 
 // Which slots modulo 6 the passes of the rank's two stages take; false if two take the same.
 bool occupy(const VPattern& pattern, int rank, std::array<bool, kPeriod>& taken) {

@@ -56,9 +56,9 @@ class FillSearch {
   enum class Shape : uint8_t { kFree, kZeroBubbleH1, kZeroBubbleH2 };
 
   std::vector<AutomaticRules> shaped(Shape shape, const AutomaticRules& rules) const {
-    std::vector<AutomaticRules> all(static_cast<size_t>(request_.ranks), rules);
+    std::vector<AutomaticRules> all(request_.ranks, rules);
     for (int rank = 0; rank < request_.ranks && shape != Shape::kFree; ++rank) {
-      AutomaticRules& own = all[static_cast<size_t>(rank)];
+      AutomaticRules& own = all[rank];
       const int after = request_.ranks - rank;
       own.in_flight = shape == Shape::kZeroBubbleH1 ? after : 2 * after - 1;
       own.weight_lag = shape == Shape::kZeroBubbleH1 ? rank : 2 * rank;

@@ -65,7 +65,7 @@ class PieceMaker {
     };
     ClusteringProblem problem{
         range(material_.flops), range(material_.cut_bytes), {}, static_cast<int>(parts), tolerance_};
-    const int64_t border = material_.cut_bytes[static_cast<size_t>(first - 1)];
+    const int64_t border = material_.cut_bytes[first - 1];
     for (int64_t bytes : problem.cut_bytes) problem.may_end.push_back(bytes <= border);
     std::vector<int64_t> ends = clusterLayers(problem);
     if (!ends.empty()) ends.pop_back();
@@ -114,13 +114,11 @@ class PieceMaker {
         ++p;
         continue;
       }
-      const auto cutBehind = [&](size_t piece) {
-        return material_.cut_bytes[static_cast<size_t>(pieces_[piece].last)];
-      };
+      const auto cutBehind = [&](size_t piece) { return material_.cut_bytes[pieces_[piece].last]; };
       const bool to_previous = p + 1 == pieces_.size() || (p > 0 && cutBehind(p - 1) > cutBehind(p));
       const size_t left = to_previous ? p - 1 : p;
       pieces_[left].last = pieces_[left + 1].last;
-      pieces_.erase(pieces_.begin() + static_cast<ptrdiff_t>(left) + 1);
+      pieces_.erase(pieces_.begin() + left + 1);
       p = left;
     }
   }
@@ -155,7 +153,7 @@ std::vector<int64_t> layersWithoutBlocks(const LayerMaterial& material, int most
   const std::vector<int64_t> two =
       material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : std::vector<int64_t>{};
   if (two.empty()) return {material.count() - 1};
-  const int64_t bytes = material.cut_bytes[static_cast<size_t>(two[0])];
+  const int64_t bytes = material.cut_bytes[two[0]];
   for (int64_t cut : material.cut_bytes) problem.may_end.push_back(cut <= bytes + bytes / 2);
   for (problem.layers = most_layers; problem.layers > 2; --problem.layers) {
     std::vector<int64_t> ends = clusterLayers(problem);
@@ -181,7 +179,7 @@ RepeatedBlocks repeatsWithin(const LayerMaterial& material, int64_t begin, int64
     const int64_t first = begin + static_cast<int64_t>(run.begin + offset);
     int64_t bytes = 0;
     for (int64_t block = 1; block < best.blocks; ++block)
-      bytes += material.cut_bytes[static_cast<size_t>(first + block * best.length - 1)];
+      bytes += material.cut_bytes[first + block * best.length - 1];
     if (bytes >= fewest) continue;
     fewest = bytes;
     best.first = first;

@@ -15,7 +15,7 @@ struct LayerMaterial {
   std::vector<int> keys;           // structuralNumbers
   std::vector<int64_t> flops;      // forward
   std::vector<int64_t> cut_bytes;  // partition/layers/layers.h
-  int64_t count() const { return static_cast<int64_t>(keys.size()); }
+  int64_t count() const { return std::ssize(keys); }
 };
 LayerMaterial layerMaterial(const TrainingGraph& training, const std::vector<NodeId>& order);
 

@@ -18,7 +18,7 @@ struct Chain {
   std::vector<int64_t> backward_flops;   // of the backward nodes that differentiate it
   std::vector<int64_t> parameter_bytes;  // of the parameters that it is the first to read
   std::vector<int64_t> cut_bytes;        // layers.h
-  int64_t count() const { return static_cast<int64_t>(nodes.size()); }
+  int64_t count() const { return std::ssize(nodes); }
 };
 
 // Error(kConfiguration) for a model without forward nodes. The training graph must outlive the chain.

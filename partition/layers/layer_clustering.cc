@@ -28,18 +28,15 @@ class Places {
   }
 
   int64_t total() const { return before_.back(); }
-  int64_t flops(int64_t first, int64_t last) const {
-    return before_[static_cast<size_t>(last + 1)] - before_[static_cast<size_t>(first)];
-  }
-  int64_t cutBytes(int64_t position) const { return problem_.cut_bytes[static_cast<size_t>(position)]; }
+  int64_t flops(int64_t first, int64_t last) const { return before_[last + 1] - before_[first]; }
+  int64_t cutBytes(int64_t position) const { return problem_.cut_bytes[position]; }
 
   // Where at most so many bytes cross, and the end.
   std::vector<int64_t> upTo(int64_t bytes) const {
     std::vector<int64_t> places;
     const auto count = std::ssize(problem_.flops);
     for (int64_t i = 0; i + 1 < count; ++i) {
-      if ((problem_.may_end.empty() || problem_.may_end[static_cast<size_t>(i)]) && cutBytes(i) <= bytes)
-        places.push_back(i);
+      if ((problem_.may_end.empty() || problem_.may_end[i]) && cutBytes(i) <= bytes) places.push_back(i);
     }
     places.push_back(count - 1);
     return places;
@@ -119,7 +116,7 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
     const int64_t flops = places.flops(firstOf(p), ends.back());
     if (flops >= bounds.least && flops <= bounds.most) best[p] = Score{0, square(flops)};
   }
-  std::vector<std::vector<size_t>> choice(static_cast<size_t>(layers), std::vector<size_t>(count));
+  std::vector<std::vector<size_t>> choice(layers, std::vector<size_t>(count));
   for (size_t left = 2; left <= static_cast<size_t>(layers); ++left) {
     std::vector<std::optional<Score>> with(count);
     const size_t earliest = static_cast<size_t>(layers) - left;
@@ -140,7 +137,7 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
   }
   std::vector<int64_t> result;
   size_t next = 0;
-  for (size_t left = static_cast<size_t>(layers); left > 1; --left) {
+  for (size_t left = layers; left > 1; --left) {
     const size_t end = choice[left - 1][next];
     result.push_back(ends[end]);
     next = end + 1;
@@ -207,8 +204,7 @@ namespace {
 std::vector<bool> bordersOf(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats) {
   std::vector<bool> borders(material.keys.size(), true);
   for (const RepeatedBlocks& run : repeats) {
-    for (int64_t i = 0; i < run.blocks * run.length; ++i)
-      borders[static_cast<size_t>(run.first + i)] = (i + 1) % run.length == 0;
+    for (int64_t i = 0; i < run.blocks * run.length; ++i) borders[run.first + i] = (i + 1) % run.length == 0;
   }
   return borders;
 }
@@ -244,8 +240,8 @@ Clustering clusterTraining(const TrainingGraph& training, const ClusteringOption
   result.ends = options.layers > 0 ? endsOfGivenNumber(material, borders, options)
                                    : automaticEnds(material, repeats, options.most_layers, options.tolerance);
   result.kinds = layerKinds(training, order, result.ends);
-  const auto inside = std::count_if(result.ends.begin(), result.ends.end(),
-                                    [&](int64_t end) { return !borders[static_cast<size_t>(end)]; });
+  const auto inside =
+      std::count_if(result.ends.begin(), result.ends.end(), [&](int64_t end) { return !borders[end]; });
   if (options.layers > 0 && inside > 0) {
     result.notes.push_back(
         fmt::format("{} of {} layers end inside of repeated blocks (of {} operators, {} times)", inside,

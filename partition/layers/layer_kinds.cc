@@ -31,7 +31,7 @@ class KindReader {
     int64_t first = 0;
     for (size_t l = 0; l < ends.size(); ++l) {
       members_.emplace_back(order.begin() + first, order.begin() + ends[l] + 1);
-      for (NodeId node : members_.back()) layer_[node.index()] = static_cast<int>(l);
+      for (NodeId node : members_.back()) layer_[node.index()] = l;
       first = ends[l] + 1;
     }
     followers_.resize(members_.size());
@@ -40,7 +40,7 @@ class KindReader {
       const NodeId forward = training.forward_node[n];
       if (!forward.valid()) continue;
       counted.emplace_back(n);
-      followers_[static_cast<size_t>(layer_[forward.index()])].emplace_back(n);
+      followers_[layer_[forward.index()]].emplace_back(n);
     }
     const std::vector<int> numbers = structuralNumbers(graph_, counted);
     keys_.resize(graph_.nodes.size());
@@ -58,16 +58,15 @@ class KindReader {
         const auto made = inside.find(input);
         const bool is_inside = made != inside.end();
         const int64_t place =
-            is_inside ? made->second
-                      : outside.try_emplace(input, static_cast<int64_t>(outside.size())).first->second;
+            is_inside ? made->second : outside.try_emplace(input, std::ssize(outside)).first->second;
         text.push_back(static_cast<int64_t>(is_inside       ? Source::kInside
                                             : input.valid() ? source_[input.index()]
                                                             : Source::kOther));
         text.push_back(place);
       }
       for (ValueId output : node.outputs) {
-        inside.emplace(output, static_cast<int64_t>(inside.size()));
-        text.push_back(output.valid() ? readers(output, static_cast<int>(layer)) : 0);
+        inside.emplace(output, std::ssize(inside));
+        text.push_back(output.valid() ? readers(output, layer) : 0);
       }
     }
     for (NodeId id : followers_[layer])

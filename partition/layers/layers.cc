@@ -49,7 +49,7 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
 
 std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
                                 int layers) {
-  const auto count = static_cast<int64_t>(flops.size());
+  const int64_t count = flops.size();
   PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes",
                   layers, count);
   std::vector<int64_t> cumulative(flops.size());
@@ -65,7 +65,7 @@ std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::ve
     Rank best_rank;
     int64_t best = -1;
     for (int64_t position = from; position <= to; ++position) {
-      const auto i = static_cast<size_t>(position);
+      const size_t i = position;
       const int64_t distance = std::abs(cumulative[i] - aim);
       const bool outside = distance >= half && distance > 0;
       const Rank rank{outside, outside ? 0 : cut_bytes[i], distance};

@@ -151,11 +151,11 @@ ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, c
 }
 
 UnitLayers unitLayers(const std::vector<int>& unit) {
-  const auto count = static_cast<int64_t>(unit.size());
+  const int64_t count = unit.size();
   std::vector<int64_t> starts;  // of the units
   int seen = 0;
   for (int64_t i = 0; i < count; ++i) {
-    if (unit[static_cast<size_t>(i)] != seen) continue;
+    if (unit[i] != seen) continue;
     starts.push_back(i);
     ++seen;
   }
@@ -168,7 +168,7 @@ UnitLayers unitLayers(const std::vector<int>& unit) {
   for (size_t u = 0; u < starts.size(); ++u) {
     const int64_t end = (u + 1 < starts.size() ? starts[u + 1] : count) - 1;
     int64_t last = end;
-    while (unit[static_cast<size_t>(last)] < 0) --last;
+    while (unit[last] < 0) --last;
     close(last, 1);
     if (last < end) close(end, 0);
   }

@@ -33,14 +33,14 @@ struct NodeLinks {
 };
 
 std::vector<NodeLinks> linksOf(const OrderProblem& problem) {
-  std::vector<NodeLinks> links(static_cast<size_t>(problem.nodes));
+  std::vector<NodeLinks> links(problem.nodes);
   for (size_t v = 0; v < problem.values.size(); ++v) {
     const OrderProblem::Value& value = problem.values[v];
-    if (value.maker >= 0) links[static_cast<size_t>(value.maker)].makes.push_back(static_cast<int>(v));
+    if (value.maker >= 0) links[value.maker].makes.push_back(v);
     for (int reader : value.readers) {
       PIPESHARD_CHECK(reader > value.maker, "value {} is read before it is made", v);
-      links[static_cast<size_t>(reader)].reads.push_back(static_cast<int>(v));
-      if (value.maker >= 0) links[static_cast<size_t>(reader)].before.push_back(value.maker);
+      links[reader].reads.push_back(v);
+      if (value.maker >= 0) links[reader].before.push_back(value.maker);
     }
   }
   return links;
@@ -54,8 +54,8 @@ std::vector<int> fixedNodes(const std::vector<NodeLinks>& links) {
   std::vector<int> fixed;
   for (size_t n = 0; n < count; ++n) {
     for (int before : links[n].before) {
-      add(ancestors[n], static_cast<size_t>(before));
-      const Bits& theirs = ancestors[static_cast<size_t>(before)];
+      add(ancestors[n], before);
+      const Bits& theirs = ancestors[before];
       for (size_t w = 0; w < theirs.size(); ++w) ancestors[n][w] |= theirs[w];
     }
     for (size_t a = 0; a < n; ++a) descendants[a] += has(ancestors[n], a) ? 1 : 0;
@@ -63,7 +63,7 @@ std::vector<int> fixedNodes(const std::vector<NodeLinks>& links) {
   for (size_t n = 0; n < count; ++n) {
     size_t before = 0;
     for (uint64_t word : ancestors[n]) before += static_cast<size_t>(std::popcount(word));
-    if (before == n && descendants[n] == count - 1 - n) fixed.push_back(static_cast<int>(n));
+    if (before == n && descendants[n] == count - 1 - n) fixed.push_back(n);
   }
   return fixed;
 }
@@ -89,13 +89,12 @@ class Part {
     for (size_t n = 0; n < count_; ++n) {
       Bits& needed = needed_.emplace_back(words_);
       for (int before : links[n + static_cast<size_t>(first)].before) {
-        if (before >= first) add(needed, static_cast<size_t>(before - first));
+        if (before >= first) add(needed, before - first);
       }
     }
     for (size_t v = 0; v < problem.values.size(); ++v) readers_.emplace_back();
     for (size_t n = 0; n < count_; ++n) {
-      for (int value : links[n + static_cast<size_t>(first)].reads)
-        readers_[static_cast<size_t>(value)].push_back(n);
+      for (int value : links[n + static_cast<size_t>(first)].reads) readers_[value].push_back(n);
     }
   }
 
@@ -136,15 +135,14 @@ class Part {
     const NodeLinks& links = links_[node + static_cast<size_t>(first_)];
     int64_t bytes = 0;
     for (int made : links.makes) {
-      if (!problem_.values[static_cast<size_t>(made)].readers.empty())
-        bytes += problem_.values[static_cast<size_t>(made)].bytes;
+      if (!problem_.values[made].readers.empty()) bytes += problem_.values[made].bytes;
     }
     for (int read : links.reads) {
-      const OrderProblem::Value& value = problem_.values[static_cast<size_t>(read)];
+      const OrderProblem::Value& value = problem_.values[read];
       size_t read_here = 0;
-      for (size_t reader : readers_[static_cast<size_t>(read)]) read_here += has(done, reader) ? 1 : 0;
-      const auto ahead = static_cast<size_t>(
-          std::lower_bound(value.readers.begin(), value.readers.end(), first_) - value.readers.begin());
+      for (size_t reader : readers_[read]) read_here += has(done, reader) ? 1 : 0;
+      const size_t ahead =
+          std::lower_bound(value.readers.begin(), value.readers.end(), first_) - value.readers.begin();
       const size_t done_before = ahead + read_here;
       if (value.maker < 0 && done_before == 0) bytes += value.bytes;
       if (done_before + 1 == value.readers.size()) bytes -= value.bytes;
@@ -262,7 +260,7 @@ class Part {
 }  // namespace
 
 std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving) {
-  std::vector<int> order(static_cast<size_t>(problem.nodes));
+  std::vector<int> order(problem.nodes);
   std::iota(order.begin(), order.end(), 0);
   if (order.size() > kMostNodes) return order;
   const std::vector<NodeLinks> links = linksOf(problem);
@@ -280,16 +278,16 @@ std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving) {
 
 int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order) {
   std::vector<int64_t> place(order.size());
-  for (size_t i = 0; i < order.size(); ++i) place[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   int64_t sum = 0;
   for (const OrderProblem::Value& value : problem.values) {
     if (value.readers.empty()) continue;
     int64_t first = INT64_MAX, last = 0;
     for (int reader : value.readers) {
-      first = std::min(first, place[static_cast<size_t>(reader)]);
-      last = std::max(last, place[static_cast<size_t>(reader)]);
+      first = std::min(first, place[reader]);
+      last = std::max(last, place[reader]);
     }
-    sum += value.bytes * (last - (value.maker < 0 ? first : place[static_cast<size_t>(value.maker)]));
+    sum += value.bytes * (last - (value.maker < 0 ? first : place[value.maker]));
   }
   return sum;
 }
@@ -328,11 +326,11 @@ std::vector<size_t> nodeOrderForCuts(const Graph& graph) {
   std::vector<int> number(graph.nodes.size(), -1);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (of_weights[n]) continue;
-    number[n] = static_cast<int>(nodes.size());
+    number[n] = nodes.size();
     nodes.push_back(n);
   }
   OrderProblem problem;
-  problem.nodes = static_cast<int>(nodes.size());
+  problem.nodes = nodes.size();
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const NodeId maker = uses.producer[v];
     if (!maker.valid()) continue;
@@ -355,7 +353,7 @@ std::vector<size_t> nodeOrderForCuts(const Graph& graph) {
     }
     order.push_back(node);
   };
-  for (int n : chosen) place(place, nodes[static_cast<size_t>(n)]);
+  for (int n : chosen) place(place, nodes[n]);
   for (size_t n = 0; n < graph.nodes.size(); ++n) place(place, n);
   return order;
 }

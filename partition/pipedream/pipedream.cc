@@ -77,7 +77,7 @@ class Planner {
   // What the assignment asks of a run of layers on a level.
   const std::vector<PipeDreamLevel>& levels() const { return levels_; }
   int64_t transferNs(size_t level, int64_t layer, int to) const {
-    return std::llround(2 * static_cast<double>(profile_.layers[static_cast<size_t>(layer)].cut_bytes) /
+    return std::llround(2 * static_cast<double>(profile_.layers[layer].cut_bytes) /
                         (levels_[level - 1].bytes_per_ns * to));
   }
   static int64_t passNs(int64_t inside_ns, int replicas) {
@@ -95,7 +95,7 @@ class Planner {
   int64_t insideNs(size_t level, Behind behind, int64_t first, int64_t last, int replicas,
                    int components_behind) {
     const Behind inner = behindInside(level, behind, replicas, components_behind);
-    if (level > 1) return table(level - 1, inner)[static_cast<size_t>(first * layers_ + last)];
+    if (level > 1) return table(level - 1, inner)[first * layers_ + last];
     const int64_t versions = (inner.workers + inner.replicas - 1) / inner.replicas;
     if (limited() && versions > 0 && between(kept_, first, last) > memory_bytes_ / versions) return kNever;
     return between(compute_, first, last);
@@ -103,7 +103,7 @@ class Planner {
 
  private:
   static int64_t between(const std::vector<int64_t>& sums, int64_t first, int64_t last) {
-    return sums[static_cast<size_t>(last + 1)] - sums[static_cast<size_t>(first)];
+    return sums[last + 1] - sums[first];
   }
 
   // Only the ratio counts.
@@ -139,40 +139,35 @@ class Planner {
   const Table& table(size_t level, Behind behind) {
     const auto [found, is_new] = tables_.try_emplace({level, behind});
     if (!is_new) return found->second;
-    const auto square = static_cast<size_t>(layers_ * layers_);
+    const size_t square = layers_ * layers_;
     const int all = levels_[level - 1].components;
     // By components: those of a stage, then those behind it.
     std::vector<std::vector<Table>> stages(static_cast<size_t>(all) + 1);
     for (int replicas = 1; replicas <= all; ++replicas) {
       for (int after = 0; after + replicas <= all; ++after) {
-        std::vector<Table>& of = stages[static_cast<size_t>(replicas)];
+        std::vector<Table>& of = stages[replicas];
         of.push_back(limited() || after == 0 ? stageTable(level, behind, replicas, after) : Table());
       }
     }
     Table result(square, kNever);
-    std::vector<std::vector<int64_t>> best(static_cast<size_t>(all) + 1,
-                                           std::vector<int64_t>(static_cast<size_t>(layers_)));
+    std::vector<std::vector<int64_t>> best(static_cast<size_t>(all) + 1, std::vector<int64_t>(layers_));
     for (int64_t first = 0; first < layers_; ++first) {
       for (int used = 1; used <= all; ++used) {
         for (int64_t last = first; last < layers_; ++last)
-          best[static_cast<size_t>(used)][static_cast<size_t>(last)] =
-              bestUpTo(level, stages, best, first, last, used);
+          best[used][last] = bestUpTo(level, stages, best, first, last, used);
       }
-      for (int64_t last = first; last < layers_; ++last)
-        result[static_cast<size_t>(first * layers_ + last)] =
-            best[static_cast<size_t>(all)][static_cast<size_t>(last)];
+      for (int64_t last = first; last < layers_; ++last) result[first * layers_ + last] = best[all][last];
     }
     return tables_[{level, behind}] = std::move(result);
   }
 
   Table stageTable(size_t level, Behind behind, int replicas, int after) {
-    Table times(static_cast<size_t>(layers_ * layers_), kNever);
+    Table times(layers_ * layers_, kNever);
     for (int64_t first = 0; first < layers_; ++first) {
       for (int64_t last = first; last < layers_; ++last) {
         const int64_t inside = insideNs(level, behind, first, last, replicas, after);
         if (inside < kNever)
-          times[static_cast<size_t>(first * layers_ + last)] =
-              passNs(inside, replicas) + weightsNs(level, first, last, replicas);
+          times[first * layers_ + last] = passNs(inside, replicas) + weightsNs(level, first, last, replicas);
       }
     }
     return times;
@@ -183,14 +178,13 @@ class Planner {
                    int used) const {
     const int after = limited() ? levels_[level - 1].components - used : 0;
     const auto stage = [&](int replicas, int64_t from) {
-      return stages[static_cast<size_t>(replicas)][static_cast<size_t>(after)]
-                   [static_cast<size_t>(from * layers_ + last)];
+      return stages[replicas][after][static_cast<size_t>(from * layers_ + last)];
     };
     int64_t least = stage(used, first);
     for (int replicas = 1; replicas < used; ++replicas) {
-      const std::vector<int64_t>& before = best[static_cast<size_t>(used - replicas)];
+      const std::vector<int64_t>& before = best[used - replicas];
       for (int64_t cut = first; cut < last; ++cut) {
-        const int64_t slower = std::max(before[static_cast<size_t>(cut)], stage(replicas, cut + 1));
+        const int64_t slower = std::max(before[cut], stage(replicas, cut + 1));
         if (slower < least) least = std::min(least, std::max(slower, transferNs(level, cut, replicas)));
       }
     }
@@ -243,7 +237,7 @@ class LevelCosts : public StageCosts {
     }
   }
 
-  int layers() const override { return static_cast<int>(layers_); }
+  int layers() const override { return layers_; }
   int submeshClass(const Submesh& submesh) const override {
     const int all = planner_.levels()[level_ - 1].components;
     const int after = planner_.limited() ? all - submesh.first_device - submesh.deviceCount() : 0;
@@ -251,7 +245,7 @@ class LevelCosts : public StageCosts {
   }
   const std::vector<StageOption>& options(int first_layer, int last_layer,
                                           const Submesh& submesh) const override {
-    return options_.at(submeshClass(submesh))[static_cast<size_t>(first_layer * layers_ + last_layer)];
+    return options_.at(submeshClass(submesh))[first_layer * layers_ + last_layer];
   }
   int64_t transfer(int layer, const Submesh&, int, const Submesh& to, int) const override {
     return planner_.transferNs(level_, first_ + layer, to.deviceCount());
@@ -262,7 +256,7 @@ class LevelCosts : public StageCosts {
   void addOptions(Behind behind, int replicas, int after) {
     std::vector<std::vector<StageOption>>& options =
         options_[replicas * (planner_.levels()[level_ - 1].components + 1) + after];
-    options.resize(static_cast<size_t>(layers_ * layers_));
+    options.resize(layers_ * layers_);
     for (int64_t first = 0; first < layers_; ++first) {
       for (int64_t last = first; last < layers_; ++last) {
         const int64_t inside =
@@ -271,7 +265,7 @@ class LevelCosts : public StageCosts {
         StageOption option;
         option.pass_ns = Planner::passNs(inside, replicas);
         option.step_ns = planner_.weightsNs(level_, first_ + first, first_ + last, replicas);
-        options[static_cast<size_t>(first * layers_ + last)] = {option};
+        options[first * layers_ + last] = {option};
       }
     }
   }

@@ -41,8 +41,7 @@ int64_t peakActivations(const std::vector<Action>& order) { return peakActivatio
 
 std::vector<Action> orderOfReplica(const Schedule& schedule, int stage, int replica) {
   std::vector<Action> order;
-  for (const Action& action :
-       schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(stage))))) {
+  for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {
     const bool elsewhere =
         isPass(action.kind) && action.microbatch % schedule.replicasOf(action.stage) != replica;
     if (!elsewhere) order.push_back(action);

@@ -79,11 +79,11 @@ struct Schedule {
   // average the gradients of one minibatch each. Empty: microbatches_per_update.
   std::vector<int> update_every = {};
 
-  int ranks() const { return static_cast<int>(orders.size()); }
+  int ranks() const { return orders.size(); }
   bool asynchronous() const { return microbatches_per_update > 0; }
-  int replicasOf(int stage) const { return replicas.empty() ? 1 : replicas[static_cast<size_t>(stage)]; }
+  int replicasOf(int stage) const { return replicas.empty() ? 1 : replicas[stage]; }
   int updateEvery(int stage) const {
-    return update_every.empty() ? microbatches_per_update : update_every[static_cast<size_t>(stage)];
+    return update_every.empty() ? microbatches_per_update : update_every[stage];
   }
 };
 

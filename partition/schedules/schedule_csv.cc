@@ -96,7 +96,7 @@ class CsvReader {
     if (end == cell.data() + position || cell[position] == '-') return -1;
     if (error != std::errc() || number > kMostNumber)
       failAt(cell.substr(position), "a number up to " + std::to_string(kMostNumber));
-    position = static_cast<size_t>(end - cell.data());
+    position = end - cell.data();
     return number;
   }
 
@@ -174,13 +174,13 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
       order.push_back(action);
       schedule.forward_only = schedule.forward_only && action.kind == ActionKind::kForward;
       schedule.microbatches = std::max(schedule.microbatches, action.microbatch + 1);
-      const auto stage = static_cast<size_t>(action.stage);
+      const size_t stage = action.stage;
       if (stage >= schedule.rank_of_stage.size()) schedule.rank_of_stage.resize(stage + 1, -1);
       int& rank = schedule.rank_of_stage[stage];
       if (rank < 0) rank = schedule.ranks() - 1;
     }
   }
-  schedule.stages = static_cast<int>(schedule.rank_of_stage.size());
+  schedule.stages = schedule.rank_of_stage.size();
   try {
     verifySchedule(schedule);
   } catch (Error& error) {

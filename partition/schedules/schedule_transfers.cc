@@ -18,9 +18,8 @@ std::optional<Action> sendAfter(const Action& action, const std::vector<int>& ra
   if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput)
     return std::nullopt;
   const int other = forward ? action.stage + 1 : action.stage - 1;
-  if (other < 0 || other >= static_cast<int>(rank_of_stage.size())) return std::nullopt;
-  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)])
-    return std::nullopt;
+  if (other < 0 || other >= std::ssize(rank_of_stage)) return std::nullopt;
+  if (rank_of_stage[other] == rank_of_stage[action.stage]) return std::nullopt;
   return Action{action.stage, forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
                 action.microbatch};
 }
@@ -30,9 +29,8 @@ std::optional<Action> receiveBefore(const Action& action, const std::vector<int>
   if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput)
     return std::nullopt;
   const int other = forward ? action.stage - 1 : action.stage + 1;
-  if (other < 0 || other >= static_cast<int>(rank_of_stage.size())) return std::nullopt;
-  if (rank_of_stage[static_cast<size_t>(other)] == rank_of_stage[static_cast<size_t>(action.stage)])
-    return std::nullopt;
+  if (other < 0 || other >= std::ssize(rank_of_stage)) return std::nullopt;
+  if (rank_of_stage[other] == rank_of_stage[action.stage]) return std::nullopt;
   return Action{action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
                 action.microbatch};
 }
@@ -90,13 +88,9 @@ class TransferPlacer {
     int64_t now = 0;              // when it came so far, if messages take no time: F, I, W take 1, B 2
   };
 
-  size_t receiver(const Action& send) const {
-    return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(receiveOf(send).stage)]);
-  }
+  size_t receiver(const Action& send) const { return rank_of_stage_[receiveOf(send).stage]; }
 
-  size_t sender(const Action& receive) const {
-    return static_cast<size_t>(rank_of_stage_[static_cast<size_t>(sendOf(receive).stage)]);
-  }
+  size_t sender(const Action& receive) const { return rank_of_stage_[sendOf(receive).stage]; }
 
   // What the rank's next pass, or overlapped pair, needs and has not got.
   std::optional<Action> missing(const Rank& rank) const {

@@ -72,15 +72,14 @@ class Verifier {
 
   void verifyShape() const {
     const std::vector<int>& rank_of_stage = schedule_.rank_of_stage;
-    if (schedule_.stages < 1 || schedule_.microbatches < 1 ||
-        static_cast<int>(rank_of_stage.size()) != schedule_.stages) {
+    if (schedule_.stages < 1 || schedule_.microbatches < 1 || std::ssize(rank_of_stage) != schedule_.stages) {
       failAt({},
              "found {} stages, {} microbatches and a placement of {} stages; expected one of each at least, "
              "and every stage placed",
              schedule_.stages, schedule_.microbatches, rank_of_stage.size());
     }
     for (int stage = 0; stage < schedule_.stages; ++stage) {
-      const int rank = rank_of_stage[static_cast<size_t>(stage)];
+      const int rank = rank_of_stage[stage];
       if (rank < 0 || rank >= schedule_.ranks())
         failAt({}, "found no pass of stage {}; expected every stage on one rank", stage);
     }
@@ -112,7 +111,7 @@ class Verifier {
                  : action.microbatch != -1) {
       failAt({place}, "rank {} runs {}, of {} microbatches", place.rank, text, schedule_.microbatches);
     }
-    const int rank = schedule_.rank_of_stage[static_cast<size_t>(action.stage)];
+    const int rank = schedule_.rank_of_stage[action.stage];
     if (rank != static_cast<int>(place.rank)) {
       failAt({place}, "rank {} runs {}, but stage {} is on rank {}; expected each stage on one rank",
              place.rank, text, action.stage, rank);
@@ -151,7 +150,7 @@ class Verifier {
 
   // Where the pass should have stood: before the first later one of its kind, else at the end.
   Place gapOf(int stage, ActionKind kind, int microbatch) const {
-    const auto rank = static_cast<size_t>(schedule_.rank_of_stage[static_cast<size_t>(stage)]);
+    const size_t rank = schedule_.rank_of_stage[stage];
     const auto found = std::find_if(orders_[rank].begin(), orders_[rank].end(), [&](const Action& action) {
       return action.stage == stage && action.kind == kind && action.microbatch > microbatch;
     });
@@ -313,18 +312,18 @@ void Verifier::verifyUpdates(int stage) const {
 
 void Verifier::verifyVersions() const {
   const auto& versions = schedule_.versions;
-  if (static_cast<int>(versions.size()) != schedule_.stages) {
+  if (std::ssize(versions) != schedule_.stages) {
     failAt({}, "found versions of the weights of {} stages; expected those of {}", versions.size(),
            schedule_.stages);
   }
   for (int stage = 0; stage < schedule_.stages; ++stage) {
-    const std::vector<int>& reads = versions[static_cast<size_t>(stage)];
-    if (static_cast<int>(reads.size()) != schedule_.microbatches) {
+    const std::vector<int>& reads = versions[stage];
+    if (std::ssize(reads) != schedule_.microbatches) {
       failAt({}, "found {} versions of the weights of stage {}; expected one per microbatch, {}",
              reads.size(), stage, schedule_.microbatches);
     }
     for (int k = 1; k < schedule_.microbatches; ++k) {
-      const size_t i = static_cast<size_t>(k);
+      const size_t i = k;
       if (reads[i] >= reads[i - 1]) continue;
       failAt({*find(stage, ActionKind::kForward, k)},
              "{} reads version {} of the weights, {} version {}; expected versions that do not go back",
@@ -345,7 +344,7 @@ void Verifier::verifyVersions() const {
         ++made[action.stage];
       }
       if (action.kind != ActionKind::kForward) continue;
-      const int read = versions[static_cast<size_t>(action.stage)][static_cast<size_t>(action.microbatch)];
+      const int read = versions[action.stage][action.microbatch];
       if (read < 0 || read > made[action.stage]) {
         failAt({{rank, step}}, "{} reads version {} of the weights, but its rank has made {} by then",
                actionToString(action), read, made[action.stage]);

@@ -41,16 +41,15 @@ AssignmentSolver::Choice AssignmentSolver::choiceOf(const StageOption& option) c
 void AssignmentSolver::makeChoices() {
   const int64_t most_asked = *std::max_element(tables_.in_flight.begin(), tables_.in_flight.end());
   choices_.resize(tables_.options.size());
-  solver::parallelFor(threads_, static_cast<int32_t>(tables_.classes * tables_.layers), [&](int32_t index) {
-    for (size_t i = static_cast<size_t>(index * tables_.layers);
-         i < static_cast<size_t>((index + 1) * tables_.layers); ++i) {
+  solver::parallelFor(threads_, tables_.classes * tables_.layers, [&](int32_t index) {
+    for (size_t i = index * tables_.layers; i < static_cast<size_t>((index + 1) * tables_.layers); ++i) {
       std::vector<Choice>& choices = choices_[i];
       choices.clear();
       for (size_t option = 0; option < tables_.options[i].size(); ++option) {
         Choice choice = choiceOf(tables_.options[i][option].option);
         if (choice.most_transfer < 0) continue;
         choice.most_in_flight = std::min(most_asked, tables_.options[i][option].most_in_flight);
-        choice.option = static_cast<int>(option);
+        choice.option = option;
         const auto beats = [](const Choice& a, const Choice& b) {
           return a.boundary == b.boundary && a.cost <= b.cost && a.most_transfer >= b.most_transfer &&
                  a.most_in_flight >= b.most_in_flight;
@@ -68,19 +67,19 @@ void AssignmentSolver::makeChoices() {
 void AssignmentSolver::makePrefixes() {
   const size_t devices = tables_.starting_at.size();
   prefix_.assign(static_cast<size_t>(tables_.layers) * devices, kNever);
-  least_prefix_.assign(static_cast<size_t>(tables_.layers), kNever);
+  least_prefix_.assign(tables_.layers, kNever);
   prefix_[0] = 0;
   for (int first = 0; first < tables_.layers; ++first) {
     for (size_t device = 0; device < devices; ++device) {
       const int64_t before = prefix_[static_cast<size_t>(first) * devices + device];
-      least_prefix_[static_cast<size_t>(first)] = std::min(least_prefix_[static_cast<size_t>(first)], before);
+      least_prefix_[first] = std::min(least_prefix_[first], before);
       if (before >= limit_) continue;
       for (const int mesh : tables_.starting_at[device]) {
         for (int last = first; last + 1 < tables_.layers; ++last) {
           int64_t cost = kNever;
-          for (const Choice& choice : choicesOf(tables_.class_of[static_cast<size_t>(mesh)], first, last))
+          for (const Choice& choice : choicesOf(tables_.class_of[mesh], first, last))
             cost = std::min(cost, choice.cost);
-          for (const Follow& follow : tables_.follow[static_cast<size_t>(mesh)]) {
+          for (const Follow& follow : tables_.follow[mesh]) {
             if (follow.device < 0) continue;
             int64_t& prefix =
                 prefix_[static_cast<size_t>(last + 1) * devices + static_cast<size_t>(follow.device)];
@@ -98,7 +97,7 @@ int64_t AssignmentSolver::join(int64_t transfer, int64_t value) const {
 }
 
 void AssignmentSolver::listEntries(int stages, int next) {
-  const std::vector<int64_t>& values = levels_[static_cast<size_t>(stages)];
+  const std::vector<int64_t>& values = levels_[stages];
   for (size_t device = 0; device < tables_.starting_at.size(); ++device) {
     std::vector<Entry>& entries = entries_[static_cast<size_t>(next) * tables_.starting_at.size() + device];
     entries.clear();
@@ -107,8 +106,7 @@ void AssignmentSolver::listEntries(int stages, int next) {
     for (const int mesh : tables_.starting_at[device]) {
       for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
         const int64_t value = values[row(next, boundary) + static_cast<size_t>(mesh)];
-        if (combined(before, value) < limit_)
-          entries.push_back({value, tables_.class_of[static_cast<size_t>(mesh)], boundary});
+        if (combined(before, value) < limit_) entries.push_back({value, tables_.class_of[mesh], boundary});
       }
     }
     std::sort(entries.begin(), entries.end());
@@ -117,9 +115,9 @@ void AssignmentSolver::listEntries(int stages, int next) {
 
 int64_t AssignmentSolver::bestNext(int next, int mesh, int boundary, int64_t most, int64_t* transfer) const {
   int64_t best = kNever;
-  for (const Follow& follow : tables_.follow[static_cast<size_t>(mesh)]) {
+  for (const Follow& follow : tables_.follow[mesh]) {
     if (follow.device < 0) continue;
-    const int mesh_class = tables_.class_of[static_cast<size_t>(mesh)];
+    const int mesh_class = tables_.class_of[mesh];
     const int64_t least = tables_.leastTransfer(next - 1, mesh_class, boundary, follow.same_node);
     const size_t list =
         static_cast<size_t>(next) * tables_.starting_at.size() + static_cast<size_t>(follow.device);
@@ -143,12 +141,11 @@ void AssignmentSolver::connectAt(int stages, int next) {
       goal_ == AssignmentGoal::kLeastSum && request_.objective == AssignmentObjective::kThroughput;
   for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
     const size_t at = row(next, boundary);
-    const size_t least_at = static_cast<size_t>((next * tables_.boundaries + boundary) * tables_.classes);
+    const size_t least_at = (next * tables_.boundaries + boundary) * tables_.classes;
     std::fill_n(least_next_.begin() + static_cast<int64_t>(least_at), tables_.classes, kNever);
     for (size_t mesh = 0; mesh < tables_.meshes.size(); ++mesh) {
       int64_t transfer = 0;
-      next_value_[at + mesh] =
-          bestNext(next, static_cast<int>(mesh), boundary, bounded ? bound_ : kNever - 1, &transfer);
+      next_value_[at + mesh] = bestNext(next, mesh, boundary, bounded ? bound_ : kNever - 1, &transfer);
       next_transfer_[at + mesh] = transfer;
       int64_t& least = least_next_[least_at + static_cast<size_t>(tables_.class_of[mesh])];
       least = std::min(least, next_value_[at + mesh]);
@@ -173,10 +170,10 @@ void AssignmentSolver::fillLastStages() {
     for (int mesh_class = 0; mesh_class < tables_.classes; ++mesh_class) {
       for (const Choice& choice : choicesOf(mesh_class, first, last)) {
         if (tables_.in_flight[0] > choice.most_in_flight) continue;
-        for (int mesh = tables_.class_begin[static_cast<size_t>(mesh_class)];
+        for (int mesh = tables_.class_begin[mesh_class];
              mesh < tables_.class_begin[static_cast<size_t>(mesh_class) + 1]; ++mesh) {
           int64_t& value = values[row(first, choice.boundary) + static_cast<size_t>(mesh)];
-          if (tables_.may_end[static_cast<size_t>(mesh)]) value = std::min(value, choice.cost);
+          if (tables_.may_end[mesh]) value = std::min(value, choice.cost);
         }
       }
     }
@@ -208,9 +205,9 @@ void AssignmentSolver::relax(const Choice& choice, int next, int first_mesh, int
 }
 
 void AssignmentSolver::fillFrom(int stages, int first) {
-  std::vector<int64_t>& values = levels_[static_cast<size_t>(stages)];
+  std::vector<int64_t>& values = levels_[stages];
   for (int mesh_class = 0; mesh_class < tables_.classes; ++mesh_class) {
-    const int begin = tables_.class_begin[static_cast<size_t>(mesh_class)];
+    const int begin = tables_.class_begin[mesh_class];
     int end = tables_.class_begin[static_cast<size_t>(mesh_class) + 1];
     if (first == 0) {  // only what begins at the first device is of use
       while (end > begin && tables_.meshes[static_cast<size_t>(end) - 1].first_device > 0) --end;
@@ -218,10 +215,10 @@ void AssignmentSolver::fillFrom(int stages, int first) {
     for (int last = first; last <= tables_.layers - stages; ++last) {
       for (const Choice& choice : choicesOf(mesh_class, first, last)) {
         if (tables_.in_flight[static_cast<size_t>(stages) - 1] > choice.most_in_flight) continue;
-        const auto least_at = static_cast<size_t>(
-            ((last + 1) * tables_.boundaries + choice.boundary) * tables_.classes + mesh_class);
+        const size_t least_at =
+            ((last + 1) * tables_.boundaries + choice.boundary) * tables_.classes + mesh_class;
         const int64_t least = combined(choice.cost, least_next_[least_at]);
-        if (combined(least_prefix_[static_cast<size_t>(first)], least) >= limit_) continue;
+        if (combined(least_prefix_[first], least) >= limit_) continue;
         relax(choice, last + 1, begin, end, values.data() + row(first, choice.boundary));
       }
     }
@@ -243,7 +240,7 @@ bool AssignmentSolver::solve(AssignmentGoal goal, int64_t bound, int64_t limit) 
   for (std::vector<int64_t>& level : levels_) level.assign(size, kNever);
   next_value_.assign(size, kNever);
   next_transfer_.assign(size, 0);
-  least_next_.assign(static_cast<size_t>(tables_.layers * tables_.boundaries * tables_.classes), kNever);
+  least_next_.assign(tables_.layers * tables_.boundaries * tables_.classes, kNever);
   entries_.resize(static_cast<size_t>(tables_.layers) * tables_.starting_at.size());
   fillLastStages();
   for (int stages = 2; stages <= tables_.most_stages; ++stages) {
@@ -258,8 +255,7 @@ int64_t AssignmentSolver::value(int stages) const {
   int64_t best = kNever;
   for (const int mesh : tables_.starting_at[0]) {
     for (int boundary = 0; boundary < tables_.boundaries; ++boundary) {
-      best =
-          std::min(best, levels_[static_cast<size_t>(stages)][row(0, boundary) + static_cast<size_t>(mesh)]);
+      best = std::min(best, levels_[stages][row(0, boundary) + static_cast<size_t>(mesh)]);
     }
   }
   return best;
@@ -269,15 +265,15 @@ int64_t AssignmentSolver::value(int stages) const {
 // and boundary then become.
 bool AssignmentSolver::isFollowed(int stages, int last, const Choice& choice, int64_t target, int& mesh,
                                   int& boundary, int64_t& transfer) const {
-  for (const Follow& follow : tables_.follow[static_cast<size_t>(mesh)]) {
+  for (const Follow& follow : tables_.follow[mesh]) {
     if (follow.device < 0) continue;
-    for (const int to : tables_.starting_at[static_cast<size_t>(follow.device)]) {
+    for (const int to : tables_.starting_at[follow.device]) {
       for (int to_boundary = 0; to_boundary < tables_.boundaries; ++to_boundary) {
         const int64_t value =
             levels_[static_cast<size_t>(stages) - 1][row(last + 1, to_boundary) + static_cast<size_t>(to)];
         if (value >= kNever) continue;
-        transfer = tables_.transfer(last, tables_.class_of[static_cast<size_t>(mesh)], boundary,
-                                    tables_.class_of[static_cast<size_t>(to)], to_boundary, follow.same_node);
+        transfer = tables_.transfer(last, tables_.class_of[mesh], boundary, tables_.class_of[to], to_boundary,
+                                    follow.same_node);
         if (transfer >= kNever || transfer > choice.most_transfer) continue;
         const int64_t joined = join(transfer, value);
         if (combined(choice.cost, joined) != target) continue;
@@ -292,17 +288,16 @@ bool AssignmentSolver::isFollowed(int stages, int last, const Choice& choice, in
 
 // The stage that a value is of; mesh and boundary become those of the next one.
 AssignedStage AssignmentSolver::nextOf(int stages, int first, int& mesh, int& boundary) const {
-  const int64_t target =
-      levels_[static_cast<size_t>(stages)][row(first, boundary) + static_cast<size_t>(mesh)];
-  const int mesh_class = tables_.class_of[static_cast<size_t>(mesh)];
-  const Submesh& submesh = tables_.meshes[static_cast<size_t>(mesh)];
+  const int64_t target = levels_[stages][row(first, boundary) + static_cast<size_t>(mesh)];
+  const int mesh_class = tables_.class_of[mesh];
+  const Submesh& submesh = tables_.meshes[mesh];
   for (int last = stages == 1 ? tables_.layers - 1 : first; last <= tables_.layers - stages; ++last) {
     const std::vector<TableOption>& options = tables_.optionsOf(mesh_class, first, last);
     for (const Choice& choice : choicesOf(mesh_class, first, last)) {
       if (choice.boundary != boundary ||
           tables_.in_flight[static_cast<size_t>(stages) - 1] > choice.most_in_flight)
         continue;
-      AssignedStage stage{first, last, submesh, options[static_cast<size_t>(choice.option)].option, 0};
+      AssignedStage stage{first, last, submesh, options[choice.option].option, 0};
       if (stages == 1 ? choice.cost == target
                       : isFollowed(stages, last, choice, target, mesh, boundary, stage.transfer_ns))
         return stage;
@@ -319,8 +314,7 @@ Assignment AssignmentSolver::plan(int stages) const {
   int boundary = 0;
   for (const int candidate : tables_.starting_at[0]) {
     for (int b = 0; b < tables_.boundaries && mesh < 0; ++b) {
-      if (levels_[static_cast<size_t>(stages)][row(0, b) + static_cast<size_t>(candidate)] == best)
-        mesh = candidate, boundary = b;
+      if (levels_[stages][row(0, b) + static_cast<size_t>(candidate)] == best) mesh = candidate, boundary = b;
     }
   }
   Assignment assignment;

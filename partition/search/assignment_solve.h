@@ -74,7 +74,7 @@ class AssignmentSolver {
   AssignedStage nextOf(int stages, int first, int& mesh, int& boundary) const;
 
   const std::vector<Choice>& choicesOf(int mesh_class, int first, int last) const {
-    return choices_[static_cast<size_t>((mesh_class * tables_.layers + first) * tables_.layers + last)];
+    return choices_[(mesh_class * tables_.layers + first) * tables_.layers + last];
   }
   size_t row(int layer, int boundary) const {
     return (static_cast<size_t>(layer) * static_cast<size_t>(tables_.boundaries) +

@@ -26,16 +26,16 @@ std::array<Follow, 2> followOf(const AssignmentRequest& request, const Submesh& 
 // the end.
 std::vector<Submesh> usefulMeshes(const AssignmentRequest& request) {
   const int devices = request.cluster.deviceCount();
-  std::vector<char> reached(static_cast<size_t>(devices), 0);
+  std::vector<char> reached(devices, 0);
   reached[0] = 1;
   std::vector<Submesh> all;
   for (int device = 0; device < devices; ++device) {
-    if (!reached[static_cast<size_t>(device)]) continue;
+    if (!reached[device]) continue;
     for (const Submesh& submesh : submeshesAt(request.cluster, device)) {
       if (request.allowed && !request.allowed(submesh)) continue;
       all.push_back(submesh);
       for (const Follow& follow : followOf(request, submesh)) {
-        if (follow.device >= 0) reached[static_cast<size_t>(follow.device)] = 1;
+        if (follow.device >= 0) reached[follow.device] = 1;
       }
     }
   }
@@ -43,13 +43,12 @@ std::vector<Submesh> usefulMeshes(const AssignmentRequest& request) {
   std::vector<char> finishes(static_cast<size_t>(devices) + 1, 0);
   finishes.back() = 1;
   for (auto submesh = all.rbegin(); submesh != all.rend(); ++submesh) {
-    if (finishes[static_cast<size_t>(submesh->first_device + submesh->deviceCount())]) {
-      finishes[static_cast<size_t>(submesh->first_device)] = 1;
+    if (finishes[submesh->first_device + submesh->deviceCount()]) {
+      finishes[submesh->first_device] = 1;
     }
   }
-  std::erase_if(all, [&](const Submesh& submesh) {
-    return !finishes[static_cast<size_t>(submesh.first_device + submesh.deviceCount())];
-  });
+  std::erase_if(
+      all, [&](const Submesh& submesh) { return !finishes[submesh.first_device + submesh.deviceCount()]; });
   return all;
 }
 
@@ -59,23 +58,22 @@ void addMeshes(const AssignmentRequest& request, AssignmentTables& tables) {
   std::map<int, std::vector<Submesh>> by_class;
   for (const Submesh& submesh : usefulMeshes(request))
     by_class[request.costs.submeshClass(submesh)].push_back(submesh);
-  tables.starting_at.resize(static_cast<size_t>(request.cluster.deviceCount()));
+  tables.starting_at.resize(request.cluster.deviceCount());
   for (auto& [number, submeshes] : by_class) {
-    tables.class_begin.push_back(static_cast<int>(tables.meshes.size()));
+    tables.class_begin.push_back(tables.meshes.size());
     std::sort(submeshes.begin(), submeshes.end());
     for (const Submesh& submesh : submeshes) {
-      tables.starting_at[static_cast<size_t>(submesh.first_device)].push_back(
-          static_cast<int>(tables.meshes.size()));
+      tables.starting_at[submesh.first_device].push_back(tables.meshes.size());
       tables.meshes.push_back(submesh);
-      tables.class_of.push_back(static_cast<int>(tables.classes));
+      tables.class_of.push_back(tables.classes);
       tables.follow.push_back(followOf(request, submesh));
       tables.may_end.push_back(!request.all_devices ||
                                submesh.first_device + submesh.deviceCount() == request.cluster.deviceCount());
     }
     ++tables.classes;
   }
-  tables.class_begin.push_back(static_cast<int>(tables.meshes.size()));
-  const auto size = [&](int mesh) { return tables.meshes[static_cast<size_t>(mesh)].deviceCount(); };
+  tables.class_begin.push_back(tables.meshes.size());
+  const auto size = [&](int mesh) { return tables.meshes[mesh].deviceCount(); };
   for (std::vector<int>& starting : tables.starting_at) {
     std::sort(starting.begin(), starting.end(), [&](int a, int b) { return size(a) < size(b); });
   }
@@ -106,15 +104,14 @@ std::vector<TableOption> usefulOptions(const std::vector<StageOption>& options, 
 
 void addOptions(const AssignmentRequest& request, AssignmentTables& tables) {
   const int layers = tables.layers;
-  tables.options.resize(static_cast<size_t>(tables.classes * layers * layers));
+  tables.options.resize(tables.classes * layers * layers);
   const int64_t least_in_flight = *std::min_element(tables.in_flight.begin(), tables.in_flight.end());
-  solver::parallelFor(request.threads, static_cast<int32_t>(tables.classes * layers), [&](int32_t index) {
+  solver::parallelFor(request.threads, tables.classes * layers, [&](int32_t index) {
     const int mesh_class = index / layers;
     const int first = index % layers;
-    const Submesh& submesh =
-        tables.meshes[static_cast<size_t>(tables.class_begin[static_cast<size_t>(mesh_class)])];
+    const Submesh& submesh = tables.meshes[tables.class_begin[mesh_class]];
     for (int last = first; last < layers && !interrupted(request); ++last) {
-      tables.options[static_cast<size_t>(index * layers + last)] = usefulOptions(
+      tables.options[index * layers + last] = usefulOptions(
           request.costs.options(first, last, submesh), request.costs.memoryBytes(submesh), least_in_flight);
     }
   });
@@ -126,12 +123,10 @@ void addOptions(const AssignmentRequest& request, AssignmentTables& tables) {
 
 // By class: which boundaries its options have. Transfers of others are not asked for.
 std::vector<std::vector<bool>> boundariesOf(const AssignmentTables& tables) {
-  std::vector<std::vector<bool>> found(static_cast<size_t>(tables.classes),
-                                       std::vector<bool>(static_cast<size_t>(tables.boundaries)));
+  std::vector<std::vector<bool>> found(tables.classes, std::vector<bool>(tables.boundaries));
   const size_t ranges = static_cast<size_t>(tables.layers) * static_cast<size_t>(tables.layers);
   for (size_t i = 0; i < tables.options.size(); ++i) {
-    for (const TableOption& option : tables.options[i])
-      found[i / ranges][static_cast<size_t>(option.option.boundary)] = true;
+    for (const TableOption& option : tables.options[i]) found[i / ranges][option.option.boundary] = true;
   }
   return found;
 }
@@ -144,16 +139,15 @@ struct TransferPair {
 // The pairs of classes that can follow each other.
 std::vector<TransferPair> findPairs(AssignmentTables& tables) {
   std::vector<TransferPair> pairs;
-  tables.pair_of.assign(static_cast<size_t>(tables.classes * tables.classes * 2), -1);
+  tables.pair_of.assign(tables.classes * tables.classes * 2, -1);
   for (size_t from = 0; from < tables.meshes.size(); ++from) {
     for (const Follow& follow : tables.follow[from]) {
       if (follow.device < 0) continue;
-      for (const int to : tables.starting_at[static_cast<size_t>(follow.device)]) {
+      for (const int to : tables.starting_at[follow.device]) {
         const int64_t key =
-            (tables.class_of[from] * tables.classes + tables.class_of[static_cast<size_t>(to)]) * 2 +
-            follow.same_node;
-        if (tables.pair_of[static_cast<size_t>(key)] >= 0) continue;
-        tables.pair_of[static_cast<size_t>(key)] = static_cast<int64_t>(pairs.size());
+            (tables.class_of[from] * tables.classes + tables.class_of[to]) * 2 + follow.same_node;
+        if (tables.pair_of[key] >= 0) continue;
+        tables.pair_of[key] = std::ssize(pairs);
         pairs.push_back({static_cast<int>(from), to});
       }
     }
@@ -162,16 +156,15 @@ std::vector<TransferPair> findPairs(AssignmentTables& tables) {
 }
 
 void addLeastTransfers(AssignmentTables& tables) {
-  tables.least_transfers.assign(static_cast<size_t>(tables.classes * 2 * tables.layers * tables.boundaries),
-                                kNever);
+  tables.least_transfers.assign(tables.classes * 2 * tables.layers * tables.boundaries, kNever);
   for (size_t key = 0; key < tables.pair_of.size(); ++key) {
     const int64_t pair = tables.pair_of[key];
     if (pair < 0) continue;
     const auto from = static_cast<int64_t>(key) / 2 / tables.classes * 2 + static_cast<int64_t>(key) % 2;
     const int64_t count = static_cast<int64_t>(tables.layers) * tables.boundaries;
     for (int64_t i = 0; i < count * tables.boundaries; ++i) {
-      int64_t& least = tables.least_transfers[static_cast<size_t>(from * count + i / tables.boundaries)];
-      least = std::min(least, tables.transfers[static_cast<size_t>(pair * count * tables.boundaries + i)]);
+      int64_t& least = tables.least_transfers[from * count + i / tables.boundaries];
+      least = std::min(least, tables.transfers[pair * count * tables.boundaries + i]);
     }
   }
 }
@@ -181,21 +174,18 @@ void addTransfers(const AssignmentRequest& request, AssignmentTables& tables) {
   const std::vector<std::vector<bool>> boundaries = boundariesOf(tables);
   const int count = tables.boundaries;
   tables.transfers.assign(pairs.size() * static_cast<size_t>(tables.layers * count * count), kNever);
-  solver::parallelFor(request.threads, static_cast<int32_t>(pairs.size()), [&](int32_t pair) {
-    const auto [from, to] = pairs[static_cast<size_t>(pair)];
-    const std::vector<bool>& from_has =
-        boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(from)])];
-    const std::vector<bool>& to_has =
-        boundaries[static_cast<size_t>(tables.class_of[static_cast<size_t>(to)])];
+  solver::parallelFor(request.threads, pairs.size(), [&](int32_t pair) {
+    const auto [from, to] = pairs[pair];
+    const std::vector<bool>& from_has = boundaries[tables.class_of[from]];
+    const std::vector<bool>& to_has = boundaries[tables.class_of[to]];
     for (int layer = 0; layer + 1 < tables.layers && !interrupted(request); ++layer) {
       for (int a = 0; a < count; ++a) {
         for (int b = 0; b < count; ++b) {
-          if (!from_has[static_cast<size_t>(a)] || !to_has[static_cast<size_t>(b)]) continue;
+          if (!from_has[a] || !to_has[b]) continue;
           const int64_t index =
               ((static_cast<int64_t>(pair) * tables.layers + layer) * count + a) * count + b;
-          tables.transfers[static_cast<size_t>(index)] =
-              std::min(kNever, request.costs.transfer(layer, tables.meshes[static_cast<size_t>(from)], a,
-                                                      tables.meshes[static_cast<size_t>(to)], b));
+          tables.transfers[index] =
+              std::min(kNever, request.costs.transfer(layer, tables.meshes[from], a, tables.meshes[to], b));
         }
       }
     }

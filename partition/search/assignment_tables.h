@@ -53,20 +53,18 @@ struct AssignmentTables {
   std::vector<int64_t> in_flight;  // by stages behind
 
   const std::vector<TableOption>& optionsOf(int mesh_class, int first, int last) const {
-    return options[static_cast<size_t>((mesh_class * layers + first) * layers + last)];
+    return options[(mesh_class * layers + first) * layers + last];
   }
   int64_t transfer(int layer, int from_class, int from_boundary, int to_class, int to_boundary,
                    bool same_node) const {
-    const int64_t pair =
-        pair_of[static_cast<size_t>((from_class * classes + to_class) * 2 + (same_node ? 1 : 0))];
-    return transfers[static_cast<size_t>(((pair * layers + layer) * boundaries + from_boundary) * boundaries +
-                                         to_boundary)];
+    const int64_t pair = pair_of[(from_class * classes + to_class) * 2 + (same_node ? 1 : 0)];
+    return transfers[((pair * layers + layer) * boundaries + from_boundary) * boundaries + to_boundary];
   }
 
   // Of all transfers from there.
   int64_t leastTransfer(int layer, int from_class, int from_boundary, bool same_node) const {
     const int64_t from = from_class * 2 + (same_node ? 1 : 0);
-    return least_transfers[static_cast<size_t>((from * layers + layer) * boundaries + from_boundary)];
+    return least_transfers[(from * layers + layer) * boundaries + from_boundary];
   }
 
   std::vector<int64_t> pair_of;  // by class, class, same node: index into transfers, or -1

@@ -34,18 +34,18 @@ class ChunkCut {
       : request_(request), submeshes_(submeshes), config_(config), layers_(request.costs.layers()) {}
 
   std::optional<std::vector<AssignedStage>> run() {
-    const int chunks = static_cast<int>(request_.rank_of_stage.size());
+    const int chunks = request_.rank_of_stage.size();
     if (chunks > layers_) return std::nullopt;
-    best_.assign(static_cast<size_t>(chunks), std::vector<Cell>(static_cast<size_t>(layers_)));
+    best_.assign(chunks, std::vector<Cell>(layers_));
     for (int chunk = 0; chunk < chunks; ++chunk) {
       for (int last = chunk; last <= layers_ - (chunks - chunk); ++last) fill(chunk, last);
     }
     if (!best_.back().back().reached) return std::nullopt;
-    std::vector<AssignedStage> stages(static_cast<size_t>(chunks));
+    std::vector<AssignedStage> stages(chunks);
     int last = layers_ - 1;
     for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-      const int first = best_[static_cast<size_t>(chunk)][static_cast<size_t>(last)].first;
-      stages[static_cast<size_t>(chunk)] = {first, last, submeshOf(chunk), *optionOf(chunk, first, last), 0};
+      const int first = best_[chunk][last].first;
+      stages[chunk] = {first, last, submeshOf(chunk), *optionOf(chunk, first, last), 0};
       last = first - 1;
     }
     return stages;
@@ -59,9 +59,7 @@ class ChunkCut {
     int first = 0;
   };
 
-  const Submesh& submeshOf(int chunk) const {
-    return submeshes_[static_cast<size_t>(request_.rank_of_stage[static_cast<size_t>(chunk)])];
-  }
+  const Submesh& submeshOf(int chunk) const { return submeshes_[request_.rank_of_stage[chunk]]; }
   const StageOption* optionOf(int chunk, int first, int last) const {
     const std::vector<StageOption>& options = request_.costs.options(first, last, submeshOf(chunk));
     const auto found = std::find_if(options.begin(), options.end(),
@@ -70,11 +68,10 @@ class ChunkCut {
   }
 
   void fill(int chunk, int last) {
-    Cell& cell = best_[static_cast<size_t>(chunk)][static_cast<size_t>(last)];
+    Cell& cell = best_[chunk][last];
     for (int first = chunk == 0 ? 0 : chunk; first <= last; ++first) {
       if (chunk == 0 && first > 0) break;
-      const Cell before =
-          chunk == 0 ? Cell{true} : best_[static_cast<size_t>(chunk - 1)][static_cast<size_t>(first - 1)];
+      const Cell before = chunk == 0 ? Cell{true} : best_[chunk - 1][first - 1];
       if (!before.reached) continue;
       const StageOption* option = optionOf(chunk, first, last);
       if (option == nullptr) continue;

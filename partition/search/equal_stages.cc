@@ -31,9 +31,7 @@ class EqualCosts : public OtherStageCosts {
   }
 
  private:
-  int firstOf(int64_t stage) const {
-    return static_cast<int>(stage * costs_.layers() / std::ssize(submeshes_));
-  }
+  int firstOf(int64_t stage) const { return stage * costs_.layers() / std::ssize(submeshes_); }
 
   const std::vector<Submesh>& submeshes_;
 };

@@ -36,7 +36,7 @@ class Neighbours {
   std::vector<PlanNeighbour> run() {
     predict(plan_.stages, plan_.schedule);  // an automatic schedule stays that of the plan
     const bool chunks = hasChunks();
-    const int stages = static_cast<int>(plan_.stages.size());
+    const int stages = plan_.stages.size();
     for (int s = 0; s + 1 < stages; ++s) moveCut(s, chunks);
     for (int s = 0; s + 1 < stages && !chunks; ++s) {
       shareDevices(s);
@@ -54,7 +54,7 @@ class Neighbours {
                        [&](const AssignedStage& stage) { return !seen.insert(stage.submesh).second; });
   }
 
-  const AssignedStage& stage(int s) const { return plan_.stages[static_cast<size_t>(s)]; }
+  const AssignedStage& stage(int s) const { return plan_.stages[s]; }
 
   bool fits(const StageOption& option, const Submesh& submesh, int stages_behind) const {
     const int64_t in_flight = std::min<int64_t>(plan_.microbatches, stages_behind + 1);
@@ -84,7 +84,7 @@ class Neighbours {
     return bestOption(first, last, submesh, stages_behind, [](const StageOption&) { return true; });
   }
 
-  int behind(int s) const { return static_cast<int>(plan_.stages.size()) - 1 - s; }
+  int behind(int s) const { return std::ssize(plan_.stages) - 1 - s; }
 
   void add(std::string about, std::string chosen, std::string instead, std::optional<Stages> stages,
            const std::string& schedule) {
@@ -135,7 +135,7 @@ class Neighbours {
       std::optional<Stages> stages;
       if (left != nullptr && right != nullptr) {
         stages = plan_.stages;
-        (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, cut, stage(s).submesh, *left, 0};
+        (*stages)[s] = {stage(s).first_layer, cut, stage(s).submesh, *left, 0};
         (*stages)[static_cast<size_t>(s) + 1] = {cut + 1, stage(s + 1).last_layer, stage(s + 1).submesh,
                                                  *right, 0};
       }
@@ -159,7 +159,7 @@ class Neighbours {
         std::optional<Stages> stages;
         if (one != nullptr && two != nullptr) {
           stages = plan_.stages;
-          (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, stage(s).last_layer, first, *one, 0};
+          (*stages)[s] = {stage(s).first_layer, stage(s).last_layer, first, *one, 0};
           (*stages)[static_cast<size_t>(s) + 1] = {stage(s + 1).first_layer, stage(s + 1).last_layer, second,
                                                    *two, 0};
         }
@@ -181,8 +181,7 @@ class Neighbours {
       std::optional<Stages> stages;
       if (option != nullptr) {
         stages = plan_.stages;
-        (*stages)[static_cast<size_t>(s)] = {stage(s).first_layer, stage(s + 1).last_layer, joined, *option,
-                                             0};
+        (*stages)[s] = {stage(s).first_layer, stage(s + 1).last_layer, joined, *option, 0};
         stages->erase(stages->begin() + s + 1);
       }
       add(fmt::format("stages {} and {}", s, s + 1), "two stages",
@@ -214,7 +213,7 @@ class Neighbours {
           at.first_layer, at.last_layer, at.submesh, behind(s),
           [&](const StageOption& other) { return sameWay(request_.costs.config(other.config), config); });
       Stages stages = plan_.stages;
-      stages[static_cast<size_t>(s)].option = *best;
+      stages[s].option = *best;
       add(fmt::format("mesh {}", s), configText(chosen), configText(config), std::move(stages),
           plan_.schedule);
     }

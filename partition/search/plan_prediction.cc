@@ -60,15 +60,13 @@ ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts,
 // read, and the newest.
 int64_t liveVersions(const Schedule& schedule, int stage) {
   if (!schedule.asynchronous()) return 1;
-  const std::vector<int>& reads = schedule.versions.at(static_cast<size_t>(stage));
+  const std::vector<int>& reads = schedule.versions.at(stage);
   std::multiset<int> in_flight;
   int newest = 0;
   int64_t most = 1;
-  for (const Action& action :
-       schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(stage))))) {
+  for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {
     if (action.stage != stage) continue;
-    const int version =
-        action.kind == ActionKind::kUpdate ? newest : reads.at(static_cast<size_t>(action.microbatch));
+    const int version = action.kind == ActionKind::kUpdate ? newest : reads.at(action.microbatch);
     if (action.kind == ActionKind::kForward) in_flight.insert(version);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
       in_flight.erase(in_flight.find(version));
@@ -84,8 +82,7 @@ int64_t liveVersions(const Schedule& schedule, int stage) {
 std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t microbatches, int updates,
                                     const ScheduleCosts& costs) {
   try {
-    if (isAsynchronous(text))
-      return MadeSchedule{makeSchedule(text, ranks, static_cast<int>(microbatches), updates), costs};
+    if (isAsynchronous(text)) return MadeSchedule{makeSchedule(text, ranks, microbatches, updates), costs};
     return MadeSchedule{makeSchedule({text, ranks, static_cast<int>(microbatches), costs}), costs};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
@@ -121,8 +118,7 @@ void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) 
 
 // A stage whose backward passes are halved keeps what a recomputation has made until the second half.
 bool isHalved(const Schedule& schedule, size_t stage) {
-  const std::vector<Action>& order =
-      schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)));
+  const std::vector<Action>& order = schedule.orders.at(schedule.rank_of_stage.at(stage));
   return std::any_of(order.begin(), order.end(), [&](const Action& action) {
     return action.stage == static_cast<int>(stage) && action.kind == ActionKind::kBackwardWeight;
   });
@@ -131,7 +127,7 @@ bool isHalved(const Schedule& schedule, size_t stage) {
 // Microbatches between their forward pass and the end of their backward pass.
 int64_t mostInFlight(const Schedule& schedule, size_t stage) {
   int64_t now = 0, most = 0;
-  for (const Action& action : schedule.orders.at(static_cast<size_t>(schedule.rank_of_stage.at(stage)))) {
+  for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {
     if (action.stage != static_cast<int>(stage)) continue;
     if (action.kind == ActionKind::kForward) most = std::max(most, ++now);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --now;
@@ -142,13 +138,12 @@ int64_t mostInFlight(const Schedule& schedule, size_t stage) {
 std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation,
                                    const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
-  std::vector<int64_t> fixed(static_cast<size_t>(schedule.ranks()));
+  std::vector<int64_t> fixed(schedule.ranks());
   std::vector<int64_t> transient(fixed.size()), forward(fixed.size());
   for (size_t s = 0; s < stages.size(); ++s) {
-    const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
+    const size_t rank = schedule.rank_of_stage[s];
     const StageOption& option = stages[s].option;
-    fixed[rank] +=
-        option.fixed_bytes + (liveVersions(schedule, static_cast<int>(s)) - 1) * parts[s].weight_bytes;
+    fixed[rank] += option.fixed_bytes + (liveVersions(schedule, s) - 1) * parts[s].weight_bytes;
     const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, s);
     const int64_t in_flight = mostInFlight(schedule, s);
     // As activations go, gradients that were sent come.
@@ -161,7 +156,7 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const auto rank = static_cast<size_t>(schedule.rank_of_stage[s]);
+    const size_t rank = schedule.rank_of_stage[s];
     memory.push_back(fixed[rank] + simulation.peak_memory[rank] + std::max(transient[rank], forward[rank]));
   }
   return memory;

@@ -26,7 +26,7 @@ int64_t slowestOf(const AssignmentRequest& request, const std::vector<AssignedSt
 // Stages as numbers, in the order of preference among equals.
 std::vector<int64_t> orderKey(const Assignment& assignment) {
   std::vector<int64_t> key{assignment.objective_ns, leastSum(assignment.stages),
-                           static_cast<int64_t>(assignment.stages.size())};
+                           std::ssize(assignment.stages)};
   for (const AssignedStage& stage : assignment.stages) key.push_back(stage.last_layer);
   for (const AssignedStage& stage : assignment.stages) {
     key.insert(key.end(), {stage.submesh.first_device, stage.submesh.nodes, stage.submesh.devices_per_node});
@@ -168,12 +168,12 @@ class AssignmentSearch {
 
 std::vector<Submesh> submeshesAt(const Cluster& cluster, int first_device) {
   const int node = cluster.nodeOf(first_device);
-  const int devices = cluster.nodes[static_cast<size_t>(node)].devices;
+  const int devices = cluster.nodes[node].devices;
   const int offset = first_device - cluster.firstDeviceOf(node);
   std::vector<Submesh> submeshes;
   for (int count = 1; count <= devices - offset; ++count) submeshes.push_back({first_device, 1, count});
   for (int count = 2; offset == 0 && node + count <= cluster.nodeCount(); ++count) {
-    if (cluster.nodes[static_cast<size_t>(node + count - 1)].devices != devices) break;
+    if (cluster.nodes[node + count - 1].devices != devices) break;
     submeshes.push_back({first_device, count, devices});
   }
   return submeshes;

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = EngineOperation::Kind;
 
-constexpr size_t kNowhere = static_cast<size_t>(-1);
+constexpr size_t kNowhere = -1;
 
 struct Event {
   Ticks time = 0;

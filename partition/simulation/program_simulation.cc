@@ -19,7 +19,7 @@ namespace {
 
 using Kind = EngineOperation::Kind;
 
-constexpr size_t kNone = static_cast<size_t>(-1);
+constexpr size_t kNone = -1;
 
 int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
 
@@ -37,10 +37,7 @@ struct Origin {
 class RankOperations {
  public:
   RankOperations(const ProgramSimulationRequest& request, size_t rank)
-      : request_(request),
-        rank_(static_cast<int>(rank)),
-        program_(request.programs[rank]),
-        costs_(request.costs[rank]) {
+      : request_(request), rank_(rank), program_(request.programs[rank]), costs_(request.costs[rank]) {
     const Program& program = program_;
     const ProgramCosts& costs = costs_;
     PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(),
@@ -167,7 +164,7 @@ class RankOperations {
       EngineOperation meeting;
       meeting.kind = Kind::kCollective;
       meeting.duration = work.exchange;
-      meeting.meeting_size = std::ssize(program_.groups.at(static_cast<size_t>(work.group)));
+      meeting.meeting_size = std::ssize(program_.groups.at(work.group));
       meetings[operations.size()] = work.group;
       push(meeting, part);
     }
@@ -192,7 +189,7 @@ class ProgramsSimulation {
                     request.programs.size(), request.costs.size());
     for (size_t rank = 0; rank < request.programs.size(); ++rank) {
       ranks_.emplace_back(request, rank);
-      number(static_cast<int>(rank));
+      number(rank);
     }
     engine_.contention = request.contention;
     engine_.rendezvous = request.rendezvous;
@@ -204,7 +201,7 @@ class ProgramsSimulation {
     if (!result.complete()) failStuck(result);
     simulation_.makespan = result.end;
     simulation_.trace.source = "simulated";
-    simulation_.trace.ranks = static_cast<int>(ranks_.size());
+    simulation_.trace.ranks = ranks_.size();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       simulation_.trace.rank_names.push_back(rankName(request_.programs[rank]));
       addEvents(rank, result.ranks[rank]);
@@ -226,8 +223,7 @@ class ProgramsSimulation {
     }
     std::map<std::vector<int>, int64_t> met;
     for (const auto& [index, which] : operations.meetings) {
-      const std::vector<int>& group =
-          request_.programs[static_cast<size_t>(rank)].groups.at(static_cast<size_t>(which));
+      const std::vector<int>& group = request_.programs[rank].groups.at(which);
       operations.operations[index].meeting =
           meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
     }
@@ -265,7 +261,7 @@ class ProgramsSimulation {
     const Program& program = request_.programs[rank];
     const Instruction& instruction = program.instructions[origin.instruction];
     TraceEvent event;
-    event.rank = static_cast<int>(rank);
+    event.rank = rank;
     event.stage = instruction.stage;
     event.microbatch = instruction.microbatch;
     event.name = traceName(program, instruction);
@@ -356,7 +352,7 @@ double ProgramSimulation::bubbleOfUseful() const {
 double ProgramSimulation::bubbleOfSpan() const {
   const auto longest = std::max_element(span.begin(), span.end());
   if (longest == span.end() || *longest == 0) return 0;
-  const Ticks useful = busy[static_cast<size_t>(longest - span.begin())];
+  const Ticks useful = busy[longest - span.begin()];
   return static_cast<double>(*longest - useful) / static_cast<double>(*longest);
 }
 

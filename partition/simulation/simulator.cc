@@ -38,7 +38,7 @@ class ScheduleSimulation {
     actions_ = withDirectTransfers();
     engine_.ranks.resize(actions_.size());
     for (size_t rank = 0; rank < actions_.size(); ++rank) {
-      if (!schedule_.asynchronous()) addUpdates(static_cast<int>(rank));
+      if (!schedule_.asynchronous()) addUpdates(rank);
       for (const Action& action : actions_[rank]) engine_.ranks[rank].push_back(operation(action));
     }
   }
@@ -59,8 +59,8 @@ class ScheduleSimulation {
       }
     }
     for (const MessageTimes& times : result.messages) {
-      simulation.messages.push_back({sent_.at(static_cast<size_t>(times.message)), times.from, times.to,
-                                     times.posted, times.started, times.arrived});
+      simulation.messages.push_back(
+          {sent_.at(times.message), times.from, times.to, times.posted, times.started, times.arrived});
     }
     simulation.memory = result.memory;
     simulation.peak_memory = result.peak_memory;
@@ -68,7 +68,7 @@ class ScheduleSimulation {
   }
 
  private:
-  int rankOf(int stage) const { return schedule_.rank_of_stage[static_cast<size_t>(stage)]; }
+  int rankOf(int stage) const { return schedule_.rank_of_stage[stage]; }
   bool leaves(int stage, int to) const {
     return to >= 0 && to < schedule_.stages && rankOf(stage) != rankOf(to);
   }
@@ -83,8 +83,7 @@ class ScheduleSimulation {
         size_t end = i + 1;
         while (request_.pairs_together && end < order.size() && order[end - 1].overlaps_next) ++end;
         for (size_t j = i; j < end; ++j) addTransfers(order[j], true, result[rank]);
-        result[rank].insert(result[rank].end(), order.begin() + static_cast<ptrdiff_t>(i),
-                            order.begin() + static_cast<ptrdiff_t>(end));
+        result[rank].insert(result[rank].end(), order.begin() + i, order.begin() + end);
         for (size_t j = i; j < end; ++j) addTransfers(order[j], false, result[rank]);
         i = end;
       }
@@ -119,8 +118,8 @@ class ScheduleSimulation {
 
   void addUpdates(int rank) {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
-      if (rankOf(stage) != rank || request_.stages[static_cast<size_t>(stage)].update == 0) continue;
-      actions_[static_cast<size_t>(rank)].push_back({stage, ActionKind::kUpdate, schedule_.microbatches - 1});
+      if (rankOf(stage) != rank || request_.stages[stage].update == 0) continue;
+      actions_[rank].push_back({stage, ActionKind::kUpdate, schedule_.microbatches - 1});
     }
   }
 
@@ -139,8 +138,7 @@ class ScheduleSimulation {
         action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
     const int sender = send ? action.stage : action.stage + (forward ? -1 : 1);
     const int cut = forward ? sender : sender - 1;
-    result.occupancy =
-        request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(static_cast<size_t>(cut));
+    result.occupancy = request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(cut);
     const auto [found, added] =
         message_of_.emplace(std::tuple(sender, forward, action.microbatch), std::ssize(sent_));
     if (added)
@@ -151,7 +149,7 @@ class ScheduleSimulation {
   }
 
   Ticks duration(const Action& action) const {
-    const PassTimes& times = request_.stages[static_cast<size_t>(action.stage)];
+    const PassTimes& times = request_.stages[action.stage];
     switch (action.kind) {
       case ActionKind::kForward: return times.forward;
       case ActionKind::kBackward: return times.recomputation + times.backward_input + times.backward_weight;
@@ -163,7 +161,7 @@ class ScheduleSimulation {
   }
 
   void setMemory(const Action& action, EngineOperation& operation) const {
-    const PassTimes& times = request_.stages[static_cast<size_t>(action.stage)];
+    const PassTimes& times = request_.stages[action.stage];
     if (action.kind == ActionKind::kForward) {
       operation.memory_at_start = times.activation;
       if (schedule_.forward_only) operation.memory_at_end = -times.activation;
@@ -234,7 +232,7 @@ double Simulation::bubbleOfSpan() const {
   const auto longest = std::max_element(ranks.begin(), ranks.end(),
                                         [](const auto& a, const auto& b) { return spanOf(a) < spanOf(b); });
   if (longest == ranks.end()) return 0;
-  return ratio(spanOf(*longest) - busy[static_cast<size_t>(longest - ranks.begin())], spanOf(*longest));
+  return ratio(spanOf(*longest) - busy[longest - ranks.begin()], spanOf(*longest));
 }
 
 std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share) {

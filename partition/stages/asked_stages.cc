@@ -38,7 +38,7 @@ std::string readStageFileText(const std::string& path) {
 
 bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
   try {
-    makeSchedule(schedule, ranks, static_cast<int>(microbatches), 1);
+    makeSchedule(schedule, ranks, microbatches, 1);
     return true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
@@ -83,7 +83,7 @@ AskedStages askedStages(const PartitionOptions& options) {
       groups.insert(stage.devices);
       asked.widest = std::max(asked.widest, stage.mesh_shape[0]);
     }
-    asked.ranks = static_cast<int>(groups.size());
+    asked.ranks = groups.size();
     return asked;
   }
   const int devices = options.cluster.deviceCount();

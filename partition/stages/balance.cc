@@ -22,7 +22,7 @@ std::vector<int> parseCounts(std::string_view text) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
     if (error != std::errc() || count < 1) return {};
     counts.push_back(count);
-    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    text.remove_prefix(end - text.data());
     if (text.empty()) return counts;
     if (text[0] != ',') return {};
     text.remove_prefix(1);
@@ -31,7 +31,7 @@ std::vector<int> parseCounts(std::string_view text) {
 
 std::vector<int64_t> cutBytesByLayer(const Chain& chain, const std::vector<int64_t>& ends) {
   std::vector<int64_t> bytes;
-  for (int64_t end : ends) bytes.push_back(chain.cut_bytes[static_cast<size_t>(end)]);
+  for (int64_t end : ends) bytes.push_back(chain.cut_bytes[end]);
   return bytes;
 }
 
@@ -39,7 +39,7 @@ std::vector<int64_t> cutBytesByLayer(const Chain& chain, const std::vector<int64
 int layerCount(const Chain& chain, int stages, int layers) {
   // fine enough for balance, coarse enough to find a narrow place near each cut
   constexpr int64_t kLayersPerStage = 4;
-  if (layers == 0) return static_cast<int>(std::min(chain.count(), kLayersPerStage * stages));
+  if (layers == 0) return std::min(chain.count(), kLayersPerStage * stages);
   if (layers < stages) fail(ErrorCode::kConfiguration, "{} layers are too few for {} stages", layers, stages);
   return layers;
 }
@@ -86,7 +86,7 @@ Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<i
          "--balance {} holds {} layers, but the model has only {} forward nodes to form layers of", list, sum,
          chain.count());
   }
-  Cuts cuts{formLayers(chain.flops, chain.cut_bytes, static_cast<int>(sum)), {}};
+  Cuts cuts{formLayers(chain.flops, chain.cut_bytes, sum), {}};
   int last = -1;
   for (int count : balance.counts) cuts.stage_ends.push_back(last += count);
   return cuts;
@@ -114,7 +114,7 @@ Balance parseBalance(std::string_view text) {
 
 Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers,
                    const CostModel& model) {
-  const int stages = static_cast<int>(widths.size());
+  const int stages = widths.size();
   if (layers < 0)
     fail(ErrorCode::kUsage, "--layers {} is not understood; write a number, or 0 for an automatic choice",
          layers);

@@ -45,10 +45,9 @@ void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector
     const std::string field = fmt::format("plan.json.stages[{}].sharding", s);
     if (sharding->method != "exhaustive") {
       keepFault(field + ".method", faults,
-                [&] { meshesFor(static_cast<int>(plan.stages[s].devices.size()), sharding->method); });
+                [&] { meshesFor(plan.stages[s].devices.size(), sharding->method); });
     }
-    for (const std::string& fault :
-         shardingFaults(training, shardedNodes(cut, static_cast<int>(s)), *sharding))
+    for (const std::string& fault : shardingFaults(training, shardedNodes(cut, s), *sharding))
       faults.push_back(field + "." + fault);
   }
 }
@@ -77,7 +76,7 @@ std::vector<std::string> planMisfits(const TrainingGraph& training, const Plan& 
 void fillNumbers(const TrainingGraph& training, Plan& plan) {
   const Chain chain = chainOf(training);
   const auto label = [&](int64_t position) {
-    return nodeLabel(training.graph.node(chain.nodes.at(static_cast<size_t>(position))));
+    return nodeLabel(training.graph.node(chain.nodes.at(position)));
   };
   for (LayerPlan& layer : plan.layers) {
     layer.first_node = label(layer.first);
@@ -88,18 +87,16 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
   const Schedule schedule = scheduleOf(plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     StagePlan& stage = plan.stages[s];
-    const int64_t first = plan.layers.at(static_cast<size_t>(stage.first_layer)).first;
-    const int64_t last = plan.layers.at(static_cast<size_t>(stage.last_layer)).last;
+    const int64_t first = plan.layers.at(stage.first_layer).first;
+    const int64_t last = plan.layers.at(stage.last_layer).last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations =
-        peakActivations(orderOfReplica(schedule, static_cast<int>(s), 0), static_cast<int>(s));
+    stage.peak_activations = peakActivations(orderOfReplica(schedule, s, 0), s);
     stage.parameter_bytes = 0;
   }
   for (size_t p = 0; p < readers.size(); ++p) {
     for (int s : readers[p])
-      plan.stages[static_cast<size_t>(s)].parameter_bytes +=
-          training.graph.bytes(training.parameters[p].value);
+      plan.stages[s].parameter_bytes += training.graph.bytes(training.parameters[p].value);
   }
 }
 
@@ -109,7 +106,7 @@ std::vector<std::string> planOddities(const Plan& plan) {
     std::set<int> devices(plan.stages[s].devices.begin(), plan.stages[s].devices.end()), nodes;
     for (int device : devices) nodes.insert(plan.cluster.nodeOf(device));
     int whole = 0;
-    for (int node : nodes) whole += plan.cluster.nodes[static_cast<size_t>(node)].devices;
+    for (int node : nodes) whole += plan.cluster.nodes[node].devices;
     if (nodes.size() < 2 || whole == std::ssize(devices)) continue;
     notes.push_back(
         fmt::format("plan.json.stages[{}].devices: devices {} are parts of nodes {}, neither a part of one "

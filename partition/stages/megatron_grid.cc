@@ -83,7 +83,7 @@ void useMegatronGrid(PartitionOptions& options) {
   useSchedule(given, grid, options);
   const int width = grid.data * grid.tensor;
   options.stages = fmt::format("uniform:{}", grid.pipeline * grid.chunks);
-  options.stage_devices.assign(static_cast<size_t>(grid.pipeline), width);
+  options.stage_devices.assign(grid.pipeline, width);
   options.sharding.method = width > 1 ? fmt::format("megatron:{},{}", grid.data, grid.tensor) : "";
 }
 

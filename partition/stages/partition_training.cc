@@ -48,8 +48,7 @@ std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vec
 int64_t rowsOfMicrobatch(const TrainingGraph& training, const Plan& plan) {
   int64_t rows = 0;
   for (const BatchInput& input : training.inputs) {
-    if (input.axis >= 0)
-      rows = std::gcd(rows, training.graph.shape(input.value)[static_cast<size_t>(input.axis)]);
+    if (input.axis >= 0) rows = std::gcd(rows, training.graph.shape(input.value)[input.axis]);
   }
   const auto batch = plan.dimensions.find(plan.batch_dimension);
   return batch == plan.dimensions.end() ? rows : std::min(rows, batch->second / plan.microbatches);
@@ -127,7 +126,7 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
   const int64_t rows = whole ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
   const int share = devices / ranks;
-  const int width = static_cast<int>(std::min<int64_t>(share, std::max<int64_t>(1, rows)));
+  const int width = std::min<int64_t>(share, std::max<int64_t>(1, rows));
   if (width * ranks < devices) {
     const std::string reason =
         width == share ? fmt::format("{} {} cannot share {} equally (--stage-devices gives each its number)",
@@ -139,7 +138,7 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
                                      width == 1 ? "one" : std::to_string(width),
                                      schedule.chunks == 1 ? "stage" : "pipeline rank", reason));
   }
-  return std::vector<int>(static_cast<size_t>(ranks), width);
+  return std::vector<int>(ranks, width);
 }
 
 // Which devices every stage gets: pipeline rank after rank takes the next ones.
@@ -153,23 +152,22 @@ Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& sch
                        const StageCount& count, Plan& plan) {
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   const std::vector<int> widths = rankWidths(options, schedule, chain, ranks, plan);
-  Placement placement{schedule.rankOfStage(ranks, static_cast<int>(plan.microbatches)), {}, {}};
+  Placement placement{schedule.rankOfStage(ranks, plan.microbatches), {}, {}};
   int next = 0;
   for (int width : widths) {
     std::vector<int>& devices = placement.devices_of_rank.emplace_back(static_cast<size_t>(width));
     std::iota(devices.begin(), devices.end(), next);
     next += width;
   }
-  for (int rank : placement.rank_of_stage) placement.widths.push_back(widths[static_cast<size_t>(rank)]);
+  for (int rank : placement.rank_of_stage) placement.widths.push_back(widths[rank]);
   return placement;
 }
 
 // A stage cuts the batch over its devices unless it is to be sharded.
 void fillDevices(const PartitionOptions& options, const Placement& placement, Choice& choice) {
   for (int rank : placement.rank_of_stage) {
-    const std::vector<int>& devices =
-        choice.devices.emplace_back(placement.devices_of_rank[static_cast<size_t>(rank)]);
-    const int width = static_cast<int>(devices.size());
+    const std::vector<int>& devices = choice.devices.emplace_back(placement.devices_of_rank[rank]);
+    const int width = devices.size();
     choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));
     choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width}
                                                     : std::vector<int>{width, 1});
@@ -253,7 +251,7 @@ Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedu
     const StageSpec& stage = file.stages[s];
     const std::string& method = stage.undecided ? options.sharding.method : stage.method;
     choice.shardings.push_back(shardingOf(method, stage.logical_mesh, stage.devices.size()));
-    const int devices = static_cast<int>(stage.devices.size());
+    const int devices = stage.devices.size();
     choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, devices} : stage.mesh_shape);
     checkDataAxis(fmt::format("{}.stages[{}].mesh", file.name, s), choice.meshes.back()[0], rows);
     if (file.layers > 0) choice.cuts.stage_ends.push_back(stage.last_layer);
@@ -267,7 +265,7 @@ Choice choiceOfSearch(const ChosenStages& chosen) {
   Choice choice;
   choice.cuts.layer_ends = chosen.layer_ends;
   for (const ChosenStage& stage : chosen.stages) {
-    const int devices = static_cast<int>(stage.devices.size());
+    const int devices = stage.devices.size();
     choice.cuts.stage_ends.push_back(stage.last_layer);
     choice.devices.push_back(stage.devices);
     choice.meshes.push_back({1, devices});
@@ -366,8 +364,7 @@ void noteUntrained(const Chain& chain, Plan& plan) {
   constexpr size_t kMost = 5;
   if (untrained.empty()) return;
   const size_t shown = std::min(kMost, untrained.size());
-  std::string names = fmt::format(
-      "{}", fmt::join(untrained.begin(), untrained.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  std::string names = fmt::format("{}", fmt::join(untrained.begin(), untrained.begin() + shown, ", "));
   if (untrained.size() > shown) names += fmt::format(" and {} more", untrained.size() - shown);
   plan.notes.push_back(fmt::format("no gradient reaches {} parameter(s), which stay as they are: {}",
                                    untrained.size(), names));

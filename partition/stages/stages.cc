@@ -108,8 +108,7 @@ std::vector<int> assignStages(const StageProblem& problem) { return StageSearch(
 
 std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes,
                               int stages) {
-  return assignStages(
-      {.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(static_cast<size_t>(stages), 1)});
+  return assignStages({.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(stages, 1)});
 }
 
 }  // namespace pipeshard

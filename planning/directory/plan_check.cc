@@ -30,10 +30,9 @@ void checkMemory(const PlannedTraining& planned, std::vector<std::string>& fault
     const StagePlan& stage = planned.plan.stages[s];
     for (int rank : stage.devices) {
       const int64_t limit = memoryLimit(planned.plan, stage, rank);
-      if (limit == 0 || seen[static_cast<size_t>(rank)]) continue;
-      seen[static_cast<size_t>(rank)] = true;
-      const int64_t needed =
-          plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster);
+      if (limit == 0 || seen[rank]) continue;
+      seen[rank] = true;
+      const int64_t needed = plannedMemory(planned.whole.ranks[rank], planned.plan.cluster);
       if (needed <= limit) continue;
       faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s,
                                    rank, needed, limit));

@@ -40,7 +40,7 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
 // `inside`: the folder in each rank's.
 void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
-    writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(static_cast<int>(rank)) / inside);
+    writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(rank) / inside);
   }
   writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(0) / inside);
 }
@@ -81,7 +81,7 @@ void annotateSharded(const PlannedTraining& planned, const std::string& configur
                                   : StageDevices{});
   std::vector<NodeSharding> nodes(graph.nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
-    const std::optional<StageSharding>& sharding = shardings.at(static_cast<size_t>(stage_of[n]));
+    const std::optional<StageSharding>& sharding = shardings.at(stage_of[n]);
     // Of prologues and of what nothing needs, a sharding says nothing.
     if (sharding && !sharding->strategies[n].outputs.empty())
       nodes[n] = nodeSharding(planned.training.graph, NodeId(n), *sharding);

@@ -17,7 +17,7 @@ ReadShardings readOn(const Graph& graph, const std::string& configuration,
                      const std::vector<std::vector<int>>& devices, const LogicalMesh& mesh) {
   std::vector<StageDevices> stages;
   for (const std::vector<int>& of_stage : devices) {
-    const bool fits = static_cast<int>(of_stage.size()) == mesh.deviceCount();
+    const bool fits = std::ssize(of_stage) == mesh.deviceCount();
     stages.push_back(fits ? StageDevices{mesh, of_stage} : StageDevices{});
   }
   return nodeShardings(graph, configuration, stages);
@@ -30,7 +30,7 @@ FileShardings readConfiguration(Graph graph, const std::string& configuration,
       std::find_if(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
   std::vector<LogicalMesh> meshes;
   if (!mesh.empty()) meshes = {parseMesh(mesh)};
-  if (mesh.empty()) meshes = meshesFor(static_cast<int>(first->size()), "manual");
+  if (mesh.empty()) meshes = meshesFor(first->size(), "manual");
   std::optional<ReadShardings> best;
   FileShardings shardings;
   for (const LogicalMesh& candidate : meshes) {

@@ -85,8 +85,7 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
   for (ValueId input : raw.inputs) {
     const std::vector<std::string>& symbols = raw.value(input).symbols;
     for (size_t axis = 0; axis < symbols.size(); ++axis) {
-      if (!symbols[axis].empty() && symbols[axis] == batch_dimension)
-        axes[raw.value(input).name] = static_cast<int>(axis);
+      if (!symbols[axis].empty() && symbols[axis] == batch_dimension) axes[raw.value(input).name] = axis;
     }
   }
   return axes;

@@ -18,7 +18,7 @@ int64_t memoryOf(const PartitionOptions& options, int rank) {
 }  // namespace
 
 int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster) {
-  const ClusterNode& node = cluster.nodes.at(static_cast<size_t>(cluster.nodeOf(rank.program.rank)));
+  const ClusterNode& node = cluster.nodes.at(cluster.nodeOf(rank.program.rank));
   const WorkerThreads threads(std::max(1, node.cores / node.devices));
   const Executor executor({rank.program, rank.subgraphs, ""}, {});
   return executor.memory().total_bytes + executor.constantBytes();
@@ -27,7 +27,7 @@ int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster) {
 Shortage largestShortage(const PartitionOptions& options, const StepPrograms& step) {
   Shortage worst;
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
-    const int64_t room = memoryOf(options, static_cast<int>(rank));
+    const int64_t room = memoryOf(options, rank);
     if (room == 0) continue;
     const Shortage found = {static_cast<int>(rank), plannedMemory(step.ranks[rank], options.cluster), room};
     if (found.excess() > worst.excess()) worst = found;

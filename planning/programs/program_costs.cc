@@ -18,8 +18,7 @@ class RankCosts {
  public:
   RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
       : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
-    for (const std::vector<int>& group : program_.groups)
-      group_sizes_.push_back(static_cast<int>(group.size()));
+    for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(group.size());
     PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
                     program_.subgraphs.size(), rank.subgraphs.size());
     for (const Graph& graph : rank.subgraphs)
@@ -55,7 +54,7 @@ class RankCosts {
       case InstructionKind::kLoadInput: return moving(2 * written);
       case InstructionKind::kZero: return moving(written);
       case InstructionKind::kAllReduce: {
-        const int size = group_sizes_.at(static_cast<size_t>(instruction.group));
+        const int size = group_sizes_.at(instruction.group);
         return {{.group = instruction.group,
                  .exchange = collectiveCost(groupModel(model_, instruction.group), {{size}},
                                             CollectiveKind::kAllReduce, 0, written),
@@ -106,12 +105,11 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
     const LogicalMesh mesh{stage.sharding ? stage.sharding->mesh : stage.mesh_shape};
     for (int axis = 0; axis < mesh.rank(); ++axis) {
       std::vector<int> line;
-      for (int member : mesh.lineOf(static_cast<int>(place - stage.devices.begin()), axis)) {
-        line.push_back(stage.devices[static_cast<size_t>(member)]);
+      for (int member : mesh.lineOf(place - stage.devices.begin(), axis)) {
+        line.push_back(stage.devices[member]);
       }
       std::sort(line.begin(), line.end());
-      if (line == group)
-        return costModelOn(plan.cluster, stage.devices, mesh).links[static_cast<size_t>(axis)];
+      if (line == group) return costModelOn(plan.cluster, stage.devices, mesh).links[axis];
     }
   }
   return costModelOn(plan.cluster, group, {{static_cast<int>(group.size())}}).links[0];

@@ -48,8 +48,7 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
                       Plan plan) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
-  const Schedule schedule =
-      firstMicrobatches(scheduleOf(plan), static_cast<int>(batch.microbatches * plan.updates_per_step));
+  const Schedule schedule = firstMicrobatches(scheduleOf(plan), batch.microbatches * plan.updates_per_step);
   plan.microbatches = batch.microbatches;
   StepPrograms step;
   step.ranks = emitPrograms(family, plan, schedule);

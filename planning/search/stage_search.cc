@@ -239,7 +239,7 @@ class Search {
       const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
       ChosenStage& one = chosen.stages.emplace_back();
       one.last_layer = stage.last_layer;
-      one.devices.resize(static_cast<size_t>(stage.submesh.deviceCount()));
+      one.devices.resize(stage.submesh.deviceCount());
       std::iota(one.devices.begin(), one.devices.end(), stage.submesh.first_device);
       one.method = config.method;
       one.mesh = config.mesh;
@@ -308,7 +308,7 @@ class Search {
       return std::tuple(a.deviceCount(), a.nodes, a.first_device) <
              std::tuple(b.deviceCount(), b.nodes, b.first_device);
     });
-    const auto layers = static_cast<size_t>(costs.layers());
+    const size_t layers = costs.layers();
     if (layers * (layers + 1) / 2 * submeshes.size() > kMostStageCosts) return;
     for (int first = 0; first < costs.layers(); ++first) {
       for (int last = first; last < costs.layers(); ++last) {

@@ -50,7 +50,7 @@ Accumulation findAccumulation(const Program& program,
     const Instruction& run = program.instructions[writes[0]];
     if (run.kind != InstructionKind::kRun || run.background || uses.touched(total, writes[0], i)) continue;
     const auto position = std::find(run.outputs.begin(), run.outputs.end(), part) - run.outputs.begin();
-    if (!accumulation.overwrite && !may_add(run, static_cast<size_t>(position))) continue;
+    if (!accumulation.overwrite && !may_add(run, position)) continue;
     found.place[part.index()] = total;
     found.adds[part.index()] = !accumulation.overwrite;
     found.done[i] = true;

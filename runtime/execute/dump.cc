@@ -44,7 +44,7 @@ std::optional<Shape> takeShape(std::string_view& text) {
     int64_t size = -1;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
     if (error != std::errc{} || size < 0 || shape.size() == 64) return std::nullopt;
-    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    text.remove_prefix(end - text.data());
     shape.push_back(size);
   }
   text.remove_prefix(1);
@@ -120,7 +120,7 @@ const std::byte* WindowGradients::find(const Result& result) const {
   const std::vector<Result>& results = executor_.program().results;
   PIPESHARD_CHECK(&result >= results.data() && &result < results.data() + results.size(),
                   "not a result of the executor's program");
-  return kept_[static_cast<size_t>(&result - results.data())].data();
+  return kept_[&result - results.data()].data();
 }
 
 std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step,
@@ -158,7 +158,7 @@ void adoptStepDump(Executor& executor, const StepDump& dump) {
 }
 
 std::vector<double> StepDump::Tensor::elements() const {
-  std::vector<double> numbers(static_cast<size_t>(elementCount(shape)));
+  std::vector<double> numbers(elementCount(shape));
   convertElements(data_type, bytes.data(), DataType::kFloat64, numbers.data(), numbers.size());
   return numbers;
 }
@@ -169,7 +169,7 @@ StepDump StepDump::open(const std::string& directory, int64_t step, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     dump.files_.push_back(
         TensorFile::open((std::filesystem::path(directory) / dumpFileName(step, rank)).string()));
-    for (const TensorEntry& entry : dump.files_.back().tensors()) dump.add(static_cast<size_t>(rank), entry);
+    for (const TensorEntry& entry : dump.files_.back().tensors()) dump.add(rank, entry);
   }
   for (const auto& [name, tensor] : dump.tensors_) {
     dump.checkPieces(name, tensor);
@@ -230,7 +230,7 @@ StepDump::Tensor StepDump::read(std::string_view name) const {
     joined.bytes = file.read(*file.find(name));
     return joined;
   }
-  joined.bytes.resize(static_cast<size_t>(byteCount(tensor.data_type, tensor.whole)));
+  joined.bytes.resize(byteCount(tensor.data_type, tensor.whole));
   for (const Piece& piece : tensor.pieces) {
     const TensorFile& file = files_[piece.rank];
     const TensorEntry& entry = *file.find(name);

@@ -64,7 +64,7 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
     // The lane's workspace is behind the other.
     workspace_bytes = (workspace_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
     memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes);
-    background_workspace_ = static_cast<size_t>(memory_.workspace_offset + workspace_bytes);
+    background_workspace_ = memory_.workspace_offset + workspace_bytes;
   } catch (Error& error) {
     throw error.addContext(fmt::format("rank {}", program().rank));
   }
@@ -96,7 +96,7 @@ void Executor::checkCollectives(const Subgraph& description, const CompiledSubgr
          description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
   }
   for (const int group : groups) {
-    if (static_cast<size_t>(group) < program().groups.size()) continue;
+    if (group < std::ssize(program().groups)) continue;
     fail(ErrorCode::kConfiguration,
          "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
          group, program().groups.size());
@@ -116,7 +116,7 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
   std::vector<BufferId> seen;
   const auto number = [&](BufferId id) {
     const auto found = std::find(seen.begin(), seen.end(), id);
-    const int result = static_cast<int>(found - seen.begin());
+    const int result = found - seen.begin();
     if (found == seen.end()) seen.push_back(id);
     return result;
   };
@@ -146,21 +146,21 @@ void Executor::checkBinding(const Instruction& instruction, const CompiledSubgra
 
 std::span<std::byte> Executor::content(BufferId id) const {
   const Buffer& buffer = program().buffer(id);
-  return arena_.subspan(static_cast<size_t>(memory_.offsets[id.index()]),
+  return arena_.subspan(memory_.offsets[id.index()],
                         static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
 }
 
 Executor::Action Executor::resolve(const Instruction& instruction) {
   Action action;
   action.instruction = &instruction;
-  action.done = accumulation_.done[static_cast<size_t>(&instruction - program().instructions.data())];
+  action.done = accumulation_.done[&instruction - program().instructions.data()];
   if (!instruction.inputs.empty()) action.input = content(instruction.inputs[0]).data();
   if (!instruction.outputs.empty()) action.output = content(instruction.outputs[0]).data();
   const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
   if (!sized.empty()) {
     const Buffer& buffer = program().buffer(sized[0]);
     action.data_type = buffer.data_type;
-    action.elements = static_cast<size_t>(elementCount(buffer.shape));
+    action.elements = elementCount(buffer.shape);
     action.bytes = content(sized[0]).size();
   }
   if (instruction.subgraph.valid()) {
@@ -185,7 +185,7 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
       fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
     if (data_ == nullptr)
       fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
-    action.data_input = static_cast<size_t>(found - inputs.begin());
+    action.data_input = found - inputs.begin();
     action.box = loadedBox(*found, program().buffer(instruction.outputs[0]), instruction.offset);
   }
   const bool copies =
@@ -211,9 +211,9 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
                              instruction.offset)};
     copies.push_back(
         copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
-    filled += from.shape[static_cast<size_t>(instruction.axis)];
+    filled += from.shape[instruction.axis];
   }
-  if (instruction.inputs.empty() || filled != to.shape[static_cast<size_t>(instruction.axis)]) {
+  if (instruction.inputs.empty() || filled != to.shape[instruction.axis]) {
     fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled,
          instruction.axis, to.name, shapeToString(to.shape));
   }
@@ -223,8 +223,8 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
 void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
                     Communicator* background) {
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
-  PIPESHARD_CHECK(arena.size() >= static_cast<size_t>(memory_.total_bytes), "arena of {} bytes, needed {}",
-                  arena.size(), memory_.total_bytes);
+  PIPESHARD_CHECK(std::ssize(arena) >= memory_.total_bytes, "arena of {} bytes, needed {}", arena.size(),
+                  memory_.total_bytes);
   const int size = communicator == nullptr ? 1 : communicator->size();
   if (size != program().world_size) {
     fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
@@ -241,7 +241,7 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
     if (instruction.kind == InstructionKind::kSend)
-      pending_sends_[instruction.inputs.at(0).index()].reserve(static_cast<size_t>(size));
+      pending_sends_[instruction.inputs.at(0).index()].reserve(size);
   }
   for (size_t i = 0; i < program().instructions.size(); ++i) {
     try {
@@ -315,8 +315,7 @@ void Executor::record(TraceRecorder* recorder, uint32_t number) {
 std::vector<int64_t> Executor::liveBytes() const {
   std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
   for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
-    for (int64_t i = block.begin; i < std::min(block.end, static_cast<int64_t>(live.size())); ++i)
-      live[static_cast<size_t>(i)] += block.bytes;
+    for (int64_t i = block.begin; i < std::min(block.end, std::ssize(live)); ++i) live[i] += block.bytes;
   }
   return live;
 }
@@ -372,7 +371,7 @@ StepReport Executor::runStep(int64_t step) {
 }
 
 size_t Executor::positionOf(const Instruction& instruction) const {
-  return static_cast<size_t>(&instruction - program().instructions.data());
+  return &instruction - program().instructions.data();
 }
 
 void Executor::execute(Action& action, int64_t step, StepReport& report) {
@@ -436,7 +435,7 @@ void Executor::transfer(Action& action) {
   } else if (instruction.kind == InstructionKind::kReceive) {
     communicator_->receive(instruction.peer, {action.output, action.bytes});
   } else {
-    const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+    const std::vector<int>& group = program().groups.at(instruction.group);
     communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
                              action.elements);
   }
@@ -457,7 +456,7 @@ std::vector<double> Executor::readLosses() const {
   for (const Result& result : program().results) {
     if (result.kind != Result::Kind::kLoss) continue;
     losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
-    double& loss = losses[static_cast<size_t>(std::max(0, result.update))];
+    double& loss = losses[std::max(0, result.update)];
     convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(),
                     DataType::kFloat64, &loss, 1);
   }

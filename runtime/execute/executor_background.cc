@@ -90,7 +90,7 @@ void Executor::performInBackground(size_t position) {
       action.run.run(progress_);
     } else {
       background_waiting_.store(true);
-      const std::vector<int>& group = program().groups.at(static_cast<size_t>(instruction.group));
+      const std::vector<int>& group = program().groups.at(instruction.group);
       background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
                              action.elements);
       background_waiting_.store(false);

@@ -50,7 +50,7 @@ class Executor::GroupCollectives : public Collectives {
     const Clock::time_point start = Clock::now();
     if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
     waiting_.store(true, std::memory_order_relaxed);
-    runCollective(communicator_, program_.groups.at(static_cast<size_t>(call.group)), call);
+    runCollective(communicator_, program_.groups.at(call.group), call);
     waiting_.store(false, std::memory_order_relaxed);
     const Clock::time_point end = Clock::now();
     if (recorder_ != nullptr) recorder_->endPart(lane_, end, communicator_.waited());

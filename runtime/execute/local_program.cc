@@ -14,7 +14,7 @@ LocalProgram::LocalProgram(RankImage image, const DataDescription& data, const E
     fail(ErrorCode::kConfiguration,
          "the program is for {} ranks; only a program of one rank runs in one process", program.world_size);
   }
-  arena_ = AlignedMemory(static_cast<size_t>(executor_.memory().total_bytes));
+  arena_ = AlignedMemory(executor_.memory().total_bytes);
   data_ = makeDataSource(data, program);
   executor_.attach(arena_.bytes(), nullptr, data_.get());
 }
@@ -30,7 +30,7 @@ const Result* LocalProgram::findResult(Result::Kind kind, std::string_view name,
 
 std::vector<double> LocalProgram::elements(const Result& result) const {
   const Buffer& buffer = executor_.program().buffer(result.buffer);
-  std::vector<double> numbers(static_cast<size_t>(elementCount(buffer.shape)));
+  std::vector<double> numbers(elementCount(buffer.shape));
   convertElements(buffer.data_type, executor_.content(result.buffer).data(), DataType::kFloat64,
                   numbers.data(), numbers.size());
   return numbers;

@@ -141,7 +141,7 @@ int64_t liveLowerBound(std::span<const LiveBlock> blocks) {
 }
 
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation) {
-  const auto end_of_step = static_cast<int64_t>(program.instructions.size());
+  const int64_t end_of_step = program.instructions.size();
   std::vector<LiveBlock> blocks(program.buffers.size());
   std::vector<bool> written(program.buffers.size(), false);
   for (size_t b = 0; b < blocks.size(); ++b) {
@@ -159,14 +159,13 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
       PIPESHARD_CHECK(written[id.index()],
                       "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
                       program.buffer(id).name);
-      if (instruction.kind == InstructionKind::kFree && id == input)
-        blocks[id.index()].end = static_cast<int64_t>(i);
+      if (instruction.kind == InstructionKind::kFree && id == input) blocks[id.index()].end = i;
     }
     for (const BufferId output : instruction.outputs) {
       const BufferId id = accumulation.placeOf(output);
       if (written[id.index()]) continue;
       written[id.index()] = true;
-      blocks[id.index()].begin = static_cast<int64_t>(i);
+      blocks[id.index()].begin = i;
       blocks[id.index()].end = end_of_step + 1;
     }
   }

@@ -8,7 +8,7 @@ namespace pipeshard {
 namespace {
 
 void checkRange(const Buffer& whole, const Buffer& part, int axis, int64_t offset) {
-  const auto a = static_cast<size_t>(axis);
+  const size_t a = axis;
   bool fits = axis >= 0 && a < whole.shape.size() && whole.data_type == part.data_type &&
               whole.shape.size() == part.shape.size();
   if (fits) {
@@ -51,7 +51,7 @@ void RowCopy::run() const {
 RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer& part, std::byte* to,
                        int axis, int64_t offset) {
   checkRange(whole, part, axis, offset);
-  const auto a = static_cast<size_t>(axis);
+  const size_t a = axis;
   const Blocks blocks = blocksOf(whole, a);
   const size_t bytes = static_cast<size_t>(part.shape[a]) * blocks.entry;
   return {from + static_cast<size_t>(offset) * blocks.entry,  to,   bytes, blocks.count,
@@ -61,7 +61,7 @@ RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer&
 RowCopy copyIntoRange(const Buffer& part, const std::byte* from, const Buffer& whole, std::byte* to, int axis,
                       int64_t offset) {
   checkRange(whole, part, axis, offset);
-  const auto a = static_cast<size_t>(axis);
+  const size_t a = axis;
   const Blocks blocks = blocksOf(whole, a);
   const size_t bytes = static_cast<size_t>(part.shape[a]) * blocks.entry;
   return {from,  to + static_cast<size_t>(offset) * blocks.entry,   bytes, blocks.count,

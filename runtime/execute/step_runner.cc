@@ -13,7 +13,7 @@ StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions&
 }
 
 size_t StepRunner::arenaBytes() const {
-  return static_cast<size_t>(std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0));
+  return std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0);
 }
 
 int64_t StepRunner::constantBytes() const {
@@ -23,7 +23,7 @@ int64_t StepRunner::constantBytes() const {
 int64_t StepRunner::lastBatch() const {
   if (!last_) return 0;
   for (const ProgramInput& input : last_->program().inputs) {
-    if (input.axis >= 0) return input.shape[static_cast<size_t>(input.axis)];
+    if (input.axis >= 0) return input.shape[input.axis];
   }
   return 0;
 }

@@ -201,8 +201,7 @@ bool CompiledSubgraph::mayAccumulate(size_t output) const {
     const Node& node = graph_.nodes[n];
     if (std::any_of(node.inputs.begin(), node.inputs.end(), shares)) return false;
     const auto made = std::find(node.outputs.begin(), node.outputs.end(), value);
-    if (made != node.outputs.end())
-      may = kernels_[n]->mayAccumulate(static_cast<int>(made - node.outputs.begin()));
+    if (made != node.outputs.end()) may = kernels_[n]->mayAccumulate(made - node.outputs.begin());
   }
   return may;
 }
@@ -221,7 +220,7 @@ void CompiledSubgraph::checkGroupSizes(const std::vector<std::vector<int>>& grou
     const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
     if (members == 0) continue;
     const int group = kernels_[n]->collectiveGroup().value();
-    const size_t size = groups.at(static_cast<size_t>(group)).size();
+    const size_t size = groups.at(group).size();
     if (members == size) continue;
     fail(ErrorCode::kConfiguration,
          "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,

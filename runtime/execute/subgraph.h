@@ -72,7 +72,7 @@ class CompiledSubgraph {
   // Type, shape and name of an input or output, to check what is bound to it.
   const Value& input(size_t i) const { return graph_.value(graph_.inputs[i]); }
   const Value& output(size_t i) const { return graph_.value(graph_.outputs[i]); }
-  int64_t constantBytes() const { return static_cast<int64_t>(constants_.size()); }
+  int64_t constantBytes() const { return std::ssize(constants_); }
 
   // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one
   // buffer.

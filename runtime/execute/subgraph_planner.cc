@@ -37,14 +37,14 @@ void CompiledSubgraph::Planner::findUses() {
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (subgraph_.kernels_[n] == nullptr) continue;
     for (const ValueId id : graph_.nodes[n].inputs) {
-      if (id.valid()) last_use_[subgraph_.root(id).index()] = static_cast<int64_t>(n);
+      if (id.valid()) last_use_[subgraph_.root(id).index()] = n;
     }
     for (const ValueId id : graph_.nodes[n].outputs) {
-      if (id.valid()) producer_[id.index()] = static_cast<int64_t>(n);
+      if (id.valid()) producer_[id.index()] = n;
     }
   }
   for (size_t o = 0; o < graph_.outputs.size(); ++o)
-    last_use_[outputRoot(o).index()] = static_cast<int64_t>(graph_.nodes.size());
+    last_use_[outputRoot(o).index()] = std::ssize(graph_.nodes);
 }
 
 void CompiledSubgraph::Planner::placeInputsAndConstants() {
@@ -79,9 +79,8 @@ std::vector<size_t> CompiledSubgraph::Planner::inputsWhere(size_t node, Predicat
 
 bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output,
                                              const std::vector<size_t>& inputs) const {
-  return std::all_of(inputs.begin(), inputs.end(), [&](size_t input) {
-    return subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(input), static_cast<int>(output));
-  });
+  return std::all_of(inputs.begin(), inputs.end(),
+                     [&](size_t input) { return subgraph_.kernels_[node]->mayRunInPlace(input, output); });
 }
 
 // Whether output buffer `output` may get its content when the producer of `value` runs, although it may also
@@ -95,16 +94,15 @@ bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) cons
   for (const ValueId input : in_same_buffer) {
     if (last_use_[input.index()] > producer) return false;
   }
-  const auto node = static_cast<size_t>(producer);
+  const size_t node = producer;
   const auto& outputs = graph_.nodes[node].outputs;
-  const auto position =
-      static_cast<size_t>(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
+  const size_t position = std::find(outputs.begin(), outputs.end(), value) - outputs.begin();
   return mayOverwrite(node, position,
                       inputsWhere(node, [&](ValueId root) { return in_same_buffer.count(root) > 0; }));
 }
 
 void CompiledSubgraph::Planner::placeNode(size_t node) {
-  const auto begin = static_cast<int64_t>(node);
+  const int64_t begin = node;
   const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (!outputs[o].valid() || claimed_output_[outputs[o].index()] != kNoTemporary) continue;
@@ -114,18 +112,15 @@ void CompiledSubgraph::Planner::placeNode(size_t node) {
                                            addTemporary(graph_.bytes(outputs[o]), begin, end)};
   }
   const size_t workspace = subgraph_.kernels_[node]->workspaceBytes();
-  if (workspace > 0)
-    layout_.kernel_workspace[node] = addTemporary(static_cast<int64_t>(workspace), begin, begin + 1);
+  if (workspace > 0) layout_.kernel_workspace[node] = addTemporary(workspace, begin, begin + 1);
 }
 
 // Computes an output in the memory of a temporary whose last reader is this node.
 bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId value) {
-  const auto now = static_cast<int64_t>(node);
+  const int64_t now = node;
   const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].valid() ||
-        !subgraph_.kernels_[node]->mayRunInPlace(static_cast<int>(i), static_cast<int>(output)))
-      continue;
+    if (!inputs[i].valid() || !subgraph_.kernels_[node]->mayRunInPlace(i, output)) continue;
     const Storage storage = layout_.storage[subgraph_.root(inputs[i]).index()];
     if (storage.kind != Storage::Kind::kTemporary) continue;
     Temporary& temporary = layout_.temporaries[storage.index];
@@ -136,7 +131,7 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
     };
     if (!mayOverwrite(node, output, inputsWhere(node, same))) continue;
     const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
-    const bool is_taken = std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(output),
+    const bool is_taken = std::any_of(outputs.begin(), outputs.begin() + output,
                                       [&](ValueId id) { return id.valid() && same(id); });
     if (is_taken) continue;
     layout_.storage[value.index()] = storage;
@@ -147,20 +142,19 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
 }
 
 void CompiledSubgraph::Planner::copyOutputs() {
-  const auto end = static_cast<int64_t>(graph_.nodes.size());
+  const int64_t end = graph_.nodes.size();
   std::vector<Copy> late;
   for (size_t o = 0; o < graph_.outputs.size(); ++o) {
     if (output_done_[o]) continue;
     Storage from = layout_.storage[outputRoot(o).index()];
-    const auto bytes = static_cast<size_t>(graph_.bytes(graph_.outputs[o]));
+    const size_t bytes = graph_.bytes(graph_.outputs[o]);
     if (from.kind == Storage::Kind::kInput) {
       const int buffer = aliasing_.inputs[from.index];
       if (buffer == aliasing_.outputs[o]) continue;  // it is there already
       const bool is_replaced =
           std::find(aliasing_.outputs.begin(), aliasing_.outputs.end(), buffer) != aliasing_.outputs.end();
       if (is_replaced) {  // another copy may replace it first: two buffers may swap
-        const Storage aside{Storage::Kind::kTemporary,
-                            addTemporary(static_cast<int64_t>(bytes), end, end + 1)};
+        const Storage aside{Storage::Kind::kTemporary, addTemporary(bytes, end, end + 1)};
         layout_.copies.push_back({from, aside, bytes});
         from = aside;
       }

@@ -19,14 +19,14 @@ bool isLoaded(const Program& program, const std::string& input) {
 }
 
 std::vector<int64_t> integersOf(DataType type, const Shape& shape, std::span<const std::byte> bytes) {
-  std::vector<int64_t> numbers(static_cast<size_t>(elementCount(shape)));
+  std::vector<int64_t> numbers(elementCount(shape));
   convertElements(type, bytes.data(), DataType::kInt64, numbers.data(), numbers.size());
   return numbers;
 }
 
 // The batch of a step, of one input.
 std::vector<std::byte> batchOf(const ProgramInput& input, DataSource& data, size_t index, int64_t step) {
-  std::vector<std::byte> bytes(static_cast<size_t>(byteCount(input.data_type, input.shape)));
+  std::vector<std::byte> bytes(byteCount(input.data_type, input.shape));
   data.fill(index, step, 0, bytes);
   return bytes;
 }
@@ -48,13 +48,12 @@ std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataTyp
                                   [&](int64_t number) { return !input.allowed->contains(number); });
   if (wrong == numbers.end()) return std::nullopt;
   Shape place = shape;
-  auto left = static_cast<int64_t>(wrong - numbers.begin());
+  int64_t left = wrong - numbers.begin();
   for (size_t axis = place.size(); axis-- > 0;) {
     place[axis] = left % shape[axis];
     left /= shape[axis];
   }
-  const std::string row =
-      input.axis < 0 ? "" : fmt::format(", row {}", place[static_cast<size_t>(input.axis)]);
+  const std::string row = input.axis < 0 ? "" : fmt::format(", row {}", place[input.axis]);
   return fmt::format("array '{}'{}: found {} at {}, but the model takes integers from {}", input.name, row,
                      *wrong, shapeToString(place), describeAllowed(*input.allowed));
 }

@@ -48,7 +48,7 @@ Half narrowToHalf(double value) {
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, f in [0.5, 1)
   const int unit = std::max(exponent - 11, -24);
-  const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
+  const uint32_t units = std::nearbyint(std::ldexp(magnitude, -unit));
   // Adding the biased exponent instead of or-ing it lets a rounding carry move into the exponent.
   const uint32_t bits = (static_cast<uint32_t>(unit + 24) << 10) + units;
   return {static_cast<uint16_t>(sign | bits)};

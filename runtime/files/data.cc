@@ -35,7 +35,7 @@ double standardNormal(uint64_t key, uint64_t element) {
 
 // The high word of a 64x64 bit product: a value in [0, range) without the bias and cost of a division.
 uint64_t scaled(uint64_t bits, uint64_t range) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * range) >> 64);
+  return (static_cast<unsigned __int128>(bits) * range) >> 64;
 }
 
 class SyntheticData : public DataSource {
@@ -69,19 +69,18 @@ class SyntheticData : public DataSource {
     }
     const bool is_bool = input.data_type == DataType::kBool;
     const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
-    const auto value = static_cast<int64_t>(static_cast<uint64_t>(is_bool ? 0 : input.low) +
-                                            scaled(mix(key ^ mix(element)), range));
+    const int64_t value =
+        static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(mix(key ^ mix(element)), range);
     convertElements(DataType::kInt64, &value, input.data_type, to, 1);
   }
 
   void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
     const ProgramInput& description = inputs_[input];
     const size_t element_bytes = dataTypeSize(description.data_type);
-    const uint64_t key = mix(mix(seed_) ^ mix(static_cast<uint64_t>(step)) * 3 ^ names_[input]);
+    const uint64_t key = mix(mix(seed_) ^ mix(step) * 3 ^ names_[input]);
     std::byte* to = out.data();
     forEachRun(description.shape, box, [&](int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i, to += element_bytes)
-        writeElement(description, key, static_cast<uint64_t>(first + i), to);
+      for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(description, key, first + i, to);
     });
   }
 
@@ -118,7 +117,7 @@ class NpzData : public DataSource {
       if (!needed.empty() && !needed[i]) continue;
       checkRange(path, i, array);
       checkAllowed(path, inputs_[i], array);
-      const auto count = static_cast<size_t>(elementCount(array.shape));
+      const size_t count = elementCount(array.shape);
       content_[i].resize(count * dataTypeSize(inputs_[i].data_type));
       convertElements(array.data_type, array.bytes.data(), inputs_[i].data_type, content_[i].data(), count);
     }
@@ -132,7 +131,7 @@ class NpzData : public DataSource {
     Shape array = inputs_[input].shape;
     Shard rows = box;
     if (inputs_[input].axis >= 0) {
-      const auto axis = static_cast<size_t>(inputs_[input].axis);
+      const size_t axis = inputs_[input].axis;
       rows.start[axis] += (step - 1) % steps_per_epoch_ * array[axis];
       array[axis] = rows_[input];
     }
@@ -153,7 +152,7 @@ class NpzData : public DataSource {
         fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
         (input.axis < 0 ? "" : fmt::format(" (or a longer axis {})", input.axis));
     Shape comparable = array.shape;
-    const auto axis = static_cast<size_t>(input.axis);
+    const size_t axis = input.axis;
     const bool has_rows =
         input.axis >= 0 && axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
     if (has_rows) comparable[axis] = input.shape[axis];
@@ -169,7 +168,7 @@ class NpzData : public DataSource {
   void checkRows(const std::string& path, size_t index) {
     const ProgramInput& input = inputs_[index];
     if (input.axis < 0) return;
-    const int64_t batch = input.shape[static_cast<size_t>(input.axis)];
+    const int64_t batch = input.shape[input.axis];
     const int64_t left = batch > 0 ? rows_[index] % batch : 0;
     if (left != 0 && left != end_.last_batch && !end_.drop_last) {
       fail(ErrorCode::kConfiguration,
@@ -194,7 +193,7 @@ class NpzData : public DataSource {
   void checkRange(const std::string& path, size_t index, const NpzArray& array) const {
     const DataType wanted = inputs_[index].data_type;
     if (!isInteger(array.data_type) || !isInteger(wanted) || array.data_type == wanted) return;
-    const auto count = static_cast<size_t>(elementCount(array.shape));
+    const size_t count = elementCount(array.shape);
     std::vector<std::byte> there(count * dataTypeSize(wanted));
     convertElements(array.data_type, array.bytes.data(), wanted, there.data(), count);
     const std::vector<double> found = numericElements(Constant{array.data_type, array.shape, array.bytes});
@@ -219,7 +218,7 @@ void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<st
   const ProgramInput& description = inputs_.at(input);
   const std::string fault = boxFault(description.shape, box);
   PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
-  const auto bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+  const size_t bytes = byteCount(description.data_type, box.size);
   PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(),
                   printBox(box));
   write(input, step, box, out);
@@ -230,10 +229,10 @@ void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std:
   Shard box = wholeBox(description.shape);
   PIPESHARD_CHECK(description.axis >= 0 || offset == 0, "input '{}' is not cut", description.name);
   if (description.axis >= 0) {
-    const auto axis = static_cast<size_t>(description.axis);
+    const size_t axis = description.axis;
     box.start[axis] = offset;
     box.size[axis] = 1;
-    const auto row_bytes = static_cast<size_t>(byteCount(description.data_type, box.size));
+    const size_t row_bytes = byteCount(description.data_type, box.size);
     box.size[axis] = row_bytes == 0 ? 0 : static_cast<int64_t>(out.size() / row_bytes);
   }
   fill(input, step, box, out);
@@ -241,7 +240,7 @@ void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std:
 
 int64_t lastBatchOf(const std::string& path, const ProgramInput& input) {
   const NpzArray array = NpzFile::open(path).read(input.name);
-  const auto axis = static_cast<size_t>(input.axis);
+  const size_t axis = input.axis;
   const bool whole = axis < array.shape.size() && array.shape[axis] >= input.shape[axis];
   // what does not fit is refused when the data are opened
   return whole ? array.shape[axis] % input.shape[axis] : 0;

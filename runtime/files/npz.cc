@@ -291,7 +291,7 @@ NpzArray NpzFile::read(const std::string& name) const {
          dataTypeName(header.data_type), shapeToString(header.shape), *expected,
          content.size() - header.data_offset);
   }
-  content.erase(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(header.data_offset));
+  content.erase(content.begin(), content.begin() + header.data_offset);
   if (header.fortran_order && header.shape.size() > 1)
     content = toRowMajor(header, content, dataTypeSize(header.data_type));
   return {header.data_type, header.shape, std::move(content)};

@@ -40,7 +40,7 @@ uint64_t fileBytes(const Descriptor& file, const std::string& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0)
     fail(ErrorCode::kMissingInput, "cannot examine {}: {}", path, std::strerror(errno));
-  return static_cast<uint64_t>(status.st_size);
+  return status.st_size;
 }
 
 void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> out, const std::string& path) {

@@ -95,7 +95,7 @@ TensorEntry parseEntry(const std::string& name, const Json& json, uint64_t data_
     const uint64_t number = unsignedNumber(size, path, fmt::format("a size of tensor '{}'", name));
     if (number > (uint64_t{1} << 62))
       malformed(path, fmt::format("tensor '{}': size {} is too large", name, number));
-    entry.shape.push_back(static_cast<int64_t>(number));
+    entry.shape.push_back(number);
   }
   const Json& offsets = field("data_offsets");
   if (!offsets.is_array() || offsets.size() != 2)
@@ -204,7 +204,7 @@ void writeTensorFile(const std::string& path, std::span<const TensorView> tensor
     PIPESHARD_CHECK(type != nullptr, "tensor '{}': safetensors has no type {}", tensor.name,
                     dataTypeName(tensor.data_type));
     PIPESHARD_CHECK(!header.contains(tensor.name), "two tensors named '{}' for {}", tensor.name, path);
-    const auto bytes = static_cast<uint64_t>(byteCount(tensor.data_type, tensor.shape));
+    const uint64_t bytes = byteCount(tensor.data_type, tensor.shape);
     header[tensor.name] = {
         {"dtype", type}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
@@ -223,7 +223,7 @@ void writeTensorFile(const std::string& path, std::span<const TensorView> tensor
   file.append(length_bytes.data(), length_bytes.size());
   file.append(text.data(), text.size());
   for (const TensorView& tensor : tensors)
-    file.append(tensor.data, static_cast<size_t>(byteCount(tensor.data_type, tensor.shape)));
+    file.append(tensor.data, byteCount(tensor.data_type, tensor.shape));
   file.commit(durable);
 }
 

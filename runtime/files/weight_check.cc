@@ -57,7 +57,7 @@ WeightFile::Content contentOf(const std::string& path) {
     const uint64_t last = content.bytes - kBlockBytes;
     for (uint64_t block = 0; block < kBlocks; ++block) {
       const auto place = static_cast<unsigned __int128>(last) * block / (kBlocks - 1);
-      addRange(static_cast<uint64_t>(place), kBlockBytes);
+      addRange(place, kBlockBytes);
     }
   }
   content.sample = hash.value();

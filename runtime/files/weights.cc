@@ -20,7 +20,7 @@ constexpr size_t kDirectBytes = 1 << 16;
 constexpr size_t kGapBytes = 1 << 12;
 
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
-  const auto expected = static_cast<uint64_t>(byteCount(source_type, wholeShape(buffer)));
+  const uint64_t expected = byteCount(source_type, wholeShape(buffer));
   if (found != expected) {
     fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found,
          dataTypeName(source_type), shapeToString(wholeShape(buffer)), expected);
@@ -98,9 +98,8 @@ void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType 
   checkLength(buffer, source_type, weight.length);
   const std::string path = (std::filesystem::path(directory) / weight.location).string();
   RunReader reader(path, weight.offset, source_type, buffer.data_type, out);
-  forEachRun(wholeShape(buffer), boxOf(buffer), [&](int64_t first, int64_t count) {
-    reader.add(static_cast<size_t>(first), static_cast<size_t>(count));
-  });
+  forEachRun(wholeShape(buffer), boxOf(buffer),
+             [&](int64_t first, int64_t count) { reader.add(first, count); });
   reader.flush();
 }
 
@@ -108,7 +107,7 @@ void loadFromConstant(const Buffer& buffer, const Constant& constant, std::span<
   checkLength(buffer, constant.data_type, constant.bytes.size());
   std::byte* to = out.data();
   forEachRun(wholeShape(buffer), boxOf(buffer), [&](int64_t first, int64_t count) {
-    const auto elements = static_cast<size_t>(count);
+    const size_t elements = count;
     const std::byte* from =
         constant.bytes.data() + static_cast<size_t>(first) * dataTypeSize(constant.data_type);
     convertElements(constant.data_type, from, buffer.data_type, to, elements);

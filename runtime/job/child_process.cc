@@ -74,7 +74,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::_exit(kCannotExecute);
 }
 
-int openProcessDescriptor(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+int openProcessDescriptor(int pid) { return ::syscall(SYS_pidfd_open, pid, 0); }
 
 }  // namespace
 

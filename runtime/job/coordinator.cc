@@ -55,14 +55,11 @@ int64_t wholeSeconds(Clock::duration duration) {
 class Coordinator {
  public:
   Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
-      : spec_(spec),
-        progress_(progress),
-        ranks_(countRanks(spec.plan_directory)),
-        workers_(static_cast<size_t>(ranks_)) {
+      : spec_(spec), progress_(progress), ranks_(countRanks(spec.plan_directory)), workers_(ranks_) {
     signals_ = spec.signals;
     if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
-    result_.ranks.resize(static_cast<size_t>(ranks_));
-    result_.steps.resize(static_cast<size_t>(spec.steps));
+    result_.ranks.resize(ranks_);
+    result_.steps.resize(spec.steps);
     losses_.resize(result_.steps.size());
     dumps_.assign(result_.steps.size() * static_cast<size_t>(ranks_), "");
     makePlacement();
@@ -108,7 +105,7 @@ class Coordinator {
       if (Clock::now() < deadline || is_met()) continue;
       std::string late;
       for (int rank = 0; rank < ranks_; ++rank) {
-        const Worker& worker = workers_[static_cast<size_t>(rank)];
+        const Worker& worker = workers_[rank];
         if (!condition(worker)) late += fmt::format("\n  {}: {}", nameOf(rank), worker.where);
       }
       failJob({ErrorCode::kHang, fmt::format("{} took too long; still there:{}", what, late)});
@@ -140,7 +137,7 @@ void Coordinator::makePlacement() {
     server_ = &spec_.nodes->server();
     job_id_ = spec_.nodes->job();
     keys_ = spec_.nodes->keys();
-    if (static_cast<int>(spec_.node_of_rank.size()) != ranks_) {
+    if (std::ssize(spec_.node_of_rank) != ranks_) {
       fail(ErrorCode::kInternal, "{} ranks, but {} are placed on nodes", ranks_, spec_.node_of_rank.size());
     }
   } else {
@@ -214,10 +211,10 @@ Clock::time_point Coordinator::startWorkers() {
     if (Clock::now() > deadline) failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
   }
   for (int rank = 0; rank < ranks_; ++rank) {
-    Worker& worker = workers_[static_cast<size_t>(rank)];
+    Worker& worker = workers_[rank];
     worker.started = true;
     worker.last_heard = Clock::now();
-    result_.ranks[static_cast<size_t>(rank)].pid = placement_->pid(rank);
+    result_.ranks[rank].pid = placement_->pid(rank);
     report({.kind = JobProgress::Kind::kStarted,
             .rank = rank,
             .pid = placement_->pid(rank),
@@ -244,8 +241,8 @@ std::string Coordinator::nameOf(int rank) const {
 }
 
 void Coordinator::finishStep(int64_t step) {
-  StepResult& result = result_.steps[static_cast<size_t>(step - 1)];
-  const std::optional<double> loss = losses_[static_cast<size_t>(step - 1)];
+  StepResult& result = result_.steps[step - 1];
+  const std::optional<double> loss = losses_[step - 1];
   if (!loss) failJob({ErrorCode::kConfiguration, "no rank's program has a loss"});
   result.step = step;
   result.loss = *loss;
@@ -288,7 +285,7 @@ std::optional<Failure> Coordinator::lookAround() {
     event.message = taken < kMessagesAtOnce ? server_->receive(milliseconds(0)) : std::nullopt;
   }
   for (const WorkerEnd& end : placement_->takeEnds()) {
-    const std::string& where = workers_[static_cast<size_t>(end.rank)].where;
+    const std::string& where = workers_[end.rank].where;
     keepFirstCause(failure,
                    Failure{ErrorCode::kPeerUnavailable,
                            fmt::format("{} {}; last seen: {}", nameOf(end.rank), end.description, where)});
@@ -310,7 +307,7 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
 }
 
 std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) {
-  Worker& worker = workers_[static_cast<size_t>(message.rank)];
+  Worker& worker = workers_[message.rank];
   const nlohmann::json& body = message.body;
   worker.last_heard = Clock::now();
   if (message.lost_before > 0) {
@@ -333,8 +330,7 @@ std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) 
     return handleStep(message.rank, worker, body);
   } else if (message.type == "finished") {
     worker.finished = true;
-    result_.ranks[static_cast<size_t>(message.rank)].peak_resident_bytes =
-        body.at("peak_resident_bytes").get<int64_t>();
+    result_.ranks[message.rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
     return Failure{code, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>()),
@@ -364,8 +360,8 @@ void Coordinator::handleHeartbeat(Worker& worker, const nlohmann::json& body) {
 }
 
 void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
-  Worker& worker = workers_[static_cast<size_t>(rank)];
-  RankResult& result = result_.ranks[static_cast<size_t>(rank)];
+  Worker& worker = workers_[rank];
+  RankResult& result = result_.ranks[rank];
   worker.loaded = true;
   worker.last_progress = Clock::now();
   worker.where = "loaded";
@@ -386,12 +382,12 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
   }
   worker.steps_done = step;
   worker.where = fmt::format("step {} done", step);
-  const auto index = static_cast<size_t>(step - 1);
+  const size_t index = step - 1;
   StepResult& result = result_.steps[index];
-  result.compute_seconds.resize(static_cast<size_t>(ranks_));
-  result.transfer_seconds.resize(static_cast<size_t>(ranks_));
-  result.compute_seconds[static_cast<size_t>(rank)] = body.at("compute_seconds").get<double>();
-  result.transfer_seconds[static_cast<size_t>(rank)] = body.at("transfer_seconds").get<double>();
+  result.compute_seconds.resize(ranks_);
+  result.transfer_seconds.resize(ranks_);
+  result.compute_seconds[rank] = body.at("compute_seconds").get<double>();
+  result.transfer_seconds[rank] = body.at("transfer_seconds").get<double>();
   result.seconds = std::max(result.seconds, body.at("seconds").get<double>());
   if (body.contains("loss")) {
     losses_[index] =
@@ -410,7 +406,7 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
 std::optional<Failure> Coordinator::findStuckWorker() const {
   const Clock::time_point now = Clock::now();
   for (int rank = 0; rank < ranks_; ++rank) {
-    const Worker& worker = workers_[static_cast<size_t>(rank)];
+    const Worker& worker = workers_[rank];
     if (!worker.started) continue;
     if (now - worker.last_heard >= kSilence) {
       return Failure{ErrorCode::kPeerUnavailable,

@@ -70,7 +70,7 @@ class Variables {
            "environment variable {}={} is not from {} to {}; a launcher sets it: correct or unset it", name,
            *number, least, most);
     }
-    return static_cast<int>(*number);
+    return *number;
   }
 
   const Environment& environment_;

@@ -40,9 +40,9 @@ class NodePlacement : public WorkerPlacement {
         workers_(std::move(workers)),
         progress_(progress),
         node_of_rank_(spec.node_of_rank) {
-    nodes_.resize(static_cast<size_t>(pool_.count()));
+    nodes_.resize(pool_.count());
     for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) {
-      nodes_.at(static_cast<size_t>(node_of_rank_[rank])).ranks.push_back(static_cast<int>(rank));
+      nodes_.at(node_of_rank_[rank]).ranks.push_back(rank);
     }
   }
   // Also when an exception ends the job: nodes are not left with workers of a job that is over.
@@ -86,9 +86,7 @@ class NodePlacement : public WorkerPlacement {
   void release(int exit_code, const std::string& message) override;
 
  private:
-  const Node& nodeOf(int rank) const {
-    return nodes_.at(static_cast<size_t>(node_of_rank_.at(static_cast<size_t>(rank))));
-  }
+  const Node& nodeOf(int rank) const { return nodes_.at(node_of_rank_.at(rank)); }
   std::string nameOf(const Node& node) const {
     return fmt::format("node {} (host {}, pid {})", &node - nodes_.data(), node.host, node.pid);
   }
@@ -165,7 +163,7 @@ void NodePlacement::admit(const ControlMessage& message) {
     pool_.server().send(message.rank, "stop", {{"code", static_cast<int>(code)}, {"message", reason}});
     pool_.server().forget(message.rank);
   };
-  if (wanted >= static_cast<int>(nodes_.size())) {
+  if (wanted >= std::ssize(nodes_)) {
     return refuse(ErrorCode::kConfiguration,
                   fmt::format("this is node {}, but the plan's cluster has {} nodes; they count from 0",
                               wanted, nodes_.size()));
@@ -321,8 +319,8 @@ WorkerPlacement::Recorded NodePlacement::collectTraces(Clock::time_point deadlin
   for (Node& node : nodes_) {
     for (const int rank : node.whole_traces) {
       if (!node.pids.contains(rank)) continue;
-      recorded.bytes[static_cast<size_t>(rank)] = std::move(node.traces[rank]);
-      recorded.clocks[static_cast<size_t>(rank)] = node.clock;
+      recorded.bytes[rank] = std::move(node.traces[rank]);
+      recorded.clocks[rank] = node.clock;
     }
   }
   return recorded;

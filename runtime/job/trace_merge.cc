@@ -244,7 +244,7 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
     if (rank < 0 || rank >= ranks || recording.programs.empty()) {
       fail(ErrorCode::kConfiguration, "a recording of rank {}, of {} ranks", rank, ranks);
     }
-    trace.rank_names[static_cast<size_t>(rank)] = rankName(recording.programs[0]);
+    trace.rank_names[rank] = rankName(recording.programs[0]);
     for (const TraceStepRecords& step : recording.records.steps) {
       if (step.step >= first_step) zero = std::min(zero, recording.clock.toOwn(step.start_ns));
     }
@@ -268,14 +268,13 @@ Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vecto
       fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank,
            records->rank);
     }
-    const auto folder =
-        std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(static_cast<int>(rank));
+    const auto folder = std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(rank);
     std::vector<Program> programs{loadProgram(folder.string())};
     if (std::filesystem::is_directory(folder / kLastBatchFolder))
       programs.push_back(loadProgram((folder / kLastBatchFolder).string()));
     recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
   }
-  return mergeTrace(static_cast<int>(bytes.size()), recordings);
+  return mergeTrace(bytes.size(), recordings);
 }
 
 }  // namespace pipeshard

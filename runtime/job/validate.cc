@@ -81,7 +81,7 @@ class Comparison {
       const std::vector<double> want = read(reference, result);
       KindTotal& total = totals[result.kind];
       total.squares += std::pow(norm(want), 2);
-      total.size += static_cast<int64_t>(want.size());
+      total.size += std::ssize(want);
     }
     for (const Result& result : results_) {
       const std::vector<double> got = read(planned, result);
@@ -114,7 +114,7 @@ class Comparison {
         continue;
       const std::vector<double>& want = wants[name] = read(imported, result);
       total.squares += std::pow(norm(want), 2);
-      total.size += static_cast<int64_t>(want.size());
+      total.size += std::ssize(want);
     }
     for (const Result& result : results_) {
       const auto want = wants.find(dumpTensorName(result));
@@ -328,7 +328,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   checkDiskSpace(spec, image.program);
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");
-  report.ranks = static_cast<int>(report.planned.ranks.size());
+  report.ranks = report.planned.ranks.size();
   progress("one device: starting");
   JobSpec reference = spec.reference;
   if (spec.adaptive || spec.same_start) {

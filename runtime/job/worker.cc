@@ -123,7 +123,7 @@ std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups,
                                   const std::vector<int>& node_of_rank) {
   std::set<int> ranks;
   for (const std::vector<int>& group : groups) {
-    const auto node = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)]; };
+    const auto node = [&](int rank) { return node_of_rank[rank]; };
     if (std::any_of(group.begin(), group.end(), [&](int rank) { return node(rank) != node(group.front()); }))
       ranks.insert(group.begin(), group.end());
   }
@@ -136,19 +136,19 @@ Communicators openCommunicators(const WorkerOptions& options, const StepRunner& 
   const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   std::vector<int> nodes = options.node_of_rank;
-  if (nodes.empty()) nodes.resize(static_cast<size_t>(ranks));
-  if (static_cast<int>(nodes.size()) != ranks) {
+  if (nodes.empty()) nodes.resize(ranks);
+  if (std::ssize(nodes) != ranks) {
     fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
   }
   const std::vector<int> here = ranksOnNode(nodes, options.rank);
-  const int local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
+  const int local_rank = std::find(here.begin(), here.end(), options.rank) - here.begin();
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
   Communicators opened;
   opened.arena = on_node->createArena(runner.arenaBytes());
   const std::vector<std::vector<int>> groups = runner.backgroundGroups();
   if (!groups.empty()) opened.second = on_node->openSecond();
   opened.first = std::move(on_node);
-  if (static_cast<int>(here.size()) == ranks) return opened;
+  if (std::ssize(here) == ranks) return opened;
   LinkStore store(link);
   GlooOptions gloo;
   gloo.rank = options.rank;

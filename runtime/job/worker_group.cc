@@ -14,9 +14,8 @@
 
 namespace pipeshard {
 
-WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
-    : segments_(SharedSegments::create(static_cast<int>(spec.ranks.size()))) {
-  const int workers = static_cast<int>(spec.ranks.size());
+WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments::create(spec.ranks.size())) {
+  const int workers = spec.ranks.size();
   const int threads = threadsPerWorker(spec.threads, workers);
   WorkerOptions options = spec.options;
   options.segments = segments_.describe();
@@ -64,7 +63,7 @@ std::vector<WorkerEnd> WorkerGroup::takeEnds() {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     if (member.process.isReaped() || !member.process.tryReap()) continue;
-    segments_.markDead(static_cast<int>(i));
+    segments_.markDead(i);
     ends.push_back({member.rank, member.process.describeEnd()});
   }
   return ends;
@@ -76,7 +75,7 @@ bool WorkerGroup::allEnded() const {
 }
 
 void WorkerGroup::kill() {
-  for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(static_cast<int>(i));
+  for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(i);
   for (Member& member : members_) member.process.kill();
 }
 

@@ -78,7 +78,7 @@ struct Side {
   std::byte* output() const { return memory.data() + memory.size() / 2; }
 
   Group all() const {
-    Group group(static_cast<size_t>(communicator->size()));
+    Group group(communicator->size());
     std::iota(group.begin(), group.end(), 0);
     return group;
   }
@@ -90,7 +90,7 @@ struct Side {
     const size_t count = static_cast<size_t>(bytes) / sizeof(float);
     constexpr DataType kType = DataType::kFloat32;
     switch (work) {
-      case Work::kSend: return transfer(static_cast<size_t>(bytes));
+      case Work::kSend: return transfer(bytes);
       case Work::kAllReduce:
         return communicator->allReduce(group, kType, Reduction::kSum, input(), input(), count);
       case Work::kAllGather: return communicator->allGather(group, kType, input(), output(), part);

@@ -58,14 +58,14 @@ class PassTimer : public NodeObserver {
     Place& place = places_.at(first_ + node);
     start_ = Clock::now();
     if (place.work < 0 || start_ < deadline_) return true;
-    const auto work = static_cast<size_t>(place.work);
+    const size_t work = place.work;
     return place.current > 0 || !(seen_[work] || times_.places[work] > 0);  // with the copies behind it
   }
 
   void endNode(size_t node) override {
     Place& place = places_[first_ + node];
     place.current += nsSince(start_);
-    if (place.work >= 0) seen_[static_cast<size_t>(place.work)] = true;
+    if (place.work >= 0) seen_[place.work] = true;
   }
 
   void endStep() {
@@ -89,7 +89,7 @@ class PassTimer : public NodeObserver {
       if (std::count(ns.begin(), ns.end(), 0) == std::ssize(ns)) ns = place.ns;
       ns.erase(std::remove(ns.begin(), ns.end(), 0), ns.end());
       if (ns.empty()) continue;
-      const auto work = static_cast<size_t>(place.work);
+      const size_t work = place.work;
       times_.sums[work] += static_cast<double>(std::accumulate(ns.begin(), ns.end(), int64_t{0})) /
                            static_cast<double>(ns.size());
       ++times_.places[work];
@@ -104,7 +104,7 @@ class PassTimer : public NodeObserver {
     std::iota(steps.begin(), steps.end(), 0);
     if (steps.size() > 1) steps.erase(steps.begin());
     std::sort(steps.begin(), steps.end(), [&](size_t a, size_t b) { return totals_[a] < totals_[b]; });
-    const auto quarter = static_cast<ptrdiff_t>(steps.size() / 4);
+    const ptrdiff_t quarter = steps.size() / 4;
     return {steps.begin() + quarter, steps.end() - quarter};
   }
 
@@ -163,7 +163,7 @@ void keepBusy(std::span<const PassSample> samples, const ProfilingOptions& optio
   const WorkerThreads threads(options.threads);
   UntilStopped observer(orders);
   while (const std::optional<int64_t> order = orders.next()) {
-    StandaloneRank rank(samples[static_cast<size_t>(*order)].image, executorOptions(options, observer));
+    StandaloneRank rank(samples[*order].image, executorOptions(options, observer));
     orders.answer();
     while (!orders.stopped()) rank.runStep();
     orders.answer();
@@ -222,7 +222,7 @@ std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, siz
     StandaloneRank rank(samples[s].image, executorOptions(options, relay));
     measure(rank, relay, samples[s], share(), alone);
     if (!peers.empty()) {
-      for (const auto& peer : peers) peer->tell(static_cast<int64_t>(s));
+      for (const auto& peer : peers) peer->tell(s);
       for (const auto& peer : peers) peer->awaitAnswer();
       measure(rank, relay, samples[s], share(), busy);
       for (const auto& peer : peers) peer->stop();

@@ -71,7 +71,7 @@ class RepeatedData : public DataSource {
     for (size_t i = 0; i < inputs.size(); ++i) {
       std::vector<std::byte>& batch = batches_.emplace_back();
       if (!isLoaded(program, inputs[i].name)) continue;
-      batch.resize(static_cast<size_t>(byteCount(inputs[i].data_type, inputs[i].shape)));
+      batch.resize(byteCount(inputs[i].data_type, inputs[i].shape));
       if (isFloatingPoint(inputs[i].data_type)) {
         fillNormal(inputs[i].data_type, 0, 1, batch);
       } else {
@@ -116,10 +116,9 @@ class NoPeers : public Communicator {
     for (const Instruction& instruction : program.instructions) {
       if (instruction.kind != InstructionKind::kReceive) continue;
       const Buffer& buffer = program.buffer(instruction.outputs[0]);
-      std::vector<std::byte>& content =
-          received_[static_cast<size_t>(byteCount(buffer.data_type, buffer.shape))];
+      std::vector<std::byte>& content = received_[byteCount(buffer.data_type, buffer.shape)];
       if (!content.empty()) continue;
-      content.resize(static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
+      content.resize(byteCount(buffer.data_type, buffer.shape));
       // else zeros, which are valid indices
       if (isFloatingPoint(buffer.data_type)) fillNormal(buffer.data_type, 0, 1, content);
     }
@@ -185,7 +184,7 @@ RankImage withoutFiles(RankImage image) {
 StandaloneRank::StandaloneRank(RankImage image, const ExecutorOptions& options)
     : executor_(withoutFiles(std::move(image)), options) {
   memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), 0, std::chrono::seconds(1));
-  const Bytes arena = memory_->createArena(static_cast<size_t>(executor_.memory().total_bytes));
+  const Bytes arena = memory_->createArena(executor_.memory().total_bytes);
   peers_ = std::make_unique<NoPeers>(program());
   background_peers_ = std::make_unique<NoPeers>(program());
   data_ = std::make_unique<RepeatedData>(program());

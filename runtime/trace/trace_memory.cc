@@ -36,8 +36,7 @@ shm::Mapping openTraceMemory(int descriptor, size_t bytes) {
 std::vector<std::byte> readTraceMemory(const Descriptor& memory) {
   struct stat status {};
   if (::fstat(memory.get(), &status) != 0 || status.st_size == 0) return {};
-  const shm::Mapping mapping =
-      shm::Mapping::map(memory.get(), static_cast<size_t>(status.st_size), false, "a rank's trace");
+  const shm::Mapping mapping = shm::Mapping::map(memory.get(), status.st_size, false, "a rank's trace");
   const size_t used = usedTraceBytes(mapping.span());
   return {mapping.data(), mapping.data() + used};
 }

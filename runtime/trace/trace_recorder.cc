@@ -79,7 +79,7 @@ TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int6
     tables += traced.live_bytes.size() * sizeof(int64_t);
   }
   slot_bytes_ = slotBytes(capacity_);
-  slots_ = std::clamp<size_t>(most_bytes / slot_bytes_, 1, static_cast<size_t>(steps));
+  slots_ = std::clamp<size_t>(most_bytes / slot_bytes_, 1, steps);
   slots_offset_ = aligned(sizeof(Header) + tables);
   bytes_ = slots_offset_ + slots_ * slot_bytes_;
 }

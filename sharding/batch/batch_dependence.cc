@@ -41,7 +41,7 @@ class BatchFollower {
   // The factor that a cut of the axis cuts.
   static int leading(const FactorRule& rule, const std::vector<int>& factors) {
     for (int factor : factors) {
-      if (rule.factors[static_cast<size_t>(factor)].size > 1) return factor;
+      if (rule.factors[factor].size > 1) return factor;
     }
     return factors.empty() ? -1 : factors.front();
   }
@@ -51,8 +51,8 @@ class BatchFollower {
     for (size_t position = 0; position < values.size(); ++position) {
       if (!values[position].valid()) continue;
       const int axis = result_.axis_of_value[values[position].index()];
-      if (axis < 0 || static_cast<size_t>(axis) >= factors[position].size()) continue;
-      const int factor = leading(rule, factors[position][static_cast<size_t>(axis)]);
+      if (axis < 0 || axis >= std::ssize(factors[position])) continue;
+      const int factor = leading(rule, factors[position][axis]);
       if (factor >= 0) return factor;
     }
     return -1;
@@ -62,7 +62,7 @@ class BatchFollower {
     int& axis = result_.axis_of_value[id.index()];
     for (size_t candidate = 0; axis < 0 && candidate < factors.size(); ++candidate) {
       if (leading(rule, factors[candidate]) != factor) continue;
-      axis = static_cast<int>(candidate);
+      axis = candidate;
       changed_ = true;
     }
   }

@@ -45,7 +45,7 @@ std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, 
   });
   std::vector<int> groups;
   for (const Node& node : piece.nodes) {
-    if (collectiveKind(node)) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
+    if (collectiveKind(node)) groups.push_back(node.intAttribute("group", -1));
   }
   return groups;
 }

@@ -115,7 +115,7 @@ class TimeAxisPass {
       PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(),
                       "batch input '{}' has no axis {}", name(input.value), input.axis);
       known.kind = {Kind::kSplit, input.axis};
-      one_example_ = one_example_ || graph_.shape(input.value)[static_cast<size_t>(input.axis)] == 1;
+      one_example_ = one_example_ || graph_.shape(input.value)[input.axis] == 1;
     }
   }
 
@@ -126,7 +126,7 @@ class TimeAxisPass {
       const Constant* part = graph_.constant(id);
       const Constant* other = other_.constant(id);
       if (comparison.change != OtherBatch::Change::kGrows || part == nullptr || other == nullptr) continue;
-      const auto axis = static_cast<size_t>(comparison.axis);
+      const size_t axis = comparison.axis;
       if (areEqualExamples(*part, share_.rows, *other, share_.other_rows, axis))
         facts_[id.index()].kind = {Kind::kSplit, comparison.axis};
     }
@@ -142,7 +142,7 @@ class TimeAxisPass {
       Value& value = graph_.value(node.outputs[0]);
       before.emplace_back(node.outputs[0], value.symbols);
       value.symbols.assign(value.shape->size(), "");
-      value.symbols[static_cast<size_t>(comparison.axis)] = "batch";
+      value.symbols[comparison.axis] = "batch";
     }
     return before;
   }
@@ -271,7 +271,7 @@ class TimeAxisPass {
   void emitCut(Node node) {
     facts(node.outputs[0]);  // the table covers all values
     const int run = axisOfRun(node);
-    one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[static_cast<size_t>(run)] == 1);
+    one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[run] == 1);
     const std::vector<OutputKind> kinds = run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}}
                                                    : cutNode(graph_, facts_, node, one_example_);
     const bool batch_only = isBatchOnly(node);

@@ -13,11 +13,11 @@ namespace {
 bool constantIsUniform(const Constant& constant, size_t axis) {
   const auto inner =
       static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
-  const auto size = static_cast<size_t>(constant.shape[axis]);
+  const size_t size = constant.shape[axis];
   const size_t block = inner * size;
   if (block == 0) return true;
   for (size_t start = 0; start < constant.bytes.size(); start += block) {
-    const auto first = constant.bytes.begin() + static_cast<ptrdiff_t>(start);
+    const auto first = constant.bytes.begin() + start;
     for (size_t entry = 1; entry < size; ++entry) {
       if (!std::equal(first, first + static_cast<ptrdiff_t>(inner),
                       first + static_cast<ptrdiff_t>(entry * inner)))
@@ -52,7 +52,7 @@ void dropLiteralOnes(FactorRule& rule) {
   const auto drop = [&](std::vector<TensorFactors>& tensors) {
     for (TensorFactors& tensor : tensors) {
       for (std::vector<int>& axis : tensor)
-        std::erase_if(axis, [&](int factor) { return rule.factors[static_cast<size_t>(factor)].size == 1; });
+        std::erase_if(axis, [&](int factor) { return rule.factors[factor].size == 1; });
     }
   };
   drop(rule.inputs);
@@ -66,9 +66,9 @@ int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node,
   for (size_t input = 0; input < node.inputs.size(); ++input) {
     const ValueId value = node.inputs[input];
     if (!isSplit(facts, value)) continue;
-    const auto axis = static_cast<size_t>(facts[value.index()].kind.axis);
+    const size_t axis = facts[value.index()].kind.axis;
     const std::vector<int>& factors = rule.inputs[input][axis];
-    if (factors.empty() || rule.factors[static_cast<size_t>(factors.front())].kind == FactorKind::kWhole ||
+    if (factors.empty() || rule.factors[factors.front()].kind == FactorKind::kWhole ||
         isBoundedSlice(graph, node, axis, rule.inputs[input].size())) {
       refuseTimeCut(node, fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut",
                                       axis, graph.value(value).name));
@@ -117,7 +117,7 @@ OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rul
         node, fmt::format("in its output '{}' the examples are not one block after the other along axis {}",
                           graph.value(node.outputs[output]).name, axis));
   }
-  switch (rule.factors[static_cast<size_t>(factor)].kind) {
+  switch (rule.factors[factor].kind) {
     case FactorKind::kSum: return {OutputChange::kSum, -1};
     case FactorKind::kMean: return {OutputChange::kMean, -1};
     case FactorKind::kMax: refuseTimeCut(node, "it takes the maximum over the batch");
@@ -140,7 +140,7 @@ uint64_t uniformAxes(const Graph& graph, const TimeFactsTable& facts, const Node
   const auto rule = factorRule(graph, node);
   if (!rule) return 0;
   const auto uniformAlong = [&](int factor) {
-    if (rule->factors[static_cast<size_t>(factor)].kind != FactorKind::kParallel) return false;
+    if (rule->factors[factor].kind != FactorKind::kParallel) return false;
     for (size_t input = 0; input < node.inputs.size(); ++input) {
       for (size_t axis = 0; axis < rule->inputs[input].size(); ++axis) {
         const std::vector<int>& factors = rule->inputs[input][axis];

@@ -147,7 +147,7 @@ class RowAdapter {
     const size_t block = inner * static_cast<size_t>(whole.shape[axis]);
     const size_t taken = inner * static_cast<size_t>(shape[axis]);
     for (size_t start = 0; start < whole.bytes.size(); start += block) {
-      const auto first = whole.bytes.begin() + static_cast<std::ptrdiff_t>(start);
+      const auto first = whole.bytes.begin() + start;
       part.bytes.insert(part.bytes.end(), first, first + static_cast<std::ptrdiff_t>(taken));
     }
     return part;

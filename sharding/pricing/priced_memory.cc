@@ -107,7 +107,7 @@ class MemoryPricer {
   }
 
   const StageValue& of(ValueId value) const { return context_.values[value.index()]; }
-  NodeId nodeAt(int64_t position) const { return context_.nodes[static_cast<size_t>(position)]; }
+  NodeId nodeAt(int64_t position) const { return context_.nodes[position]; }
   bool isUpdate(int64_t position) const {
     return context_.training.node_phase[nodeAt(position).index()] == Phase::kUpdate;
   }
@@ -183,7 +183,7 @@ class MemoryPricer {
   // What a resharding has beside what it begins and ends with.
   void addResharding(const StageResharding& entry) {
     const Shape& shape = context_.training.graph.shape(entry.value);
-    const auto element = static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(entry.value)));
+    const int64_t element = dataTypeSize(context_.training.graph.dataType(entry.value));
     const auto shard = [&](const ShardingSpec& spec) {
       return placedBytes(largestShard(spec, shape, context_.mesh) * element);
     };
@@ -237,14 +237,13 @@ class MemoryPricer {
   bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis) const {
     const auto parts = [&](int of_axis) {
       int64_t count = 1;
-      for (int mesh_axis : spec.axes[static_cast<size_t>(of_axis)])
-        count *= context_.mesh.axisSize(mesh_axis);
+      for (int mesh_axis : spec.axes[of_axis]) count *= context_.mesh.axisSize(mesh_axis);
       return count;
     };
     for (int before = 0; before < axis; ++before) {
-      if (shape[static_cast<size_t>(before)] > parts(before)) return true;
+      if (shape[before] > parts(before)) return true;
     }
-    return shape[static_cast<size_t>(axis)] % context_.mesh.deviceCount() != 0;
+    return shape[axis] % context_.mesh.deviceCount() != 0;
   }
 
   // What a value of the passes is to the pieces that make and read it.
@@ -340,8 +339,8 @@ class MemoryPricer {
   int64_t peakOfPiece(const std::vector<MemoryUse>& uses, size_t piece) const {
     std::vector<int64_t> change(context_.nodes.size() + 1);
     for (const MemoryUse& use : uses) {
-      change[static_cast<size_t>(use.from)] += use.bytes;
-      change[static_cast<size_t>(use.to)] -= use.bytes;
+      change[use.from] += use.bytes;
+      change[use.to] -= use.bytes;
     }
     int64_t now = 0, most = 0;
     for (size_t position = 0; position < context_.nodes.size(); ++position) {

@@ -87,7 +87,7 @@ std::vector<ForbiddenOption> otherWays(const ShardingProblem& problem, const std
   std::vector<ForbiddenOption> forbidden;
   for (const StageEnd& end : ends) {
     const int number = problem.variableOf(end.value);
-    const ShardingVariable& variable = problem.variables()[static_cast<size_t>(number)];
+    const ShardingVariable& variable = problem.variables()[number];
     for (size_t option = 0; option < variable.options.size(); ++option) {
       if (variable.specs->spec(variable.options[option]) != end.ways[way])
         forbidden.push_back({number, static_cast<int>(option)});
@@ -98,8 +98,8 @@ std::vector<ForbiddenOption> otherWays(const ShardingProblem& problem, const std
 
 std::vector<std::optional<PricedStage>> priceWays(StageContext& context, const std::vector<Phase>& phases,
                                                   const std::vector<StageEnd>& ends, int ways) {
-  std::vector<std::optional<PricedStage>> result(static_cast<size_t>(ways));
-  std::vector<bool> possible(static_cast<size_t>(ways), true);
+  std::vector<std::optional<PricedStage>> result(ways);
+  std::vector<bool> possible(ways, true);
   for (size_t way = 0; way < possible.size(); ++way) {
     for (const StageEnd& end : ends) possible[way] = possible[way] && canBe(context, end, way);
     if (!possible[way]) continue;
@@ -135,7 +135,7 @@ std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& tr
     context.emplace(training, nodes, mesh, model, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
-    return std::vector<std::optional<PricedStage>>(static_cast<size_t>(ways));
+    return std::vector<std::optional<PricedStage>>(ways);
   }
   return priceWays(*context, phases, ends, ways);
 }

@@ -13,7 +13,7 @@ struct Roles {
 void place(RuleBuilder& builder, int position, const std::vector<int>& factors) {
   for (size_t axis = 0; axis < factors.size(); ++axis) {
     if (factors[axis] < 0) continue;
-    if (position >= 0) builder.setInput(static_cast<size_t>(position), axis, {factors[axis]});
+    if (position >= 0) builder.setInput(position, axis, {factors[axis]});
     if (position < 0) builder.setOutput(0, axis, {factors[axis]});
   }
 }
@@ -24,13 +24,13 @@ void place(RuleBuilder& builder, int position, const std::vector<int>& factors) 
 FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles) {
   RuleBuilder builder(graph, node);
   const auto shape = [&](int position) {
-    return position >= 0 ? builder.inputShape(static_cast<size_t>(position)) : builder.outputShape(0);
+    return position >= 0 ? builder.inputShape(position) : builder.outputShape(0);
   };
   const Shape image = shape(roles.image);
   const Shape weight = shape(roles.weight);
   const Shape output = shape(roles.output);
   const bool one_group = node.intAttribute("group", 1) == 1;
-  const bool bias = roles.bias >= 0 && builder.hasInput(static_cast<size_t>(roles.bias));
+  const bool bias = roles.bias >= 0 && builder.hasInput(roles.bias);
   // The tensor that the node gives lacks one of the three; over that one it sums.
   const auto kind = [](int lacking) { return lacking < 0 ? FactorKind::kSum : FactorKind::kParallel; };
   const int n = builder.factor("n", image[0], kind(roles.weight));

@@ -45,8 +45,7 @@ std::string printTensors(const FactorRule& rule, const std::vector<TensorFactors
     if (tensors[i].empty()) text += '-';
     for (const std::vector<int>& axis : tensors[i]) {
       text += '[';
-      for (size_t k = 0; k < axis.size(); ++k)
-        text += (k > 0 ? "," : "") + rule.factors[static_cast<size_t>(axis[k])].name;
+      for (size_t k = 0; k < axis.size(); ++k) text += (k > 0 ? "," : "") + rule.factors[axis[k]].name;
       text += ']';
     }
   }

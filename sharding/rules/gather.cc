@@ -22,17 +22,15 @@ GatherFactors gatherFactors(RuleBuilder& builder, const Shape& data, const Shape
   result.data = builder.factorsOf(data, FactorKind::kParallel, "d");
   builder.setKind(result.data[axis], FactorKind::kWhole);
   result.indices = builder.factorsOf(indices, index_kind, "i");
-  result.gathered.assign(result.data.begin(), result.data.begin() + static_cast<ptrdiff_t>(axis));
+  result.gathered.assign(result.data.begin(), result.data.begin() + axis);
   result.gathered.insert(result.gathered.end(), result.indices.begin(), result.indices.end());
-  result.gathered.insert(result.gathered.end(), result.data.begin() + static_cast<ptrdiff_t>(axis) + 1,
-                         result.data.end());
+  result.gathered.insert(result.gathered.end(), result.data.begin() + axis + 1, result.data.end());
   return result;
 }
 
 std::optional<FactorRule> gatherRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), builder.inputShape(0).size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), builder.inputShape(0).size());
   const GatherFactors factors =
       gatherFactors(builder, builder.inputShape(0), builder.inputShape(1), axis, FactorKind::kParallel);
   builder.alignInput(0, factors.data);
@@ -45,7 +43,7 @@ std::optional<FactorRule> gatherRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> gatherGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.outputShape(0);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), data.size());
   const GatherFactors factors = gatherFactors(builder, data, builder.inputShape(1), axis, FactorKind::kSum);
   builder.alignInput(0, factors.gathered);
   builder.alignInput(1, factors.indices);
@@ -75,7 +73,7 @@ std::pair<std::vector<int>, std::vector<int>> elementwiseIndexFactors(RuleBuilde
 std::optional<FactorRule> gatherElementsRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), data.size());
   const auto [of_data, of_indices] =
       elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kParallel);
   builder.alignInput(0, of_data);
@@ -88,7 +86,7 @@ std::optional<FactorRule> gatherElementsRule(const Graph& graph, const Node& nod
 std::optional<FactorRule> gatherElementsGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.outputShape(0);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), data.size());
   const auto [of_data, of_indices] =
       elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kSum);
   builder.alignInput(0, of_indices);
@@ -102,7 +100,7 @@ std::optional<FactorRule> gatherElementsGradRule(const Graph& graph, const Node&
 std::optional<FactorRule> scatterElementsRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), data.size());
   const auto [of_data, of_indices] =
       elementwiseIndexFactors(builder, data, builder.inputShape(1), axis, FactorKind::kWhole);
   builder.alignInput(0, of_data);
@@ -117,8 +115,8 @@ std::optional<FactorRule> gatherNdRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
   const Shape& indices = builder.inputShape(1);
-  const auto batch = static_cast<size_t>(node.intAttribute("batch_dims", 0));
-  const auto depth = static_cast<size_t>(indices.back());
+  const size_t batch = node.intAttribute("batch_dims", 0);
+  const size_t depth = indices.back();
   std::vector<int> of_indices =
       builder.factorsOf(Shape(indices.begin(), indices.end() - 1), FactorKind::kParallel, "i");
   std::vector<int> gathered = of_indices;
@@ -137,7 +135,7 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& data = builder.inputShape(0);
   const Shape& indices = builder.inputShape(1);
-  const auto depth = static_cast<size_t>(indices.back());
+  const size_t depth = indices.back();
   for (size_t axis = depth; axis < data.size(); ++axis) {
     const int factor = builder.factor(fmt::format("d{}", axis), data[axis]);
     builder.setInput(0, axis, {factor});
@@ -150,8 +148,7 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
 // indices, depth, values -> indices with a class axis inserted
 std::optional<FactorRule> oneHotRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.outputShape(0).size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), builder.outputShape(0).size());
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0), FactorKind::kParallel, "i");
   builder.alignInput(0, factors);
   for (size_t i = 0; i < factors.size(); ++i) builder.setOutput(0, i < axis ? i : i + 1, {factors[i]});

@@ -72,15 +72,14 @@ std::optional<FactorRule> sliceRule(const Graph& graph, const Node& node) {
   const Shape& out = graph.shape(node.outputs[0]);
   std::vector<bool> kept(rank, true);
   for (size_t i = 0; i < axes->size(); ++i) {
-    const auto axis = static_cast<size_t>(normalizeAxis((*axes)[i], rank));
+    const size_t axis = normalizeAxis((*axes)[i], rank);
     kept[axis] = (*steps)[i] == 1 && in[axis] == out[axis];
   }
   return axisByAxis(graph, node, [&](size_t axis) { return kept[axis]; });
 }
 
 std::optional<FactorRule> splitRule(const Graph& graph, const Node& node) {
-  const auto split =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
+  const size_t split = normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size());
   return axisByAxis(graph, node, [&](size_t axis) { return axis != split; });
 }
 
@@ -108,7 +107,7 @@ std::optional<FactorRule> padRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> concatRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& out = builder.outputShape(0);
-  const auto joined = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), out.size()));
+  const size_t joined = normalizeAxis(node.intAttribute("axis", 0), out.size());
   for (size_t axis = 0; axis < out.size(); ++axis) {
     if (axis == joined) continue;
     const int factor = builder.factor(fmt::format("a{}", axis), out[axis]);

@@ -17,7 +17,7 @@ std::optional<FactorRule> softmaxRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
   const bool flattening = node.opset_version < 13;
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", flattening ? 1 : -1), rank));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", flattening ? 1 : -1), rank);
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, flattening ? rank : axis + 1);
   builder.alignInput(0, factors);
   builder.alignOutput(0, factors);
@@ -27,8 +27,7 @@ std::optional<FactorRule> softmaxRule(const Graph& graph, const Node& node) {
 // All inputs and outputs of one shape, and attribute axis (by default the last) is whole.
 std::optional<FactorRule> alongAxisRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  const auto axis =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), builder.inputShape(0).size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), builder.inputShape(0).size());
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, axis + 1);
   for (size_t input = 0; input < node.inputs.size(); ++input) builder.alignInput(input, factors);
   builder.alignOutput(0, factors);
@@ -48,7 +47,7 @@ void setStatistics(RuleBuilder& builder, bool input, size_t position, const std:
 std::optional<FactorRule> layerNormalizationRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), rank);
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, rank);
   builder.alignInput(0, factors);
   builder.alignInput(1, factors);
@@ -63,7 +62,7 @@ std::optional<FactorRule> layerNormalizationRule(const Graph& graph, const Node&
 std::optional<FactorRule> layerNormalizationInputGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), rank);
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, rank);
   for (size_t input = 0; input < 3; ++input) builder.alignInput(input, factors);
   setStatistics(builder, true, 3, factors, axis);
@@ -77,7 +76,7 @@ std::optional<FactorRule> layerNormalizationInputGradRule(const Graph& graph, co
 std::optional<FactorRule> layerNormalizationWeightGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), rank);
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0));
   builder.alignInput(0, factors);
   builder.alignInput(1, factors);

@@ -36,7 +36,7 @@ FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& 
 
 std::vector<int> allAxes(size_t rank) {
   std::vector<int> axes(rank);
-  for (size_t axis = 0; axis < rank; ++axis) axes[axis] = static_cast<int>(axis);
+  for (size_t axis = 0; axis < rank; ++axis) axes[axis] = axis;
   return axes;
 }
 
@@ -58,8 +58,7 @@ std::optional<FactorRule> cumSumRule(const Graph& graph, const Node& node) {
   if (!axis || axis->size() != 1) return std::nullopt;
   RuleBuilder builder(graph, node);
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0));
-  builder.setKind(factors[static_cast<size_t>(normalizeAxis(axis->front(), factors.size()))],
-                  FactorKind::kWhole);
+  builder.setKind(factors[normalizeAxis(axis->front(), factors.size())], FactorKind::kWhole);
   builder.alignInput(0, factors);
   builder.alignOutput(0, factors);
   return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kReduction);
@@ -69,7 +68,7 @@ std::optional<FactorRule> cumSumRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> topKRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& shape = builder.inputShape(0);
-  const auto axis = static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), shape.size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), shape.size());
   std::vector<int> factors = builder.factorsOf(shape);
   builder.setKind(factors[axis], FactorKind::kWhole);
   builder.alignInput(0, factors);

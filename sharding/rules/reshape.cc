@@ -164,8 +164,7 @@ class Refinement {
     const std::vector<size_t> to = out_.unitAxesAt(place);
     if (from.empty() && !to.empty()) return splitOff(preferred(to), place);
     const auto named = std::find(named_.begin(), named_.end(), true) - named_.begin();
-    const bool named_here =
-        named < static_cast<ptrdiff_t>(named_.size()) && out_.contains(static_cast<size_t>(named), place);
+    const bool named_here = named < std::ssize(named_) && out_.contains(named, place);
     if (named_here && std::find(to.begin(), to.end(), static_cast<size_t>(named)) == to.end()) {
       for (size_t axis : from) mergeInto(axis, place);
       return;
@@ -246,7 +245,7 @@ std::optional<FactorRule> reshapeRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> flattenRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0));
-  const auto rank = static_cast<int64_t>(factors.size());
+  const int64_t rank = factors.size();
   int64_t axis = node.intAttribute("axis", 1);
   if (axis < 0) axis += rank;
   builder.alignInput(0, factors);
@@ -278,7 +277,7 @@ std::optional<FactorRule> squeezeRule(const Graph& graph, const Node& node) {
   if (!axes) return std::nullopt;
   if (axes->empty() && !node.hasAttribute("axes") && node.inputs.size() < 2) {
     for (size_t axis = 0; axis < in.size(); ++axis) {
-      if (in[axis] == 1) axes->push_back(static_cast<int>(axis));
+      if (in[axis] == 1) axes->push_back(axis);
     }
   }
   return unitAxesRule(graph, node, *axes, false);

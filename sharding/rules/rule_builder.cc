@@ -36,7 +36,7 @@ RuleBuilder::RuleBuilder(const Graph& graph, const Node& node) : graph_(graph), 
 
 int RuleBuilder::factor(std::string name, int64_t size, FactorKind kind) {
   rule_.factors.push_back({std::move(name), size, kind});
-  return static_cast<int>(rule_.factors.size()) - 1;
+  return std::ssize(rule_.factors) - 1;
 }
 
 std::vector<int> RuleBuilder::factorsOf(const Shape& shape, FactorKind kind, std::string_view prefix) {
@@ -59,7 +59,7 @@ void RuleBuilder::align(TensorFactors& tensor, const Shape& shape, const std::ve
   for (size_t back = 1; back <= common; ++back) {
     const int factor = factors[factors.size() - back];
     const size_t axis = shape.size() - back;
-    if (rule_.factors[static_cast<size_t>(factor)].size == shape[axis]) tensor[axis] = {factor};
+    if (rule_.factors[factor].size == shape[axis]) tensor[axis] = {factor};
   }
 }
 

@@ -66,7 +66,7 @@ class RuleBuilder {
   // One factor per axis, "a0", "a1", ... (or another prefix), all of one kind.
   std::vector<int> factorsOf(const Shape& shape, FactorKind kind = FactorKind::kParallel,
                              std::string_view prefix = "a");
-  void setKind(int factor, FactorKind kind) { rule_.factors[static_cast<size_t>(factor)].kind = kind; }
+  void setKind(int factor, FactorKind kind) { rule_.factors[factor].kind = kind; }
 
   // Absent inputs and outputs are passed over.
   void setInput(size_t input, size_t axis, std::vector<int> factors);

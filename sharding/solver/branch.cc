@@ -66,7 +66,7 @@ class BranchAndBound::Expansion {
     }
     // What copying and reducing costs, by experience.
     outcome_.work += 20 * static_cast<int64_t>(tree_.offsets_.back() + model_.rows.size());
-    for (const ModelEdge& edge : model_.edges) outcome_.work += 20 * static_cast<int64_t>(edge.table.size());
+    for (const ModelEdge& edge : model_.edges) outcome_.work += 20 * std::ssize(edge.table);
   }
 
   // False: nothing better is below, or the clock stopped.
@@ -157,7 +157,7 @@ class BranchAndBound::Expansion {
       if (score <= best || self.size() < 2) continue;
       best = score;
       choice = {node, std::vector<bool>(count.size())};
-      const auto usual = static_cast<size_t>(std::max_element(count.begin(), count.end()) - count.begin());
+      const size_t usual = std::max_element(count.begin(), count.end()) - count.begin();
       for (size_t x = 0; x < count.size(); ++x) {
         choice.left[x] = spread > 0.5 ? bytes[relaxation.offset(i) + x] <= (least + most) / 2 : x == usual;
       }
@@ -247,8 +247,7 @@ std::optional<std::vector<int32_t>> BranchAndBound::round(double limit, int thre
                                                           const std::function<bool()>& stop) {
   std::vector<Open> batch = nextBatch(limit);
   std::vector<Outcome> outcomes(batch.size());
-  parallelFor(threads, static_cast<int32_t>(batch.size()),
-              [&](int32_t i) { outcomes[i] = expand(batch[i], limit, stop); });
+  parallelFor(threads, batch.size(), [&](int32_t i) { outcomes[i] = expand(batch[i], limit, stop); });
   std::optional<std::vector<int32_t>> best;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     Outcome& outcome = outcomes[i];

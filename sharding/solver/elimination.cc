@@ -31,7 +31,7 @@ constexpr int32_t kMostScope = 40;
 Elimination::Elimination(const Model& model, const std::vector<int32_t>& order)
     : model_(model), order_(order) {
   std::vector<int32_t> position(model.nodes.size(), -1);
-  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
   offsets_.assign(1, 0);
   for (const int32_t node : order) offsets_.push_back(offsets_.back() + model.nodes[node].costs.size());
   boundary_costs_.assign(offsets_.back(), 0);
@@ -67,12 +67,12 @@ void Elimination::addStep(size_t position, std::vector<Factor>& factors,
   std::sort(scope.begin(), scope.end());
   scope.erase(std::unique(scope.begin(), scope.end()), scope.end());
   PIPESHARD_CHECK(scope.size() <= kMostScope, "scope of {}", scope.size());
-  step.scope_begin = static_cast<int32_t>(scopes_.size());
+  step.scope_begin = scopes_.size();
   scopes_.insert(scopes_.end(), scope.begin(), scope.end());
-  step.scope_end = static_cast<int32_t>(scopes_.size());
+  step.scope_end = scopes_.size();
   for (const int32_t at : scope) step.result_size *= model_.nodes[order_[at]].size();
   work_ += step.result_size * step.size;
-  step.factor_begin = static_cast<int32_t>(factors_.size());
+  step.factor_begin = factors_.size();
   for (const bool last : {false, true}) {
     for (size_t i = 0; i < factors.size(); ++i) {
       Factor& factor = factors[i];
@@ -90,7 +90,7 @@ void Elimination::addStep(size_t position, std::vector<Factor>& factors,
       factors_.push_back(factor);
     }
   }
-  step.factor_end = static_cast<int32_t>(factors_.size());
+  step.factor_end = factors_.size();
   steps_.push_back(step);
 }
 
@@ -142,8 +142,8 @@ struct Elimination::Kernel {
 
   inline __attribute__((always_inline)) static void run(Elimination* self, const Step* step) {
     const int32_t outer = step->scope_end - step->scope_begin - 1;
-    const int32_t width = static_cast<int32_t>(self->steps_[self->scopes_[step->scope_end - 1]].size);
-    const size_t position = static_cast<size_t>(step - self->steps_.data());
+    const int32_t width = self->steps_[self->scopes_[step->scope_end - 1]].size;
+    const size_t position = step - self->steps_.data();
     std::vector<double> sums;
     const double* costs = &self->costs_[self->offsets_[position]];
     const int32_t factors = step->factor_end - step->factor_begin;
@@ -241,7 +241,7 @@ void Elimination::assign(std::vector<int32_t>& labels) const {
       }
       for (int32_t s = 0; s < step.size; ++s) sums[s] += at[static_cast<int64_t>(s) * factor.stride];
     }
-    labels[order_[i]] = static_cast<int32_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
+    labels[order_[i]] = std::min_element(sums.begin(), sums.end()) - sums.begin();
   }
 }
 

@@ -32,7 +32,7 @@ void checkEdge(const SolverProblem& problem, size_t index) {
   if (edge.nodes.empty()) fail(ErrorCode::kConfiguration, "edge {} joins no node", index);
   size_t entries = 1;
   for (const int32_t node : edge.nodes) {
-    if (node < 0 || static_cast<size_t>(node) >= problem.nodes.size()) {
+    if (node < 0 || node >= std::ssize(problem.nodes)) {
       fail(ErrorCode::kConfiguration, "edge {} joins node {}, but there are {} nodes", index, node,
            problem.nodes.size());
     }

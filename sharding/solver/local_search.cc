@@ -19,7 +19,7 @@ LocalSearch::LocalSearch(const Model& model, const Memory& memory, const std::ve
                          std::vector<int32_t> labels, uint64_t seed)
     : model_(model), memory_(memory), prices_(prices), state_(model, memory, std::move(labels)), seed_(seed) {
   for (size_t i = 0; i < model.nodes.size(); ++i) {
-    if (model.nodes[i].size() > 0) alive_.push_back(static_cast<int32_t>(i));
+    if (model.nodes[i].size() > 0) alive_.push_back(i);
   }
 }
 
@@ -46,7 +46,7 @@ bool LocalSearch::round(int threads, const std::function<bool()>& stop) {
 
 // Nodes close to each other, by edges or (as nodes are numbered along the program) by number; or all.
 std::vector<int32_t> LocalSearch::chooseRegion(Random& random) const {
-  const auto count = static_cast<int64_t>(alive_.size());
+  const int64_t count = alive_.size();
   const int64_t kind = random.below(8);
   const int64_t size = int64_t{16} << random.below(7);
   if (size >= count || (kind == 0 && (count < 1000 || random.below(4) == 0))) return alive_;
@@ -55,7 +55,7 @@ std::vector<int32_t> LocalSearch::chooseRegion(Random& random) const {
     const int64_t from = std::min(std::max<int64_t>(0, centre - size / 2), count - size);
     return {alive_.begin() + from, alive_.begin() + from + size};
   }
-  return ball(alive_[centre], static_cast<size_t>(size), random);
+  return ball(alive_[centre], size, random);
 }
 
 std::vector<int32_t> LocalSearch::ball(int32_t centre, size_t size, Random& random) const {
@@ -63,8 +63,7 @@ std::vector<int32_t> LocalSearch::ball(int32_t centre, size_t size, Random& rand
   std::vector<int32_t> region{centre};
   seen[centre] = true;
   for (size_t next = 0; next < region.size() && region.size() < size; ++next) {
-    std::swap(region[next],
-              region[next + random.below(std::min<int64_t>(8, static_cast<int64_t>(region.size() - next)))]);
+    std::swap(region[next], region[next + random.below(std::min<int64_t>(8, region.size() - next))]);
     for (const int32_t id : model_.nodes[region[next]].edges) {
       const int32_t other = model_.edges[id].other(region[next]);
       if (seen[other]) continue;
@@ -95,9 +94,9 @@ LocalSearch::Move LocalSearch::tryMove(uint64_t seed, const std::function<bool()
 std::vector<int32_t> LocalSearch::kicked(uint64_t seed) const {
   Random random(seed);
   std::vector<int32_t> labels = state_.labels();
-  const int32_t node = alive_[random.below(static_cast<int64_t>(alive_.size()))];
+  const int32_t node = alive_[random.below(std::ssize(alive_))];
   const int32_t size = model_.nodes[node].size();
-  labels[node] = static_cast<int32_t>((labels[node] + 1 + random.below(std::max(1, size - 1))) % size);
+  labels[node] = (labels[node] + 1 + random.below(std::max(1, size - 1))) % size;
   std::vector<int32_t> region = ball(node, static_cast<size_t>(16) << random.below(4), random);
   std::erase(region, node);
   const OrderingLimits limits{.joint_entries = int64_t{1} << 14, .fill = false, .random = &random};

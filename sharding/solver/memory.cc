@@ -5,14 +5,14 @@ namespace pipeshard::solver {
 Memory::Memory(const Model& model) {
   for (const ModelRow& row : model.rows) capacity_.push_back(row.capacity);
   for (const ModelNode& node : model.nodes) {
-    begin_.push_back(static_cast<int32_t>(items_.size()));
+    begin_.push_back(items_.size());
     size_.push_back(node.size());
     for (const MemoryItem& item : node.items) {
-      items_.push_back({item.from, item.to, static_cast<int64_t>(usages_.size())});
+      items_.push_back({item.from, item.to, std::ssize(usages_)});
       usages_.insert(usages_.end(), item.usages.begin(), item.usages.end());
     }
   }
-  begin_.push_back(static_cast<int32_t>(items_.size()));
+  begin_.push_back(items_.size());
 }
 
 std::vector<double> Memory::prefix(const std::vector<double>& prices) const {
@@ -56,7 +56,7 @@ void Memory::bytesIn(int32_t row, int32_t node, double* bytes) const {
 std::vector<int64_t> Memory::usage(const std::vector<int32_t>& labels) const {
   std::vector<int64_t> changes(capacity_.size() + 1, 0);
   for (size_t i = 0; i + 1 < begin_.size(); ++i) {
-    if (begin_[i] < begin_[i + 1]) addUsage(static_cast<int32_t>(i), labels[i], 1, changes);
+    if (begin_[i] < begin_[i + 1]) addUsage(i, labels[i], 1, changes);
   }
   int64_t sum = 0;
   for (int64_t& change : changes) change = sum += change;

@@ -11,8 +11,8 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
   offsets_.assign(1, 0);
   for (size_t i = 0; i < model.nodes.size(); ++i) {
     if (model.nodes[i].size() == 0) continue;
-    position[i] = static_cast<int32_t>(nodes_.size());
-    nodes_.push_back(static_cast<int32_t>(i));
+    position[i] = nodes_.size();
+    nodes_.push_back(i);
     sizes_.push_back(model.nodes[i].size());
     offsets_.push_back(offsets_.back() + sizes_.back());
   }
@@ -23,13 +23,13 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
     to_a[i] = messages;
     to_b[i] = messages + model.nodes[model.edges[i].a].size();
     messages = to_b[i] + model.nodes[model.edges[i].b].size();
-    entries_ += static_cast<int64_t>(model.edges[i].table.size());
+    entries_ += std::ssize(model.edges[i].table);
   }
   messages_.assign(messages, 0);
   sums_.assign(offsets_.back(), 0);
   int32_t widest = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    link_begin_.push_back(static_cast<int32_t>(links_.size()));
+    link_begin_.push_back(links_.size());
     std::vector<Link> later;
     for (const int32_t id : model.nodes[nodes_[i]].edges) {
       const ModelEdge& edge = model.edges[id];
@@ -42,13 +42,13 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
                       first ? to_b[id] : to_a[id]};
       (link.other < static_cast<int32_t>(i) ? links_ : later).push_back(link);
     }
-    link_middle_.push_back(static_cast<int32_t>(links_.size()));
+    link_middle_.push_back(links_.size());
     links_.insert(links_.end(), later.begin(), later.end());
-    const int32_t before = link_middle_[i] - link_begin_[i], after = static_cast<int32_t>(later.size());
+    const int32_t before = link_middle_[i] - link_begin_[i], after = later.size();
     share_.push_back(1.0 / std::max({before, after, 1}));
     widest = std::max(widest, sizes_[i]);
   }
-  link_begin_.push_back(static_cast<int32_t>(links_.size()));
+  link_begin_.push_back(links_.size());
   scratch_.resize(2 * static_cast<size_t>(widest));
 }
 
@@ -81,8 +81,7 @@ void Messages::pass(size_t position, const std::vector<double>& costs, bool fort
             : message;
     for (int32_t x = 0; x < size; ++x) decode[x] += follow[x];
   }
-  if (forth)
-    labels_[nodes_[position]] = static_cast<int32_t>(std::min_element(decode, decode + size) - decode);
+  if (forth) labels_[nodes_[position]] = std::min_element(decode, decode + size) - decode;
   const double least = *std::min_element(sums, sums + size);
   for (int32_t x = 0; x < size; ++x) sums[x] -= least;
   bound_ += least;

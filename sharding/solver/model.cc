@@ -141,7 +141,7 @@ class Builder {
       if (costs[i] < model_.big) allowed.push_back(i);
     }
     if (allowed.empty()) allowed.push_back(0);
-    const auto combination = static_cast<int32_t>(model_.nodes.size());
+    const int32_t combination = model_.nodes.size();
     model_.nodes.emplace_back();
     for (const size_t entry : allowed) model_.nodes.back().costs.push_back(costs[entry]);
     size_t stride = costs.size();
@@ -174,7 +174,7 @@ int32_t bestLabel(const ModelUndo& undo, const std::vector<int32_t>& labels) {
       best_cost = cost;
     }
   }
-  return static_cast<int32_t>(best);
+  return best;
 }
 
 }  // namespace

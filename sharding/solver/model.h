@@ -23,7 +23,7 @@ struct ModelNode {
   std::vector<int32_t> edges;    // live ones, in no order
   std::vector<int32_t> origins;  // what each label was when tracking began (trackOrigins); empty: not tracked
 
-  int32_t size() const { return static_cast<int32_t>(costs.size()); }
+  int32_t size() const { return costs.size(); }
 };
 
 struct ModelEdge {

@@ -21,7 +21,7 @@ class Eliminator {
 
   Ordering run() {
     connect();
-    for (size_t i = 0; i < nodes_.size(); ++i) enqueue(static_cast<int32_t>(i));
+    for (size_t i = 0; i < nodes_.size(); ++i) enqueue(i);
     while (!queue_.empty()) {
       const auto [key, node] = queue_.top();
       queue_.pop();
@@ -40,7 +40,7 @@ class Eliminator {
   void connect() {
     const size_t count = nodes_.size();
     std::vector<int32_t> local(model_.nodes.size(), -1);
-    for (size_t i = 0; i < count; ++i) local[nodes_[i]] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < count; ++i) local[nodes_[i]] = i;
     neighbours_.resize(count);
     weight_.assign(count, 0);
     key_.assign(count, -1);
@@ -96,7 +96,7 @@ class Eliminator {
       double score = static_cast<double>(weight_[i]) * 65536 + static_cast<double>(log_[i]);
       if (limits_.random != nullptr) score *= 0.3 + limits_.random->unit();
       if (score <= best_score) continue;
-      best = static_cast<int32_t>(i);
+      best = i;
       best_score = score;
     }
     remove(best);

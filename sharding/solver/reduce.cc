@@ -36,7 +36,7 @@ class Reducer {
  public:
   Reducer(Model& model, std::vector<int32_t>* labels)
       : model_(model), labels_(labels), queued_(model.nodes.size(), true) {
-    for (size_t i = 0; i < model.nodes.size(); ++i) queue_.push_back(static_cast<int32_t>(i));
+    for (size_t i = 0; i < model.nodes.size(); ++i) queue_.push_back(i);
   }
 
   bool run() {
@@ -111,12 +111,12 @@ class Reducer {
                    .table = {},
                    .second_table = {}};
     for (size_t i = 0; i < keep.size(); ++i) {
-      if (keep[i]) step.labels.push_back(static_cast<int32_t>(i));
+      if (keep[i]) step.labels.push_back(i);
     }
     const std::vector<int32_t>& labels = step.labels;
     if (labels_ != nullptr) {
       int32_t& label = (*labels_)[node];
-      label = static_cast<int32_t>(std::lower_bound(labels.begin(), labels.end(), label) - labels.begin());
+      label = std::lower_bound(labels.begin(), labels.end(), label) - labels.begin();
     }
     for (const int32_t id : self.edges) {
       ModelEdge& edge = model_.edges[id];
@@ -296,7 +296,7 @@ class Reducer {
       }
       return;
     }
-    const auto id = static_cast<int32_t>(model_.edges.size());
+    const int32_t id = model_.edges.size();
     model_.edges.push_back({.a = a, .b = b, .table = std::move(table), .transposed = {}});
     model_.nodes[a].edges.push_back(id);
     model_.nodes[b].edges.push_back(id);
@@ -310,7 +310,7 @@ class Reducer {
       for (size_t j = 0; j < others; ++j) {
         if (entry(edge, node, i, j) >= model_.big) continue;
         if (result[i] >= 0) return {};
-        result[i] = static_cast<int32_t>(j);
+        result[i] = j;
       }
       if (result[i] < 0) return {};
     }
@@ -321,7 +321,7 @@ class Reducer {
   int64_t growth(int32_t folded, int32_t into, int32_t between) const {
     int64_t sum = 0;
     for (const int32_t id : model_.nodes[folded].edges) {
-      const auto others = static_cast<int64_t>(size(model_.edges[id].other(folded)));
+      const int64_t others = size(model_.edges[id].other(folded));
       if (id == between) {
         sum -= others * static_cast<int64_t>(size(folded));
       } else {
@@ -415,8 +415,7 @@ class Reducer {
         if (better == worse || !keep[better] || !dominates(node, better, worse)) continue;
         keep[worse] = false;
         ++dropped;
-        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse))
-          (*labels_)[node] = static_cast<int32_t>(better);
+        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse)) (*labels_)[node] = better;
       }
     }
     if (dropped > 0) restrict(node, keep);

@@ -29,10 +29,9 @@ Relaxation::Relaxation(const Model& model)
   std::vector<int32_t> alive;
   int64_t entries = 0;
   for (size_t i = 0; i < model.nodes.size(); ++i) {
-    if (model.nodes[i].size() > 0) alive.push_back(static_cast<int32_t>(i));
+    if (model.nodes[i].size() > 0) alive.push_back(i);
   }
-  for (const ModelEdge& edge : model.edges)
-    entries += edge.a >= 0 ? static_cast<int64_t>(edge.table.size()) : 0;
+  for (const ModelEdge& edge : model.edges) entries += edge.a >= 0 ? std::ssize(edge.table) : 0;
   const Ordering ordering = orderNodes(model, alive, {});
   if (ordering.work <= std::clamp(kSweepsPerElimination * 2 * entries, kCheapElimination, kDearElimination)) {
     elimination_.emplace(model, ordering.order);
@@ -48,7 +47,7 @@ Relaxation::Relaxation(const Model& model)
   costs_.resize(offsets_.back());
   work_ += static_cast<int64_t>(4 * model.rows.size() + 4 * costs_.size());
   for (size_t i = 0; i < model.rows.size(); ++i) {
-    if (model.rows[i].price > 0) addRow(static_cast<int32_t>(i), model.rows[i].price);
+    if (model.rows[i].price > 0) addRow(i, model.rows[i].price);
   }
 }
 
@@ -150,7 +149,7 @@ void Relaxation::checkAllRows() {
       if (usage[i] - memory_.capacity(i) > usage[most] - memory_.capacity(most)) most = i;
       if (is_active_[i]) most_active = std::max(most_active, usage[i] - memory_.capacity(i));
     }
-    if (2 * most_active < usage[most] - memory_.capacity(most)) addRow(static_cast<int32_t>(most), 0);
+    if (2 * most_active < usage[most] - memory_.capacity(most)) addRow(most, 0);
   }
 }
 

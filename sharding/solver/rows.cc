@@ -143,7 +143,7 @@ void reduceRows(Model& model) {
   for (size_t i = 0; i < model.rows.size(); ++i) {
     if (model.rows[i].capacity >= 0) continue;
     if (!model.infeasible || model.rows[i].capacity < model.rows[model.culprit_row].capacity)
-      model.culprit_row = static_cast<int32_t>(i);
+      model.culprit_row = i;
     model.infeasible = true;
   }
   if (model.infeasible) return;

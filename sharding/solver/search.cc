@@ -21,7 +21,7 @@ constexpr int64_t kMostExactMemory = int64_t{1} << 27;  // entries: a GiB
 std::vector<int32_t> aliveNodes(const Model& model) {
   std::vector<int32_t> alive;
   for (size_t i = 0; i < model.nodes.size(); ++i) {
-    if (model.nodes[i].size() > 0) alive.push_back(static_cast<int32_t>(i));
+    if (model.nodes[i].size() > 0) alive.push_back(i);
   }
   return alive;
 }
@@ -203,7 +203,7 @@ bool Search::worthPruning(Exploration& exploration) {
   work_ += 8 * relaxation.work();
   const auto useless = std::count_if(excess.rise.begin(), excess.rise.end(),
                                      [&](double rise) { return excess.bound + rise > cost_ - 1; });
-  return 10 * useless > 4 * static_cast<int64_t>(excess.rise.size());
+  return 10 * useless > 4 * std::ssize(excess.rise);
 }
 
 // Removes labels that no better choice has, and reduces. False: too few went to be worth another look.

@@ -78,7 +78,7 @@ std::vector<int32_t> State::peaks(const std::vector<int64_t>& usage) const {
     for (; i < usage.size() && usage[i] > memory_->capacity(i); ++i) {
       if (usage[i] - memory_->capacity(i) > usage[most] - memory_->capacity(most)) most = i;
     }
-    result.push_back(static_cast<int32_t>(most));
+    result.push_back(most);
   }
   return result;
 }

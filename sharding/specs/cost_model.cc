@@ -44,9 +44,7 @@ CostModel CostModel::uniform(const LogicalMesh& mesh, LinkCost link) {
 
 namespace {
 
-const ClusterNode& nodeAt(const Cluster& cluster, int node) {
-  return cluster.nodes[static_cast<size_t>(node)];
-}
+const ClusterNode& nodeAt(const Cluster& cluster, int node) { return cluster.nodes[node]; }
 
 // Of every device; Cluster::nodeOf goes through all nodes.
 std::vector<int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
@@ -119,7 +117,7 @@ class AxisGroups {
     for (int place = 0; place < mesh.deviceCount(); ++place) {
       if (mesh.coordinate(place, axis) != 0) continue;
       std::vector<int> group;
-      for (int member : mesh.lineOf(place, axis)) group.push_back(nodes[static_cast<size_t>(member)]);
+      for (int member : mesh.lineOf(place, axis)) group.push_back(nodes[member]);
       addGroup(countNodes(group));
     }
   }
@@ -201,11 +199,11 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
       model.devices_per_core =
           std::max(model.devices_per_core, static_cast<double>(node.devices) / node.cores);
     const bool is_new = std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end();
-    if (is_new && cluster.kinds[static_cast<size_t>(node.kind)].isKnown()) kinds.push_back(node.kind);
+    if (is_new && cluster.kinds[node.kind].isKnown()) kinds.push_back(node.kind);
   }
   if (!kinds.empty()) {
     auto known = std::make_shared<std::vector<DeviceKind>>();
-    for (int kind : kinds) known->push_back(cluster.kinds[static_cast<size_t>(kind)]);
+    for (int kind : kinds) known->push_back(cluster.kinds[kind]);
     model.times = kinds.size() == 1 ? known->front().measured : nullptr;
     model.kinds = std::move(known);
   }
@@ -249,7 +247,7 @@ LinkCost receivingSide(const LinkCost& between) {
 
 CostModel groupModel(const CostModel& model, int group) {
   CostModel result = model;
-  if (model.links.size() > 1) result.links = {model.links.at(static_cast<size_t>(group))};
+  if (model.links.size() > 1) result.links = {model.links.at(group)};
   return result;
 }
 
@@ -263,7 +261,7 @@ int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, Collecti
     if (const auto measured = model.times->collectiveTime(collectiveName(kind), devices, bytes))
       return *measured;
   }
-  const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
+  const LinkCost& link = model.links[mesh_axis];
   const int64_t share = bytes - bytes / devices;  // (n-1)/n, rounded up
   const int64_t travelling = kind == CollectiveKind::kAllReduce ? 2 * share : share;
   const bool slower = kind == CollectiveKind::kAllToAll && link.all_to_all_bytes_per_ns > 0;

@@ -50,7 +50,7 @@ class SenderGrid {
     }
     holders_.resize(cells_);
     for (size_t device = 0; device < shards.size(); ++device) {
-      holders_[cellAt(shards[device].start)].push_back(static_cast<int>(device));
+      holders_[cellAt(shards[device].start)].push_back(device);
     }
   }
 
@@ -106,7 +106,7 @@ void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard&
       box.start[axis] = part.start;
       box.size[axis] = part.size;
     }
-    assembly.pieces.push_back(static_cast<int>(transfer.pieces.size()));
+    assembly.pieces.push_back(transfer.pieces.size());
     transfer.pieces.push_back({-1, receiver, std::move(box)});
   }
   transfer.assemblies.push_back(std::move(assembly));
@@ -121,10 +121,9 @@ void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const st
   for (size_t p : order) {
     CrossMeshPiece& piece = transfer.pieces[p];
     const std::vector<int>& holders = grid.holdersOf(piece.box.start);
-    piece.sender = *std::min_element(holders.begin(), holders.end(), [&](int a, int b) {
-      return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)];
-    });
-    load[static_cast<size_t>(piece.sender)] += times[p];
+    piece.sender =
+        *std::min_element(holders.begin(), holders.end(), [&](int a, int b) { return load[a] < load[b]; });
+    load[piece.sender] += times[p];
   }
 }
 
@@ -213,7 +212,7 @@ int64_t longestSending(std::vector<int64_t>& times, int64_t holders, int64_t wan
   const int64_t pieces = std::ssize(times) * wanted;
   if (times.front() == times.back()) return (pieces + holders - 1) / holders * times.front();
   if (holders == 1) return wanted * std::accumulate(times.begin(), times.end(), int64_t{0});
-  std::vector<int64_t> loads(static_cast<size_t>(holders));  // a heap, the least first
+  std::vector<int64_t> loads(holders);  // a heap, the least first
   for (int64_t time : times) {
     for (int64_t copy = 0; copy < wanted; ++copy) {
       std::pop_heap(loads.begin(), loads.end(), std::greater<>());
@@ -238,7 +237,7 @@ class TransferCount {
     }
     holders_ = from.mesh.deviceCount() / cells;
     wanted_ = to.mesh.deviceCount() / partsOf(received, to.mesh);
-    sending_.resize(static_cast<size_t>(cells));
+    sending_.resize(cells);
   }
 
   int64_t cost() {
@@ -277,7 +276,7 @@ class TransferCount {
       known_receiving_ = transferTime(receiving_link_, bytes);
     }
     receiving_ += known_receiving_;
-    sending_[static_cast<size_t>(cell)].push_back(known_sending_);
+    sending_[cell].push_back(known_sending_);
   }
 
   const LinkCost& between_;
@@ -348,13 +347,13 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
   }
   const LinkCost receiving_link = receivingSide(between);
   std::vector<int64_t> times;
-  std::vector<int64_t> sending(static_cast<size_t>(from_mesh.deviceCount()));
-  std::vector<int64_t> receiving(static_cast<size_t>(to_mesh.deviceCount()));
+  std::vector<int64_t> sending(from_mesh.deviceCount());
+  std::vector<int64_t> receiving(to_mesh.deviceCount());
   for (const CrossMeshPiece& piece : transfer.pieces) {
     const int64_t bytes = byteCount(type, piece.box.size);
     transfer.bytes += bytes;
     times.push_back(transferTime(between, bytes));
-    receiving[static_cast<size_t>(piece.receiver)] += transferTime(receiving_link, bytes);
+    receiving[piece.receiver] += transferTime(receiving_link, bytes);
   }
   chooseSenders(transfer, grid, times, sending);
   transfer.cost_ns = std::max(*std::max_element(sending.begin(), sending.end()),
@@ -438,8 +437,8 @@ std::vector<Concatenation> putTogether(const CrossMeshAssembly& assembly) {
     std::vector<int> results;
     for (size_t first = 0; first < operands.size(); first += along) {
       Concatenation step;
-      step.axis = static_cast<int>(axis);
-      step.operands.assign(operands.begin() + static_cast<std::ptrdiff_t>(first),
+      step.axis = axis;
+      step.operands.assign(operands.begin() + first,
                            operands.begin() + static_cast<std::ptrdiff_t>(first + along));
       size_t rest = first / along;
       step.shape.resize(assembly.sizes.size());
@@ -452,7 +451,7 @@ std::vector<Concatenation> putTogether(const CrossMeshAssembly& assembly) {
           rest /= sizes.size();
         }
       }
-      results.push_back(static_cast<int>(assembly.pieces.size() + steps.size()));
+      results.push_back(assembly.pieces.size() + steps.size());
       steps.push_back(std::move(step));
     }
     operands = std::move(results);

@@ -95,13 +95,13 @@ ValueId NodeEmitter::cast(ValueId x, DataType wanted) {
 ValueId NodeEmitter::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
   if (axes.empty()) return x;
   Shape result = shape(x);
-  for (const int64_t axis : axes) result.insert(result.begin() + static_cast<std::ptrdiff_t>(axis), 1);
+  for (const int64_t axis : axes) result.insert(result.begin() + axis, 1);
   return op("Unsqueeze", {x, integers(axes)}, type(x), std::move(result));
 }
 
 ValueId NodeEmitter::squeeze(ValueId x, size_t axis) {
   Shape result = shape(x);
-  result.erase(result.begin() + static_cast<std::ptrdiff_t>(axis));
+  result.erase(result.begin() + axis);
   return op("Squeeze", {x, integers({static_cast<int64_t>(axis)})}, type(x), std::move(result));
 }
 
@@ -149,7 +149,7 @@ ValueId NodeEmitter::integers(const std::vector<int64_t>& numbers) {
 ValueId NodeEmitter::integersOfDevice(std::string_view key, const std::vector<int64_t>& numbers) {
   return once([&] { return fmt::format("integers {}", key); },
               [&] {
-                const auto count = static_cast<int64_t>(numbers.size());
+                const int64_t count = numbers.size();
                 return builder_.addConstant(name_ + "/integers", makeConstant<int64_t>({count}, numbers));
               });
 }

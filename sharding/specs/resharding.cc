@@ -27,7 +27,7 @@ class TensorSpecs {
   }
 
   const SpecSpace& space() const { return *space_; }
-  int64_t cost(int edge) const { return cost_[static_cast<size_t>(edge)]; }  // kNever: not for this tensor
+  int64_t cost(int edge) const { return cost_[edge]; }  // kNever: not for this tensor
 
   int indexOf(const ShardingSpec& spec) const {
     const std::string fault = specFault(spec, shape_, mesh_);
@@ -48,8 +48,8 @@ class TensorSpecs {
   }
 
   int64_t costOf(const SpecSpace::Edge& edge, const CostModel& model) const {
-    const int64_t before = bytes_[static_cast<size_t>(edge.from)];
-    const int64_t after = bytes_[static_cast<size_t>(edge.to)];
+    const int64_t before = bytes_[edge.from];
+    const int64_t after = bytes_[edge.to];
     if (before < 0 || after < 0) return kNever;
     const auto collective = [&](CollectiveKind kind) {
       return collectiveCost(model, mesh_, kind, edge.mesh_axis, collectiveBytes(kind, before, after));
@@ -88,22 +88,21 @@ std::vector<Distance> distances(const TensorSpecs& tensor, int target, bool towa
     const int64_t cost = tensor.cost(edge);
     if (cost == kNever) return;
     const Distance next{at.cost_ns + cost, at.steps + 1};
-    if (next >= best[static_cast<size_t>(other)]) return;
-    best[static_cast<size_t>(other)] = next;
+    if (next >= best[other]) return;
+    best[other] = next;
     queue.emplace(next, other);
   };
-  best[static_cast<size_t>(target)] = {0, 0};
+  best[target] = {0, 0};
   queue.emplace(Distance{0, 0}, target);
   while (!queue.empty()) {
     const auto [at, spec] = queue.top();
     queue.pop();
-    if (at != best[static_cast<size_t>(spec)]) continue;
+    if (at != best[spec]) continue;
     if (towards) {
-      for (int edge : space.edgesInto(spec)) reach(at, edge, space.edges()[static_cast<size_t>(edge)].from);
+      for (int edge : space.edgesInto(spec)) reach(at, edge, space.edges()[edge].from);
     } else {
       const auto [first, last] = space.edgesFrom(spec);
-      for (int edge = first; edge < last; ++edge)
-        reach(at, edge, space.edges()[static_cast<size_t>(edge)].to);
+      for (int edge = first; edge < last; ++edge) reach(at, edge, space.edges()[edge].to);
     }
   }
   return best;
@@ -119,23 +118,22 @@ Resharding planResharding(const Shape& shape, DataType type, const ShardingSpec&
   const std::vector<Distance> rest = distances(tensor, target, true);
   int at = tensor.indexOf(from);
   Resharding resharding;
-  resharding.cost_ns = rest[static_cast<size_t>(at)].cost_ns;
+  resharding.cost_ns = rest[at].cost_ns;
   while (at != target) {
-    const Distance here = rest[static_cast<size_t>(at)];
+    const Distance here = rest[at];
     auto [edge, last] = tensor.space().edgesFrom(at);
     const auto isNext = [&](int candidate) {
-      const Distance& there =
-          rest[static_cast<size_t>(tensor.space().edges()[static_cast<size_t>(candidate)].to)];
+      const Distance& there = rest[tensor.space().edges()[candidate].to];
       return tensor.cost(candidate) != kNever &&
              there == Distance{here.cost_ns - tensor.cost(candidate), here.steps - 1};
     };
     while (edge < last && !isNext(edge)) ++edge;
-    PIPESHARD_CHECK(edge < last, "no step from {} to {}",
-                    printSpec(tensor.space().specs()[static_cast<size_t>(at)]), printSpec(to));
-    const SpecSpace::Edge& step = tensor.space().edges()[static_cast<size_t>(edge)];
+    PIPESHARD_CHECK(edge < last, "no step from {} to {}", printSpec(tensor.space().specs()[at]),
+                    printSpec(to));
+    const SpecSpace::Edge& step = tensor.space().edges()[edge];
     at = step.to;
     resharding.steps.push_back({step.kind, step.mesh_axis, step.from_axis, step.to_axis,
-                                tensor.space().specs()[static_cast<size_t>(at)], tensor.cost(edge)});
+                                tensor.space().specs()[at], tensor.cost(edge)});
   }
   return resharding;
 }
@@ -148,7 +146,7 @@ std::vector<int64_t> reshardingCosts(const Shape& shape, DataType type, const st
   const std::vector<ShardingSpec>& few = towards ? to : from;
   const std::vector<ShardingSpec>& many = towards ? from : to;
   std::vector<size_t> many_index;
-  for (const ShardingSpec& spec : many) many_index.push_back(static_cast<size_t>(tensor.indexOf(spec)));
+  for (const ShardingSpec& spec : many) many_index.push_back(tensor.indexOf(spec));
   std::vector<int64_t> costs(from.size() * to.size());
   for (size_t f = 0; f < few.size(); ++f) {
     const std::vector<Distance> found = distances(tensor, tensor.indexOf(few[f]), towards);

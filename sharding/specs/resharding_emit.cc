@@ -49,7 +49,7 @@ class Emitter {
                                  int tensor_axis) const {
     std::vector<int64_t> sizes;
     for (int member : mesh_.lineOf(device_, step.mesh_axis)) {
-      sizes.push_back(shardOf(spec, shape_, mesh_, member).size[static_cast<size_t>(tensor_axis)]);
+      sizes.push_back(shardOf(spec, shape_, mesh_, member).size[tensor_axis]);
     }
     return sizes;
   }
@@ -65,7 +65,7 @@ class Emitter {
   }
 
   ValueId slice(ValueId local, const ShardingSpec& before, const ReshardingStep& step) {
-    const auto axis = static_cast<size_t>(step.to_axis);
+    const size_t axis = step.to_axis;
     const int64_t start = shardOf(step.after, shape_, mesh_, device_).start[axis] -
                           shardOf(before, shape_, mesh_, device_).start[axis];
     const ValueId part = result(local, "_part", step.after);
@@ -88,7 +88,7 @@ class Emitter {
 
   ValueId collective(CollectiveKind kind, ValueId local, const ReshardingStep& step,
                      std::map<std::string, Attribute> attributes) {
-    const int group = groups_.group_of_axis.at(static_cast<size_t>(step.mesh_axis));
+    const int group = groups_.group_of_axis.at(step.mesh_axis);
     PIPESHARD_CHECK(group >= 0, "no group along mesh axis {} of mesh {}", step.mesh_axis, printMesh(mesh_));
     attributes["group"] = int64_t{group};
     const ValueId whole = result(local, "_" + std::string(collectiveName(kind)), step.after);

@@ -41,15 +41,15 @@ SpecSpace::SpecSpace(size_t tensor_rank, int mesh_rank) : tensor_rank_(tensor_ra
   enumerate(spec, 0);
   into_.resize(specs_.size());
   for (size_t from = 0; from < specs_.size(); ++from) {
-    first_out_.push_back(static_cast<int>(edges_.size()));
-    addEdges(static_cast<int>(from));
+    first_out_.push_back(edges_.size());
+    addEdges(from);
   }
-  first_out_.push_back(static_cast<int>(edges_.size()));
+  first_out_.push_back(edges_.size());
 }
 
 void SpecSpace::enumerate(ShardingSpec& spec, int mesh_axis) {
   if (mesh_axis == mesh_rank_) {
-    index_[keyOf(spec)] = static_cast<int>(specs_.size());
+    index_[keyOf(spec)] = specs_.size();
     specs_.push_back(spec);
     return;
   }
@@ -59,9 +59,9 @@ void SpecSpace::enumerate(ShardingSpec& spec, int mesh_axis) {
   spec.partial.pop_back();
   for (size_t axis = 0; axis < tensor_rank_; ++axis) {
     for (size_t place = 0; place <= spec.axes[axis].size(); ++place) {
-      spec.axes[axis].insert(spec.axes[axis].begin() + static_cast<std::ptrdiff_t>(place), mesh_axis);
+      spec.axes[axis].insert(spec.axes[axis].begin() + place, mesh_axis);
       enumerate(spec, mesh_axis + 1);
-      spec.axes[axis].erase(spec.axes[axis].begin() + static_cast<std::ptrdiff_t>(place));
+      spec.axes[axis].erase(spec.axes[axis].begin() + place);
     }
   }
 }
@@ -88,13 +88,13 @@ int SpecSpace::find(const ShardingSpec& spec) const { return index_.at(keyOf(spe
 
 void SpecSpace::addEdge(Edge edge, const ShardingSpec& after) {
   edge.to = find(after);
-  into_[static_cast<size_t>(edge.to)].push_back(static_cast<int>(edges_.size()));
+  into_[edge.to].push_back(edges_.size());
   edges_.push_back(edge);
 }
 
 void SpecSpace::addEdges(int from) {
   using Kind = ReshardingStep::Kind;
-  const ShardingSpec spec = specs_[static_cast<size_t>(from)];
+  const ShardingSpec spec = specs_[from];
   const auto without = [&](int mesh_axis) {
     ShardingSpec rest = spec;
     std::erase(rest.partial, mesh_axis);
@@ -105,14 +105,14 @@ void SpecSpace::addEdges(int from) {
     for (int to_axis = 0; to_axis < static_cast<int>(tensor_rank_); ++to_axis) {
       if (to_axis == from_axis) continue;
       ShardingSpec after = without(mesh_axis);
-      after.axes[static_cast<size_t>(to_axis)].push_back(mesh_axis);
+      after.axes[to_axis].push_back(mesh_axis);
       addEdge({from, 0, kind, mesh_axis, from_axis, to_axis}, after);
     }
   };
   const auto forInnermost = [&](auto&& body) {
     for (int mesh_axis = 0; mesh_axis < mesh_rank_; ++mesh_axis) {
       for (int axis = 0; axis < static_cast<int>(tensor_rank_); ++axis) {
-        const std::vector<int>& cuts = spec.axes[static_cast<size_t>(axis)];
+        const std::vector<int>& cuts = spec.axes[axis];
         if (!cuts.empty() && cuts.back() == mesh_axis) body(mesh_axis, axis);
       }
     }

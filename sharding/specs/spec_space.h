@@ -39,9 +39,9 @@ class SpecSpace {
   int find(const ShardingSpec& spec) const;
   // Indices of edges.
   std::pair<int, int> edgesFrom(int spec) const {
-    return {first_out_[static_cast<size_t>(spec)], first_out_[static_cast<size_t>(spec) + 1]};
+    return {first_out_[spec], first_out_[static_cast<size_t>(spec) + 1]};
   }
-  const std::vector<int>& edgesInto(int spec) const { return into_[static_cast<size_t>(spec)]; }
+  const std::vector<int>& edgesInto(int spec) const { return into_[spec]; }
 
  private:
   uint64_t keyOf(const ShardingSpec& spec) const;

@@ -22,9 +22,9 @@ std::vector<ShardingSpec> possibleSpecs(const Shape& shape, const LogicalMesh& m
     }
     for (std::vector<int>& axes : spec.axes) {
       for (size_t before = 0; before <= axes.size(); ++before) {
-        axes.insert(axes.begin() + static_cast<ptrdiff_t>(before), mesh_axis);
+        axes.insert(axes.begin() + before, mesh_axis);
         place(mesh_axis + 1);
-        axes.erase(axes.begin() + static_cast<ptrdiff_t>(before));
+        axes.erase(axes.begin() + before);
       }
     }
   };

@@ -24,8 +24,8 @@ class SpecTable {
   int number(const ShardingSpec& spec);
   // -1: never met.
   int find(const ShardingSpec& spec) const;
-  int count() const { return static_cast<int>(specs_.size()); }
-  const ShardingSpec& spec(int number) const { return specs_[static_cast<size_t>(number)]; }
+  int count() const { return specs_.size(); }
+  const ShardingSpec& spec(int number) const { return specs_[number]; }
   int replicatedSpec() const { return 0; }
 
   // Bytes on the device with the largest shard.

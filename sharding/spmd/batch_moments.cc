@@ -24,7 +24,7 @@ class BatchForm {
         type_(emit.type(x_)) {
     const Shape& shape = emit_.shape(x_);
     for (size_t axis = 0; axis < shape.size(); ++axis) {
-      if (axis != 1) summed_axes_.push_back(static_cast<int64_t>(axis));
+      if (axis != 1) summed_axes_.push_back(axis);
       pattern_.push_back(axis == 1 ? -1 : 1);
     }
     channels_ = shape.size() > 1 ? shape[1] : 1;

@@ -8,7 +8,7 @@ namespace pipeshard {
 namespace {
 
 size_t axisOf(const Node& node, const Shape& data) {
-  return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), data.size()));
+  return normalizeAxis(node.intAttribute("axis", 0), data.size());
 }
 
 // data, indices -> gathered
@@ -29,7 +29,7 @@ const ExchangeForm* gatherGradCut(const Graph& graph, const Node& node, const Fa
 ValueId asGathered(NodeEmitter& emit, ValueId mine, size_t data_rank, size_t axis) {
   const size_t rank = emit.shape(mine).size();
   std::vector<int64_t> behind;
-  for (size_t i = 0; i + axis + 1 < data_rank; ++i) behind.push_back(static_cast<int64_t>(rank + i));
+  for (size_t i = 0; i + axis + 1 < data_rank; ++i) behind.push_back(rank + i);
   return emit.unsqueeze(mine, behind);
 }
 
@@ -43,8 +43,8 @@ void emitGather(FormContext& context) {
   const Shape data = emit.shape(context.inputs[0]);
   Shape shape = emit.shape(context.inputs[1]);
   if (!by_element) {
-    shape.insert(shape.begin(), data.begin(), data.begin() + static_cast<std::ptrdiff_t>(axis));
-    shape.insert(shape.end(), data.begin() + static_cast<std::ptrdiff_t>(axis) + 1, data.end());
+    shape.insert(shape.begin(), data.begin(), data.begin() + axis);
+    shape.insert(shape.end(), data.begin() + axis + 1, data.end());
   }
   const DataType type = emit.type(context.inputs[0]);
   const ValueId gathered = emit.op(context.node.op_type, {context.inputs[0], local.index}, type, shape,
@@ -74,8 +74,7 @@ void emitGatherGrad(FormContext& context) {
 
 // indices, depth, values: the depth is the output's axis.
 const ExchangeForm* oneHotCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const auto axis =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), graph.shape(node.outputs[0]).size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", -1), graph.shape(node.outputs[0]).size());
   const DataType indices = graph.dataType(node.inputs[0]);
   if (indices != DataType::kInt32 && indices != DataType::kInt64) return nullptr;
   return soleFactor(rule.outputs[0], axis) == factor ? wholeOutputs() : nullptr;
@@ -84,8 +83,7 @@ const ExchangeForm* oneHotCut(const Graph& graph, const Node& node, const Factor
 // An index that is nobody's turns no place on: another device's is made one.
 void emitOneHot(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const auto axis = static_cast<size_t>(
-      normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size()));
+  const size_t axis = normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size());
   const Shard shard = context.outputShard(0);
   const AxisPart part = axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis);
   const LocalIndices local = localIndices(emit, context.inputs[0], part, true);

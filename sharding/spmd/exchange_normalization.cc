@@ -11,9 +11,7 @@ namespace {
 // The normalised axes are those from `axis` on; X is input 0 or, for the gradient, input 1.
 size_t inputX(const Node& node) { return node.domain.empty() ? 0 : 1; }
 
-size_t firstAxis(const Node& node, size_t rank) {
-  return static_cast<size_t>(normalizeAxis(node.intAttribute("axis", -1), rank));
-}
+size_t firstAxis(const Node& node, size_t rank) { return normalizeAxis(node.intAttribute("axis", -1), rank); }
 
 const ExchangeForm* layerCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const TensorFactors& x = rule.inputs[inputX(node)];
@@ -34,7 +32,7 @@ class LayerForm {
     std::vector<int> factors;
     int64_t count = 1;
     for (size_t axis = firstAxis(context.node, whole.size()); axis < whole.size(); ++axis) {
-      axes_.push_back(static_cast<int64_t>(axis));
+      axes_.push_back(axis);
       factors.push_back(soleFactor(context.rule.inputs[position], axis));
       count *= whole[axis];
     }
@@ -71,7 +69,7 @@ class LayerForm {
     const ValueId dot = emit_.reduce("ReduceSum", emit_.binary("Mul", g, normal), axes_);
     const int64_t last = axes_.back();
     Shape both_shape = emit_.shape(sum);
-    both_shape[static_cast<size_t>(last)] = 2;
+    both_shape[last] = 2;
     const ValueId parts = emit_.op("Concat", {sum, dot}, type_, both_shape, {{"axis", last}});
     const ValueId means = emit_.binary("Div", emit_.allReduce(parts, groups_), count_);
     const ValueId rest = emit_.binary("Sub", g, oneOf(means, 0, last));
@@ -96,7 +94,7 @@ class LayerForm {
   }
   ValueId oneOf(ValueId values, int64_t index, int64_t axis) {
     Shape shape = emit_.shape(values);
-    shape[static_cast<size_t>(axis)] = 1;
+    shape[axis] = 1;
     return emit_.op("Slice",
                     {values, emit_.integers({index}), emit_.integers({index + 1}), emit_.integers({axis})},
                     type_, shape);

@@ -14,7 +14,7 @@ std::string_view extremeOf(const std::string& op_type) { return op_type.ends_wit
 
 // ReduceMax, ReduceMin and ReduceL2: factors that the output lacks, of a kind that is no plain sum.
 const ExchangeForm* reduceCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const FactorKind kind = rule.factors[static_cast<size_t>(factor)].kind;
+  const FactorKind kind = rule.factors[factor].kind;
   const bool folded = kind == FactorKind::kMax || kind == FactorKind::kMin || kind == FactorKind::kWhole;
   return folded && isReducible(graph, node.inputs[0]) ? wholeOutputs() : nullptr;
 }
@@ -22,7 +22,7 @@ const ExchangeForm* reduceCut(const Graph& graph, const Node& node, const Factor
 std::vector<int> foldedFactors(const FactorRule& rule) {
   std::vector<int> factors;
   for (size_t f = 0; f < rule.factors.size(); ++f) {
-    if (rule.factors[f].kind != FactorKind::kParallel) factors.push_back(static_cast<int>(f));
+    if (rule.factors[f].kind != FactorKind::kParallel) factors.push_back(f);
   }
   return factors;
 }
@@ -44,8 +44,7 @@ void emitReduceL2(FormContext& context) {
 }
 
 const ExchangeForm* argCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const auto axis =
-      static_cast<size_t>(normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size()));
+  const size_t axis = normalizeAxis(node.intAttribute("axis", 0), graph.shape(node.inputs[0]).size());
   return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? wholeOutputs()
                                                                                           : nullptr;
 }
@@ -54,7 +53,7 @@ const ExchangeForm* argCut(const Graph& graph, const Node& node, const FactorRul
 void emitArg(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const auto axis = normalizeAxis(context.node.intAttribute("axis", 0), context.wholeInput(0).size());
-  const auto position = static_cast<size_t>(axis);
+  const size_t position = axis;
   const std::vector<int> groups = context.groupsOf({soleFactor(context.rule.inputs[0], position)});
   const bool last = context.node.intAttribute("select_last_index", 0) != 0;
   const bool greatest = context.node.is("ArgMax");
@@ -78,7 +77,7 @@ void emitArg(FormContext& context) {
 }
 
 const ExchangeForm* cumSumCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const bool cut = rule.factors[static_cast<size_t>(factor)].kind == FactorKind::kWhole;
+  const bool cut = rule.factors[factor].kind == FactorKind::kWhole;
   return cut && isReducible(graph, node.inputs[0]) ? wholeOutputs() : nullptr;
 }
 
@@ -95,10 +94,9 @@ std::pair<int64_t, int64_t> partOfAxis(const ExchangeContext& exchange, const st
 // The part's own running sum, and the totals of the parts before it (behind it, in reverse).
 void emitCumSum(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const auto axis = static_cast<size_t>(
-      std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
-                   [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
-      context.rule.factors.begin());  // the factors are the axes
+  const size_t axis = std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
+                                   [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
+                      context.rule.factors.begin();  // the factors are the axes
   const ShardingSpec& spec = context.strategy.inputs[0];
   const std::vector<int>& mesh_axes = spec.axes[axis];
   const DataType type = emit.type(context.inputs[0]);
@@ -106,12 +104,12 @@ void emitCumSum(FormContext& context) {
   emit.copy(context.inputs, context.node.attributes, {own});
   ValueId totals = emit.reduce("ReduceSum", context.inputs[0], {static_cast<int64_t>(axis)});
   for (auto mesh_axis = mesh_axes.rbegin(); mesh_axis != mesh_axes.rend(); ++mesh_axis) {
-    const auto devices = static_cast<size_t>(context.exchange.mesh.axisSize(*mesh_axis));
+    const size_t devices = context.exchange.mesh.axisSize(*mesh_axis);
     if (devices == 1) continue;
     const std::vector<int64_t> sizes(devices, emit.shape(totals)[axis]);
     Shape gathered = emit.shape(totals);
     gathered[axis] *= static_cast<int64_t>(devices);
-    const int64_t group = context.exchange.groups.group_of_axis.at(static_cast<size_t>(*mesh_axis));
+    const int64_t group = context.exchange.groups.group_of_axis.at(*mesh_axis);
     totals = emit.op("pipeshard::AllGather", {totals}, type, gathered,
                      {{"group", group}, {"axis", static_cast<int64_t>(axis)}, {"sizes", sizes}});
   }
@@ -119,9 +117,9 @@ void emitCumSum(FormContext& context) {
   const bool reverse = context.node.intAttribute("reverse", 0) != 0;
   Shape mask_shape(emit.shape(totals).size(), 1);
   mask_shape[axis] = parts;
-  Constant mask{DataType::kBool, mask_shape, std::vector<std::byte>(static_cast<size_t>(parts))};
+  Constant mask{DataType::kBool, mask_shape, std::vector<std::byte>(parts)};
   for (int64_t part = 0; part < parts; ++part)
-    mask.bytes[static_cast<size_t>(part)] = std::byte(reverse ? part > index : part < index);
+    mask.bytes[part] = std::byte(reverse ? part > index : part < index);
   const std::string key = fmt::format("parts {} {} on axis {} of {}", reverse ? "behind" : "before",
                                       axisKey(spec, context.wholeInput(0), axis), axis, mask_shape.size());
   const ValueId others =

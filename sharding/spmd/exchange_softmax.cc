@@ -28,25 +28,21 @@ WholeAxes wholeAxes(const Node& node, const Shape& shape) {
   const bool flattening = node.domain.empty() && node.opset_version < 13;
   const int axis = normalizeAxis(node.intAttribute("axis", flattening ? 1 : -1), shape.size());
   WholeAxes result;
-  for (size_t a = static_cast<size_t>(axis); a < (flattening ? shape.size() : static_cast<size_t>(axis) + 1);
-       ++a) {
-    result.axes.push_back(static_cast<int64_t>(a));
+  for (size_t a = axis; a < (flattening ? shape.size() : static_cast<size_t>(axis) + 1); ++a) {
+    result.axes.push_back(a);
   }
   return result;
 }
 
 WholeAxes wholeAxes(const FormContext& context) {
   WholeAxes result = wholeAxes(context.node, context.wholeInput(0));
-  for (const int64_t axis : result.axes)
-    result.factors.push_back(soleFactor(context.rule.inputs[0], static_cast<size_t>(axis)));
+  for (const int64_t axis : result.axes) result.factors.push_back(soleFactor(context.rule.inputs[0], axis));
   return result;
 }
 
 const ExchangeForm* softmaxCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
   const std::vector<int64_t> axes = wholeAxes(node, graph.shape(node.inputs[0])).axes;
-  const auto holds = [&](int64_t axis) {
-    return soleFactor(rule.inputs[0], static_cast<size_t>(axis)) == factor;
-  };
+  const auto holds = [&](int64_t axis) { return soleFactor(rule.inputs[0], axis) == factor; };
   return isReal(graph, node.inputs[0]) && std::any_of(axes.begin(), axes.end(), holds) ? wholeOutputs()
                                                                                        : nullptr;
 }

@@ -34,8 +34,7 @@ std::vector<int> FormContext::groupsOf(const std::vector<int>& factors) const {
     if (use.kind != AxisUse::Kind::kFactor ||
         std::find(factors.begin(), factors.end(), use.index) == factors.end())
       continue;
-    if (exchange.mesh.axisSize(static_cast<int>(axis)) > 1)
-      groups.push_back(exchange.groups.group_of_axis.at(axis));
+    if (exchange.mesh.axisSize(axis) > 1) groups.push_back(exchange.groups.group_of_axis.at(axis));
   }
   return groups;
 }

@@ -13,7 +13,7 @@ namespace {
 using Positions = std::vector<int>;
 
 bool given(const Node& node, int input) {
-  return input < static_cast<int>(node.inputs.size()) && node.inputs[static_cast<size_t>(input)].valid();
+  return input < std::ssize(node.inputs) && node.inputs[input].valid();
 }
 
 // Linear in these inputs, each alone, whatever the (unchanging) other inputs are.
@@ -98,7 +98,7 @@ bool splitsAValue(const Node& node, const Positions& sums) {
   };
   for (int sum : sums) {
     for (size_t input = 0; input < node.inputs.size(); ++input) {
-      if (node.inputs[input] == node.inputs[static_cast<size_t>(sum)] && !contains(input)) return true;
+      if (node.inputs[input] == node.inputs[sum] && !contains(input)) return true;
     }
   }
   return false;
@@ -152,7 +152,7 @@ std::vector<std::vector<int>> linearInputs(const Graph& graph, const Node& node)
 bool passesSums(const Graph& graph, const Node& node, const std::vector<bool>& sums) {
   Positions positions;
   for (size_t input = 0; input < sums.size(); ++input) {
-    if (sums[input]) positions.push_back(static_cast<int>(input));
+    if (sums[input]) positions.push_back(input);
   }
   const std::vector<Positions> sets = linearInputs(graph, node);
   return std::find(sets.begin(), sets.end(), positions) != sets.end();

@@ -16,9 +16,9 @@ double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int d
                const std::vector<AxisUse>& uses, int factor) {
   ShardingSpec spec{{{}}, {}};
   for (size_t axis = 0; axis < uses.size(); ++axis) {
-    if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(static_cast<int>(axis));
+    if (uses[axis] == AxisUse{AxisUse::Kind::kFactor, factor}) spec.axes[0].push_back(axis);
   }
-  const int64_t size = strategies.rule()->factors[static_cast<size_t>(factor)].size;
+  const int64_t size = strategies.rule()->factors[factor].size;
   return static_cast<double>(shardOf(spec, {size}, mesh, device).size[0]) / static_cast<double>(size);
 }
 
@@ -38,7 +38,7 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
                        int device) {
   const Shard shard = shardOf(spec, constant.shape, mesh, device);
   Constant local{constant.data_type, shard.size, {}};
-  local.bytes.resize(static_cast<size_t>(byteCount(constant.data_type, shard.size)));
+  local.bytes.resize(byteCount(constant.data_type, shard.size));
   const bool keeps = std::all_of(spec.partial.begin(), spec.partial.end(),
                                  [&](int axis) { return mesh.coordinate(device, axis) == 0; });
   if (!keeps || local.bytes.empty()) return local;
@@ -78,9 +78,8 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   };
   if (const int sizes = sizesInput(node); sizes >= 0) {
     const Shape shape = localShape(0);
-    const std::string name = whole.value(node.inputs[static_cast<size_t>(sizes)]).name;
-    inputs[static_cast<size_t>(sizes)] =
-        builder.addConstant(name, makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+    const std::string name = whole.value(node.inputs[sizes]).name;
+    inputs[sizes] = builder.addConstant(name, makeConstant<int64_t>({std::ssize(shape)}, shape));
   }
   if (strategies.exchangesAny(strategy.uses))
     return emitExchangeForm(builder, context, node, strategy, inputs);

@@ -22,7 +22,7 @@ bool isShaped(const TensorFactors& tensor) {
 
 SizeOf sizeOf(const FactorRule& rule, int factor) {
   if (rule.added_once && rule.added_once->factor == factor) return SizeOf::kSummed;
-  switch (rule.factors[static_cast<size_t>(factor)].kind) {
+  switch (rule.factors[factor].kind) {
     case FactorKind::kWhole: return SizeOf::kWhole;
     case FactorKind::kSum:
     case FactorKind::kMean:

@@ -48,13 +48,12 @@ class Rewriter {
     }
     for (size_t n = 0; n < piece_.nodes.size(); ++n) {
       rewriteNode(piece_.nodes[n], sharding_.strategies[n]);
-      result_.origins.resize(graph().nodes.size(), static_cast<int>(n));
+      result_.origins.resize(graph().nodes.size(), n);
     }
     for (ValueId output : piece_.outputs) graph().outputs.push_back(held(output, kept(output)));
     nameValues();
     for (const Node& node : graph().nodes) {
-      if (collectiveKind(node))
-        result_.collectives.push_back(static_cast<int>(node.intAttribute("group", -1)));
+      if (collectiveKind(node)) result_.collectives.push_back(node.intAttribute("group", -1));
     }
     result_.groups = groups_;
     return std::move(result_);

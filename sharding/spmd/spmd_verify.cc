@@ -45,7 +45,7 @@ class Verifier {
       : piece_(piece), sharding_(sharding), mesh_(sharding.mesh), devices_(devices) {}
 
   void run() {
-    if (static_cast<int>(devices_.size()) != mesh_.deviceCount()) {
+    if (std::ssize(devices_) != mesh_.deviceCount()) {
       fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices_.size(), printMesh(mesh_));
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
@@ -65,7 +65,7 @@ class Verifier {
 
  private:
   const Graph& first() const { return devices_[0].graph; }
-  const Graph& graphOf(int device) const { return devices_[static_cast<size_t>(device)].graph; }
+  const Graph& graphOf(int device) const { return devices_[device].graph; }
   const Node& nodeOf(int device, size_t n) const { return graphOf(device).nodes[n]; }
 
   [[noreturn]] void fault(int device, const Node* node, const std::string& what) const {
@@ -83,7 +83,7 @@ class Verifier {
   // Same nodes and connections as the first device's.
   void checkAlike(int device) const {
     const Graph& graph = graphOf(device);
-    const LocalPiece& piece = devices_[static_cast<size_t>(device)];
+    const LocalPiece& piece = devices_[device];
     if (graph.nodes.size() != first().nodes.size() || graph.values.size() != first().values.size() ||
         piece.origins != devices_[0].origins || piece.origins.size() != graph.nodes.size()) {
       fault(device, nullptr,
@@ -103,7 +103,7 @@ class Verifier {
       if (!alike || (!collectiveKind(node) && node.attributes != other.attributes)) {
         fault(device, &node, "it is not the node that device 0 has here");
       }
-      if (collectiveKind(node)) groups.push_back(static_cast<int>(node.intAttribute("group", -1)));
+      if (collectiveKind(node)) groups.push_back(node.intAttribute("group", -1));
     }
     if (groups != piece.collectives)
       fault(device, nullptr, "its list of groups is not that of its collectives");
@@ -140,10 +140,10 @@ class Verifier {
     int mesh_axis = -1;
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
       const Node& node = nodeOf(device, n);
-      const std::vector<int>& groups = devices_[static_cast<size_t>(device)].groups.group_of_axis;
+      const std::vector<int>& groups = devices_[device].groups.group_of_axis;
       const auto found =
           std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
-      const auto axis = static_cast<int>(found - groups.begin());
+      const int axis = found - groups.begin();
       if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1)
         fault(device, &node, "its group is no line of the mesh");
       if (device > 0 && axis != mesh_axis)
@@ -191,12 +191,12 @@ class Verifier {
         fault(0, &node, fmt::format("it sums what is no sum: {}", printSpec(before.spec)));
     };
     const auto cut = [&](const char* axis_name, const char* sizes) {
-      const auto axis = static_cast<size_t>(sameAttribute(n, axis_name));
+      const size_t axis = sameAttribute(n, axis_name);
       spec.axes.at(axis).push_back(mesh_axis);
       checkSizes(n, mesh_axis, sizes, before.value, spec, axis);
     };
     const auto gather = [&] {
-      const auto axis = static_cast<size_t>(sameAttribute(n, "axis"));
+      const size_t axis = sameAttribute(n, "axis");
       checkSizes(n, mesh_axis, "sizes", before.value, before.spec, axis);
       if (spec.axes.at(axis).empty() || spec.axes[axis].back() != mesh_axis)
         fault(0, &node, "it gathers what is not cut so");
@@ -218,7 +218,7 @@ class Verifier {
 
   ShardingSpec afterSlice(size_t n, const Placed& before) const {
     const Node& node = nodeOf(0, n);
-    const auto axis = static_cast<size_t>(integerElements(constantOf(0, node, 3)).at(0));
+    const size_t axis = integerElements(constantOf(0, node, 3)).at(0);
     const Shape& whole = piece_.shape(before.value);
     ShardingSpec spec;
     findAxis(
@@ -261,7 +261,7 @@ class Verifier {
                   ValueId value) const {
     const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
     for (int device = 0; device < mesh_.deviceCount(); ++device) {
-      const double share = meanShare(strategies, mesh_, device, strategy.uses, static_cast<size_t>(output));
+      const double share = meanShare(strategies, mesh_, device, strategy.uses, output);
       const bool equal =
           constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
       if (!equal) fault(device, &nodeOf(device, n), fmt::format("its share of the mean is {}", share));
@@ -361,7 +361,7 @@ class Verifier {
               fmt::format("it reads {} of '{}'", printSpec(found.spec), piece_.value(found.value).name));
     }
     if (collectiveKind(local)) {
-      const AxisUse& use = strategy.uses.at(static_cast<size_t>(axisOfGroups(n)));
+      const AxisUse& use = strategy.uses.at(axisOfGroups(n));
       if (use.kind != AxisUse::Kind::kFactor)
         fault(0, &local, "it exchanges along a mesh axis that does not share the operator");
     }
@@ -386,8 +386,8 @@ class Verifier {
   }
 
   void checkPieceNode(int n, size_t& next) {
-    const Node& node = piece_.nodes[static_cast<size_t>(n)];
-    const Strategy& strategy = sharding_.strategies[static_cast<size_t>(n)];
+    const Node& node = piece_.nodes[n];
+    const Strategy& strategy = sharding_.strategies[n];
     const StrategyBuilder strategies(piece_, node, mesh_);
     const auto expected = strategies.make(strategy.uses);
     if (!expected || expected->inputs != strategy.inputs || expected->outputs != strategy.outputs) {

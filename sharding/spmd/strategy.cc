@@ -15,14 +15,13 @@ namespace {
 
 // Nothing makes partial sums of a tensor that the file holds.
 bool isPassUseful(const Graph& graph, const Node& node, const std::vector<int>& list) {
-  return std::any_of(list.begin(), list.end(), [&](int input) {
-    return !graph.initializers.contains(node.inputs[static_cast<size_t>(input)]);
-  });
+  return std::any_of(list.begin(), list.end(),
+                     [&](int input) { return !graph.initializers.contains(node.inputs[input]); });
 }
 
 std::string useName(const StrategyBuilder& builder, const AxisUse& use) {
   if (use.kind == AxisUse::Kind::kPass) return fmt::format("pass{}", use.index);
-  return builder.rule()->factors[static_cast<size_t>(use.index)].name;
+  return builder.rule()->factors[use.index].name;
 }
 
 std::vector<std::string_view> words(std::string_view text) {
@@ -40,11 +39,10 @@ std::vector<std::string_view> words(std::string_view text) {
   std::vector<std::string> names;
   for (size_t f = 0; builder.rule() && f < builder.rule()->factors.size(); ++f) {
     const Factor& factor = builder.rule()->factors[f];
-    if (builder.canCut(static_cast<int>(f)))
-      names.push_back(fmt::format("{} ({})", factor.name, factor.size));
+    if (builder.canCut(f)) names.push_back(fmt::format("{} ({})", factor.name, factor.size));
   }
   for (size_t k = 0; k < builder.linear().size(); ++k) {
-    if (builder.canPass(static_cast<int>(k))) names.push_back(fmt::format("pass{}", k));
+    if (builder.canPass(k)) names.push_back(fmt::format("pass{}", k));
   }
   fail(ErrorCode::kConfiguration,
        "{}: \"{}\" is no strategy on mesh {}: {}. Expected \"replicate\", or for mesh axes what each does, "
@@ -73,17 +71,15 @@ std::optional<Strategy> makeStrategy(const Graph& graph, const Node& node, const
 std::vector<Strategy> strategies(const Graph& graph, const Node& node, const LogicalMesh& mesh) {
   const StrategyBuilder builder(graph, node, mesh);
   std::vector<AxisUse> choices = {{}};
-  for (int factor = 0; builder.rule() && factor < static_cast<int>(builder.rule()->factors.size());
-       ++factor) {
+  for (int factor = 0; builder.rule() && factor < std::ssize(builder.rule()->factors); ++factor) {
     if (builder.canCut(factor)) choices.push_back({AxisUse::Kind::kFactor, factor});
   }
-  for (int list = 0; list < static_cast<int>(builder.linear().size()); ++list) {
-    const bool useful =
-        builder.canPass(list) && isPassUseful(graph, node, builder.linear()[static_cast<size_t>(list)]);
+  for (int list = 0; list < std::ssize(builder.linear()); ++list) {
+    const bool useful = builder.canPass(list) && isPassUseful(graph, node, builder.linear()[list]);
     if (useful) choices.push_back({AxisUse::Kind::kPass, list});
   }
   std::vector<Strategy> result;
-  std::vector<size_t> choice(static_cast<size_t>(mesh.rank()), 0);
+  std::vector<size_t> choice(mesh.rank(), 0);
   std::vector<AxisUse> uses(choice.size());
   while (true) {
     for (size_t axis = 0; axis < choice.size(); ++axis) uses[axis] = choices[choice[axis]];
@@ -111,7 +107,7 @@ std::string printUses(const Graph& graph, const Node& node, const std::vector<Ax
 std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const LogicalMesh& mesh,
                                std::string_view text) {
   const StrategyBuilder builder(graph, node, mesh);
-  std::vector<AxisUse> uses(static_cast<size_t>(mesh.rank()));
+  std::vector<AxisUse> uses(mesh.rank());
   const std::vector<std::string_view> parts = words(text);
   if (parts.empty()) refuseUses(builder, node, mesh, text, "it is empty");
   if (parts == std::vector<std::string_view>{"replicate"}) return uses;
@@ -124,7 +120,7 @@ std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const Logic
     }
     if (axis < 0 || axis >= mesh.rank())
       refuseUses(builder, node, mesh, text, fmt::format("there is no mesh axis {}", axis));
-    AxisUse& use = uses[static_cast<size_t>(axis)];
+    AxisUse& use = uses[axis];
     if (use.kind != AxisUse::Kind::kReplicate)
       refuseUses(builder, node, mesh, text, fmt::format("it names mesh axis {} twice", axis));
     const std::string_view name = part.substr(static_cast<size_t>(end - part.data()) + 1);

@@ -30,11 +30,11 @@ StrategyBuilder::StrategyBuilder(const Graph& graph, const Node& node, const Log
   if (!rule_) return;
   cuts_.resize(rule_->factors.size());
   const bool random = drawsRandomNumbers(graph, node);
-  for (int factor = 0; factor < static_cast<int>(cuts_.size()) && !random; ++factor) describeCut(factor);
+  for (int factor = 0; factor < std::ssize(cuts_) && !random; ++factor) describeCut(factor);
   linear_ = linearInputs(graph, node);
   for (const std::vector<int>& list : linear_) {
-    const bool inputs = std::all_of(list.begin(), list.end(),
-                                    [&](int p) { return isFloating(node.inputs[static_cast<size_t>(p)]); });
+    const bool inputs =
+        std::all_of(list.begin(), list.end(), [&](int p) { return isFloating(node.inputs[p]); });
     const bool outputs = std::all_of(node.outputs.begin(), node.outputs.end(),
                                      [&](ValueId id) { return !id.valid() || isFloating(id); });
     passes_.push_back(inputs && outputs && !random);
@@ -44,12 +44,12 @@ StrategyBuilder::StrategyBuilder(const Graph& graph, const Node& node, const Log
 // False where a tensor holds the factor at two axes, or not as the major part of one.
 bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& tensors,
                                  std::vector<std::pair<int, int>>& places) {
-  Cut& cut = cuts_[static_cast<size_t>(factor)];
+  Cut& cut = cuts_[factor];
   for (size_t position = 0; position < tensors.size(); ++position) {
     bool found = false;
     for (size_t axis = 0; axis < tensors[position].size(); ++axis) {
       const std::vector<int>& factors = tensors[position][axis];
-      const auto large = [&](int other) { return rule_->factors[static_cast<size_t>(other)].size > 1; };
+      const auto large = [&](int other) { return rule_->factors[other].size > 1; };
       if (std::find(factors.begin(), factors.end(), factor) == factors.end()) continue;
       if (found || *std::find_if(factors.begin(), factors.end(), large) != factor) return false;
       found = true;
@@ -61,9 +61,9 @@ bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& t
 }
 
 void StrategyBuilder::describeCut(int factor) {
-  const FactorKind kind = rule_->factors[static_cast<size_t>(factor)].kind;
-  Cut& cut = cuts_[static_cast<size_t>(factor)];
-  if (rule_->factors[static_cast<size_t>(factor)].size < 2) return;
+  const FactorKind kind = rule_->factors[factor].kind;
+  Cut& cut = cuts_[factor];
+  if (rule_->factors[factor].size < 2) return;
   const bool added_once = rule_->added_once && rule_->added_once->factor == factor;
   const bool sums =
       kind == FactorKind::kSum || added_once || (kind == FactorKind::kMean && meansByShare(node_));
@@ -75,8 +75,8 @@ void StrategyBuilder::describeCut(int factor) {
       !findPlaces(factor, rule_->outputs, cut.in_outputs))
     return;
   if (cut.in_inputs.empty() && cut.in_outputs.empty()) return;
-  for (int output = 0; output < static_cast<int>(node_.outputs.size()); ++output) {
-    const auto o = static_cast<size_t>(output);
+  for (int output = 0; output < std::ssize(node_.outputs); ++output) {
+    const size_t o = output;
     const bool held = std::any_of(cut.in_outputs.begin(), cut.in_outputs.end(),
                                   [&](auto place) { return place.first == output; });
     if (held || !node_.outputs[o].valid()) continue;
@@ -91,8 +91,8 @@ void StrategyBuilder::describeCut(int factor) {
 }
 
 bool StrategyBuilder::fits(int factor, int64_t devices) const {
-  const Cut& cut = cuts_[static_cast<size_t>(factor)];
-  const int64_t size = rule_->factors[static_cast<size_t>(factor)].size;
+  const Cut& cut = cuts_[factor];
+  const int64_t size = rule_->factors[factor].size;
   return cut.possible && size >= devices && (!cut.even || size % devices == 0);
 }
 
@@ -100,7 +100,7 @@ int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int fact
   int64_t devices = 1;
   for (size_t axis = 0; axis < uses.size(); ++axis) {
     if (uses[axis].kind == AxisUse::Kind::kFactor && uses[axis].index == factor)
-      devices *= mesh_.axisSize(static_cast<int>(axis));
+      devices *= mesh_.axisSize(axis);
   }
   return devices;
 }
@@ -114,10 +114,10 @@ bool StrategyBuilder::exchangesAny(const std::vector<AxisUse>& uses) const {
 std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, size_t output) const {
   std::vector<int> factors;
   if (!rule_ || exchangesAny(uses)) return factors;  // an exchange form gives what is wanted
-  for (int factor = 0; factor < static_cast<int>(cuts_.size()); ++factor) {
-    const bool mean = rule_->factors[static_cast<size_t>(factor)].kind == FactorKind::kMean;
+  for (int factor = 0; factor < std::ssize(cuts_); ++factor) {
+    const bool mean = rule_->factors[factor].kind == FactorKind::kMean;
     if (!mean || devicesAlong(uses, factor) == 1) continue;
-    const std::vector<int>& lacking = cuts_[static_cast<size_t>(factor)].partial_outputs;
+    const std::vector<int>& lacking = cuts_[factor].partial_outputs;
     if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end())
       factors.push_back(factor);
   }
@@ -129,7 +129,7 @@ bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output
 }
 
 bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
-  if (!uses.empty() && uses.size() != static_cast<size_t>(mesh_.rank())) return false;
+  if (!uses.empty() && std::ssize(uses) != mesh_.rank()) return false;
   for (const AxisUse& use : uses) {
     if (use.kind == AxisUse::Kind::kReplicate) continue;
     const size_t choices = use.kind == AxisUse::Kind::kFactor ? cuts_.size() : passes_.size();
@@ -144,23 +144,21 @@ bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
 void StrategyBuilder::apply(Strategy& strategy, int mesh_axis, const AxisUse& use) const {
   if (use.kind == AxisUse::Kind::kReplicate) return;
   if (use.kind == AxisUse::Kind::kPass) {
-    for (int input : linear_[static_cast<size_t>(use.index)])
-      strategy.inputs[static_cast<size_t>(input)].partial.push_back(mesh_axis);
+    for (int input : linear_[use.index]) strategy.inputs[input].partial.push_back(mesh_axis);
     for (size_t output = 0; output < node_.outputs.size(); ++output) {
       if (node_.outputs[output].valid()) strategy.outputs[output].partial.push_back(mesh_axis);
     }
     return;
   }
-  const Cut& cut = cuts_[static_cast<size_t>(use.index)];
+  const Cut& cut = cuts_[use.index];
   const auto cutAt = [&](std::vector<ShardingSpec>& specs, const std::pair<int, int>& place) {
-    specs[static_cast<size_t>(place.first)].axes[static_cast<size_t>(place.second)].push_back(mesh_axis);
+    specs[place.first].axes[place.second].push_back(mesh_axis);
   };
   for (const auto& place : cut.in_inputs) cutAt(strategy.inputs, place);
   for (const auto& place : cut.in_outputs) cutAt(strategy.outputs, place);
-  for (int output : cut.partial_outputs)
-    strategy.outputs[static_cast<size_t>(output)].partial.push_back(mesh_axis);
+  for (int output : cut.partial_outputs) strategy.outputs[output].partial.push_back(mesh_axis);
   if (rule_->added_once && rule_->added_once->factor == use.index) {
-    strategy.inputs[static_cast<size_t>(rule_->added_once->input)].partial.push_back(mesh_axis);
+    strategy.inputs[rule_->added_once->input].partial.push_back(mesh_axis);
   }
 }
 
@@ -168,7 +166,7 @@ std::optional<Strategy> StrategyBuilder::make(const std::vector<AxisUse>& uses) 
   if (!allows(uses)) return std::nullopt;
   Strategy strategy;
   strategy.uses = uses;
-  strategy.uses.resize(static_cast<size_t>(mesh_.rank()));
+  strategy.uses.resize(mesh_.rank());
   const auto whole = [&](ValueId id) {
     return id.valid() ? replicated(graph_.shape(id).size()) : ShardingSpec();
   };
@@ -176,7 +174,7 @@ std::optional<Strategy> StrategyBuilder::make(const std::vector<AxisUse>& uses) 
   strategy.outputs.reserve(node_.outputs.size());
   for (ValueId id : node_.inputs) strategy.inputs.push_back(whole(id));
   for (ValueId id : node_.outputs) strategy.outputs.push_back(whole(id));
-  for (size_t axis = 0; axis < uses.size(); ++axis) apply(strategy, static_cast<int>(axis), uses[axis]);
+  for (size_t axis = 0; axis < uses.size(); ++axis) apply(strategy, axis, uses[axis]);
   return strategy;
 }
 

@@ -18,12 +18,12 @@ class StrategyBuilder {
   const std::vector<std::vector<int>>& linear() const { return linear_; }
 
   // The operator can share its work along the factor, devices permitting.
-  bool canCut(int factor) const { return cuts_[static_cast<size_t>(factor)].possible; }
+  bool canCut(int factor) const { return cuts_[factor].possible; }
   // Over so many devices.
   bool fits(int factor, int64_t devices) const;
-  bool canPass(int list) const { return passes_[static_cast<size_t>(list)]; }
+  bool canPass(int list) const { return passes_[list]; }
   // The factor is whole in the rule and is cut by exchanging.
-  bool exchanges(int factor) const { return cuts_[static_cast<size_t>(factor)].exchange != nullptr; }
+  bool exchanges(int factor) const { return cuts_[factor].exchange != nullptr; }
 
   bool exchangesAny(const std::vector<AxisUse>& uses) const;
   // Output `output` of the operator is a mean over the device's part: to be multiplied by the part's share.

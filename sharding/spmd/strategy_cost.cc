@@ -47,8 +47,8 @@ class NodeCost {
     for (const Factor& factor : builder_.rule()->factors) sizes.push_back(factor.size);
     for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
       if (strategy.uses[axis].kind != AxisUse::Kind::kFactor) continue;
-      int64_t& part = sizes[static_cast<size_t>(strategy.uses[axis].index)];
-      const int64_t devices = mesh_.axisSize(static_cast<int>(axis));
+      int64_t& part = sizes[strategy.uses[axis].index];
+      const int64_t devices = mesh_.axisSize(axis);
       part = (part + devices - 1) / devices;
     }
     return sizes;

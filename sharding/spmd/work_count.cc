@@ -15,7 +15,7 @@ int axisOfGroup(const MeshGroups& groups, const Node& node) {
   const auto& list = groups.group_of_axis;
   const auto found = std::find(list.begin(), list.end(), static_cast<int>(node.intAttribute("group", -1)));
   PIPESHARD_CHECK(found != list.end(), "{} has a group that belongs to no mesh axis", describeNode(node));
-  return static_cast<int>(found - list.begin());
+  return found - list.begin();
 }
 
 DataType typeOf(const Graph& graph, const Node& node) {
@@ -84,12 +84,12 @@ std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& grou
   for (const Node& node : local.nodes) {
     if (const auto kind = collectiveKind(node)) {
       WorkPart& part = parts.back();
-      part.group = static_cast<int>(node.intAttribute("group", -1));
+      part.group = node.intAttribute("group", -1);
       PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes),
                       "{} has a group that does not exist", describeNode(node));
       part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
-      part.exchange = collectiveCost(groupModel(model, part.group),
-                                     {{group_sizes[static_cast<size_t>(part.group)]}}, *kind, 0, part.bytes);
+      part.exchange =
+          collectiveCost(groupModel(model, part.group), {{group_sizes[part.group]}}, *kind, 0, part.bytes);
       parts.emplace_back();
     } else {
       const std::optional<FactorRule> rule = factorRule(local, node);

@@ -115,10 +115,10 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
   const RepeatedRun run = blocksOf(training, forward);
   // Blocks at the ends have other neighbours.
   const size_t begin = run.begin + run.period * (run.repeats / 2);
-  const std::set<NodeId> block(forward.begin() + static_cast<ptrdiff_t>(begin),
+  const std::set<NodeId> block(forward.begin() + begin,
                                forward.begin() + static_cast<ptrdiff_t>(begin + run.period));
   const LogicalMesh& mesh = result.sharding.mesh;
-  std::vector<AxisCounts> counts(static_cast<size_t>(mesh.rank()));
+  std::vector<AxisCounts> counts(mesh.rank());
   const BlockReader reader(training);
   for (NodeId node : block) {
     for (size_t axis = 0; axis < counts.size(); ++axis) {
@@ -137,7 +137,7 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
     if (!block.contains(is_forward ? node : training.forward_node[node.index()])) continue;
     for (const ReshardingStep& step : entry.resharding.steps) {
       const auto kind = collectiveOf(step.kind);
-      AxisCounts& axis = counts[static_cast<size_t>(step.mesh_axis)];
+      AxisCounts& axis = counts[step.mesh_axis];
       if (kind) ++(is_forward ? axis.forward : axis.backward)[*kind];
     }
   }

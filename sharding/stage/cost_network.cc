@@ -14,8 +14,8 @@ namespace {
 size_t hashOf(const CostTable& table) {
   uint64_t hash = 1469598103934665603ULL;
   const auto mix = [&hash](uint64_t word) { hash = (hash ^ word) * 1099511628211ULL + (hash >> 29); };
-  for (int size : table.sizes) mix(static_cast<uint64_t>(size));
-  for (int64_t cost : table.costs) mix(static_cast<uint64_t>(cost));
+  for (int size : table.sizes) mix(size);
+  for (int64_t cost : table.costs) mix(cost);
   return hash;
 }
 
@@ -40,7 +40,7 @@ Walk walkOf(const CostTable& table, const std::vector<int>& axes, size_t rank) {
   Walk walk{table.costs.data(), std::vector<int64_t>(rank, 0)};
   int64_t stride = 1;
   for (size_t axis = axes.size(); axis-- > 0;) {
-    walk.strides[static_cast<size_t>(axes[axis])] += stride;
+    walk.strides[axes[axis]] += stride;
     stride *= table.sizes[axis];
   }
   return walk;
@@ -89,11 +89,11 @@ TablePool::Product TablePool::eliminate(const std::vector<Factor>& factors, cons
   std::vector<Walk> walks;
   for (const Factor& factor : factors) walks.push_back(walkOf(at(factor.table), factor.axes, sizes.size()));
   CostTable minimum{{sizes.begin(), sizes.end() - 1}, {}};
-  const auto count = static_cast<size_t>(productOf(minimum.sizes));
+  const size_t count = productOf(minimum.sizes);
   minimum.costs.resize(count);
   auto argument = std::make_shared<std::vector<uint16_t>>(count);
   std::vector<int> position(minimum.sizes.size(), 0);
-  std::vector<int64_t> row(static_cast<size_t>(sizes.back()));
+  std::vector<int64_t> row(sizes.back());
   for (size_t entry = 0; entry < count; ++entry) {
     std::fill(row.begin(), row.end(), 0);
     for (const Walk& walk : walks) addRow(walk, walk.strides.back(), row);
@@ -115,8 +115,8 @@ std::vector<int64_t> rowsOf(const CostTable& table, int axis) {
   int64_t inner = 1;
   for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
     inner *= table.sizes[later];
-  const int64_t size = table.sizes[static_cast<size_t>(axis)];
-  const int64_t outer = static_cast<int64_t>(table.costs.size()) / (inner * size);
+  const int64_t size = table.sizes[axis];
+  const int64_t outer = std::ssize(table.costs) / (inner * size);
   std::vector<int64_t> rows(table.costs.size());
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t option = 0; option < size; ++option) {
@@ -142,7 +142,7 @@ const std::vector<int>& TablePool::undominated(const std::vector<std::pair<Table
                                                int size) {
   const auto [place, is_new] = undominated_.try_emplace(factors);
   if (!is_new) return place->second;
-  const auto count = static_cast<size_t>(size);
+  const size_t count = size;
   std::vector<std::vector<int64_t>> tables;
   for (const auto& [table, axis] : factors) tables.push_back(rowsOf(at(table), axis));
   std::vector<bool> dropped(count, false);
@@ -158,7 +158,7 @@ const std::vector<int>& TablePool::undominated(const std::vector<std::pair<Table
     for (size_t b = 0; b < count && !dropped[a]; ++b) dropped[a] = a != b && !dropped[b] && dominates(b, a);
   }
   for (size_t option = 0; option < count; ++option) {
-    if (!dropped[option]) place->second.push_back(static_cast<int>(option));
+    if (!dropped[option]) place->second.push_back(option);
   }
   return place->second;
 }
@@ -170,10 +170,10 @@ TableId TablePool::slice(TableId id, int axis, const std::vector<int>& options) 
   int64_t inner = 1;
   for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
     inner *= table.sizes[later];
-  const int64_t size = table.sizes[static_cast<size_t>(axis)];
+  const int64_t size = table.sizes[axis];
   CostTable result{table.sizes, {}};
-  result.sizes[static_cast<size_t>(axis)] = static_cast<int>(options.size());
-  for (int64_t begin = 0; begin < static_cast<int64_t>(table.costs.size()); begin += size * inner) {
+  result.sizes[axis] = options.size();
+  for (int64_t begin = 0; begin < std::ssize(table.costs); begin += size * inner) {
     for (int option : options) {
       const auto from = table.costs.begin() + begin + option * inner;
       result.costs.insert(result.costs.end(), from, from + inner);
@@ -200,9 +200,9 @@ int64_t CostNetwork::cost(const std::vector<int>& choice) const {
     const CostTable& table = pool->at(entry.table);
     int64_t index = 0;
     for (size_t axis = 0; axis < entry.variables.size(); ++axis) {
-      index = index * table.sizes[axis] + choice[static_cast<size_t>(entry.variables[axis])];
+      index = index * table.sizes[axis] + choice[entry.variables[axis]];
     }
-    total = std::min(total + table.costs[static_cast<size_t>(index)], kForbiddenCost);
+    total = std::min(total + table.costs[index], kForbiddenCost);
   }
   return total;
 }
@@ -221,13 +221,12 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   entries_.assign(count, 0);
   gone_.assign(network_.tables.size(), false);
   for (size_t table = 0; table < network_.tables.size(); ++table) {
-    for (int variable : network_.tables[table].variables)
-      tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(table));
+    for (int variable : network_.tables[table].variables) tables_of_[variable].push_back(table);
   }
   options_.resize(count);
   std::set<int> all;
   for (size_t variable = 0; variable < count; ++variable) {
-    options_[variable].resize(static_cast<size_t>(network_.sizes[variable]));
+    options_[variable].resize(network_.sizes[variable]);
     std::iota(options_[variable].begin(), options_[variable].end(), 0);
     all.insert(static_cast<int>(variable));
   }
@@ -237,7 +236,7 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   met_.assign(count, 0);
   for (size_t variable = 0; variable < count; ++variable) {
     if (network_.sizes[variable] == 1) continue;
-    entries_[variable] = entriesOf(static_cast<int>(variable));
+    entries_[variable] = entriesOf(variable);
     queue_.insert({entries_[variable], static_cast<int>(variable)});
   }
   while (!queue_.empty() && queue_.begin()->first <= limit) {
@@ -250,46 +249,45 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
 }
 
 void Elimination::leaveDecidedOut() {
-  const auto isDecided = [this](int variable) { return network_.sizes[static_cast<size_t>(variable)] == 1; };
+  const auto isDecided = [this](int variable) { return network_.sizes[variable] == 1; };
   for (NetworkTable& entry : network_.tables) {
     if (std::erase_if(entry.variables, isDecided) > 0) entry.table = network_.pool->squeeze(entry.table);
   }
   for (size_t variable = 0; variable < tables_of_.size(); ++variable) {
-    if (isDecided(static_cast<int>(variable))) tables_of_[variable].clear();
+    if (isDecided(variable)) tables_of_[variable].clear();
   }
 }
 
 int64_t Elimination::entriesOf(int variable) {
   ++asked_;
   int64_t entries = 1;
-  for (int table : tables_of_[static_cast<size_t>(variable)]) {
-    for (int member : network_.tables[static_cast<size_t>(table)].variables) {
-      if (std::exchange(met_[static_cast<size_t>(member)], asked_) == asked_) continue;
-      entries *= network_.sizes[static_cast<size_t>(member)];
+  for (int table : tables_of_[variable]) {
+    for (int member : network_.tables[table].variables) {
+      if (std::exchange(met_[member], asked_) == asked_) continue;
+      entries *= network_.sizes[member];
       if (entries > limit_) return limit_ + 1;
     }
   }
-  return std::max<int64_t>(entries, network_.sizes[static_cast<size_t>(variable)]);
+  return std::max<int64_t>(entries, network_.sizes[variable]);
 }
 
 void Elimination::refresh(int variable) {
-  const auto index = static_cast<size_t>(variable);
+  const size_t index = variable;
   queue_.erase({entries_[index], variable});
   entries_[index] = entriesOf(variable);
   queue_.insert({entries_[index], variable});
 }
 
 void Elimination::attach(NetworkTable table) {
-  for (int variable : table.variables)
-    tables_of_[static_cast<size_t>(variable)].push_back(static_cast<int>(network_.tables.size()));
+  for (int variable : table.variables) tables_of_[variable].push_back(network_.tables.size());
   network_.tables.push_back(std::move(table));
   gone_.push_back(false);
 }
 
 std::set<int> Elimination::neighbors(int variable) const {
   std::set<int> result;
-  for (int table : tables_of_[static_cast<size_t>(variable)]) {
-    const std::vector<int>& members = network_.tables[static_cast<size_t>(table)].variables;
+  for (int table : tables_of_[variable]) {
+    const std::vector<int>& members = network_.tables[table].variables;
     result.insert(members.begin(), members.end());
   }
   result.erase(variable);
@@ -300,27 +298,27 @@ void Elimination::dropDominated(std::set<int> variables) {
   while (!variables.empty()) {
     const int variable = *variables.begin();
     variables.erase(variables.begin());
-    const auto index = static_cast<size_t>(variable);
+    const size_t index = variable;
     if (network_.sizes[index] == 1) continue;
     std::vector<std::pair<TableId, int>> factors;
     for (int table : tables_of_[index]) {
-      const NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+      const NetworkTable& entry = network_.tables[table];
       const auto axis =
           std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
       factors.emplace_back(entry.table, static_cast<int>(axis));
     }
     std::sort(factors.begin(), factors.end());
     const std::vector<int> kept = network_.pool->undominated(factors, network_.sizes[index]);
-    if (static_cast<int>(kept.size()) == network_.sizes[index]) continue;
+    if (std::ssize(kept) == network_.sizes[index]) continue;
     std::vector<int> options;
-    for (int position : kept) options.push_back(options_[index][static_cast<size_t>(position)]);
+    for (int position : kept) options.push_back(options_[index][position]);
     options_[index] = std::move(options);
-    network_.sizes[index] = static_cast<int>(kept.size());
+    network_.sizes[index] = kept.size();
     for (int table : tables_of_[index]) {
-      NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+      NetworkTable& entry = network_.tables[table];
       const auto axis =
           std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
-      entry.table = network_.pool->slice(entry.table, static_cast<int>(axis), kept);
+      entry.table = network_.pool->slice(entry.table, axis, kept);
     }
     const std::set<int> around = neighbors(variable);
     variables.insert(around.begin(), around.end());
@@ -328,30 +326,28 @@ void Elimination::dropDominated(std::set<int> variables) {
 }
 
 void Elimination::eliminate(int variable) {
-  const auto index = static_cast<size_t>(variable);
+  const size_t index = variable;
   const std::set<int> around = neighbors(variable);
   std::vector<int> scope(around.begin(), around.end());
   std::map<int, int> place;
   std::vector<int> sizes;
   for (int member : scope) {
-    place[member] = static_cast<int>(sizes.size());
-    sizes.push_back(network_.sizes[static_cast<size_t>(member)]);
+    place[member] = sizes.size();
+    sizes.push_back(network_.sizes[member]);
   }
-  place[variable] = static_cast<int>(sizes.size());
+  place[variable] = sizes.size();
   sizes.push_back(network_.sizes[index]);
   std::vector<TablePool::Factor> factors;
   for (int table : tables_of_[index]) {
-    const NetworkTable& entry = network_.tables[static_cast<size_t>(table)];
+    const NetworkTable& entry = network_.tables[table];
     TablePool::Factor factor{entry.table, {}};
     for (int member : entry.variables) factor.axes.push_back(place[member]);
     factors.push_back(std::move(factor));
-    gone_[static_cast<size_t>(table)] = true;
+    gone_[table] = true;
   }
   std::sort(factors.begin(), factors.end());
   const TablePool::Product product = network_.pool->eliminate(factors, sizes);
-  for (int member : scope)
-    std::erase_if(tables_of_[static_cast<size_t>(member)],
-                  [this](int table) { return gone_[static_cast<size_t>(table)]; });
+  for (int member : scope) std::erase_if(tables_of_[member], [this](int table) { return gone_[table]; });
   tables_of_[index].clear();
   steps_.push_back({variable, scope, product.argument});
   attach({scope, product.minimum});
@@ -363,8 +359,8 @@ CostNetwork Elimination::remainder() const {
   rest.pool = network_.pool;
   std::map<int, int> place;
   for (int variable : left_) {
-    place[variable] = static_cast<int>(rest.sizes.size());
-    rest.sizes.push_back(network_.sizes[static_cast<size_t>(variable)]);
+    place[variable] = rest.sizes.size();
+    rest.sizes.push_back(network_.sizes[variable]);
   }
   for (size_t table = 0; table < network_.tables.size(); ++table) {
     if (gone_[table]) continue;
@@ -377,16 +373,14 @@ CostNetwork Elimination::remainder() const {
 
 std::vector<int> Elimination::complete(const std::vector<int>& choice) const {
   std::vector<int> full(network_.sizes.size(), 0);
-  for (size_t position = 0; position < left_.size(); ++position)
-    full[static_cast<size_t>(left_[position])] = choice[position];
+  for (size_t position = 0; position < left_.size(); ++position) full[left_[position]] = choice[position];
   for (size_t step = steps_.size(); step-- > 0;) {
     int64_t index = 0;
-    for (int member : steps_[step].scope)
-      index = index * network_.sizes[static_cast<size_t>(member)] + full[static_cast<size_t>(member)];
-    full[static_cast<size_t>(steps_[step].variable)] = (*steps_[step].argument)[static_cast<size_t>(index)];
+    for (int member : steps_[step].scope) index = index * network_.sizes[member] + full[member];
+    full[steps_[step].variable] = (*steps_[step].argument)[index];
   }
   for (size_t variable = 0; variable < full.size(); ++variable)
-    full[variable] = options_[variable][static_cast<size_t>(full[variable])];
+    full[variable] = options_[variable][full[variable]];
   return full;
 }
 

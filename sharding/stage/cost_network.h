@@ -27,7 +27,7 @@ struct CostTable {
 class TablePool {
  public:
   TableId add(CostTable table);
-  const CostTable& at(TableId id) const { return *tables_[static_cast<size_t>(id)]; }
+  const CostTable& at(TableId id) const { return *tables_[id]; }
 
   // min over the last of `scope`'s variables of the sum of tables. Each factor says for its axes which
   // variable of the scope (by position) they are; `sizes` are those of the scope. The second table holds the

@@ -26,7 +26,7 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
   for (size_t index = 0; index < decisions.size(); ++index) {
     const ShardingVariable& variable = problem.variables()[index];
     Decision& decision = decisions[index].decision;
-    decisions[index].variable = static_cast<int>(index);
+    decisions[index].variable = index;
     if (variable.choices != nullptr) {
       const Node& node = graph.node(variable.node);
       decision.name = nodeName(node);
@@ -44,8 +44,7 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
       const StageValue& value = context.values[entry.value.index()];
       variable = problem.variableOf(value.readers.empty() ? value.producer : value.readers.front().node);
     }
-    decisions[static_cast<size_t>(variable)].decision.communication_ns +=
-        entry.resharding.cost_ns * entry.runs;
+    decisions[variable].decision.communication_ns += entry.resharding.cost_ns * entry.runs;
   }
   return decisions;
 }
@@ -54,18 +53,18 @@ std::vector<OpenDecision> decisionsOf(const StageContext& context, const Shardin
 int chosenOption(const ShardingVariable& variable, const StageSharding& sharding) {
   for (size_t position = 0; position < variable.options.size(); ++position) {
     const int option = variable.options[position];
-    const bool same = variable.choices != nullptr
-                          ? variable.choices->strategies[static_cast<size_t>(option)].uses ==
-                                sharding.strategies[variable.node.index()].uses
-                          : variable.specs->spec(option) == sharding.kept[variable.value.index()];
-    if (same) return static_cast<int>(position);
+    const bool same =
+        variable.choices != nullptr
+            ? variable.choices->strategies[option].uses == sharding.strategies[variable.node.index()].uses
+            : variable.specs->spec(option) == sharding.kept[variable.value.index()];
+    if (same) return position;
   }
   return -1;
 }
 
 std::optional<Alternative> secondBest(const StageContext& context, const ShardingProblem& problem, int index,
                                       const StageSharding& sharding) {
-  const ShardingVariable& variable = problem.variables()[static_cast<size_t>(index)];
+  const ShardingVariable& variable = problem.variables()[index];
   const int chosen = chosenOption(variable, sharding);
   if (variable.options.size() < 2 || chosen < 0) return std::nullopt;
   try {
@@ -97,7 +96,7 @@ std::vector<Decision> explainSharding(const TrainingGraph& training, const std::
   });
   std::vector<Decision> decisions;
   for (OpenDecision& entry : open) {
-    if (alternatives > 0 && problem.variables()[static_cast<size_t>(entry.variable)].options.size() > 1) {
+    if (alternatives > 0 && problem.variables()[entry.variable].options.size() > 1) {
       entry.decision.second = secondBest(context, problem, entry.variable, result.sharding);
       --alternatives;
     }

@@ -124,7 +124,7 @@ int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, 
   if (use.index == facts.batch.factor_of_node[id.index()]) return -1;
   if (!isProduct(node) || !choices.rule) return 0;
   const int weight = facts.weightOperand(node);
-  if (weight >= 0) return holds(choices.rule->inputs[static_cast<size_t>(weight)], use.index) ? 1 : -1;
+  if (weight >= 0) return holds(choices.rule->inputs[weight], use.index) ? 1 : -1;
   if (facts.training.node_phase[id.index()] == Phase::kBackwardWeight)
     return holds(choices.rule->outputs.front(), use.index) ? 1 : -1;
   return 0;
@@ -158,7 +158,7 @@ std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choic
     const int rank = 2 * data + tensor;
     if (rank > most) result.clear();
     most = std::max(most, rank);
-    if (rank == most) result.push_back(static_cast<int>(index));
+    if (rank == most) result.push_back(index);
   }
   if (result.empty()) result.push_back(0);
   return result;
@@ -189,7 +189,7 @@ ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<No
     if (weight[value.index()]) return !spec.uses(0) || (facts->cut_updates && is_state[value.index()]);
     const int axis = facts->batch.axis_of_value[value.index()];
     if (axis < 0) return true;
-    const std::vector<int>& cuts = spec.axes[static_cast<size_t>(axis)];
+    const std::vector<int>& cuts = spec.axes[axis];
     return std::find(cuts.begin(), cuts.end(), static_cast<int>(kTensorAxis)) == cuts.end();
   };
   return limits;

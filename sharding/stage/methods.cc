@@ -69,7 +69,7 @@ std::vector<int> best(const NodeChoices& choices, const Rank& rank) {
     const int value = rank(choices.strategies[index]);
     if (value > most) result.clear();
     most = std::max(most, value);
-    if (value == most && value >= 0) result.push_back(static_cast<int>(index));
+    if (value == most && value >= 0) result.push_back(index);
   }
   if (result.empty()) result.push_back(0);
   return result;
@@ -77,7 +77,7 @@ std::vector<int> best(const NodeChoices& choices, const Rank& rank) {
 
 std::vector<int> every(const NodeChoices& choices) {
   std::vector<int> all(choices.strategies.size());
-  for (size_t index = 0; index < all.size(); ++index) all[index] = static_cast<int>(index);
+  for (size_t index = 0; index < all.size(); ++index) all[index] = index;
   return all;
 }
 
@@ -104,7 +104,7 @@ void requireBatch(const TrainingGraph& training, const LogicalMesh& mesh, int de
   for (const BatchInput& input : training.inputs) {
     if (input.axis < 0) continue;
     any = true;
-    const int64_t rows = training.graph.shape(input.value)[static_cast<size_t>(input.axis)];
+    const int64_t rows = training.graph.shape(input.value)[input.axis];
     if (rows < devices) {
       fail(ErrorCode::kConfiguration,
            "method {}: a microbatch has {} rows ('{}', axis {}) for {} devices of mesh {}; use fewer "
@@ -172,14 +172,14 @@ ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vec
     const AxisUse cut{AxisUse::Kind::kFactor, roles->batch->factor_of_node[node.index()]};
     std::vector<int> result;
     for (int index : every(choices)) {
-      const std::vector<AxisUse>& uses = choices.strategies[static_cast<size_t>(index)].uses;
+      const std::vector<AxisUse>& uses = choices.strategies[index].uses;
       if (cut.index < 0 || std::find(uses.begin(), uses.end(), cut) == uses.end()) result.push_back(index);
     }
     return result;
   };
   limits.kept = [roles](ValueId value, const ShardingSpec& spec) {
     const int axis = roles->batch->axis_of_value[value.index()];
-    return axis < 0 || spec.axes[static_cast<size_t>(axis)].empty();
+    return axis < 0 || spec.axes[axis].empty();
   };
   return limits;
 }

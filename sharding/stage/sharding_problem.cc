@@ -20,8 +20,8 @@ void addMissing(int number, std::vector<int>& numbers) {
 int64_t replicatedAxes(const Strategy& strategy, const LogicalMesh& mesh) {
   int64_t count = 0;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    const bool shared = static_cast<size_t>(axis) < strategy.uses.size() &&
-                        strategy.uses[static_cast<size_t>(axis)].kind != AxisUse::Kind::kReplicate;
+    const bool shared =
+        axis < std::ssize(strategy.uses) && strategy.uses[axis].kind != AxisUse::Kind::kReplicate;
     if (!shared) ++count;
   }
   return count;
@@ -69,7 +69,7 @@ ShardingProblem::ShardingProblem(const TrainingGraph& training, const std::vecto
 void ShardingProblem::addNodeVariables() {
   for (NodeId node : nodes_) {
     const NodeChoices& choices = cache_->of(node);
-    node_variable_[node.index()] = static_cast<int>(variables_.size());
+    node_variable_[node.index()] = variables_.size();
     variables_.push_back({.node = node,
                           .choices = &choices,
                           .value = {},
@@ -112,15 +112,13 @@ bool ShardingProblem::needsVariable(ValueId first, const std::vector<ValueId>& m
 void ShardingProblem::addSpecs(ValueId member, std::vector<int>& specs) const {
   const StageValue& value = values_[member.index()];
   if (value.producer.valid()) {
-    const ShardingVariable& producer = variables_[static_cast<size_t>(variableOf(value.producer))];
-    for (int option : producer.options)
-      addMissing(producer.choices->outputs[value.output][static_cast<size_t>(option)], specs);
+    const ShardingVariable& producer = variables_[variableOf(value.producer)];
+    for (int option : producer.options) addMissing(producer.choices->outputs[value.output][option], specs);
   }
   for (const ValueReader& reader : value.readers) {
-    const ShardingVariable& variable = variables_[static_cast<size_t>(variableOf(reader.node))];
+    const ShardingVariable& variable = variables_[variableOf(reader.node)];
     for (size_t position : reader.positions) {
-      for (int option : variable.options)
-        addMissing(variable.choices->inputs[position][static_cast<size_t>(option)], specs);
+      for (int option : variable.options) addMissing(variable.choices->inputs[position][option], specs);
     }
   }
 }
@@ -129,8 +127,7 @@ void ShardingProblem::addSpecs(ValueId member, std::vector<int>& specs) const {
 void ShardingProblem::addGradientSpecs(ValueId part, std::vector<int>& specs) const {
   const auto gradient = gradient_of_.find(part);
   if (gradient == gradient_of_.end() || variableOf(gradient->second) < 0) return;
-  for (int spec : variables_[static_cast<size_t>(variableOf(gradient->second))].options)
-    addMissing(spec, specs);
+  for (int spec : variables_[variableOf(gradient->second)].options) addMissing(spec, specs);
 }
 
 void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>& members) {
@@ -167,7 +164,7 @@ void ShardingProblem::addValueVariable(ValueId first, const std::vector<ValueId>
   }
   // it cannot lie as the method wants
   if (variable.options.empty()) variable.options.push_back(variable.specs->replicatedSpec());
-  value_variable_[first.index()] = static_cast<int>(variables_.size());
+  value_variable_[first.index()] = variables_.size();
   variables_.push_back(std::move(variable));
 }
 
@@ -181,9 +178,9 @@ void ShardingProblem::chooseScale() {
     replicated += static_cast<double>(most) * static_cast<double>(runs(variable.node));
   }
   int64_t relations = 0;
-  for (const StageValue& value : values_) relations += static_cast<int64_t>(value.readers.size()) + 1;
-  const int64_t ties = relations * kCommunicationTie +
-                       static_cast<int64_t>(nodes_.size()) * (kCommunicationTie + mesh_.rank());
+  for (const StageValue& value : values_) relations += std::ssize(value.readers) + 1;
+  const int64_t ties =
+      relations * kCommunicationTie + std::ssize(nodes_) * (kCommunicationTie + mesh_.rank());
   scale_ = 1;
   while (scale_ <= ties) scale_ *= 2;
   if (replicated * static_cast<double>(scale_) > 1e15) scale_ = 1;
@@ -192,7 +189,7 @@ void ShardingProblem::chooseScale() {
 void ShardingProblem::addUnaryTables() {
   for (size_t index = 0; index < variables_.size(); ++index) {
     const ShardingVariable& variable = variables_[index];
-    network_.sizes.push_back(static_cast<int>(variable.options.size()));
+    network_.sizes.push_back(variable.options.size());
     CostTable table{{network_.sizes.back()}, {}};
     const auto crossing =
         variable.choices == nullptr ? options_.crossings.find(variable.value) : options_.crossings.end();
@@ -201,10 +198,10 @@ void ShardingProblem::addUnaryTables() {
       if (crossing != options_.crossings.end())
         cost = crossing->second(variable.specs->spec(option)) * options_.microbatches * scale_;
       if (variable.choices != nullptr) {
-        const StrategyCost& parts = variable.choices->costs[static_cast<size_t>(option)];
+        const StrategyCost& parts = variable.choices->costs[option];
         cost = parts.total() * runs(variable.node) * scale_;
         if (scale_ > 1) {
-          cost += replicatedAxes(variable.choices->strategies[static_cast<size_t>(option)], mesh_) +
+          cost += replicatedAxes(variable.choices->strategies[option], mesh_) +
                   (parts.communication_ns > 0 ? kCommunicationTie : 0);
         }
       }
@@ -221,13 +218,12 @@ void ShardingProblem::relateValue(ValueId id, std::vector<Relation>& relations) 
     if (!value.producer.valid() || value.readers.empty()) return;
     const ValueReader& reader = value.readers.front();
     relations.push_back(Relation::between(variableOf(value.producer), variableOf(reader.node),
-                                          runs(reader.node), static_cast<int>(value.output),
-                                          reader.positions));
+                                          runs(reader.node), value.output, reader.positions));
     return;
   }
   if (value.producer.valid()) {
-    relations.push_back(Relation::between(variableOf(value.producer), kept, runs(value.producer),
-                                          static_cast<int>(value.output), {}));
+    relations.push_back(
+        Relation::between(variableOf(value.producer), kept, runs(value.producer), value.output, {}));
   }
   for (const ValueReader& reader : value.readers) {
     relations.push_back(
@@ -274,10 +270,9 @@ std::vector<std::vector<int>> specsAt(const ShardingVariable& variable, int outp
     if (variable.choices == nullptr) {
       numbers.push_back(option);
     } else if (output >= 0) {
-      numbers.push_back(variable.choices->outputs[static_cast<size_t>(output)][static_cast<size_t>(option)]);
+      numbers.push_back(variable.choices->outputs[output][option]);
     } else {
-      for (size_t input : inputs)
-        addMissing(variable.choices->inputs[input][static_cast<size_t>(option)], numbers);
+      for (size_t input : inputs) addMissing(variable.choices->inputs[input][option], numbers);
     }
   }
   return specs;
@@ -286,13 +281,13 @@ std::vector<std::vector<int>> specsAt(const ShardingVariable& variable, int outp
 }  // namespace
 
 void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t begin, size_t end) {
-  const ShardingVariable& first = variables_[static_cast<size_t>(relations[begin].first)];
-  const ShardingVariable& second = variables_[static_cast<size_t>(relations[begin].second)];
+  const ShardingVariable& first = variables_[relations[begin].first];
+  const ShardingVariable& second = variables_[relations[begin].second];
   std::vector<int64_t> key = {domainOf(first), domainOf(second)};
   for (size_t index = begin; index < end; ++index) {
     const Relation& relation = relations[index];
     key.insert(key.end(), {relation.forward ? 1 : 0, relation.runs, relation.from_output,
-                           static_cast<int64_t>(relation.to_inputs.size())});
+                           std::ssize(relation.to_inputs)});
     key.insert(key.end(), relation.to_inputs.begin(), relation.to_inputs.end());
   }
   const auto [place, is_new] = tables_.try_emplace(std::move(key), -1);
@@ -303,9 +298,8 @@ void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t be
       const Relation& relation = relations[index];
       const ShardingVariable& source = relation.forward ? first : second;
       const ShardingVariable& target = relation.forward ? second : first;
-      SpecTable& specs = source.specs != nullptr
-                             ? *source.specs
-                             : *source.choices->output_tables[static_cast<size_t>(relation.from_output)];
+      SpecTable& specs =
+          source.specs != nullptr ? *source.specs : *source.choices->output_tables[relation.from_output];
       const std::vector<std::vector<int>> from = specsAt(source, relation.from_output, {});
       const std::vector<std::vector<int>> to = specsAt(target, -1, relation.to_inputs);
       for (size_t f = 0; f < from.size(); ++f) {
@@ -324,9 +318,8 @@ void ShardingProblem::addTable(const std::vector<Relation>& relations, size_t be
 
 const ShardingSpec& ShardingProblem::outputSpec(ValueId id, const std::vector<int>& choice) const {
   const StageValue& value = values_[id.index()];
-  const auto producer = static_cast<size_t>(variableOf(value.producer));
-  const auto option =
-      static_cast<size_t>(variables_[producer].options[static_cast<size_t>(choice[producer])]);
+  const size_t producer = variableOf(value.producer);
+  const size_t option = variables_[producer].options[choice[producer]];
   return variables_[producer].choices->strategies[option].outputs[value.output];
 }
 
@@ -335,8 +328,8 @@ ShardingSpec ShardingProblem::keptAlone(ValueId id, const std::vector<int>& choi
   const StageValue& value = values_[id.index()];
   const ShardingSpec& made = outputSpec(id, choice);
   if (value.readers.empty()) return made;
-  const auto reader = static_cast<size_t>(variableOf(value.readers.front().node));
-  const auto option = static_cast<size_t>(variables_[reader].options[static_cast<size_t>(choice[reader])]);
+  const size_t reader = variableOf(value.readers.front().node);
+  const size_t option = variables_[reader].options[choice[reader]];
   const ShardingSpec& wanted =
       variables_[reader].choices->strategies[option].inputs[value.readers.front().positions.front()];
   const Shape& shape = training_.graph.shape(id);
@@ -347,9 +340,8 @@ StageSharding ShardingProblem::sharding(const std::vector<int>& choice) const {
   StageSharding result{mesh_, std::vector<Strategy>(training_.graph.nodes.size()),
                        std::vector<ShardingSpec>(values_.size())};
   for (NodeId node : nodes_) {
-    const auto variable = static_cast<size_t>(variableOf(node));
-    const auto option =
-        static_cast<size_t>(variables_[variable].options[static_cast<size_t>(choice[variable])]);
+    const size_t variable = variableOf(node);
+    const size_t option = variables_[variable].options[choice[variable]];
     result.strategies[node.index()] = variables_[variable].choices->strategies[option];
   }
   for (size_t index = 0; index < values_.size(); ++index) {
@@ -359,9 +351,8 @@ StageSharding ShardingProblem::sharding(const std::vector<int>& choice) const {
     if (values_[index].constant) {
       result.kept[index] = replicated(training_.graph.shape(id).size());
     } else if (variable >= 0) {
-      const ShardingVariable& kept = variables_[static_cast<size_t>(variable)];
-      result.kept[index] =
-          kept.specs->spec(kept.options[static_cast<size_t>(choice[static_cast<size_t>(variable)])]);
+      const ShardingVariable& kept = variables_[variable];
+      result.kept[index] = kept.specs->spec(kept.options[choice[variable]]);
     } else {
       result.kept[index] = keptAlone(id, choice);
     }

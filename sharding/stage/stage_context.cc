@@ -22,16 +22,16 @@ std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const Shar
                                          const std::vector<ForbiddenOption>& options) {
   std::vector<ForbiddenOption> result;
   for (const ForbiddenOption& entry : options) {
-    const ShardingVariable& variable = from.variables()[static_cast<size_t>(entry.variable)];
+    const ShardingVariable& variable = from.variables()[entry.variable];
     const int other =
         variable.choices != nullptr ? to.variableOf(variable.node) : to.variableOf(variable.value);
-    const std::vector<int>& numbers = to.variables()[static_cast<size_t>(other)].options;
+    const std::vector<int>& numbers = to.variables()[other].options;
     // Strategies are in one order; specs are numbered as they are met, so they are compared.
     for (size_t position = 0; position < numbers.size(); ++position) {
       const bool same = variable.choices != nullptr
-                            ? numbers[position] == variable.options[static_cast<size_t>(entry.option)]
-                            : to.variables()[static_cast<size_t>(other)].specs->spec(numbers[position]) ==
-                                  variable.specs->spec(variable.options[static_cast<size_t>(entry.option)]);
+                            ? numbers[position] == variable.options[entry.option]
+                            : to.variables()[other].specs->spec(numbers[position]) ==
+                                  variable.specs->spec(variable.options[entry.option]);
       if (same) result.push_back({other, static_cast<int>(position)});
     }
   }
@@ -44,8 +44,8 @@ void checkStage(const std::vector<NodeId>& nodes, const LogicalMesh& mesh, const
   PIPESHARD_CHECK(!nodes.empty(), "a stage without nodes");
   PIPESHARD_CHECK(options.microbatches >= 1 && options.in_flight >= 1, "{} microbatches, {} in flight",
                   options.microbatches, options.in_flight);
-  PIPESHARD_CHECK(static_cast<int>(model.links.size()) == mesh.rank(), "{} links for mesh {}",
-                  model.links.size(), printMesh(mesh));
+  PIPESHARD_CHECK(std::ssize(model.links) == mesh.rank(), "{} links for mesh {}", model.links.size(),
+                  printMesh(mesh));
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ ShardingResult StageContext::result(const ShardingProblem& problem, const StageS
                   solution.cost_ns, result.total_ns());
   result.lower_bound_ns = solution.lower_bound_ns;
   result.optimal = solution.optimal;
-  result.memory_bytes = peakOf(memory().uses(result.sharding), static_cast<int64_t>(nodes.size())).bytes;
+  result.memory_bytes = peakOf(memory().uses(result.sharding), std::ssize(nodes)).bytes;
   return result;
 }
 
@@ -116,7 +116,7 @@ ShardingResult StageContext::solveWithin(const ShardingProblem& problem,
     found.optimal = found.total_ns() == found.lower_bound_ns;
     const int64_t over = found.memory_bytes - *options.memory_bytes;
     if (over <= 0) return found;
-    const MemoryPeak peak = peakOf(memory().uses(found.sharding), static_cast<int64_t>(nodes.size()));
+    const MemoryPeak peak = peakOf(memory().uses(found.sharding), std::ssize(nodes));
     if (!least || peak.bytes < least->bytes) least = peak;
     // what stands beside the rows moves with the choice: small steps alone may never arrive
     limit -= over + attempt * (limit / 128);
@@ -136,12 +136,11 @@ std::string StageContext::memoryAdvice() const {
 void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeasibility& reason) const {
   std::vector<std::string> largest;
   for (int32_t node : reason.nodes) {
-    const ShardingVariable& variable = problem.variables()[static_cast<size_t>(node)];
+    const ShardingVariable& variable = problem.variables()[node];
     if (largest.size() < 5 && variable.value.valid())
       largest.push_back(fmt::format("'{}'", training.graph.value(variable.value).name));
   }
-  const auto time =
-      static_cast<size_t>(std::clamp<int64_t>(reason.time, 0, static_cast<int64_t>(nodes.size()) - 1));
+  const size_t time = std::clamp<int64_t>(reason.time, 0, std::ssize(nodes) - 1);
   fail(ErrorCode::kOutOfMemory,
        "method {} on mesh {}: {} fits: at {} a device holds at least {} bytes, {} more than the {} that fit; "
        "the largest: {}; {}",

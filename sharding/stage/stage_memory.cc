@@ -34,7 +34,7 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
     }
   }
   for (size_t position = 0; position < nodes.size(); ++position) {
-    position_[nodes[position].index()] = static_cast<int64_t>(position);
+    position_[nodes[position].index()] = position;
     if (training.node_phase[nodes[position].index()] != Phase::kUpdate)
       passes_end_ = static_cast<int64_t>(position) + 1;
   }
@@ -158,13 +158,13 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
 MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count) {
   std::vector<int64_t> change(static_cast<size_t>(node_count) + 1, 0);
   for (const MemoryUse& use : uses) {
-    change[static_cast<size_t>(use.from)] += use.bytes;
-    change[static_cast<size_t>(use.to)] -= use.bytes;
+    change[use.from] += use.bytes;
+    change[use.to] -= use.bytes;
   }
   MemoryPeak peak;
   int64_t now = 0;
   for (int64_t time = 0; time < node_count; ++time) {
-    now += change[static_cast<size_t>(time)];
+    now += change[time];
     if (now > peak.bytes) peak = {now, time, {}};
   }
   for (const MemoryUse& use : uses) {
@@ -183,8 +183,8 @@ std::string describePeak(const TrainingGraph& training, const std::vector<NodeId
         fmt::format("'{}' {}", training.graph.value(peak.uses[index].value).name, peak.uses[index].bytes));
   }
   return fmt::format("at {} a device holds {} bytes, {} more than the {} that fit; the largest: {}",
-                     describeNode(training.graph.node(nodes[static_cast<size_t>(peak.time)])), peak.bytes,
-                     peak.bytes - limit, limit, fmt::join(largest, ", "));
+                     describeNode(training.graph.node(nodes[peak.time])), peak.bytes, peak.bytes - limit,
+                     limit, fmt::join(largest, ", "));
 }
 
 }  // namespace pipeshard

@@ -47,7 +47,7 @@ class StageMemory {
   // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and
   // inputs after a resharding.
   std::vector<MemoryUse> uses(const StageSharding& sharding) const;
-  int64_t nodeCount() const { return static_cast<int64_t>(nodes_.size()); }
+  int64_t nodeCount() const { return std::ssize(nodes_); }
 
  private:
   LiveInterval intervalOf(ValueId id) const;

@@ -113,7 +113,7 @@ int64_t communicationBytes(const TrainingGraph& training, const std::vector<Node
   }
   for (const StageResharding& entry : price.reshardings) {
     const Shape& shape = training.graph.shape(entry.value);
-    const auto element = static_cast<int64_t>(dataTypeSize(training.graph.dataType(entry.value)));
+    const int64_t element = dataTypeSize(training.graph.dataType(entry.value));
     ShardingSpec before = entry.from;
     for (const ReshardingStep& step : entry.resharding.steps) {
       const int64_t most = std::max(largestShard(before, shape, sharding.mesh),

@@ -49,7 +49,7 @@ class Check {
   }
 
   void checkNode(const Node& node) {
-    const Strategy& strategy = sharding_.strategies[static_cast<size_t>(&node - graph_.nodes.data())];
+    const Strategy& strategy = sharding_.strategies[&node - graph_.nodes.data()];
     const auto expected = makeStrategy(graph_, node, sharding_.mesh, strategy.uses);
     if (!expected || expected->inputs != strategy.inputs || expected->outputs != strategy.outputs) {
       fail(ErrorCode::kInternal, "{} has no such strategy on mesh {}", describeNode(node),

@@ -19,9 +19,9 @@ constexpr int64_t kExactSteps = 30;
 CostNetwork withForbidden(const CostNetwork& network, const std::vector<ForbiddenOption>& forbidden) {
   CostNetwork result = network;
   for (const ForbiddenOption& entry : forbidden) {
-    CostTable table{{network.sizes[static_cast<size_t>(entry.variable)]}, {}};
-    table.costs.assign(static_cast<size_t>(table.sizes[0]), 0);
-    table.costs[static_cast<size_t>(entry.option)] = kForbiddenCost;
+    CostTable table{{network.sizes[entry.variable]}, {}};
+    table.costs.assign(table.sizes[0], 0);
+    table.costs[entry.option] = kForbiddenCost;
     result.tables.push_back({{entry.variable}, result.pool->add(std::move(table))});
   }
   return result;
@@ -31,12 +31,11 @@ CostNetwork withForbidden(const CostNetwork& network, const std::vector<Forbidde
 SolverProblem solverProblem(const CostNetwork& network) {
   SolverProblem problem;
   for (int size : network.sizes)
-    problem.nodes.push_back(
-        {.from = 0, .to = 0, .costs = std::vector<int64_t>(static_cast<size_t>(size), 0), .usages = {}});
+    problem.nodes.push_back({.from = 0, .to = 0, .costs = std::vector<int64_t>(size, 0), .usages = {}});
   for (const NetworkTable& entry : network.tables) {
     const std::vector<int64_t>& costs = network.pool->at(entry.table).costs;
     if (entry.variables.size() == 1) {
-      std::vector<int64_t>& own = problem.nodes[static_cast<size_t>(entry.variables[0])].costs;
+      std::vector<int64_t>& own = problem.nodes[entry.variables[0]].costs;
       for (size_t option = 0; option < own.size(); ++option)
         own[option] = std::min(own[option] + costs[option], kForbiddenCost);
     } else if (entry.variables.size() > 1) {
@@ -84,8 +83,7 @@ StageSolution solveStage(const ShardingProblem& problem, const ShardStageOptions
   const SolverSolution rest = solve(solverProblem(elimination.remainder()), solverOptions(options));
   if (!rest.feasible) return infeasible(rest);
   const std::vector<int> left(rest.choice.begin(), rest.choice.end());
-  return finish(problem, network, elimination.complete(left),
-                static_cast<int64_t>(rest.cost - rest.lower_bound), rest.optimal);
+  return finish(problem, network, elimination.complete(left), rest.cost - rest.lower_bound, rest.optimal);
 }
 
 StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageOptions& options,
@@ -97,7 +95,7 @@ StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageO
     const StageValue& value = problem.values()[index];
     if (!value.held || value.constant || problem.variableOf(ValueId(index)) < 0) continue;
     const LiveInterval& live = memory.interval(ValueId(index));
-    const auto variable = static_cast<size_t>(problem.variableOf(ValueId(index)));
+    const size_t variable = problem.variableOf(ValueId(index));
     SolverProblem::Node& node = rows.nodes[variable];
     if (live.to - live.from <= node.to - node.from) continue;  // of a group, the member that lives longest
     node.from = live.from;
@@ -110,8 +108,8 @@ StageSolution solveStageWithin(const ShardingProblem& problem, const ShardStageO
   rows.usage_limit = limit;
   const SolverSolution found = solve(rows, solverOptions(options));
   if (!found.feasible) return infeasible(found);
-  return finish(problem, network, {found.choice.begin(), found.choice.end()},
-                static_cast<int64_t>(found.cost - found.lower_bound), found.optimal);
+  return finish(problem, network, {found.choice.begin(), found.choice.end()}, found.cost - found.lower_bound,
+                found.optimal);
 }
 
 }  // namespace pipeshard

@@ -336,8 +336,8 @@ std::vector<std::string> longLines(const fs::path& root) {
       const std::string& line = lines[i];
       const bool begins = line.find("R\"") != std::string::npos;
       raw = raw || begins;
-      const auto columns = static_cast<size_t>(std::count_if(
-          line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+      const size_t columns = std::count_if(
+          line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
       const bool table = line.find("//   ") != std::string::npos || line.starts_with("// |");
       const bool exempt =
           raw || table || line.starts_with("#include") || line.find("NOLINT") != std::string::npos;

@@ -45,7 +45,7 @@ Shape TrainingBuilder::shapeOf(const std::string& name, Kind kind) const {
 
 ValueId TrainingBuilder::shapeConstant(const Shape& shape) {
   return GraphBuilder(training_.graph)
-      .addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+      .addConstant("shape", makeConstant<int64_t>({std::ssize(shape)}, shape));
 }
 
 ValueId TrainingBuilder::rowsConstant() {
@@ -83,7 +83,7 @@ ValueId TrainingBuilder::weight(const std::string& name) {
 ValueId TrainingBuilder::constant(const std::string& name) {
   const Shape shape = shapeOf(name, Kind::kInvariant);
   const ValueId id = value(name, shape);
-  std::vector<float> elements(static_cast<size_t>(elementCount(shape)));
+  std::vector<float> elements(elementCount(shape));
   std::iota(elements.begin(), elements.end(), 1.0F);
   training_.graph.initializers[id] = makeConstant<float>(shape, elements);
   return id;
@@ -93,7 +93,7 @@ ValueId TrainingBuilder::growingConstant(const std::string& name) {
   const Shape shape = shapeOf(name, Kind::kSplit);
   const ValueId id = value(name, shape);
   training_.graph.initializers[id] =
-      makeConstant<float>(shape, std::vector<float>(static_cast<size_t>(elementCount(shape)), 0.5F));
+      makeConstant<float>(shape, std::vector<float>(elementCount(shape), 0.5F));
   kinds_[id] = Kind::kSplit;
   return id;
 }
@@ -217,9 +217,9 @@ void TrainingBuilder::differentiate(ValueId seed) {
       const auto parameter = std::find_if(training_.parameters.begin(), training_.parameters.end(),
                                           [&](const Parameter& p) { return p.value == in; });
       const bool is_parameter = parameter != training_.parameters.end();
-      const bool is_produced =
-          std::any_of(forward_.begin(), forward_.begin() + static_cast<std::ptrdiff_t>(i),
-                      [&](const Forward& f) { return training_.graph.node(f.node).outputs[0] == in; });
+      const bool is_produced = std::any_of(forward_.begin(), forward_.begin() + i, [&](const Forward& f) {
+        return training_.graph.node(f.node).outputs[0] == in;
+      });
       if (!is_parameter && !is_produced) continue;
       ValueId part = gradient;
       if (!forward_[i].is_bias) {

@@ -42,7 +42,7 @@ TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
       cluster.nodes[0].inside = {.latency_ns = kLatency, .bytes_per_ns = 1e6};
       Clustering clustering;
       for (const LayerPlan& layer : planned.plan.layers) {
-        clustering.kinds.push_back(static_cast<int>(clustering.ends.size()));
+        clustering.kinds.push_back(clustering.ends.size());
         clustering.ends.push_back(layer.last);
       }
       StageCostOptions options;

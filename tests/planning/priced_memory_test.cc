@@ -48,8 +48,7 @@ std::vector<double> ratios(const Asked& asked) {
   for (size_t s = 0; s < searched.stages.size(); ++s) {
     int64_t arena = 0;
     for (int rank : planned.plan.stages[s].devices)
-      arena = std::max(arena,
-                       plannedMemory(planned.whole.ranks[static_cast<size_t>(rank)], planned.plan.cluster));
+      arena = std::max(arena, plannedMemory(planned.whole.ranks[rank], planned.plan.cluster));
     result.push_back(static_cast<double>(searched.stages[s].memory_bytes) / static_cast<double>(arena));
     fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model,
                asked.cluster, asked.method, asked.recomputation, asked.schedule, asked.microbatches, s,
@@ -136,7 +135,7 @@ TEST_P(PricedMemory, KnowsWhichGradientsAreSummedInPlace) {
       const Graph& graph = rank.subgraphs[run.subgraph.index()];
       const auto output = std::find(run.outputs.begin(), run.outputs.end(), summand) - run.outputs.begin();
       const UseDef uses = computeUseDef(graph);
-      NodeId node = uses.producer[graph.outputs[static_cast<size_t>(output)].index()];
+      NodeId node = uses.producer[graph.outputs[output].index()];
       while (isView(graph.node(node))) node = uses.producer[graph.node(node).inputs[0].index()];
       const bool placed = executor.accumulation().place[summand.index()].valid();
       EXPECT_EQ(addsToResult(graph, graph.node(node)), placed) << describeNode(graph.node(node));

@@ -68,14 +68,14 @@ Outcome run(const PlannedTraining& planned, std::optional<uint64_t> seed) {
   Outcome outcome(planned.whole.ranks.size());
   testing::runRankThreads(static_cast<int>(outcome.size()), [&](Communicator& opened) {
     ::prctl(PR_SET_TIMERSLACK, 1UL);  // short sleeps are short
-    const auto rank = static_cast<size_t>(opened.rank());
+    const size_t rank = opened.rank();
     auto& shared = dynamic_cast<SharedMemoryCommunicator&>(opened);
     std::optional<RandomDelays> delays;
     ExecutorOptions options;
     if (seed) options.delays = &delays.emplace(*seed, opened.rank(), std::chrono::microseconds(400));
     const RankProgram& program = planned.whole.ranks[rank];
     Executor executor({program.program, program.subgraphs, ""}, options);
-    const std::span<std::byte> arena = shared.createArena(static_cast<size_t>(executor.memory().total_bytes));
+    const std::span<std::byte> arena = shared.createArena(executor.memory().total_bytes);
     const std::unique_ptr<Communicator> second = shared.openSecond();
     const auto data = makeDataSource({"", 3}, executor.program());
     std::unique_ptr<Communicator> slow[2];
@@ -105,7 +105,7 @@ std::vector<Case> cases() {
     result.push_back({family.name, 2, microbatchesOf(family, 2), 2});
   }
   for (const std::vector<int>& replicas : {std::vector{3, 1}, std::vector{1, 3}, std::vector{2, 1, 1}}) {
-    const auto stages = static_cast<int>(replicas.size());
+    const int stages = replicas.size();
     result.push_back({"pipedream", stages, 1, 2, replicas});
     result.push_back({"pipedream-vertical", stages, 1, 2, replicas});
     result.push_back({"pipedream-2bw", stages, 6, 2, replicas});

@@ -43,9 +43,9 @@ WorkCount countedOf(const PlannedTraining& planned) {
       const Buffer& buffer = rank.program.buffer(instruction.inputs[0]);
       // the loss, one number at the end of the step: not foreseen
       if (buffer.kind == BufferKind::kAccumulator) continue;
-      total.communication_ns += collectiveCost(model, mesh, CollectiveKind::kAllReduce,
-                                               axis_of_group.at(static_cast<size_t>(instruction.group)),
-                                               byteCount(buffer.data_type, buffer.shape));
+      total.communication_ns +=
+          collectiveCost(model, mesh, CollectiveKind::kAllReduce, axis_of_group.at(instruction.group),
+                         byteCount(buffer.data_type, buffer.shape));
     }
     if (!instruction.subgraph.valid()) continue;
     if (rank.program.subgraphs[instruction.subgraph.index()].phase == Phase::kPrologue) continue;

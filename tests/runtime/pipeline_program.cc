@@ -36,7 +36,7 @@ Graph firstBackward(const RankSketch& rank) {
 // A zero whose computation takes minutes: the largest of every window of 1000 x 1000 elements.
 ValueId endlessZero(Sketch& sketch, DataType type) {
   constexpr int64_t kImage = 2000, kWindow = 1000;
-  const std::vector<double> zeros(static_cast<size_t>(kImage * kImage));
+  const std::vector<double> zeros(kImage * kImage);
   const ValueId image = sketch.constant(
       "image", type == DataType::kFloat64
                    ? makeConstant<double>({1, 1, kImage, kImage}, zeros)
@@ -73,7 +73,7 @@ struct Halves {
 
   void microbatch(int64_t k) {
     const bool is_pipeline = &first != &last;
-    const int microbatch = static_cast<int>(k);
+    const int microbatch = k;
     const BufferId x = first.buffer(at("x", k), BufferKind::kInput, {first.rows(), kFeatures}, "x");
     const BufferId h0 = first.buffer(at("h", k), BufferKind::kActivation, {first.rows(), kHidden});
     const BufferId h1 =
@@ -110,7 +110,7 @@ struct Halves {
 }  // namespace
 
 std::vector<double> initialWeights(int which) {
-  std::vector<double> weights(static_cast<size_t>(elementCount(which == 0 ? kShape0 : kShape1)));
+  std::vector<double> weights(elementCount(which == 0 ? kShape0 : kShape1));
   for (size_t i = 0; i < weights.size(); ++i)
     weights[i] =
         0.1 * static_cast<double>(static_cast<int>((i * 7 + static_cast<size_t>(which) * 3) % 11) - 5);
@@ -163,7 +163,7 @@ std::vector<ExpectedStep> expectedSteps(int steps, uint64_t seed, const Pipeline
   std::vector<double> w[2] = {initialWeights(0), initialWeights(1)};
   std::vector<ExpectedStep> result;
   for (int step = 1; step <= steps; ++step) {
-    std::vector<double> x(static_cast<size_t>(options.batch * kFeatures));
+    std::vector<double> x(options.batch * kFeatures);
     data->fill(0, step, 0, std::as_writable_bytes(std::span(x)));
     ExpectedStep expected;
     expected.gradients[0].resize(w[0].size());

@@ -56,7 +56,7 @@ RankImage rankImage(int rank, int ranks, const PipelineOptions& options) {
   const SubgraphId run_forward = sketch.subgraph(forward(sketch, hidden), Phase::kForward);
   const SubgraphId run_backward = sketch.subgraph(backward(sketch, hidden), Phase::kBackwardInput);
   for (int64_t k = 0; k < options.microbatches; ++k) {
-    const int microbatch = static_cast<int>(k);
+    const int microbatch = k;
     const auto activation = [&](const char* name, Shape shape) {
       return sketch.buffer(at(name, k), BufferKind::kActivation, std::move(shape));
     };

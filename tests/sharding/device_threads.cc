@@ -23,7 +23,7 @@ class MeshCollectives : public Collectives {
     }
   }
   void call(const CollectiveCall& call) override {
-    runCollective(communicator_, lines_.at(static_cast<size_t>(call.group)), call);
+    runCollective(communicator_, lines_.at(call.group), call);
   }
 
  private:
@@ -62,7 +62,7 @@ void forElements(const Shard& shard, const Shape& whole, Body&& body) {
       at += (shard.start[a] + rest % shard.size[a]) * strides[a];
       rest /= shard.size[a];
     }
-    body(static_cast<size_t>(i), static_cast<size_t>(at));
+    body(i, at);
   }
 }
 
@@ -78,8 +78,7 @@ std::pair<uint64_t, uint64_t> summandOf(const ShardingSpec& spec, const LogicalM
 }
 
 Constant emptyShard(const Constant& whole, const Shard& shard) {
-  return {whole.data_type, shard.size,
-          std::vector<std::byte>(static_cast<size_t>(byteCount(whole.data_type, shard.size)))};
+  return {whole.data_type, shard.size, std::vector<std::byte>(byteCount(whole.data_type, shard.size))};
 }
 
 }  // namespace
@@ -126,13 +125,12 @@ void expectShards(const std::vector<Constant>& shards, const Constant& whole, co
                   const LogicalMesh& mesh) {
   std::map<std::pair<Shape, uint64_t>, int> first;  // device by place and summand
   for (int device = 0; device < mesh.deviceCount(); ++device) {
-    const Constant& mine = shards[static_cast<size_t>(device)];
+    const Constant& mine = shards[device];
     const Shard shard = shardOf(spec, whole.shape, mesh, device);
     ASSERT_EQ(mine.shape, shard.size) << "device " << device;
     ASSERT_EQ(mine.data_type, whole.data_type);
     const auto known = first.try_emplace({shard.start, summandOf(spec, mesh, device).first}, device).first;
-    EXPECT_EQ(mine.bytes, shards[static_cast<size_t>(known->second)].bytes)
-        << "devices " << known->second << ", " << device;
+    EXPECT_EQ(mine.bytes, shards[known->second].bytes) << "devices " << known->second << ", " << device;
   }
   const uint64_t summands = summandOf(spec, mesh, 0).second;
   for (const auto& [place, device] : first) {
@@ -143,7 +141,7 @@ void expectShards(const std::vector<Constant>& shards, const Constant& whole, co
       using T = decltype(zero);
       auto* to = reinterpret_cast<T*>(sum.bytes.data());
       for (uint64_t k = 0; k < summands; ++k) {
-        const Constant& part = shards[static_cast<size_t>(first.at({place.first, k}))];
+        const Constant& part = shards[first.at({place.first, k})];
         const auto* from = reinterpret_cast<const T*>(part.bytes.data());
         for (size_t i = 0; i < part.bytes.size() / sizeof(T); ++i) to[i] += from[i];
       }
@@ -155,7 +153,7 @@ void expectShards(const std::vector<Constant>& shards, const Constant& whole, co
 }
 
 Constant integerTensor(DataType type, const Shape& shape, uint64_t seed) {
-  Constant tensor{type, shape, std::vector<std::byte>(static_cast<size_t>(byteCount(type, shape)))};
+  Constant tensor{type, shape, std::vector<std::byte>(byteCount(type, shape))};
   withElements(type, [&](auto zero) {
     using T = decltype(zero);
     auto* elements = reinterpret_cast<T*>(tensor.bytes.data());

@@ -44,7 +44,7 @@ struct Blocks {
 Blocks blocksOf(const Constant& tensor, size_t axis) {
   Blocks blocks;
   for (size_t a = 0; a < axis; ++a) blocks.outer *= static_cast<size_t>(tensor.shape[a]);
-  blocks.axis_size = static_cast<size_t>(tensor.shape[axis]);
+  blocks.axis_size = tensor.shape[axis];
   blocks.bytes = static_cast<size_t>(rowMajorStrides(tensor.shape)[axis]) * dataTypeSize(tensor.data_type);
   return blocks;
 }
@@ -76,8 +76,7 @@ void runNode(const Graph& graph, const Node& node, Tensors& values, Collectives*
     outputs.push_back(nullptr);
     if (!id.valid()) continue;
     Constant& tensor = values[graph.value(id).name];
-    tensor = {graph.dataType(id), graph.shape(id),
-              std::vector<std::byte>(static_cast<size_t>(graph.bytes(id)))};
+    tensor = {graph.dataType(id), graph.shape(id), std::vector<std::byte>(graph.bytes(id))};
     spec.outputs.back() = {tensor.data_type, tensor.shape, nullptr};
     outputs.back() = tensor.bytes.data();
   }
@@ -101,7 +100,7 @@ Tensors runGraph(const Graph& graph, const Tensors& given, const std::vector<std
 
 Constant randomReals(std::mt19937_64& generator, const Shape& shape, DataType type) {
   std::normal_distribution<double> normal;
-  std::vector<double> elements(static_cast<size_t>(elementCount(shape)));
+  std::vector<double> elements(elementCount(shape));
   for (double& element : elements) element = normal(generator);
   if (type == DataType::kFloat64) return constantOf(shape, elements);
   return constantOf(shape, std::vector<float>(elements.begin(), elements.end()));
@@ -109,13 +108,13 @@ Constant randomReals(std::mt19937_64& generator, const Shape& shape, DataType ty
 
 Constant randomIntegers(std::mt19937_64& generator, const Shape& shape, int64_t low, int64_t high) {
   std::uniform_int_distribution<int64_t> uniform(low, high - 1);
-  std::vector<int64_t> elements(static_cast<size_t>(elementCount(shape)));
+  std::vector<int64_t> elements(elementCount(shape));
   for (int64_t& element : elements) element = uniform(generator);
   return constantOf(shape, elements);
 }
 
 Constant randomFlags(std::mt19937_64& generator, const Shape& shape) {
-  Constant flags{DataType::kBool, shape, std::vector<std::byte>(static_cast<size_t>(elementCount(shape)))};
+  Constant flags{DataType::kBool, shape, std::vector<std::byte>(elementCount(shape))};
   for (std::byte& flag : flags.bytes) flag = std::byte(generator() & 1);
   return flags;
 }
@@ -123,7 +122,7 @@ Constant randomFlags(std::mt19937_64& generator, const Shape& shape) {
 Constant selectAlong(const Constant& tensor, size_t axis, const std::vector<int64_t>& indices) {
   const Blocks blocks = blocksOf(tensor, axis);
   Constant part{tensor.data_type, tensor.shape, {}};
-  part.shape[axis] = static_cast<int64_t>(indices.size());
+  part.shape[axis] = std::ssize(indices);
   part.bytes.resize(blocks.outer * indices.size() * blocks.bytes);
   std::byte* out = part.bytes.data();
   for (size_t o = 0; o < blocks.outer; ++o) {

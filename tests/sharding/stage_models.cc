@@ -17,7 +17,7 @@ ValueId StageModel::input(const std::string& name, Shape shape, DataType type, i
 }
 
 ValueId StageModel::parameter(const std::string& name, Shape shape) {
-  const auto length = static_cast<uint64_t>(byteCount(DataType::kFloat32, shape));
+  const uint64_t length = byteCount(DataType::kFloat32, shape);
   const ValueId id = builder_.addValue(name, DataType::kFloat32, std::move(shape));
   graph_.initializers[id] = WeightReference{"weights", 0, length};
   graph_.value(id).metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
@@ -25,8 +25,7 @@ ValueId StageModel::parameter(const std::string& name, Shape shape) {
 }
 
 ValueId StageModel::integers(const std::vector<int64_t>& elements) {
-  return builder_.addConstant("integers",
-                              makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+  return builder_.addConstant("integers", makeConstant<int64_t>({std::ssize(elements)}, elements));
 }
 
 ValueId StageModel::op(const std::string& type, std::vector<ValueId> operands, Shape shape,
@@ -86,7 +85,7 @@ class GptBuilder {
     const ValueId parts =
         model_.op("Reshape", {linear(x, name, sizes_.hidden, sizes_.hidden), model_.integers(split)}, split);
     Shape moved;
-    for (int64_t axis : permutation) moved.push_back(split[static_cast<size_t>(axis)]);
+    for (int64_t axis : permutation) moved.push_back(split[axis]);
     return model_.op("Transpose", {parts}, moved, {{"perm", permutation}});
   }
 

@@ -102,8 +102,8 @@ class ChainReference {
     for (int i = 0; i < case_.per_update; ++i) {
       Weights w{};
       for (size_t s = 0; s < kStages; ++s)
-        w[s] = history_[static_cast<size_t>(version(s, update * case_.per_update + i, update))][s];
-      const auto k = static_cast<size_t>(first + i);
+        w[s] = history_[version(s, update * case_.per_update + i, update)][s];
+      const size_t k = first + i;
       std::array<double, kStages + 1> a = {kInputs[k]};
       for (size_t s = 0; s < kStages; ++s) a[s + 1] = w[s] * a[s];
       const double difference = a[kStages] - kTargets[k];
@@ -288,18 +288,17 @@ class ReplicaReference {
     if (case_.schedule == "pipedream-2bw") return std::max(0, k / case_.per_update - 1);
     if (case_.schedule == "pipedream-vertical")
       return newest(0, 0) * case_.replicas[0] / case_.replicas[stage];
-    return newest(stage, std::accumulate(case_.replicas.begin(),
-                                         case_.replicas.begin() + static_cast<std::ptrdiff_t>(stage), 0));
+    return newest(stage, std::accumulate(case_.replicas.begin(), case_.replicas.begin() + stage, 0));
   }
 
   void runMicrobatch(int sample, int k) {
     Weights w{};
     for (size_t i = 0; i < kStages; ++i) {
-      w[i] = history_[stage_of_[i]][static_cast<size_t>(version(stage_of_[i], k))][i];
+      w[i] = history_[stage_of_[i]][version(stage_of_[i], k)][i];
     }
-    std::array<double, kStages + 1> a = {kInputs[static_cast<size_t>(sample)]};
+    std::array<double, kStages + 1> a = {kInputs[sample]};
     for (size_t i = 0; i < kStages; ++i) a[i + 1] = w[i] * a[i];
-    const double difference = a[kStages] - kTargets[static_cast<size_t>(sample)];
+    const double difference = a[kStages] - kTargets[sample];
     if (k % case_.per_update == 0) losses_.push_back(0);
     losses_.back() += difference * difference / 2 / case_.per_update;
     double reaching = difference;

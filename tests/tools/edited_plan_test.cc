@@ -35,9 +35,7 @@ class EditedPlan : public ::testing::Test {
     writeFile(directory() + "/plan.json", json.dump(2));
   }
   CommandResult check() const { return runPipeshard({"plan", "--check", directory()}); }
-  static size_t lines(const std::string& text) {
-    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-  }
+  static size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
   TemporaryFolder folder_;
 };

@@ -52,7 +52,7 @@ class Drawer {
                                                             {1, 2},
                                                             {2, 1},
                                                             {3}});
-    const int ranks = static_cast<int>(widths.size());
+    const int ranks = widths.size();
     const std::vector<std::string> names = {"1f1b",  "gpipe",       "eager-1f1b",      "zb-h1",
                                             "zb-h2", "zb-1p",       "interleaved:v=2", "looped-bfs:v=2",
                                             "zbv",   "dual-pipe-v", "v-half"};
@@ -67,7 +67,7 @@ class Drawer {
     nlohmann::ordered_json file = {{"version", 1}, {"stages", nlohmann::ordered_json::array()}};
     const std::vector<nlohmann::ordered_json> devices = stagesOf(widths);
     for (const int rank : rank_of_stage) {
-      nlohmann::ordered_json stage = devices[static_cast<size_t>(rank)];
+      nlohmann::ordered_json stage = devices[rank];
       stage["layer_count"] = below(3) + 1;
       file["stages"].push_back(std::move(stage));
     }
@@ -88,16 +88,16 @@ class Drawer {
         "--steps",        "2",
         "--optimizer",    pick<std::string>({"sgd:lr=0.1", "sgd:lr=0.1,momentum=0.9", "adamw:lr=1e-3"}),
         "--precision",    precision,
-        "--recompute",    recomputation(static_cast<int>(rank_of_stage.size())),
+        "--recompute",    recomputation(rank_of_stage.size()),
         "--threads",      "1"};
     return drawn;
   }
 
  private:
-  int below(int end) { return static_cast<int>(random_() % static_cast<uint32_t>(end)); }
+  int below(int end) { return random_() % static_cast<uint32_t>(end); }
   template <typename T>
   T pick(const std::vector<T>& choices) {
-    return choices[static_cast<size_t>(below(static_cast<int>(choices.size())))];
+    return choices[below(choices.size())];
   }
 
   // The pipeline rank of each stage; empty where the schedule does not exist.
@@ -148,7 +148,7 @@ class Drawer {
 
 TEST(RandomPlans, EqualOneDevice) {
   const int wanted = numberFrom("PIPESHARD_RANDOM_PLANS", 10);
-  Drawer drawer(static_cast<uint32_t>(numberFrom("PIPESHARD_RANDOM_SEED", 1)));
+  Drawer drawer(numberFrom("PIPESHARD_RANDOM_SEED", 1));
   const TemporaryFolder folder;
   int passed = 0, refused = 0;
   while (passed < wanted) {

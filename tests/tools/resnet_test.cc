@@ -99,7 +99,7 @@ TEST(ResNet, AgreesWithPyTorchInFloat64) {
   const TemporaryFolder folder;
   const std::string data = std::string(PIPESHARD_SOURCE_DIR) + "/tests/oracle/golden/resnet.npz";
   const NpzFile file = NpzFile::open(data);
-  const auto microbatches = static_cast<int64_t>(golden(file, "microbatches").at(0));
+  const int64_t microbatches = golden(file, "microbatches").at(0);
   std::vector<std::string> line = commandLine("1f1b", "float64", std::to_string(microbatches));
   line.insert(line.end(), {"--data", data, "--dump", folder.path().string()});
   const CommandResult result = runPipeshard(line);

@@ -77,8 +77,8 @@ int64_t measured(const Program& program) {
   for (const auto& [at, buffers] : stashes(program)) all.insert(buffers.begin(), buffers.end());
   std::vector<int64_t> change(program.instructions.size() + 2);
   for (BufferId id : all) {
-    change[static_cast<size_t>(intervals[id.index()].begin)] += alignedBytes(intervals[id.index()]);
-    change[static_cast<size_t>(intervals[id.index()].end)] -= alignedBytes(intervals[id.index()]);
+    change[intervals[id.index()].begin] += alignedBytes(intervals[id.index()]);
+    change[intervals[id.index()].end] -= alignedBytes(intervals[id.index()]);
   }
   int64_t live = 0, most = 0;
   for (int64_t bytes : change) most = std::max(most, live += bytes);
@@ -150,8 +150,8 @@ int64_t liveActivations(const Program& program) {
   std::vector<int64_t> change(program.instructions.size() + 2);
   for (size_t b = 0; b < intervals.size(); ++b) {
     if (program.buffers[b].kind != BufferKind::kActivation) continue;
-    change[static_cast<size_t>(intervals[b].begin)] += alignedBytes(intervals[b]);
-    change[static_cast<size_t>(intervals[b].end)] -= alignedBytes(intervals[b]);
+    change[intervals[b].begin] += alignedBytes(intervals[b]);
+    change[intervals[b].end] -= alignedBytes(intervals[b]);
   }
   int64_t live = 0, most = 0;
   for (int64_t bytes : change) most = std::max(most, live += bytes);

@@ -182,7 +182,7 @@ std::string writeMeanOfSquares(const TemporaryFolder& folder) {
     return builder.addValue(name, type, std::move(shape));
   };
   const auto weight = [&](const char* name, Shape shape) {
-    std::vector<float> elements(static_cast<size_t>(elementCount(shape)));
+    std::vector<float> elements(elementCount(shape));
     for (size_t i = 0; i < elements.size(); ++i) elements[i] = 0.1f * static_cast<float>(i % 7) - 0.2f;
     return builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
   };

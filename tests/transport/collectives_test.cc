@@ -81,7 +81,7 @@ void checkMoves(Rank& rank, const Group& group, size_t self, size_t count) {
   }
   for (size_t root = 0; root < size; ++root) {
     const auto data = makeInput<float>(rank, count, root);
-    rank->broadcast(group, DataType::kFloat32, static_cast<int>(root), data.data(), count);
+    rank->broadcast(group, DataType::kFloat32, root, data.data(), count);
     for (size_t i = 0; i < count; ++i)
       require(data[i] == valueOf<float>(group[root], i + root), "broadcast of {} from {}: element {}", count,
               root, i);
@@ -90,7 +90,7 @@ void checkMoves(Rank& rank, const Group& group, size_t self, size_t count) {
 }
 
 void checkAll(Rank& rank, const Group& group, size_t count) {
-  const auto self = static_cast<size_t>(std::find(group.begin(), group.end(), rank.rank()) - group.begin());
+  const size_t self = std::find(group.begin(), group.end(), rank.rank()) - group.begin();
   for (const bool in_place : {false, true}) {
     checkAllReduce<float>(rank, group, Reduction::kSum, count, in_place);
     checkAllReduce<double>(rank, group, Reduction::kMax, count, in_place);
@@ -134,7 +134,7 @@ TEST_P(Collectives, SumsAreTakenInRankOrder) {
   };
   for (const size_t count : {100, 70001}) {
     expectSuccess(run(4, [&](Rank& rank) {
-      std::vector<float> expected(static_cast<size_t>(count));
+      std::vector<float> expected(count);
       for (size_t i = 0; i < expected.size(); ++i) {
         expected[i] = irregular(0, i);
         for (int other = 1; other < rank.size(); ++other) expected[i] += irregular(other, i);

@@ -57,7 +57,7 @@ Sockets socketsOfThisProcess() {
 
 size_t entriesOf(const char* folder) {
   const auto entries = std::filesystem::directory_iterator(folder);
-  return static_cast<size_t>(std::distance(begin(entries), end(entries)));
+  return std::distance(begin(entries), end(entries));
 }
 
 // Calls `before_get` when the addresses of others are asked for.
@@ -159,8 +159,7 @@ TEST(Gloo, ARankThatLeavesItsAddressAndNeverConnectsIsNamed) {
     openGloo({rank, 3, "127.0.0.1", rank == 2 ? 5000ms : 500ms}, watched);
   });
   EXPECT_LT(Clock::now() - start, 10s);
-  for (int rank : {0, 1})
-    expectError(results[static_cast<size_t>(rank)], ErrorCode::kHang, {"rank 2 did not connect", "500 ms"});
+  for (int rank : {0, 1}) expectError(results[rank], ErrorCode::kHang, {"rank 2 did not connect", "500 ms"});
 }
 
 TEST(Gloo, ARankThatDiesBeforeItConnectsIsNamed) {
@@ -236,13 +235,12 @@ TEST(Gloo, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
                                            }),
                                   20s, [&](const std::vector<pid_t>& ranks) {
                                     std::this_thread::sleep_for(400ms);
-                                    ::kill(ranks[static_cast<size_t>(stopped)], SIGSTOP);
+                                    ::kill(ranks[stopped], SIGSTOP);
                                     std::this_thread::sleep_for(1500ms);
-                                    ::kill(ranks[static_cast<size_t>(stopped)], SIGKILL);
+                                    ::kill(ranks[stopped], SIGKILL);
                                   });
     const std::string name = fmt::format("rank {}", stopped);
-    expectError(results[static_cast<size_t>(1 - stopped)], ErrorCode::kHang,
-                {name, "67108864 bytes", "600 ms"});
+    expectError(results[1 - stopped], ErrorCode::kHang, {name, "67108864 bytes", "600 ms"});
   }
 }
 

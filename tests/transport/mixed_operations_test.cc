@@ -30,7 +30,7 @@ Group drawGroup(std::mt19937& random) {
 
 void doMessage(Rank& rank, std::mt19937& random, std::vector<std::unique_ptr<SendHandle>>& handles,
                std::span<std::byte> memory, size_t number) {
-  const int from = static_cast<int>(random() % kRanks);
+  const int from = random() % kRanks;
   const int to = (from + 1 + static_cast<int>(random() % (kRanks - 1))) % kRanks;
   const size_t bytes = drawBytes(random);
   if (rank.rank() == from) handles.push_back(rank->send(to, rank.pattern(bytes, number)));
@@ -62,7 +62,7 @@ void doBroadcast(Rank& rank, std::mt19937& random, size_t number) {
   if (std::find(group.begin(), group.end(), rank.rank()) == group.end()) return;
   const std::span<std::byte> data =
       group[root] == rank.rank() ? rank.pattern(bytes, number) : std::span{rank.allocate(bytes), bytes};
-  rank->broadcast(group, DataType::kUint8, static_cast<int>(root), data.data(), bytes);
+  rank->broadcast(group, DataType::kUint8, root, data.data(), bytes);
   requirePattern(data, number);
 }
 

@@ -30,10 +30,10 @@ TEST_P(PointToPoint, BothDirectionsAtOnceDoNotWaitForEachOther) {
     const int peer = 1 - rank.rank();
     const size_t bytes = (8 << 20) + 5;
     for (int round = 0; round < 3; ++round) {
-      const auto handle = rank->send(peer, rank.pattern(bytes, static_cast<size_t>(rank.rank() + round)));
+      const auto handle = rank->send(peer, rank.pattern(bytes, rank.rank() + round));
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
       rank->receive(peer, data);
-      requirePattern(data, static_cast<size_t>(peer + round));
+      requirePattern(data, peer + round);
       handle->wait();
     }
   }));

@@ -88,26 +88,25 @@ TEST_P(PostedReceives, OtherOperationsGoOnBesideThem) {
       std::vector<std::unique_ptr<SendHandle>> sends;
       std::vector<std::unique_ptr<ReceiveHandle>> receives(kRanks);
       std::vector<std::span<std::byte>> data(kRanks);
-      const auto self = static_cast<size_t>(rank.rank());
+      const size_t self = rank.rank();
       for (size_t peer = 0; peer < kRanks; ++peer) {
         if (peer == self) continue;
         data[peer] = {rank.allocate(bytes), bytes};
-        if (peer % 2 == 0) receives[peer] = rank->postReceive(static_cast<int>(peer), data[peer]);
+        if (peer % 2 == 0) receives[peer] = rank->postReceive(peer, data[peer]);
       }
       for (size_t peer = 0; peer < kRanks; ++peer) {
         if (peer != self)
-          sends.push_back(
-              rank->send(static_cast<int>(peer), rank.pattern(bytes, round * 100 + self * 10 + peer)));
+          sends.push_back(rank->send(peer, rank.pattern(bytes, round * 100 + self * 10 + peer)));
       }
       const auto sums = rank.allocate<int64_t>(20000);
-      for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<int64_t>(i + self);
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] = i + self;
       rank->allReduce(rank.everybody(), DataType::kInt64, Reduction::kSum, sums.data(), sums.data(),
                       sums.size());
       for (size_t i = 0; i < sums.size(); ++i)
         require(sums[i] == static_cast<int64_t>(4 * i + 6), "element {} is {}", i, sums[i]);
       for (size_t peer = kRanks; peer-- > 0;) {
         if (peer == self) continue;
-        receives[peer] ? receives[peer]->wait() : rank->receive(static_cast<int>(peer), data[peer]);
+        receives[peer] ? receives[peer]->wait() : rank->receive(peer, data[peer]);
         requirePattern(data[peer], round * 100 + peer * 10 + self);
       }
       for (const auto& send : sends) send->wait();

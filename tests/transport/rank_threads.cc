@@ -29,24 +29,24 @@ SharedSegments duplicate(const SharedSegments& segments) {
 
 void runRankThreads(int size, const std::function<void(Communicator&)>& body) {
   SharedSegments segments = SharedSegments::create(size);
-  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::string> errors(size);
   const auto run_rank = [&](int rank) {
     try {
       const auto communicator =
           SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(60));
       body(*communicator);
-      Group everybody(static_cast<size_t>(size));
+      Group everybody(size);
       std::iota(everybody.begin(), everybody.end(), 0);
       communicator->barrier(everybody);
     } catch (const std::exception& error) {
-      errors[static_cast<size_t>(rank)] = error.what();
+      errors[rank] = error.what();
       segments.markDead(rank);
     }
   };
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.emplace_back(run_rank, rank);
   for (std::thread& rank : ranks) rank.join();
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
 }
 
 }  // namespace pipeshard::testing

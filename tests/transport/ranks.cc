@@ -34,8 +34,7 @@ namespace {
 std::string readAll(int descriptor) {
   std::string text;
   std::array<char, 4096> part;
-  for (ssize_t n = 0; (n = ::read(descriptor, part.data(), part.size())) > 0;)
-    text.append(part.data(), static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = ::read(descriptor, part.data(), part.size())) > 0;) text.append(part.data(), n);
   return text;
 }
 

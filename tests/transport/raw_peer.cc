@@ -51,7 +51,7 @@ bool RawPeer::isClosedWithin(std::chrono::milliseconds timeout) const {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
     pollfd item{socket_, POLLIN, 0};
-    if (left <= 0 || ::poll(&item, 1, static_cast<int>(left)) <= 0) return false;
+    if (left <= 0 || ::poll(&item, 1, left) <= 0) return false;
     if (::recv(socket_, bytes.data(), bytes.size(), 0) <= 0) return true;
   }
 }

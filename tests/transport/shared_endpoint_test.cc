@@ -22,9 +22,9 @@ using namespace std::chrono_literals;
 template <typename Body>
 void runThreads(int size, Body&& body) {
   SharedSegments segments = SharedSegments::create(size);
-  const auto control = std::make_shared<Mapping>(
-      Mapping::map(segments.controlDescriptor(), controlBytes(static_cast<size_t>(size)), true, "test"));
-  std::vector<std::string> errors(static_cast<size_t>(size));
+  const auto control =
+      std::make_shared<Mapping>(Mapping::map(segments.controlDescriptor(), controlBytes(size), true, "test"));
+  std::vector<std::string> errors(size);
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size; ++rank) {
@@ -36,7 +36,7 @@ void runThreads(int size, Body&& body) {
           Endpoint endpoint(SharedSegments::inherit(text), control, rank, 20s);
           body(endpoint);
         } catch (const std::exception& error) {
-          errors[static_cast<size_t>(rank)] = error.what();
+          errors[rank] = error.what();
         }
       });
     }
@@ -108,7 +108,7 @@ TEST(SharedEndpoint, CollectivesBetweenThreadsAreOrderedByTheirCounters) {
   runThreads(3, [](Endpoint& endpoint) {
     const Group group = {0, 1, 2};
     for (const size_t count : {10, 5000, 200000}) {
-      std::vector<int64_t> data(static_cast<size_t>(count));
+      std::vector<int64_t> data(count);
       for (int round = 0; round < 5; ++round) {
         std::iota(data.begin(), data.end(), endpoint.rank() + round);
         allReduce(endpoint, group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());

@@ -54,18 +54,17 @@ class GlooJob : public TransportJob {
 // Ranks with even numbers on one node, those with odd numbers on another: two ranks are on different nodes.
 class JoinedJob : public TransportJob {
  public:
-  explicit JoinedJob(int size) : gloo_(size), node_of_rank_(static_cast<size_t>(size)) {
-    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank)
-      node_of_rank_[rank] = static_cast<int>(rank % 2);
+  explicit JoinedJob(int size) : gloo_(size), node_of_rank_(size) {
+    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) node_of_rank_[rank] = rank % 2;
     for (int node = 0; node < std::min(2, size); ++node) {
-      segments_.push_back(SharedSegments::create(static_cast<int>(ranksOnNode(node_of_rank_, node).size())));
+      segments_.push_back(SharedSegments::create(ranksOnNode(node_of_rank_, node).size()));
     }
   }
   std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
     const std::vector<int> names = ranksOnNode(node_of_rank_, rank);
     std::unique_ptr<SharedMemoryCommunicator> on_node;
     if (names.size() > 1) {
-      SharedSegments& segments = segments_[static_cast<size_t>(rank % 2)];
+      SharedSegments& segments = segments_[rank % 2];
       on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2,
                                                timeout, names);
     }
@@ -77,7 +76,7 @@ class JoinedJob : public TransportJob {
                              on_node_ == nullptr ? nullptr : on_node_->openSecond(),
                              gloo_.openSecond(first, timeout));
   }
-  void markDead(int rank) override { segments_[static_cast<size_t>(rank % 2)].markDead(rank / 2); }
+  void markDead(int rank) override { segments_[rank % 2].markDead(rank / 2); }
 
  private:
   GlooJob gloo_;
@@ -114,7 +113,7 @@ Rank::Rank(TransportJob& job, const Transport& transport, int rank, std::chrono:
 }
 
 Group Rank::everybody() const {
-  Group group(static_cast<size_t>(size()));
+  Group group(size());
   std::iota(group.begin(), group.end(), 0);
   return group;
 }
@@ -145,8 +144,8 @@ void Rank::release() {
 
 void requirePattern(std::span<const std::byte> data, size_t seed) {
   for (size_t i = 0; i < data.size(); ++i) {
-    require(data[i] == patternByte(i, seed), "byte {} of {} is {}, expected {}", i, data.size(),
-            static_cast<int>(data[i]), static_cast<int>(patternByte(i, seed)));
+    require(data[i] == patternByte(i, seed), "byte {} of {} is {}, expected {}", i, data.size(), data[i],
+            patternByte(i, seed));
   }
 }
 

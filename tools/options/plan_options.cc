@@ -255,7 +255,7 @@ int64_t parseBytes(const std::string& option, const std::string& text) {
   const double bytes = error == std::errc() && unit != kUnits.end() ? number * unit->second : 0;
   if (!(bytes >= 1) || bytes > 9e18)
     fail(ErrorCode::kUsage, "{} {}: expected a number of bytes, e.g. 16GB, 1.5GiB or 800000", option, text);
-  return static_cast<int64_t>(bytes);
+  return bytes;
 }
 
 PlanRequest modelRequest(const PlanOptions& options) {

@@ -137,8 +137,7 @@ std::string planCommand(const Plan& plan) {
   std::vector<size_t> widths(plan.stages.empty() ? 0
                                                  : 1 + static_cast<size_t>(*std::max_element(
                                                            group_of_stage.begin(), group_of_stage.end())));
-  for (size_t s = 0; s < plan.stages.size(); ++s)
-    widths[static_cast<size_t>(group_of_stage[s])] = plan.stages[s].devices.size();
+  for (size_t s = 0; s < plan.stages.size(); ++s) widths[group_of_stage[s]] = plan.stages[s].devices.size();
   if (std::ssize(widths) != plan.cluster.deviceCount()) {
     if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));

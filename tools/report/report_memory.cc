@@ -22,7 +22,7 @@ MemoryParts fullestMoment(const Program& program) {
   const std::vector<LiveBlock> blocks = bufferIntervals(program, none);
   std::vector<int64_t> change(program.instructions.size() + 2, 0);
   for (const LiveBlock& block : blocks) {
-    change[static_cast<size_t>(block.begin)] += block.bytes;
+    change[block.begin] += block.bytes;
     change[std::min(change.size() - 1, static_cast<size_t>(block.end))] -= block.bytes;
   }
   int64_t held = 0, most = -1, moment = 0;
@@ -30,7 +30,7 @@ MemoryParts fullestMoment(const Program& program) {
     held += change[i];
     if (held > most) {
       most = held;
-      moment = static_cast<int64_t>(i);
+      moment = i;
     }
   }
   MemoryParts parts;

@@ -148,10 +148,9 @@ std::string memoryText(const Timeline& timeline, int64_t held) {
 Chart memoryChart(std::span<const Timeline> timelines) { return MemoryChart(timelines).draw(); }
 
 std::vector<std::string> seats(const Plan& plan) {
-  std::vector<std::vector<int>> stages(static_cast<size_t>(plan.cluster.deviceCount()));
+  std::vector<std::vector<int>> stages(plan.cluster.deviceCount());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    for (int device : plan.stages[s].devices)
-      stages.at(static_cast<size_t>(device)).push_back(static_cast<int>(s));
+    for (int device : plan.stages[s].devices) stages.at(device).push_back(s);
   }
   std::vector<std::string> texts;
   for (const std::vector<int>& of_device : stages)
@@ -180,9 +179,9 @@ std::string clusterSvg(const Plan& plan) {
         node_width, node_height);
     body += svgText(x + kPad, y + 17, "dim", fmt::format("node {}", node)) + "\n";
     const int first = plan.cluster.firstDeviceOf(node);
-    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices; ++d) {
+    for (int d = 0; d < plan.cluster.nodes[node].devices; ++d) {
       const int rank = first + d;
-      const std::string& seat = texts[static_cast<size_t>(rank)];
+      const std::string& seat = texts[rank];
       const double left = x + kPad + (d % per_row) * (kSeat + kPad);
       const double top = y + kTitle + (d / per_row) * (kSeatHeight + kPad);
       body +=

@@ -32,9 +32,8 @@ HtmlCell workCell(const StagePlan& stage, int64_t most, int64_t all) {
 }
 
 HtmlCell operatorsCell(const Plan& plan, const StagePlan& stage) {
-  return {fmt::format("<span>{}{}</span>",
-                      codeCell(plan.layers.at(static_cast<size_t>(stage.first_layer)).first_node).html,
-                      codeCell(plan.layers.at(static_cast<size_t>(stage.last_layer)).last_node).html),
+  return {fmt::format("<span>{}{}</span>", codeCell(plan.layers.at(stage.first_layer).first_node).html,
+                      codeCell(plan.layers.at(stage.last_layer).last_node).html),
           false};
 }
 
@@ -99,7 +98,7 @@ std::string searchTable(const Plan& plan) {
 
 std::string rankText(const std::vector<int>& devices) {
   if (devices.size() <= 8) return fmt::format("{}", fmt::join(devices, ", "));
-  const bool consecutive = devices.back() - devices.front() + 1 == static_cast<int>(devices.size());
+  const bool consecutive = devices.back() - devices.front() + 1 == std::ssize(devices);
   return consecutive ? fmt::format("{}–{}", devices.front(), devices.back())
                      : fmt::format("{} ranks from {} on", devices.size(), devices.front());
 }
@@ -128,10 +127,9 @@ std::string renderCluster(const Plan& plan) {
        ++node) {
     html += fmt::format("<div class=\"node\"><h3>node {}</h3><ul>", node);
     const int first = plan.cluster.firstDeviceOf(node);
-    for (int d = 0; d < plan.cluster.nodes[static_cast<size_t>(node)].devices && shown < kMostDevicesShown;
-         ++d, ++shown) {
+    for (int d = 0; d < plan.cluster.nodes[node].devices && shown < kMostDevicesShown; ++d, ++shown) {
       const int rank = first + d;
-      const std::string& seat = texts[static_cast<size_t>(rank)];
+      const std::string& seat = texts[rank];
       html += seat.empty() ? fmt::format("<li class=\"idle\">rank {}<b>unused</b></li>", rank)
                            : fmt::format("<li>rank {}<b>{}</b></li>", rank, seat);
     }

@@ -36,7 +36,7 @@ Timeline equalTimeline(const Plan& plan, const Schedule& schedule) {
                                                                      .backward_input = chunks,
                                                                      .backward_weight = chunks,
                                                                      .activation = chunks})
-                                            : std::vector<PassTimes>(static_cast<size_t>(schedule.stages));
+                                            : std::vector<PassTimes>(schedule.stages);
   return timelineOf(simulate({.schedule = schedule, .stages = times}), schedule, plan);
 }
 
@@ -132,7 +132,7 @@ std::string boxWidths(const Plan& plan, std::span<const Timeline> timelines) {
 int64_t chunksOfRank(const Timeline& timeline) {
   size_t most = 1;
   for (const TimelineRank& rank : timeline.ranks) most = std::max(most, rank.stages.size());
-  return static_cast<int64_t>(most);
+  return most;
 }
 
 std::string partsRow(const TimelineRank& rank, int64_t length) {

@@ -125,7 +125,7 @@ std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<
   std::vector<ReportedParameter> parameters;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (!plan.stages[s].sharding) continue;
-    const Program& program = programs.at(static_cast<size_t>(plan.stages[s].devices.at(0)));
+    const Program& program = programs.at(plan.stages[s].devices.at(0));
     for (const Buffer& buffer : program.buffers) {
       if (buffer.kind != BufferKind::kParameter) continue;
       parameters.push_back({s, buffer.value.empty() ? buffer.name : buffer.value, buffer.data_type,

@@ -50,7 +50,7 @@ Work workOfEvent(const TraceEvent& event) {
 int64_t memoryLimit(const Plan& plan, const std::vector<int>& stages) {
   int64_t limit = 0;
   for (int s : stages) {
-    const std::optional<ShardingPlan>& sharding = plan.stages.at(static_cast<size_t>(s)).sharding;
+    const std::optional<ShardingPlan>& sharding = plan.stages.at(s).sharding;
     if (sharding) limit = std::max(limit, sharding->memory_limit);
   }
   return limit;
@@ -77,8 +77,8 @@ int64_t lastStep(const Trace& trace) {
 
 void addMemory(const Trace& trace, int64_t begin, int64_t end, std::vector<TimelineRank>& ranks) {
   for (const TraceMemory& point : trace.memory) {
-    if (point.rank < 0 || static_cast<size_t>(point.rank) >= ranks.size() || point.time_ns > end) continue;
-    std::vector<MemoryPoint>& memory = ranks[static_cast<size_t>(point.rank)].memory;
+    if (point.rank < 0 || point.rank >= std::ssize(ranks) || point.time_ns > end) continue;
+    std::vector<MemoryPoint>& memory = ranks[point.rank].memory;
     const int64_t time = std::max<int64_t>(0, point.time_ns - begin);
     if (!memory.empty() && memory.back().time == time) {
       memory.back().held = point.bytes;
@@ -156,12 +156,12 @@ std::vector<std::vector<int>> pipelineRanks(const Plan& plan) {
   std::vector<std::vector<int>> ranks;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto same = std::find_if(ranks.begin(), ranks.end(), [&](const std::vector<int>& stages) {
-      return plan.stages[static_cast<size_t>(stages.front())].devices == plan.stages[s].devices;
+      return plan.stages[stages.front()].devices == plan.stages[s].devices;
     });
     if (same == ranks.end()) {
       ranks.push_back({static_cast<int>(s)});
     } else {
-      same->push_back(static_cast<int>(s));
+      same->push_back(s);
     }
   }
   return ranks;
@@ -174,21 +174,19 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
   timeline.length = simulation.makespan;
   timeline.ranks.resize(simulation.ranks.size());
   for (int s = 0; s < schedule.stages; ++s) {
-    timeline.ranks.at(static_cast<size_t>(schedule.rank_of_stage.at(static_cast<size_t>(s))))
-        .stages.push_back(s);
+    timeline.ranks.at(schedule.rank_of_stage.at(s)).stages.push_back(s);
   }
   for (size_t r = 0; r < timeline.ranks.size(); ++r) {
     TimelineRank& rank = timeline.ranks[r];
-    const std::vector<int>& devices = plan.stages.at(static_cast<size_t>(rank.stages.at(0))).devices;
+    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0)).devices;
     rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0])
                                     : fmt::format("ranks {}–{}", devices.front(), devices.back());
     for (const SimulatedAction& done : simulation.ranks[r])
-      addPass(done, times.at(static_cast<size_t>(done.action.stage)), rank.bars);
+      addPass(done, times.at(done.action.stage), rank.bars);
     if (r < simulation.memory.size()) rank.memory = simulation.memory[r];
   }
   for (const SimulatedMessage& message : simulation.messages) {
-    timeline.ranks.at(static_cast<size_t>(message.to))
-        .transfers.push_back({message.started, message.started, message.arrived});
+    timeline.ranks.at(message.to).transfers.push_back({message.started, message.started, message.arrived});
   }
   return timeline;
 }
@@ -207,14 +205,13 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
   timeline.source = trace.source == "simulated" ? "predicted" : trace.source;
   timeline.length = end - begin;
   timeline.nanoseconds = timeline.memory_in_bytes = true;
-  timeline.ranks.resize(static_cast<size_t>(trace.ranks));
+  timeline.ranks.resize(trace.ranks);
   for (int r = 0; r < trace.ranks; ++r) {
-    TimelineRank& rank = timeline.ranks[static_cast<size_t>(r)];
+    TimelineRank& rank = timeline.ranks[r];
     rank.name = fmt::format("rank {}", r);
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const std::vector<int>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), r) != devices.end())
-        rank.stages.push_back(static_cast<int>(s));
+      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(s);
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }
@@ -222,7 +219,7 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     if (event.step != step || event.rank < 0 || event.rank >= trace.ranks ||
         event.kind == TraceEventKind::kSend)
       continue;
-    TimelineRank& rank = timeline.ranks[static_cast<size_t>(event.rank)];
+    TimelineRank& rank = timeline.ranks[event.rank];
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {
@@ -269,7 +266,7 @@ std::vector<PassTimes> passTimes(const Plan& plan) {
   const bool known = hasFlops(plan);
   std::vector<PassTimes> times;
   for (const StagePlan& stage : plan.stages) {
-    const auto devices = static_cast<int64_t>(std::max<size_t>(1, stage.devices.size()));
+    const int64_t devices = std::max<size_t>(1, stage.devices.size());
     PassTimes pass;
     if (known) {
       pass.forward = std::max<int64_t>(1, stage.forward_flops / devices);

@@ -79,11 +79,11 @@ std::vector<MeasuredStep> measuredSteps(const Trace& trace) {
     if (is_new) {
       step.step = event.step;
       step.start_ns = event.start_ns;
-      step.busy_ns.resize(static_cast<size_t>(trace.ranks));
+      step.busy_ns.resize(trace.ranks);
     }
     step.start_ns = std::min(step.start_ns, event.start_ns);
     step.end_ns = std::max(step.end_ns, event.end_ns);
-    step.busy_ns[static_cast<size_t>(event.rank)] += event.end_ns - event.start_ns;
+    step.busy_ns[event.rank] += event.end_ns - event.start_ns;
   }
   std::vector<MeasuredStep> result;
   for (auto& [number, step] : steps) result.push_back(std::move(step));

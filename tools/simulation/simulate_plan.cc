@@ -49,7 +49,7 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
 // Of `ranks`, how many are on the rank's node.
 int ranksBeside(const Cluster& cluster, int rank, int ranks) {
   const int node = cluster.nodeOf(rank);
-  return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[static_cast<size_t>(node)].devices);
+  return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[node].devices);
 }
 
 SimulatedPlan run(const PlanSimulationRequest& request) {
@@ -136,10 +136,9 @@ double peakActivationsOf(const std::vector<Action>& order) {
       held.push_back(stash);
     peak = std::max(peak, held.size());
     if (action.kind == ActionKind::kForward) continue;
-    const bool more =
-        std::any_of(order.begin() + static_cast<ptrdiff_t>(i) + 1, order.end(), [&](const Action& later) {
-          return later.stage == action.stage && later.microbatch == action.microbatch;
-        });
+    const bool more = std::any_of(order.begin() + i + 1, order.end(), [&](const Action& later) {
+      return later.stage == action.stage && later.microbatch == action.microbatch;
+    });
     if (!more) held.erase(std::remove(held.begin(), held.end(), stash), held.end());
   }
   return stages.empty() ? 0 : static_cast<double>(peak) / static_cast<double>(stages.size());
@@ -155,8 +154,7 @@ ScheduleOrders ordersOf(const std::vector<Program>& programs) {
       const std::optional<Action> action = actionOf(program, instruction);
       if (!action) continue;
       const size_t last = std::min<size_t>(order.size(), action->kind == ActionKind::kForward ? 1 : 2);
-      if (std::find(order.end() - static_cast<ptrdiff_t>(last), order.end(), *action) == order.end())
-        order.push_back(*action);
+      if (std::find(order.end() - last, order.end(), *action) == order.end()) order.push_back(*action);
     }
   }
   return orders;
@@ -172,12 +170,12 @@ char kindOf(const TraceEvent& event) {
 }
 
 std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
-  std::vector<std::vector<GanttBar>> rows(static_cast<size_t>(trace.ranks));
+  std::vector<std::vector<GanttBar>> rows(trace.ranks);
   std::vector<int> first_stage(rows.size(), -1);
   for (const TraceEvent& event : trace.events) {
     if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy))
       continue;
-    const size_t rank = static_cast<size_t>(event.rank);
+    const size_t rank = event.rank;
     if (first_stage[rank] < 0) first_stage[rank] = event.stage;
     rows[rank].push_back(
         {kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
@@ -204,7 +202,7 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
   // Of each rank's node.
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;
-  const auto ranks = static_cast<int>(simulated.programs.size());
+  const int ranks = simulated.programs.size();
   for (int rank = 0; rank < ranks; ++rank)
     json["communicator_bytes"].push_back(
         SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));

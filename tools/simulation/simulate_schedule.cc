@@ -175,7 +175,7 @@ Bare run(const BareRequest& request) {
 std::vector<int> stagesOf(const Schedule& schedule, int rank) {
   std::vector<int> stages;
   for (int stage = 0; stage < schedule.stages; ++stage) {
-    if (schedule.rank_of_stage[static_cast<size_t>(stage)] == rank) stages.push_back(stage);
+    if (schedule.rank_of_stage[stage] == rank) stages.push_back(stage);
   }
   return stages;
 }
@@ -193,7 +193,7 @@ char kindOf(ActionKind kind) {
 std::vector<std::vector<GanttBar>> ganttOf(const Bare& bare) {
   std::vector<std::vector<GanttBar>> rows(bare.simulation.ranks.size());
   for (size_t rank = 0; rank < rows.size(); ++rank) {
-    const int first = stagesOf(bare.schedule, static_cast<int>(rank)).front();
+    const int first = stagesOf(bare.schedule, rank).front();
     for (const SimulatedAction& timed : bare.simulation.ranks[rank]) {
       const bool update = timed.action.kind == ActionKind::kUpdate;
       rows[rank].push_back({kindOf(timed.action.kind), update ? -1 : timed.action.microbatch,
@@ -218,7 +218,7 @@ class TraceOfSchedule {
       const std::vector<int> stages = stagesOf(bare_.schedule, rank);
       trace.rank_names.push_back(
           fmt::format("rank {} (stage{} {})", rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", ")));
-      for (const MemoryPoint& point : bare_.simulation.memory[static_cast<size_t>(rank)]) {
+      for (const MemoryPoint& point : bare_.simulation.memory[rank]) {
         trace.memory.push_back({rank, nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
       }
     }
@@ -262,7 +262,7 @@ class TraceOfSchedule {
   // What a pass receives is wanted from the end of the pass before it.
   void addPasses(int rank, Trace& trace) {
     Ticks free = 0;
-    for (const SimulatedAction& timed : bare_.simulation.ranks[static_cast<size_t>(rank)]) {
+    for (const SimulatedAction& timed : bare_.simulation.ranks[rank]) {
       const bool forward = timed.action.kind == ActionKind::kForward;
       const auto found = isPass(timed.action.kind) && timed.action.kind != ActionKind::kBackwardWeight
                              ? sent_.find({timed.action.stage, forward, timed.action.microbatch})
@@ -309,11 +309,10 @@ nlohmann::ordered_json jsonOf(const Bare& bare) {
   json["bubble_of_useful"] = bare.simulation.bubbleOfUseful();
   json["bubble_of_span"] = bare.simulation.bubbleOfSpan();
   for (int rank = 0; rank < bare.schedule.ranks(); ++rank) {
-    const std::vector<Action>& order = bare.schedule.orders[static_cast<size_t>(rank)];
+    const std::vector<Action>& order = bare.schedule.orders[rank];
     json["peak_activations"].push_back(
         value(peakActivations(order), std::ssize(stagesOf(bare.schedule, rank))));
-    json["peak_memory"].push_back(
-        value(bare.simulation.peak_memory[static_cast<size_t>(rank)], bare.exact.memory_unit));
+    json["peak_memory"].push_back(value(bare.simulation.peak_memory[rank], bare.exact.memory_unit));
     nlohmann::ordered_json texts = nlohmann::ordered_json::array();
     for (const Action& action : order) texts.push_back(actionToString(action));
     json["orders"].push_back(texts);
@@ -328,7 +327,7 @@ std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {
   const std::vector<Ticks> idle = bare.simulation.idlePerRank();
   for (size_t rank = 0; rank < bare.simulation.ranks.size(); ++rank) {
     const auto time = [&](Ticks ticks) { return decimalText(ticks, bare.exact.time_unit); };
-    const std::vector<int> stages = stagesOf(bare.schedule, static_cast<int>(rank));
+    const std::vector<int> stages = stagesOf(bare.schedule, rank);
     const auto& actions = bare.simulation.ranks[rank];
     table.push_back({std::to_string(rank), fmt::format("{}", fmt::join(stages, ",")),
                      time(bare.simulation.busy[rank]), time(idle[rank]),

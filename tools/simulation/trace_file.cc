@@ -57,7 +57,7 @@ class Writer {
     lanes_.clear();
     arrows_.clear();
     for (int rank = 0; rank < trace.ranks; ++rank) {
-      const size_t index = static_cast<size_t>(rank);
+      const size_t index = rank;
       const std::string name =
           index < trace.rank_names.size() ? trace.rank_names[index] : fmt::format("rank {}", rank);
       nameOf("process", first_process_ + rank, 0, trace.source.empty() ? name : trace.source + " " + name,

@@ -23,7 +23,7 @@ class JoinedCommunicator : public Communicator {
   ~JoinedCommunicator() override { between_->whileWaiting(nullptr); }
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(local_of_rank_.size()); }
+  int size() const override { return local_of_rank_.size(); }
   std::chrono::nanoseconds waited() const override {
     return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited();
   }
@@ -93,9 +93,7 @@ class JoinedCommunicator : public Communicator {
 
   // The rank on this node's communicator; negative for ranks of other nodes, and for those that `between`
   // refuses.
-  int localOf(int peer) const {
-    return peer >= 0 && peer < size() ? local_of_rank_[static_cast<size_t>(peer)] : -1;
-  }
+  int localOf(int peer) const { return peer >= 0 && peer < size() ? local_of_rank_[peer] : -1; }
 
   Choice choose(const Group& group, DataType type) {
     checkGroup(rank_, size(), group, type);
@@ -118,8 +116,7 @@ class JoinedCommunicator : public Communicator {
 std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank) {
   std::vector<int> ranks;
   for (size_t other = 0; other < node_of_rank.size(); ++other) {
-    if (node_of_rank[other] == node_of_rank.at(static_cast<size_t>(rank)))
-      ranks.push_back(static_cast<int>(other));
+    if (node_of_rank[other] == node_of_rank.at(rank)) ranks.push_back(other);
   }
   return ranks;
 }
@@ -127,16 +124,15 @@ std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank) {
 std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank,
                                                 std::unique_ptr<Communicator> on_node,
                                                 std::unique_ptr<Communicator> between) {
-  const int size = static_cast<int>(node_of_rank.size());
+  const int size = node_of_rank.size();
   if (rank < 0 || rank >= size)
     fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
   const std::vector<int> here = ranksOnNode(node_of_rank, rank);
   std::vector<int> local_of_rank(node_of_rank.size(), -1);
   if (on_node) {
-    for (size_t local = 0; local < here.size(); ++local)
-      local_of_rank[static_cast<size_t>(here[local])] = static_cast<int>(local);
-    const int expected = local_of_rank[static_cast<size_t>(rank)];
-    if (on_node->size() != static_cast<int>(here.size()) || on_node->rank() != expected) {
+    for (size_t local = 0; local < here.size(); ++local) local_of_rank[here[local]] = local;
+    const int expected = local_of_rank[rank];
+    if (on_node->size() != std::ssize(here) || on_node->rank() != expected) {
       fail(ErrorCode::kInternal, "rank {}: the communicator on the node is rank {} of {}, expected {} of {}",
            rank, on_node->rank(), on_node->size(), expected, here.size());
     }

@@ -33,7 +33,7 @@ void checkGroup(int rank, int size, const Group& group, DataType type) {
 }
 
 void checkRoot(int rank, const Group& group, int root) {
-  if (root >= 0 && static_cast<size_t>(root) < group.size()) return;
+  if (root >= 0 && root < std::ssize(group)) return;
   fail(ErrorCode::kInternal, "rank {}: broadcast from member {} of a group of {}", rank, root, group.size());
 }
 

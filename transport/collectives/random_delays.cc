@@ -116,7 +116,7 @@ RandomDelays::RandomDelays(uint64_t seed, int rank, std::chrono::microseconds lo
 
 void RandomDelays::pause() {
   const uint64_t random = mixed(seed_ + calls_.fetch_add(1, std::memory_order_relaxed));
-  const auto share = static_cast<int64_t>(random >> 40);  // of 2^24
+  const int64_t share = random >> 40;  // of 2^24
   const uint64_t choice = random % 32;
   if (choice < 20) return;
   if (choice < 28) return std::this_thread::yield();

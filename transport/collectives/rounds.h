@@ -29,7 +29,7 @@ class RoundMembers {
   RoundMembers(const Group& group, int rank, DataType type)
       : group_(group),
         element_bytes_(dataTypeSize(type)),
-        self_(static_cast<size_t>(std::find(group.begin(), group.end(), rank) - group.begin())) {}
+        self_(std::find(group.begin(), group.end(), rank) - group.begin()) {}
 
   size_t size() const { return group_.size(); }
   size_t self() const { return self_; }

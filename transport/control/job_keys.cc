@@ -72,7 +72,7 @@ std::string readAll(int descriptor, const std::string& path) {
          status.st_mode & 07777U, path);
   }
   if (status.st_size > kMaxTicketBytes) failMalformed(path, fmt::format("{} bytes", status.st_size));
-  std::string text(static_cast<size_t>(status.st_size), '\0');
+  std::string text(status.st_size, '\0');
   size_t have = 0;
   while (have < text.size()) {
     const ssize_t got = ::read(descriptor, text.data() + have, text.size() - have);

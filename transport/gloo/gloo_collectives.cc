@@ -149,7 +149,7 @@ void broadcast(Mesh& mesh, const Group& group, DataType type, int root, void* da
     postToOthers(round, bytes);
     round.settle();
   } else {
-    round.receive(static_cast<size_t>(root), bytes);
+    round.receive(root, bytes);
   }
 }
 

@@ -55,7 +55,7 @@ bool speaksTo(const GlooOptions& options, int peer) {
 
 // The addresses where a rank awaits each other rank: length and bytes, in rank order.
 void appendAddress(std::string& text, const std::vector<char>& address) {
-  const auto length = static_cast<uint32_t>(address.size());
+  const uint32_t length = address.size();
   text.append(reinterpret_cast<const char*>(&length), sizeof(length));
   text.append(address.data(), address.size());
 }
@@ -96,7 +96,7 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
   if (options.host.empty())
     fail(ErrorCode::kConfiguration, "rank {}: Gloo needs the address of this machine that other nodes reach",
          rank_);
-  peers_.resize(static_cast<size_t>(size_));
+  peers_.resize(size_);
   bool alone = true;
   for (int peer = 0; peer < size_; ++peer) alone = alone && !speaksTo(options, peer);
   if (alone) return;
@@ -136,7 +136,7 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     watch_ = std::thread([this] { runWatch(); });
   }
   for (int rank = 0; rank < size_; ++rank) {
-    if (speaksTo(options, rank)) peers_[static_cast<size_t>(rank)] = std::make_unique<Peer>(rank);
+    if (speaksTo(options, rank)) peers_[rank] = std::make_unique<Peer>(rank);
   }
   for (const auto& peer : peers_) {
     if (!peer) continue;

@@ -38,7 +38,7 @@ void Mesh::checkPeer(int peer) const {
     fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size_);
   if (peer == rank_)
     fail(ErrorCode::kInternal, "rank {} sends to itself, or receives from itself, through Gloo", rank_);
-  if (!peers_[static_cast<size_t>(peer)])
+  if (!peers_[peer])
     fail(ErrorCode::kInternal, "rank {} has not opened a connection to rank {}", rank_, peer);
 }
 
@@ -145,7 +145,7 @@ std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, int peer, std::span<st
 
 void Mesh::expect(int from, std::span<std::byte> to) {
   checkPeer(from);
-  Peer& peer = *peers_[static_cast<size_t>(from)];
+  Peer& peer = *peers_[from];
   const Lock lock(mutex_);
   peer.expected.emplace_back().to = to;
   beginExpected(peer);
@@ -177,7 +177,7 @@ bool Mesh::begin(int peer, const Arrival& arrival, Expected& expected) {
 
 void Mesh::giveUp(int from) {
   const Lock lock(mutex_);
-  const auto& peer = peers_[static_cast<size_t>(from)];
+  const auto& peer = peers_[from];
   if (!peer || peer->expected.empty()) return;
   peer->expected.clear();
   if (!broken_)
@@ -238,7 +238,7 @@ void Mesh::awaitPiece(Buffer& buffer, bool sends, const Waiting& waiting) {
     gate_.buffer = nullptr;
     if (reason.empty()) continue;
     // The peer's thread knows whether it said farewell before.
-    Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
+    Peer& peer = *peers_[waiting.peer];
     changed_.wait_for(lock, 1s, [&] { return peer.gone; });
     noteLost(peer, reason);
     breakLost(waiting, peer);
@@ -254,16 +254,16 @@ void Mesh::interrupt() {
 
 bool Mesh::isLost(std::span<const int> members) const {
   return std::any_of(members.begin(), members.end(), [&](int member) {
-    const auto& peer = peers_[static_cast<size_t>(member)];
+    const auto& peer = peers_[member];
     return peer && peer->contact == Contact::kLost;
   });
 }
 
 void Mesh::checkWait(const Waiting& waiting, Clock::time_point deadline) {
   for (const int member : waiting.members) {
-    if (isLost({&member, 1})) breakLost(waiting, *peers_[static_cast<size_t>(member)]);
+    if (isLost({&member, 1})) breakLost(waiting, *peers_[member]);
   }
-  const Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
+  const Peer& peer = *peers_[waiting.peer];
   if (peer.contact == Contact::kEnded) breakLost(waiting, peer);
   if (interrupted_)
     breakWith(ErrorCode::kPeerUnavailable,

@@ -141,7 +141,7 @@ void broadcast(Endpoint& endpoint, const Group& group, DataType type, int root, 
     postToOthers(round, {bytes, round.bytes(count)});
     round.settle();
   } else {
-    round.take(static_cast<size_t>(root), round.bytes(count)).copyTo(bytes);
+    round.take(root, round.bytes(count)).copyTo(bytes);
   }
 }
 

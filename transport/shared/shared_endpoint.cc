@@ -37,8 +37,7 @@ Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, in
       timeout_(timeout),
       names_(std::move(names)) {
   const int size = segments_->size();
-  PIPESHARD_CHECK(names_.empty() || names_.size() == static_cast<size_t>(size), "{} names for {} ranks",
-                  names_.size(), size);
+  PIPESHARD_CHECK(names_.empty() || std::ssize(names_) == size, "{} names for {} ranks", names_.size(), size);
   if (rank < 0 || rank >= size)
     fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
   view_ = ControlView(control_->data(), size);
@@ -60,8 +59,8 @@ Endpoint::Endpoint(const Endpoint& first, Lane lane)
 }
 
 void Endpoint::open() {
-  peer_arenas_.resize(static_cast<size_t>(size()));
-  for (auto& boxes : out_) boxes.resize(static_cast<size_t>(size()));
+  peer_arenas_.resize(size());
+  for (auto& boxes : out_) boxes.resize(size());
   auto expected = static_cast<uint32_t>(Life::kAbsent);
   if (!view_.rank(rank_).life.compare_exchange_strong(expected, static_cast<uint32_t>(Life::kOpen))) {
     fail(ErrorCode::kInternal, "rank {} opens its communicator twice; a restarted job needs new segments",
@@ -183,7 +182,7 @@ bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
 
 const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes) {
   const std::lock_guard lock(peer_arenas_mutex_);
-  Mapping& mapping = peer_arenas_[static_cast<size_t>(peer)];
+  Mapping& mapping = peer_arenas_[peer];
   if (mapping.bytes() == 0) {
     const size_t announced = view_.rank(peer).arena_bytes.load(std::memory_order_acquire);
     mapping = Mapping::map(segments_->arenaDescriptor(peer), announced, false,

@@ -132,7 +132,7 @@ class Endpoint {
   std::chrono::nanoseconds checkDeadline(const Waiting& waiting, Clock::time_point start);
   std::string describeWait(const Waiting& waiting) const;
   // What messages call a rank.
-  int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
+  int name(int rank) const { return names_.empty() ? rank : names_[rank]; }
 
   void open();
 

@@ -118,10 +118,9 @@ class ControlView {
  public:
   ControlView() = default;
   ControlView(std::byte* base, int size, Lane lane = Lane::kFirst)
-      : base_(base + static_cast<size_t>(lane) * laneBytes(static_cast<size_t>(size))),
-        size_(static_cast<size_t>(size)) {}
+      : base_(base + static_cast<size_t>(lane) * laneBytes(size)), size_(size) {}
 
-  int size() const { return static_cast<int>(size_); }
+  int size() const { return size_; }
   RankState& rank(int rank) const { return reinterpret_cast<RankState*>(base_ + ranksOffset())[rank]; }
   Mailbox& mailbox(Channel channel, int source, int destination) const {
     return reinterpret_cast<Mailbox*>(base_ + mailboxesOffset(size_))[index(channel, source, destination)];

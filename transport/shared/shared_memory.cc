@@ -117,7 +117,7 @@ class Implementation : public ChannelCommunicator<SharedMemoryCommunicator, shm:
 std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, int rank,
                                                                          std::chrono::milliseconds timeout,
                                                                          std::vector<int> names) {
-  const size_t bytes = shm::controlBytes(static_cast<size_t>(segments.size()));
+  const size_t bytes = shm::controlBytes(segments.size());
   auto control = std::make_shared<shm::Mapping>(
       shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));
   return std::make_unique<Implementation>(std::move(segments), std::move(control), rank, timeout,

@@ -93,7 +93,7 @@ SharedSegments SharedSegments::create(int size) {
   }
   SharedSegments result;
   result.control_ = createSegment("pipeshard-control");
-  const size_t bytes = shm::controlBytes(static_cast<size_t>(size));
+  const size_t bytes = shm::controlBytes(size);
   // Sparse: a slot costs memory only once it has been used.
   if (::ftruncate(result.control_, static_cast<off_t>(bytes)) != 0) {
     fail(ErrorCode::kOutOfMemory, "cannot size the control segment to {} bytes: {}", bytes,
@@ -108,9 +108,7 @@ SharedSegments SharedSegments::create(int size) {
   return result;
 }
 
-int64_t SharedSegments::communicatorBytes(int size) {
-  return static_cast<int64_t>(shm::controlBytes(static_cast<size_t>(size)));
-}
+int64_t SharedSegments::communicatorBytes(int size) { return shm::controlBytes(size); }
 
 int64_t SharedSegments::communicatorBytes() const {
   struct stat status {};
@@ -129,7 +127,7 @@ SharedSegments SharedSegments::inherit(const std::string& description) {
     takeText(description, position, ":");
     arenas.push_back(takeNumber(description, position));
   }
-  if (arenas.size() > static_cast<size_t>(shm::kMaxRanks)) failDescription(description);
+  if (std::ssize(arenas) > shm::kMaxRanks) failDescription(description);
   stopInheriting(control, description);
   for (const int arena : arenas) stopInheriting(arena, description);
   checkControl(control, arenas.size());
@@ -157,11 +155,11 @@ std::string SharedSegments::describe() const {
   return fmt::format("control={},arenas={}", control_, fmt::join(arenas_, ":"));
 }
 
-int SharedSegments::size() const { return static_cast<int>(arenas_.size()); }
+int SharedSegments::size() const { return arenas_.size(); }
 
 int SharedSegments::controlDescriptor() const { return control_; }
 
-int SharedSegments::arenaDescriptor(int rank) const { return arenas_.at(static_cast<size_t>(rank)); }
+int SharedSegments::arenaDescriptor(int rank) const { return arenas_.at(rank); }
 
 void SharedSegments::markDead(int rank) {
   PIPESHARD_CHECK(rank >= 0 && rank < size(), "rank {} of {}", rank, size());

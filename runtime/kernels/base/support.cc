@@ -102,7 +102,7 @@ std::vector<int64_t> integersFromAttributeOrInput(const KernelSpec& spec, std::s
 
 size_t checkedAxis(const KernelSpec& spec, int64_t axis, size_t rank) {
   try {
-    return static_cast<size_t>(normalizeAxis(axis, rank));
+    return normalizeAxis(axis, rank);
   } catch (Error& error) {
     throw error.addContext(describeNode(*spec.node));
   }
@@ -135,7 +135,7 @@ std::unique_ptr<Kernel> makeKernel(std::function<void(const KernelArguments&)> b
 KernelTraits inPlaceTraits(const KernelSpec& spec, std::initializer_list<int> inputs) {
   KernelTraits traits;
   for (int input : inputs) {
-    if (sameStorage(spec, static_cast<size_t>(input), 0)) traits.in_place.emplace_back(input, 0);
+    if (sameStorage(spec, input, 0)) traits.in_place.emplace_back(input, 0);
   }
   return traits;
 }

@@ -32,7 +32,7 @@ PIPESHARD_INLINE float fastExp(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
   // 2^n in two factors, so that results below the normal range and just above it come out right.
-  const uint32_t half = static_cast<uint32_t>(static_cast<int32_t>(n) >> 1);
+  const uint32_t half = static_cast<int32_t>(n) >> 1;
   const float scale_a = std::bit_cast<float>((half + 127u) << 23);
   const float scale_b = std::bit_cast<float>((n - half + 127u) << 23);
   return p * scale_a * scale_b;

@@ -34,7 +34,7 @@ class Blocks {
           makeStridedCopy(copyAxes(part, strides, rowMajorStrides(part)), begin * strides[axis], at));
       unpack_.push_back(
           makeStridedCopy(copyAxes(part, rowMajorStrides(part), strides), at, begin * strides[axis]));
-      filled_.push_back(static_cast<size_t>(elementCount(part)));
+      filled_.push_back(elementCount(part));
       begin += size;
       at += static_cast<int64_t>(block);
     }
@@ -113,7 +113,7 @@ CollectiveCall makeCall(const KernelSpec& spec, Kind kind) {
   const int64_t group = spec.node->intAttribute("group", -1);
   if (group < 0 || group > INT32_MAX)
     refuse(spec, "attribute group must be an index into the program's groups");
-  call.group = static_cast<int>(group);
+  call.group = group;
   if (kind != Kind::kAllReduce && kind != Kind::kReduceScatter) return call;
   const std::string reduction = spec.node->stringAttribute("reduction", "sum");
   if (reduction == "max") {
@@ -179,7 +179,7 @@ Blocks alone(const Shape& tensor, size_t block) {
 
 size_t blockOf(Shape part, const CutAxis& cut) {
   part[cut.axis] = cut.longest;
-  return static_cast<size_t>(elementCount(part));
+  return elementCount(part);
 }
 
 template <typename Body>
@@ -192,7 +192,7 @@ std::unique_ptr<Kernel> allReduce(const KernelSpec& spec) {
   CollectiveCall call = makeCall(spec, Kind::kAllReduce);
   const Shape& shape = spec.inputs[0].shape;
   checkOutputShape(spec, 0, shape);
-  call.count = static_cast<size_t>(elementCount(shape));
+  call.count = elementCount(shape);
   return withReducible(spec, [&](auto zero) -> std::unique_ptr<Kernel> {
     return std::make_unique<CollectiveKernel<decltype(zero)>>(call, alone(shape, call.count),
                                                               alone(shape, call.count));

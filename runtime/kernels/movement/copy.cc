@@ -54,7 +54,7 @@ std::unique_ptr<Kernel> slice(const KernelSpec& spec) {
   std::vector<int64_t> axes = integersFromAttributeOrInput(spec, "axes", 3);
   std::vector<int64_t> steps = integersFromAttributeOrInput(spec, "steps", 4);
   if (axes.empty()) {
-    for (size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+    for (size_t i = 0; i < starts.size(); ++i) axes.push_back(i);
   }
   if (steps.empty()) steps.assign(starts.size(), 1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
@@ -80,7 +80,7 @@ std::unique_ptr<Kernel> slice(const KernelSpec& spec) {
 std::vector<int64_t> splitSizes(const KernelSpec& spec, int64_t size) {
   std::vector<int64_t> sizes = integersFromAttributeOrInput(spec, "split", 1);
   if (!sizes.empty()) return sizes;
-  const auto parts = static_cast<int64_t>(spec.outputs.size());
+  const int64_t parts = spec.outputs.size();
   const int64_t part = (size + parts - 1) / parts;
   for (int64_t i = 0; i < parts; ++i) sizes.push_back(std::max<int64_t>(0, std::min(part, size - i * part)));
   return sizes;

@@ -30,9 +30,9 @@ std::unique_ptr<Kernel> gather(const KernelSpec& spec) {
   const Shape& data = spec.inputs[0].shape;
   const Shape& indices = spec.inputs[1].shape;
   const size_t axis = axisAttribute(spec, 0);
-  Shape expected(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(axis));
+  Shape expected(data.begin(), data.begin() + axis);
   expected.insert(expected.end(), indices.begin(), indices.end());
-  expected.insert(expected.end(), data.begin() + static_cast<std::ptrdiff_t>(axis) + 1, data.end());
+  expected.insert(expected.end(), data.begin() + axis + 1, data.end());
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, expected);
   const AxisSplit split = splitAtAxis(data, axis);
@@ -107,9 +107,9 @@ std::unique_ptr<Kernel> gatherGrad(const KernelSpec& spec) {
   const Shape data = constantIntegers(spec, 2, "Shape");
   const size_t axis = checkedAxis(spec, spec.node->intAttribute("axis", 0), data.size());
   const Shape& indices = spec.inputs[1].shape;
-  Shape expected(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(axis));
+  Shape expected(data.begin(), data.begin() + axis);
   expected.insert(expected.end(), indices.begin(), indices.end());
-  expected.insert(expected.end(), data.begin() + static_cast<std::ptrdiff_t>(axis) + 1, data.end());
+  expected.insert(expected.end(), data.begin() + axis + 1, data.end());
   checkInputShape(spec, 0, expected);
   checkOutputShape(spec, 0, data);
   checkOutputType(spec, 0, spec.inputs[0].data_type);

@@ -24,7 +24,7 @@ std::unique_ptr<Kernel> shape(const KernelSpec& spec) {
   checkArity(spec, 1, 1);
   checkOutputType(spec, 0, DataType::kInt64);
   const Shape& of = spec.inputs[0].shape;
-  const auto rank = static_cast<int64_t>(of.size());
+  const int64_t rank = of.size();
   const auto position = [&](int64_t at) { return std::clamp(at < 0 ? at + rank : at, int64_t{0}, rank); };
   const int64_t begin = position(spec.node->intAttribute("start", 0));
   const int64_t end = std::max(begin, position(spec.node->intAttribute("end", rank)));
@@ -59,12 +59,12 @@ std::unique_ptr<Kernel> constant(const KernelSpec& spec) {
     value = makeConstant<int64_t>({}, {spec.node->intAttribute("value_int", 0)});
   } else if (spec.node->hasAttribute("value_ints")) {
     const std::vector<int64_t> list = spec.node->intsAttribute("value_ints");
-    value = makeConstant<int64_t>({static_cast<int64_t>(list.size())}, list);
+    value = makeConstant<int64_t>({std::ssize(list)}, list);
   } else if (const auto floats = spec.node->attributes.find("value_floats");
              floats != spec.node->attributes.end()) {
     const auto* list = std::get_if<std::vector<float>>(&floats->second);
     if (list == nullptr) refuse(spec, "attribute value_floats must be a list of floats");
-    value = makeConstant<float>({static_cast<int64_t>(list->size())}, *list);
+    value = makeConstant<float>({std::ssize(*list)}, *list);
   } else {
     refuse(spec,
            "has none of the attributes value, value_float, value_floats, value_int, value_ints that the CPU "
@@ -142,7 +142,7 @@ void runOneHot(int64_t outer, int64_t depth, int64_t inner, const I* indices, co
   std::fill(y, y + outer * depth * inner, values[0]);
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
-      const auto index = static_cast<int64_t>(indices[o * inner + i]);
+      const int64_t index = indices[o * inner + i];
       if (index < -depth || index >= depth) continue;  // all off, says the standard
       y[(o * depth + (index < 0 ? index + depth : index)) * inner + i] = values[1];
     }
@@ -152,10 +152,10 @@ void runOneHot(int64_t outer, int64_t depth, int64_t inner, const I* indices, co
 std::unique_ptr<Kernel> oneHot(const KernelSpec& spec) {
   checkArity(spec, 3, 3);
   const Shape& indices = spec.inputs[0].shape;
-  const auto depth = static_cast<int64_t>(constantNumber(spec, 1, "depth"));
+  const int64_t depth = constantNumber(spec, 1, "depth");
   const size_t axis = checkedAxis(spec, spec.node->intAttribute("axis", -1), indices.size() + 1);
   Shape expected = indices;
-  expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(axis), depth);
+  expected.insert(expected.begin() + axis, depth);
   checkOutputShape(spec, 0, expected);
   checkInputShape(spec, 2, {2});
   checkOutputType(spec, 0, spec.inputs[2].data_type);

@@ -46,19 +46,19 @@ template <typename T>
 void runPad(const PadPlan& plan, const T* in, T value, T* out) {
   const size_t outer = plan.output.size() - 1;
   const std::vector<int64_t>& inner = plan.maps[outer];
-  const auto length = static_cast<int64_t>(inner.size());
+  const int64_t length = inner.size();
   forRows(plan.rows, length, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       int64_t rest = row, from = 0;
       bool outside = false;
       for (size_t a = outer; a-- > 0;) {
-        const int64_t position = plan.maps[a][static_cast<size_t>(rest % plan.output[a])];
+        const int64_t position = plan.maps[a][rest % plan.output[a]];
         rest /= plan.output[a];
         outside = outside || position == kOutside;
         from += position * plan.in_strides[a];
       }
       for (int64_t i = 0; i < length; ++i) {
-        const int64_t position = inner[static_cast<size_t>(i)];
+        const int64_t position = inner[i];
         out[row * length + i] = outside || position == kOutside ? value : in[from + position];
       }
     }
@@ -84,7 +84,7 @@ PadPlan planPad(const KernelSpec& spec, const std::string& mode) {
   plan.in_strides = rowMajorStrides(shape);
   for (size_t i = 0; i < shape.size(); ++i) {
     plan.maps.push_back(padMap(spec, mode, shape[i], amounts[i].first, amounts[i].second));
-    plan.output.push_back(static_cast<int64_t>(plan.maps.back().size()));
+    plan.output.push_back(std::ssize(plan.maps.back()));
   }
   checkOutputShape(spec, 0, plan.output);
   if (plan.output.empty()) {

@@ -40,7 +40,7 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
   TuplePlan plan;
   plan.node = describeNode(*spec.node);
   plan.depth = indices.back();
-  const auto batch_axes = static_cast<size_t>(batch_dims);
+  const size_t batch_axes = batch_dims;
   const size_t addressed = batch_axes + static_cast<size_t>(plan.depth);
   if (plan.depth < 0 || addressed > data.size()) {
     refuse(spec, "index tuples of {} entries address data of shape {} with batch_dims {}", plan.depth,
@@ -62,7 +62,7 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
   }
   plan.output.assign(indices.begin(), indices.end() - 1);
   for (size_t a = batch_axes; a + 1 < indices.size(); ++a) plan.tuples *= indices[a];
-  plan.output.insert(plan.output.end(), data.begin() + static_cast<std::ptrdiff_t>(addressed), data.end());
+  plan.output.insert(plan.output.end(), data.begin() + addressed, data.end());
   return plan;
 }
 
@@ -70,7 +70,7 @@ void checkTuples(const TuplePlan& plan, const int64_t* indices) {
   for (int64_t i = 0; i < plan.batches * plan.tuples; ++i) {
     for (int64_t entry = 0; entry < plan.depth; ++entry) {
       const int64_t index = indices[i * plan.depth + entry];
-      const int64_t size = plan.sizes[static_cast<size_t>(entry)];
+      const int64_t size = plan.sizes[entry];
       if (index >= -size && index < size) continue;
       fail(ErrorCode::kBadModel, "{}: index {} in entry {} of tuple {} is outside of [{}, {})", plan.node,
            index, entry, i, -size, size);

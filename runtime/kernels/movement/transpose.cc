@@ -23,8 +23,8 @@ TransposePlan planTranspose(const Shape& input, const std::vector<int64_t>& perm
   const Shape strides = rowMajorStrides(input);
   Shape sizes, in_strides;
   for (int64_t axis : permutation) {
-    sizes.push_back(input[static_cast<size_t>(axis)]);
-    in_strides.push_back(strides[static_cast<size_t>(axis)]);
+    sizes.push_back(input[axis]);
+    in_strides.push_back(strides[axis]);
   }
   TransposePlan plan;
   plan.copy = makeStridedCopy(copyAxes(sizes, in_strides, rowMajorStrides(sizes)));
@@ -122,15 +122,15 @@ std::vector<int64_t> permutationOf(const KernelSpec& spec) {
   const size_t rank = spec.inputs[0].shape.size();
   std::vector<int64_t> permutation = spec.node->intsAttribute("perm");
   if (permutation.empty()) {
-    for (size_t i = rank; i-- > 0;) permutation.push_back(static_cast<int64_t>(i));
+    for (size_t i = rank; i-- > 0;) permutation.push_back(i);
   }
   if (permutation.size() != rank)
     refuse(spec, "attribute perm has {} entries for an input of rank {}", permutation.size(), rank);
   std::vector<bool> seen(rank, false);
   for (int64_t& axis : permutation) {
-    axis = static_cast<int64_t>(checkedAxis(spec, axis, rank));
-    if (seen[static_cast<size_t>(axis)]) refuse(spec, "attribute perm names axis {} twice", axis);
-    seen[static_cast<size_t>(axis)] = true;
+    axis = checkedAxis(spec, axis, rank);
+    if (seen[axis]) refuse(spec, "attribute perm names axis {} twice", axis);
+    seen[axis] = true;
   }
   return permutation;
 }
@@ -140,7 +140,7 @@ std::unique_ptr<Kernel> transpose(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   const std::vector<int64_t> permutation = permutationOf(spec);
   Shape expected;
-  for (int64_t axis : permutation) expected.push_back(spec.inputs[0].shape[static_cast<size_t>(axis)]);
+  for (int64_t axis : permutation) expected.push_back(spec.inputs[0].shape[axis]);
   checkOutputShape(spec, 0, expected);
   const TransposePlan plan = planTranspose(spec.inputs[0].shape, permutation);
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {

@@ -104,7 +104,7 @@ std::unique_ptr<Kernel> makeLoss(const KernelSpec& spec, bool from_scores) {
   KernelTraits traits;
   if (from_scores && hasOutput(spec, 1)) traits.in_place.emplace_back(0, 1);
   if (from_scores && !hasOutput(spec, 1))
-    traits.workspace_bytes = static_cast<size_t>(byteCount(spec.inputs[0].data_type, spec.inputs[0].shape));
+    traits.workspace_bytes = byteCount(spec.inputs[0].data_type, spec.inputs[0].shape);
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto element) {
     using T = decltype(element);
     return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", [&](auto index) {

@@ -124,21 +124,21 @@ struct ColumnReduction {
 template <Reduction R, typename T>
 void reduceColumns(const ReducePlan& plan, const T* x, T* y) {
   const int64_t groups = (plan.inner + kColumns - 1) / kColumns;
-  const auto rows = static_cast<int64_t>(plan.row_starts.size());
+  const int64_t rows = plan.row_starts.size();
   forRows(plan.kept * groups, rows * std::min(plan.inner, kColumns), [&](int64_t first, int64_t last) {
     for (int64_t index = first; index < last; ++index) {
       const int64_t column = index % groups * kColumns;
       const int64_t kept = index / groups;
-      runVectorised<ColumnReduction<R, T>>(
-          x + plan.kept_starts[static_cast<size_t>(kept)] + column, plan.row_starts.data(), rows,
-          std::min(kColumns, plan.inner - column), plan.count, y + kept * plan.inner + column);
+      runVectorised<ColumnReduction<R, T>>(x + plan.kept_starts[kept] + column, plan.row_starts.data(), rows,
+                                           std::min(kColumns, plan.inner - column), plan.count,
+                                           y + kept * plan.inner + column);
     }
   });
 }
 
 template <Reduction R, typename T>
 void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
-  const auto rows = static_cast<int64_t>(plan.row_starts.size());
+  const int64_t rows = plan.row_starts.size();
   auto* cuts = reinterpret_cast<Wide<T>*>(partials);
   const int64_t pieces = plan.partials == 0 ? 0 : plan.partials / (plan.kept * rows);
   if (pieces > 0) {
@@ -146,8 +146,7 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
       const int64_t begin = index % pieces * kCut;
       const int64_t row = index / pieces;
       cuts[index] = neutral<R, T, Wide<T>>();
-      const T* start = x + plan.kept_starts[static_cast<size_t>(row / rows)] +
-                       plan.row_starts[static_cast<size_t>(row % rows)] + begin;
+      const T* start = x + plan.kept_starts[row / rows] + plan.row_starts[row % rows] + begin;
       runVectorised<RowReduction<R, T>>(start, std::min(kCut, plan.inner - begin), cuts + index);
     });
   }
@@ -159,8 +158,7 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
           total = combine<R, Wide<T>>(total, cuts[kept * pieces * rows + i]);
       } else {
         for (int64_t start : plan.row_starts) {
-          runVectorised<RowReduction<R, T>>(x + plan.kept_starts[static_cast<size_t>(kept)] + start,
-                                            plan.inner, &total);
+          runVectorised<RowReduction<R, T>>(x + plan.kept_starts[kept] + start, plan.inner, &total);
         }
       }
       y[kept] = finish<R, T>(total, plan.count);
@@ -218,11 +216,10 @@ ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced) {
   }
   plan.kept_starts = allOffsets(kept_sizes, kept_strides);
   plan.row_starts = allOffsets(row_sizes, row_strides);
-  plan.kept = static_cast<int64_t>(plan.kept_starts.size());
-  plan.count = static_cast<int64_t>(plan.row_starts.size()) * (plan.inner_reduced ? plan.inner : 1);
+  plan.kept = std::ssize(plan.kept_starts);
+  plan.count = std::ssize(plan.row_starts) * (plan.inner_reduced ? plan.inner : 1);
   if (plan.inner_reduced && plan.inner > 2 * kCut && plan.kept <= 64) {
-    plan.partials =
-        plan.kept * static_cast<int64_t>(plan.row_starts.size()) * ((plan.inner + kCut - 1) / kCut);
+    plan.partials = plan.kept * std::ssize(plan.row_starts) * ((plan.inner + kCut - 1) / kCut);
   }
   return plan;
 }

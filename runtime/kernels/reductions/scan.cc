@@ -36,7 +36,7 @@ std::unique_ptr<Kernel> argExtreme(const KernelSpec& spec, bool greatest) {
   if (spec.node->intAttribute("keepdims", 1) != 0)
     expected[axis] = 1;
   else
-    expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(axis));
+    expected.erase(expected.begin() + axis);
   checkOutputShape(spec, 0, expected);
   checkOutputType(spec, 0, DataType::kInt64);
   if (shape[axis] == 0) refuse(spec, "axis {} has no elements", axis);
@@ -121,7 +121,7 @@ std::unique_ptr<Kernel> cumulativeSum(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
-  const auto axis = static_cast<int64_t>(constantNumber(spec, 1, "axis"));
+  const int64_t axis = constantNumber(spec, 1, "axis");
   const AxisSplit split =
       splitAtAxis(spec.inputs[0].shape, checkedAxis(spec, axis, spec.inputs[0].shape.size()));
   const bool exclusive = spec.node->intAttribute("exclusive", 0) != 0;

@@ -11,7 +11,7 @@ namespace pipeshard {
 namespace {
 
 int64_t below(std::mt19937_64& generator, int64_t limit) {
-  return static_cast<int64_t>(generator() % static_cast<uint64_t>(limit));
+  return generator() % static_cast<uint64_t>(limit);
 }
 
 TEST(TensorBox, RunsAreTheElementsThatLoopsFind) {

@@ -31,8 +31,7 @@ void erase(Program& program, const std::string& text) {
 }
 
 void insertAt(Program& program, size_t position, const Instruction& instruction) {
-  program.instructions.insert(program.instructions.begin() + static_cast<std::ptrdiff_t>(position),
-                              instruction);
+  program.instructions.insert(program.instructions.begin() + position, instruction);
 }
 
 TEST(VerifyPrograms, AcceptsTwoRanksInGpipeOrder) { EXPECT_NO_THROW(verifyPrograms(twoRankPrograms())); }
@@ -188,7 +187,7 @@ TEST(VerifyPrograms, FindsAReceiveThatWaitsForItsOwnConsequence) {
   auto& instructions = programs[0].instructions;
   const size_t from = positionOf(programs[0], "receive microbatch=0 peer=1 -> \"dh@0\"");
   const Instruction receive = instructions[from];
-  instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(from));
+  instructions.erase(instructions.begin() + from);
   instructions.insert(instructions.begin(), receive);
   EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"),
                                                HasSubstr("rank 0, instruction 0 (receive microbatch=0 peer=1 "

@@ -64,7 +64,7 @@ ValueId TestGraph::input(const std::string& name, Constant content) {
 ValueId TestGraph::constant(const Constant& constant) { return builder_.addConstant("constant", constant); }
 
 ValueId TestGraph::integers(const std::vector<int64_t>& elements) {
-  return constant(makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+  return constant(makeConstant<int64_t>({std::ssize(elements)}, elements));
 }
 
 std::vector<ValueId> TestGraph::ops(std::string_view op_type, std::vector<ValueId> inputs, size_t outputs,
@@ -108,9 +108,8 @@ CheckedTraining trainAndRun(TestGraph& test, ValueId loss) {
   }
   const Tensors computed = Interpreter(graph, nodes).run(test.contents());
   for (const Parameter& parameter : result.training.parameters) {
-    Constant sum =
-        makeTensor(graph.shape(parameter.value),
-                   std::vector<double>(static_cast<size_t>(elementCount(graph.shape(parameter.value)))));
+    Constant sum = makeTensor(graph.shape(parameter.value),
+                              std::vector<double>(elementCount(graph.shape(parameter.value))));
     for (ValueId part : parameter.gradient_parts) addInto(sum, computed.at(graph.value(part).name));
     result.gradients[graph.value(parameter.value).name] = sum;
   }

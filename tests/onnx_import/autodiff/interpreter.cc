@@ -48,8 +48,7 @@ Tensors Interpreter::run(const Tensors& inputs) const {
     std::vector<Constant> results;
     for (ValueId id : node.outputs) {
       if (id.valid())
-        results.push_back({graph_.dataType(id), graph_.shape(id),
-                           std::vector<std::byte>(static_cast<size_t>(graph_.bytes(id)))});
+        results.push_back({graph_.dataType(id), graph_.shape(id), std::vector<std::byte>(graph_.bytes(id))});
       else
         results.emplace_back();
     }
@@ -74,7 +73,7 @@ Constant makeTensor(Shape shape, const std::vector<double>& elements) {
 
 Constant randomTensor(const Shape& shape, uint64_t seed, double low, double high) {
   std::mt19937_64 generator(seed);
-  std::vector<double> elements(static_cast<size_t>(elementCount(shape)));
+  std::vector<double> elements(elementCount(shape));
   for (double& element : elements)
     element = low + (high - low) * static_cast<double>(generator() >> 11) * 0x1p-53;
   return makeTensor(shape, elements);

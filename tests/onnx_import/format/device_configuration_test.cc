@@ -222,8 +222,7 @@ class AnnotatedExampleTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(AnnotatedExampleTest, IsAValidModelWithTheSameStages) {
   Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + GetParam());
   std::vector<int> stages;
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    stages.push_back(static_cast<int>(4 * n / graph.nodes.size()));
+  for (size_t n = 0; n < graph.nodes.size(); ++n) stages.push_back(4 * n / graph.nodes.size());
   annotatePipelineStages(graph, {"pipeshard", {"rank0", "rank1", "rank2", "rank3"}}, stages);
   checkModel(graph);
   const Graph again = parseModel(serializeModel(graph), graph.directory, "annotated");

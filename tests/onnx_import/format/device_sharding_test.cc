@@ -75,7 +75,7 @@ std::vector<ShardingSpec> allSpecs(size_t rank, int mesh_axes) {
       for (size_t axis = 0; axis < rank; ++axis) {
         for (size_t place = 0; place <= spec.axes[axis].size(); ++place) {
           ShardingSpec longer = spec;
-          longer.axes[axis].insert(longer.axes[axis].begin() + static_cast<std::ptrdiff_t>(place), mesh_axis);
+          longer.axes[axis].insert(longer.axes[axis].begin() + place, mesh_axis);
           found.push_back(longer);
         }
       }

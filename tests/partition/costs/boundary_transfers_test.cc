@@ -38,7 +38,7 @@ TrainingGraph skipping() {
 // How many values go forward, and how many gradients back, between two stages: by the stage of every node.
 std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clustering& clustering,
                                         int cut) {
-  const int64_t border = clustering.ends[static_cast<size_t>(cut)];
+  const int64_t border = clustering.ends[cut];
   Plan plan;
   plan.layers.resize(2);
   plan.layers[0].last = border;
@@ -67,7 +67,7 @@ std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clu
 TEST(StageCosts, TransfersAreThoseOfAllValuesThatCrossTheCut) {
   const TrainingGraph training = skipping();
   Clustering clustering;
-  clustering.ends = {1, 3, 5, static_cast<int64_t>(forwardNodes(training).size()) - 1};
+  clustering.ends = {1, 3, 5, std::ssize(forwardNodes(training)) - 1};
   clustering.kinds = {0, 1, 1, 2};
   const Cluster cluster = uniformCluster(2, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});
@@ -110,7 +110,7 @@ TEST(StageCosts, TransfersAreThoseOfAllValuesThatCrossTheCut) {
 TEST(StageCosts, SubmeshesOfAClassAreAlike) {
   const TrainingGraph training = skipping();
   Clustering clustering;
-  clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(training).size()) - 1};
+  clustering.ends = {1, 3, std::ssize(forwardNodes(training)) - 1};
   clustering.kinds = {0, 1, 2};
   Cluster cluster = uniformCluster(4, 4);
   cluster.kinds.push_back(cluster.kinds.front());
@@ -134,7 +134,7 @@ TEST(StageCosts, SubmeshesOfAClassAreAlike) {
 TEST(StageCosts, WhatCannotCrossACutHasNoTransfer) {
   const TrainingGraph training = skipping();
   Clustering clustering;
-  clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(training).size()) - 1};
+  clustering.ends = {1, 3, std::ssize(forwardNodes(training)) - 1};
   clustering.kinds = {0, 1, 2};
   const Cluster cluster = uniformCluster(8, 8);
   const ShardedStageCosts costs(training, clustering, cluster, {});

@@ -22,7 +22,7 @@ namespace {
 
 // GPT-like blocks, a layer each; the first and the last have what stands before and behind them.
 Clustering blocksOf(const TrainingGraph& training, int64_t blocks, int64_t before, int64_t behind) {
-  const auto count = static_cast<int64_t>(forwardNodes(training).size());
+  const int64_t count = forwardNodes(training).size();
   const int64_t length = (count - before - behind) / blocks;
   EXPECT_EQ(before + behind + blocks * length, count);
   Clustering clustering;
@@ -75,7 +75,7 @@ struct WholeStage {
       layer.last = end;
       begin = end + 1;
     }
-    const int layers = static_cast<int>(clustering.ends.size());
+    const int layers = clustering.ends.size();
     int device = 0;
     int own = -1;
     const auto add = [&](int from, int to) {
@@ -86,7 +86,7 @@ struct WholeStage {
       stage.devices = {device++};
     };
     add(0, first - 1);
-    own = static_cast<int>(plan.stages.size());
+    own = plan.stages.size();
     add(first, last);
     add(last + 1, layers - 1);
     const Cut cut = cutTraining(training, plan);
@@ -101,14 +101,14 @@ struct WholeStage {
           place.phase == Phase::kPrologue)
         continue;
       bool crosses = place.stage != own && cut.reads(own, ValueId(v));
-      for (int other = 0; other < static_cast<int>(cut.stages.size()); ++other)
+      for (int other = 0; other < std::ssize(cut.stages); ++other)
         crosses = crosses || (place.stage == own && other != own && cut.reads(other, ValueId(v)));
       if (!crosses) continue;
       ShardingSpec spec = replicated(training.graph.shape(ValueId(v)).size());
       const int axis = batch.axis_of_value[v];
-      for (int mesh_axis = 0; axis >= 0 && mesh_axis < static_cast<int>(config.mesh.size()); ++mesh_axis) {
+      for (int mesh_axis = 0; axis >= 0 && mesh_axis < std::ssize(config.mesh); ++mesh_axis) {
         if (config.boundary == 0 || (config.boundary == 1 && mesh_axis == 0))
-          spec.axes[static_cast<size_t>(axis)].push_back(mesh_axis);
+          spec.axes[axis].push_back(mesh_axis);
       }
       options.constraints.push_back({training.graph.value(ValueId(v)).name, spec});
     }
@@ -139,11 +139,11 @@ Comparison compare(const TrainingGraph& training, const Clustering& clustering, 
   for (int i = 0; i < ranges; ++i) {
     const int first = below(layers);
     const int last = first + below(layers - first);
-    const Submesh submesh{0, 1, std::vector<int>{1, 2, 3, 4}[static_cast<size_t>(below(4))]};
+    const Submesh submesh{0, 1, std::vector<int>{1, 2, 3, 4}[below(4)]};
     const std::vector<StageOption>& all = costs.options(first, last, submesh);
     EXPECT_FALSE(all.empty());
     if (all.empty()) continue;
-    const StageOption& option = all[static_cast<size_t>(below(static_cast<int>(all.size())))];
+    const StageOption& option = all[below(all.size())];
     const StageConfig& config = costs.config(option.config);
     const int64_t in_flight = std::min<int64_t>(training.microbatches, 1 + below(3));
     const ShardingResult exact = whole.shard(first, last, submesh, config, in_flight);
@@ -407,7 +407,7 @@ TEST(StageCosts, AParameterOfSeveralLayersIsHeldOnce) {
       model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3");
   training.microbatches = 2;
   Clustering clustering;
-  clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(training).size()) - 1};
+  clustering.ends = {1, 3, std::ssize(forwardNodes(training)) - 1};
   clustering.kinds = {0, 1, 2};
   const Cluster cluster = uniformCluster(1, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});

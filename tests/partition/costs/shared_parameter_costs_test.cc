@@ -88,7 +88,7 @@ TiedModel tiedModel() {
   TiedModel made{model.finish(model.op("ReduceSum", {c}, {}, {{"keepdims", int64_t{0}}}), "adam:lr=1e-3"),
                  {}};
   made.training.microbatches = 4;
-  made.clustering.ends = {1, 3, static_cast<int64_t>(forwardNodes(made.training).size()) - 1};
+  made.clustering.ends = {1, 3, std::ssize(forwardNodes(made.training)) - 1};
   made.clustering.kinds = {0, 1, 2};
   return made;
 }

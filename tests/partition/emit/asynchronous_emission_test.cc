@@ -45,8 +45,7 @@ std::map<std::string, std::vector<int>> readsOf(const TrainingGraph& training, c
   std::map<std::string, std::vector<int>> reads;
   for (size_t p = 0; p < owners.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    reads[training.graph.value(training.parameters[p].value).name] =
-        schedule.versions[static_cast<size_t>(owners[p])];
+    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[owners[p]];
   }
   return reads;
 }
@@ -69,7 +68,7 @@ TrainingGraph randomTraining(std::mt19937& random, int64_t microbatches) {
       inputs.push_back(random() % 2 ? builder.parameter("w" + name) : builder.smallParameter("w" + name));
     values.push_back(builder.op("h" + name, inputs));
   }
-  return builder.finish({values.back(), values[first]}, static_cast<int>(random() % 3));
+  return builder.finish({values.back(), values[first]}, random() % 3);
 }
 
 // "" where they are equal; else the first that differs.
@@ -89,8 +88,8 @@ std::string difference(const std::vector<Symbols>& got, const std::vector<Symbol
 TEST(AsynchronousEmission, ProgramsComputeTheDefinitionOnManyDevicesAndOnOne) {
   for (unsigned seed = 0; seed < 150; ++seed) {
     std::mt19937 random(seed);
-    const auto stages = static_cast<int>(1 + random() % 4);
-    const auto window = static_cast<int>(1 + random() % 7);
+    const int stages = 1 + random() % 4;
+    const int window = 1 + random() % 7;
     const char* schedule = std::array{"pipedream", "pipedream-vertical", "pipedream-2bw"}[random() % 3];
     const bool two_buffers = std::string(schedule) == "pipedream-2bw";
     const TrainingGraph training =
@@ -114,7 +113,7 @@ struct ReadVersions {
 
 ReadVersions readVersions(const Program& program, const std::string& parameter) {
   ReadVersions found;
-  found.forward.resize(static_cast<size_t>(program.microbatches), -1);
+  found.forward.resize(program.microbatches, -1);
   found.backward = found.forward;
   std::map<size_t, int> holds;  // version by buffer
   int made = 0;
@@ -128,8 +127,7 @@ ReadVersions readVersions(const Program& program, const std::string& parameter) 
       for (BufferId input : instruction.inputs) {
         const auto version = holds.find(input.index());
         if (version == holds.end()) continue;
-        (forward ? found.forward : found.backward)[static_cast<size_t>(instruction.microbatch)] =
-            version->second;
+        (forward ? found.forward : found.backward)[instruction.microbatch] = version->second;
       }
     }
     if (instruction.kind == InstructionKind::kFree) holds.erase(instruction.inputs[0].index());
@@ -184,7 +182,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
         Case{{1, 3}, {{0, 0, 0, 0, 1, 2}, {0, 0, 0, 1, 1, 1}}, {4, 1}},
         Case{{2, 1, 1}, {{0, 0, 0, 0, 1, 1}, {0, 0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 5}}, {2, 2, 1}}}) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(c.replicas, "-")));
-    const auto stages = static_cast<int>(c.replicas.size());
+    const int stages = c.replicas.size();
     const TrainingGraph training = chainTraining(stages, 1);
     PartitionOptions options;
     options.schedule = "pipedream";
@@ -203,7 +201,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
       for (int replica = 0; replica < c.replicas[stage]; ++replica, ++rank) {
         std::vector<int> expected = c.reads[stage];
         for (int i = 0; i < 6; ++i) {
-          if (i % c.replicas[stage] != replica) expected[static_cast<size_t>(i)] = -1;  // elsewhere
+          if (i % c.replicas[stage] != replica) expected[i] = -1;  // elsewhere
         }
         const ReadVersions found = readVersions(ranks[rank].program, "w" + std::to_string(stage));
         EXPECT_EQ(found.forward, expected) << "stage " << stage;
@@ -213,8 +211,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
           if (instruction.kind != InstructionKind::kSend) continue;
           const bool forward = static_cast<size_t>(instruction.peer) > rank;
           const size_t other = forward ? stage + 1 : stage - 1;
-          const int first =
-              std::accumulate(c.replicas.begin(), c.replicas.begin() + static_cast<std::ptrdiff_t>(other), 0);
+          const int first = std::accumulate(c.replicas.begin(), c.replicas.begin() + other, 0);
           EXPECT_EQ(instruction.peer, first + instruction.microbatch % c.replicas[other]);
         }
       }

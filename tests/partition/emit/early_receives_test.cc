@@ -206,9 +206,7 @@ TEST(EarlyReceives, AreAtMostThoseOfOneActionForEachPeer) {
         if (instruction.background) ++posted;
       }
       EXPECT_GE(posted * 10, of_passes * 7);
-      EXPECT_EQ(
-          actionsUnderWay(rank.program, takersOf(before[static_cast<size_t>(rank.program.rank)].program)),
-          1u);
+      EXPECT_EQ(actionsUnderWay(rank.program, takersOf(before[rank.program.rank].program)), 1u);
     }
   }
 }
@@ -230,7 +228,7 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
   };
   for (size_t i = 0; i < instructions.size(); ++i) {
     if (!isPosted(i)) continue;
-    const auto position = static_cast<std::ptrdiff_t>(i);
+    const std::ptrdiff_t position = i;
     expectRefused([&](auto& list) { list.erase(list.begin() + position); }, "dropped", i);
     expectRefused([&](auto& list) { list.insert(list.begin() + position, list[i]); }, "doubled", i);
     for (size_t j = i + 1; j < instructions.size(); ++j) {
@@ -243,8 +241,7 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
     while (std::count(instructions[use].inputs.begin(), instructions[use].inputs.end(), buffer) == 0) ++use;
     expectRefused(
         [&](auto& list) {
-          std::rotate(list.begin() + position, list.begin() + position + 1,
-                      list.begin() + static_cast<std::ptrdiff_t>(use) + 1);
+          std::rotate(list.begin() + position, list.begin() + position + 1, list.begin() + use + 1);
         },
         "too late", i);
     ++tried;

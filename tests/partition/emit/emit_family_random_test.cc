@@ -41,7 +41,7 @@ class RandomStep {
     std::vector<ValueId> losses = {builder_.reduce("last", {pool(Kind::kSplit).back(), any(Kind::kSplit)})};
     for (size_t i = random_() % 3; i > 0 && !pool(Kind::kSum).empty(); --i) losses.push_back(any(Kind::kSum));
     if (random_() % 3 == 0) losses.push_back(any(Kind::kInvariant));
-    return builder_.finish(losses, static_cast<int>(random_() % 3));
+    return builder_.finish(losses, random_() % 3);
   }
 
  private:
@@ -139,7 +139,7 @@ void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   cuts.resize(stages - 1);
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
-  options.cluster = uniformCluster(1, static_cast<int>(stages));
+  options.cluster = uniformCluster(1, stages);
   options.stages = "uniform:" + std::to_string(stages);
   for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
   partitionTraining(training, options, job.plan);
@@ -158,7 +158,7 @@ void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, st
   }
   int devices = 0;
   for (const auto& [data, model] : meshes) devices += data * model;
-  std::vector<int> numbers(static_cast<size_t>(devices));
+  std::vector<int> numbers(devices);
   std::iota(numbers.begin(), numbers.end(), 0);
   std::shuffle(numbers.begin(), numbers.end(), random);
   auto next = numbers.begin();
@@ -247,8 +247,7 @@ TEST(RandomTrainingFamilies,
     Job job = wholeJob(seed, false, random);
     cutAtRandom(job, 8, random);
     const Schedule schedule =
-        randomSchedule(static_cast<int>(job.plan.stages.size()), 1 + static_cast<int>(random() % 4),
-                       static_cast<int>(job.microbatches), random);
+        randomSchedule(job.plan.stages.size(), 1 + static_cast<int>(random() % 4), job.microbatches, random);
     placeAtRandom(job, schedule.rank_of_stage, false, random);
     recomputeAtRandom(job.plan, random);
     try {
@@ -326,7 +325,7 @@ class Mutations {
     return isNoticed([&](std::vector<RankProgram>& ranks) {
       for (Place place : places) {
         auto& instructions = ranks[place.rank].program.instructions;
-        instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(place.instruction));
+        instructions.erase(instructions.begin() + place.instruction);
       }
     });
   }
@@ -344,8 +343,7 @@ class Mutations {
         std::find_if(mine.begin(), mine.end(), [&](Place p) { return p.instruction == place.instruction; }) -
         mine.begin();
     std::vector<Place> result;
-    for (int rank : program(place).groups[static_cast<size_t>(at(place).group)])
-      result.push_back(of(static_cast<size_t>(rank))[static_cast<size_t>(turn)]);
+    for (int rank : program(place).groups[at(place).group]) result.push_back(of(rank)[turn]);
     return result;
   }
 
@@ -426,8 +424,7 @@ TEST(RandomTrainingFamilies, AMissingAllReduceOrOneOverAnotherGroupIsFound) {
       if (partners.front().rank != place.rank) continue;
       const bool alone_is_noticed = mutations.isNoticed([&](std::vector<RankProgram>& ranks) {
         for (const auto& [rank, instruction] : partners) {
-          ranks[rank].program.instructions[instruction].group =
-              static_cast<int>(ranks[rank].program.groups.size());
+          ranks[rank].program.instructions[instruction].group = ranks[rank].program.groups.size();
           ranks[rank].program.groups.push_back({static_cast<int>(rank)});
         }
       });

@@ -48,14 +48,13 @@ TrainingGraph randomTraining(std::mt19937& random) {
     values.push_back(random() % 4 == 0 ? builder.stateful(name, inputs) : builder.op(name, inputs));
   }
   return builder.finish({values.back(), values[random() % values.size()], values[first_produced]},
-                        static_cast<int>(random() % 3));
+                        random() % 3);
 }
 
 // At most so many stages, cut at random places.
 Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size_t most_stages,
                 std::mt19937& random) {
-  const size_t forward = static_cast<size_t>(
-      std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward));
+  const size_t forward = std::count(training.node_phase.begin(), training.node_phase.end(), Phase::kForward);
   const size_t stages = 1 + random() % std::min(forward, most_stages);
   std::vector<size_t> cuts(forward - 1);
   for (size_t i = 0; i < cuts.size(); ++i) cuts[i] = i;
@@ -64,7 +63,7 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
   options.schedule = schedule;
-  options.cluster = uniformCluster(1, static_cast<int>(stages));
+  options.cluster = uniformCluster(1, stages);
   options.stages = "uniform:" + std::to_string(stages);
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
@@ -87,8 +86,7 @@ std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::st
 std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937& random) {
   Plan plan = randomPlan(training, "gpipe", 8, random);
   const Schedule schedule =
-      randomSchedule(static_cast<int>(plan.stages.size()), 1 + static_cast<int>(random() % 4),
-                     static_cast<int>(training.microbatches), random);
+      randomSchedule(plan.stages.size(), 1 + static_cast<int>(random() % 4), training.microbatches, random);
   for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {schedule.rank_of_stage[s]};
   recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);
@@ -156,7 +154,7 @@ class LazyExecution {
  private:
   void step(size_t rank) {
     const Instruction& instruction = programs_[rank].instructions[at_[rank]];
-    const auto peer = static_cast<size_t>(instruction.peer);
+    const size_t peer = instruction.peer;
     if (instruction.kind == InstructionKind::kReceive) {
       while (sent_[{peer, rank}] <= received_[{peer, rank}]) step(peer);
       ++received_[{peer, rank}];
@@ -216,7 +214,7 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
         if (instruction.kind == InstructionKind::kUpdate) continue;
         if (instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite) continue;
         std::vector<Program> mutated = programs;
-        mutated[r].instructions.erase(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i));
+        mutated[r].instructions.erase(mutated[r].instructions.begin() + i);
         EXPECT_TRUE(refused(mutated))
             << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
         ++mutations;
@@ -243,8 +241,7 @@ TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {
         if (instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAccumulate)
           continue;
         std::vector<Program> mutated = programs;
-        mutated[r].instructions.insert(mutated[r].instructions.begin() + static_cast<std::ptrdiff_t>(i),
-                                       instruction);
+        mutated[r].instructions.insert(mutated[r].instructions.begin() + i, instruction);
         EXPECT_TRUE(refused(mutated))
             << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
       }

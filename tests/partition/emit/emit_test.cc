@@ -274,7 +274,7 @@ int64_t mostHeld(const Program& program, const std::string& value) {
     most = std::max(most, held.size());
     if (instruction.kind == InstructionKind::kFree) held.erase(instruction.inputs[0].index());
   }
-  return static_cast<int64_t>(most);
+  return most;
 }
 
 TEST(EmitPrograms, ActivationsAreHeldForAsManyMicrobatchesAsTheScheduleSays) {

@@ -183,7 +183,7 @@ TEST(GradientBuckets, OfAllRanksTogetherPassTheVerifier) {
                                       [&](const Buffer& b) { return b.name == name; });
       Instruction free;
       free.kind = InstructionKind::kFree;
-      free.inputs = {BufferId(static_cast<size_t>(found - made.program.buffers.begin()))};
+      free.inputs = {BufferId(found - made.program.buffers.begin())};
       made.program.instructions.push_back(free);
     }
     if (rank == 1) {

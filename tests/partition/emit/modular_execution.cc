@@ -217,7 +217,7 @@ class ProgramExecutor {
   bool execute(size_t r) {
     const Program& program = ranks_[r].program;
     const Instruction& instruction = *next(r);
-    const auto peer = static_cast<size_t>(instruction.peer);
+    const size_t peer = instruction.peer;
     if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput: load(r, instruction); break;
@@ -242,8 +242,7 @@ class ProgramExecutor {
         break;
       }
       case InstructionKind::kFree: states_[r].contents[instruction.inputs[0].index()].reset(); break;
-      case InstructionKind::kAllReduce:
-        return allReduce(program.groups[static_cast<size_t>(instruction.group)]);
+      case InstructionKind::kAllReduce: return allReduce(program.groups[instruction.group]);
       case InstructionKind::kSlice: slice(r, instruction); break;
       case InstructionKind::kConcatenate: concatenate(r, instruction); break;
       case InstructionKind::kZero: write(r, instruction.outputs[0], {Kind::kSum, {0}}); break;
@@ -293,18 +292,17 @@ class ProgramExecutor {
 
   bool allReduce(const std::vector<int>& group) {
     const auto arrived = [&](int rank) {
-      const Instruction* at = next(static_cast<size_t>(rank));
+      const Instruction* at = next(rank);
       return at != nullptr && at->kind == InstructionKind::kAllReduce &&
-             ranks_[static_cast<size_t>(rank)].program.groups[static_cast<size_t>(at->group)] == group;
+             ranks_[rank].program.groups[at->group] == group;
     };
     for (int rank : group) {
       if (!arrived(rank)) return false;
     }
     Content sum{Kind::kSum, {0}};
-    for (int rank : group)
-      modular::addTo(sum, read(static_cast<size_t>(rank), next(static_cast<size_t>(rank))->inputs[0]));
+    for (int rank : group) modular::addTo(sum, read(rank, next(rank)->inputs[0]));
     for (int rank : group) {
-      const auto r = static_cast<size_t>(rank);
+      const size_t r = rank;
       write(r, next(r)->outputs[0], sum);
       ++states_[r].at;
     }

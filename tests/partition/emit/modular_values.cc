@@ -28,7 +28,7 @@ class Evaluation {
         require(integerElements(*constant) == shape_,
                 describeNode(node) + " reads another shape than that of " + name_);
       } else if (constant != nullptr && node.op_type.starts_with("Share") && input == node.inputs.back()) {
-        share_ = static_cast<uint64_t>(numericElements(*constant)[0]);
+        share_ = numericElements(*constant)[0];
       } else {
         require(constant != nullptr,
                 describeNode(node) + " reads '" + graph.value(input).name + "', which is not there");
@@ -156,9 +156,8 @@ std::optional<BatchAxis> batchAxis(const Shape& shape) {
 
 void requireFits(const Content& content, const Shape& shape, const std::string& name) {
   const auto batch = batchAxis(shape);
-  const bool fits =
-      batch ? content.kind == Kind::kSplit && static_cast<int64_t>(content.rows.size()) == batch->rows
-            : content.kind != Kind::kSplit && content.rows.size() == 1;
+  const bool fits = batch ? content.kind == Kind::kSplit && std::ssize(content.rows) == batch->rows
+                          : content.kind != Kind::kSplit && content.rows.size() == 1;
   require(fits, "'" + name + "' of shape " + shapeToString(shape) + " gets " +
                     std::to_string(content.rows.size()) + " rows of another kind");
 }
@@ -167,7 +166,7 @@ Content constantContent(const Constant& constant) {
   const uint64_t number = hashOf("constant", {static_cast<uint64_t>(numericElements(constant).at(0) * 1024)});
   const auto batch = batchAxis(constant.shape);
   if (!batch) return invariant(hashOf("size", {number, static_cast<uint64_t>(elementCount(constant.shape))}));
-  return {Kind::kSplit, std::vector<uint64_t>(static_cast<size_t>(batch->rows), number)};
+  return {Kind::kSplit, std::vector<uint64_t>(batch->rows, number)};
 }
 
 void addTo(Content& sum, const Content& part) {

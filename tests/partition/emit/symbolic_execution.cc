@@ -124,7 +124,7 @@ class ProgramExecutor {
     const Instruction& instruction = program.instructions[states_[r].at];
     auto& contents = states_[r].contents;
     const auto read = [&](size_t i) { return contents[instruction.inputs[i].index()].value(); };
-    const auto peer = static_cast<size_t>(instruction.peer);
+    const size_t peer = instruction.peer;
     if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput:
@@ -265,8 +265,7 @@ class DefinitionExecutor {
   std::map<std::string, uint64_t> microbatch(int k, int step) const {
     auto symbols = lasting_;
     for (const auto& [parameter, values] : history_)
-      symbols[parameter] =
-          values.at(static_cast<size_t>(versions_->at(parameter).at(static_cast<size_t>(k))));
+      symbols[parameter] = values.at(versions_->at(parameter).at(k));
     for (const BatchInput& input : training_.inputs)
       symbols[name(input.value)] = inputSymbol(name(input.value), input.axis, k, step);
     return symbols;

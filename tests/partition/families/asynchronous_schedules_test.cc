@@ -36,12 +36,10 @@ struct Walk {
 };
 
 Walk walk(const Schedule& schedule, int stage) {
-  const std::vector<Action>& order = schedule.orders[static_cast<size_t>(stage)];
+  const std::vector<Action>& order = schedule.orders[stage];
   Walk result;
   for (size_t at = 0; at < order.size(); ++at) {
-    const auto versionOf = [&](const Action& action) {
-      return schedule.versions[static_cast<size_t>(stage)][static_cast<size_t>(action.microbatch)];
-    };
+    const auto versionOf = [&](const Action& action) { return schedule.versions[stage][action.microbatch]; };
     if (order[at].kind != ActionKind::kUpdate) {
       result.reads_what_is_made &= versionOf(order[at]) <= result.updates;
       continue;
@@ -89,12 +87,10 @@ TEST(PipeDream, AForwardPassReadsTheNewestVersionOfItsStage) {
       const Schedule schedule = makeSchedule("pipedream", p, m);
       for (int stage = 0; stage < p; ++stage) {
         int updates = 0;
-        for (const Action& action : schedule.orders[static_cast<size_t>(stage)]) {
+        for (const Action& action : schedule.orders[stage]) {
           updates += action.kind == ActionKind::kUpdate ? 1 : 0;
           if (action.kind != ActionKind::kForward) continue;
-          EXPECT_EQ(schedule.versions[static_cast<size_t>(stage)][static_cast<size_t>(action.microbatch)],
-                    updates)
-              << p << " " << m;
+          EXPECT_EQ(schedule.versions[stage][action.microbatch], updates) << p << " " << m;
         }
         EXPECT_EQ(updates, m);
       }
@@ -208,7 +204,7 @@ TEST(PipeDreamReplicas, FollowTheRulesOnAllPipelinesOfSixDevices) {
     const Schedule schedule = onReplicas("pipedream", replicas, 60);
     int earlier = 0;
     for (int stage = 0; stage < schedule.stages; ++stage) {
-      const int share = replicas[static_cast<size_t>(stage)];
+      const int share = replicas[stage];
       const int warm_up = (devices - 1 - earlier) / share;
       if (stage == 0) {
         EXPECT_EQ(warm_up + 1, (devices + share - 1) / share);  // NOAM
@@ -223,8 +219,7 @@ TEST(PipeDreamReplicas, FollowTheRulesOnAllPipelinesOfSixDevices) {
           EXPECT_EQ(action.microbatch % share, replica);
           (action.kind == ActionKind::kForward ? forward : backward)++;
           most = std::max(most, forward - backward);
-          const int read =
-              schedule.versions[static_cast<size_t>(stage)][static_cast<size_t>(action.microbatch)];
+          const int read = schedule.versions[stage][action.microbatch];
           if (action.kind == ActionKind::kForward) {
             EXPECT_EQ(read, updates);
           }

@@ -157,7 +157,7 @@ class Exhaustive {
   }
 
   int64_t best() {
-    std::vector<size_t> pick(static_cast<size_t>(ranks_), 0);
+    std::vector<size_t> pick(ranks_, 0);
     int64_t best = INT64_MAX;
     while (true) {
       best = std::min(best, longestSpan(pick));
@@ -174,7 +174,7 @@ class Exhaustive {
     if (done[2] == microbatches_) words_.push_back(word);
     const int64_t change[] = {costs_.forward_memory, costs_.input_memory, costs_.weight_memory};
     for (const int kind : {0, 1, 2}) {
-      const auto k = static_cast<size_t>(kind);
+      const size_t k = kind;
       const int most = kind == 0 ? microbatches_ : done[k - 1];
       if (done[k] == most || memory + change[k] > limit_) continue;
       Counts next = done;
@@ -186,7 +186,7 @@ class Exhaustive {
   }
 
   int64_t longestSpan(const std::vector<size_t>& pick) const {
-    const auto ranks = static_cast<size_t>(ranks_);
+    const size_t ranks = ranks_;
     const int64_t times[] = {costs_.forward, costs_.backward_input, costs_.backward_weight};
     std::array<std::array<std::array<int64_t, 4>, 3>, 4> end{};  // by rank, kind and microbatch
     std::array<Counts, 4> done{};
@@ -197,8 +197,8 @@ class Exhaustive {
       for (size_t rank = 0; rank < ranks; ++rank) {
         for (const std::vector<int>& word = words_[pick[rank]]; at[rank] < word.size();
              ++at[rank], moved = true) {
-          const auto kind = static_cast<size_t>(word[at[rank]]);
-          const auto k = static_cast<size_t>(done[rank][kind]);
+          const size_t kind = word[at[rank]];
+          const size_t k = done[rank][kind];
           const size_t source = kind == 0 ? rank - 1 : kind == 1 ? rank + 1 : ranks;
           if (source < ranks && done[source][kind] <= static_cast<int>(k)) break;
           const int64_t start =

@@ -43,7 +43,7 @@ std::vector<int64_t> peaks(std::string_view name, int ranks, int microbatches) {
 TEST(PublishedOrder, GPipe) {
   for (int s = 0; s < 4; ++s) {
     EXPECT_EQ(
-        texts("gpipe", 4, 8)[static_cast<size_t>(s)],
+        texts("gpipe", 4, 8)[s],
         fmt::format(
             "{0}F0 {0}F1 {0}F2 {0}F3 {0}F4 {0}F5 {0}F6 {0}F7 {0}B0 {0}B1 {0}B2 {0}B3 {0}B4 {0}B5 {0}B6 {0}B7",
             s));

@@ -162,7 +162,7 @@ TEST_P(Formulas, GPipeAnd1F1B) {
   EXPECT_DOUBLE_EQ(simulation.bubbleOfUseful(), (p - 1.0) / m);
   EXPECT_THAT(peaksOf(makeSchedule("gpipe", p, m)), Each(m));
   for (int rank = 0; rank < p; ++rank)
-    EXPECT_EQ(peaksOf(makeSchedule("1f1b", p, m))[static_cast<size_t>(rank)], std::min(p - rank, m));
+    EXPECT_EQ(peaksOf(makeSchedule("1f1b", p, m))[rank], std::min(p - rank, m));
 }
 
 TEST_P(Formulas, GPipeWithRecomputationHoldsOneMicrobatchAndTheBoundaries) {
@@ -181,8 +181,7 @@ TEST_P(Formulas, InterleavedAndLoopedBreadthFirst) {
     expectIdle("interleaved", ratio.all(), v);
     expectIdle("looped-bfs", ratio.all(), v);
     const std::vector<int64_t> peaks = peaksOf(makeSchedule(fmt::format("interleaved:v={}", v), p, m));
-    for (int r = 0; r < p; ++r)
-      EXPECT_EQ(peaks[static_cast<size_t>(r)], std::min(2 * (p - 1 - r) + (v - 1) * p + 1, m * v)) << r;
+    for (int r = 0; r < p; ++r) EXPECT_EQ(peaks[r], std::min(2 * (p - 1 - r) + (v - 1) * p + 1, m * v)) << r;
     EXPECT_THAT(peaksOf(makeSchedule(fmt::format("looped-bfs:v={}", v), p, m)), Each(m * v));
   }
 }

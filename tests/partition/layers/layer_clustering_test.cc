@@ -39,7 +39,7 @@ std::optional<Score> score(const ClusteringProblem& problem, const std::vector<i
   for (int64_t flops : problem.flops) total += flops;
   for (int64_t end : ends) {
     int64_t flops = 0;
-    for (int64_t i = first; i <= end; ++i) flops += problem.flops[static_cast<size_t>(i)];
+    for (int64_t i = first; i <= end; ++i) flops += problem.flops[i];
     if (static_cast<double>(flops * problem.layers) > (1 + problem.tolerance) * static_cast<double>(total))
       return std::nullopt;
     if (static_cast<double>(flops * problem.layers) < (1 - problem.tolerance) * static_cast<double>(total))
@@ -47,9 +47,9 @@ std::optional<Score> score(const ClusteringProblem& problem, const std::vector<i
     squares += flops * flops;
     first = end + 1;
     if (end == ends.back()) continue;
-    if (!problem.may_end.empty() && !problem.may_end[static_cast<size_t>(end)]) return std::nullopt;
-    largest = std::max(largest, problem.cut_bytes[static_cast<size_t>(end)]);
-    sum += problem.cut_bytes[static_cast<size_t>(end)];
+    if (!problem.may_end.empty() && !problem.may_end[end]) return std::nullopt;
+    largest = std::max(largest, problem.cut_bytes[end]);
+    sum += problem.cut_bytes[end];
   }
   return Score{largest, sum, squares, ends};
 }
@@ -77,8 +77,8 @@ TEST(LayerClusteringTest, ClusterLayersEqualsBruteForceOnRandomInstances) {
   for (int trial = 0; trial < 800; ++trial) {
     ClusteringProblem problem;
     const auto count = 1 + upTo(9);
-    problem.layers = static_cast<int>(1 + upTo(static_cast<int>(std::min<int64_t>(count, 5)) - 1));
-    problem.tolerance = std::vector<double>{0, 0.25, 0.5, 1, 3}[static_cast<size_t>(upTo(4))];
+    problem.layers = 1 + upTo(static_cast<int>(std::min<int64_t>(count, 5)) - 1);
+    problem.tolerance = std::vector<double>{0, 0.25, 0.5, 1, 3}[upTo(4)];
     const int flops = upTo(1) == 0 ? 2 : 20;
     const bool limited = upTo(1) == 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -166,7 +166,7 @@ TEST(LayerClusteringTest, FewBlocksAreCutWhereThatCostsNoMoreThanBetweenThem) {
   ASSERT_THAT(clustering.ends, SizeIs(8));  // attention and feed-forward apart
   const std::vector<int64_t> cuts = cutBytes(training, forwardNodes(training));
   for (size_t l = 0; l + 1 < clustering.ends.size(); ++l) {
-    EXPECT_EQ(cuts[static_cast<size_t>(clustering.ends[l])], 2 * 32 * 64 * 4) << l;
+    EXPECT_EQ(cuts[clustering.ends[l]], 2 * 32 * 64 * 4) << l;
   }
   EXPECT_EQ(clustering.kinds[2], clustering.kinds[4]);
   EXPECT_EQ(clustering.kinds[1], clustering.kinds[3]);
@@ -225,7 +225,7 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
       plan.layers.push_back({"", "", first, clustering.ends[l], 0});
       first = clustering.ends[l] + 1;
       StagePlan stage;
-      stage.first_layer = stage.last_layer = static_cast<int>(l);
+      stage.first_layer = stage.last_layer = l;
       stage.devices = {static_cast<int>(l)};
       stage.mesh_shape = {1, 1};
       plan.stages.push_back(stage);

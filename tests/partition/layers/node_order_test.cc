@@ -21,17 +21,16 @@ using ::testing::ElementsAre;
 
 bool isTopological(const OrderProblem& problem, const std::vector<int>& order) {
   std::vector<int> place(order.size());
-  for (size_t i = 0; i < order.size(); ++i) place[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   return std::all_of(problem.values.begin(), problem.values.end(), [&](const OrderProblem::Value& value) {
-    return value.maker < 0 || std::all_of(value.readers.begin(), value.readers.end(), [&](int reader) {
-             return place[static_cast<size_t>(value.maker)] < place[static_cast<size_t>(reader)];
-           });
+    return value.maker < 0 || std::all_of(value.readers.begin(), value.readers.end(),
+                                          [&](int reader) { return place[value.maker] < place[reader]; });
   });
 }
 
 // In lexicographic order, so that the first of the best is the one nearest to the given order.
 std::vector<int> bestOfAll(const OrderProblem& problem) {
-  std::vector<int> order(static_cast<size_t>(problem.nodes)), best;
+  std::vector<int> order(problem.nodes), best;
   std::iota(order.begin(), order.end(), 0);
   int64_t least = INT64_MAX;
   do {
@@ -136,9 +135,9 @@ Graph twoTowers(bool interleaved) {
   };
   for (int step = 0; step < 8; ++step) {
     if (interleaved) {
-      product(static_cast<size_t>(step % 2), step / 2);
+      product(step % 2, step / 2);
     } else {
-      product(static_cast<size_t>(step / 4), step % 4);
+      product(step / 4, step % 4);
     }
   }
   const ValueId difference = builder.addValue("difference", DataType::kFloat32, {8, 2});
@@ -161,7 +160,7 @@ TEST(NodeOrderTest, TwoTowersWrittenInterleavedHaveACheaperCutAfterwards) {
   const auto cutOfTwo = [](const Graph& graph) {
     const TrainingGraph training = train(graph);
     const Clustering clustering = clusterTraining(training, {.layers = 2});
-    return cutBytes(training, forwardNodes(training))[static_cast<size_t>(clustering.ends[0])];
+    return cutBytes(training, forwardNodes(training))[clustering.ends[0]];
   };
   Graph graph = twoTowers(true);
   EXPECT_EQ(cutOfTwo(graph), 2 * 8 * 64 * 4);
@@ -177,8 +176,7 @@ TEST(NodeOrderTest, WeightsAreTransposedRightBeforeTheyAreRead) {
   const ValueId transposed = builder.addValue("transposed", DataType::kFloat32, {64, 64});
   const NodeId last = builder.addNode("", "Transpose", {graph.nodes[3].inputs[1]}, {transposed});
   graph.nodes[3].inputs[1] = transposed;
-  std::rotate(graph.nodes.begin(), graph.nodes.begin() + static_cast<ptrdiff_t>(last.index()),
-              graph.nodes.end());
+  std::rotate(graph.nodes.begin(), graph.nodes.begin() + last.index(), graph.nodes.end());
   verifyGraph(graph);
   reorderNodes(graph, nodeOrderForCuts(graph));
   verifyGraph(graph);

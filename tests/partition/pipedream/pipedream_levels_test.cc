@@ -102,7 +102,7 @@ class Judge {
   }
 
  private:
-  const PipeDreamLayer& layer(int index) const { return profile_.layers[static_cast<size_t>(index)]; }
+  const PipeDreamLayer& layer(int index) const { return profile_.layers[index]; }
   const PipeDreamProfile& profile_;
   const PipeDreamRequest& request_;
 };
@@ -110,7 +110,7 @@ class Judge {
 int64_t bestOfAll(const PipeDreamProfile& profile, const PipeDreamRequest& request, int64_t* plans) {
   const Judge judge(profile, request);
   int64_t best = INT64_MAX;
-  forEachPlan(request.levels, request.levels.size(), 0, static_cast<int>(profile.layers.size()) - 1,
+  forEachPlan(request.levels, request.levels.size(), 0, std::ssize(profile.layers) - 1,
               [&](const std::vector<Tree>& stages) {
                 ++*plans;
                 if (judge.fits(stages)) best = std::min(best, judge.timeOf(request.levels.size(), stages));
@@ -177,7 +177,7 @@ class PipeDreamLevels : public ::testing::Test {
 
 TEST_F(PipeDreamLevels, TwoAreAsGoodAsTheBestOfAllPlans) {
   for (int trial = 0; trial < 2000; ++trial) {
-    const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(1, 6)));
+    const PipeDreamProfile profile = drawProfile(draw(1, 6));
     PipeDreamRequest request = drawTwoLevels();
     compare(profile, request);
     if (HasFatalFailure()) FAIL() << "trial " << trial;
@@ -188,7 +188,7 @@ TEST_F(PipeDreamLevels, TwoAreAsGoodAsTheBestOfAllPlans) {
 
 TEST_F(PipeDreamLevels, WithAMemoryLimitToo) {
   for (int trial = 0; trial < 2000; ++trial) {
-    const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(1, 6)));
+    const PipeDreamProfile profile = drawProfile(draw(1, 6));
     PipeDreamRequest request = drawTwoLevels();
     request.memory_bytes = draw(1, 8000);
     compare(profile, request);
@@ -199,7 +199,7 @@ TEST_F(PipeDreamLevels, WithAMemoryLimitToo) {
 
 TEST_F(PipeDreamLevels, ThreeToo) {
   for (int trial = 0; trial < 60; ++trial) {
-    const PipeDreamProfile profile = drawProfile(static_cast<int>(draw(2, 4)));
+    const PipeDreamProfile profile = drawProfile(draw(2, 4));
     PipeDreamRequest request;
     for (int level = 0; level < 3; ++level)
       request.levels.push_back({static_cast<int>(draw(1, 2)), static_cast<double>(draw(1, 40)) / 8});

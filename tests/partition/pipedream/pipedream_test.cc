@@ -88,7 +88,7 @@ TEST(PlanAsPipeDream, UsesAllWorkers) {
     std::vector<int> used;
     for (const PipeDreamStage* stage : plan.workerStages())
       used.insert(used.end(), stage->workers.begin(), stage->workers.end());
-    std::vector<int> all(static_cast<size_t>(workers));
+    std::vector<int> all(workers);
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(used, all);
   }

@@ -28,13 +28,13 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
     schedule.rank_of_stage.push_back(s < ranks ? s
                                                : static_cast<int>(random() % static_cast<unsigned>(ranks)));
   std::shuffle(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), random);
-  schedule.orders.resize(static_cast<size_t>(ranks));
+  schedule.orders.resize(ranks);
   const unsigned halved = random() % 3;  // of three backward passes
-  std::vector<Progress> done(static_cast<size_t>(stages));
+  std::vector<Progress> done(stages);
   while (true) {
     std::vector<Action> ready;
     for (int s = 0; s < stages; ++s) {
-      const Progress& at = done[static_cast<size_t>(s)];
+      const Progress& at = done[s];
       const int before = s == 0 ? microbatches : done[static_cast<size_t>(s) - 1].forward;
       const int behind = s + 1 == stages ? microbatches : done[static_cast<size_t>(s) + 1].input;
       if (at.forward < before) ready.push_back({s, ActionKind::kForward, at.forward});
@@ -46,12 +46,11 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
     }
     if (ready.empty()) break;
     const Action action = ready[random() % ready.size()];
-    Progress& at = done[static_cast<size_t>(action.stage)];
+    Progress& at = done[action.stage];
     if (action.kind == ActionKind::kForward) ++at.forward;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) ++at.input;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) ++at.weight;
-    schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(action.stage)])].push_back(
-        action);
+    schedule.orders[schedule.rank_of_stage[action.stage]].push_back(action);
   }
   verifySchedule(schedule);
   return schedule;
@@ -61,9 +60,9 @@ void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
   const std::vector<LayerPlan> layers = std::move(plan.layers);
   plan.layers.clear();
   for (StagePlan& stage : plan.stages) {
-    const int first = static_cast<int>(plan.layers.size());
+    const int first = plan.layers.size();
     for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      LayerPlan part = layers[static_cast<size_t>(layer)];
+      LayerPlan part = layers[layer];
       const int64_t last = part.last;
       for (part.last = part.first; part.last <= last; ++part.last) {
         if (part.last < last && !cuts_behind()) continue;
@@ -72,7 +71,7 @@ void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
       }
     }
     stage.first_layer = first;
-    stage.last_layer = static_cast<int>(plan.layers.size()) - 1;
+    stage.last_layer = std::ssize(plan.layers) - 1;
   }
 }
 
@@ -88,7 +87,7 @@ Schedule scheduleOf(const ScheduleOrders& orders, int microbatches) {
   Schedule schedule;
   schedule.orders = orders;
   schedule.microbatches = microbatches;
-  schedule.stages = static_cast<int>(orders.size());
+  schedule.stages = orders.size();
   schedule.rank_of_stage.clear();
   for (int stage = 0; stage < schedule.stages; ++stage) schedule.rank_of_stage.push_back(stage);
   return schedule;

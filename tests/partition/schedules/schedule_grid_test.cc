@@ -78,7 +78,7 @@ TEST_P(ScheduleGrid, EveryScheduleIsLegalInOrderAndNoFasterThanItsWork) {
 TEST_P(ScheduleGrid, PeakActivationsFollowTheFormulas) {
   for (int m = 1; m <= 4 * p; ++m) {
     const auto peak = [&](const std::string& text, int rank) {
-      return peakActivations(makeSchedule(text, p, m).orders[static_cast<size_t>(rank)]);
+      return peakActivations(makeSchedule(text, p, m).orders[rank]);
     };
     for (int r = 0; r < p; ++r) {
       SCOPED_TRACE("m=" + std::to_string(m) + ", rank " + std::to_string(r));

@@ -61,8 +61,7 @@ class ActionGraph {
     bool all = expected.size() == names_.size();
     for (const auto& [text, where] : names_) all = all && where.size() == 1 && expected.count(text) > 0;
     for (size_t i = 0; i < actions_.size(); ++i) {
-      all = all &&
-            schedule_.rank_of_stage[static_cast<size_t>(actions_[i].stage)] == static_cast<int>(rank_of_[i]);
+      all = all && schedule_.rank_of_stage[actions_[i].stage] == static_cast<int>(rank_of_[i]);
     }
     return all && pairsAreSound();
   }
@@ -86,8 +85,7 @@ class ActionGraph {
 
   bool crosses(int stage, int other) const {
     return other >= 0 && other < schedule_.stages &&
-           schedule_.rank_of_stage[static_cast<size_t>(stage)] !=
-               schedule_.rank_of_stage[static_cast<size_t>(other)];
+           schedule_.rank_of_stage[stage] != schedule_.rank_of_stage[other];
   }
 
   static bool isForward(const Action& action) { return action.kind == ActionKind::kForward; }
@@ -154,7 +152,7 @@ class ActionGraph {
           for (const char* other : {"B", "I"}) edge(name(stage + 1, half, k), name(stage, other, k));
         }
         if (n == 0) continue;
-        const int version = schedule_.versions[static_cast<size_t>(stage)][static_cast<size_t>(k)];
+        const int version = schedule_.versions[stage][k];
         if (version > 0) edge(name(stage, "UPDATE", version * n - 1), name(stage, "F", k));
         for (const char* half : {"B", "W"}) {
           edge(name(stage, half, k), name(stage, "UPDATE", k / n * n + n - 1));

@@ -185,8 +185,7 @@ TEST(VerifySchedule, FindsFaultyMessages) {
   good.orders = withTransfers(good);
   const auto mutated = [&](const Action& first, const Action& second) {
     Schedule schedule = good;
-    std::vector<Action>& order =
-        schedule.orders[static_cast<size_t>(schedule.rank_of_stage[static_cast<size_t>(first.stage)])];
+    std::vector<Action>& order = schedule.orders[schedule.rank_of_stage[first.stage]];
     std::swap(*std::find(order.begin(), order.end(), first), *std::find(order.begin(), order.end(), second));
     return messageOf(schedule);
   };
@@ -337,10 +336,10 @@ TEST_P(MessageMutations, OfAReorderedSendAreRefusedExactlyWhereTheyAreIllegal) {
       if (sends.empty()) continue;
       const size_t from = sends[below(sends.size())];
       const Action send = order[from];
-      order.erase(order.begin() + static_cast<std::ptrdiff_t>(from));
+      order.erase(order.begin() + from);
       const size_t to =
           trial % 2 == 0 ? below(order.size() + 1) : std::min(from + 1 + below(3), order.size());
-      order.insert(order.begin() + static_cast<std::ptrdiff_t>(to), send);
+      order.insert(order.begin() + to, send);
       const bool is_legal = runSchedule(other).legal();
       (is_legal ? legal : illegal) += 1;
       EXPECT_EQ(refusal(other).empty(), is_legal) << good.name << ": " << actionToString(send);

@@ -5,9 +5,7 @@
 namespace pipeshard {
 namespace {
 
-int64_t drawn(std::mt19937& random, int64_t most) {
-  return static_cast<int64_t>(random() % static_cast<unsigned>(most + 1));
-}
+int64_t drawn(std::mt19937& random, int64_t most) { return random() % static_cast<unsigned>(most + 1); }
 
 }  // namespace
 
@@ -17,10 +15,10 @@ RandomStageCosts::RandomStageCosts(const Cluster& cluster, const RandomCostsShap
   std::map<std::vector<int>, int> numbers;
   for (int device = 0; device < cluster.deviceCount(); ++device) {
     for (const Submesh& submesh : submeshesAt(cluster, device)) {
-      const int kind = cluster.nodes[static_cast<size_t>(cluster.nodeOf(device))].kind;
+      const int kind = cluster.nodes[cluster.nodeOf(device)].kind;
       std::vector<int> key{submesh.nodes, submesh.devices_per_node, kind};
       for (int node = 0; node < submesh.nodes; ++node) {
-        key.push_back(cluster.nodes[static_cast<size_t>(cluster.nodeOf(device) + node)].kind);
+        key.push_back(cluster.nodes[cluster.nodeOf(device) + node].kind);
       }
       if (shape.own_classes) key.push_back(device);
       classes_[submesh] = numbers.try_emplace(key, static_cast<int>(numbers.size())).first->second;
@@ -72,7 +70,7 @@ int64_t RandomStageCosts::transfer(int layer, const Submesh& from, int from_boun
 int64_t RandomStageCosts::memoryBytes(const Submesh& submesh) const {
   if (shape_.memory == 0) return INT64_MAX;
   // nodes may differ
-  return shape_.memory + cluster_.nodes[static_cast<size_t>(cluster_.nodeOf(submesh.first_device))].kind;
+  return shape_.memory + cluster_.nodes[cluster_.nodeOf(submesh.first_device)].kind;
 }
 
 }  // namespace pipeshard

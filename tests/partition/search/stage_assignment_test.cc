@@ -43,13 +43,13 @@ class BruteForce {
 
   // Of a whole plan; nullopt: it is none.
   std::optional<int64_t> objective(const std::vector<AssignedStage>& stages) const {
-    const int count = static_cast<int>(stages.size());
+    const int count = stages.size();
     if (count < request_.least_stages || (request_.most_stages > 0 && count > request_.most_stages))
       return std::nullopt;
     int64_t sum = 0;
     int64_t slowest = 0;
     for (int s = 0; s < count; ++s) {
-      const AssignedStage& stage = stages[static_cast<size_t>(s)];
+      const AssignedStage& stage = stages[s];
       const int64_t behind = count - 1 - s;
       const int64_t in_flight =
           request_.in_flight ? request_.in_flight(behind) : std::min(request_.microbatches, behind + 1);
@@ -84,7 +84,7 @@ class BruteForce {
     const int node_end = cluster_.firstDeviceOf(node + 1);
     for (int count = 1; device + count <= node_end; ++count) place(layer, {device, 1, count}, device + count);
     for (int last = node + 1; device == node_begin && last < cluster_.nodeCount(); ++last) {
-      if (cluster_.nodes[static_cast<size_t>(last)].devices != node_end - node_begin) break;
+      if (cluster_.nodes[last].devices != node_end - node_begin) break;
       place(layer, {device, last - node + 1, node_end - node_begin}, cluster_.firstDeviceOf(last + 1));
     }
     // the rest of the node stays unused
@@ -141,7 +141,7 @@ void expectValid(const AssignmentRequest& request, const Assignment& assignment)
       return o.config == stage.option.config && o.boundary == stage.option.boundary &&
              o.pass_ns == stage.option.pass_ns;
     }));
-    EXPECT_TRUE(fitsMemory(request, stage, static_cast<int>(assignment.stages.size() - 1 - s)));
+    EXPECT_TRUE(fitsMemory(request, stage, assignment.stages.size() - 1 - s));
     const int64_t transfer =
         s + 1 == assignment.stages.size()
             ? 0
@@ -299,8 +299,7 @@ TEST(AssignStagesToMeshes, ListsOtherNumbersOfStages) {
   const AssignmentResult result =
       assignStagesToMeshes({.costs = costs, .cluster = cluster, .microbatches = 8});
   std::vector<int> counts;
-  for (const Assignment& assignment : result.assignments)
-    counts.push_back(static_cast<int>(assignment.stages.size()));
+  for (const Assignment& assignment : result.assignments) counts.push_back(assignment.stages.size());
   for (int stages = 1; stages <= 4; ++stages) EXPECT_THAT(counts, ::testing::Contains(stages));
   EXPECT_TRUE(std::is_sorted(
       result.assignments.begin(), result.assignments.end(),

@@ -26,9 +26,9 @@ CostTable::CostTable(uint64_t seed, const Size& size) : size_(size) {
         std::vector<StageOption>& options = options_[{first, last, devices}];
         StageOption whole;
         for (int layer = first; layer <= last; ++layer) {
-          whole.pass_ns += time_[static_cast<size_t>(layer)] / devices;
-          whole.fixed_bytes += weight_[static_cast<size_t>(layer)];
-          whole.activation_bytes += activation_[static_cast<size_t>(layer)] / devices;
+          whole.pass_ns += time_[layer] / devices;
+          whole.fixed_bytes += weight_[layer];
+          whole.activation_bytes += activation_[layer] / devices;
         }
         for (int boundary = 0; boundary < (devices > 1 ? 2 : 1); ++boundary) {
           StageOption option = whole;
@@ -55,7 +55,7 @@ const std::vector<StageOption>& CostTable::options(int first_layer, int last_lay
 
 int64_t CostTable::transfer(int layer, const Submesh&, int from_boundary, const Submesh&,
                             int to_boundary) const {
-  return cut_[static_cast<size_t>(layer)] * (from_boundary == to_boundary ? 1 : 2);
+  return cut_[layer] * (from_boundary == to_boundary ? 1 : 2);
 }
 
 StageConfig CostTable::config(int config) const {

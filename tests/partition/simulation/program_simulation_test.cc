@@ -210,7 +210,7 @@ TEST(ProgramSimulation, OfEmittedProgramsIsThatOfTheirSchedule) {
             simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = kFree});
         EXPECT_NO_THROW(verifyTrace(simulation.trace));
         const Schedule schedule = halved(makeSchedule(name, p, m));
-        std::vector<PassTimes> stages(static_cast<size_t>(p), PassTimes{10, 11, 7});
+        std::vector<PassTimes> stages(p, PassTimes{10, 11, 7});
         // nobody needs the gradient of the batch; a single stage has the loss's
         stages[0].backward_input = p > 1 ? 0 : 11;
         const Simulation expected = simulate({.schedule = schedule, .stages = stages});

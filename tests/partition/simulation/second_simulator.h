@@ -78,7 +78,7 @@ class SecondSimulator {
   static int row(ActionKind kind) {
     return kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;
   }
-  const SecondCosts& costs(size_t i) const { return stages_[static_cast<size_t>(passes_[i].action.stage)]; }
+  const SecondCosts& costs(size_t i) const { return stages_[passes_[i].action.stage]; }
 
   int64_t timeOf(size_t i) const {
     const ActionKind kind = passes_[i].action.kind;
@@ -149,8 +149,7 @@ inline SecondSimulation secondSimulation(const Schedule& schedule, const std::ve
 }
 inline SecondSimulation secondSimulation(const Schedule& schedule, const SecondCosts& every_stage,
                                          int64_t latency = 0) {
-  return secondSimulation(
-      schedule, std::vector<SecondCosts>(static_cast<size_t>(schedule.stages), every_stage), latency);
+  return secondSimulation(schedule, std::vector<SecondCosts>(schedule.stages, every_stage), latency);
 }
 
 }  // namespace pipeshard

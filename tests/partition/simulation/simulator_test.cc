@@ -60,8 +60,7 @@ TEST(Simulator, GivesThePublishedBubblesOfGPipeAnd1F1B) {
     for (int p : {1, 2, 4, 7}) {
       for (int m : {1, 3, 8}) {
         const Schedule schedule = makeSchedule(name, p, m);
-        const Simulation simulation =
-            simulate({.schedule = schedule, .stages = std::vector<PassTimes>(static_cast<size_t>(p))});
+        const Simulation simulation = simulate({.schedule = schedule, .stages = std::vector<PassTimes>(p)});
         EXPECT_EQ(simulation.makespan, 3 * (m + p - 1)) << name << " p=" << p << " m=" << m;
         EXPECT_THAT(simulation.idlePerRank(), ::testing::Each(3 * (p - 1)));
         EXPECT_DOUBLE_EQ(simulation.bubbleOfMakespan(), (p - 1.0) / (m + p - 1.0));
@@ -103,7 +102,7 @@ TEST(Simulator, ExposedMessagesTravelWhileNeitherSideComputes) {
   EXPECT_THAT(exposed.busy, ElementsAre(6, 6));
   for (const SimulatedMessage& message : exposed.messages) {
     for (const int rank : {message.from, message.to}) {
-      for (const SimulatedAction& pass : exposed.ranks[static_cast<size_t>(rank)]) {
+      for (const SimulatedAction& pass : exposed.ranks[rank]) {
         EXPECT_TRUE(pass.end <= message.started || pass.start >= message.arrived)
             << actionToString(pass.action);
       }

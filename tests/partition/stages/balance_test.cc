@@ -48,15 +48,15 @@ std::optional<Score> score(const StageProblem& problem, const std::vector<int>& 
     if (weight < problem.least_weight) return std::nullopt;
     largest = std::max(largest, weight * 12 / problem.widths[s]);
     if (problem.even) squares += weight * weight * 12 / problem.widths[s];
-    if (s + 1 < last.size()) cut += problem.cut_bytes[static_cast<size_t>(last[s])];
+    if (s + 1 < last.size()) cut += problem.cut_bytes[last[s]];
     first = last[s] + 1;
   }
   return Score{largest, squares, cut, last};
 }
 
 void enumerate(const StageProblem& problem, std::vector<int>& last, std::optional<Score>& best) {
-  const int count = static_cast<int>(problem.weight.size());
-  const int left = static_cast<int>(problem.widths.size() - last.size());
+  const int count = problem.weight.size();
+  const int left = problem.widths.size() - last.size();
   for (int l = left == 1 ? count - 1 : last.empty() ? 0 : last.back() + 1; l <= count - left; ++l) {
     last.push_back(l);
     if (left > 1) {
@@ -76,13 +76,13 @@ TEST(WeightedStages, AgreeWithBruteForceOverAllPartitions) {
     StageProblem problem;
     const size_t layers = 1 + random() % 9;
     for (size_t i = 0; i < layers; ++i) {
-      problem.weight.push_back(static_cast<int64_t>(random() % 5));
-      problem.cut_bytes.push_back(static_cast<int64_t>(random() % 4));
+      problem.weight.push_back(random() % 5);
+      problem.cut_bytes.push_back(random() % 4);
     }
     const size_t stages = 1 + random() % layers;
     for (size_t s = 0; s < stages; ++s) problem.widths.push_back(kWidths[random() % 5]);
     problem.even = random() % 2 == 0;
-    problem.least_weight = static_cast<int64_t>(random() % 2);
+    problem.least_weight = random() % 2;
     std::optional<Score> best;
     std::vector<int> last;
     enumerate(problem, last, best);
@@ -154,10 +154,9 @@ TrainingGraph blocks() {
   TrainingGraph training = chainTraining(7, 1);
   for (int i = 1; i <= 6; ++i) {
     const std::string path = "net.layers." + std::to_string((i - 1) / 2);
-    training.graph.nodes[static_cast<size_t>(i)].metadata =
-        nodeIn("['', 'net', '" + path + "', '" + path + ".fc', 'mm']",
-               "['Top', 'x.Net', 'x.Block', 'torch.nn.Linear', 'aten.mm']")
-            .metadata;
+    training.graph.nodes[i].metadata = nodeIn("['', 'net', '" + path + "', '" + path + ".fc', 'mm']",
+                                              "['Top', 'x.Net', 'x.Block', 'torch.nn.Linear', 'aten.mm']")
+                                           .metadata;
   }
   return training;
 }

@@ -48,10 +48,9 @@ PartitionOptions onDevices(int devices) {
 std::string stagesOf(const Plan& plan) {
   std::vector<std::string> texts;
   for (const StagePlan& stage : plan.stages) {
-    texts.push_back(fmt::format("{}..{} on {} as {}",
-                                plan.layers.at(static_cast<size_t>(stage.first_layer)).first,
-                                plan.layers.at(static_cast<size_t>(stage.last_layer)).last,
-                                fmt::join(stage.devices, ","), fmt::join(stage.mesh_shape, "x")));
+    texts.push_back(fmt::format("{}..{} on {} as {}", plan.layers.at(stage.first_layer).first,
+                                plan.layers.at(stage.last_layer).last, fmt::join(stage.devices, ","),
+                                fmt::join(stage.mesh_shape, "x")));
   }
   return fmt::format("{}", fmt::join(texts, " | "));
 }

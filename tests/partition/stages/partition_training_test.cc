@@ -46,8 +46,7 @@ void expectError(const TrainingGraph& training, const PartitionOptions& options,
 
 std::vector<int64_t> stageEnds(const Plan& plan) {
   std::vector<int64_t> ends;
-  for (const StagePlan& stage : plan.stages)
-    ends.push_back(plan.layers[static_cast<size_t>(stage.last_layer)].last);
+  for (const StagePlan& stage : plan.stages) ends.push_back(plan.layers[stage.last_layer].last);
   return ends;
 }
 
@@ -58,7 +57,7 @@ TEST(PartitionTraining, GivesEachDeviceOneStageOfEqualFlops) {
   EXPECT_EQ(plan.schedule, "1f1b");
   EXPECT_THAT(plan.notes, IsEmpty());
   for (size_t s = 0; s < 4; ++s) {
-    EXPECT_THAT(plan.stages[s].devices, ElementsAre(static_cast<int>(s)));
+    EXPECT_THAT(plan.stages[s].devices, ElementsAre(s));
     EXPECT_EQ(plan.stages[s].peak_activations, static_cast<int64_t>(4 - s));
   }
   EXPECT_THAT(stageEnds(plan), ElementsAre(1, 3, 5, 7));

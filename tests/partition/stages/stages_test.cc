@@ -49,7 +49,7 @@ Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes,
   int first = 0;
   for (int l : last) {
     largest = std::max(largest, std::accumulate(cost.begin() + first, cost.begin() + l + 1, int64_t{0}));
-    if (l + 1 < static_cast<int>(cost.size())) cut += bytes[static_cast<size_t>(l)];
+    if (l + 1 < std::ssize(cost)) cut += bytes[l];
     first = l + 1;
   }
   return {largest, cut, last};
@@ -57,7 +57,7 @@ Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes,
 
 void enumerate(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes, int stages,
                std::vector<int>& last, std::optional<Score>& best) {
-  const int count = static_cast<int>(cost.size());
+  const int count = cost.size();
   const int first = last.empty() ? 0 : last.back() + 1;
   if (stages == 1) {
     last.push_back(count - 1);
@@ -78,8 +78,8 @@ TEST(StageAssignment, AgreesWithBruteForceOnRandomLayers) {
   for (int round = 0; round < 500; ++round) {
     const size_t layers = 1 + random() % 9;
     std::vector<int64_t> cost(layers), bytes(layers);
-    for (int64_t& c : cost) c = static_cast<int64_t>(random() % 6);  // small numbers: many ties
-    for (int64_t& b : bytes) b = static_cast<int64_t>(random() % 4);
+    for (int64_t& c : cost) c = random() % 6;  // small numbers: many ties
+    for (int64_t& b : bytes) b = random() % 4;
     const int stages = 1 + static_cast<int>(random() % layers);
     std::optional<Score> best;
     std::vector<int> last;
@@ -109,8 +109,8 @@ TEST(FormLayers, AlwaysGivesTheNumberAskedFor) {
   for (int round = 0; round < 300; ++round) {
     const size_t nodes = 1 + random() % 30;
     std::vector<int64_t> flops(nodes), bytes(nodes);
-    for (int64_t& f : flops) f = static_cast<int64_t>(random() % 3 ? random() % 10 : random() % 1000000);
-    for (int64_t& b : bytes) b = static_cast<int64_t>(random() % 100);
+    for (int64_t& f : flops) f = random() % 3 ? random() % 10 : random() % 1000000;
+    for (int64_t& b : bytes) b = random() % 100;
     const int layers = 1 + static_cast<int>(random() % nodes);
     const std::vector<int64_t> last = formLayers(flops, bytes, layers);
     ASSERT_EQ(static_cast<int>(last.size()), layers);

@@ -26,7 +26,7 @@ class Accumulations : public ::testing::Test {
     program.instructions.push_back(make(kind, std::move(inputs), std::move(outputs)));
   }
   void insert(size_t at, InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
-    program.instructions.insert(program.instructions.begin() + static_cast<std::ptrdiff_t>(at),
+    program.instructions.insert(program.instructions.begin() + at,
                                 make(kind, std::move(inputs), std::move(outputs)));
   }
   static Instruction make(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {

@@ -126,8 +126,7 @@ struct ThreadRank {
              DataSource* data = nullptr, std::function<Clock::duration()> delay = {})
       : executor({std::move(program), {}, ""}, {}) {
     auto opened = SharedMemoryCommunicator::open(duplicate(segments), executor.program().rank, timeout);
-    const std::span<std::byte> arena =
-        opened->createArena(static_cast<size_t>(executor.memory().total_bytes));
+    const std::span<std::byte> arena = opened->createArena(executor.memory().total_bytes);
     second = opened->openSecond();
     if (delay) second = std::make_unique<DelayedCommunicator>(std::move(second), std::move(delay));
     first = std::move(opened);
@@ -177,7 +176,7 @@ struct Script {
         for (int64_t i = 0; i < size; ++i) numbers.push_back(static_cast<double>(random() % 5));
         start.source = makeConstant<double>({size}, numbers);
         start.source_type = DataType::kFloat64;
-        values[static_cast<size_t>(rank)].emplace_back(numbers.begin(), numbers.end());
+        values[rank].emplace_back(numbers.begin(), numbers.end());
         writer.accumulate("start" + std::to_string(t), name(t), true, -1);
       }
     }
@@ -191,21 +190,19 @@ struct Script {
 
   static int64_t shape(int tensor) { return tensor % 2 == 0 ? 7 : 3001; }
 
-  std::vector<float>& value(int rank, int tensor) {
-    return values[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
-  }
-  ProgramWriter& writer(int rank) { return writers[static_cast<size_t>(rank)]; }
+  std::vector<float>& value(int rank, int tensor) { return values[rank][tensor]; }
+  ProgramWriter& writer(int rank) { return writers[rank]; }
 
   void addOperation(std::mt19937& random) {
-    const int tensor = static_cast<int>(random() % kTensors);
-    const int rank = static_cast<int>(random() % kRanks);
+    const int tensor = random() % kTensors;
+    const int rank = random() % kRanks;
     switch (random() % 4) {
       case 0: return sum(tensor, random() % 3, random() % 4 != 0);
       case 1:
         return pass(tensor, rank, (rank + 1 + static_cast<int>(random() % 2)) % kRanks, random() % 2 == 0);
       case 2: {
         writer(rank).accumulate("start" + std::to_string(tensor), name(tensor), true, -1);
-        value(rank, tensor) = starts[static_cast<size_t>(rank)][static_cast<size_t>(tensor)];
+        value(rank, tensor) = starts[rank][tensor];
         return;
       }
       default: {
@@ -221,14 +218,14 @@ struct Script {
     const std::vector<int> members = group == 0   ? std::vector<int>{0, 1, 2}
                                      : group == 1 ? std::vector<int>{0, 1}
                                                   : std::vector<int>{1, 2};
-    std::vector<float> total(static_cast<size_t>(shape(tensor)));
+    std::vector<float> total(shape(tensor));
     for (int rank : members) {
       for (size_t i = 0; i < total.size(); ++i) total[i] += value(rank, tensor)[i];
     }
     if (*std::max_element(total.begin(), total.end()) > 1e6f) return;
     for (int rank : members) {
       value(rank, tensor) = total;
-      writer(rank).allReduce(static_cast<int>(group), name(tensor));
+      writer(rank).allReduce(group, name(tensor));
       if (in_background) writer(rank).inBackground();
     }
   }
@@ -257,12 +254,11 @@ TEST(Background, RandomProgramsComputeWhatLoopsDoUnderRandomDelays) {
     const SharedSegments segments = SharedSegments::create(kRanks);
     const auto run_rank = [&](int rank) {
       std::mt19937 delays(seed * 7 + static_cast<unsigned>(rank));
-      ThreadRank self(segments, programs[static_cast<size_t>(rank)], 20s, nullptr,
+      ThreadRank self(segments, programs[rank], 20s, nullptr,
                       [&delays] { return std::chrono::microseconds(delays() % 300); });
       for (int64_t step = 1; step <= 4; ++step) self.executor.runStep(step);
       for (int t = 0; t < kTensors; ++t) {
-        EXPECT_EQ(contentOf(self.executor, self.executor.program().results[static_cast<size_t>(t)].buffer),
-                  script.value(rank, t))
+        EXPECT_EQ(contentOf(self.executor, self.executor.program().results[t].buffer), script.value(rank, t))
             << "rank " << rank << ", tensor " << t;
       }
       self.first->barrier({0, 1, 2});
@@ -430,8 +426,7 @@ TEST(Background, NeedsASecondCommunicator) {
   SlowSource fast(0ms);
   Executor executor({sumThenLoad(0, 2, true), {}, ""}, {});
   const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), 0, 20s);
-  const std::span<std::byte> arena =
-      communicator->createArena(static_cast<size_t>(executor.memory().total_bytes));
+  const std::span<std::byte> arena = communicator->createArena(executor.memory().total_bytes);
   EXPECT_ERROR(executor.attach(arena, communicator.get(), &fast), ErrorCode::kConfiguration,
                "no second communicator of 2 ranks");
 }

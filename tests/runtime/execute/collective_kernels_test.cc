@@ -33,7 +33,7 @@ using Sizes = std::vector<int64_t>;
 class EverybodysCollectives : public Collectives {
  public:
   explicit EverybodysCollectives(Communicator& communicator)
-      : communicator_(communicator), everybody_(static_cast<size_t>(communicator.size())) {
+      : communicator_(communicator), everybody_(communicator.size()) {
     std::iota(everybody_.begin(), everybody_.end(), 0);
   }
   void call(const CollectiveCall& call) override {
@@ -65,7 +65,7 @@ std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& 
                          const Attributes& attributes, const std::vector<T>& x) {
   const std::unique_ptr<Kernel> kernel = makeKernel(op, dataTypeOf<T>(), from, to, attributes);
   EXPECT_EQ(kernel->collectiveGroup(), 5);
-  const auto count = static_cast<size_t>(elementCount(to));
+  const size_t count = elementCount(to);
   std::vector<T> y(count + 16, T{77});
   // NaNs, if anybody read them
   std::vector<std::byte> memory(kernel->workspaceBytes() + 192, std::byte{0xff});
@@ -76,9 +76,8 @@ std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& 
   const auto untouched = [](std::byte byte) { return byte == std::byte{0xff}; };
   const auto end = memory.begin() + static_cast<std::ptrdiff_t>(aligned + kernel->workspaceBytes());
   EXPECT_TRUE(std::all_of(end, memory.end(), untouched)) << "wrote behind the workspace";
-  EXPECT_TRUE(std::all_of(y.begin() + static_cast<std::ptrdiff_t>(count), y.end(), [](T behind) {
-    return behind == T{77};
-  })) << "wrote behind the output";
+  EXPECT_TRUE(std::all_of(y.begin() + count, y.end(), [](T behind) { return behind == T{77}; }))
+      << "wrote behind the output";
   y.resize(count);
   return y;
 }
@@ -101,15 +100,15 @@ std::vector<T> box(int64_t rank, const Shape& start, const Shape& size) {
 }
 
 int64_t startOf(const Sizes& sizes, size_t member) {
-  return std::accumulate(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(member), int64_t{0});
+  return std::accumulate(sizes.begin(), sizes.begin() + member, int64_t{0});
 }
 
 template <typename T>
 void gatherAndExchange(const Sizes& sizes, const Sizes& other_sizes, size_t axis, size_t to_axis) {
   SCOPED_TRACE(dataTypeName(dataTypeOf<T>()));
-  runRankThreads(static_cast<int>(sizes.size()), [&](Communicator& communicator) {
+  runRankThreads(sizes.size(), [&](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
-    const auto me = static_cast<size_t>(communicator.rank());
+    const size_t me = communicator.rank();
     Shape whole{2, 2, 2};
     whole[axis] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     whole[to_axis] = std::accumulate(other_sizes.begin(), other_sizes.end(), int64_t{0});
@@ -158,10 +157,10 @@ T reduced(const std::string& reduction, int64_t ranks, int64_t a, int64_t b, int
 template <typename T>
 void reduceAndScatter(const Sizes& sizes, size_t axis, const std::string& reduction) {
   SCOPED_TRACE(fmt::format("{} {} axis {}", dataTypeName(dataTypeOf<T>()), reduction, axis));
-  const auto ranks = static_cast<int64_t>(sizes.size());
-  runRankThreads(static_cast<int>(ranks), [&](Communicator& communicator) {
+  const int64_t ranks = sizes.size();
+  runRankThreads(ranks, [&](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
-    const auto me = static_cast<size_t>(communicator.rank());
+    const size_t me = communicator.rank();
     Shape whole{3, 2, 5};
     whole[axis] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     const std::vector<T> x = box<T>(communicator.rank(), {0, 0, 0}, whole);
@@ -204,10 +203,10 @@ TEST(CollectiveKernels, SumsAreTakenInRankOrder) {
     EXPECT_EQ(runKernel<float>(collectives, "AllReduce", {1, 1, 4}, {1, 1, 4}, {}, {mine, mine, mine, mine}),
               std::vector<float>(4, 0.F));
     const Sizes sizes{1, 1, 2};
-    const Shape part{1, 1, sizes[static_cast<size_t>(communicator.rank())]};
+    const Shape part{1, 1, sizes[communicator.rank()]};
     EXPECT_EQ(runKernel<float>(collectives, "ReduceScatter", {1, 1, 4}, part,
                                {{"axis", int64_t{2}}, {"sizes", sizes}}, {mine, mine, mine, mine}),
-              std::vector<float>(static_cast<size_t>(part[2]), 0.F));
+              std::vector<float>(part[2], 0.F));
   });
 }
 
@@ -262,7 +261,7 @@ TEST(CollectiveKernels, RefuseWhatDoesNotFit) {
 // the ranks, and exchanged back. "Same" has no kernel: its body is inlined, and shapes are inferred again
 // around the collectives.
 Graph roundTrip(int64_t rank, const Sizes& columns) {
-  const auto ranks = static_cast<int64_t>(columns.size());
+  const int64_t ranks = columns.size();
   const int64_t width = std::accumulate(columns.begin(), columns.end(), int64_t{0});
   Graph body;
   GraphBuilder inside(body);
@@ -287,7 +286,7 @@ Graph roundTrip(int64_t rank, const Sizes& columns) {
   };
   const ValueId x = value("x", {1, width}), positive = value("positive", {1, width}),
                 all = value("all", {ranks, width});
-  const ValueId sums = value("sums", {ranks, columns[static_cast<size_t>(rank)]}), y = value("y", {1, width});
+  const ValueId sums = value("sums", {ranks, columns[rank]}), y = value("y", {1, width});
   graph.inputs = {x};
   graph.outputs = {y};
   const Attribute group = int64_t{0}, rows = Sizes(columns.size(), 1);
@@ -307,7 +306,7 @@ Graph roundTrip(int64_t rank, const Sizes& columns) {
 
 // Rank r loads row r of three.
 RankImage roundTripImage(int rank, const Sizes& columns) {
-  const auto ranks = static_cast<int>(columns.size());
+  const int ranks = columns.size();
   ProgramWriter writer(rank, ranks, 1);
   writer.input("x", {ranks, 7}, 0);
   writer.program().groups = {{0, 1, 2}};
@@ -339,7 +338,7 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
     Executor executor(
         loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
     const auto data = makeDataSource({"", 7}, executor.program());
-    AlignedMemory arena(static_cast<size_t>(executor.memory().total_bytes));
+    AlignedMemory arena(executor.memory().total_bytes);
     executor.attach(arena.bytes(), &communicator, data.get());
     executor.runStep(1);
     std::vector<float> x(21);

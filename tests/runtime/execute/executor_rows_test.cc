@@ -42,7 +42,7 @@ std::vector<float> rangeOf(const std::vector<float>& whole, const Shape& shape, 
 }
 
 std::vector<float> batchOf(const Program& program, int64_t step) {
-  std::vector<float> elements(static_cast<size_t>(elementCount(program.inputs[0].shape)));
+  std::vector<float> elements(elementCount(program.inputs[0].shape));
   makeDataSource({"", 7}, program)->fill(0, step, 0, std::as_writable_bytes(std::span(elements)));
   return elements;
 }
@@ -51,8 +51,7 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
   std::mt19937_64 generator(11);
   for (int round = 0; round < 60; ++round) {
     Shape shape;
-    for (size_t rank = 1 + generator() % 4; rank > 0; --rank)
-      shape.push_back(static_cast<int64_t>(1 + generator() % 5));
+    for (size_t rank = 1 + generator() % 4; rank > 0; --rank) shape.push_back(1 + generator() % 5);
     const size_t load_axis = generator() % shape.size();
     const size_t axis = generator() % shape.size();
     const auto pick = [&](int64_t below) {
@@ -66,16 +65,16 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
     head[axis] = cut;
     tail[axis] -= cut;
     ProgramWriter writer(0, 1, 1);
-    writer.input("x", shape, static_cast<int>(load_axis));
+    writer.input("x", shape, load_axis);
     writer.buffer("x@0", BufferKind::kInput, rows);
     const BufferId ids[] = {writer.buffer("head", BufferKind::kActivation, head),
                             writer.buffer("tail", BufferKind::kActivation, tail),
                             writer.buffer("whole", BufferKind::kActivation, rows)};
     writer.load("x@0", 0, first);
-    writer.slice("x@0", "head", static_cast<int>(axis), 0);
-    writer.slice("x@0", "tail", static_cast<int>(axis), cut);
+    writer.slice("x@0", "head", axis, 0);
+    writer.slice("x@0", "tail", axis, cut);
     writer.release("x@0");
-    writer.concatenate({"head", "tail"}, "whole", static_cast<int>(axis));
+    writer.concatenate({"head", "tail"}, "whole", axis);
     for (const char* name : {"head", "tail", "whole"}) writer.result(Result::Kind::kGradient, name, name);
     verifyPrograms({writer.program()});
     LocalProgram local({writer.program(), {}, ""}, {"", 7});
@@ -219,21 +218,19 @@ void expectCollectives(int ranks, DataType type) {
   verifyPrograms(programs);
   writePlanDirectory(folder.path(), images);
   const SharedSegments segments = SharedSegments::create(ranks);
-  std::vector<std::vector<T>> y(static_cast<size_t>(ranks), std::vector<T>(3));
-  std::vector<StepReport> reports(static_cast<size_t>(ranks));
+  std::vector<std::vector<T>> y(ranks, std::vector<T>(3));
+  std::vector<StepReport> reports(ranks);
   const auto run_rank = [&](int rank) {
     Executor executor(
         loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
     const auto data = makeDataSource({"", 7}, executor.program());
     const auto communicator =
         SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
-    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)),
-                    communicator.get(), data.get());
+    executor.attach(communicator->createArena(executor.memory().total_bytes), communicator.get(), data.get());
     // the others wait inside their subgraph
     if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    reports[static_cast<size_t>(rank)] = executor.runStep(1);
-    std::memcpy(y[static_cast<size_t>(rank)].data(),
-                executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
+    reports[rank] = executor.runStep(1);
+    std::memcpy(y[rank].data(), executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
     communicator->barrier(executor.program().groups[0]);
   };
   std::vector<std::thread> others;

@@ -46,7 +46,7 @@ TEST(Executor, RunsAStepAsComputedByHand) {
     LocalProgram local(std::move(pipelineImages(1, options)[0]), {"", 5});
     const std::vector<ExpectedStep> expected = expectedSteps(3, 5, options);
     for (int64_t step = 1; step <= 3; ++step)
-      expectStep(local, local.runStep(step), expected[static_cast<size_t>(step - 1)], 1e-12);
+      expectStep(local, local.runStep(step), expected[step - 1], 1e-12);
   }
 }
 
@@ -247,12 +247,11 @@ TEST(Executor, TwoRanksComputeTheBitsOfOne) {
   std::vector<double> pipeline_losses;
   const SharedSegments segments = SharedSegments::create(2);
   const auto run_rank = [&](int rank) {
-    Executor executor(std::move(pipelineImages(2)[static_cast<size_t>(rank)]), {});
+    Executor executor(std::move(pipelineImages(2)[rank]), {});
     const auto data = makeDataSource({"", 5}, executor.program());
     const auto communicator =
         SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
-    executor.attach(communicator->createArena(static_cast<size_t>(executor.memory().total_bytes)),
-                    communicator.get(), data.get());
+    executor.attach(communicator->createArena(executor.memory().total_bytes), communicator.get(), data.get());
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepReport report = executor.runStep(step);
       if (report.loss) pipeline_losses.push_back(*report.loss);

@@ -23,7 +23,7 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
   for (int round = 0; round < 100; ++round) {
     Shape batch;
     for (int64_t rank = 1 + below(4); rank > 0; --rank) batch.push_back(1 + below(5));
-    const auto axis = static_cast<size_t>(below(static_cast<int64_t>(batch.size())));
+    const size_t axis = below(std::ssize(batch));
     Shape rows = batch;
     const int64_t offset = below(batch[axis]);
     rows[axis] = 1 + below(batch[axis] - offset);
@@ -33,7 +33,7 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
       box.size.push_back(1 + below(size - box.start.back()));
     }
     ProgramWriter writer(0, 1, 1);
-    writer.input("x", batch, static_cast<int>(axis));
+    writer.input("x", batch, axis);
     const BufferId id = writer.buffer("x@0", BufferKind::kInput, box.size);
     writer.program().buffer(id).part = BufferPart{rows, box.start};
     writer.load("x@0", 0, offset);
@@ -45,7 +45,7 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
     verifyPrograms({writer.program()});
     LocalProgram local({writer.program(), {}, ""}, {"", 7});
     local.runStep(2);
-    std::vector<float> whole(static_cast<size_t>(elementCount(batch))), expected;
+    std::vector<float> whole(elementCount(batch)), expected;
     makeDataSource({"", 7}, writer.program())->fill(0, 2, 0, std::as_writable_bytes(std::span(whole)));
     const Shape strides = rowMajorStrides(batch);
     for (int64_t element = 0; element < elementCount(batch); ++element) {
@@ -54,7 +54,7 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
         const int64_t at = element / strides[a] % batch[a] - box.start[a] - (a == axis ? offset : 0);
         inside = inside && at >= 0 && at < box.size[a];
       }
-      if (inside) expected.push_back(whole[static_cast<size_t>(element)]);
+      if (inside) expected.push_back(whole[element]);
     }
     std::vector<float> loaded(expected.size());
     ASSERT_EQ(local.executor().content(kept).size(), expected.size() * sizeof(float));
@@ -160,7 +160,7 @@ TEST(StepDump, AdoptsItsBoxIntoAPart) {
   ASSERT_EQ(got.size(), 15u);
   for (int64_t row = 0; row < 5; ++row) {
     for (int64_t column = 0; column < 3; ++column) {
-      EXPECT_EQ(got[static_cast<size_t>(row * 3 + column)], numberAt(row * 7 + 2 + column));
+      EXPECT_EQ(got[row * 3 + column], numberAt(row * 7 + 2 + column));
     }
   }
 }

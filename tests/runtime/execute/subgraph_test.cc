@@ -37,8 +37,7 @@ const KernelRegistry& testKernels() {
     auto* made = new KernelRegistry;
     for (const bool in_place : {true, false}) {
       made->add("test", in_place ? "AddInPlace" : "Add", [in_place](const KernelSpec& spec) {
-        return std::make_unique<AddKernel>(static_cast<size_t>(elementCount(spec.outputs[0].shape)),
-                                           in_place);
+        return std::make_unique<AddKernel>(elementCount(spec.outputs[0].shape), in_place);
       });
     }
     return made;
@@ -68,8 +67,7 @@ struct Sketch {
   }
   ValueId view(ValueId a) {
     const Shape shape = graph.shape(a).size() == 1 ? Shape{4, 4} : Shape{kSize};
-    const ValueId target =
-        builder.addConstant("shape", makeConstant<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+    const ValueId target = builder.addConstant("shape", makeConstant<int64_t>({std::ssize(shape)}, shape));
     const ValueId id = builder.addValue("view", DataType::kFloat64, shape);
     builder.addNode("", "Reshape", {a, target}, {id});
     return id;
@@ -103,7 +101,7 @@ void expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasin
   for (const int id : aliasing.outputs) buffers[id].resize(kSize, -1);
   for (const int id : aliasing.inputs) inputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
   for (const int id : aliasing.outputs) outputs.push_back(reinterpret_cast<std::byte*>(buffers[id].data()));
-  AlignedMemory workspace(static_cast<size_t>(subgraph.workspaceBytes(aliasing)));
+  AlignedMemory workspace(subgraph.workspaceBytes(aliasing));
   std::atomic<uint64_t> progress{0};
   subgraph.bind(aliasing, inputs, outputs, workspace.data()).run(progress);
   std::map<uint32_t, double> values = evaluate(graph, numbers);
@@ -202,8 +200,7 @@ TEST(CompiledSubgraph, MeansTheSameUnderEveryAliasing) {
       flat.push_back(made);
     }
     CompiledSubgraph::Aliasing aliasing;
-    for (int i = 0; i < inputs; ++i)
-      aliasing.inputs.push_back(static_cast<int>(random() % static_cast<size_t>(inputs)));
+    for (int i = 0; i < inputs; ++i) aliasing.inputs.push_back(random() % static_cast<size_t>(inputs));
     std::vector<int> free_buffers{0, 1, 2, 3, 4, 5, 6, 7};
     std::shuffle(free_buffers.begin(), free_buffers.end(), random);
     for (size_t o = 0; o < 1 + random() % 4; ++o) {

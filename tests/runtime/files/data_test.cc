@@ -26,8 +26,8 @@ template <typename T>
 std::vector<T> rows(DataSource& source, const ProgramInput& input, int64_t step, int64_t offset = 0,
                     int64_t count = -1, size_t index = 0) {
   Shape shape = input.shape;
-  if (count >= 0) shape[static_cast<size_t>(input.axis)] = count;
-  std::vector<T> elements(static_cast<size_t>(elementCount(shape)));
+  if (count >= 0) shape[input.axis] = count;
+  std::vector<T> elements(elementCount(shape));
   source.fill(index, step, offset, std::as_writable_bytes(std::span(elements)));
   return elements;
 }
@@ -167,7 +167,7 @@ TEST(SyntheticData, IntegersFillTheirRangeEvenly) {
   for (const int64_t x : sample) {
     ASSERT_GE(x, -3);
     ASSERT_LT(x, 4);
-    ++counts[static_cast<size_t>(x + 3)];
+    ++counts[x + 3];
   }
   for (const int count : counts) EXPECT_NEAR(count, 10000, 400);
   EXPECT_ERROR(makeSyntheticData({integers({4}, 0, 5, 5)}, 0), ErrorCode::kConfiguration, "'ids'");

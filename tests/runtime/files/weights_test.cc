@@ -32,7 +32,7 @@ Buffer partBuffer(const Shape& whole, const Shard& box, DataType type, DataType 
 }
 
 std::vector<std::byte> contentOf(const Buffer& buffer, const std::string& directory = "") {
-  std::vector<std::byte> out(static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)), std::byte{0xee});
+  std::vector<std::byte> out(byteCount(buffer.data_type, buffer.shape), std::byte{0xee});
   loadInitialContent(buffer, directory, out);
   return out;
 }
@@ -43,8 +43,7 @@ std::vector<std::byte> expectedContent(const Buffer& buffer, std::span<const std
   const Shape strides = rowMajorStrides(whole);
   const size_t size = dataTypeSize(buffer.data_type);
   std::vector<std::byte> converted(static_cast<size_t>(elementCount(whole)) * size), result;
-  convertElements(buffer.source_type, source.data(), buffer.data_type, converted.data(),
-                  static_cast<size_t>(elementCount(whole)));
+  convertElements(buffer.source_type, source.data(), buffer.data_type, converted.data(), elementCount(whole));
   for (int64_t element = 0; element < elementCount(whole); ++element) {
     bool inside = true;
     for (size_t axis = 0; axis < whole.size(); ++axis) {
@@ -58,8 +57,7 @@ std::vector<std::byte> expectedContent(const Buffer& buffer, std::span<const std
 }
 
 void expectPart(Buffer buffer, const TemporaryFolder& folder, std::mt19937_64& generator) {
-  const auto bytes =
-      randomBytes(generator, static_cast<size_t>(byteCount(buffer.source_type, wholeShape(buffer))));
+  const auto bytes = randomBytes(generator, byteCount(buffer.source_type, wholeShape(buffer)));
   const std::vector<std::byte> expected = expectedContent(buffer, bytes);
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   folder.write("weights.bin", "0123456" + text);

@@ -86,7 +86,7 @@ TEST(RunJob, ComputesTheBitsOfOneProcess) {
   }
   LocalProgram local(std::move(pipelineImages(1)[0]), {"", 5});
   for (int64_t step = 1; step <= 3; ++step) {
-    EXPECT_EQ(result.steps[static_cast<size_t>(step - 1)].loss, *local.runStep(step).loss);
+    EXPECT_EQ(result.steps[step - 1].loss, *local.runStep(step).loss);
     const StepDump dump = StepDump::open(plan.spec.dump_directory, step, 2);
     for (const char* name : {"w0", "w1"}) {
       EXPECT_EQ(dump.read(std::string("parameter/") + name).elements(),

@@ -27,12 +27,11 @@ void expectClose(const Tensor& got, const std::vector<double>& want, double tole
 
 std::vector<double> naiveGemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb, const std::vector<double>& a,
                               const std::vector<double>& b) {
-  std::vector<double> c(static_cast<size_t>(m * n));
+  std::vector<double> c(m * n);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t l = 0; l < k; ++l) {
-      const double left = a[static_cast<size_t>(ta ? l * m + i : i * k + l)];
-      for (int64_t j = 0; j < n; ++j)
-        c[static_cast<size_t>(i * n + j)] += left * b[static_cast<size_t>(tb ? j * k + l : l * n + j)];
+      const double left = a[ta ? l * m + i : i * k + l];
+      for (int64_t j = 0; j < n; ++j) c[i * n + j] += left * b[tb ? j * k + l : l * n + j];
     }
   }
   return c;
@@ -106,7 +105,7 @@ TEST(MatrixKernels, FusedMatMulReadsTransposedOperands) {
     Shape shape = x.shape;
     std::swap(shape[shape.size() - 2], shape.back());
     std::vector<int64_t> permutation(shape.size());
-    for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = static_cast<int64_t>(i);
+    for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = i;
     std::swap(permutation[permutation.size() - 2], permutation.back());
     return runKernel(makeCall("", "Transpose", 13, {x}, {{kF64, shape}}, {{"perm", permutation}}))[0];
   };
@@ -156,7 +155,7 @@ TEST(ElementwiseKernels, BroadcastEveryLayout) {
     const Shape out = broadcastShapes(a_shape, b_shape);
     const Tensor a = randomTensor(kF64, a_shape, 1), b = randomTensor(kF64, b_shape, 2);
     const std::vector<double> x = numbersOf(a), y = numbersOf(b);
-    std::vector<double> want(static_cast<size_t>(elementCount(out)));
+    std::vector<double> want(elementCount(out));
     for (size_t i = 0; i < want.size(); ++i)
       want[i] = x[broadcastIndex(a_shape, out, i)] - y[broadcastIndex(b_shape, out, i)];
     const std::string what = shapeToString(a_shape) + shapeToString(b_shape);

@@ -161,8 +161,8 @@ std::optional<Case> readCase(const fs::path& folder, std::string& why) {
     result.expected.push_back(output.value_or(Tensor{}));
     specs.push_back({result.expected.back().type, result.expected.back().shape});
   }
-  result.call = makeCall(node.domain(), node.op_type(), static_cast<int>(model.opset_import(0).version()),
-                         *inputs, specs, attributes);
+  result.call =
+      makeCall(node.domain(), node.op_type(), model.opset_import(0).version(), *inputs, specs, attributes);
   return result;
 }
 
@@ -221,7 +221,7 @@ std::string runCase(Case tested) {
   for (size_t i = 0; i < tested.call.inputs.size(); ++i) {
     for (size_t o = 0; o < tested.expected.size(); ++o) {
       if (!tested.call.inputs[i] || tested.expected[o].type == DataType::kUndefined) continue;
-      if (!kernel->mayRunInPlace(static_cast<int>(i), static_cast<int>(o))) continue;
+      if (!kernel->mayRunInPlace(i, o)) continue;
       wrong = compareAll(runInPlace(tested.call, *kernel, i, o), tested.expected, relative);
       if (!wrong.empty()) return fmt::format("in place of input {}: {}", i, wrong);
     }

@@ -67,7 +67,7 @@ void expectGradient(const KernelCall& gradient, size_t output, const KernelCall&
   expectNear(runOnOneAndTwoThreads(narrow)[output], want, 2e-5);
   const std::unique_ptr<Kernel> kernel = createKernel(gradient);
   for (size_t i = 0; i < gradient.inputs.size(); ++i) {
-    if (kernel->mayRunInPlace(static_cast<int>(i), static_cast<int>(output)))
+    if (kernel->mayRunInPlace(i, output))
       expectNear(runInPlace(gradient, *kernel, i, output)[output], want, 1e-7);
   }
 }
@@ -216,7 +216,7 @@ void checkLossCase(const LossCase& c) {
   Shape label_shape = c.scores;
   label_shape.erase(label_shape.begin() + 1);
   const int64_t classes = c.scores[1];
-  std::vector<int64_t> labels(static_cast<size_t>(elementCount(label_shape)));
+  std::vector<int64_t> labels(elementCount(label_shape));
   for (size_t i = 0; i < labels.size(); ++i)
     labels[i] = c.ignoring && i % 3 == 1 ? -100 : static_cast<int64_t>(i * 7 + 2) % classes;
   const Tensor label = makeTensor<int64_t>(label_shape, labels);

@@ -60,8 +60,7 @@ std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_i
   for (size_t i = 0; i < outputs.size(); ++i) {
     output_pointers.push_back(call.outputs[i].type == DataType::kUndefined ? nullptr : outputs[i].data());
   }
-  if (shared_input >= 0)
-    output_pointers[static_cast<size_t>(shared_output)] = inputs[static_cast<size_t>(shared_input)].data();
+  if (shared_input >= 0) output_pointers[shared_output] = inputs[shared_input].data();
   GuardedBuffer workspace(kernel.workspaceBytes());
   if (total != nullptr) std::memcpy(outputs[0].data(), total->bytes.data(), total->bytes.size());
   kernel.run({input_pointers, output_pointers, workspace.data(), nullptr, total == nullptr ? 0U : 1U});
@@ -69,7 +68,7 @@ std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_i
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool shared = shared_input >= 0 && static_cast<int>(i) == shared_output;
     results.push_back({call.outputs[i].type, call.outputs[i].shape,
-                       shared ? inputs[static_cast<size_t>(shared_input)].content() : outputs[i].content()});
+                       shared ? inputs[shared_input].content() : outputs[i].content()});
     EXPECT_TRUE(outputs[i].intact()) << "written outside of output " << i;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -137,7 +136,7 @@ std::unique_ptr<Kernel> createKernel(const KernelCall& call) {
 std::vector<Tensor> runKernel(const KernelCall& call) { return execute(call, *createKernel(call), -1, -1); }
 
 std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output) {
-  return execute(call, kernel, static_cast<int>(input), static_cast<int>(output));
+  return execute(call, kernel, input, output);
 }
 
 void expectAddsInPlace(const KernelCall& call, const Tensor& total) {
@@ -184,8 +183,7 @@ std::vector<double> randomNumbers(size_t count, uint64_t seed, double low, doubl
 }
 
 Tensor randomTensor(DataType type, Shape shape, uint64_t seed, double low, double high) {
-  const std::vector<double> numbers =
-      randomNumbers(static_cast<size_t>(elementCount(shape)), seed, low, high);
+  const std::vector<double> numbers = randomNumbers(elementCount(shape), seed, low, high);
   if (type == DataType::kFloat64) return makeTensor<double>(std::move(shape), numbers);
   if (type == DataType::kInt64)
     return makeTensor<int64_t>(std::move(shape), {numbers.begin(), numbers.end()});

@@ -44,20 +44,20 @@ const std::vector<ReduceCase>& reduceCases() {
 TEST(ReduceKernels, SumsEqualPlainLoopsForEverySetOfAxes) {
   for (const ReduceCase& c : reduceCases()) {
     Shape out = c.shape;
-    for (int64_t axis : c.axes) out[static_cast<size_t>(axis)] = 1;
+    for (int64_t axis : c.axes) out[axis] = 1;
     const Tensor x = randomTensor(kF64, c.shape, 3, 0, 1);
     const std::vector<double> numbers = numbersOf(x);
-    std::vector<double> sum(static_cast<size_t>(elementCount(out))), most(sum.size(), -1), square(sum.size());
+    std::vector<double> sum(elementCount(out)), most(sum.size(), -1), square(sum.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      std::vector<int64_t> index = indexOf(c.shape, static_cast<int64_t>(i));
-      for (int64_t axis : c.axes) index[static_cast<size_t>(axis)] = 0;
-      const auto o = static_cast<size_t>(flatOf(out, index));
+      std::vector<int64_t> index = indexOf(c.shape, i);
+      for (int64_t axis : c.axes) index[axis] = 0;
+      const size_t o = flatOf(out, index);
       sum[o] += numbers[i];
       square[o] += numbers[i] * numbers[i];
       most[o] = std::max(most[o], numbers[i]);
     }
     const auto count = static_cast<double>(numbers.size()) / static_cast<double>(sum.size());
-    const Tensor axes = makeTensor<int64_t>({static_cast<int64_t>(c.axes.size())}, c.axes);
+    const Tensor axes = makeTensor<int64_t>({std::ssize(c.axes)}, c.axes);
     for (DataType type : {kF64, kF32}) {
       const double tolerance = type == kF64 ? 1e-13 : 1e-6;
       const auto run = [&](const char* name) {
@@ -93,12 +93,12 @@ TEST(SoftmaxKernels, RowsSumToOneAndOrderIsKeptWhateverTheAxis) {
     const Tensor log =
         runOnOneAndTwoThreads(makeCall("", "LogSoftmax", 13, {x}, {{kF32, shape}}, {{"axis", axis}}))[0];
     Shape sums_shape = shape;
-    sums_shape[static_cast<size_t>(axis)] = 1;
+    sums_shape[axis] = 1;
     const std::vector<double> in = numbersOf(x), out = numbersOf(y), logs = numbersOf(log);
-    std::vector<double> total(static_cast<size_t>(elementCount(sums_shape)));
+    std::vector<double> total(elementCount(sums_shape));
     const auto group = [&](size_t i) {
-      std::vector<int64_t> index = indexOf(shape, static_cast<int64_t>(i));
-      index[static_cast<size_t>(axis)] = 0;
+      std::vector<int64_t> index = indexOf(shape, i);
+      index[axis] = 0;
       return static_cast<size_t>(flatOf(sums_shape, index));
     };
     for (size_t i = 0; i < in.size(); ++i) total[group(i)] += std::exp(in[i]);
@@ -123,18 +123,17 @@ TEST(TransposeKernel, EqualsIndexArithmeticForManyPermutationsAndTypes) {
                                                                      {{0, 3}, {1, 0}}};
   for (const auto& [shape, permutation] : cases) {
     Shape out;
-    for (int64_t axis : permutation) out.push_back(shape[static_cast<size_t>(axis)]);
+    for (int64_t axis : permutation) out.push_back(shape[axis]);
     for (DataType type : {kF32, kF64}) {
       const Tensor x = randomTensor(type, shape, 7);
       const Tensor y = runOnOneAndTwoThreads(
           makeCall("", "Transpose", 13, {x}, {{type, out}}, {{"perm", permutation}}))[0];
       const std::vector<double> from = numbersOf(x), to = numbersOf(y);
       for (size_t i = 0; i < to.size(); ++i) {
-        const std::vector<int64_t> index = indexOf(out, static_cast<int64_t>(i));
+        const std::vector<int64_t> index = indexOf(out, i);
         std::vector<int64_t> source(index.size());
-        for (size_t a = 0; a < index.size(); ++a) source[static_cast<size_t>(permutation[a])] = index[a];
-        ASSERT_EQ(to[i], from[static_cast<size_t>(flatOf(shape, source))])
-            << shapeToString(shape) << " element " << i;
+        for (size_t a = 0; a < index.size(); ++a) source[permutation[a]] = index[a];
+        ASSERT_EQ(to[i], from[flatOf(shape, source)]) << shapeToString(shape) << " element " << i;
       }
     }
   }
@@ -145,9 +144,9 @@ TEST(CopyKernels, ConcatOfASplitIsTheInputOnEveryAxis) {
   const Tensor x = randomTensor(kF32, shape, 8);
   for (int64_t axis : {0, 1, 2}) {
     Shape first = shape, second = shape;
-    first[static_cast<size_t>(axis)] = 4;
-    second[static_cast<size_t>(axis)] = shape[static_cast<size_t>(axis)] - 4;
-    const Tensor sizes = makeTensor<int64_t>({2}, {4, second[static_cast<size_t>(axis)]});
+    first[axis] = 4;
+    second[axis] = shape[axis] - 4;
+    const Tensor sizes = makeTensor<int64_t>({2}, {4, second[axis]});
     const std::vector<Tensor> parts = runOnOneAndTwoThreads(
         makeCall("", "Split", 13, {x, sizes}, {{kF32, first}, {kF32, second}}, {{"axis", axis}}, {1}));
     const Tensor joined = runOnOneAndTwoThreads(
@@ -186,12 +185,12 @@ TEST(LpNormalizationKernels, EqualPlainLoopsOnEveryAxisWithoutOverflow) {
       for (int64_t p : {1, 2}) {
         const std::vector<double> numbers = numbersOf(x);
         Shape rest = shape;
-        rest[static_cast<size_t>(axis)] = 1;
-        std::vector<double> norms(static_cast<size_t>(elementCount(rest)));
+        rest[axis] = 1;
+        std::vector<double> norms(elementCount(rest));
         const auto normOf = [&](size_t i) -> double& {
-          std::vector<int64_t> index = indexOf(shape, static_cast<int64_t>(i));
-          index[static_cast<size_t>(axis)] = 0;
-          return norms[static_cast<size_t>(flatOf(rest, index))];
+          std::vector<int64_t> index = indexOf(shape, i);
+          index[axis] = 0;
+          return norms[flatOf(rest, index)];
         };
         for (size_t i = 0; i < numbers.size(); ++i) normOf(i) += std::pow(std::abs(numbers[i]), p);
         const KernelCall call =

@@ -37,7 +37,7 @@ void check(const KernelCall& call, const std::vector<std::vector<double>>& want,
   EXPECT_TRUE(kernel->mayRunInPlace(0, 0));
   for (size_t i = 0; i < 4; ++i) {
     for (size_t o = 0; o < want.size(); ++o) {
-      if (kernel->mayRunInPlace(static_cast<int>(i), static_cast<int>(o))) {
+      if (kernel->mayRunInPlace(i, o)) {
         expectClose(runInPlace(call, *kernel, i, o)[o], want[o], type, "in place");
       }
     }

@@ -40,7 +40,7 @@ PassSample products(const std::vector<int64_t>& sizes, std::vector<int> works = 
     graph.inputs.insert(graph.inputs.end(), operands.begin(), operands.end());
     graph.outputs.push_back(value("c" + number, sizes[i], run.outputs));
     builder.addNode("", "MatMul", operands, {graph.outputs.back()});
-    if (works.size() <= i) works.push_back(static_cast<int>(i));
+    if (works.size() <= i) works.push_back(i);
   }
   program.subgraphs.emplace_back().name = "products";
   program.instructions = {run};

@@ -252,9 +252,9 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
   const std::vector<RankImage> images = pipelineImages(2);
   std::vector<RankRecording> recordings(2);
   testing::runRankThreads(2, [&](Communicator& communicator) {
-    const auto rank = static_cast<size_t>(communicator.rank());
+    const size_t rank = communicator.rank();
     Executor executor(images[rank], {});
-    AlignedMemory arena(static_cast<size_t>(executor.memory().total_bytes));
+    AlignedMemory arena(executor.memory().total_bytes);
     const auto data = makeDataSource({"", 5}, executor.program());
     executor.attach(arena.bytes(), &communicator, data.get());
     TraceRecorder recorder(communicator.rank(), {{&executor.program(), executor.liveBytes()}}, 3);
@@ -279,7 +279,7 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
     for (int64_t step = 1; step <= 3; ++step) {
       size_t events = 0, expected = 0;
       for (const TraceEvent& event : trace.events) events += event.rank == rank && event.step == step ? 1 : 0;
-      for (const Instruction& instruction : images[static_cast<size_t>(rank)].program.instructions) {
+      for (const Instruction& instruction : images[rank].program.instructions) {
         const bool shown =
             instruction.kind != InstructionKind::kFree && instruction.kind != InstructionKind::kAccumulate;
         expected += shown ? 1 : 0;

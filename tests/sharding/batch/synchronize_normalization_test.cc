@@ -21,7 +21,7 @@ using namespace pipeshard::testing;
 
 // Devices in threads that meet at a barrier.
 struct Meeting {
-  explicit Meeting(size_t devices) : inputs(devices), barrier(static_cast<std::ptrdiff_t>(devices)) {}
+  explicit Meeting(size_t devices) : inputs(devices), barrier(devices) {}
   std::vector<const double*> inputs;
   std::barrier<> barrier;
 };
@@ -137,7 +137,7 @@ void expectAsOnOneDevice(const Shape& shape, const std::vector<int64_t>& cuts) {
   std::vector<std::thread> devices;
   int64_t first = 0;
   for (size_t d = 0; d < cuts.size(); ++d) {
-    rows[d].resize(static_cast<size_t>(cuts[d]));
+    rows[d].resize(cuts[d]);
     std::iota(rows[d].begin(), rows[d].end(), first);
     first += cuts[d];
     devices.emplace_back([&, d] {

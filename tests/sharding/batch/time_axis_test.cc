@@ -264,8 +264,7 @@ TEST(TimeAxis, OnesOfTheBatchSizeAreCutWithIt) {
       [](Model& model) {
         const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
         const Shape rows = {model.batch, 1};
-        const ValueId ones = model.constant(
-            makeConstant<double>(rows, std::vector<double>(static_cast<size_t>(model.batch), 1)));
+        const ValueId ones = model.constant(makeConstant<double>(rows, std::vector<double>(model.batch, 1)));
         return model.op(
             "Div", {model.sumAll(h), model.sumAll(model.op("Mul", {ones, model.number(0.5)}, rows))}, {});
       },

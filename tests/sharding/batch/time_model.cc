@@ -19,7 +19,7 @@ Constant addElements(const Constant& a, const Constant& b) {
   const std::vector<double> right = numericElements(b);
   if (a.data_type == DataType::kInt64) {
     std::vector<int64_t> sum;
-    for (size_t i = 0; i < left.size(); ++i) sum.push_back(static_cast<int64_t>(left[i] + right[i]));
+    for (size_t i = 0; i < left.size(); ++i) sum.push_back(left[i] + right[i]);
     return makeConstant<int64_t>(a.shape, sum);
   }
   std::vector<double> sum;
@@ -76,8 +76,7 @@ ValueId Model::number(double value) {
 }
 
 ValueId Model::integers(const std::vector<int64_t>& elements) {
-  return builder.addConstant("integers",
-                             makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+  return builder.addConstant("integers", makeConstant<int64_t>({std::ssize(elements)}, elements));
 }
 
 ValueId Model::op(const std::string& type, std::vector<ValueId> operands, Shape shape,
@@ -110,10 +109,10 @@ Tensors rowsOf(const BatchPart& part, const std::vector<BatchInput>& inputs, int
     const std::string& name = part.graph->value(input.value).name;
     given[name] = whole.at(name);
     if (input.axis < 0) continue;
-    const int64_t per_row = given[name].shape[static_cast<size_t>(input.axis)] / batch;
+    const int64_t per_row = given[name].shape[input.axis] / batch;
     std::vector<int64_t> rows;
     for (int64_t i = part.rows.first * per_row; i < part.rows.end() * per_row; ++i) rows.push_back(i);
-    given[name] = selectAlong(given[name], static_cast<size_t>(input.axis), rows);
+    given[name] = selectAlong(given[name], input.axis, rows);
   }
   return given;
 }

@@ -28,8 +28,7 @@ class StepBuilder {
   int64_t rows() const { return rows_; }
   ValueId x() const { return x_; }
   ValueId integers(const std::vector<int64_t>& numbers) {
-    return builder_.addConstant("numbers",
-                                makeConstant<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
+    return builder_.addConstant("numbers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
   }
   ValueId floats(Shape shape, const std::vector<float>& numbers) {
     return builder_.addConstant("floats", makeConstant(std::move(shape), numbers));

@@ -471,17 +471,17 @@ Argument index(Shape shape, int64_t low, int64_t high) {
 }
 Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0, 0, {}}; }
 Argument fixed(const std::vector<int64_t>& elements) {
-  const Shape shape = {static_cast<int64_t>(elements.size())};
+  const Shape shape = {std::ssize(elements)};
   return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
 }
 Argument fixed2(const std::vector<std::vector<int64_t>>& rows) {
   std::vector<int64_t> elements;
   for (const std::vector<int64_t>& row : rows) elements.insert(elements.end(), row.begin(), row.end());
-  const Shape shape = {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows.front().size())};
+  const Shape shape = {std::ssize(rows), std::ssize(rows.front())};
   return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
 }
 Argument fixedReals(const std::vector<double>& elements) {
-  const Shape shape = {static_cast<int64_t>(elements.size())};
+  const Shape shape = {std::ssize(elements)};
   return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<double>(shape, elements)};
 }
 Argument number(double value) {

@@ -41,8 +41,7 @@ struct Cut {
   // The axis of a tensor that holds the factor, or -1.
   int axisIn(const TensorFactors& tensor) const {
     for (size_t axis = 0; axis < tensor.size(); ++axis) {
-      if (std::find(tensor[axis].begin(), tensor[axis].end(), factor) != tensor[axis].end())
-        return static_cast<int>(axis);
+      if (std::find(tensor[axis].begin(), tensor[axis].end(), factor) != tensor[axis].end()) return axis;
     }
     return -1;
   }
@@ -53,9 +52,9 @@ struct Cut {
     int64_t minor = 1;
     for (auto f = factors.rbegin(); f != factors.rend(); ++f) {
       if (*f == factor) minor = size;
-      size *= rule.factors[static_cast<size_t>(*f)].size;
+      size *= rule.factors[*f].size;
     }
-    const int64_t own = rule.factors[static_cast<size_t>(factor)].size;
+    const int64_t own = rule.factors[factor].size;
     std::vector<int64_t> result;
     for (int64_t i = 0; i < size; ++i) {
       if (i / minor % own / (own / parts) == part) result.push_back(i);
@@ -82,7 +81,7 @@ void combine(Constant& whole, const Constant& part, FactorKind kind, int64_t par
 
 void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vector<Constant>& inputs,
               const std::vector<Constant>& wanted, int factor, int64_t parts) {
-  const FactorKind kind = rule.factors[static_cast<size_t>(factor)].kind;
+  const FactorKind kind = rule.factors[factor].kind;
   std::vector<Constant> combined;
   for (const Constant& output : wanted)
     combined.push_back({output.data_type, output.shape, std::vector<std::byte>(output.bytes.size())});
@@ -91,22 +90,19 @@ void checkCut(const RuleCase& rule_case, const FactorRule& rule, const std::vect
     std::vector<Constant> local = inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const int axis = cut.axisIn(rule.inputs[i]);
-      if (axis >= 0)
-        local[i] = selectAlong(inputs[i], static_cast<size_t>(axis),
-                               cut.indices(rule.inputs[i][static_cast<size_t>(axis)]));
+      if (axis >= 0) local[i] = selectAlong(inputs[i], axis, cut.indices(rule.inputs[i][axis]));
     }
     std::vector<Shape> shapes;
     for (size_t o = 0; o < wanted.size(); ++o) {
       shapes.push_back(wanted[o].shape);
       const int axis = cut.axisIn(rule.outputs[o]);
-      if (axis >= 0) shapes[o][static_cast<size_t>(axis)] /= parts;
+      if (axis >= 0) shapes[o][axis] /= parts;
     }
     const std::vector<Constant> outputs = runCase(rule_case, local, shapes);
     for (size_t o = 0; o < wanted.size(); ++o) {
       const int axis = cut.axisIn(rule.outputs[o]);
       if (axis >= 0) {
-        placeAlong(combined[o], outputs[o], static_cast<size_t>(axis),
-                   cut.indices(rule.outputs[o][static_cast<size_t>(axis)]));
+        placeAlong(combined[o], outputs[o], axis, cut.indices(rule.outputs[o][axis]));
       } else {
         ASSERT_NE(kind, FactorKind::kParallel) << "a parallel factor is missing in output " << o;
         combine(combined[o], outputs[o], kind, parts, part == 0);
@@ -126,7 +122,7 @@ void checkSizes(const FactorRule& rule, const std::vector<TensorFactors>& tensor
     for (size_t axis = 0; axis < tensors[t].size(); ++axis) {
       if (tensors[t][axis].empty()) continue;
       int64_t size = 1;
-      for (int factor : tensors[t][axis]) size *= rule.factors[static_cast<size_t>(factor)].size;
+      for (int factor : tensors[t][axis]) size *= rule.factors[factor].size;
       EXPECT_EQ(size, values[t].shape[axis]) << "axis " << axis;
     }
   }

@@ -47,7 +47,7 @@ TEST_P(BruteForce, AgreesOnTheCost) {
   for (int i = 0; i < family.count && !HasFatalFailure() && !HasNonfatalFailure(); ++i) {
     RandomProblemOptions options = family.options;
     options.nodes = 1 + static_cast<int>(random.below(options.nodes));
-    options.edges = static_cast<int>(random.below(options.edges + 1));
+    options.edges = random.below(options.edges + 1);
     options.tightness *= random.unit();
     compare(randomProblem(options, random), {.seed = static_cast<uint64_t>(i), .threads = 1 + i % 2},
             fmt::format("problem {}", i));

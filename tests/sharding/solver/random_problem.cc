@@ -10,11 +10,11 @@ namespace {
 
 SolverProblem::Edge randomEdge(const SolverProblem& problem, const RandomProblemOptions& options,
                                solver::Random& random) {
-  const auto count = static_cast<int64_t>(problem.nodes.size());
+  const int64_t count = problem.nodes.size();
   SolverProblem::Edge edge;
   size_t arity = 2;
   if (random.unit() < options.wide_edges) arity = 1 + static_cast<size_t>(random.below(4));
-  while (edge.nodes.size() < arity) edge.nodes.push_back(static_cast<int32_t>(random.below(count)));
+  while (edge.nodes.size() < arity) edge.nodes.push_back(random.below(count));
   size_t entries = 1;
   for (const int32_t node : edge.nodes) entries *= problem.nodes[node].costs.size();
   const bool equal = arity == 2 && random.unit() < options.equal_labels;
@@ -32,7 +32,7 @@ Int128 peak(const SolverProblem& problem, bool most) {
     const auto at = node.usages.empty() ? node.usages.begin()
                     : most              ? std::max_element(node.usages.begin(), node.usages.end())
                                         : std::min_element(node.usages.begin(), node.usages.end());
-    choice.push_back(static_cast<int32_t>(at - node.usages.begin()));
+    choice.push_back(at - node.usages.begin());
   }
   return evaluate(problem, choice).peak_usage;
 }
@@ -56,8 +56,7 @@ SolverProblem randomProblem(const RandomProblemOptions& options, solver::Random&
   }
   for (int i = 0; i < options.edges; ++i) problem.edges.push_back(randomEdge(problem, options, random));
   if (options.memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)),
-               most = static_cast<int64_t>(peak(problem, true));
+    const auto least = static_cast<int64_t>(peak(problem, false)), most = peak(problem, true);
     problem.usage_limit = least + static_cast<int64_t>(options.tightness * static_cast<double>(most - least));
   }
   return problem;
@@ -70,8 +69,7 @@ std::optional<Int128> bruteForce(const SolverProblem& problem) {
     const SolverEvaluation evaluation = evaluate(problem, choice);
     if (evaluation.feasible && (!best || evaluation.cost < *best)) best = evaluation.cost;
     size_t at = 0;
-    while (at < choice.size() && ++choice[at] == static_cast<int32_t>(problem.nodes[at].costs.size()))
-      choice[at++] = 0;
+    while (at < choice.size() && ++choice[at] == std::ssize(problem.nodes[at].costs)) choice[at++] = 0;
     if (at == choice.size()) return best;
   }
 }
@@ -97,7 +95,7 @@ class LadderBuilder {
     }
     problem_.nodes.push_back(std::move(node));
     layouts_.push_back(std::move(layouts));
-    return static_cast<int32_t>(problem_.nodes.size() - 1);
+    return problem_.nodes.size() - 1;
   }
 
   void join(int32_t a, int32_t b) {
@@ -146,8 +144,7 @@ SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& ra
   }
   SolverProblem problem = builder.take();
   if (memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)),
-               most = static_cast<int64_t>(peak(problem, true));
+    const auto least = static_cast<int64_t>(peak(problem, false)), most = peak(problem, true);
     problem.usage_limit = least + (most - least) / 3;
   }
   return problem;

@@ -181,7 +181,7 @@ SolverProblem shuffled(const SolverProblem& problem, solver::Random& random) {
   const auto permutation = [&](size_t size) {
     std::vector<int32_t> order(size);
     std::iota(order.begin(), order.end(), 0);
-    for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(static_cast<int64_t>(i))]);
+    for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     return order;
   };
   const std::vector<int32_t> place = permutation(problem.nodes.size());

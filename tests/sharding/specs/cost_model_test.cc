@@ -11,7 +11,7 @@ namespace pipeshard {
 namespace {
 
 std::vector<int> devicesFrom(int first, int count) {
-  std::vector<int> devices(static_cast<size_t>(count));
+  std::vector<int> devices(count);
   std::iota(devices.begin(), devices.end(), first);
   return devices;
 }

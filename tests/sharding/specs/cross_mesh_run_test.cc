@@ -40,7 +40,7 @@ Constant reshard(const Constant& local, const Shape& shape, const ShardingSpec& 
 }
 
 std::vector<int64_t> range(int64_t offset, int64_t size) {
-  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::vector<int64_t> indices(size);
   std::iota(indices.begin(), indices.end(), offset);
   return indices;
 }
@@ -57,7 +57,7 @@ void send(const Case& one, int device, Communicator& communicator, int first_rec
     if (piece.sender != device) continue;
     pieces.push_back(held);
     for (const AxisRange& cut : cutOut(shardOf(one.plan.sent, shape, one.from.mesh, device), piece.box)) {
-      pieces.back() = selectAlong(pieces.back(), static_cast<size_t>(cut.axis), range(cut.offset, cut.size));
+      pieces.back() = selectAlong(pieces.back(), cut.axis, range(cut.offset, cut.size));
     }
     sends.push_back(communicator.send(first_receiver + piece.receiver, pieces.back().bytes));
   }
@@ -65,15 +65,15 @@ void send(const Case& one, int device, Communicator& communicator, int first_rec
 }
 
 Constant receive(const Case& one, int device, Communicator& communicator, int first_receiver) {
-  const CrossMeshAssembly& assembly = one.plan.transfer.assemblies[static_cast<size_t>(device)];
+  const CrossMeshAssembly& assembly = one.plan.transfer.assemblies[device];
   std::vector<Constant> parts;
   const auto addPart = [&](const Shape& shape) -> Constant& {
-    const auto bytes = static_cast<size_t>(byteCount(one.whole.data_type, shape));
+    const size_t bytes = byteCount(one.whole.data_type, shape);
     return parts.emplace_back(
         Constant{one.whole.data_type, shape, std::vector<std::byte>(bytes, std::byte{0x5a})});
   };
   for (int index : assembly.pieces) {
-    const CrossMeshPiece& piece = one.plan.transfer.pieces[static_cast<size_t>(index)];
+    const CrossMeshPiece& piece = one.plan.transfer.pieces[index];
     EXPECT_EQ(piece.receiver, device);
     communicator.receive(piece.sender, addPart(piece.box.size).bytes);
   }
@@ -81,12 +81,12 @@ Constant receive(const Case& one, int device, Communicator& communicator, int fi
     Constant joined = addPart(step.shape);
     int64_t filled = 0;
     for (int operand : step.operands) {
-      const Constant& part = parts[static_cast<size_t>(operand)];
-      const auto axis = static_cast<size_t>(step.axis);
+      const Constant& part = parts[operand];
+      const size_t axis = step.axis;
       placeAlong(joined, part, axis, range(filled, part.shape[axis]));
       filled += part.shape[axis];
     }
-    EXPECT_EQ(filled, step.shape[static_cast<size_t>(step.axis)]);
+    EXPECT_EQ(filled, step.shape[step.axis]);
     parts.back() = joined;
   }
   const auto collectives = meshCollectives(communicator, one.to.mesh, first_receiver);
@@ -109,7 +109,7 @@ std::vector<Case> casesOf(const Shape& shape, const LogicalMesh& from, const Log
                {}};
       one.whole = integerTensor(type, shape, cases.size());
       one.plan = planCrossMesh(shape, type, one.from, one.to, kLinks[cases.size() % std::size(kLinks)]);
-      one.results.resize(static_cast<size_t>(to.deviceCount()));
+      one.results.resize(to.deviceCount());
       cases.push_back(std::move(one));
     }
   }
@@ -125,8 +125,7 @@ size_t runAllPairs(const Shape& shape, const LogicalMesh& from, const LogicalMes
       if (rank < senders) {
         send(one, rank, communicator, senders);
       } else {
-        one.results[static_cast<size_t>(rank - senders)] =
-            receive(one, rank - senders, communicator, senders);
+        one.results[rank - senders] = receive(one, rank - senders, communicator, senders);
       }
     }
   });

@@ -28,7 +28,7 @@ Case makeCase(const ShardingSpec& from, const ShardingSpec& to, const Shape& sha
   const DataType type = kTypes[number % std::size(kTypes)];
   return {from, to, integerTensor(type, shape, number),
           planResharding(shape, type, from, to, mesh, CostModel::uniform(mesh)),
-          std::vector<Constant>(static_cast<size_t>(mesh.deviceCount()))};
+          std::vector<Constant>(mesh.deviceCount())};
 }
 
 std::vector<Case> allPairs(const Shape& shape, const LogicalMesh& mesh) {
@@ -59,7 +59,7 @@ void runCases(std::vector<Case> cases, const Shape& shape, const LogicalMesh& me
     for (Case& one : cases) {
       const auto [graph, y] = deviceGraph(one, shape, mesh, device);
       const Tensors given{{"x", shardOfTensor(one.whole, one.from, mesh, device)}};
-      one.results[static_cast<size_t>(device)] = runGraph(graph, given, {y}, &collectives).at(y);
+      one.results[device] = runGraph(graph, given, {y}, &collectives).at(y);
     }
   });
   for (const Case& one : cases) {

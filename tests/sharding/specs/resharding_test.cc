@@ -101,8 +101,8 @@ std::vector<Next> allSteps(const ShardingSpec& spec, const Shape& shape, DataTyp
   };
   const auto add = [&](const ShardingSpec& after, int mesh_axis, int64_t share, int64_t of_bytes) {
     if (!specFault(after, shape, mesh).empty()) return;
-    const auto n = static_cast<int64_t>(mesh.axisSize(mesh_axis));
-    const LinkCost& link = model.links[static_cast<size_t>(mesh_axis)];
+    const int64_t n = mesh.axisSize(mesh_axis);
+    const LinkCost& link = model.links[mesh_axis];
     const int64_t travels = share * ((of_bytes * (n - 1) + n - 1) / n);
     next.push_back(
         {after, n == 1 || share == 0
@@ -115,9 +115,9 @@ std::vector<Next> allSteps(const ShardingSpec& spec, const Shape& shape, DataTyp
     std::erase(without.partial, a);
     int gathered = -1;
     for (size_t t = 0; t < shape.size(); ++t) {
-      if (!spec.axes[t].empty() && spec.axes[t].back() == a) gathered = static_cast<int>(t);
+      if (!spec.axes[t].empty() && spec.axes[t].back() == a) gathered = t;
     }
-    if (gathered >= 0) without.axes[static_cast<size_t>(gathered)].pop_back();
+    if (gathered >= 0) without.axes[gathered].pop_back();
     if (!is_partial && gathered < 0 && spec.uses(a)) continue;  // under another cut
     if (is_partial) add(without, a, 2, bytes(spec));
     if (gathered >= 0) add(without, a, 1, bytes(without));

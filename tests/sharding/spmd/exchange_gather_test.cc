@@ -14,7 +14,7 @@ Constant indicesFor(const Shape& shape, int64_t size, DataType type = DataType::
   Constant indices = randomIntegers(generator, shape, -size, size);  // negative ones count from the end
   if (type == DataType::kInt64) return indices;
   std::vector<int32_t> narrow;
-  for (const int64_t index : integerElements(indices)) narrow.push_back(static_cast<int32_t>(index));
+  for (const int64_t index : integerElements(indices)) narrow.push_back(index);
   return makeConstant<int32_t>(shape, narrow);
 }
 
@@ -23,8 +23,7 @@ FormProblem gatherProblem(const Shape& data, const Shape& indices, int64_t axis,
   std::mt19937_64 generator(7);
   FormProblem problem;
   const ValueId table = problem.input("data", randomReals(generator, data, type));
-  const ValueId where =
-      problem.input("indices", indicesFor(indices, data[static_cast<size_t>(axis)], index_type));
+  const ValueId where = problem.input("indices", indicesFor(indices, data[axis], index_type));
   Shape shape(data.begin(), data.begin() + axis);
   shape.insert(shape.end(), indices.begin(), indices.end());
   shape.insert(shape.end(), data.begin() + axis + 1, data.end());
@@ -42,8 +41,7 @@ FormProblem gradProblem(const FormProblem& forward, const std::string& op_type) 
   FormProblem problem;
   const ValueId dy = problem.input("dy", randomReals(generator, graph.shape(node.outputs[0]), type));
   const ValueId indices = problem.input("indices", forward.given.at("indices"));
-  const ValueId shape =
-      problem.constant("shape", makeConstant<int64_t>({static_cast<int64_t>(data.size())}, data));
+  const ValueId shape = problem.constant("shape", makeConstant<int64_t>({std::ssize(data)}, data));
   problem.node(std::string(kPipeshardDomain), op_type, {dy, indices, shape}, {{type, data}}, node.attributes);
   return problem;
 }

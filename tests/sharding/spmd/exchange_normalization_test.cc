@@ -26,7 +26,7 @@ Constant shifted(Constant tensor) {
 
 Shape statisticsShape(const Shape& shape, int64_t axis) {
   Shape statistics = shape;
-  for (size_t a = static_cast<size_t>(axis); a < shape.size(); ++a) statistics[a] = 1;
+  for (size_t a = axis; a < shape.size(); ++a) statistics[a] = 1;
   return statistics;
 }
 
@@ -116,9 +116,9 @@ TEST(ExchangeNormalization, RootMeanSquareOverACutAxis) {
     for (size_t c = 0; c < 7; ++c) squares += xs[row * 7 + c] * xs[row * 7 + c];
     for (int device = 0; device < 3; ++device) {
       const Shard shard = shardOf(strategy.outputs[0], shape, {{3}}, device);
-      const std::vector<double> ys = numericElements(result.outputs[static_cast<size_t>(device)].at("out0"));
+      const std::vector<double> ys = numericElements(result.outputs[device].at("out0"));
       for (int64_t c = 0; c < shard.size[1]; ++c) {
-        const auto whole = static_cast<size_t>(shard.start[1] + c);
+        const size_t whole = shard.start[1] + c;
         const double expected =
             xs[row * 7 + whole] / std::sqrt(squares / 7 + static_cast<double>(1e-3F)) * scales[whole];
         EXPECT_NEAR(ys[row * static_cast<size_t>(shard.size[1]) + static_cast<size_t>(c)], expected, 1e-13);

@@ -22,8 +22,7 @@ FormProblem reduceProblem(const std::string& op_type, DataType type, const std::
   }
   FormProblem problem;
   const ValueId x = problem.input("x", randomReals(generator, shape, type));
-  const ValueId at =
-      problem.constant("axes", makeConstant<int64_t>({static_cast<int64_t>(axes.size())}, axes));
+  const ValueId at = problem.constant("axes", makeConstant<int64_t>({std::ssize(axes)}, axes));
   problem.node("", op_type, {x, at}, {{type, reduced}}, {{"keepdims", int64_t{keep}}});
   return problem;
 }

@@ -13,7 +13,7 @@ namespace pipeshard::testing {
 namespace {
 
 std::vector<int64_t> range(int64_t start, int64_t size) {
-  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::vector<int64_t> indices(size);
   std::iota(indices.begin(), indices.end(), start);
   return indices;
 }
@@ -23,13 +23,13 @@ void addPart(std::vector<double>& whole, const Shape& shape, const Constant& par
   const std::vector<double> numbers = numericElements(part);
   const Shape strides = rowMajorStrides(shape);
   for (size_t i = 0; i < numbers.size(); ++i) {
-    int64_t rest = static_cast<int64_t>(i);
+    int64_t rest = i;
     int64_t at = 0;
     for (size_t axis = shape.size(); axis-- > 0;) {
       at += (shard.start[axis] + rest % shard.size[axis]) * strides[axis];
       rest /= shard.size[axis];
     }
-    whole[static_cast<size_t>(at)] += numbers[i];
+    whole[at] += numbers[i];
   }
 }
 
@@ -140,7 +140,7 @@ Strategy strategyOf(const FormProblem& problem, const LogicalMesh& mesh,
   const auto specOf = [&](const TensorFactors& tensor, bool output, size_t position) {
     ShardingSpec spec = replicated(tensor.size());
     for (int mesh_axis = 0; mesh_axis < mesh.rank(); ++mesh_axis) {
-      const int factor = strategy.uses[static_cast<size_t>(mesh_axis)].index;
+      const int factor = strategy.uses[mesh_axis].index;
       if (factor < 0) continue;
       bool held = false;
       for (size_t axis = 0; axis < tensor.size(); ++axis) {
@@ -150,7 +150,7 @@ Strategy strategyOf(const FormProblem& problem, const LogicalMesh& mesh,
       }
       if (held || !output) continue;
       const ExchangeForm* form = exchangeForm(problem.graph, node, *rule, factor);
-      const bool sum = rule->factors[static_cast<size_t>(factor)].kind == FactorKind::kSum;
+      const bool sum = rule->factors[factor].kind == FactorKind::kSum;
       if (form != nullptr ? position < form->partial_outputs.size() && form->partial_outputs[position] : sum)
         spec.partial.push_back(mesh_axis);
     }
@@ -173,13 +173,12 @@ Constant partOf(const Constant& whole, const Shard& shard) {
 }
 
 FormResult runForm(const FormProblem& problem, const LogicalMesh& mesh, const Strategy& strategy) {
-  const auto devices = static_cast<size_t>(mesh.deviceCount());
+  const size_t devices = mesh.deviceCount();
   FormResult result{{}, std::vector<Tensors>(devices)};
   std::vector<std::exception_ptr> failures(devices);
-  for (size_t d = 0; d < devices; ++d)
-    result.graphs.push_back(localGraph(problem, mesh, strategy, static_cast<int>(d)));
+  for (size_t d = 0; d < devices; ++d) result.graphs.push_back(localGraph(problem, mesh, strategy, d));
   runDevices(mesh, [&](int device, Collectives& collectives) {
-    const auto d = static_cast<size_t>(device);
+    const size_t d = device;
     try {
       result.outputs[d] = runDevice(problem, result.graphs[d], mesh, strategy, device, collectives);
     } catch (...) {
@@ -213,23 +212,23 @@ void expectAsWhole(const FormProblem& problem, const LogicalMesh& mesh,
     const ShardingSpec& spec = strategy.outputs[o];
     SCOPED_TRACE(name + " as " + printSpec(spec));
     const Constant whole = runGraph(problem.graph, problem.given, {name}).at(name);
-    std::vector<double> sum(static_cast<size_t>(elementCount(whole.shape)));
+    std::vector<double> sum(elementCount(whole.shape));
     for (int device = 0; device < mesh.deviceCount(); ++device) {
       int twin = device;  // the device at coordinate 0 of the mesh axes along which all hold the same
       for (int axis = 0; axis < mesh.rank(); ++axis) {
         if (!spec.uses(axis)) twin = mesh.lineOf(twin, axis)[0];
       }
-      const Constant& mine = result.outputs[static_cast<size_t>(device)].at(name);
+      const Constant& mine = result.outputs[device].at(name);
       if (twin == device) addPart(sum, whole.shape, mine, shardOf(spec, whole.shape, mesh, device));
-      EXPECT_EQ(mine, result.outputs[static_cast<size_t>(twin)].at(name)) << "device " << device;
+      EXPECT_EQ(mine, result.outputs[twin].at(name)) << "device " << device;
     }
     EXPECT_LE(distance(fromNumbers(whole.data_type, whole.shape, sum), whole), tolerance);
   }
 }
 
 int countNodes(const Graph& graph, const std::string& op_type) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                                        [&](const Node& node) { return node.op_type == op_type; }));
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return node.op_type == op_type; });
 }
 
 std::vector<std::pair<LogicalMesh, std::vector<std::string>>> cutsOf(const std::string& factor) {

@@ -39,7 +39,7 @@ Constant combine(const std::vector<Constant>& parts, const std::string& reductio
 }
 
 std::vector<int64_t> range(int64_t start, int64_t size) {
-  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::vector<int64_t> indices(size);
   std::iota(indices.begin(), indices.end(), start);
   return indices;
 }
@@ -48,7 +48,7 @@ Constant join(const std::vector<Constant>& parts, size_t axis) {
   Constant whole = parts[0];
   whole.shape[axis] = 0;
   for (const Constant& part : parts) whole.shape[axis] += part.shape[axis];
-  whole.bytes.resize(static_cast<size_t>(byteCount(whole.data_type, whole.shape)));
+  whole.bytes.resize(byteCount(whole.data_type, whole.shape));
   int64_t start = 0;
   for (const Constant& part : parts) {
     placeAlong(whole, part, axis, range(start, part.shape[axis]));
@@ -58,14 +58,13 @@ Constant join(const std::vector<Constant>& parts, size_t axis) {
 }
 
 Constant partOf(const Constant& whole, size_t axis, const std::vector<int64_t>& sizes, size_t member) {
-  const int64_t start =
-      std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(member), int64_t{0});
+  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + member, int64_t{0});
   return selectAlong(whole, axis, range(start, sizes[member]));
 }
 
 // What member `member` of a group gets from the members' inputs.
 Constant collective(const Node& node, const std::vector<Constant>& inputs, size_t member) {
-  const auto axis = static_cast<size_t>(node.intAttribute("axis", 0));
+  const size_t axis = node.intAttribute("axis", 0);
   const std::string reduction = node.stringAttribute("reduction", "sum");
   switch (*collectiveKind(node)) {
     case CollectiveKind::kAllReduce: return combine(inputs, reduction);
@@ -76,8 +75,7 @@ Constant collective(const Node& node, const std::vector<Constant>& inputs, size_
   }
   std::vector<Constant> parts;
   for (const Constant& input : inputs) {
-    parts.push_back(partOf(input, static_cast<size_t>(node.intAttribute("to_axis", 0)),
-                           node.intsAttribute("to_sizes"), member));
+    parts.push_back(partOf(input, node.intAttribute("to_axis", 0), node.intsAttribute("to_sizes"), member));
   }
   return join(parts, axis);
 }
@@ -213,12 +211,11 @@ std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec
 
 Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, const Shape& shape,
                  const LogicalMesh& mesh, const std::string& what) {
-  Constant whole{parts[0].data_type, shape,
-                 std::vector<std::byte>(static_cast<size_t>(byteCount(parts[0].data_type, shape)))};
+  Constant whole{parts[0].data_type, shape, std::vector<std::byte>(byteCount(parts[0].data_type, shape))};
   std::map<std::vector<int>, size_t> seen;  // devices by what they hold: start of the shard, and summand
-  std::vector<double> sums(static_cast<size_t>(elementCount(shape)), 0);
+  std::vector<double> sums(elementCount(shape), 0);
   for (size_t d = 0; d < parts.size(); ++d) {
-    const int device = static_cast<int>(d);
+    const int device = d;
     std::vector<int> key;
     for (int axis = 0; axis < mesh.rank(); ++axis)
       key.push_back(spec.uses(axis) ? mesh.coordinate(device, axis) : 0);
@@ -234,7 +231,7 @@ Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, c
     for (size_t axis = 0; axis < shape.size(); ++axis) {  // grow the part to the whole, axis by axis
       Constant grown = box;
       grown.shape[axis] = shape[axis];
-      grown.bytes.assign(static_cast<size_t>(byteCount(grown.data_type, grown.shape)), std::byte{});
+      grown.bytes.assign(byteCount(grown.data_type, grown.shape), std::byte{});
       placeAlong(grown, box, axis, range(shard.start[axis], shard.size[axis]));
       box = std::move(grown);
     }

@@ -59,7 +59,7 @@ void checkCost(const Graph& graph, const PieceSharding& sharding, const std::vec
   EXPECT_EQ(count.compute_ns, told.compute_ns);
   EXPECT_EQ(count.communication_ns, told.communication_ns);
   for (int device = 0; device < last; ++device) {
-    const Graph& local = pieces[static_cast<size_t>(device)].graph;
+    const Graph& local = pieces[device].graph;
     const WorkCount other = countWork(local, sharding.mesh, groupsOf(sharding.mesh, device), sharding.model);
     EXPECT_LE(other.compute_ns, count.compute_ns);
     EXPECT_LE(other.communication_ns, count.communication_ns);
@@ -143,8 +143,7 @@ class Block {
     return GraphBuilder(graph).addConstant("constant", randomReals(generator, shape));
   }
   ValueId integers(const std::vector<int64_t>& elements) {
-    return GraphBuilder(graph).addConstant(
-        "sizes", makeConstant<int64_t>({static_cast<int64_t>(elements.size())}, elements));
+    return GraphBuilder(graph).addConstant("sizes", makeConstant<int64_t>({std::ssize(elements)}, elements));
   }
   ValueId op(const std::string& type, std::vector<ValueId> read, const Shape& shape,
              std::map<std::string, Attribute> attributes = {}) {
@@ -190,11 +189,11 @@ TEST(SpmdPieces, ABlockOverARealCommunicator) {
     std::vector<Tensors> results(4);
     runDevices(mesh, [&](int device, Collectives& collectives) {
       Tensors given;
-      for (const auto& [name, shards] : parts) given[name] = shards[static_cast<size_t>(device)];
+      for (const auto& [name, shards] : parts) given[name] = shards[device];
       const LocalPiece piece = rewriteForDevice(block.graph, sharding, device, groups);
       // All nodes, in order: each device must meet the others, also where it needs nothing from it.
       for (const Node& node : piece.graph.nodes) runNode(piece.graph, node, given, &collectives);
-      for (const std::string& name : names) results[static_cast<size_t>(device)][name] = given.at(name);
+      for (const std::string& name : names) results[device][name] = given.at(name);
     });
     for (ValueId output : block.graph.outputs) {
       const std::string& name = block.graph.value(output).name;
@@ -255,7 +254,7 @@ class Broken : public ::testing::Test {
                                            parseUses(graph, graph.nodes[n], sharding.mesh, uses));
   }
   Node& find(int device, const std::string& op_type) {
-    for (Node& node : pieces[static_cast<size_t>(device)].graph.nodes) {
+    for (Node& node : pieces[device].graph.nodes) {
       if (node.op_type == op_type) return node;
     }
     throw std::logic_error("no " + op_type);
@@ -307,7 +306,7 @@ TEST_F(Broken, PartSizes) {
 TEST_F(Broken, AConstantOfAnotherDevice) {
   for (int device : {0, 2}) {
     const ValueId w = find(device, "MatMul").inputs[1];
-    std::get<Constant>(pieces[static_cast<size_t>(device)].graph.initializers.at(w)).bytes[0] = std::byte{1};
+    std::get<Constant>(pieces[device].graph.initializers.at(w)).bytes[0] = std::byte{1};
   }
   expectFault("constant input 1 is not this device's part");
 }

@@ -28,7 +28,7 @@ Shape shapeOf(const FactorRule& rule, const TensorFactors& tensor, const Shape& 
   for (size_t axis = 0; axis < tensor.size(); ++axis) {
     if (tensor[axis].empty()) continue;
     shape[axis] = 1;
-    for (int factor : tensor[axis]) shape[axis] *= rule.factors[static_cast<size_t>(factor)].size;
+    for (int factor : tensor[axis]) shape[axis] *= rule.factors[factor].size;
   }
   return shape;
 }

@@ -191,7 +191,7 @@ TEST(Strategy, CostIsThatOfTheLargestShard) {
     return strategyCost(node.graph(), node.node(), mesh, *strategy, model);
   };
   const auto time = [&](double i, double k, double j) {
-    return computeCost(model, 2 * i * k * j, static_cast<int64_t>(4 * (i * k + k * j + i * j)));
+    return computeCost(model, 2 * i * k * j, 4 * (i * k + k * j + i * j));
   };
   EXPECT_EQ(cost("replicate").compute_ns, time(8, 16, 32));
   EXPECT_EQ(cost("0:pass0 1:pass1").compute_ns, time(8, 16, 32));

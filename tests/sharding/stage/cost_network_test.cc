@@ -23,7 +23,7 @@ CostNetwork randomNetwork(uint64_t seed) {
     CostTable costs;
     size_t count = 1;
     for (int variable : table.variables) {
-      costs.sizes.push_back(network.sizes[static_cast<size_t>(variable)]);
+      costs.sizes.push_back(network.sizes[variable]);
       count *= static_cast<size_t>(costs.sizes.back());
     }
     for (size_t i = 0; i < count; ++i) costs.costs.push_back(below(50));
@@ -58,7 +58,7 @@ TEST(CostNetwork, VariablesOfOneOptionAreInNoTableThatIsLeft) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const CostNetwork network = randomNetwork(seed);
     const Elimination elimination(network, 0);
-    for (int variable : elimination.left()) EXPECT_GT(network.sizes[static_cast<size_t>(variable)], 1);
+    for (int variable : elimination.left()) EXPECT_GT(network.sizes[variable], 1);
     const CostNetwork rest = elimination.remainder();
     EXPECT_EQ(std::count(rest.sizes.begin(), rest.sizes.end(), 1), 0);
     for (const NetworkTable& table : rest.tables)

@@ -494,8 +494,7 @@ TEST(ShardStage, AGradientFromAnotherStageDoesNotWait) {
         continue;
       ++outside;
       EXPECT_FALSE(memory.interval(output).waits);
-      EXPECT_EQ(first[static_cast<size_t>(memory.interval(output).from)],
-                values[output.index()].readers.front().node);
+      EXPECT_EQ(first[memory.interval(output).from], values[output.index()].readers.front().node);
     }
   }
   EXPECT_GT(outside, 0);

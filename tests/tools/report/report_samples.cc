@@ -44,13 +44,13 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
   plan.notes = {
       "operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
   for (int s = 0; s < ranks * chunks; ++s) {
-    StagePlan& stage = plan.stages[static_cast<size_t>(s)];
+    StagePlan& stage = plan.stages[s];
     stage.devices = {s % ranks};
     stage.forward_flops = 3'400'000'000 + 150'000'000 * (s % 3);
     stage.backward_flops = 2 * stage.forward_flops;
     stage.parameter_bytes = 28'500'000;
     stage.peak_activations = ranks - s % ranks;
-    LayerPlan& layer = plan.layers[static_cast<size_t>(s)];
+    LayerPlan& layer = plan.layers[s];
     layer.first_node = fmt::format("/transformer/h.{}/attn/c_attn/MatMul_output_0_with_a_long_suffix", s);
     layer.last_node = fmt::format("/transformer/h.{}/mlp/c_proj/Add", s);
     layer.flops = stage.forward_flops;
@@ -95,7 +95,7 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
   const Simulation run = simulate({.schedule = schedule, .stages = times, .latency = 150'000});
   Trace trace{.source = "measured", .ranks = schedule.ranks(), .rank_names = {}, .events = {}, .memory = {}};
   for (int r = 0; r < schedule.ranks(); ++r) {
-    for (const SimulatedAction& done : run.ranks[static_cast<size_t>(r)]) {
+    for (const SimulatedAction& done : run.ranks[r]) {
       TraceEvent event{.rank = r,
                        .step = 2,
                        .stage = done.action.stage,
@@ -106,7 +106,7 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
       event.arrived_ns = event.start_ns;
       trace.events.push_back(event);
     }
-    for (const MemoryPoint& point : run.memory[static_cast<size_t>(r)])
+    for (const MemoryPoint& point : run.memory[r])
       trace.memory.push_back({r, point.time, point.held + (100 << 20)});
   }
   for (const SimulatedMessage& message : run.messages) {
@@ -152,13 +152,9 @@ ValidationReport validatedRun(int ranks) {
   rank.memory.activations = 70 << 20;
   rank.arena_bytes = 110 << 20;
   rank.peak_resident_bytes = 190 << 20;
-  report.planned.ranks.assign(static_cast<size_t>(ranks), rank);
-  report.planned.steps = {{2,
-                           1.125,
-                           {},
-                           0.75,
-                           std::vector<double>(static_cast<size_t>(ranks), 0.5),
-                           std::vector<double>(static_cast<size_t>(ranks), 0.125)}};
+  report.planned.ranks.assign(ranks, rank);
+  report.planned.steps = {
+      {2, 1.125, {}, 0.75, std::vector<double>(ranks, 0.5), std::vector<double>(ranks, 0.125)}};
   return report;
 }
 

@@ -58,8 +58,8 @@ TEST(StepParts, FillTheStep) {
   rank.bars = {{Work::kForward, 0, 0, 10, 30}, {Work::kBackward, 0, 0, 50, 70}};
   rank.transfers = {{0, 5, 15}, {30, 60, 65}, {70, 80, 90}};  // hidden from 10 on; wholly hidden; not hidden
   const StepParts parts = stepParts(rank, 100);
-  EXPECT_EQ(parts.work[static_cast<size_t>(Work::kForward)], 20);
-  EXPECT_EQ(parts.work[static_cast<size_t>(Work::kBackward)], 20);
+  EXPECT_EQ(parts.work[Work::kForward], 20);
+  EXPECT_EQ(parts.work[Work::kBackward], 20);
   EXPECT_EQ(parts.transfer, 5 + 10);
   EXPECT_EQ(parts.idle, 100 - 40 - 15);
 }

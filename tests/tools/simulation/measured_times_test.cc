@@ -25,8 +25,8 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std:
       event.end_ns = begin + end;
       trace.events.push_back(std::move(event));
     };
-    for (const SimulatedAction& done : simulation.ranks[static_cast<size_t>(rank)]) {
-      const Ticks input = times[static_cast<size_t>(done.action.stage)].backward_input;
+    for (const SimulatedAction& done : simulation.ranks[rank]) {
+      const Ticks input = times[done.action.stage].backward_input;
       switch (done.action.kind) {
         case ActionKind::kForward: add(done.action, 'F', done.start, done.end); break;
         case ActionKind::kBackward:
