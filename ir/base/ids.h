@@ -1,10 +1,17 @@
-// Distinct 32-bit ids: a ValueId cannot be passed where a NodeId is wanted.
+// Distinct 32-bit ids: a ValueId cannot be passed where a NodeId is wanted, nor a stage where a rank is.
+//
+// An id is a position in the vector that owns the things (IdVector, or a plain vector through index()). Those
+// of stages, layers and ranks lie in an order: ++ is the next one. Text: fmt prints the position, "-" where
+// there is none (ir/base/ids_format.h).
+//   IdVector<StageId, StagePlan> stages;
+//   for (StageId stage : stages.ids()) use(stages[stage]);
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace pipeshard {
 
@@ -18,6 +25,16 @@ class Id {
   // Position in the vector that owns the thing. Only for valid ids.
   constexpr size_t index() const { return value_; }
 
+  // The neighbours, of valid ids in an order. Before the first one there is none: the invalid id.
+  constexpr Id next() const { return Id(index() + 1); }
+  constexpr Id previous() const { return value_ == 0 ? Id() : Id(index() - 1); }
+  constexpr Id& operator++() { return *this = next(); }
+  constexpr Id operator++(int) {
+    const Id before = *this;
+    ++*this;
+    return before;
+  }
+
   friend constexpr auto operator<=>(Id, Id) = default;
 
  private:
@@ -27,8 +44,70 @@ class Id {
 
 using ValueId = Id<struct ValueTag>;
 using NodeId = Id<struct NodeTag>;
-using BufferId = Id<struct BufferTag>;      // ir/program/program.h
-using SubgraphId = Id<struct SubgraphTag>;  // ir/program/program.h
+using BufferId = Id<struct BufferTag>;              // ir/program/program.h
+using SubgraphId = Id<struct SubgraphTag>;          // ir/program/program.h
+using LayerId = Id<struct LayerTag>;                // a run of forward nodes (ir/plan/plan.h)
+using StageId = Id<struct StageTag>;                // of a Plan; where a rank runs several, each of them
+using RankId = Id<struct RankTag>;                  // of a job: one worker process, one Program, one device
+using PipelineRankId = Id<struct PipelineRankTag>;  // the devices that run the same stages
+using GroupId = Id<struct GroupTag>;    // of ranks that meet in a collective (ir/program/program.h)
+using DeviceId = Id<struct DeviceTag>;  // of a stage: its place in the logical mesh, row-major
+
+// The ids first, ..., last - 1.
+template <typename SomeId>
+class IdRange {
+ public:
+  class Iterator {
+   public:
+    using value_type = SomeId;
+    using difference_type = std::ptrdiff_t;
+    constexpr Iterator() = default;
+    constexpr explicit Iterator(SomeId id) : id_(id) {}
+    constexpr SomeId operator*() const { return id_; }
+    constexpr Iterator& operator++() {
+      ++id_;
+      return *this;
+    }
+    constexpr Iterator operator++(int) {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+
+   private:
+    SomeId id_;
+  };
+
+  constexpr IdRange(SomeId first, SomeId last) : first_(first), last_(last) {}
+  constexpr Iterator begin() const { return Iterator(first_); }
+  constexpr Iterator end() const { return Iterator(last_); }
+
+ private:
+  SomeId first_;
+  SomeId last_;
+};
+// All of `count`.
+template <typename SomeId>
+constexpr IdRange<SomeId> idsBelow(size_t count) {
+  return {SomeId(0), SomeId(count)};
+}
+
+// A vector whose elements have ids: found by them alone.
+template <typename SomeId, typename T>
+class IdVector : public std::vector<T> {
+ public:
+  using std::vector<T>::vector;
+  typename std::vector<T>::reference operator[](SomeId id) { return std::vector<T>::operator[](id.index()); }
+  typename std::vector<T>::const_reference operator[](SomeId id) const {
+    return std::vector<T>::operator[](id.index());
+  }
+  typename std::vector<T>::reference at(SomeId id) { return std::vector<T>::at(id.index()); }
+  typename std::vector<T>::const_reference at(SomeId id) const { return std::vector<T>::at(id.index()); }
+  IdRange<SomeId> ids() const { return idsBelow<SomeId>(this->size()); }
+  // Of the element that push_back would add.
+  SomeId nextId() const { return SomeId(this->size()); }
+};
 
 }  // namespace pipeshard
 
