@@ -50,11 +50,11 @@ const Step& Models::step(const SuiteRow& row, int64_t microbatches) {
   PlanRequest request;
   request.model_path = exportModel(row.model, folder_);
   request.allow_missing_weights = true;
-  request.optimizer = parseOptimizer(row.model.optimizer());
+  request.given.optimizer = parseOptimizer(row.model.optimizer());
   request.dimensions = {{"batch", row.batch}};
   request.microbatches = microbatches;
   const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
-  TrainingGraph training = trainingFamily(model, request.optimizer, {row.batch, microbatches, true}).base();
+  TrainingGraph training = trainingFamily(model, request.given.optimizer, {row.batch, microbatches, true}).base();
   step = std::make_unique<Step>();
   step->training = row.model.isHalf() ? inMixedPrecision(std::move(training)) : std::move(training);
   ClusteringOptions options;

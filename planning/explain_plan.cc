@@ -10,7 +10,7 @@ namespace pipeshard {
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
                                           const ProgressCallback& progress) {
   const PlanRequest request = requestOf(plan);
-  const OptimizerSpec& optimizer = request.optimizer;
+  const OptimizerSpec& optimizer = request.given.optimizer;
   const ForwardModel model = loadForward(request, {}, progress);
   try {
     const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model));

@@ -25,8 +25,8 @@ PlanRequest completed(PlanRequest request) {
     fail(ErrorCode::kUsage,
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const bool evaluates = !askSchedule(options.schedule).given && familyOf(options.schedule).forward_only;
-  if (evaluates) request.optimizer.kind = OptimizerSpec::Kind::kNone;
-  if (!evaluates && request.optimizer.kind == OptimizerSpec::Kind::kNone)
+  if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
+  if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
   if (options.sharding.memory_bytes == 0) {
     options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
@@ -76,7 +76,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
 
     // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
     if (planned.plan.last_batch > 0 && request.programs && !planned.last)
-      planned.last = emitLastBatch(model, request.optimizer, batch, planned.plan);
+      planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan);
 
     // Last, since it reads the batch that the single-device program reads: the file's own backward pass.
     if (request.programs)

@@ -218,9 +218,9 @@ struct ValidateCommand {
 
   ValidateSpec makeSpec(const Plan& plan, const std::string& plan_directory, const std::string& work) const {
     ValidateSpec spec;
-    setPromisedBounds(plan.precision, spec);
+    setPromisedBounds(plan.given.precision, spec);
     if (boundGiven()) spec.bound = spec.imported_bound = bound;
-    spec.adaptive = isAdaptive(plan.optimizer);
+    spec.adaptive = isAdaptive(plan.given.optimizer);
     spec.same_start = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
       return stage.mesh_shape.at(0) > 1 || stage.sharding.has_value();
     });

@@ -12,4 +12,8 @@ std::string formatFlops(int64_t flops);
 // "12.3 us", "4.56 ms".
 std::string formatNanoseconds(int64_t ns);
 
+// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB.
+// Error(kUsage) naming `option` otherwise.
+int64_t parseBytes(const std::string& option, const std::string& text);
+
 }  // namespace pipeshard

@@ -140,10 +140,14 @@ void JsonReader::failExpected(std::string_view expected) const {
   fail(ErrorCode::kConfiguration, "{}: found {}; expected {}", path_, excerpt(*json_), expected);
 }
 
-void JsonReader::expectObject(std::initializer_list<std::string_view> required,
-                              std::initializer_list<std::string_view> optional) const {
+void JsonReader::failWith(std::string_view fault) const {
+  fail(ErrorCode::kConfiguration, "{}: {}", path_, fault);
+}
+
+void JsonReader::expectObject(const std::vector<std::string_view>& required,
+                              const std::vector<std::string_view>& optional) const {
   if (!json_->is_object()) failExpected("an object");
-  std::vector<std::string_view> allowed(required);
+  std::vector<std::string_view> allowed = required;
   allowed.insert(allowed.end(), optional.begin(), optional.end());
   std::vector<std::string> unknown, meant, missing;
   const std::vector<std::string> names(allowed.begin(), allowed.end());

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,8 +45,8 @@ class JsonReader {
 
   // An object with these keys and no others; `required` ones must be there, `optional` ones may. The error
   // names all unknown keys, with those that may have been meant, and all that are missing.
-  void expectObject(std::initializer_list<std::string_view> required,
-                    std::initializer_list<std::string_view> optional = {}) const;
+  void expectObject(const std::vector<std::string_view>& required,
+                    const std::vector<std::string_view>& optional = {}) const;
   bool has(const char* key) const { return json_->contains(key); }
   bool isArray() const { return json_->is_array(); }
   bool isString() const { return json_->is_string(); }
@@ -68,6 +67,8 @@ class JsonReader {
 
   // Throws Error(kConfiguration): "<path>: found <value>; <expected>".
   [[noreturn]] void failExpected(std::string_view expected) const;
+  // Throws Error(kConfiguration): "<path>: <fault>".
+  [[noreturn]] void failWith(std::string_view fault) const;
 
  private:
   const Json* json_;

@@ -17,6 +17,7 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;  // AdamW default 0.01 (decoupled); Adam, SGD: added to the gradient
+  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 // "sgd:lr=0.1,momentum=0.9" | "adam:lr=1e-3,beta1=..,beta2=..,eps=..,weight_decay=.." | "adamw:...".
 // Error(kUsage) names the key and the allowed ones. Meaning as in torch.optim. "none" has no keys.

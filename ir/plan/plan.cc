@@ -9,23 +9,6 @@
 #include "ir/base/error.h"
 
 namespace pipeshard {
-std::string_view overlapReceivesName(OverlapReceives overlap) {
-  switch (overlap) {
-    case OverlapReceives::kOff: return "off";
-    case OverlapReceives::kBetweenNodes: return "between-nodes";
-    case OverlapReceives::kOn: return "on";
-  }
-  return "off";
-}
-
-std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name) {
-  for (const OverlapReceives overlap :
-       {OverlapReceives::kOff, OverlapReceives::kBetweenNodes, OverlapReceives::kOn}) {
-    if (overlapReceivesName(overlap) == name) return overlap;
-  }
-  return std::nullopt;
-}
-
 namespace {
 
 std::string percent(int64_t part, int64_t whole) {
@@ -108,7 +91,7 @@ std::string printPlan(const Plan& plan) {
                         plan.last_microbatches == 1 ? "" : "es");
   }
   text += fmt::format("  loss          {}\n  optimizer     {}\n  precision     {}\n", plan.loss,
-                      optimizerToString(plan.optimizer), dataTypeName(plan.precision));
+                      optimizerToString(plan.given.optimizer), dataTypeName(plan.given.precision));
   if (const std::string recomputed = recomputationText(plan); !recomputed.empty())
     text += "  recomputes    " + recomputed + "\n";
   for (const auto& [name, size] : plan.dimensions) {

@@ -9,9 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/base/data_type.h"
 #include "ir/cluster/cluster.h"
-#include "ir/plan/optimizer.h"
+#include "ir/plan/given_options.h"
 #include "ir/plan/recomputation.h"
 #include "ir/plan/search_record.h"
 
@@ -67,20 +66,12 @@ struct StagePlan {
   std::optional<ShardingPlan> sharding = {};
 };
 
-inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
-
-// Whose messages come while the receiving rank computes.
-enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
-std::string_view overlapReceivesName(OverlapReceives overlap);  // "off", "between-nodes", "on"
-std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name);
-
 struct Plan {
   std::string model_path;                     // absolute
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions as bound, at the full batch
   std::string batch_dimension;                // the one that is cut into microbatches; "" if none
   std::string loss;                           // as given, or the model output that is the loss
-  OptimizerSpec optimizer;
-  DataType precision = DataType::kFloat32;
+  GivenOptions given;
   Cluster cluster;
   // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
   std::string profile;
@@ -92,22 +83,14 @@ struct Plan {
   // microbatches. 0: there is none.
   int64_t last_batch = 0;
   int64_t last_microbatches = 0;
-  std::vector<std::string> train;  // as given: --train, --freeze, --boundary; to plan the same again
-  std::vector<std::string> freeze;
-  std::vector<std::string> boundaries;
-  std::string schedule;  // partition/schedules/schedule.h: "1f1b", "interleaved:v=2", "file"
+  std::vector<std::string> boundaries;  // as given: --boundary; to plan the same again
+  std::string schedule;                 // partition/schedules/schedule.h: "1f1b", "interleaved:v=2", "file"
   // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives
   // them. A file's, and those of schedules that were made for measured or predicted times.
   std::vector<std::string> schedule_orders;
   // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches`
   // microbatches each, and drains at its end.
   int64_t updates_per_step = 1;
-  // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0:
-  // all behind it.
-  int64_t bucket_bytes = kDefaultBucketBytes;
-  // Messages between stages come while the receiving rank computes (Instruction::background), into at most
-  // one buffer more per sender.
-  OverlapReceives overlap_receives = OverlapReceives::kOff;
   std::vector<LayerPlan> layers;
   std::vector<StagePlan> stages;
   std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken

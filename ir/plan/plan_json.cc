@@ -11,6 +11,7 @@
 #include "ir/base/json_reader.h"
 #include "ir/base/sharding_spec.h"
 #include "ir/cluster/cluster_json.h"
+#include "ir/plan/given_options_json.h"
 #include "ir/plan/search_record_json.h"
 
 namespace pipeshard {
@@ -289,11 +290,6 @@ Cluster readCluster(const JsonReader& json) {
   return uniformCluster(nodes, json.at("devices_per_node").integer(1, kMostDevices / nodes));
 }
 
-// Options that are kept as given, and left out when they were not.
-std::vector<std::pair<const char*, const std::vector<std::string>*>> givenLists(const Plan& plan) {
-  return {{"train", &plan.train}, {"freeze", &plan.freeze}, {"boundaries", &plan.boundaries}};
-}
-
 }  // namespace
 
 std::string planToJson(const Plan& plan) {
@@ -304,8 +300,7 @@ std::string planToJson(const Plan& plan) {
   for (const auto& [name, size] : plan.dimensions) document["dimensions"][name] = size;
   document["batch_dimension"] = plan.batch_dimension;
   document["loss"] = plan.loss;
-  document["optimizer"] = optimizerToString(plan.optimizer);
-  document["precision"] = dataTypeName(plan.precision);
+  addGivenOptions(plan.given, OptionPlace::kTraining, document);
   document["cluster"] = clusterOf(plan);
   if (!plan.profile.empty()) document["profile"] = plan.profile;
   document["microbatches"] = plan.microbatches;
@@ -313,14 +308,12 @@ std::string planToJson(const Plan& plan) {
   if (plan.last_batch > 0)
     document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
-  if (plan.bucket_bytes != kDefaultBucketBytes) document["bucket_bytes"] = plan.bucket_bytes;
-  if (plan.overlap_receives != OverlapReceives::kOff)
-    document["overlap_receives"] = overlapReceivesName(plan.overlap_receives);
+  addGivenOptions(plan.given, OptionPlace::kExecution, document);
   document["schedule"] = plan.schedule;
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
-  for (const auto& [key, given] : givenLists(plan)) {
-    if (!given->empty()) document[key] = *given;
-  }
+  addGivenOptions(plan.given, OptionPlace::kTrain, document);
+  addGivenOptions(plan.given, OptionPlace::kFreeze, document);
+  if (!plan.boundaries.empty()) document["boundaries"] = plan.boundaries;
   document["layers"] = Json::array();
   for (const LayerPlan& layer : plan.layers) document["layers"].push_back(layerToJson(layer));
   document["stages"] = Json::array();
@@ -347,14 +340,7 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   });
   text("batch_dimension", plan.batch_dimension);
   text("loss", plan.loss);
-  faults.attemptField(json, "optimizer", [&](const JsonReader& optimizer) {
-    try {
-      plan.optimizer = parseOptimizer(optimizer.string());
-    } catch (const Error& error) {
-      fail(ErrorCode::kConfiguration, "plan.json.optimizer: {}", error.message());
-    }
-  });
-  faults.attemptField(json, "precision", [&](const JsonReader& type) { plan.precision = type.dataType(); });
+  readGivenOptions(json, OptionPlace::kTraining, faults, plan.given);
   const bool has_cluster = faults.attemptField(
       json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
   text("profile", plan.profile);
@@ -372,26 +358,32 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   faults.attemptField(json, "updates_per_step",
                       [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
-  faults.attemptField(json, "bucket_bytes",
-                      [&](const JsonReader& bytes) { plan.bucket_bytes = bytes.integer(0, INT64_MAX); });
-  faults.attemptField(json, "overlap_receives", [&](const JsonReader& name) {
-    plan.overlap_receives = *overlapReceivesFromName(name.string({"off", "between-nodes", "on"}));
-  });
+  readGivenOptions(json, OptionPlace::kExecution, faults, plan.given);
   faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
   faults.attemptField(json, "schedule_orders",
                       [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
 }
 
+void expectPlan(const JsonReader& json) {
+  std::vector<std::string_view> required = {"version", "model", "dimensions", "batch_dimension", "loss"};
+  addGivenKeys(OptionPlace::kTraining, required);
+  for (const char* key : {"cluster", "microbatches", "cut_batch", "schedule", "layers", "stages"})
+    required.push_back(key);
+  std::vector<std::string_view> optional = {"notes", "profile"};
+  addGivenKeys(OptionPlace::kTrain, optional);
+  addGivenKeys(OptionPlace::kFreeze, optional);
+  for (const char* key : {"boundaries", "last_batch", "updates_per_step"}) optional.push_back(key);
+  addGivenKeys(OptionPlace::kExecution, optional);
+  for (const char* key : {"schedule_orders", "shardings", "strategies", "specs", "search", "alternatives",
+                          "reasons", "stage_costs"})
+    optional.push_back(key);
+  json.expectObject(required, optional);
+}
+
 Plan readPlan(const Json& document, JsonFaults& faults) {
   Plan plan;
   const JsonReader json(document, "plan.json");
-  faults.attempt([&] {
-    json.expectObject({"version", "model", "dimensions", "batch_dimension", "loss", "optimizer", "precision",
-                       "cluster", "microbatches", "cut_batch", "schedule", "layers", "stages"},
-                      {"notes", "profile", "train", "freeze", "boundaries", "last_batch", "updates_per_step",
-                       "bucket_bytes", "overlap_receives", "schedule_orders", "shardings", "strategies",
-                       "specs", "search", "alternatives", "reasons", "stage_costs"});
-  });
+  faults.attempt([&] { expectPlan(json); });
   readTraining(json, faults, plan);
   readSchedule(json, faults, plan);
   const bool has_layers = faults.attemptField(json, "layers", [&](const JsonReader& layers) {
@@ -403,8 +395,8 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   const auto list = [&](const char* key, std::vector<std::string>& field) {
     faults.attemptField(json, key, [&](const JsonReader& texts) { field = texts.strings(); });
   };
-  list("train", plan.train);
-  list("freeze", plan.freeze);
+  readGivenOptions(json, OptionPlace::kTrain, faults, plan.given);
+  readGivenOptions(json, OptionPlace::kFreeze, faults, plan.given);
   list("boundaries", plan.boundaries);
   list("notes", plan.notes);
   if (json.has("search")) faults.attempt([&] { plan.search = readSearch(json); });

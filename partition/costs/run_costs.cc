@@ -162,13 +162,13 @@ RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers
     const int at = layer;
     const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
     // the first of them during its own passes
-    const bool several = of.whole_gradient_bytes > rules_.bucket_bytes;
+    const bool several = of.whole_gradient_bytes > rules_.given.bucket_bytes;
     return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
   });
 }
 
 int64_t RunCosts::doneBehind(int last, Field field) const {
-  const bool counts = field == kGradients ? one_microbatch_ : rules_.bucket_bytes > 0;
+  const bool counts = field == kGradients ? one_microbatch_ : rules_.given.bucket_bytes > 0;
   return counts ? sums_[last + 1][field] : 0;
 }
 
@@ -257,7 +257,8 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
   const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
   const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
-  const bool posted = sum(kWholeGradients, first, last) > rules_.bucket_bytes && rules_.bucket_bytes > 0;
+  const int64_t bucket = rules_.given.bucket_bytes;
+  const bool posted = sum(kWholeGradients, first, last) > bucket && bucket > 0;
   const int64_t synchronized = sum(kSynchronized, first, last);
   const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
   // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies

@@ -72,7 +72,7 @@ class RangeMaximum {
 
 // How programs are written, as far as their memory depends on it.
 struct EmissionRules {
-  int64_t bucket_bytes = 0;     // Plan::bucket_bytes
+  GivenOptions given;
   bool early_receives = false;  // a message may come while the one before it is still needed
 };
 

@@ -53,9 +53,8 @@ struct StageCostOptions {
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes = {};
   // parameters that several layers read are cut, too (shared_specs.h); else replicated
   bool cut_shared = false;
-  int64_t memory_bytes = 0;                    // of each device; 0: as the cluster says
-  int64_t bucket_bytes = kDefaultBucketBytes;  // Plan::bucket_bytes
-  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;  // Plan::overlap_receives
+  int64_t memory_bytes = 0;               // of each device; 0: as the cluster says
+  GivenOptions given = defaultOptions();  // what programs will be made with
   int threads = 1;
   std::function<void(const std::string&)> progress = {};
   const std::atomic<bool>* interrupted = nullptr;

@@ -222,9 +222,9 @@ RunCosts WayPricer::runCosts(const Submesh& sample, const PricedWay& way, std::o
                         : training_.graph.bytes(crossing.value));
   }
   const bool between =
-      options_.overlap_receives == OverlapReceives::kBetweenNodes && cluster_.nodes.size() > 1;
-  const EmissionRules rules{options_.bucket_bytes,
-                            between || options_.overlap_receives == OverlapReceives::kOn};
+      options_.given.overlap_receives == OverlapReceives::kBetweenNodes && cluster_.nodes.size() > 1;
+  const EmissionRules rules{options_.given,
+                            between || options_.given.overlap_receives == OverlapReceives::kOn};
   auto [shared_bytes, exchange_ns] = sharedCosts(way, model);
   return RunCosts(training_, pieces_, layers, std::move(bytes), std::move(exchange_ns),
                   std::move(shared_bytes), rules);

@@ -356,7 +356,7 @@ void fillRecomputations(const RecomputationChoice& choice, Plan& plan) {
 }
 
 void noteUntrained(const Chain& chain, Plan& plan) {
-  if (plan.optimizer.kind == OptimizerSpec::Kind::kNone) return;
+  if (plan.given.optimizer.kind == OptimizerSpec::Kind::kNone) return;
   std::vector<std::string> untrained;
   for (const Parameter& parameter : chain.training.parameters) {
     if (!isTrained(parameter)) untrained.push_back(chain.training.graph.value(parameter.value).name);

@@ -27,7 +27,7 @@ ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress) {
     failUncut(fmt::format("the plan has {} microbatches", plan.microbatches));
   const PlanRequest request = requestOf(plan);
   ReplayedModel replayed;
-  replayed.optimizer = request.optimizer;
+  replayed.optimizer = request.given.optimizer;
   replayed.model = loadForward(request, {}, progress);
   replayed.batch = batchCutOf(plan, replayed.model);
   progress("building the training graph");

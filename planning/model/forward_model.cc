@@ -134,7 +134,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
   ImportedBackward backward = takeBackward(raw);
-  overrideParameters(raw, request.train, request.freeze);
+  overrideParameters(raw, request.given.train, request.given.freeze);
   const std::string name = raw.value(attachLoss(raw, request.loss)).name;
   const ValueId in_file = findValue(whole, name);
   if (backward.gradients.empty() || request.loss.kind != LossSpec::Kind::kModelOutput || !in_file.valid())
@@ -142,7 +142,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   whole.outputs = {in_file};
   for (const ImportedGradient& gradient : backward.gradients)
     whole.outputs.push_back(findValue(whole, gradient.output));
-  setPrecision(whole, request.precision);
+  setPrecision(whole, request.given.precision);
   model.imported =
       std::make_shared<ImportedModel>(ImportedModel{std::move(whole), std::move(backward), name});
   return name;
@@ -166,7 +166,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     ForwardModel model;
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
-    model.source_types = setPrecision(raw, request.precision).source_types;
+    model.source_types = setPrecision(raw, request.given.precision).source_types;
     model.dimensions = defaultDimensions(raw);
     for (const auto& [name, size] : request.dimensions) model.dimensions[name] = size;
     decideMicrobatches(request, raw, stages, model);

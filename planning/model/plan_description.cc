@@ -11,17 +11,12 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.batch_dimension = model.batch_dimension;
   plan.loss = lossToString(request.loss);
   if (plan.loss.empty()) plan.loss = model.graph.value(model.loss).name;
-  plan.optimizer = request.optimizer;
-  plan.precision = request.precision;
-  plan.microbatches = model.microbatches;
-  plan.bucket_bytes = request.bucket_bytes;
-  plan.overlap_receives = request.overlap_receives;
+  plan.given = request.given;
   const bool one_node = request.partition.cluster.nodeCount() == 1;
-  if (one_node && plan.overlap_receives == OverlapReceives::kBetweenNodes)
-    plan.overlap_receives = OverlapReceives::kOff;
+  if (one_node && plan.given.overlap_receives == OverlapReceives::kBetweenNodes)
+    plan.given.overlap_receives = OverlapReceives::kOff;
+  plan.microbatches = model.microbatches;
   plan.schedule = request.partition.schedule;
-  plan.train = request.train;
-  plan.freeze = request.freeze;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   plan.cluster = request.partition.cluster;
@@ -34,14 +29,9 @@ PlanRequest requestOf(const Plan& plan) {
   request.allow_missing_weights = true;
   request.dimensions = plan.dimensions;
   request.loss = parseLoss(plan.loss);
-  request.train = plan.train;
-  request.freeze = plan.freeze;
-  request.optimizer = plan.optimizer;
-  request.precision = plan.precision;
+  request.given = plan.given;
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
-  request.bucket_bytes = plan.bucket_bytes;
-  request.overlap_receives = plan.overlap_receives;
   return request;
 }
 

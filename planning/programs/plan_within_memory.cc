@@ -26,7 +26,7 @@ void refuseDataParallelism(const ForwardModel& model) {
 }
 
 void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
-  if (plan.optimizer.kind == OptimizerSpec::Kind::kNone) return;
+  if (plan.given.optimizer.kind == OptimizerSpec::Kind::kNone) return;
   for (const Parameter& parameter : training.parameters) {
     if (!parameter.gradient_parts.empty()) continue;
     plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
@@ -116,7 +116,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     planned.plan = undecided;
     BatchCut batch;
     try {
-      batch = partitionModel(model, request.optimizer, options, progress, planned);
+      batch = partitionModel(model, request.given.optimizer, options, progress, planned);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       if (attempt > 0) break;
@@ -130,7 +130,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     }
     if (!request.programs) return batch;
     progress("writing the programs of the ranks");
-    planned.whole = emitStep(model, request.optimizer, batch, planned.plan);
+    planned.whole = emitStep(model, request.given.optimizer, batch, planned.plan);
     const Shortage shortage = largestShortage(asked, planned.whole);
     if (shortage.rank < 0) return batch;
     if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;

@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/base/data_type.h"
-#include "ir/plan/optimizer.h"
-#include "ir/plan/plan.h"
+#include "ir/plan/given_options.h"
 #include "onnx_import/autodiff/loss.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"
@@ -23,17 +21,12 @@ struct PlanRequest {
   std::string external_data_root;             // a second folder that external data may lie in
   bool allow_missing_weights = false;
   LossSpec loss;
-  std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
-  std::vector<std::string> freeze;  // weights that are not
-  OptimizerSpec optimizer;
-  DataType precision = DataType::kFloat32;
-  std::string batch_dimension;                 // "": found by name and place
-  int64_t microbatches = 0;                    // 0: automatic
-  int64_t bucket_bytes = kDefaultBucketBytes;  // of gradients; 0: no buckets
-  OverlapReceives overlap_receives = OverlapReceives::kBetweenNodes;
-  int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data_path` says
-  std::string data_path;   // an .npz file whose length decides it; "": there is none
-  bool programs = true;    // false: the plan alone, without what ranks run
+  GivenOptions given = defaultOptions();
+  std::string batch_dimension;  // "": found by name and place
+  int64_t microbatches = 0;     // 0: automatic
+  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says
+  std::string data_path;        // an .npz file whose length decides it; "": there is none
+  bool programs = true;         // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;
   std::string profile_note;

@@ -85,7 +85,7 @@ class Search {
   StageSearchResult run() {
     refuseOptions(options_);
     Plan noted;
-    cut_ = canSumOverBatch(model_, request_.optimizer, noted);
+    cut_ = canSumOverBatch(model_, request_.given.optimizer, noted);
     StageSearchResult result;
     result.notes = noted.notes;
     const PlanSearchRequest search = searchRequest();
@@ -163,7 +163,7 @@ class Search {
     if (state) return *state;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
     auto made = std::make_unique<CountState>(
-        CountState{trainingFamily(model_, request_.optimizer, batch), {}, nullptr});
+        CountState{trainingFamily(model_, request_.given.optimizer, batch), {}, nullptr});
     const TrainingGraph& training = made->family.base();
     ClusteringOptions clustering;
     clustering.layers = options_.layers;
@@ -191,8 +191,7 @@ class Search {
     costs.recomputations = {Recomputation::kNever, Recomputation::kLayers};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation.all};
     costs.memory_bytes = options_.sharding.memory_bytes;
-    costs.bucket_bytes = request_.bucket_bytes;
-    costs.overlap_receives = request_.overlap_receives;
+    costs.given = request_.given;
     costs.threads = threads();
     // Of several threads: a signal waits for the next phase.
     costs.progress = [this](const std::string& phase) {

@@ -30,7 +30,7 @@ PlannedTraining plan(const Asked& asked) {
   request.partition.cluster = parseCluster(asked.cluster);
   request.dimensions = {{"batch", asked.batch}};
   request.microbatches = asked.microbatches;
-  request.optimizer = parseOptimizer("adam:lr=1e-3");
+  request.given.optimizer = parseOptimizer("adam:lr=1e-3");
   request.partition.stages = "auto";
   request.partition.recomputation = parseRecomputation(asked.recomputation);
   request.recomputation_given = true;

@@ -38,12 +38,12 @@ struct Case {
 PlannedTraining plan(const Case& of) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/mlp.onnx";
-  request.optimizer = parseOptimizer("sgd:lr=0.05,momentum=0.9");
+  request.given.optimizer = parseOptimizer("sgd:lr=0.05,momentum=0.9");
   request.microbatches = of.microbatches;
   request.partition.cluster = parseCluster(fmt::format("1x{}", of.ranks * of.devices));
   request.partition.schedule = of.schedule;
   request.partition.stage_devices = of.stage_devices;
-  request.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;
+  request.given.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;
   request.partition.stages = fmt::format("uniform:{}", of.ranks * chunksOf(of.schedule));
   return planTraining(request, [](const std::string&) {});
 }

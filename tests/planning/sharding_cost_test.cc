@@ -15,10 +15,10 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method,
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + model + ".onnx";
   request.dimensions = {{"batch", 8}};
-  request.optimizer = parseOptimizer("adamw:lr=0.001");
+  request.given.optimizer = parseOptimizer("adamw:lr=0.001");
   request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
-  request.bucket_bytes = bucket_bytes;
+  request.given.bucket_bytes = bucket_bytes;
   request.partition.stages = "uniform:1";
   request.partition.sharding.method = method;
   return planTraining(request, [](const std::string&) {});

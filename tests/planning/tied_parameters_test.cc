@@ -92,7 +92,7 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
                                             stageOf("4..7", "2, 3", "tensor-parallel") + "]}");
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
-  request.optimizer = parseOptimizer("adamw:lr=0.001");
+  request.given.optimizer = parseOptimizer("adamw:lr=0.001");
   request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
   request.partition.stages = folder.file("stages.json");

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
 #include "planning/request/profile_store.h"
@@ -42,10 +43,44 @@ std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& t
   return dimensions;
 }
 
-DataType parsePrecision(const std::string& text) {
-  if (text == "float32") return DataType::kFloat32;
-  if (text == "float64") return DataType::kFloat64;
-  fail(ErrorCode::kUsage, "--precision {}: expected float32 or float64", text);
+// A value that cannot be is refused as CLI11 refuses those that it checks.
+template <typename F>
+void parseAtOnce(const F& parse) {
+  try {
+    parse();
+  } catch (const Error& error) {
+    throw CLI::ValidationError(error.message());
+  }
+}
+
+CLI::Option* declareOne(CLI::App& command, PlanOptions& options, const GivenOption& option) {
+  const auto take = [&options, flag = option.flag](const std::vector<std::string>& texts) {
+    options.given[flag] = texts;
+  };
+  if (isRepeated(option))
+    return command.add_option_function<std::vector<std::string>>(option.flag, take, option.help)
+        ->allow_extra_args(false);
+  const bool in_bytes = std::holds_alternative<int64_t GivenOptions::*>(option.field);
+  return command.add_option_function<std::string>(
+      option.flag,
+      [take, in_bytes, option](const std::string& text) {
+        GivenOptions tried;
+        if (in_bytes) parseAtOnce([&] { setFromTexts(option, {text}, tried); });
+        take({text});
+      },
+      option.help);
+}
+
+// Of one place of the table.
+void declareGiven(CLI::App& command, PlanOptions& options, OptionPlace place) {
+  for (const GivenOption& option : givenOptions()) {
+    if (option.place != place) continue;
+    CLI::Option* declared = declareOne(command, options, option);
+    if (option.values != nullptr) declared->type_name(option.values);
+    if (option.default_text != nullptr) declared->default_str(option.default_text);
+    if (const std::vector<std::string> allowed = allowedTexts(option); !allowed.empty())
+      declared->check(CLI::IsMember(allowed));
+  }
 }
 
 }  // namespace
@@ -65,17 +100,8 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       "--loss", options.loss,
       "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
       "(default: the model's only scalar output)");
-  command
-      .add_option("--freeze", request.freeze,
-                  "Do not train weights in whose names this regular expression is found; repeat for several")
-      ->type_name("REGEX")
-      ->allow_extra_args(false);
-  command
-      .add_option("--train", request.train,
-                  "Train these weights, whatever the model says and also if --freeze has them;\n--freeze . "
-                  "--train ^head trains the head alone")
-      ->type_name("REGEX")
-      ->allow_extra_args(false);
+  declareGiven(command, options, OptionPlace::kFreeze);
+  declareGiven(command, options, OptionPlace::kTrain);
 }
 
 void addPlanOptions(CLI::App& command, PlanOptions& options) {
@@ -154,11 +180,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       .add_option_function<std::string>(
           "--memory",
           [&sharding](const std::string& text) {
-            try {
-              sharding.memory_bytes = parseBytes("--memory", text);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(error.message());
-            }
+            parseAtOnce([&] { sharding.memory_bytes = parseBytes("--memory", text); });
           },
           "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
       ->type_name("BYTES");
@@ -197,39 +219,12 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
                   "How many parts the batch is cut into: equal ones, or such as differ by one "
                   "example\n(default: at most two per pipeline rank)")
       ->check(positiveWhole());
-  command
-      .add_option_function<std::string>(
-          "--bucket",
-          [&request](const std::string& text) {
-            try {
-              request.bucket_bytes = text == "off" ? 0 : parseBytes("--bucket", text);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(error.message());
-            }
-          },
-          "Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes "
-          "on; off: behind it\n"
-          "(default: 4MiB)")
-      ->type_name("BYTES");
-  command
-      .add_option_function<std::string>(
-          "--overlap-receives",
-          [&request](const std::string& text) { request.overlap_receives = *overlapReceivesFromName(text); },
-          "Messages between stages come while the receiving worker computes, into one buffer more for each "
-          "sender:\non|between-nodes|off")
-      ->check(CLI::IsMember({"on", "between-nodes", "off"}))
-      ->default_str("between-nodes")
-      ->type_name("WHICH");
+  declareGiven(command, options, OptionPlace::kExecution);
   command
       .add_option("--batch-dim", request.batch_dimension,
                   "The symbolic dimension that is the batch (default: found by name and place)")
       ->type_name("NAME");
-  command
-      .add_option("--optimizer", options.optimizer,
-                  "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01")
-      ->capture_default_str();
-  command.add_option("--precision", options.precision, "float32, or float64 to validate with tight bounds")
-      ->capture_default_str();
+  declareGiven(command, options, OptionPlace::kTraining);
 }
 
 const char* stageFileHelp() {
@@ -244,24 +239,14 @@ const char* stageFileHelp() {
 )";
 }
 
-int64_t parseBytes(const std::string& option, const std::string& text) {
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},      {"B", 1},      {"kB", 1e3},      {"KB", 1e3},      {"MB", 1e6},       {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1ll << 40}};
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  const auto unit = kUnits.find(std::string(rest, end));
-  const double bytes = error == std::errc() && unit != kUnits.end() ? number * unit->second : 0;
-  if (!(bytes >= 1) || bytes > 9e18)
-    fail(ErrorCode::kUsage, "{} {}: expected a number of bytes, e.g. 16GB, 1.5GiB or 800000", option, text);
-  return bytes;
-}
-
 PlanRequest modelRequest(const PlanOptions& options) {
   PlanRequest request = options.request;
   request.dimensions = parseDimensions(options.dimensions);
   request.loss = parseLoss(options.loss);
+  for (const GivenOption& option : givenOptions()) {
+    if (const auto texts = options.given.find(option.flag); texts != options.given.end())
+      setFromTexts(option, texts->second, request.given);
+  }
   return request;
 }
 
@@ -269,8 +254,6 @@ PlanRequest planRequest(const PlanOptions& options) {
   PlanRequest request = modelRequest(options);
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
-  request.optimizer = parseOptimizer(options.optimizer);
-  request.precision = parsePrecision(options.precision);
   request.profile = chooseProfile(options.profile, &request.profile_note);
   return request;
 }

@@ -1,7 +1,7 @@
 // The options of planning, as texts, and the request that they mean.
 #pragma once
 
-#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,8 +17,7 @@ struct PlanOptions {
   PlanRequest request;
   std::vector<std::string> dimensions;  // "batch=8"
   std::string loss;
-  std::string optimizer = "sgd:lr=0.01";
-  std::string precision = "float32";
+  std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it
@@ -34,9 +33,5 @@ const char* stageFileHelp();
 PlanRequest modelRequest(const PlanOptions& options);
 // The request, complete. Errors: kUsage, kMissingInput, kConfiguration, naming the option.
 PlanRequest planRequest(const PlanOptions& options);
-
-// "16GB", "1.5GiB", "800000" -> bytes; units B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB.
-// Error(kUsage) otherwise.
-int64_t parseBytes(const std::string& option, const std::string& text);
 
 }  // namespace pipeshard

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/plan/given_options.h"
 #include "ir/plan/plan_json.h"
 #include "tools/report/text_table.h"
 
@@ -36,20 +37,21 @@ std::string patternOf(const std::string& name) {
 // Which part a field is of, by its key.
 std::string partOf(const std::string& key) {
   static const std::map<std::string, std::vector<std::string>> kKeys = {
-      {"training",
-       {"model", "dimensions", "batch_dimension", "loss", "optimizer", "precision", "train", "freeze",
-        "bucket_bytes", "version"}},
+      {"training", {"model", "dimensions", "batch_dimension", "loss", "version"}},
       {"devices", {"cluster", "devices"}},
       {"meshes", {"mesh_shape", "mesh"}},
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
       {"stages", {"layers", "boundaries"}},
       {"microbatches", {"microbatches", "cut_batch", "last_batch", "updates_per_step"}},
-      {"schedule", {"schedule", "schedule_orders", "overlap_receives"}},
+      {"schedule", {"schedule", "schedule_orders"}},
       {"recomputation", {"recomputation"}},
       {"shardings", {"method", "constraints", "memory_limit"}},
       {"predictions",
        {"flops", "forward_flops", "backward_flops", "parameter_bytes", "peak_activations", "predicted",
         "optimal", "lower_bound_ns"}}};
+  for (const GivenOption& option : givenOptions()) {
+    if (option.key == key) return option.part;
+  }
   for (const auto& [part, keys] : kKeys) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) return part;
   }

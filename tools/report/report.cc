@@ -78,8 +78,8 @@ std::string renderFacts(const Plan& plan) {
       {"Cluster", clusterText(plan.cluster)},
       {"Schedule", plan.schedule},
       {"Loss", plan.loss},
-      {"Optimizer", optimizerToString(plan.optimizer)},
-      {"Precision", std::string(dataTypeName(plan.precision))}};
+      {"Optimizer", optimizerToString(plan.given.optimizer)},
+      {"Precision", std::string(dataTypeName(plan.given.precision))}};
   for (const auto& [name, size] : plan.dimensions) {
     const bool cut = name == plan.batch_dimension && plan.microbatches > 1;
     facts.emplace_back(
@@ -127,11 +127,16 @@ std::string planCommand(const Plan& plan) {
   const auto add = [&](const char* option, const std::string& value) {
     command += fmt::format(" \\\n  {} {}", option, shellWord(value));
   };
+  const auto add_given = [&](OptionPlace place) {
+    for (const GivenOption& option : givenOptions()) {
+      if (option.place != place || !isWritten(option, plan.given)) continue;
+      for (const std::string& text : textsOf(option, plan.given)) add(option.flag, text);
+    }
+  };
   for (const auto& [name, size] : plan.dimensions) add("--dim", fmt::format("{}={}", name, size));
   if (!plan.batch_dimension.empty()) add("--batch-dim", plan.batch_dimension);
   add("--loss", plan.loss);
-  add("--optimizer", optimizerToString(plan.optimizer));
-  add("--precision", std::string(dataTypeName(plan.precision)));
+  add_given(OptionPlace::kTraining);
   add("--cluster", plan.cluster.name);
   const std::vector<int> group_of_stage = deviceGroups(plan);
   std::vector<size_t> widths(plan.stages.empty() ? 0
@@ -151,16 +156,13 @@ std::string planCommand(const Plan& plan) {
     if (sharded->sharding->memory_limit > 0)
       add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
   }
-  for (const std::string& pattern : plan.freeze) add("--freeze", pattern);
-  for (const std::string& pattern : plan.train) add("--train", pattern);
+  add_given(OptionPlace::kFreeze);
+  add_given(OptionPlace::kTrain);
   if (plan.schedule != "file") add("--schedule", plan.schedule);
   if (plan.updates_per_step > 1) add("--window", fmt::format("{}", plan.updates_per_step));
   if (const std::string recomputed = recomputedStages(plan); !recomputed.empty())
     add("--recompute", recomputed);
-  if (plan.bucket_bytes != kDefaultBucketBytes)
-    add("--bucket", plan.bucket_bytes == 0 ? "off" : fmt::format("{}", plan.bucket_bytes));
-  if (plan.overlap_receives != OverlapReceives::kOff)
-    add("--overlap-receives", std::string(overlapReceivesName(plan.overlap_receives)));
+  add_given(OptionPlace::kExecution);
   add("--microbatches", fmt::format("{}", plan.microbatches));
   if (plan.last_batch > 0) add("--last-batch", fmt::format("{}", plan.last_batch));
   add("-o", planDirectory(plan));

@@ -22,7 +22,7 @@ Plan examplePlan() {
   plan.dimensions = {{"batch", 8}, {"sequence", 16}};
   plan.batch_dimension = "batch";
   plan.loss = "loss";
-  plan.optimizer = parseOptimizer("sgd:lr=0.1");
+  plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 2);
   plan.microbatches = 4;
   plan.schedule = "1f1b";
@@ -41,12 +41,12 @@ void expectError(const std::string& text, ErrorCode code, const std::string& mes
 TEST(PlanJson, KeepsOptionsAsGivenAndLeavesOutThoseThatWereNot) {
   Plan plan = examplePlan();
   EXPECT_EQ(planToJson(plan).find("freeze"), std::string::npos);
-  plan.train = {"^head"};
-  plan.freeze = {".", "bias$"};
+  plan.given.train = {"^head"};
+  plan.given.freeze = {".", "bias$"};
   plan.boundaries = {"add_1"};
   const Plan parsed = planFromJson(planToJson(plan));
-  EXPECT_EQ(parsed.train, plan.train);
-  EXPECT_EQ(parsed.freeze, plan.freeze);
+  EXPECT_EQ(parsed.given.train, plan.given.train);
+  EXPECT_EQ(parsed.given.freeze, plan.given.freeze);
   EXPECT_EQ(parsed.boundaries, plan.boundaries);
 }
 

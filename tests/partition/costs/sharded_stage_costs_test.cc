@@ -348,7 +348,7 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
   const Clustering clustering = blocksOf(training, 6, 1, 2);
   const Cluster cluster = uniformCluster(1, 4);
   StageCostOptions options;
-  options.bucket_bytes = 0;  // no gradients are synchronised beside the passes
+  options.given.bucket_bytes = 0;  // no gradients are synchronised beside the passes
   const ShardedStageCosts costs(training, clustering, cluster, options);
   const Submesh submesh{0, 1, 2};
   const auto option = [&](int first, int last, const std::string& recomputation) {

@@ -144,7 +144,7 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   Plan plan;
   plan.cluster = options.cluster;
-  plan.overlap_receives = overlap ? OverlapReceives::kOn : OverlapReceives::kOff;
+  plan.given.overlap_receives = overlap ? OverlapReceives::kOn : OverlapReceives::kOff;
   partitionTraining(training, options, plan);
   return emitPrograms(training, plan);
 }

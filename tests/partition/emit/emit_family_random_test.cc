@@ -190,8 +190,8 @@ Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
     return RandomStep(seed, rows, microbatches, rows_differ).make();
   };
   job.plan.microbatches = job.microbatches;
-  job.plan.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
-  job.plan.overlap_receives = seed / 4 % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
+  job.plan.given.bucket_bytes = std::array<int64_t, 4>{0, 1, 1000, kDefaultBucketBytes}[seed % 4];
+  job.plan.given.overlap_receives = seed / 4 % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
   return job;
 }
 

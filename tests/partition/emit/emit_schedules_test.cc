@@ -186,7 +186,7 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
     const std::vector<Symbols> expected = executeDefinition(training, 2);
     for (const std::string recomputation : {"never", "always", "except-last", "layers"}) {
       Plan plan = planOf(training, c, recomputation);
-      plan.overlap_receives = peaks % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
+      plan.given.overlap_receives = peaks % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
       const Schedule schedule = scheduleOf(plan);
       const std::vector<RankProgram> ranks = emitPrograms(training, plan);
       ASSERT_EQ(ranks.size(), static_cast<size_t>(c.ranks));

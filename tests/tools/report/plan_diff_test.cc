@@ -22,7 +22,7 @@ Plan twoStages() {
   plan.dimensions = {{"batch", 8}};
   plan.batch_dimension = "batch";
   plan.loss = "loss";
-  plan.optimizer = parseOptimizer("sgd:lr=0.1");
+  plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 4);
   plan.microbatches = 4;
   plan.schedule = "1f1b";

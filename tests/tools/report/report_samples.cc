@@ -18,7 +18,7 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
   plan.dimensions = {{"batch", 8}};
   plan.batch_dimension = "batch";
   plan.loss = "cross-entropy:logits,labels";
-  plan.optimizer = parseOptimizer("sgd:lr=0.1");
+  plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, stages);
   plan.microbatches = microbatches;
   plan.schedule = schedule;
@@ -40,7 +40,7 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
       planOf(ranks * chunks, microbatches, chunks == 1 ? "zb-h1" : fmt::format("interleaved:v={}", chunks));
   plan.model_path = "/home/somebody/models/language/gpt2-small-with-a-loss-inside-and-a-long-name.onnx";
   plan.cluster = uniformCluster((ranks + 7) / 8, std::min(ranks, 8));
-  plan.optimizer = parseOptimizer("adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-08,weight_decay=0.01");
+  plan.given.optimizer = parseOptimizer("adamw:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-08,weight_decay=0.01");
   plan.notes = {
       "operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
   for (int s = 0; s < ranks * chunks; ++s) {

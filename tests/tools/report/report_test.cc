@@ -121,8 +121,8 @@ TEST(Report, GivesTheCommandsQuotedForTheShell) {
 TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
   Plan plan = planOf(2, 1, "pipedream");
   plan.updates_per_step = 4;
-  plan.bucket_bytes = 0;
-  plan.overlap_receives = OverlapReceives::kOn;
+  plan.given.bucket_bytes = 0;
+  plan.given.overlap_receives = OverlapReceives::kOn;
   plan.stages[1].recomputation = Recomputation::kAlways;
   const std::string page = renderReport({plan});
   for (const char* option : {"--schedule pipedream", "--window 4", "--bucket off", "--overlap-receives on",

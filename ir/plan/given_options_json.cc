@@ -1,0 +1,57 @@
+#include "ir/plan/given_options_json.h"
+
+namespace pipeshard {
+namespace {
+
+// By type of the field: its form.
+Json formOf(const OptimizerSpec& optimizer) { return optimizerToString(optimizer); }
+Json formOf(DataType type) { return dataTypeName(type); }
+Json formOf(const std::vector<std::string>& texts) { return texts; }
+Json formOf(int64_t bytes) { return bytes; }
+Json formOf(OverlapReceives overlap) { return overlapReceivesName(overlap); }
+
+void readForm(const JsonReader& json, OptimizerSpec& optimizer) {
+  const std::string text = json.string();
+  try {
+    optimizer = parseOptimizer(text);
+  } catch (const Error& error) {
+    json.failWith(error.message());
+  }
+}
+void readForm(const JsonReader& json, DataType& type) { type = json.dataType(); }
+void readForm(const JsonReader& json, std::vector<std::string>& texts) { texts = json.strings(); }
+void readForm(const JsonReader& json, int64_t& bytes) { bytes = json.integer(0, INT64_MAX); }
+void readForm(const JsonReader& json, OverlapReceives& overlap) {
+  const std::span<const std::string_view> names = overlapReceivesNames();
+  overlap = *overlapReceivesFromName(json.string({names.begin(), names.end()}));
+}
+
+template <typename F>
+void forEachAt(OptionPlace place, const F& handle) {
+  for (const GivenOption& option : givenOptions()) {
+    if (option.place == place) handle(option);
+  }
+}
+
+}  // namespace
+
+void addGivenOptions(const GivenOptions& options, OptionPlace place, Json& document) {
+  forEachAt(place, [&](const GivenOption& option) {
+    if (!isWritten(option, options)) return;
+    document[option.key] = std::visit([&](auto field) { return formOf(options.*field); }, option.field);
+  });
+}
+
+void readGivenOptions(const JsonReader& json, OptionPlace place, JsonFaults& faults, GivenOptions& options) {
+  forEachAt(place, [&](const GivenOption& option) {
+    faults.attemptField(json, option.key, [&](const JsonReader& value) {
+      std::visit([&](auto field) { readForm(value, options.*field); }, option.field);
+    });
+  });
+}
+
+void addGivenKeys(OptionPlace place, std::vector<std::string_view>& keys) {
+  forEachAt(place, [&](const GivenOption& option) { keys.push_back(option.key); });
+}
+
+}  // namespace pipeshard
