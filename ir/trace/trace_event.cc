@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kKindNames = {"compute", "send", "receive", "collective", "copy"};
 
+constexpr std::array<std::string_view, kTraceWorks> kWorkNames = {
+    "forward", "backward", "backward_input", "backward_weight", "recomputation", "update", "other"};
+
 std::string describe(const TraceEvent& event) {
   return fmt::format("rank {}, step {}: {} \"{}\" from {} ns to {} ns", event.rank, event.step,
                      traceEventKindName(event.kind), event.name, event.start_ns, event.end_ns);
@@ -38,6 +41,10 @@ void verifyEvent(const Trace& trace, const TraceEvent& event) {
   if (message && (event.peer < 0 || event.peer >= trace.ranks || event.peer == event.rank)) {
     failEvent(event, fmt::format("its peer is {}", event.peer));
   }
+  const bool computes = event.kind == TraceEventKind::kCompute;
+  if (!computes && event.work != TraceWork::kOther) failEvent(event, "it computes nothing, but says what");
+  if (isPass(event.work) && (event.stage < 0 || event.microbatch < 0))
+    failEvent(event, "a pass is of a stage and a microbatch");
   if (event.kind == TraceEventKind::kSend && event.message < 0) failEvent(event, "its message has no number");
 }
 
@@ -89,6 +96,16 @@ void verifyTracks(const Trace& trace) {
 }  // namespace
 
 std::string_view traceEventKindName(TraceEventKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+std::string_view traceWorkName(TraceWork work) { return kWorkNames[static_cast<size_t>(work)]; }
+
+std::optional<TraceWork> traceWorkFromName(std::string_view name) {
+  const auto found = std::find(kWorkNames.begin(), kWorkNames.end(), name);
+  if (found == kWorkNames.end()) return std::nullopt;
+  return static_cast<TraceWork>(found - kWorkNames.begin());
+}
+
+bool isPass(TraceWork work) { return work != TraceWork::kUpdate && work != TraceWork::kOther; }
 
 void verifyTrace(const Trace& trace) {
   for (const TraceEvent& event : trace.events) verifyEvent(trace, event);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,13 +24,30 @@ enum class TraceEventKind : uint8_t {
 };
 std::string_view traceEventKindName(TraceEventKind kind);
 
+// What is computed: passes, each of a microbatch through a stage; and the rest. Programs halve every backward
+// pass; schedules may have it whole.
+enum class TraceWork : uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kRecomputation,  // of a forward pass, for a backward pass
+  kUpdate,
+  kOther,
+};
+inline constexpr size_t kTraceWorks = 7;
+std::string_view traceWorkName(TraceWork work);  // "forward", "backward_input", as trace files have it
+std::optional<TraceWork> traceWorkFromName(std::string_view name);
+bool isPass(TraceWork work);  // neither kUpdate nor kOther
+
 struct TraceEvent {
   TraceEventKind kind = TraceEventKind::kCompute;
+  TraceWork work = TraceWork::kOther;  // kCompute; else kOther
   int rank = 0;
   int64_t step = 1;
   int stage = -1;       // -1: none
   int microbatch = -1;  // -1: the whole step
-  // "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
+  // For people: "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
   std::string name;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
@@ -40,6 +58,7 @@ struct TraceEvent {
       -1;  // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have
            // the same; -1: a receive whose send was not recorded, or was still to come
   bool background = false;  // ran beside compute
+  bool unfinished = false;  // when recording ended; `end_ns` is then
 };
 
 // Bytes that a rank holds from a moment on.
@@ -58,7 +77,8 @@ struct Trace {
 };
 
 // Throws Error(kInternal) naming the event: ranks in range, start <= arrived <= end, every receive with a
-// send of the same number and bytes between the same ranks, events of one track that do not overlap.
+// send of the same number and bytes between the same ranks, events of one track that do not overlap, passes
+// that are computing of a stage and a microbatch.
 void verifyTrace(const Trace& trace);
 
 }  // namespace pipeshard

@@ -5,27 +5,48 @@
 namespace pipeshard {
 namespace {
 
-std::string runName(const Subgraph& subgraph, const Instruction& instruction) {
-  if (instruction.stage < 0 || instruction.microbatch < 0) return subgraph.name;
-  const auto pass = [&](char kind) {
-    return fmt::format("{}{}{}", instruction.stage, kind, instruction.microbatch);
-  };
+// Of a run that has a stage and a microbatch.
+TraceWork passOf(const Subgraph& subgraph) {
   switch (subgraph.phase) {
-    case Phase::kForward: return (subgraph.recomputation ? "recompute " : "") + pass('F');
-    case Phase::kBackwardInput: return pass('I');
-    case Phase::kBackwardWeight: return pass('W');
-    default: return subgraph.name;
+    case Phase::kForward: return subgraph.recomputation ? TraceWork::kRecomputation : TraceWork::kForward;
+    case Phase::kBackwardInput: return TraceWork::kBackwardInput;
+    case Phase::kBackwardWeight: return TraceWork::kBackwardWeight;
+    default: return TraceWork::kOther;
   }
 }
 
 }  // namespace
 
+TraceWork traceWork(const Program& program, const Instruction& instruction) {
+  if (instruction.kind == InstructionKind::kUpdate) return TraceWork::kUpdate;
+  const bool of_pass = instruction.subgraph.valid() && instruction.stage >= 0 && instruction.microbatch >= 0;
+  return of_pass ? passOf(program.subgraphs[instruction.subgraph.index()]) : TraceWork::kOther;
+}
+
 std::string traceName(const Program& program, const Instruction& instruction) {
-  if (instruction.subgraph.valid())
-    return runName(program.subgraphs[instruction.subgraph.index()], instruction);
+  const auto pass = [&](char kind) {
+    return fmt::format("{}{}{}", instruction.stage, kind, instruction.microbatch);
+  };
+  switch (traceWork(program, instruction)) {
+    case TraceWork::kForward: return pass('F');
+    case TraceWork::kBackwardInput: return pass('I');
+    case TraceWork::kBackwardWeight: return pass('W');
+    case TraceWork::kRecomputation: return "recompute " + pass('F');
+    default: break;
+  }
+  if (instruction.subgraph.valid()) return program.subgraphs[instruction.subgraph.index()].name;
   const std::vector<BufferId>& named = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
   return fmt::format("{} {}", instructionKindName(instruction.kind),
                      named.empty() ? "" : program.buffer(named[0]).name);
+}
+
+TraceEvent traceEventOf(const Program& program, const Instruction& instruction) {
+  TraceEvent event;
+  event.work = traceWork(program, instruction);
+  event.stage = instruction.stage;
+  event.microbatch = instruction.microbatch;
+  event.name = traceName(program, instruction);
+  return event;
 }
 
 }  // namespace pipeshard

@@ -260,11 +260,8 @@ class ProgramsSimulation {
     const Origin& origin = ranks_[rank].origins[index];
     const Program& program = request_.programs[rank];
     const Instruction& instruction = program.instructions[origin.instruction];
-    TraceEvent event;
+    TraceEvent event = traceEventOf(program, instruction);
     event.rank = rank;
-    event.stage = instruction.stage;
-    event.microbatch = instruction.microbatch;
-    event.name = traceName(program, instruction);
     event.start_ns = times.start;
     event.end_ns = times.end;
     event.arrived_ns = times.begun;
@@ -274,6 +271,7 @@ class ProgramsSimulation {
     event.kind = runs ? TraceEventKind::kCompute : TraceEventKind::kCopy;
     if (operation.kind == Kind::kCollective) {
       event.kind = TraceEventKind::kCollective;
+      event.work = TraceWork::kOther;
       event.bytes = request_.costs[rank].instructions[origin.instruction][origin.part].bytes;
     }
     const auto message = ranks_[rank].messages.find(index);

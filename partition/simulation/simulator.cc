@@ -187,6 +187,17 @@ class ScheduleSimulation {
 
 }  // namespace
 
+TraceWork traceWorkOf(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward: return TraceWork::kForward;
+    case ActionKind::kBackward: return TraceWork::kBackward;
+    case ActionKind::kBackwardInput: return TraceWork::kBackwardInput;
+    case ActionKind::kBackwardWeight: return TraceWork::kBackwardWeight;
+    case ActionKind::kUpdate: return TraceWork::kUpdate;
+    default: return TraceWork::kOther;
+  }
+}
+
 Simulation simulate(const SimulationRequest& request) {
   verifySchedule(request.schedule);
   return ScheduleSimulation(request).run();

@@ -14,10 +14,14 @@
 #include <string>
 #include <vector>
 
+#include "ir/trace/trace_event.h"
 #include "partition/schedules/schedule.h"
 #include "partition/simulation/event_engine.h"
 
 namespace pipeshard {
+
+// What an action is in a trace.
+TraceWork traceWorkOf(ActionKind kind);
 
 // Of one microbatch on one stage.
 struct PassTimes {

@@ -98,6 +98,7 @@ class RankEvents {
       TraceEvent collective = whole;
       setTimes(collective, part);
       collective.kind = TraceEventKind::kCollective;
+      collective.work = TraceWork::kOther;
       addCompute(whole, from, collective.start_ns);
       from = collective.end_ns;
       trace_.events.push_back(std::move(collective));
@@ -129,13 +130,11 @@ class RankEvents {
 
   TraceEvent describe(const Program& program, const TraceStepRecords& step, const TraceRecord& record) const {
     const Instruction& instruction = program.instructions[record.instruction];
-    TraceEvent event;
+    TraceEvent event = traceEventOf(program, instruction);
     event.rank = recording_.records.rank;
     event.step = step.step;
-    event.stage = instruction.stage;
-    event.microbatch = instruction.microbatch;
-    event.name = traceName(program, instruction);
-    if (record.end_ns == 0) event.name += " (unfinished)";
+    event.unfinished = record.end_ns == 0;
+    if (event.unfinished) event.name += " (unfinished)";
     setTimes(event, record);
     switch (instruction.kind) {
       case InstructionKind::kRun:

@@ -24,9 +24,9 @@ constexpr double kForwardBox = 15;  // wanted: holds the number of a microbatch
 constexpr size_t kMostNumbered = 1600;
 constexpr size_t kMostRows = 64;
 
-constexpr std::array<const char*, kWorks> kLetters = {"f", "b", "i", "w", "r", "u", "o"};
+constexpr std::array<const char*, kTraceWorks> kLetters = {"f", "b", "i", "w", "r", "u", "o"};
 
-bool hasChunks(Work work) { return work <= Work::kBackwardWeight; }
+bool hasChunks(TraceWork work) { return work <= TraceWork::kBackwardWeight; }
 
 size_t shadeOf(size_t chunk, size_t chunks) {
   if (chunks <= 1) return 0;
@@ -50,7 +50,7 @@ BarStyle styleOf(const TimelineRank& rank, const TimelineBar& bar) {
   if (hasChunks(bar.work))
     return {barClass(bar.work, chunk, rank.stages.size()),
             fmt::format("n n{}", shadeOf(chunk, rank.stages.size()))};
-  return {barClass(bar.work, 0, 1), fmt::format("n n{}", bar.work == Work::kUpdate ? 'u' : 'r')};
+  return {barClass(bar.work, 0, 1), fmt::format("n n{}", bar.work == TraceWork::kUpdate ? 'u' : 'r')};
 }
 
 std::string stageList(const TimelineRank& rank) {
@@ -75,8 +75,8 @@ class Gantt {
     for (const Timeline& timeline : timelines_) {
       if (timeline.ranks.size() > kMostTallRows) row_ = kLowRow;
       for (const TimelineRank& rank : timeline.ranks) {
-        boxes_ += static_cast<size_t>(std::count_if(rank.bars.begin(), rank.bars.end(),
-                                                    [](const auto& b) { return b.work != Work::kOther; }));
+        boxes_ += static_cast<size_t>(std::count_if(
+            rank.bars.begin(), rank.bars.end(), [](const auto& b) { return b.work != TraceWork::kOther; }));
         lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(),
                                        [](const auto& t) { return t.end > t.arrived; });
       }
@@ -135,7 +135,7 @@ class Gantt {
     for (size_t t = 0; t < timelines_.size(); ++t) {
       for (const TimelineRank& rank : timelines_[t].ranks) {
         for (const TimelineBar& bar : rank.bars) {
-          if (bar.work == Work::kForward)
+          if (bar.work == TraceWork::kForward)
             forward.push_back(scales_[t] * static_cast<double>(bar.end - bar.start));
         }
       }
@@ -195,7 +195,7 @@ class Gantt {
   std::string numbered(size_t t, const TimelineRank& rank, double y) const {
     std::string svg;
     for (const TimelineBar& bar : rank.bars) {
-      if (bar.work == Work::kOther) continue;
+      if (bar.work == TraceWork::kOther) continue;
       const BarStyle style = styleOf(rank, bar);
       const double left = x(t, bar.start);
       const double width = std::max(0.4, x(t, bar.end) - left - 1);
@@ -225,7 +225,7 @@ class Gantt {
                                  x(t, path.end) - x(t, path.start), row_, x(t, path.end) - x(t, path.start));
     };
     for (const TimelineBar& bar : rank.bars) {
-      if (only_others && bar.work != Work::kOther) continue;
+      if (only_others && bar.work != TraceWork::kOther) continue;
       Path& path = paths[styleOf(rank, bar).box];
       if (path.end == bar.start && path.end > path.start) {
         path.end = bar.end;
@@ -264,7 +264,7 @@ class Gantt {
 
 }  // namespace
 
-std::string barClass(Work work, size_t chunk, size_t chunks) {
+std::string barClass(TraceWork work, size_t chunk, size_t chunks) {
   const char* letter = kLetters[static_cast<size_t>(work)];
   return hasChunks(work) ? fmt::format("{}{}", letter, shadeOf(chunk, chunks)) : letter;
 }
@@ -272,7 +272,7 @@ std::string barClass(Work work, size_t chunk, size_t chunks) {
 Chart ganttChart(std::span<const Timeline> timelines) { return Gantt(timelines).draw(); }
 
 std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
-  std::array<bool, kWorks> used = {};
+  std::array<bool, kTraceWorks> used = {};
   bool transfers = false;
   size_t chunks = 1;
   for (const Timeline& timeline : timelines) {
@@ -284,9 +284,9 @@ std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
     }
   }
   std::vector<LegendEntry> entries;
-  for (size_t w = 0; w < kWorks; ++w) {
+  for (size_t w = 0; w < kTraceWorks; ++w) {
     if (!used[w]) continue;
-    const auto work = static_cast<Work>(w);
+    const auto work = static_cast<TraceWork>(w);
     LegendEntry entry{{}, std::string(workName(work))};
     for (size_t c = 0; c < (hasChunks(work) ? std::min<size_t>(chunks, 4) : 1); ++c)
       entry.classes.push_back(barClass(work, c, std::min<size_t>(chunks, 4)));

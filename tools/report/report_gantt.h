@@ -19,6 +19,6 @@ Chart ganttChart(std::span<const Timeline> timelines);
 std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines);
 
 // "f2": the class of a box. Chunk c of n.
-std::string barClass(Work work, size_t chunk, size_t chunks);
+std::string barClass(TraceWork work, size_t chunk, size_t chunks);
 
 }  // namespace pipeshard

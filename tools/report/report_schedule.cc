@@ -15,8 +15,8 @@ namespace pipeshard {
 namespace {
 
 constexpr size_t kMostRanksShown = 64;
-constexpr std::array<const char*, kWorks> kPartClasses = {"f", "b", "i", "w", "r", "u", "o"};
-constexpr std::array<const char*, kWorks> kSwatches = {"f0", "b0", "i0", "w0", "r", "u", "o"};
+constexpr std::array<const char*, kTraceWorks> kPartClasses = {"f", "b", "i", "w", "r", "u", "o"};
+constexpr std::array<const char*, kTraceWorks> kSwatches = {"f0", "b0", "i0", "w0", "r", "u", "o"};
 
 std::string ordersAsText(const ScheduleOrders& orders) {
   std::string text;
@@ -142,7 +142,7 @@ std::string partsRow(const TimelineRank& rank, int64_t length) {
   };
   std::string bar;
   int64_t busy = 0;
-  for (size_t w = 0; w < kWorks; ++w) {
+  for (size_t w = 0; w < kTraceWorks; ++w) {
     busy += parts.work[w];
     if (parts.work[w] > 0)
       bar += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", kPartClasses[w],
@@ -163,13 +163,13 @@ std::vector<LegendEntry> partsLegend(std::span<const Timeline> timelines) {
   for (const Timeline& timeline : timelines) {
     for (const TimelineRank& rank : timeline.ranks) {
       const StepParts parts = stepParts(rank, timeline.length);
-      for (size_t w = 0; w < kWorks; ++w) all.work[w] += parts.work[w];
+      for (size_t w = 0; w < kTraceWorks; ++w) all.work[w] += parts.work[w];
       all.transfer += parts.transfer;
     }
   }
   std::vector<LegendEntry> legend;
-  for (size_t w = 0; w < kWorks; ++w) {
-    if (all.work[w] > 0) legend.push_back({{kSwatches[w]}, std::string(workName(static_cast<Work>(w)))});
+  for (size_t w = 0; w < kTraceWorks; ++w) {
+    if (all.work[w] > 0) legend.push_back({{kSwatches[w]}, std::string(workName(static_cast<TraceWork>(w)))});
   }
   if (all.transfer > 0) legend.push_back({{"t"}, "transfer that nothing hides"});
   legend.push_back({{"track"}, "idle"});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -15,37 +14,8 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::array<std::string_view, kWorks> kWorkNames = {
+constexpr std::array<std::string_view, kTraceWorks> kWorkNames = {
     "forward", "backward", "backward: inputs", "backward: weights", "recomputation", "update", "other"};
-
-Work workOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward: return Work::kForward;
-    case ActionKind::kBackward: return Work::kBackward;
-    case ActionKind::kBackwardInput: return Work::kBackwardInput;
-    case ActionKind::kBackwardWeight: return Work::kBackwardWeight;
-    case ActionKind::kUpdate: return Work::kUpdate;
-    default: return Work::kOther;
-  }
-}
-
-// "0F3" as schedules name actions, "recompute 0F3", "update".
-Work workOfEvent(const TraceEvent& event) {
-  if (event.kind != TraceEventKind::kCompute) return Work::kOther;
-  if (event.name.find("recompute") != std::string::npos) return Work::kRecomputation;
-  if (event.name.find("update") != std::string::npos || event.name.find("UPDATE") != std::string::npos)
-    return Work::kUpdate;
-  size_t at = 0;
-  while (at < event.name.size() && event.name[at] >= '0' && event.name[at] <= '9') ++at;
-  if (at == 0 || at == event.name.size()) return Work::kOther;
-  switch (event.name[at]) {
-    case 'F': return Work::kForward;
-    case 'B': return Work::kBackward;
-    case 'I': return Work::kBackwardInput;
-    case 'W': return Work::kBackwardWeight;
-    default: return Work::kOther;
-  }
-}
 
 int64_t memoryLimit(const Plan& plan, const std::vector<int>& stages) {
   int64_t limit = 0;
@@ -63,10 +33,10 @@ void addPass(const SimulatedAction& done, const PassTimes& times, std::vector<Ti
   const bool recomputes = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
   if (recomputes && times.recomputation > 0) {
     const int64_t end = std::min(done.end, start + times.recomputation);
-    bars.push_back({Work::kRecomputation, action.stage, action.microbatch, start, end});
+    bars.push_back({TraceWork::kRecomputation, action.stage, action.microbatch, start, end});
     start = end;
   }
-  bars.push_back({workOf(action.kind), action.stage, action.microbatch, start, done.end});
+  bars.push_back({traceWorkOf(action.kind), action.stage, action.microbatch, start, done.end});
 }
 
 int64_t lastStep(const Trace& trace) {
@@ -90,7 +60,7 @@ void addMemory(const Trace& trace, int64_t begin, int64_t end, std::vector<Timel
 
 }  // namespace
 
-std::string_view workName(Work work) { return kWorkNames[static_cast<size_t>(work)]; }
+std::string_view workName(TraceWork work) { return kWorkNames[static_cast<size_t>(work)]; }
 
 int64_t TimelineRank::peakMemory() const {
   int64_t peak = 0;
@@ -224,7 +194,7 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {
       rank.bars.push_back(
-          {workOfEvent(event), event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+          {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
     }
   }
   addMemory(trace, begin, end, timeline.ranks);
@@ -241,10 +211,10 @@ void joinHalves(const Schedule& schedule, Timeline& timeline) {
   for (TimelineRank& rank : timeline.ranks) {
     std::vector<TimelineBar> joined;
     for (TimelineBar bar : rank.bars) {
-      const bool half = bar.work == Work::kBackwardInput || bar.work == Work::kBackwardWeight;
-      if (half && whole.contains({bar.stage, bar.microbatch})) bar.work = Work::kBackward;
-      const bool continues = !joined.empty() && bar.work == Work::kBackward &&
-                             joined.back().work == Work::kBackward && joined.back().stage == bar.stage &&
+      const bool half = bar.work == TraceWork::kBackwardInput || bar.work == TraceWork::kBackwardWeight;
+      if (half && whole.contains({bar.stage, bar.microbatch})) bar.work = TraceWork::kBackward;
+      const bool continues = !joined.empty() && bar.work == TraceWork::kBackward &&
+                             joined.back().work == TraceWork::kBackward && joined.back().stage == bar.stage &&
                              joined.back().microbatch == bar.microbatch && joined.back().end == bar.start;
       if (continues) {
         joined.back().end = bar.end;

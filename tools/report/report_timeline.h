@@ -16,20 +16,10 @@
 
 namespace pipeshard {
 
-enum class Work : uint8_t {
-  kForward,
-  kBackward,
-  kBackwardInput,
-  kBackwardWeight,
-  kRecomputation,
-  kUpdate,
-  kOther
-};
-inline constexpr size_t kWorks = 7;
-std::string_view workName(Work work);  // "forward", "backward: inputs"
+std::string_view workName(TraceWork work);  // for people: "forward", "backward: inputs"
 
 struct TimelineBar {
-  Work work = Work::kOther;  // kOther: prologues, copies
+  TraceWork work = TraceWork::kOther;  // kOther: prologues, copies
   int stage = -1;
   int microbatch = -1;
   int64_t start = 0;
@@ -72,7 +62,7 @@ struct Timeline {
 
 // Of one rank, in the timeline's unit; together its length.
 struct StepParts {
-  int64_t work[kWorks] = {};
+  int64_t work[kTraceWorks] = {};
   int64_t transfer = 0;  // something travels to the rank, and it computes nothing
   int64_t idle = 0;
 };

@@ -6,7 +6,6 @@
 
 #include "ir/base/error.h"
 #include "ir/trace/trace_names.h"
-#include "partition/schedules/schedule.h"
 #include "tools/simulation/measured_times.h"
 #include "tools/simulation/trace_reader.h"
 
@@ -15,23 +14,23 @@ namespace {
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Without numbers of microbatches: "0F3" and "recompute 0F3" lose the last one, "load x@3" what follows the
-// @.
-std::string stemOf(const std::string& name) {
-  std::string stem;
+// "load x" of "load x@3": buffers of a microbatch have its number behind an @.
+std::string withoutMicrobatches(const std::string& name) {
+  std::string kept;
   for (size_t i = 0; i < name.size(); ++i) {
-    stem += name[i];
+    kept += name[i];
     if (name[i] != '@') continue;
     while (i + 1 < name.size() && isDigit(name[i + 1])) ++i;
   }
-  size_t end = stem.size();
-  while (end > 0 && isDigit(stem[end - 1])) --end;
-  const bool pass = end > 1 && end < stem.size() && isDigit(stem[end - 2]) &&
-                    std::string("FBIW").find(stem[end - 1]) != std::string::npos;
-  return pass ? stem.substr(0, end) : stem;
+  return kept;
 }
 
 }  // namespace
+
+MeasuredDurations::Key MeasuredDurations::keyOf(const TraceEvent& event) {
+  if (isPass(event.work)) return {event.work, event.stage, ""};
+  return {event.work, -1, withoutMicrobatches(event.name)};
+}
 
 MeasuredDurations MeasuredDurations::read(const std::string& path) {
   const Trace trace = readTrace(path);
@@ -46,12 +45,12 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   const auto [first, last] = std::minmax_element(
       events.begin(), events.end(), [](const auto* a, const auto* b) { return a->step < b->step; });
   const int64_t left_out = (*first)->step < (*last)->step ? (*first)->step : (*first)->step - 1;
-  std::map<std::pair<int, std::string>, std::vector<Ticks>> by_rank;
-  std::map<std::string, std::vector<Ticks>> anywhere;
+  std::map<std::pair<int, Key>, std::vector<Ticks>> by_rank;
+  std::map<Key, std::vector<Ticks>> anywhere;
   for (const TraceEvent* event : events) {
-    if (event->step == left_out) continue;
-    by_rank[{event->rank, stemOf(event->name)}].push_back(event->end_ns - event->start_ns);
-    anywhere[stemOf(event->name)].push_back(event->end_ns - event->start_ns);
+    if (event->step == left_out || event->unfinished) continue;
+    by_rank[{event->rank, keyOf(*event)}].push_back(event->end_ns - event->start_ns);
+    anywhere[keyOf(*event)].push_back(event->end_ns - event->start_ns);
   }
   MeasuredDurations result;
   for (const auto& [key, values] : by_rank) result.by_rank_[key] = medianOf(values);
@@ -64,13 +63,11 @@ std::string MeasuredDurations::apply(const Program& program, ProgramCosts& costs
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     std::vector<WorkPart>& parts = costs.instructions[i];
     if (parts.size() != 1 || parts[0].group >= 0) continue;
-    const std::string stem = stemOf(traceName(program, program.instructions[i]));
-    const auto own = by_rank_.find({program.rank, stem});
-    const auto other = anywhere_.find(stem);
+    const TraceEvent event = traceEventOf(program, program.instructions[i]);
+    const auto own = by_rank_.find({program.rank, keyOf(event)});
+    const auto other = anywhere_.find(keyOf(event));
     if (other == anywhere_.end()) {
-      const SubgraphId subgraph = program.instructions[i].subgraph;
-      const bool pass = subgraph.valid() && isPass(program.subgraphs[subgraph.index()].phase);
-      if (pass && missing.empty()) missing = traceName(program, program.instructions[i]);
+      if (isPass(event.work) && missing.empty()) missing = event.name;
       continue;
     }
     parts[0].compute = own != by_rank_.end() ? own->second : other->second;

@@ -2,16 +2,17 @@
 // that machine.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "ir/trace/trace_event.h"
 #include "partition/simulation/program_simulation.h"
 
 namespace pipeshard {
 
-// What computing and copying took, by rank and name ("0F3" counts as "0F": the microbatches of a stage take
-// equally long).
+// What computing and copying took, by rank and by what it is: the microbatches of a stage take equally long.
 class MeasuredDurations {
  public:
   // Of a file that tracesToJson wrote (`run --trace`). The first step is left out where there are others: it
@@ -24,8 +25,17 @@ class MeasuredDurations {
   std::string apply(const Program& program, ProgramCosts& costs) const;
 
  private:
-  std::map<std::pair<int, std::string>, Ticks> by_rank_;
-  std::map<std::string, Ticks> anywhere_;
+  // What counts as the same: a pass by its stage; all else by its name, but for numbers of microbatches.
+  struct Key {
+    TraceWork work;
+    int stage;         // -1: of no pass
+    std::string name;  // "": of a pass
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  static Key keyOf(const TraceEvent& event);
+
+  std::map<std::pair<int, Key>, Ticks> by_rank_;
+  std::map<Key, Ticks> anywhere_;
 };
 
 }  // namespace pipeshard

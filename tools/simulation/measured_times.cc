@@ -1,35 +1,13 @@
 #include "tools/simulation/measured_times.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
-#include <optional>
-#include <string_view>
+#include <tuple>
 
 #include "ir/base/error.h"
 
 namespace pipeshard {
-namespace {
-
-constexpr std::string_view kRecompute = "recompute ";
-
-// 'F', 'I', 'W', or 'R' for a recomputation, of an event that is named as ir/trace/trace_names.h says; 0 for
-// what is no pass.
-char passOf(const TraceEvent& event) {
-  if (event.kind != TraceEventKind::kCompute || event.stage < 0 || event.microbatch < 0) return 0;
-  std::string_view name = event.name;
-  const bool recomputes = name.starts_with(kRecompute);
-  if (recomputes) name.remove_prefix(kRecompute.size());
-  const size_t letter = name.find_first_not_of("0123456789");
-  if (letter == 0 || letter == std::string_view::npos) return 0;
-  const char kind = name[letter];
-  if (kind != 'F' && kind != 'I' && kind != 'W') return 0;
-  return recomputes ? 'R' : kind;
-}
-
-}  // namespace
-
 Ticks medianOf(std::vector<Ticks> times) {
   if (times.empty()) return 0;
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -39,26 +17,28 @@ Ticks medianOf(std::vector<Ticks> times) {
 
 MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   // A pass with collectives inside is several events: its time is their sum.
-  std::map<std::tuple<int, char, int, int64_t, int>, Ticks> passes;  // by stage, kind, microbatch, step, rank
+  // by stage, work, microbatch, step, rank
+  std::map<std::tuple<int, TraceWork, int, int64_t, int>, Ticks> passes;
   std::vector<Ticks> transfers;
   for (const TraceEvent& event : trace.events) {
-    if (const char kind = passOf(event); kind != 0) {
-      passes[{event.stage, kind, event.microbatch, event.step, event.rank}] += event.end_ns - event.start_ns;
+    if (isPass(event.work)) {
+      passes[{event.stage, event.work, event.microbatch, event.step, event.rank}] +=
+          event.end_ns - event.start_ns;
     }
     const bool message = event.kind == TraceEventKind::kReceive && event.microbatch >= 0;
     if (message) transfers.push_back(event.end_ns - event.arrived_ns);
   }
-  std::map<std::pair<int, char>, std::vector<Ticks>> times;
+  std::map<std::pair<int, TraceWork>, std::vector<Ticks>> times;
   for (const auto& [key, time] : passes) times[{std::get<0>(key), std::get<1>(key)}].push_back(time);
   MeasuredTimes result;
   for (int stage = 0; stage < stages; ++stage) {
-    const auto of = [&](char kind) { return medianOf(times[{stage, kind}]); };
-    if (times[{stage, 'F'}].empty())
+    const auto of = [&](TraceWork work) { return medianOf(times[{stage, work}]); };
+    if (times[{stage, TraceWork::kForward}].empty())
       fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);
-    result.stages.push_back({.forward = of('F'),
-                             .backward_input = of('I'),
-                             .backward_weight = of('W'),
-                             .recomputation = of('R')});
+    result.stages.push_back({.forward = of(TraceWork::kForward),
+                             .backward_input = of(TraceWork::kBackwardInput),
+                             .backward_weight = of(TraceWork::kBackwardWeight),
+                             .recomputation = of(TraceWork::kRecomputation)});
   }
   result.latency = medianOf(std::move(transfers));
   return result;
@@ -73,7 +53,7 @@ double MeasuredStep::bubble() const {
 std::vector<MeasuredStep> measuredSteps(const Trace& trace) {
   std::map<int64_t, MeasuredStep> steps;
   for (const TraceEvent& event : trace.events) {
-    if (passOf(event) == 0) continue;
+    if (!isPass(event.work)) continue;
     const auto [found, is_new] = steps.try_emplace(event.step);
     MeasuredStep& step = found->second;
     if (is_new) {

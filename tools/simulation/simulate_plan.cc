@@ -161,12 +161,16 @@ ScheduleOrders ordersOf(const std::vector<Program>& programs) {
 }
 
 char kindOf(const TraceEvent& event) {
-  if (event.kind != TraceEventKind::kCompute) return '-';
-  if (event.name.rfind("recompute", 0) == 0) return 'r';
-  if (event.name.rfind("update", 0) == 0) return 'u';
-  const size_t kind = event.name.find_first_of("FIW");
-  if (event.microbatch < 0 || event.stage < 0 || kind == std::string::npos) return '-';
-  return event.name[kind] == 'F' ? 'f' : event.name[kind] == 'I' ? 'i' : 'w';
+  switch (event.work) {
+    case TraceWork::kForward: return 'f';
+    case TraceWork::kBackward: return 'b';
+    case TraceWork::kBackwardInput: return 'i';
+    case TraceWork::kBackwardWeight: return 'w';
+    case TraceWork::kRecomputation: return 'r';
+    case TraceWork::kUpdate: return 'u';
+    case TraceWork::kOther: return '-';
+  }
+  return '-';
 }
 
 std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {

@@ -280,6 +280,7 @@ class TraceOfSchedule {
         trace.events.push_back(receive);
       }
       TraceEvent pass = eventOf(rank, timed.action);
+      pass.work = traceWorkOf(timed.action.kind);
       pass.name = actionToString(timed.action);
       pass.start_ns = pass.arrived_ns = nanoseconds(timed.start);
       pass.end_ns = nanoseconds(timed.end);

@@ -115,6 +115,9 @@ class Writer {
 
   static std::string argumentsOf(const TraceEvent& event) {
     std::string text = fmt::format(R"("step":{})", event.step);
+    if (event.kind == TraceEventKind::kCompute)
+      text += fmt::format(R"(,"work":"{}")", traceWorkName(event.work));
+    if (event.unfinished) text += R"(,"unfinished":true)";
     if (event.stage >= 0) text += fmt::format(R"(,"stage":{})", event.stage);
     if (event.microbatch >= 0) text += fmt::format(R"(,"microbatch":{})", event.microbatch);
     if (event.peer >= 0) text += fmt::format(R"(,"peer":{})", event.peer);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -22,6 +23,14 @@ constexpr std::array<TraceEventKind, 5> kEventKinds = {TraceEventKind::kCompute,
                                                        TraceEventKind::kCopy};
 
 int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+
+TraceWork workOf(const std::string& name) {
+  const std::optional<TraceWork> work = traceWorkFromName(name);
+  if (!work)
+    fail(ErrorCode::kConfiguration, "found the work \"{}\"; expected a trace as `run --trace` writes it",
+         name);
+  return *work;
+}
 
 class Reader {
  public:
@@ -86,6 +95,8 @@ class Reader {
     event.kind = *known;
     event.rank = ranks_.at(json_event.at("pid"));
     event.name = json_event.at("name");
+    if (event.kind == TraceEventKind::kCompute) event.work = workOf(arguments.at("work"));
+    event.unfinished = arguments.value("unfinished", false);
     event.step = arguments.value("step", int64_t{1});
     event.stage = arguments.value("stage", -1);
     event.microbatch = arguments.value("microbatch", -1);

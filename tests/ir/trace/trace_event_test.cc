@@ -66,6 +66,29 @@ TEST(VerifyTrace, FindsTimesThatRunBackwards) {
               HasSubstr("in order of rank, then start"));
 }
 
+TEST(VerifyTrace, FindsPassesOfNoMicrobatchAndWorkOfWhatDoesNotCompute) {
+  EXPECT_NO_THROW([] {
+    Trace trace = twoRanks();
+    trace.events[0].work = TraceWork::kForward;
+    verifyTrace(trace);
+  }());
+  EXPECT_THAT(refused([](Trace& trace) {
+                trace.events[0].work = TraceWork::kRecomputation;
+                trace.events[0].microbatch = -1;
+              }),
+              HasSubstr("a pass is of a stage and a microbatch"));
+  EXPECT_THAT(refused([](Trace& trace) { trace.events[1].work = TraceWork::kUpdate; }),
+              HasSubstr("computes nothing"));
+}
+
+TEST(TraceWork, HasNames) {
+  for (size_t work = 0; work < kTraceWorks; ++work) {
+    const auto value = static_cast<TraceWork>(work);
+    EXPECT_EQ(traceWorkFromName(traceWorkName(value)), value);
+  }
+  EXPECT_EQ(traceWorkFromName("idle"), std::nullopt);
+}
+
 TEST(VerifyTrace, FindsAReceiveWithoutItsSend) {
   EXPECT_THAT(refused([](Trace& trace) { trace.events[1].message = 1; }),
               HasSubstr("rank 0 never sent message 0"));

@@ -96,7 +96,8 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
   Trace trace{.source = "measured", .ranks = schedule.ranks(), .rank_names = {}, .events = {}, .memory = {}};
   for (int r = 0; r < schedule.ranks(); ++r) {
     for (const SimulatedAction& done : run.ranks[r]) {
-      TraceEvent event{.rank = r,
+      TraceEvent event{.work = traceWorkOf(done.action.kind),
+                       .rank = r,
                        .step = 2,
                        .stage = done.action.stage,
                        .microbatch = done.action.microbatch,

@@ -55,11 +55,11 @@ TEST(BubbleFormula, IsUnknownForOrdersFromAFile) {
 
 TEST(StepParts, FillTheStep) {
   TimelineRank rank;
-  rank.bars = {{Work::kForward, 0, 0, 10, 30}, {Work::kBackward, 0, 0, 50, 70}};
+  rank.bars = {{TraceWork::kForward, 0, 0, 10, 30}, {TraceWork::kBackward, 0, 0, 50, 70}};
   rank.transfers = {{0, 5, 15}, {30, 60, 65}, {70, 80, 90}};  // hidden from 10 on; wholly hidden; not hidden
   const StepParts parts = stepParts(rank, 100);
-  EXPECT_EQ(parts.work[Work::kForward], 20);
-  EXPECT_EQ(parts.work[Work::kBackward], 20);
+  EXPECT_EQ(parts.work[static_cast<size_t>(TraceWork::kForward)], 20);
+  EXPECT_EQ(parts.work[static_cast<size_t>(TraceWork::kBackward)], 20);
   EXPECT_EQ(parts.transfer, 5 + 10);
   EXPECT_EQ(parts.idle, 100 - 40 - 15);
 }
@@ -75,8 +75,8 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   int64_t recomputed = 0, backward = 0;
   for (const TimelineBar& bar : timeline.ranks[1].bars) {
     if (bar.stage != 3) continue;
-    if (bar.work == Work::kRecomputation) recomputed += bar.end - bar.start;
-    if (bar.work == Work::kBackward) backward += bar.end - bar.start;
+    if (bar.work == TraceWork::kRecomputation) recomputed += bar.end - bar.start;
+    if (bar.work == TraceWork::kBackward) backward += bar.end - bar.start;
   }
   EXPECT_EQ(recomputed, 4 * plan.stages[3].forward_flops);
   EXPECT_EQ(backward, 4 * plan.stages[3].backward_flops);
@@ -86,35 +86,37 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
 TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   const Plan plan = planOf(2, 2, "gpipe");
   Trace trace{.source = "measured", .ranks = 2, .rank_names = {}, .events = {}, .memory = {}};
-  const auto event = [&](TraceEventKind kind, int rank, int64_t step, const char* name, int64_t start,
+  const auto event = [&](TraceEventKind kind, int rank, int64_t step, TraceWork work, int64_t start,
                          int64_t end) {
     TraceEvent e{.kind = kind,
+                 .work = work,
                  .rank = rank,
                  .step = step,
                  .stage = rank,
                  .microbatch = 0,
-                 .name = name,
+                 .name = "",
                  .start_ns = start,
                  .end_ns = end};
     e.arrived_ns = (start + end) / 2;
     trace.events.push_back(e);
   };
-  event(TraceEventKind::kCompute, 0, 1, "0F0", 0, 50);
-  event(TraceEventKind::kCompute, 0, 2, "0F0", 100, 150);
-  event(TraceEventKind::kSend, 0, 2, "send", 150, 170);
-  event(TraceEventKind::kCompute, 0, 2, "recompute 0F0", 160, 180);
-  event(TraceEventKind::kCompute, 0, 2, "0I0", 180, 200);
-  event(TraceEventKind::kCompute, 0, 2, "0W0", 200, 220);
-  event(TraceEventKind::kCompute, 0, 2, "update", 220, 230);
-  event(TraceEventKind::kReceive, 1, 2, "receive", 150, 170);
-  event(TraceEventKind::kCopy, 1, 2, "accumulate", 240, 250);
+  event(TraceEventKind::kCompute, 0, 1, TraceWork::kForward, 0, 50);
+  event(TraceEventKind::kCompute, 0, 2, TraceWork::kForward, 100, 150);
+  event(TraceEventKind::kSend, 0, 2, TraceWork::kOther, 150, 170);
+  event(TraceEventKind::kCompute, 0, 2, TraceWork::kRecomputation, 160, 180);
+  event(TraceEventKind::kCompute, 0, 2, TraceWork::kBackwardInput, 180, 200);
+  event(TraceEventKind::kCompute, 0, 2, TraceWork::kBackwardWeight, 200, 220);
+  event(TraceEventKind::kCompute, 0, 2, TraceWork::kUpdate, 220, 230);
+  event(TraceEventKind::kReceive, 1, 2, TraceWork::kOther, 150, 170);
+  event(TraceEventKind::kCopy, 1, 2, TraceWork::kOther, 240, 250);
   trace.memory = {{1, 20, 7}, {1, 160, 9}, {1, 400, 11}};
   const Timeline timeline = timelineOf(trace, plan);
   EXPECT_EQ(timeline.length, 150);
-  std::vector<Work> works;
+  std::vector<TraceWork> works;
   for (const TimelineBar& bar : timeline.ranks[0].bars) works.push_back(bar.work);
-  EXPECT_THAT(works, ::testing::ElementsAre(Work::kForward, Work::kRecomputation, Work::kBackwardInput,
-                                            Work::kBackwardWeight, Work::kUpdate));
+  EXPECT_THAT(
+      works, ::testing::ElementsAre(TraceWork::kForward, TraceWork::kRecomputation, TraceWork::kBackwardInput,
+                                    TraceWork::kBackwardWeight, TraceWork::kUpdate));
   EXPECT_EQ(timeline.ranks[0].bars[0].start, 0);
   ASSERT_EQ(timeline.ranks[1].transfers.size(), 1u);
   EXPECT_EQ(timeline.ranks[1].transfers[0].arrived, 60);
@@ -141,14 +143,15 @@ TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
                       {0, ActionKind::kBackwardWeight, 1}}};
   Timeline timeline;
   timeline.ranks.resize(1);
-  timeline.ranks[0].bars = {{Work::kForward, 0, 0, 0, 1},       {Work::kForward, 0, 1, 1, 2},
-                            {Work::kBackwardInput, 0, 0, 2, 3}, {Work::kBackwardWeight, 0, 0, 3, 5},
-                            {Work::kBackwardInput, 0, 1, 5, 6}, {Work::kBackwardWeight, 0, 1, 6, 7}};
+  timeline.ranks[0].bars = {
+      {TraceWork::kForward, 0, 0, 0, 1},       {TraceWork::kForward, 0, 1, 1, 2},
+      {TraceWork::kBackwardInput, 0, 0, 2, 3}, {TraceWork::kBackwardWeight, 0, 0, 3, 5},
+      {TraceWork::kBackwardInput, 0, 1, 5, 6}, {TraceWork::kBackwardWeight, 0, 1, 6, 7}};
   joinHalves(schedule, timeline);
   ASSERT_EQ(timeline.ranks[0].bars.size(), 5u);
-  EXPECT_EQ(timeline.ranks[0].bars[2].work, Work::kBackward);
+  EXPECT_EQ(timeline.ranks[0].bars[2].work, TraceWork::kBackward);
   EXPECT_EQ(timeline.ranks[0].bars[2].end, 5);
-  EXPECT_EQ(timeline.ranks[0].bars[3].work, Work::kBackwardInput);
+  EXPECT_EQ(timeline.ranks[0].bars[3].work, TraceWork::kBackwardInput);
   EXPECT_EQ(timeline.busy(), 7);
 }
 

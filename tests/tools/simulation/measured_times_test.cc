@@ -1,6 +1,5 @@
 #include "tools/simulation/measured_times.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "partition/families/make_schedule.h"
@@ -15,12 +14,13 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std:
   Trace trace;
   trace.ranks = schedule.ranks();
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    const auto add = [&](const Action& of, char kind, int64_t start, int64_t end) {
+    const auto add = [&](const Action& of, TraceWork work, int64_t start, int64_t end) {
       TraceEvent event;
+      event.work = work;
       event.rank = rank;
       event.stage = of.stage;
       event.microbatch = of.microbatch;
-      event.name = fmt::format("{}{}{}", of.stage, kind, of.microbatch);
+      event.name = "any";
       event.start_ns = begin + start;
       event.end_ns = begin + end;
       trace.events.push_back(std::move(event));
@@ -28,13 +28,17 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std:
     for (const SimulatedAction& done : simulation.ranks[rank]) {
       const Ticks input = times[done.action.stage].backward_input;
       switch (done.action.kind) {
-        case ActionKind::kForward: add(done.action, 'F', done.start, done.end); break;
+        case ActionKind::kForward: add(done.action, TraceWork::kForward, done.start, done.end); break;
         case ActionKind::kBackward:
-          add(done.action, 'I', done.start, done.start + input);
-          add(done.action, 'W', done.start + input, done.end);
+          add(done.action, TraceWork::kBackwardInput, done.start, done.start + input);
+          add(done.action, TraceWork::kBackwardWeight, done.start + input, done.end);
           break;
-        case ActionKind::kBackwardInput: add(done.action, 'I', done.start, done.end); break;
-        case ActionKind::kBackwardWeight: add(done.action, 'W', done.start, done.end); break;
+        case ActionKind::kBackwardInput:
+          add(done.action, TraceWork::kBackwardInput, done.start, done.end);
+          break;
+        case ActionKind::kBackwardWeight:
+          add(done.action, TraceWork::kBackwardWeight, done.start, done.end);
+          break;
         default: ADD_FAILURE();
       }
     }
@@ -65,17 +69,18 @@ TEST(MeasuredTimes, OfASimulatedStepAreWhatItWasMadeWith) {
 TEST(MeasuredTimes, AreMediansAndSumsOfPartsAndRecomputationIsItsOwn) {
   Trace trace;
   trace.ranks = 1;
-  const auto add = [&](const std::string& name, int microbatch, int64_t start, int64_t end) {
-    TraceEvent event{.stage = 0, .microbatch = microbatch, .name = name, .start_ns = start, .end_ns = end};
+  const auto add = [&](TraceWork work, int microbatch, int64_t start, int64_t end) {
+    TraceEvent event{
+        .work = work, .stage = 0, .microbatch = microbatch, .name = "", .start_ns = start, .end_ns = end};
     trace.events.push_back(std::move(event));
   };
-  add("0F0", 0, 0, 10);
-  add("0F0", 0, 14, 20);  // behind a collective
-  add("0F1", 1, 20, 30);
-  add("0F2", 2, 30, 230);
-  add("recompute 0F0", 0, 230, 237);
-  add("0I0", 0, 237, 250);
-  add("update", -1, 250, 900);
+  add(TraceWork::kForward, 0, 0, 10);
+  add(TraceWork::kForward, 0, 14, 20);  // behind a collective
+  add(TraceWork::kForward, 1, 20, 30);
+  add(TraceWork::kForward, 2, 30, 230);
+  add(TraceWork::kRecomputation, 0, 230, 237);
+  add(TraceWork::kBackwardInput, 0, 237, 250);
+  add(TraceWork::kUpdate, -1, 250, 900);
   const MeasuredTimes times = measuredTimes(trace, 1);
   EXPECT_EQ(times.stages[0].forward, 16);
   EXPECT_EQ(times.stages[0].recomputation, 7);

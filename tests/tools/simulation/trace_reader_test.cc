@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/expect_error.h"
+#include "tests/ir/base/edited_text.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/report/report_samples.h"
 #include "tools/simulation/trace_file.h"
@@ -18,7 +19,8 @@ Trace twoRanks(const std::string& source) {
               .rank_names = {"rank 0 (stage 0)", "rank 1 (stage 1)"},
               .events = {},
               .memory = {}};
-  TraceEvent pass{.rank = 0,
+  TraceEvent pass{.work = TraceWork::kForward,
+                  .rank = 0,
                   .step = 7,
                   .stage = 0,
                   .microbatch = 3,
@@ -36,6 +38,7 @@ Trace twoRanks(const std::string& source) {
   send.peer = 1;
   send.bytes = 4096;
   send.message = 0;
+  send.unfinished = source == "measured";
   TraceEvent receive = send;
   receive.kind = TraceEventKind::kReceive;
   receive.rank = 1;
@@ -55,7 +58,7 @@ void expectEqual(const Trace& got, const Trace& want) {
   ASSERT_EQ(got.events.size(), want.events.size());
   for (size_t i = 0; i < got.events.size(); ++i) {
     const TraceEvent &a = got.events[i], &b = want.events[i];
-    EXPECT_EQ(a.kind, b.kind);
+    EXPECT_EQ(std::tuple(a.kind, a.work, a.unfinished), std::tuple(b.kind, b.work, b.unfinished));
     EXPECT_EQ(std::tuple(a.rank, a.step, a.stage, a.microbatch, a.name),
               std::tuple(b.rank, b.step, b.stage, b.microbatch, b.name));
     EXPECT_EQ(std::tuple(a.start_ns, a.arrived_ns, a.end_ns), std::tuple(b.start_ns, b.arrived_ns, b.end_ns))
@@ -80,6 +83,16 @@ TEST(TraceReader, TakesTheMeasuredOneOfTwo) {
   expectEqual(traceFromJson(tracesToJson(both), "simulated"), both[0]);
   const Trace alone = twoRanks("simulated");
   expectEqual(traceFromJson(tracesToJson({&alone, 1})), alone);
+}
+
+TEST(TraceReader, RefusesComputingThatDoesNotSayWhatItIs) {
+  const Trace trace = twoRanks("measured");
+  const std::string text = tracesToJson({&trace, 1});
+  const std::string work = R"(,"work":"forward")";
+  ASSERT_NE(text.find(work), std::string::npos);
+  EXPECT_ERROR(traceFromJson(replaced(text, work, "")), ErrorCode::kConfiguration, "lacks a field");
+  EXPECT_ERROR(traceFromJson(replaced(text, work, R"(,"work":"idle")")), ErrorCode::kConfiguration,
+               "found the work \"idle\"");
 }
 
 TEST(TraceReader, RefusesWhatIsNoTrace) {
