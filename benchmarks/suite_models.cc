@@ -36,8 +36,8 @@ Cluster suiteCluster(int gpus, const Efficiency& efficiency) {
   for (DeviceKind& kind : cluster.kinds) {
     kind.memory_bytes = kUsableMemory;
     kind.efficiency.fill(efficiency.memory);
-    kind.efficiency[WorkClass::kContraction] = efficiency.contraction;
-    kind.efficiency[WorkClass::kConvolution] = efficiency.convolution;
+    kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = efficiency.contraction;
+    kind.efficiency[static_cast<size_t>(WorkClass::kConvolution)] = efficiency.convolution;
   }
   return cluster;
 }
@@ -54,7 +54,8 @@ const Step& Models::step(const SuiteRow& row, int64_t microbatches) {
   request.dimensions = {{"batch", row.batch}};
   request.microbatches = microbatches;
   const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
-  TrainingGraph training = trainingFamily(model, request.given.optimizer, {row.batch, microbatches, true}).base();
+  TrainingGraph training =
+      trainingFamily(model, request.given.optimizer, {row.batch, microbatches, true}).base();
   step = std::make_unique<Step>();
   step->training = row.model.isHalf() ? inMixedPrecision(std::move(training)) : std::move(training);
   ClusteringOptions options;

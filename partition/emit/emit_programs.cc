@@ -65,7 +65,8 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
   std::vector<Program> programs;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     ranks.push_back(emitRank(context, rank));
-    if (!schedule.asynchronous()) postGradientBuckets(ranks.back(), plan.given.bucket_bytes, context.separator);
+    if (!schedule.asynchronous())
+      postGradientBuckets(ranks.back(), plan.given.bucket_bytes, context.separator);
     if (plan.given.overlap_receives != OverlapReceives::kOff) {
       postReceivesEarly(ranks.back().program, [&](int peer) {
         return plan.given.overlap_receives == OverlapReceives::kOn ||
