@@ -10,6 +10,7 @@
 #include "ir/base/text_file.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule_csv.h"
+#include "planning/directory/plan_directory.h"
 #include "tools/commands.h"
 #include "tools/options/option_checks.h"
 #include "tools/refresh.h"
@@ -58,7 +59,7 @@ class SimulateCommand {
       refreshEdited(plan.directory, [](const std::string&) {});
     const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
     print(report);
-    if (!json.empty()) writeTextFile(json, report.json.dump(1) + "\n");
+    if (!json.empty()) writeTextFile(json, report.json);
     if (!csv.empty()) writeTextFile(csv, scheduleToCsv(report.orders));
     if (!trace.empty()) writeTextFile(trace, tracesToJson({&report.trace, 1}));
     return 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/faults.h"
@@ -177,6 +178,11 @@ void JsonReader::expectObject(const std::vector<std::string_view>& required,
 }
 
 void JsonFaults::throwIfAny(std::string_view what) const { throwFaults(what, messages_); }
+
+bool JsonReader::has(const char* key) const { return json_->contains(key); }
+bool JsonReader::isArray() const { return json_->is_array(); }
+bool JsonReader::isString() const { return json_->is_string(); }
+bool JsonReader::isObject() const { return json_->is_object(); }
 
 JsonReader JsonReader::at(const char* key) const { return {json_->at(key), path_ + "." + key}; }
 

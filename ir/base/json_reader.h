@@ -1,6 +1,6 @@
 // Reading and writing the JSON files of ir/ (plan.json, program.json, stage files): strict, with errors that
-// name the path of the field, what was found and what is allowed. For the sources of ir/ only: nlohmann-json
-// stays behind this header.
+// name the path of the field, what was found and what is allowed. For the sources of ir/ only; those that
+// make or hold a Json include nlohmann/json.hpp themselves.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "ir/base/data_type.h"
 #include "ir/base/error.h"
@@ -47,10 +47,10 @@ class JsonReader {
   // names all unknown keys, with those that may have been meant, and all that are missing.
   void expectObject(const std::vector<std::string_view>& required,
                     const std::vector<std::string_view>& optional = {}) const;
-  bool has(const char* key) const { return json_->contains(key); }
-  bool isArray() const { return json_->is_array(); }
-  bool isString() const { return json_->is_string(); }
-  bool isObject() const { return json_->is_object(); }
+  bool has(const char* key) const;
+  bool isArray() const;
+  bool isString() const;
+  bool isObject() const;
   JsonReader at(const char* key) const;      // of an object, after expectObject
   std::vector<JsonReader> elements() const;  // of an array
   std::vector<std::string> keys() const;     // of an object with free keys

@@ -1,5 +1,7 @@
 #include "ir/cluster/cluster_file.h"
 
+#include <nlohmann/json.hpp>
+
 #include "ir/base/json_reader.h"
 #include "ir/cluster/cluster_json.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/near_matches.h"

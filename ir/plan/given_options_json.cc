@@ -1,5 +1,7 @@
 #include "ir/plan/given_options_json.h"
 
+#include <nlohmann/json.hpp>
+
 namespace pipeshard {
 namespace {
 

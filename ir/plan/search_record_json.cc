@@ -1,5 +1,7 @@
 #include "ir/plan/search_record_json.h"
 
+#include <nlohmann/json.hpp>
+
 namespace pipeshard {
 namespace {
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <set>
 
+#include <nlohmann/json.hpp>
+
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/tensor_box.h"

@@ -8,6 +8,7 @@
 #include "runtime/files/hex.h"
 #include "runtime/job/node_pool.h"
 #include "transport/control/control_endpoint.h"
+#include "transport/control/control_message.h"
 
 namespace pipeshard {
 namespace {

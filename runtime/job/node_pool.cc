@@ -11,6 +11,7 @@
 #include "runtime/job/host_name.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/control_endpoint.h"
+#include "transport/control/control_message.h"
 
 namespace pipeshard {
 namespace {

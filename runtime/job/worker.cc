@@ -20,6 +20,7 @@
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/joined_communicator.h"
+#include "transport/control/control_message.h"
 #include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
 #include "transport/shared/shared_segments.h"

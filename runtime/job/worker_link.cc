@@ -10,6 +10,7 @@
 #include "runtime/files/hex.h"
 #include "runtime/job/control_types.h"
 #include "transport/control/control.h"
+#include "transport/control/control_client.h"
 
 namespace pipeshard {
 namespace {

@@ -4,23 +4,26 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "ir/base/error.h"
 #include "runtime/files/posix_file.h"
 #include "runtime/job/worker.h"
-#include "transport/control/control_client.h"
 
 namespace pipeshard {
+
+class ControlClient;    // transport/control/control_client.h
+struct ControlMessage;  // transport/control/control_message.h
 
 // What a heartbeat says.
 struct WorkerStatus {
@@ -61,8 +64,8 @@ class WorkerLink {
   Descriptor wake_;  // eventfd
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<std::string, nlohmann::json>> outgoing_;
-  std::deque<ControlMessage> incoming_;
+  std::list<std::pair<std::string, nlohmann::json>> outgoing_;
+  std::list<ControlMessage> incoming_;
   std::map<std::string, std::string> stored_;
   std::function<WorkerStatus()> status_;
   bool registered_ = false;

@@ -11,9 +11,10 @@
 #include "ir/base/error.h"
 #include "runtime/job/worker_group.h"
 #include "runtime/trace/clock_alignment.h"
-#include "transport/control/control_message.h"
 
 namespace pipeshard {
+
+struct ControlMessage;  // transport/control/control_message.h
 
 // What ends a job.
 struct Failure {

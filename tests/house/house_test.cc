@@ -126,7 +126,9 @@ TEST_F(PlantedViolation, OfLengthIsFound) {
 TEST_F(PlantedViolation, OfForeignKnowledgeIsFound) {
   plant("planning/a.cc", "#include <CLI/CLI.hpp>\nvoid f() { fmt::print(\"hello\"); }\n");
   plant("sharding/specs/a.cc", "#include <onnx/onnx_pb.h>\n");
-  EXPECT_EQ(foreignKnowledge(root()).size(), 3u);
+  plant("ir/base/a.h", "#include <nlohmann/json.hpp>\n");
+  plant("ir/base/a.cc", "#include <nlohmann/json.hpp>\n");
+  EXPECT_EQ(foreignKnowledge(root()).size(), 4u);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
@@ -187,7 +188,7 @@ std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
   return rows;
 }
 
-nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
+std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
   const ProgramSimulation& simulation = simulated.simulation;
   nlohmann::ordered_json json;
   json["schedule"] = simulated.plan.schedule;
@@ -216,7 +217,7 @@ nlohmann::ordered_json jsonOf(const SimulatedPlan& simulated, const ScheduleOrde
     for (const Action& action : order) texts.push_back(actionToString(action));
     json["orders"].push_back(texts);
   }
-  return json;
+  return json.dump(1) + "\n";
 }
 
 std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
@@ -294,7 +295,7 @@ class TraceOfSchedule {
   std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>> sent_;
 };
 
-nlohmann::ordered_json jsonOf(const Bare& bare) {
+std::string jsonOf(const Bare& bare) {
   const auto value = [](int64_t units, int64_t unit) {
     return static_cast<double>(units) / static_cast<double>(unit);
   };
@@ -318,7 +319,7 @@ nlohmann::ordered_json jsonOf(const Bare& bare) {
     for (const Action& action : order) texts.push_back(actionToString(action));
     json["orders"].push_back(texts);
   }
-  return json;
+  return json.dump(1) + "\n";
 }
 
 std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {

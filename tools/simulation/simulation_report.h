@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "ir/program/program.h"
 #include "ir/trace/trace_event.h"
 #include "partition/schedules/schedule.h"
@@ -26,7 +24,7 @@ struct SimulationReport {
   std::vector<std::vector<GanttBar>> gantt;
   double ticks_per_unit = 1;  // of the texts and the JSON
   std::string unit;           // "ms"; "": times have none
-  nlohmann::ordered_json json;
+  std::string json;           // all of it, as --json writes it
   ScheduleOrders orders;
   Trace trace;
   std::vector<Program> programs;  // of a plan, by rank

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "transport/control/control.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_gate.h"
 #include "transport/control/control_link.h"

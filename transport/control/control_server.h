@@ -9,12 +9,16 @@
 #include <string>
 #include <string_view>
 
-#include "transport/control/control.h"
-#include "transport/control/control_message.h"
+#include <nlohmann/json_fwd.hpp>
+
 #include "transport/control/control_schema.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
+
+struct ControlCounters;  // transport/control/control.h
+struct ControlEvent;
+struct ControlMessage;  // transport/control/control_message.h
 
 // What one registered rank may send, as a token bucket. A rank that sends more is a fault of the job (kFault)
 // and not heard any more until it is forgotten. Dropping only the surplus would look like lost messages. The
