@@ -329,13 +329,9 @@ void compact(std::vector<T>& items, const std::vector<bool>& kept, std::vector<I
   items.resize(next);
 }
 
-}  // namespace
-
-std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& keep) {
-  std::vector<bool> needed(graph.values.size(), false);
+// The nodes that make what `needed` (by value index) has, which gets all that these read.
+std::vector<bool> needNodes(const Graph& graph, std::vector<bool>& needed) {
   std::vector<bool> used_node(graph.nodes.size(), false);
-  for (ValueId id : graph.outputs) needed[id.index()] = true;
-  for (ValueId id : keep) needed[id.index()] = true;
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const Node& node = graph.nodes[n];
     used_node[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
@@ -346,6 +342,22 @@ std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& ke
     }
     markAttributeReads(graph, node, needed);
   }
+  return used_node;
+}
+
+}  // namespace
+
+std::vector<bool> ancestorsOf(const Graph& graph, const std::vector<ValueId>& values) {
+  std::vector<bool> needed(graph.values.size(), false);
+  for (ValueId id : values) needed[id.index()] = true;
+  return needNodes(graph, needed);
+}
+
+std::vector<ValueId> removeDeadCode(Graph& graph, const std::vector<ValueId>& keep) {
+  std::vector<bool> needed(graph.values.size(), false);
+  for (ValueId id : graph.outputs) needed[id.index()] = true;
+  for (ValueId id : keep) needed[id.index()] = true;
+  const std::vector<bool> used_node = needNodes(graph, needed);
   for (ValueId id : graph.inputs) needed[id.index()] = true;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!used_node[n]) continue;

@@ -214,6 +214,9 @@ struct UseDef {
 };
 UseDef computeUseDef(const Graph& graph);
 
+// By node index: does one of the values depend on it?
+std::vector<bool> ancestorsOf(const Graph& graph, const std::vector<ValueId>& values);
+
 // Throws Error(kBadModel) naming the first broken invariant of the list on top.
 void verifyGraph(const Graph& graph);
 

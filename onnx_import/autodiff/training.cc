@@ -1,6 +1,7 @@
 #include "onnx_import/autodiff/training.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/backward.h"
@@ -26,54 +27,25 @@ void keepWhatTheLossNeeds(ForwardGraph& forward) {
   for (BatchInput& input : forward.inputs) input.value = new_id[input.value.index()];
 }
 
-// By node index: is it an ancestor of one of `values`?
-std::vector<bool> ancestors(const Graph& graph, const std::vector<ValueId>& values) {
-  std::vector<bool> needed(graph.values.size(), false);
-  std::vector<bool> result(graph.nodes.size(), false);
-  for (ValueId id : values) needed[id.index()] = true;
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    for (ValueId id : graph.nodes[n].outputs) result[n] = result[n] || (id.valid() && needed[id.index()]);
-    for (ValueId id : graph.nodes[n].inputs) {
-      if (result[n] && id.valid()) needed[id.index()] = true;
-    }
-  }
-  return result;
-}
-
-// Puts the prologue's nodes first. A node that the forward needs too is duplicated. Returns how many nodes
-// the prologue has.
-size_t separatePrologue(ForwardGraph& forward) {
+// Puts the prologue's nodes first. Returns how many there are.
+size_t movePrologueFirst(ForwardGraph& forward) {
   Graph& graph = forward.graph;
   std::vector<ValueId> parts;
   for (const PrologueTotal& total : forward.totals) parts.push_back(total.part);
-  const std::vector<bool> in_prologue = ancestors(graph, parts);
-  const std::vector<bool> in_forward = ancestors(graph, {forward.loss});
-  GraphBuilder builder(graph);
-  std::vector<ValueId> copy_of(graph.values.size());
-  const auto copied = [&](ValueId id) {
-    return id.valid() && copy_of[id.index()].valid() ? copy_of[id.index()] : id;
-  };
+  const std::vector<bool> in_prologue = ancestorsOf(graph, parts);
+  const std::vector<bool> in_forward = ancestorsOf(graph, {forward.loss});
   std::vector<Node> prologue;
   std::vector<Node> rest;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (in_forward[n]) rest.push_back(graph.nodes[n]);
-    if (!in_prologue[n]) continue;
-    Node node = graph.nodes[n];
-    if (in_forward[n]) node.name += "/prologue";
-    for (ValueId& id : node.inputs) id = copied(id);
-    for (ValueId& id : node.outputs) {
-      if (!id.valid() || !in_forward[n]) continue;
-      const Value original = graph.value(id);
-      copy_of[id.index()] =
-          builder.addValue(original.name + ".prologue", original.data_type, *original.shape);
-      id = copy_of[id.index()];
-    }
-    prologue.push_back(std::move(node));
+    PIPESHARD_CHECK(!in_prologue[n] || !in_forward[n], "{} is of the prologue and of the forward pass",
+                    describeNode(graph.nodes[n]));
+    (in_prologue[n] ? prologue : rest).push_back(std::move(graph.nodes[n]));
   }
-  for (PrologueTotal& total : forward.totals) total.part = copied(total.part);
-  graph.nodes = prologue;
-  graph.nodes.insert(graph.nodes.end(), rest.begin(), rest.end());
-  return prologue.size();
+  const size_t count = prologue.size();
+  graph.nodes = std::move(prologue);
+  graph.nodes.insert(graph.nodes.end(), std::make_move_iterator(rest.begin()),
+                     std::make_move_iterator(rest.end()));
+  return count;
 }
 
 // An exporter may mark running statistics as parameters. The forward pass replaces them; no gradient does.
@@ -112,7 +84,7 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type) {
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer) {
   requireOpset(forward.graph);
   keepWhatTheLossNeeds(forward);
-  const size_t prologue_nodes = separatePrologue(forward);
+  const size_t prologue_nodes = movePrologueFirst(forward);
   TrainingGraph training;
   training.graph = std::move(forward.graph);
   training.inputs = std::move(forward.inputs);

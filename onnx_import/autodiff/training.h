@@ -20,7 +20,8 @@ struct ForwardGraph {
   Graph graph;   // prepared, for one microbatch
   ValueId loss;  // scalar share of the loss
   std::vector<BatchInput> inputs;
-  std::vector<PrologueTotal> totals;  // `part` nodes are already in the graph
+  // The nodes that parts depend on are in the graph, and the loss depends on none of them (splitTimeAxis).
+  std::vector<PrologueTotal> totals;
   int64_t microbatches = 1;
 };
 
@@ -33,8 +34,8 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type);
 // loss does not need are gone (so are a model's other outputs); its graph outputs are the loss, the parts of
 // totals, the updated forward states, the gradient parts and what the updates give. Value names:
 // "<value>_grad" ("<parameter>_grad.<k>" for several parts), "<parameter>.gradient", "<parameter>.<state>",
-// "<parameter>.updated", "<parameter>.<state>.updated", "step", "<value>.prologue" for a prologue's own copy
-// of a forward value. Backward nodes are called "<forward node>_grad/<operator>" and carry its metadata.
+// "<parameter>.updated", "<parameter>.<state>.updated", "step". Backward nodes are called "<forward
+// node>_grad/<operator>" and carry its metadata.
 //
 // Forward states are the running statistics of the batch normalisations that the loss needs, in training
 // mode: forward_states.h.

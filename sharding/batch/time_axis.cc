@@ -70,7 +70,7 @@ class TimeAxisPass {
     setSources(inputs);
     setGrowingConstants();
     const std::vector<std::pair<ValueId, std::vector<std::string>>> symbols = nameGrowingAxes();
-    const std::vector<bool> needed = ancestors(loss);
+    const std::vector<bool> needed = ancestorsOf(graph_, {loss});
     std::vector<Node> old = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (size_t n = 0; n < old.size(); ++n) {
@@ -191,22 +191,6 @@ class TimeAxisPass {
                                     shapeToString(other_.shape(output)), share_.other_rows,
                                     split ? fmt::format("follow each other along axis {}", known.kind.axis)
                                           : "have the shape of the whole"));
-  }
-
-  std::vector<bool> ancestors(ValueId loss) const {
-    std::vector<bool> needed_value(graph_.values.size(), false);
-    std::vector<bool> needed_node(graph_.nodes.size(), false);
-    needed_value[loss.index()] = true;
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      const Node& node = graph_.nodes[n];
-      needed_node[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                   [&](ValueId id) { return id.valid() && needed_value[id.index()]; });
-      if (!needed_node[n]) continue;
-      for (ValueId input : node.inputs) {
-        if (input.valid()) needed_value[input.index()] = true;
-      }
-    }
-    return needed_node;
   }
 
   bool anyInput(const Node& node, Kind kind) {

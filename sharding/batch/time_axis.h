@@ -54,8 +54,8 @@ struct BatchShare {
 // depend on are not analysed and count as invariant.
 //
 // Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is
-// there twice. A total is never part of a prologue. A value that does not depend on the batch and is added to
-// a sum is given to the parts by their rows (c rows/batch).
+// there twice, the prologue's values as "<value>.prologue". A total is never part of a prologue. A value that
+// does not depend on the batch and is added to a sum is given to the parts by their rows (c rows/batch).
 //
 // Preparation folds sizes into constants: the n of sum(x)/n, or ones of the batch's size, look as if they did
 // not depend on the batch. With `share.other` they are found by comparison (constants of other content are

@@ -77,20 +77,6 @@ ValueId appendDenominator(NodeMaker& maker, const Graph& graph, const Node& loss
   return maker.add("ReduceSum", {per_label}, "denominator", type, {}, {{"keepdims", int64_t{0}}});
 }
 
-std::vector<bool> neededFor(const Graph& graph, const UseDef& uses, std::vector<ValueId> values) {
-  std::vector<bool> needed(graph.nodes.size(), false);
-  while (!values.empty()) {
-    const ValueId value = values.back();
-    values.pop_back();
-    if (!value.valid()) continue;
-    const NodeId producer = uses.producer[value.index()];
-    if (!producer.valid() || needed[producer.index()]) continue;
-    needed[producer.index()] = true;
-    for (ValueId input : graph.node(producer).inputs) values.push_back(input);
-  }
-  return needed;
-}
-
 // A copy of the node with outputs of its own.
 Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts,
               std::map<ValueId, ValueId>& copies) {
@@ -135,13 +121,12 @@ std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
 void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals,
                       TimeFactsTable& facts) {
   Graph& graph = builder.graph();
-  const UseDef uses = computeUseDef(graph);
   std::vector<ValueId> parts;
   for (const PrologueTotal& total : totals) parts.push_back(total.part);
   std::vector<ValueId> results = graph.outputs;
   results.push_back(loss);
-  const std::vector<bool> in_prologue = neededFor(graph, uses, parts);
-  const std::vector<bool> in_forward = neededFor(graph, uses, results);
+  const std::vector<bool> in_prologue = ancestorsOf(graph, parts);
+  const std::vector<bool> in_forward = ancestorsOf(graph, results);
 
   std::map<ValueId, ValueId> copies;
   std::vector<Node> nodes;

@@ -347,22 +347,8 @@ TEST(TimeAxis, PrologueSharesNoNodeWithTheForwardPass) {
   const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, {1, 4});
   ASSERT_EQ(time.totals.size(), 1u);
   EXPECT_EQ(time.kinds.size(), model.graph.values.size());
-  const auto ancestors = [&](ValueId value) {
-    std::vector<bool> nodes(model.graph.nodes.size(), false);
-    std::vector<ValueId> open = {value};
-    const UseDef uses = computeUseDef(model.graph);
-    while (!open.empty()) {
-      const ValueId id = open.back();
-      open.pop_back();
-      if (!id.valid() || !uses.producer[id.index()].valid()) continue;
-      const NodeId node = uses.producer[id.index()];
-      nodes[node.index()] = true;
-      for (ValueId input : model.graph.node(node).inputs) open.push_back(input);
-    }
-    return nodes;
-  };
-  const std::vector<bool> prologue = ancestors(time.totals[0].part);
-  const std::vector<bool> forward = ancestors(time.loss);
+  const std::vector<bool> prologue = ancestorsOf(model.graph, {time.totals[0].part});
+  const std::vector<bool> forward = ancestorsOf(model.graph, {time.loss});
   for (size_t n = 0; n < prologue.size(); ++n)
     EXPECT_FALSE(prologue[n] && forward[n]) << describeNode(model.graph.nodes[n]);
 }
