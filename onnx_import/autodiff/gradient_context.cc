@@ -134,7 +134,8 @@ NodeId BackwardBuilder::addBackwardNode(NodeId forward, std::string_view domain,
 
 GradientContext::GradientContext(BackwardBuilder& builder, NodeId forward,
                                  std::vector<ValueId> output_gradients, std::vector<bool> needed)
-    : builder_(builder),
+    : OpEmitter(builder.graph()),
+      builder_(builder),
       forward_(forward),
       node_(builder.graph().node(forward)),
       output_gradients_(std::move(output_gradients)),
@@ -205,8 +206,8 @@ void GradientContext::requireVersion(int version) const {
                   node_.opset_version, version));
 }
 
-ValueId GradientContext::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
-                            std::map<std::string, Attribute> attributes) {
+ValueId GradientContext::emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type,
+                              Shape shape, Attributes attributes) {
   const ValueId result = builder_.values().addValue(nodeName(op_type), type, std::move(shape));
   builder_.addBackwardNode(forward_, "", op_type, "", std::move(inputs), {result}, std::move(attributes));
   return result;
@@ -236,23 +237,6 @@ std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std
   builder_.addBackwardNode(forward_, kPipeshardDomain, name, "", std::move(inputs), results,
                            std::move(attributes));
   return results;
-}
-
-ValueId GradientContext::unary(std::string_view op_type, ValueId x) {
-  return op(op_type, {x}, type(x), shape(x));
-}
-
-ValueId GradientContext::binary(std::string_view op_type, ValueId a, ValueId b) {
-  return op(op_type, {a, b}, type(a), broadcastShapes(shape(a), shape(b)));
-}
-
-ValueId GradientContext::compare(std::string_view op_type, ValueId a, ValueId b) {
-  return op(op_type, {a, b}, DataType::kBool, broadcastShapes(shape(a), shape(b)));
-}
-
-ValueId GradientContext::where(ValueId condition, ValueId a, ValueId b) {
-  return op("Where", {condition, a, b}, type(a),
-            broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
 }
 
 ValueId GradientContext::multiply(ValueId a, ValueId b) {
@@ -314,23 +298,6 @@ ValueId GradientContext::transposeLastTwo(ValueId x) {
   for (size_t i = 0; i < permutation.size(); ++i) permutation[i] = i;
   std::swap(permutation[permutation.size() - 1], permutation[permutation.size() - 2]);
   return transpose(x, permutation);
-}
-
-ValueId GradientContext::reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims) {
-  if (axes.empty()) return x;
-  const Shape from = shape(x);
-  Shape to;
-  for (size_t i = 0; i < from.size(); ++i) {
-    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) != axes.end();
-    if (!reduced) to.push_back(from[i]);
-    if (reduced && keep_dims) to.push_back(1);
-  }
-  return op("ReduceSum", {x, integers(axes)}, type(x), to, {{"keepdims", int64_t{keep_dims}}});
-}
-
-ValueId GradientContext::cast(ValueId x, DataType target) {
-  if (type(x) == target) return x;
-  return op("Cast", {x}, target, shape(x), {{"to", static_cast<int64_t>(target)}});
 }
 
 // x [4,2,3] to [2,1]: axis 0 was added by broadcasting, axis 2 stretched from 1; the sum over both is [1,2,1]

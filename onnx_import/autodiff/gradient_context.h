@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph/graph.h"
+#include "ir/graph/op_emitter.h"
 
 namespace pipeshard {
 
@@ -73,7 +73,7 @@ class BackwardBuilder {
   std::set<ValueId> trained_;
 };
 
-class GradientContext {
+class GradientContext : public OpEmitter {
  public:
   // `output_gradients` by output position, invalid where no gradient arrives; `needed` by input position.
   GradientContext(BackwardBuilder& builder, NodeId forward, std::vector<ValueId> output_gradients,
@@ -81,7 +81,6 @@ class GradientContext {
 
   // ---- the forward node ----
   const Node& node() const { return node_; }  // a copy: emitting nodes does not invalidate it
-  NodeId nodeId() const { return forward_; }
   size_t inputCount() const { return node_.inputs.size(); }
   bool hasInput(size_t position) const {
     return position < node_.inputs.size() && node_.inputs[position].valid();
@@ -118,8 +117,6 @@ class GradientContext {
   void requireVersion(int version) const;
 
   // ---- emitting ----
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
-             std::map<std::string, Attribute> attributes = {});
   // A function of the pipeshard domain with one output.
   ValueId function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs,
                    DataType type, Shape shape, std::map<std::string, Attribute> attributes = {});
@@ -127,18 +124,14 @@ class GradientContext {
   std::vector<ValueId> functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
                                        const std::vector<std::optional<Shape>>& shapes,
                                        std::map<std::string, Attribute> attributes);
-  ValueId scalar(DataType type, double number) { return builder_.scalar(type, number); }
-  ValueId integers(const std::vector<int64_t>& elements) { return builder_.integers(elements); }
+  ValueId scalar(DataType type, double number) override { return builder_.scalar(type, number); }
+  ValueId integers(const std::vector<int64_t>& elements) override { return builder_.integers(elements); }
 
-  ValueId unary(std::string_view op_type, ValueId x);               // same type and shape
-  ValueId binary(std::string_view op_type, ValueId a, ValueId b);   // broadcast, type of a
-  ValueId compare(std::string_view op_type, ValueId a, ValueId b);  // broadcast, bool
-  ValueId where(ValueId condition, ValueId a, ValueId b);           // broadcast, type of a
-  ValueId multiply(ValueId a, ValueId b);                           // constants of one element are folded
-  ValueId scale(ValueId x, double number);                          // x * number; x itself for 1
-  ValueId addNumber(ValueId x, double number);                      // x + number
-  ValueId reshape(ValueId x, const Shape& shape);                   // x itself if it has the shape
-  ValueId expand(ValueId x, const Shape& shape);                    // x itself if it has the shape
+  ValueId multiply(ValueId a, ValueId b);          // constants of one element are folded
+  ValueId scale(ValueId x, double number);         // x * number; x itself for 1
+  ValueId addNumber(ValueId x, double number);     // x + number
+  ValueId reshape(ValueId x, const Shape& shape);  // x itself if it has the shape
+  ValueId expand(ValueId x, const Shape& shape);   // x itself if it has the shape
   ValueId transpose(ValueId x, const std::vector<int64_t>& permutation);
   ValueId transposeLastTwo(ValueId x);
   // The matrix that the forward pass has transposed to get x; invalid where it has not.
@@ -146,12 +139,15 @@ class GradientContext {
   // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that
   // gave the output's. Invalid unless a product is all that reads the output.
   ValueId transposedOutputGradient();
-  ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims);
-  ValueId cast(ValueId x, DataType type);  // x itself if it has the type
+  ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims) {
+    return reduce("ReduceSum", x, axes, keep_dims);
+  }
   // The adjoint of broadcasting `shape` to x's shape: sums over the broadcast axes.
   ValueId reduceTo(ValueId x, const Shape& shape);
 
  private:
+  ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+               Attributes attributes) override;
   std::string nodeName(std::string_view op_type);
 
   BackwardBuilder& builder_;

@@ -34,12 +34,6 @@ ValueId EmittedValues::find(const std::string& key) const {
   return found == values_.end() ? ValueId() : found->second;
 }
 
-int NodeEmitter::version() const {
-  const auto& imports = builder_.graph().opset_imports;
-  const auto found = imports.find("");
-  return found == imports.end() ? 0 : found->second;
-}
-
 void NodeEmitter::append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output,
                          Attributes attributes) {
   const std::string_view name = withoutDomain(op_type);
@@ -63,8 +57,8 @@ ValueId NodeEmitter::once(const Key& key, const Make& make) {
   return made;
 }
 
-ValueId NodeEmitter::op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
-                        Attributes attributes) {
+ValueId NodeEmitter::emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+                          Attributes attributes) {
   return once([&] { return keyOf(op_type, inputs, attributes); },
               [&] {
                 const ValueId result = builder_.addValue(fmt::format("{}/{}", name_, withoutDomain(op_type)),
@@ -72,24 +66,6 @@ ValueId NodeEmitter::op(std::string_view op_type, std::vector<ValueId> inputs, D
                 append(op_type, std::move(inputs), result, std::move(attributes));
                 return result;
               });
-}
-
-ValueId NodeEmitter::binary(std::string_view op_type, ValueId a, ValueId b) {
-  return op(op_type, {a, b}, type(a), broadcastShapes(shape(a), shape(b)));
-}
-
-ValueId NodeEmitter::compare(std::string_view op_type, ValueId a, ValueId b) {
-  return op(op_type, {a, b}, DataType::kBool, broadcastShapes(shape(a), shape(b)));
-}
-
-ValueId NodeEmitter::where(ValueId condition, ValueId a, ValueId b) {
-  return op("Where", {condition, a, b}, type(a),
-            broadcastShapes(shape(condition), broadcastShapes(shape(a), shape(b))));
-}
-
-ValueId NodeEmitter::cast(ValueId x, DataType wanted) {
-  if (type(x) == wanted) return x;
-  return op("Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
 }
 
 ValueId NodeEmitter::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
@@ -107,26 +83,6 @@ ValueId NodeEmitter::squeeze(ValueId x, size_t axis) {
 
 ValueId NodeEmitter::reshape(ValueId x, const std::vector<int64_t>& pattern, Shape wanted) {
   return op("Reshape", {x, integers(pattern)}, type(x), std::move(wanted));
-}
-
-ValueId NodeEmitter::reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
-                            bool keep_axes) {
-  if (axes.empty()) return x;
-  Shape result;
-  for (size_t axis = 0; axis < shape(x).size(); ++axis) {
-    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
-    if (!reduced) result.push_back(shape(x)[axis]);
-    if (reduced && keep_axes) result.push_back(1);
-  }
-  Attributes attributes{{"keepdims", int64_t{keep_axes}}};
-  std::vector<ValueId> inputs{x};
-  const int axes_are_input = op_type == "ReduceSum" ? 13 : 18;
-  if (version() == 0 || version() >= axes_are_input) {
-    inputs.push_back(integers(axes));
-  } else {
-    attributes["axes"] = axes;
-  }
-  return op(op_type, std::move(inputs), type(x), std::move(result), std::move(attributes));
 }
 
 ValueId NodeEmitter::allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction) {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/graph/graph.h"
+#include "ir/graph/op_emitter.h"
 
 namespace pipeshard {
 
@@ -25,15 +25,14 @@ class EmittedValues {
   std::map<std::string, ValueId> values_;
 };
 
-class NodeEmitter {
+class NodeEmitter : public OpEmitter {
  public:
-  using Attributes = std::map<std::string, Attribute>;
-
   // `targets`: values that the last nodes give, by output position; those that are missing or invalid are
   // made by `give`.
   NodeEmitter(GraphBuilder& builder, const Node& origin, std::string name, std::vector<ValueId> targets,
               EmittedValues* emitted)
-      : builder_(builder),
+      : OpEmitter(builder.graph()),
+        builder_(builder),
         origin_(origin),
         name_(std::move(name)),
         outputs_(std::move(targets)),
@@ -42,28 +41,17 @@ class NodeEmitter {
   const Shape& shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
 
-  // One output of this type and shape. The domain is the standard one but for names of the form
-  // "pipeshard::GatherGrad".
-  ValueId op(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
-             Attributes attributes = {});
-  ValueId unary(std::string_view op_type, ValueId x) { return op(op_type, {x}, type(x), shape(x)); }
-  ValueId binary(std::string_view op_type, ValueId a, ValueId b);   // broadcast, type of a
-  ValueId compare(std::string_view op_type, ValueId a, ValueId b);  // broadcast, bool
-  ValueId where(ValueId condition, ValueId a, ValueId b);           // broadcast, type of a
-  ValueId cast(ValueId x, DataType type);                           // x itself if it has the type
-  ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);   // axes of the result; x itself for none
+  // Operators whose names have the form "pipeshard::GatherGrad" are of that domain.
+  ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);  // axes of the result; x itself for none
   ValueId squeeze(ValueId x, size_t axis);
   // pattern: Reshape's input, the same on all devices
   ValueId reshape(ValueId x, const std::vector<int64_t>& pattern, Shape shape);
-  // x itself for none
-  ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
-                 bool keep_axes = true);
   // pipeshard::AllReduce over each group in turn; x itself for none. reduction: "sum", "max", "min".
   ValueId allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction = "sum");
 
   // Constants that all devices have alike.
-  ValueId scalar(DataType type, double number);
-  ValueId integers(const std::vector<int64_t>& numbers);
+  ValueId scalar(DataType type, double number) override;
+  ValueId integers(const std::vector<int64_t>& numbers) override;
   // Constants of this device alone; `key` says on all devices alike what it is ("start of 50257 along 0").
   ValueId ofDevice(std::string_view key, DataType type, int64_t number);
   ValueId integersOfDevice(std::string_view key, const std::vector<int64_t>& numbers);
@@ -94,7 +82,8 @@ class NodeEmitter {
   const std::vector<ValueId>& outputs() const { return outputs_; }
 
  private:
-  int version() const;  // of the standard operators
+  ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
+               Attributes attributes) override;
   template <typename Key, typename Make>
   ValueId once(const Key& key, const Make& make);
   void append(std::string_view op_type, std::vector<ValueId> inputs, ValueId output, Attributes attributes);
