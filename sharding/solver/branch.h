@@ -23,7 +23,6 @@ class BranchAndBound {
 
   // No choice that was not returned costs less than this, or than a limit that was given.
   double bound() const;
-  size_t openCount() const { return open_.size() + diving_.size(); }
   // Open nodes need too much memory to go on.
   bool full() const;
   // Table entries visited so far.

@@ -21,12 +21,6 @@ std::vector<double> Memory::prefix(const std::vector<double>& prices) const {
   return sums;
 }
 
-double Memory::capacityPrice(const std::vector<double>& prices) const {
-  double sum = 0;
-  for (size_t i = 0; i < prices.size(); ++i) sum += prices[i] * static_cast<double>(capacity_[i]);
-  return sum;
-}
-
 void Memory::addPrices(int32_t node, const std::vector<double>& prefix, double* costs) const {
   for (int32_t i = begin_[node]; i < begin_[node + 1]; ++i) {
     const Item& item = items_[i];

@@ -17,8 +17,6 @@ class Memory {
 
   // The price of a byte live in rows [0, row), for every row: what priceOf wants.
   std::vector<double> prefix(const std::vector<double>& prices) const;
-  // The prices of all capacity: what a Lagrangian bound loses.
-  double capacityPrice(const std::vector<double>& prices) const;
   // Adds what the bytes of each label of the node cost.
   void addPrices(int32_t node, const std::vector<double>& prefix, double* costs) const;
   // Adds (sign 1) or takes away (-1) the bytes of the node's label, as changes between rows: `changes` has

@@ -112,13 +112,4 @@ StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMes
   return NodeCost(graph, node, mesh, model).of(strategy);
 }
 
-std::vector<StrategyCost> strategyCosts(const Graph& graph, const Node& node, const LogicalMesh& mesh,
-                                        const std::vector<Strategy>& strategies, const CostModel& model) {
-  const NodeCost cost(graph, node, mesh, model);
-  std::vector<StrategyCost> costs;
-  costs.reserve(strategies.size());
-  for (const Strategy& strategy : strategies) costs.push_back(cost.of(strategy));
-  return costs;
-}
-
 }  // namespace pipeshard

@@ -20,8 +20,5 @@ struct StrategyCost {
 };
 StrategyCost strategyCost(const Graph& graph, const Node& node, const LogicalMesh& mesh,
                           const Strategy& strategy, const CostModel& model);
-// Of several strategies of one node: the rule is looked up once.
-std::vector<StrategyCost> strategyCosts(const Graph& graph, const Node& node, const LogicalMesh& mesh,
-                                        const std::vector<Strategy>& strategies, const CostModel& model);
 
 }  // namespace pipeshard
