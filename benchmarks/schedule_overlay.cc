@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "benchmarks/measured_times.h"
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "ir/trace/trace_breakdown.h"
@@ -19,7 +20,6 @@
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
 #include "tools/report/text_table.h"
-#include "tools/simulation/measured_times.h"
 #include "tools/simulation/trace_file.h"
 
 namespace pipeshard {

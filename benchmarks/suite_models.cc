@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "benchmarks/planning_precision.h"
 #include "ir/plan/optimizer.h"
-#include "partition/costs/planning_precision.h"
 #include "partition/layers/layers.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/training_step.h"

@@ -13,8 +13,8 @@
 #include "onnx_import/format/device_sharding.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
-#include "onnx_import/prepare/check_model.h"
 #include "tests/expect_error.h"
+#include "tests/onnx_import/check_model.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

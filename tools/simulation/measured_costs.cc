@@ -6,7 +6,6 @@
 
 #include "ir/base/error.h"
 #include "ir/trace/trace_names.h"
-#include "tools/simulation/measured_times.h"
 #include "tools/simulation/trace_reader.h"
 
 namespace pipeshard {
@@ -26,6 +25,13 @@ std::string withoutMicrobatches(const std::string& name) {
 }
 
 }  // namespace
+
+Ticks medianOf(std::vector<Ticks> times) {
+  if (times.empty()) return 0;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
 
 MeasuredDurations::Key MeasuredDurations::keyOf(const TraceEvent& event) {
   if (isPass(event.work)) return {event.work, event.stage, ""};

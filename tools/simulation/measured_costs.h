@@ -12,6 +12,9 @@
 
 namespace pipeshard {
 
+// The upper one of two in the middle; 0 of none.
+Ticks medianOf(std::vector<Ticks> times);
+
 // What computing and copying took, by rank and by what it is: the microbatches of a stage take equally long.
 class MeasuredDurations {
  public:

@@ -5,10 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include "onnx_import/prepare/check_model.h"
 #include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
+#include "tests/onnx_import/check_model.h"
 
 namespace pipeshard::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include "ir/graph/graph_print.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
-#include "onnx_import/prepare/check_model.h"
+#include "tests/onnx_import/check_model.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/format/reader.h"
-#include "onnx_import/prepare/check_model.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
+#include "tests/onnx_import/check_model.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {

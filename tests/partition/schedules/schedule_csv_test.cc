@@ -6,7 +6,7 @@
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_csv.h"
-#include "partition/schedules/schedule_transfers.h"
+#include "tests/partition/schedules/placed_transfers.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {

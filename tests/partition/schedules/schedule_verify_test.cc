@@ -8,8 +8,8 @@
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
-#include "partition/schedules/schedule_transfers.h"
 #include "partition/schedules/schedule_verify.h"
+#include "tests/partition/schedules/placed_transfers.h"
 #include "tests/partition/schedules/random_schedule.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 

@@ -1,4 +1,4 @@
-#include "partition/costs/planning_precision.h"
+#include "benchmarks/planning_precision.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "onnx_import/prepare/check_model.h"
+#include "tests/onnx_import/check_model.h"
 
 #include <exception>
 

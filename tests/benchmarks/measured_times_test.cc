@@ -1,4 +1,4 @@
-#include "tools/simulation/measured_times.h"
+#include "benchmarks/measured_times.h"
 
 #include <gtest/gtest.h>
 

@@ -11,6 +11,7 @@
 #include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_transfers.h"
 #include "partition/schedules/schedule_verify.h"
+#include "tests/partition/schedules/placed_transfers.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {

@@ -16,9 +16,6 @@ struct MeasuredTimes {
   Ticks latency = 0;  // median transfer of the messages of microbatches
 };
 
-// The upper one of two in the middle; 0 of none.
-Ticks medianOf(std::vector<Ticks> times);
-
 // Error(kConfiguration) when the trace has no pass of some stage.
 MeasuredTimes measuredTimes(const Trace& trace, int stages);
 

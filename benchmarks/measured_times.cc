@@ -1,4 +1,4 @@
-#include "tools/simulation/measured_times.h"
+#include "benchmarks/measured_times.h"
 
 #include <algorithm>
 #include <map>
@@ -6,15 +6,9 @@
 #include <tuple>
 
 #include "ir/base/error.h"
+#include "tools/simulation/measured_costs.h"
 
 namespace pipeshard {
-Ticks medianOf(std::vector<Ticks> times) {
-  if (times.empty()) return 0;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   // A pass with collectives inside is several events: its time is their sum.
   // by stage, work, microbatch, step, rank
