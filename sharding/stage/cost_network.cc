@@ -147,7 +147,7 @@ const std::vector<int>& TablePool::undominated(const std::vector<std::pair<Table
   for (const auto& [table, axis] : factors) tables.push_back(rowsOf(at(table), axis));
   std::vector<bool> dropped(count, false);
   const auto dominates = [&](size_t b, size_t a) {
-    int64_t excess = 0;
+    Int128 excess = 0;  // ten tables that forbid an option are more than an int64 holds
     for (const std::vector<int64_t>& rows : tables) {
       excess += leastExcess(rows, rows.size() / count, a, b);
       work_ += static_cast<int64_t>(rows.size() / count);

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sharding/solver/solver.h"
+
 namespace pipeshard {
 namespace {
 
@@ -51,6 +53,16 @@ TEST(CostNetwork, EliminationFindsTheLeastCost) {
     ASSERT_TRUE(elimination.left().empty());
     EXPECT_EQ(network.cost(elimination.complete({})), leastCost(network)) << seed;
   }
+}
+
+// The sum of ten forbidden costs is beyond an int64, and no reason to choose what is forbidden.
+TEST(CostNetwork, WhatTenTablesForbidDominatesNothing) {
+  CostNetwork network;
+  network.sizes = {2};
+  for (int64_t cost = 0; cost < 10; ++cost)
+    network.tables.push_back({{0}, network.pool->add({{2}, {cost, kForbiddenCost}})});
+  const Elimination elimination(network, 1 << 16);
+  EXPECT_EQ(elimination.complete({}), std::vector<int>{0});
 }
 
 // Else one of them that everything reads joins all that is around it into one table.
