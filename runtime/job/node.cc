@@ -32,7 +32,6 @@ constexpr milliseconds kNodeLookAround{100};
 constexpr size_t kTracePiece = size_t{256} << 10;
 // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kOneTry{5'000};
-constexpr milliseconds kCommandsEnd{60'000};  // for the command to end by itself once the job is over
 
 int newControlRank() {
   std::random_device random;
@@ -85,7 +84,7 @@ class NodeDaemon {
     say_(fmt::format("joined the coordinator at {}", endpoint_));
     last_heard_ = last_look_ = Clock::now();
     while (!over_) look();
-    return command_ ? commandsEnd() : exit_code_;
+    return command_ ? commandsEnd(exit_code_ != 0) : exit_code_;
   }
 
  private:
@@ -102,7 +101,7 @@ class NodeDaemon {
   void sayLast(std::string_view type, nlohmann::json body);
   [[noreturn]] void loseCoordinator(const std::string& what);
   void checkSignals();
-  int commandsEnd();
+  int commandsEnd(bool must_end);
 
   const NodeOptions& options_;
   const NodeMessages& say_;
@@ -209,7 +208,7 @@ void NodeDaemon::checkSignals() {
   if (client_) sayLast("leaving", {{"message", interrupted.message()}});
   if (command_) {
     ::kill(command_->pid(), signal);
-    commandsEnd();
+    commandsEnd(/*must_end=*/true);
   }
   throw interrupted;
 }
@@ -324,11 +323,15 @@ void NodeDaemon::checkCoordinator() {
   tell("alive", nlohmann::json::object());
 }
 
-int NodeDaemon::commandsEnd() {
-  const Clock::time_point end = Clock::now() + kCommandsEnd;
+int NodeDaemon::commandsEnd(bool must_end) {
+  std::optional<Clock::time_point> end;
   while (!command_->tryReap()) {
-    if (const int signal = signals_.take(); signal != 0) ::kill(command_->pid(), signal);
-    if (Clock::now() > end && over_ && exit_code_ != 0) command_->kill();
+    if (const int signal = signals_.take(); signal != 0) {
+      ::kill(command_->pid(), signal);
+      must_end = true;
+    }
+    if (must_end && !end) end = Clock::now() + options_.command_end;
+    if (end && Clock::now() > *end) command_->kill();
     ::usleep(20'000);
   }
   return command_->exitCode();

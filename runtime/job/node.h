@@ -31,6 +31,9 @@ struct NodeOptions {
   // Started first, in this process's place towards the user: the coordinator's command, whose exit code
   // becomes the daemon's. Empty: none.
   std::vector<std::string> command;
+  // For the command to end by itself once it was interrupted or the job has failed; then it is killed. Behind
+  // a good job it takes its own time (`validate` runs the reference next), within deadlines of its own.
+  std::chrono::milliseconds command_end{60'000};
 
   std::string executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
