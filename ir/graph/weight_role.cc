@@ -53,9 +53,21 @@ bool isModulePath(std::string_view name) {
 
 }  // namespace
 
+bool isFolded(const Value& value) {
+  return std::any_of(value.metadata.begin(), value.metadata.end(),
+                     [](const auto& entry) { return entry.first == kConstantMark; });
+}
+
 std::optional<bool> trainedByUser(const Value& value) {
   for (const auto& [key, mark] : value.metadata) {
     if (key == kTrainedMark) return mark == "yes";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string_view> exportedKind(const Value& value) {
+  for (const auto& [key, kind] : value.metadata) {
+    if (key.ends_with("InputSpec.kind")) return kind;
   }
   return std::nullopt;
 }

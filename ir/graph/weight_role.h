@@ -11,10 +11,16 @@ namespace pipeshard {
 
 // The metadata key on initializers that folding made: "folded".
 inline constexpr const char* kConstantMark = "pipeshard.constant";
+bool isFolded(const Value& value);  // has it
 
 // The user's decision, "yes" or "no", as metadata of the value (`--train`, `--freeze`).
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
 std::optional<bool> trainedByUser(const Value& value);
+
+// What torch.export says that an initializer is ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"); nothing where it
+// says nothing.
+std::optional<std::string_view> exportedKind(const Value& value);
+inline bool isMarkedParameter(const Value& value) { return exportedKind(value) == "PARAMETER"; }
 
 // Does a name alone tell that a tensor of one element is a parameter? That is the name of a module's
 // attribute ("fc.bias", "act.slope", "model/dense/bias:0"), or a word that is used for nothing else

@@ -62,10 +62,7 @@ class StateFinder {
   }
 
   bool isState(ValueId id) const {
-    if (!id.valid() || !graph_.initializers.contains(id)) return false;
-    const Metadata& metadata = graph_.value(id).metadata;
-    return std::none_of(metadata.begin(), metadata.end(),
-                        [](const auto& entry) { return entry.first == kConstantMark; });
+    return id.valid() && graph_.initializers.contains(id) && !isFolded(graph_.value(id));
   }
 
   // Is the node another application of a module whose statistics are known: with the same scale, bias, mean

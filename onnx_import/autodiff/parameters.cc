@@ -29,16 +29,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kKindSuffix = "InputSpec.kind";
 constexpr size_t kMostNames = 12;  // in a note
-
-bool hasMetadata(const Value& value, std::string_view key_end, std::string_view content = "") {
-  return std::any_of(value.metadata.begin(), value.metadata.end(), [&](const auto& entry) {
-    return entry.first.ends_with(key_end) && (content.empty() || entry.second == content);
-  });
-}
-
-bool isMarkedParameter(const Value& value) { return hasMetadata(value, kKindSuffix, "PARAMETER"); }
 
 bool isOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -80,7 +71,7 @@ bool isGuessedParameter(const Graph& graph, ValueId id, const Initializer& initi
   const Value& value = graph.value(id);
   if (!isFloatingPoint(value.data_type) || namesBuffer(value.name)) return false;
   if (uses.in_layer) return true;
-  if (!uses.as_weight || hasMetadata(value, kConstantMark)) return false;
+  if (!uses.as_weight || isFolded(value)) return false;
   if (elementCount(*value.shape) == 1) return namesParameter(value.name);
   const Constant* constant = std::get_if<Constant>(&initializer);
   return elementCount(*value.shape) > 1 && (constant == nullptr || !looksLikeMask(*constant));
@@ -184,7 +175,7 @@ std::vector<std::string> parameterNotes(const Graph& graph) {
     const bool is_trained = std::find(trained.begin(), trained.end(), id) != trained.end();
     if (const auto decided = trainedByUser(value)) {
       if (!*decided) frozen.push_back(value.name);
-    } else if (hasMetadata(value, kKindSuffix) || hasMetadata(value, kConstantMark)) {
+    } else if (exportedKind(value) || isFolded(value)) {
       continue;
     } else if (!is_trained && uses[id.index()].as_weight && !(marked && elementCount(*value.shape) == 1)) {
       constants.push_back(value.name);

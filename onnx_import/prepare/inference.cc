@@ -61,28 +61,18 @@ std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const
 
 }  // namespace
 
-std::vector<bool> possibleParameters(const Graph& graph) {
-  const auto metadataOf = [](const Value& value, std::string_view key) -> const std::string* {
-    for (const auto& entry : value.metadata) {
-      if (entry.first == key) return &entry.second;
-    }
-    return nullptr;
-  };
-  constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+std::vector<bool> keptFromFolding(const Graph& graph) {
   std::vector<bool> result(graph.values.size(), false);
   bool marked = false;
   for (const auto& [id, initializer] : graph.initializers)
     result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
   for (const auto& [id, initializer] : graph.initializers) {
-    const std::string* kind = metadataOf(graph.value(id), kKind);
-    if (kind != nullptr && *kind == "PARAMETER") marked = result[id.index()] = true;
+    if (isMarkedParameter(graph.value(id))) marked = result[id.index()] = true;
   }
   if (marked) return result;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
-    if (metadataOf(value, kKind) != nullptr || metadataOf(value, kConstantMark) != nullptr ||
-        trainedByUser(value))
-      continue;
+    if (exportedKind(value) || isFolded(value) || trainedByUser(value)) continue;
     if (!isFloatingPoint(value.data_type) || !value.shape) continue;
     result[id.index()] = elementCount(*value.shape) > 1 || namesParameter(value.name);
   }
@@ -92,7 +82,7 @@ std::vector<bool> possibleParameters(const Graph& graph) {
 Inference::Inference(Graph& graph, int64_t limit_bytes)
     : graph_(graph),
       functions_(std::make_shared<FunctionTable>()),
-      trainable_(possibleParameters(graph)),
+      kept_(keptFromFolding(graph)),
       limit_bytes_(limit_bytes),
       budget_(std::make_shared<int64_t>(kEvaluationBudget)) {
   for (const Function& function : graph.functions)
@@ -102,7 +92,7 @@ Inference::Inference(Graph& graph, int64_t limit_bytes)
 Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
     : graph_(graph),
       functions_(caller.functions_),
-      trainable_(graph.values.size(), false),
+      kept_(graph.values.size(), false),
       limit_bytes_(caller.limit_bytes_),
       budget_(caller.budget_),
       depth_(caller.depth_ + 1) {
@@ -288,7 +278,7 @@ void Inference::evaluate(const Node& node) {
   int64_t touched = 0;
   for (ValueId id : node.inputs) {
     const Constant* constant =
-        id.valid() && !(id.index() < trainable_.size() && trainable_[id.index()]) ? constantOf(id) : nullptr;
+        id.valid() && !(id.index() < kept_.size() && kept_[id.index()]) ? constantOf(id) : nullptr;
     if (id.valid() && constant == nullptr) return;
     if (constant != nullptr) touched += std::ssize(constant->bytes);
     inputs.push_back(constant);

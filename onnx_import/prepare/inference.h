@@ -56,17 +56,18 @@ class Inference {
   Inference* outer_ = nullptr;   // of a subgraph: what it can read
   std::shared_ptr<FunctionTable> functions_;
   std::map<ValueId, Constant> computed_;
-  std::vector<bool> trainable_;
+  std::vector<bool> kept_;                          // keptFromFolding
   std::unordered_map<std::string, ValueId> names_;  // only when there are subgraphs
   int64_t limit_bytes_;
   std::shared_ptr<int64_t> budget_;  // bytes that the evaluator may still touch: hostile models must end
   int depth_ = 0;
 };
 
-// Initializers that an optimizer may update and that must not be computed away: those that the user wants
-// trained, and those that the exporter marks as parameters. Where it marks nothing: every floating-point one
-// with more than one element or a parameter's name that the user does not freeze and that is not marked as a
-// constant. By value index.
-std::vector<bool> possibleParameters(const Graph& graph);
+// Initializers that must not be computed away, for an optimizer may update them, as far as can be said before
+// shapes are known: those that the user wants trained, and those that the exporter marks as parameters. Where
+// it marks nothing: every floating-point one with more than one element or a parameter's name that the user
+// does not freeze and that is not marked as a constant. By value index. What is trained says
+// onnx_import/autodiff/parameters.h.
+std::vector<bool> keptFromFolding(const Graph& graph);
 
 }  // namespace pipeshard

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string_view>
 #include <utility>
 
 #include "ir/base/error.h"
@@ -16,19 +15,11 @@ namespace pipeshard {
 
 namespace {
 
-constexpr std::string_view kInputKind = "InputSpec.kind";  // torch.export's, as the end of the metadata key
-
-bool isMarkedParameter(const Value& value) {
-  return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
-    return entry.first.ends_with(kInputKind) && entry.second == "PARAMETER";
-  });
-}
-
 // Initializers that training may change: the marked ones; where the exporter marks none, every weight that is
 // not in the model file itself, and every floating-point one that has several elements or a parameter's name;
 // in either case what the user says (ir/graph/weight_role.h). A total over them would leave out their
 // gradient.
-std::vector<bool> possibleParameters(const Graph& graph) {
+std::vector<bool> mayBeTrained(const Graph& graph) {
   std::vector<bool> result(graph.values.size(), false);
   bool any_marked = false;
   for (const auto& [id, initializer] : graph.initializers)
@@ -105,7 +96,7 @@ class TimeAxisPass {
 
   void setSources(const std::vector<BatchInput>& inputs) {
     facts_.resize(graph_.values.size());
-    const std::vector<bool> parameters = possibleParameters(graph_);
+    const std::vector<bool> parameters = mayBeTrained(graph_);
     for (const auto& [id, initializer] : graph_.initializers)
       facts_[id.index()].batch_only = !parameters[id.index()];
     for (const BatchInput& input : inputs) {
