@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <iterator>
 #include <optional>
 
 #include <fmt/ranges.h>
@@ -14,7 +16,9 @@ namespace pipeshard {
 namespace {
 
 constexpr int64_t kUnlimited = int64_t{1} << 50;
-constexpr int kMemoryTrials = 6;  // bisections
+constexpr int kMemoryTrials = 6;                              // bisections
+constexpr int kMemoryPercents[] = {100, 105, 110, 125, 150};  // of what is needed without a limit
+constexpr size_t kMemoryMost = std::size(kMemoryPercents) + kMemoryTrials + 1;
 constexpr size_t kMostCounts = 6;
 constexpr size_t kMostClusters = 5;
 
@@ -24,6 +28,39 @@ int64_t largestMemory(const PlannedTraining& planned) {
     largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
   return largest;
 }
+
+// How far a number of trials has come, for progress: "(40 %, about 30 s left)". A kind of trials that ends
+// early counts as if all of it had been tried.
+class TrialCount {
+ public:
+  void setMost(size_t trials) { most_ = trials; }
+  void done() { ++done_; }
+  std::string text() const {
+    if (most_ == 0) return "";
+    const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(most_));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const std::string left = done_ > 0 ? fmt::format(", about {:.0f} s left", seconds * (1 / share - 1)) : "";
+    return fmt::format(" ({:.0f} %{})", share * 100, left);
+  }
+
+  // One kind: while it lives.
+  class Kind {
+   public:
+    Kind(TrialCount& count, size_t trials) : count_(count), end_(count.done_ + trials) {}
+    Kind(const Kind&) = delete;
+    Kind& operator=(const Kind&) = delete;
+    ~Kind() { count_.done_ = end_; }
+
+   private:
+    TrialCount& count_;
+    size_t end_;
+  };
+
+ private:
+  size_t most_ = 0;
+  size_t done_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 // A change of what was asked for, as the options that say it.
 struct Change {
@@ -46,14 +83,17 @@ class Adviser {
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
     if (request_.partition.stages == kSearched) return searchedAdvice();
-    const std::optional<PlannedTraining> free =
-        plan({"", [](PlanRequest& request) { request.partition.sharding.memory_bytes = kUnlimited; }});
+    const std::optional<PlannedTraining> free = plan({"without a limit of memory", [](PlanRequest& request) {
+                                                        request.partition.sharding.memory_bytes = kUnlimited;
+                                                      }});
     if (!free) return std::nullopt;
     needed_ = largestMemory(*free);
-    adviseMemory();
     const std::vector<Change> microbatches = moreMicrobatches(free->plan);
     const std::vector<Change> methods = otherMethods(free->plan);
     const std::vector<Change> recomputations = otherRecomputations(request_.partition.recomputation);
+    trials_.setMost(kMemoryMost + microbatches.size() + recomputations.size() + methods.size() +
+                    moreDevices().size() + recomputations.size() + 1);
+    adviseMemory();
     const size_t before = lines_.size();
     firstThatFits("more microbatches", microbatches);
     adviseRecomputation(recomputations);
@@ -73,10 +113,12 @@ class Adviser {
   std::optional<std::string> searchedAdvice() {
     const Change microbatches = {"without --microbatches",
                                  [](PlanRequest& request) { request.microbatches = 0; }};
+    const std::vector<Change> recomputations = otherRecomputations(
+        request_.recomputation_given ? request_.partition.recomputation
+                                     : RecomputationChoice{.all = Recomputation::kLayers});
+    trials_.setMost((request_.microbatches > 0 ? 1 : 0) + recomputations.size() + moreDevices().size());
     if (request_.microbatches > 0) firstThatFits("", {microbatches});
-    adviseRecomputation(otherRecomputations(request_.recomputation_given
-                                                ? request_.partition.recomputation
-                                                : RecomputationChoice{.all = Recomputation::kLayers}));
+    adviseRecomputation(recomputations);
     firstThatFits("more devices", moreDevices());
     return text();
   }
@@ -94,7 +136,9 @@ class Adviser {
     try {
       PlanRequest request = request_;
       change.apply(request);
-      return planTraining(request, [](const std::string&) {});
+      const std::string trying = fmt::format("nothing fits; trying {}{}", change.text, trials_.text());
+      progress_(trying);
+      return planTraining(request, [&](const std::string& phase) { progress_(trying + ": " + phase); });
     } catch (const Error& error) {
       switch (error.code()) {
         case ErrorCode::kOutOfMemory:
@@ -108,12 +152,13 @@ class Adviser {
 
   // What a device needs at most, if the change is enough.
   std::optional<int64_t> tried(const Change& change) {
-    progress_("nothing fits; trying " + change.text);
     const std::optional<PlannedTraining> planned = plan(change);
+    trials_.done();
     return planned ? std::optional(largestMemory(*planned)) : std::nullopt;
   }
 
   void firstThatFits(const std::string& kind, const std::vector<Change>& changes) {
+    const TrialCount::Kind kind_of_trials(trials_, changes.size());
     for (const Change& change : changes) {
       const std::optional<int64_t> needed = tried(change);
       if (!needed) continue;
@@ -148,13 +193,14 @@ class Adviser {
   // The least that was found to be enough, between what is known to be too little and what the plan needs
   // without a limit.
   void adviseMemory() {
+    const TrialCount::Kind kind_of_trials(trials_, kMemoryMost);
     const auto fits = [&](int64_t bytes) {
       return tried({fmt::format("--memory {}", bytes),
                     [bytes](PlanRequest& request) { request.partition.sharding.memory_bytes = bytes; }});
     };
     std::optional<int64_t> enough;
     // what a solver foresees may be more than what is needed in the end
-    for (int64_t percent : {100, 105, 110, 125, 150}) {
+    for (int64_t percent : kMemoryPercents) {
       if (!enough && fits(needed_ / 100 * percent + needed_ % 100))
         enough = needed_ / 100 * percent + needed_ % 100;
     }
@@ -264,6 +310,7 @@ class Adviser {
 
   const PlanRequest& request_;
   const ProgressCallback& progress_;
+  TrialCount trials_;
   int64_t needed_ = 0;  // of a device, without a limit
   std::vector<std::string> lines_;
   std::vector<std::string> failed_;

@@ -10,7 +10,8 @@ namespace pipeshard {
 // recomputation (layer by layer; of whole stages where that is not enough or needs less), sharing parameters
 // (zero3) or choosing freely (auto), devices; or, where none of these alone is enough, several together. Each
 // was planned to the end, so what is listed works. What the plan would need of a device is said of each.
-// Limits are counted trials, never the clock.
+// Limits are counted trials, never the clock. Progress says how many of them are behind, by the phase of
+// each.
 PlannedTraining planOrAdvise(const PlanRequest& request, const ProgressCallback& progress,
                              Interruption* interruption = nullptr);
 

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/base/error.h"
+#include "planning/advice.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -12,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
@@ -64,6 +67,27 @@ TEST_F(Advice, ListsChangesThatWork) {
   ASSERT_TRUE(changes[0].starts_with("--memory ")) << changes[0];
   const int64_t least = std::stoll(changes[0].substr(9));
   EXPECT_EQ(plan(line, "--memory " + std::to_string(least * 9 / 10)).exit_code, 83) << refused.errors;
+}
+
+// A trial may take a while: its phases are told, and how far it all has come.
+TEST(AdviceProgress, NamesThePhasesOfTrialsAndTheShareBehind) {
+  PlanRequest request;
+  request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
+  request.partition.cluster = parseCluster("1x2");
+  request.partition.sharding.memory_bytes = 1'600'000;
+  std::vector<std::string> told;
+  EXPECT_THROW(planOrAdvise(request, [&](const std::string& text) { told.push_back(text); }), Error);
+  std::erase_if(told, [](const std::string& text) { return !text.starts_with("nothing fits; trying --"); });
+  EXPECT_THAT(told, Contains(ContainsRegex("trying --memory [0-9]+ .0 %.: building")));
+  EXPECT_THAT(told, Contains(ContainsRegex(" s left.: writing the programs")));
+  int last = 0;
+  for (const std::string& text : told) {
+    const int percent = std::stoi(text.substr(text.find(" (") + 2));
+    EXPECT_GE(percent, last) << text;
+    EXPECT_LE(percent, 100) << text;
+    last = percent;
+  }
+  EXPECT_GT(last, 50);
 }
 
 // Stages of one device leave nothing to choose, and a device of a described cluster is as large as it is.
