@@ -6,6 +6,21 @@
 
 #include "ir/base/error.h"
 
+namespace pipeshard {
+
+// 0: no error was thrown.
+template <typename Action>
+ErrorCode codeOf(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode{0};
+}
+
+}  // namespace pipeshard
+
 #define EXPECT_ERROR(statement, expected_code, part)           \
   try {                                                        \
     statement;                                                 \

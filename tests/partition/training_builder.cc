@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include <gtest/gtest.h>
+
+#include "ir/plan/plan_json.h"
+#include "partition/stages/partition_training.h"
+
 namespace pipeshard {
 namespace {
 
@@ -285,6 +290,15 @@ TrainingGraph chainTraining(int length, int64_t microbatches) {
     last = builder.op("h" + number, {last, builder.parameter("w" + number)});
   }
   return builder.finish({last});
+}
+
+Plan planFor(const TrainingGraph& training, const PartitionOptions& options) {
+  Plan plan;
+  plan.microbatches = training.microbatches;
+  plan.cluster = options.cluster;
+  partitionTraining(training, options, plan);
+  EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
+  return plan;
 }
 
 }  // namespace pipeshard

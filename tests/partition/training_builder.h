@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "ir/plan/plan.h"
+#include "partition/stages/partition_options.h"
 
 namespace pipeshard {
 
@@ -88,5 +90,8 @@ class TrainingBuilder {
 
 // A chain of `length` nodes, each with a parameter "w<i>", on input "x".
 TrainingGraph chainTraining(int length, int64_t microbatches);
+
+// What partitionTraining makes of it, which plan.json keeps.
+Plan planFor(const TrainingGraph& training, const PartitionOptions& options);
 
 }  // namespace pipeshard

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "ir/base/error.h"
+#include "tests/expect_error.h"
 #include "transport/control/control_client.h"
 #include "transport/control/control_server.h"
 
@@ -25,15 +26,6 @@ std::unique_ptr<ControlClient> connectTo(ControlServer& server, const std::strin
   const auto message = server.receive(5s);
   EXPECT_TRUE(message && message->type == kRegister && message->rank == rank);
   return client.get();
-}
-
-ErrorCode codeOf(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode{0};
 }
 
 TEST(Control, ListensOnAFreePortOfLoopback) {

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/expect_error.h"
 #include "tests/transport/ranks.h"
 #include "transport/shared/memory_available.h"
 #include "transport/shared/shared_layout.h"
@@ -41,15 +42,6 @@ bool hasSegmentsMapped() {
     if (line.find("pipeshard-") != std::string::npos) return true;
   }
   return false;
-}
-
-ErrorCode codeOf(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode{0};
 }
 
 TEST(SharedSegments, AreDescribedInTextAndInherited) {

@@ -101,44 +101,36 @@ void forAxisRows(const AxisSplit& split, Pointers... pointers) {
   });
 }
 
+// Rows where the axis is the last one, columns elsewhere.
+template <typename Row, typename Columns, bool log, typename... Pointers>
+void alongAxis(const AxisSplit& split, Pointers... pointers) {
+  if (split.inner == 1) return forAxisRows<Row>(split, pointers...);
+  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
+    const int64_t at = outer * split.size * split.inner + column;
+    runVectorised<Columns>((pointers + at)..., split.size, split.inner, width, log);
+  });
+}
+
 }  // namespace
 
 template <typename T>
 void softmax(const AxisSplit& split, const T* x, T* y) {
-  if (split.inner == 1) return forAxisRows<SoftmaxRow<T>>(split, x, y);
-  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
-    const int64_t at = outer * split.size * split.inner + column;
-    runVectorised<SoftmaxColumns<T>>(x + at, y + at, split.size, split.inner, width, false);
-  });
+  alongAxis<SoftmaxRow<T>, SoftmaxColumns<T>, false>(split, x, y);
 }
 
 template <typename T>
 void logSoftmax(const AxisSplit& split, const T* x, T* y) {
-  if (split.inner == 1) return forAxisRows<LogSoftmaxRow<T>>(split, x, y);
-  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
-    const int64_t at = outer * split.size * split.inner + column;
-    runVectorised<SoftmaxColumns<T>>(x + at, y + at, split.size, split.inner, width, true);
-  });
+  alongAxis<LogSoftmaxRow<T>, SoftmaxColumns<T>, true>(split, x, y);
 }
 
 template <typename T>
 void softmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
-  if (split.inner == 1) return forAxisRows<SoftmaxGradRow<T>>(split, dy, y, dx);
-  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
-    const int64_t at = outer * split.size * split.inner + column;
-
-    runVectorised<SoftmaxGradColumns<T>>(dy + at, y + at, dx + at, split.size, split.inner, width, false);
-  });
+  alongAxis<SoftmaxGradRow<T>, SoftmaxGradColumns<T>, false>(split, dy, y, dx);
 }
 
 template <typename T>
 void logSoftmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
-  if (split.inner == 1) return forAxisRows<LogSoftmaxGradRow<T>>(split, dy, y, dx);
-  forColumns(split, [&](int64_t outer, int64_t column, int64_t width) {
-    const int64_t at = outer * split.size * split.inner + column;
-
-    runVectorised<SoftmaxGradColumns<T>>(dy + at, y + at, dx + at, split.size, split.inner, width, true);
-  });
+  alongAxis<LogSoftmaxGradRow<T>, SoftmaxGradColumns<T>, true>(split, dy, y, dx);
 }
 
 template void softmax(const AxisSplit&, const float*, float*);

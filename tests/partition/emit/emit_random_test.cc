@@ -171,14 +171,18 @@ class LazyExecution {
   std::map<std::pair<size_t, size_t>, size_t> sent_, received_;
 };
 
+std::vector<Program> randomPrograms(unsigned seed, std::mt19937& random) {
+  std::vector<Program> programs;
+  for (RankProgram& rank : emitRandom(randomTraining(random), scheduleNames()[seed % 3], random))
+    programs.push_back(std::move(rank.program));
+  return programs;
+}
+
 TEST(RandomTrainingGraphs, FreesInsideTheStepNeverWaitForAReceiver) {
   size_t ranks = 0;
   for (unsigned seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
-    const TrainingGraph training = randomTraining(random);
-    std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
-      programs.push_back(std::move(rank.program));
+    const std::vector<Program> programs = randomPrograms(seed, random);
     for (size_t r = 0; r < programs.size(); ++r) {
       EXPECT_EQ(LazyExecution(programs).waitingFrees(r), std::vector<std::string>())
           << "seed " << seed << " rank " << r;
@@ -204,10 +208,7 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
   size_t states = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
-    const TrainingGraph training = randomTraining(random);
-    std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
-      programs.push_back(std::move(rank.program));
+    const std::vector<Program> programs = randomPrograms(seed, random);
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
         const Instruction& instruction = programs[r].instructions[i];
@@ -231,10 +232,7 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
 TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
-    const TrainingGraph training = randomTraining(random);
-    std::vector<Program> programs;
-    for (RankProgram& rank : emitRandom(training, scheduleNames()[seed % 3], random))
-      programs.push_back(std::move(rank.program));
+    const std::vector<Program> programs = randomPrograms(seed, random);
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
         const Instruction instruction = programs[r].instructions[i];

@@ -18,15 +18,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Plan planFor(const TrainingGraph& training, const PartitionOptions& options) {
-  Plan plan;
-  plan.microbatches = training.microbatches;
-  plan.cluster = options.cluster;
-  partitionTraining(training, options, plan);
-  EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
-  return plan;
-}
-
 void expectError(const TrainingGraph& training, const PartitionOptions& options, ErrorCode code,
                  const std::string& message) {
   try {

@@ -19,14 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Plan planFor(const TrainingGraph& training, const PartitionOptions& options) {
-  Plan plan;
-  plan.microbatches = training.microbatches;
-  plan.cluster = options.cluster;
-  partitionTraining(training, options, plan);
-  return plan;
-}
-
 PartitionOptions onDevices(int devices) {
   PartitionOptions options;
   options.cluster = uniformCluster(1, devices);
