@@ -20,7 +20,7 @@ struct AblationRow {
   int gpus = 1;
   int64_t batch = 8;
   std::string way;        // as published
-  std::string method;     // ours
+  ShardingMethod method;  // ours
   double tflops = 0;      // of each GPU, by the authors' own count of operations; 0: out of memory
   double seconds = 0;     // of a step
   double memory_gib = 0;  // at the most
@@ -35,9 +35,9 @@ const std::vector<AblationRow>& alpaAblation();
 struct ShortageRow {
   std::string model;  // of the suite
   std::string way;
-  std::vector<std::string> methods;   // ours
-  int devices = 0;                    // of a stage; 0: any
-  std::vector<int64_t> microbatches;  // tried; empty: those of the stored plan
+  std::vector<ShardingMethod> methods;  // ours
+  int devices = 0;                      // of a stage; 0: any
+  std::vector<int64_t> microbatches;    // tried; empty: those of the stored plan
 };
 const std::vector<ShortageRow>& alpaShortages();
 

@@ -7,14 +7,15 @@ constexpr int64_t kSequence = 1024;
 constexpr int64_t kGroup = 2048;  // tokens that Alpa's experts deal out together
 
 // SuiteStage::methods.
-const std::vector<std::string> kFree = {"auto", "zero2", "tensor-parallel"};
-const std::vector<std::string> kBatch = {"zero2"};
-const std::vector<std::string> kNoBatch = {"tensor-parallel"};
-const std::vector<std::string> kGrid = {"megatron-zero2"};
+const std::vector<ShardingMethod> kFree = {
+    {ShardingKind::kAuto}, {ShardingKind::kZero2}, {ShardingKind::kTensorParallel}};
+const std::vector<ShardingMethod> kBatch = {ShardingMethod{ShardingKind::kZero2}};
+const std::vector<ShardingMethod> kNoBatch = {ShardingMethod{ShardingKind::kTensorParallel}};
+const std::vector<ShardingMethod> kGrid = {ShardingMethod{ShardingKind::kMegatronZero2}};
 
 // Stages of equally many layers and devices.
 std::vector<SuiteStage> equalStages(int count, int layers, std::vector<int> mesh,
-                                    const std::vector<std::string>& methods = kFree) {
+                                    const std::vector<ShardingMethod>& methods = kFree) {
   int devices = 1;
   for (const int axis : mesh) devices *= axis;
   std::vector<SuiteStage> stages;

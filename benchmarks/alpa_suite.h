@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/plan/sharding_method.h"
+
 namespace pipeshard {
 
 struct SuiteStage {
@@ -18,7 +20,7 @@ struct SuiteStage {
   // memory. Nothing forced: auto, zero2, tensor-parallel. With force_batch_dim_to_mesh_dim 0 axis 0 cuts the
   // batch, the merged rows of all its sequences, and nothing else does: zero2 on n x 1; on 1 x n
   // tensor-parallel for convolutions, megatron for transformers; megatron-zero2 on both.
-  std::vector<std::string> methods;
+  std::vector<ShardingMethod> methods;
 };
 
 struct SuiteModel {

@@ -77,10 +77,10 @@ class Quality {
       const Prediction stored = predictStored(row, models_.step(row, row.microbatches), efficiency_);
       const std::vector<Planned> found = {search.best(),
                                           {stored.fits ? stored.step_ns : 0, "Alpa's"},
-                                          search.uniform("auto"),
-                                          search.uniform("megatron"),
-                                          search.only("data-parallel", 1),
-                                          search.only("zero3", 1)};
+                                          search.uniform({ShardingKind::kAuto}),
+                                          search.uniform({ShardingKind::kMegatron}),
+                                          search.only({ShardingKind::kDataParallel}, 1),
+                                          search.only({ShardingKind::kZero3}, 1)};
       const int64_t ours = found[0].step_ns;
       std::vector<std::string> cells = {
           row.model.name(), fmt::format("{}", row.gpus),

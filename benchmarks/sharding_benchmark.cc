@@ -24,7 +24,7 @@ void measure(int64_t layers, const LogicalMesh& mesh, int64_t hidden, const std:
   const std::vector<NodeId> nodes = testing::allNodes(training);
   const CostModel model = CostModel::uniform(mesh);
   ShardStageOptions options;
-  options.method = method;
+  options.method = parseShardingMethod(method);
   const auto start = std::chrono::steady_clock::now();
   const StageContext context(training, nodes, mesh, model, options);
   const ShardingProblem problem(training, nodes, mesh, model, options, context.limits);

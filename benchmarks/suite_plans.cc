@@ -47,22 +47,22 @@ class ChosenCosts : public OtherStageCosts {
   mutable std::map<std::array<int, 4>, std::vector<StageOption>> options_;
 };
 
-bool among(const std::vector<std::string>& all, const std::string& one) {
+bool among(const std::vector<ShardingMethod>& all, const ShardingMethod& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
-std::vector<std::string> methodsOf(const SuiteRow& row) {
-  std::vector<std::string> all;
+std::vector<ShardingMethod> methodsOf(const SuiteRow& row) {
+  std::vector<ShardingMethod> all;
   for (const SuiteStage& stage : row.stages) {
-    for (const std::string& method : stage.methods) {
+    for (const ShardingMethod& method : stage.methods) {
       if (!among(all, method)) all.push_back(method);
     }
   }
   return all;
 }
 
-// Without a grid's numbers.
-std::string nameOf(const std::string& method) { return method.substr(0, method.find(':')); }
+// On any grid, if it has one.
+ShardingMethod ofAnyGrid(const ShardingMethod& method) { return {method.kind}; }
 
 // What the neediest device holds.
 std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
@@ -72,8 +72,8 @@ std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
   const StageCostParts parts = costs.parts(stage.first_layer, stage.last_layer, stage.submesh, stage.option);
   return fmt::format(
       "stage {} of {}, {}: weights {}, gradients {}, optimizer {}, activations {} a microbatch, transient {}",
-      s, plan.stages.size(), costs.config(stage.option.config).method, formatBytes(parts.weight_bytes),
-      formatBytes(parts.gradient_bytes), formatBytes(parts.optimizer_bytes),
+      s, plan.stages.size(), shardingMethodToString(costs.config(stage.option.config).method),
+      formatBytes(parts.weight_bytes), formatBytes(parts.gradient_bytes), formatBytes(parts.optimizer_bytes),
       formatBytes(parts.activation_bytes), formatBytes(parts.transient_bytes));
 }
 
@@ -81,10 +81,11 @@ std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
   std::string text = fmt::format("{} microbatches, {}:", plan.microbatches, plan.schedule);
   for (const AssignedStage& stage : plan.stages) {
     const StageConfig config = costs.config(stage.option.config);
-    text += fmt::format(" [{}..{}] {}x{} as {}{}{}", stage.first_layer, stage.last_layer, stage.submesh.nodes,
-                        stage.submesh.devices_per_node, fmt::join(config.mesh, "x"),
-                        config.method == "auto" ? "" : " " + config.method,
-                        config.recomputation == Recomputation::kNever ? "" : "*");
+    text += fmt::format(
+        " [{}..{}] {}x{} as {}{}{}", stage.first_layer, stage.last_layer, stage.submesh.nodes,
+        stage.submesh.devices_per_node, fmt::join(config.mesh, "x"),
+        config.method.kind == ShardingKind::kAuto ? "" : " " + shardingMethodToString(config.method),
+        config.recomputation == Recomputation::kNever ? "" : "*");
   }
   return text;
 }
@@ -124,7 +125,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   const auto isPlanned = [&](int first, int last, const Submesh& submesh, const StageOption& option) {
     const auto found = planned.find({first, last, submesh.first_device, submesh.deviceCount()});
     return found != planned.end() &&
-           among(found->second->methods, nameOf(costs->config(option.config).method));
+           among(found->second->methods, ofAnyGrid(costs->config(option.config).method));
   };
   // Only the stored stages are left to the exact search, so it chooses their boundaries alone. Where they do
   // not fit, they are predicted once more on devices of any memory.
@@ -146,7 +147,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
   return {};
 }
 
-Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const ShardingMethod& method,
                            Recomputation recomputation) {
   StageCostOptions options;
   options.methods = {method};
@@ -180,17 +181,21 @@ RowSearch::RowSearch(const SuiteRow& row, Models& models, const Efficiency& effi
     : row_(row), models_(models), cluster_(suiteCluster(row.gpus, efficiency)), threads_(threads) {}
 
 Planned RowSearch::best() {
-  PlanSearchRequest request = requestFor({"auto"});
+  PlanSearchRequest request = requestFor({ShardingMethod{}});
   request.costs_in_need = [this](int64_t count) {
-    return costsOf({"auto", "zero2", "zero3", "megatron-zero2"}, count);
+    return costsOf({{ShardingKind::kAuto},
+                    {ShardingKind::kZero2},
+                    {ShardingKind::kZero3},
+                    {ShardingKind::kMegatronZero2}},
+                   count);
   };
   request.costs_where_memory_binds = [this](int64_t count) {
-    return costsOf({"auto", "megatron-zero2"}, count);
+    return costsOf({{ShardingKind::kAuto}, {ShardingKind::kMegatronZero2}}, count);
   };
   return planned(request);
 }
 
-Planned RowSearch::uniform(const std::string& method) {
+Planned RowSearch::uniform(const ShardingMethod& method) {
   Planned best;
   for (int stages = 1; stages <= std::min(row_.gpus, row_.layers); ++stages) {
     if (row_.gpus % stages != 0) continue;
@@ -200,7 +205,7 @@ Planned RowSearch::uniform(const std::string& method) {
   return best;
 }
 
-Planned RowSearch::only(const std::string& method, int stages) {
+Planned RowSearch::only(const ShardingMethod& method, int stages) {
   PlanSearchRequest request = requestFor({method});
   request.schedule = "1f1b";
   request.neighbours = false;
@@ -239,7 +244,7 @@ std::pair<Planned, int64_t> RowSearch::within(const ShortageRow& way) {
   return {found, found.step_ns > 0 ? 0 : leastMemory(request).bytes};
 }
 
-PlanSearchRequest RowSearch::requestFor(const std::vector<std::string>& methods) {
+PlanSearchRequest RowSearch::requestFor(const std::vector<ShardingMethod>& methods) {
   PlanSearchRequest request{.cluster = cluster_, .microbatches = {}, .costs = {}};
   for (int64_t count = 1; count <= row_.batch; ++count) {
     if (row_.batch % count == 0) request.microbatches.push_back(count);
@@ -255,8 +260,8 @@ PlanSearchRequest RowSearch::requestFor(const std::vector<std::string>& methods)
   return request;
 }
 
-CountedCosts RowSearch::costsOf(const std::vector<std::string>& methods, int64_t count) {
-  std::shared_ptr<ShardedStageCosts>& costs = costs_[{fmt::format("{}", fmt::join(methods, " ")), count}];
+CountedCosts RowSearch::costsOf(const std::vector<ShardingMethod>& methods, int64_t count) {
+  std::shared_ptr<ShardedStageCosts>& costs = costs_[{methods, count}];
   if (!costs) {
     const Step& step = models_.step(row_, count);
     StageCostOptions options;

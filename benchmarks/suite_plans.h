@@ -31,7 +31,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
 
 // All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one
 // that needs least memory.
-Prediction predictOneStage(const Step& step, const Cluster& cluster, const std::string& method,
+Prediction predictOneStage(const Step& step, const Cluster& cluster, const ShardingMethod& method,
                            Recomputation recomputation);
 
 // One way to plan a row.
@@ -49,20 +49,20 @@ class RowSearch {
 
   Planned best();
   // Stages of equally many layers and devices: of all their numbers the best.
-  Planned uniform(const std::string& method);
-  Planned only(const std::string& method, int stages);
+  Planned uniform(const ShardingMethod& method);
+  Planned only(const ShardingMethod& method, int stages);
   // Under 1F1B; where nothing fits, the least memory that would do.
   std::pair<Planned, int64_t> within(const ShortageRow& way);
 
  private:
-  PlanSearchRequest requestFor(const std::vector<std::string>& methods);
-  CountedCosts costsOf(const std::vector<std::string>& methods, int64_t count);
+  PlanSearchRequest requestFor(const std::vector<ShardingMethod>& methods);
+  CountedCosts costsOf(const std::vector<ShardingMethod>& methods, int64_t count);
 
   const SuiteRow& row_;
   Models& models_;
   Cluster cluster_;
   int threads_;
-  std::map<std::pair<std::string, int64_t>, std::shared_ptr<ShardedStageCosts>> costs_;
+  std::map<std::pair<std::vector<ShardingMethod>, int64_t>, std::shared_ptr<ShardedStageCosts>> costs_;
   std::vector<std::shared_ptr<StageCosts>> filtered_;
 };
 

@@ -252,10 +252,13 @@ class Adviser {
     std::vector<Change> changes;
     const bool has_wide_stage = std::any_of(plan.stages.begin(), plan.stages.end(),
                                             [](const StagePlan& stage) { return stage.devices.size() > 1; });
-    for (const char* method : {"zero3", "auto"}) {
+    for (const ShardingMethod method : {ShardingMethod{ShardingKind::kZero3}, ShardingMethod{}}) {
       if (!has_wide_stage || request_.partition.sharding.method == method) continue;
-      changes.push_back({fmt::format("--method {}", method),
-                         [method](PlanRequest& request) { request.partition.sharding.method = method; }});
+      changes.push_back(
+          {fmt::format("--method {}", shardingMethodToString(method)), [method](PlanRequest& request) {
+             request.partition.sharding.method = method;
+             request.partition.method_grid.reset();
+           }});
     }
     return changes;
   }

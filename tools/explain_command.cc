@@ -54,7 +54,8 @@ struct ExplainCommand {
   void print(const StagePlan& stage, const StageExplanation& explanation) const {
     const ShardingPlan& sharding = *stage.sharding;
     fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage,
-               fmt::join(stage.devices, ","), fmt::join(sharding.mesh, "x"), sharding.method);
+               fmt::join(stage.devices, ","), fmt::join(sharding.mesh, "x"),
+               shardingMethodToString(sharding.method));
     fmt::print("  predicted per step: {} compute, {} communication; {}\n",
                formatNanoseconds(sharding.compute_ns), formatNanoseconds(sharding.communication_ns),
                sharding.optimal ? std::string("proven optimal")

@@ -60,6 +60,16 @@ class JsonReader {
   bool boolean() const;
   std::string string() const;
   std::string string(const std::vector<std::string>& allowed) const;
+  // What `parse` makes of the string. Its error, of whatever code, is one of this field.
+  template <typename Parse>
+  auto parsed(const Parse& parse) const {
+    const std::string text = string();
+    try {
+      return parse(text);
+    } catch (const Error& error) {
+      failWith(error.message());
+    }
+  }
   DataType dataType() const;
   Shape shape() const;
   std::vector<int64_t> integers(int64_t low, int64_t high) const;

@@ -12,14 +12,7 @@ Json formOf(const std::vector<std::string>& texts) { return texts; }
 Json formOf(int64_t bytes) { return bytes; }
 Json formOf(OverlapReceives overlap) { return overlapReceivesName(overlap); }
 
-void readForm(const JsonReader& json, OptimizerSpec& optimizer) {
-  const std::string text = json.string();
-  try {
-    optimizer = parseOptimizer(text);
-  } catch (const Error& error) {
-    json.failWith(error.message());
-  }
-}
+void readForm(const JsonReader& json, OptimizerSpec& optimizer) { optimizer = json.parsed(parseOptimizer); }
 void readForm(const JsonReader& json, DataType& type) { type = json.dataType(); }
 void readForm(const JsonReader& json, std::vector<std::string>& texts) { texts = json.strings(); }
 void readForm(const JsonReader& json, int64_t& bytes) { bytes = json.integer(0, INT64_MAX); }

@@ -51,8 +51,9 @@ std::string duration(int64_t ns) {
 std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
   const std::string bound = sharding.optimal ? "optimal" : "at least " + duration(sharding.lower_bound_ns);
   return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n",
-                     stage, sharding.method, fmt::join(sharding.mesh, "x"), duration(sharding.compute_ns),
-                     duration(sharding.communication_ns), bound, scaled(sharding.memory_bytes, "B"));
+                     stage, shardingMethodToString(sharding.method), fmt::join(sharding.mesh, "x"),
+                     duration(sharding.compute_ns), duration(sharding.communication_ns), bound,
+                     scaled(sharding.memory_bytes, "B"));
 }
 
 // "always", where all stages do the same; else "stage 0 always, stage 2 except-last"; "" where none does.

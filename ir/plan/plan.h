@@ -13,6 +13,7 @@
 #include "ir/plan/given_options.h"
 #include "ir/plan/recomputation.h"
 #include "ir/plan/search_record.h"
+#include "ir/plan/sharding_method.h"
 
 namespace pipeshard {
 
@@ -34,8 +35,8 @@ struct LayerPlan {
 //   "strategies": {"stage":0,"node":"matmul_1","uses":"0:k 1:j"}
 //   "specs":      {"stage":0,"value":"w1","spec":"S0,R"}
 struct ShardingPlan {
-  std::string method = "auto";  // as given: --method
-  std::vector<int> mesh;        // the logical mesh, product StagePlan::devices.size()
+  ShardingMethod method;  // as given: --method
+  std::vector<int> mesh;  // the logical mesh, product StagePlan::devices.size()
   // by a node's first output: printUses (sharding/spmd/strategy.h)
   std::map<std::string, std::string> strategies;
   std::map<std::string, std::string> specs;  // by value: printSpec

@@ -176,7 +176,7 @@ void addShardings(const Plan& plan, Json& document) {
     if (!plan.stages[s].sharding) continue;
     const ShardingPlan& sharding = *plan.stages[s].sharding;
     shardings.push_back({{"stage", s},
-                         {"method", sharding.method},
+                         {"method", shardingMethodToString(sharding.method)},
                          {"mesh", sharding.mesh},
                          {"predicted",
                           {{"compute_ns", sharding.compute_ns},
@@ -203,7 +203,7 @@ void readSharding(const JsonReader& json, Plan& plan) {
   StagePlan& stage = plan.stages[s];
   if (stage.sharding) json.at("stage").failExpected("a stage that no earlier entry is about");
   ShardingPlan& sharding = stage.sharding.emplace();
-  sharding.method = json.at("method").string();
+  sharding.method = json.at("method").parsed(parseShardingMethod);
   int64_t devices = 1;
   for (int64_t size : json.at("mesh").integers(1, INT32_MAX)) {
     sharding.mesh.push_back(size);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ir/plan/recomputation.h"
+#include "ir/plan/sharding_method.h"
 
 namespace pipeshard {
 
@@ -26,7 +27,7 @@ struct SearchedStage {
   int nodes = 1;
   int devices_per_node = 1;
   std::vector<int> mesh = {1};  // the logical mesh
-  std::string method = "auto";
+  ShardingMethod method;
   Recomputation recomputation = Recomputation::kNever;
   int64_t pass_ns = 0;  // of a microbatch, forward and backward
   int64_t step_ns = 0;  // once a step: update, synchronisation of gradients

@@ -10,7 +10,7 @@ Json stageToJson(const SearchedStage& stage) {
           {"device", stage.first_device},
           {"submesh", {stage.nodes, stage.devices_per_node}},
           {"mesh", stage.mesh},
-          {"method", stage.method},
+          {"method", shardingMethodToString(stage.method)},
           {"recomputation", recomputationName(stage.recomputation)},
           {"pass_ns", stage.pass_ns},
           {"step_ns", stage.step_ns},
@@ -33,7 +33,7 @@ SearchedStage stageFromJson(const JsonReader& json) {
   std::tie(stage.nodes, stage.devices_per_node) = pairOf(json.at("submesh"), 1);
   stage.mesh.clear();
   for (const int64_t size : json.at("mesh").integers(1, INT32_MAX)) stage.mesh.push_back(size);
-  stage.method = json.at("method").string();
+  stage.method = json.at("method").parsed(parseShardingMethod);
   stage.recomputation =
       *recomputationFromName(json.at("recomputation").string({"never", "always", "except-last", "layers"}));
   stage.pass_ns = json.at("pass_ns").integer(0, INT64_MAX);

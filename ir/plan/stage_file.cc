@@ -16,6 +16,10 @@ namespace {
 constexpr int kMostLayers = 1 << 20;
 // How a stage may say its operators; every stage of a file says it in the same way.
 constexpr const char* kForms[] = {"layers", "layer_count", "until"};
+// The file's own words for stages whose operators are not sharded: devices share the rows, or do all the
+// same.
+constexpr const char* kByRows = "data-parallel";
+constexpr const char* kReplicated = "replicated";
 
 std::vector<int> narrow(const std::vector<int64_t>& numbers) {
   std::vector<int> result;
@@ -268,7 +272,7 @@ class StageFileReader {
   }
 
   // The operators of the stage are sharded, on a logical mesh of any rank.
-  static void readSharding(const JsonReader& json, const std::string& method, StageSpec& stage) {
+  static void readSharding(const JsonReader& json, const ShardingMethod& method, StageSpec& stage) {
     const int devices = stage.devices.size();
     stage.method = method;
     stage.mesh_shape = {1, devices};
@@ -281,23 +285,26 @@ class StageFileReader {
           fmt::format("axes with the product {}, the number of the stage's devices", devices));
   }
 
+  // The word that "sharding" says; "" without one.
+  static std::string methodWord(const JsonReader& json) {
+    if (!json.has("sharding")) return "";
+    json.at("sharding").expectObject({"method"});
+    const JsonReader method = json.at("sharding").at("method");
+    const std::string word = method.string();
+    if (word.starts_with("megatron:") || word.starts_with("megatron-zero2:")) return word;
+    return method.string(
+        {kByRows, kReplicated, "auto", "zero2", "zero3", "tensor-parallel", "manual", "megatron:DP,TP"});
+  }
+
   static void readMesh(const JsonReader& json, StageSpec& stage) {
     const int devices = stage.devices.size();
-    std::string method;
-    if (json.has("sharding")) {
-      json.at("sharding").expectObject({"method"});
-      method = json.at("sharding").at("method").string();
-      if (!method.starts_with("megatron:") && !method.starts_with("megatron-zero2:")) {
-        method = json.at("sharding")
-                     .at("method")
-                     .string({"data-parallel", "replicated", "auto", "zero2", "zero3", "tensor-parallel",
-                              "manual", "megatron:DP,TP"});
-      }
-    }
+    const std::string method = methodWord(json);
     stage.undecided = !json.has("sharding") && !json.has("mesh");
-    if (!method.empty() && method != "replicated" && method != "data-parallel")
-      return readSharding(json, method, stage);
-    stage.mesh_shape = method == "replicated" ? std::vector<int>{1, devices} : std::vector<int>{devices, 1};
+    if (!method.empty() && method != kReplicated && method != kByRows) {
+      const JsonReader given = json.at("sharding").at("method");
+      return readSharding(json, given.parsed(parseShardingMethod), stage);
+    }
+    stage.mesh_shape = method == kReplicated ? std::vector<int>{1, devices} : std::vector<int>{devices, 1};
     if (!json.has("mesh")) return;
     stage.mesh_shape = narrow(json.at("mesh").integers(1, INT32_MAX));
     const bool is_valid =
@@ -305,10 +312,10 @@ class StageFileReader {
     if (!is_valid)
       json.at("mesh").failExpected(
           fmt::format("[data, model] with the product {}, the number of the stage's devices", devices));
-    if (method == "replicated" && stage.mesh_shape[0] != 1) {
+    if (method == kReplicated && stage.mesh_shape[0] != 1) {
       json.at("mesh").failExpected(fmt::format("[1,{}], as \"replicated\" cuts the batch nowhere", devices));
     }
-    if (method == "data-parallel" && stage.mesh_shape[0] == 1 && devices > 1) {
+    if (method == kByRows && stage.mesh_shape[0] == 1 && devices > 1) {
       json.at("mesh").failExpected(
           "a data axis of 2 or more, over which \"data-parallel\" cuts the batch; or the method "
           "\"replicated\"");

@@ -8,6 +8,7 @@
 //      {"layers": "3..7", "devices": [1, 2, 3], "mesh": [3, 1], "sharding": {"method": "data-parallel"}}]}
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,9 +28,9 @@ struct StageSpec {
   std::vector<int> devices;
   // {data, model}, the product is the number of devices; {1, n} when operators are sharded
   std::vector<int> mesh_shape;
-  // "auto", "zero3", ... (docs/sharding.md): the stage's operators are sharded, on this mesh (empty: the
-  // best). Or "": they are not, as "data-parallel" or "replicated" say, or nothing is said.
-  std::string method;
+  // The stage's operators are sharded so, on this mesh (empty: the best). Nothing: they are not, as the
+  // file's words "data-parallel" and "replicated" say, or nothing is said.
+  std::optional<ShardingMethod> method;
   std::vector<int> logical_mesh;
   bool undecided = false;  // the file says neither mesh nor sharding
 };

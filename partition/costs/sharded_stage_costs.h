@@ -34,8 +34,8 @@ namespace pipeshard {
 
 // What an option's `config` stands for.
 struct StageConfig {
-  std::vector<int> mesh;        // the logical mesh; {1} for one device
-  std::string method = "auto";  // sharding/stage/shard_stage.h
+  std::vector<int> mesh;  // the logical mesh; {1} for one device
+  ShardingMethod method;
   Recomputation recomputation = Recomputation::kNever;
   // index into the mesh's ways to cut the batch: 0: over all axes, 1: over axis 0, 2: not at all
   int boundary = 0;
@@ -45,8 +45,8 @@ struct StageConfig {
 };
 
 struct StageCostOptions {
-  // tried for every mesh; data-parallel, zero2, zero3, megatron by mesh
-  std::vector<std::string> methods = {"auto"};
+  // tried for every mesh; those that cut the batch alone on one of them, those with a grid on theirs
+  std::vector<ShardingMethod> methods = {ShardingMethod{}};
   std::vector<Recomputation> recomputations = {Recomputation::kNever};  // not kExceptLast: it has no cost
   // Which logical meshes are tried for so many devices (Alpa's submesh_logical_shape_space); empty:
   // meshesFor.

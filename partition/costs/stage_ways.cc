@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "ir/base/error.h"
 #include "sharding/stage/shard_stage.h"
 
@@ -11,19 +9,16 @@ namespace pipeshard {
 namespace {
 
 constexpr int kBoundaries = 3;
-constexpr std::string_view kMegatron = "megatron";
 
 // The numbers of boundaries that a method goes with.
-std::vector<int> boundariesOf(const std::string& method) {
-  if (method == "data-parallel" || method == "zero2" || method == "zero3") return {0};
-  if (method == "tensor-parallel") return {2};
-  if (method.starts_with(kMegatron)) return {1};
-  return {0, 1, 2};
-}
-
-// "megatron" and "megatron-zero2": on every grid; with its numbers: on that one.
-bool isAnyGrid(const std::string& method) {
-  return method.starts_with(kMegatron) && method.find(':') == std::string::npos;
+std::vector<int> boundariesOf(const ShardingMethod& method) {
+  switch (method.batchAxes()) {
+    case BatchAxes::kFree: return {0, 1, 2};
+    case BatchAxes::kAll: return {0};
+    case BatchAxes::kFirst: return {1};
+    case BatchAxes::kNone: return {2};
+  }
+  PIPESHARD_CHECK(false, "a method that cuts the batch in no way");
 }
 
 int partsOf(const LogicalMesh& mesh, int boundary) {
@@ -31,9 +26,9 @@ int partsOf(const LogicalMesh& mesh, int boundary) {
 }
 
 // The meshes, of those given, that a method is tried on. Those that cut the batch alone need one.
-std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::vector<LogicalMesh>& meshes,
+std::vector<LogicalMesh> meshesOfMethod(const ShardingMethod& method, const std::vector<LogicalMesh>& meshes,
                                         int devices) {
-  if (isAnyGrid(method)) {
+  if (method.isAnyGrid()) {
     std::vector<LogicalMesh> result;
     for (const LogicalMesh& mesh : meshes) {
       if (mesh.rank() == 2) result.push_back(mesh);
@@ -41,28 +36,25 @@ std::vector<LogicalMesh> meshesOfMethod(const std::string& method, const std::ve
     }
     return result;
   }
-  if (method.starts_with(kMegatron)) {
-    for (int data = 1; data <= devices; ++data) {
-      if (method.ends_with(fmt::format(":{},{}", data, devices / data)) && devices % data == 0)
-        return {{{data, devices / data}}};
-    }
-    return {};
+  if (method.hasGrid()) {
+    if (int64_t{method.data} * method.tensor != devices) return {};
+    return {{{method.data, method.tensor}}};
   }
-  if (boundariesOf(method) != std::vector<int>{0}) return meshes;
+  if (method.batchAxes() != BatchAxes::kAll) return meshes;
   const auto flat =
       std::find_if(meshes.begin(), meshes.end(), [](const LogicalMesh& mesh) { return mesh.rank() == 1; });
   return {flat == meshes.end() ? meshes.front() : *flat};
 }
 
-std::string methodOn(const std::string& method, const LogicalMesh& mesh) {
-  return isAnyGrid(method) ? fmt::format("{}:{},{}", method, mesh.shape.at(0), mesh.shape.at(1)) : method;
+ShardingMethod methodOn(const ShardingMethod& method, const LogicalMesh& mesh) {
+  return method.isAnyGrid() ? ShardingMethod{method.kind, mesh.shape.at(0), mesh.shape.at(1)} : method;
 }
 
 }  // namespace
 
 std::vector<StageWay> waysOn(const Submesh& submesh, const StageCostOptions& options) {
   const int devices = submesh.deviceCount();
-  if (devices == 1) return {{{{1}}, "auto", 0, 1}};
+  if (devices == 1) return {{{{1}}, {}, 0, 1}};
   std::vector<LogicalMesh> meshes;
   if (options.meshes) {
     for (const std::vector<int>& shape : options.meshes(submesh)) {
@@ -71,10 +63,10 @@ std::vector<StageWay> waysOn(const Submesh& submesh, const StageCostOptions& opt
                       printMesh(meshes.back()), devices);
     }
   } else {
-    meshes = meshesFor(devices, "auto");
+    meshes = meshesFor(devices, {});
   }
   std::vector<StageWay> ways;
-  for (const std::string& method : options.methods) {
+  for (const ShardingMethod& method : options.methods) {
     if (meshes.empty()) break;
     for (const LogicalMesh& mesh : meshesOfMethod(method, meshes, devices)) {
       std::vector<int> seen;
@@ -94,8 +86,8 @@ std::vector<StageWay> wayOf(const StageConfig& config, int devices) {
   if (mesh.shape.empty() || mesh.deviceCount() != devices || config.boundary < 0 ||
       config.boundary >= kBoundaries)
     return {};
-  if (devices == 1) return {{{{1}}, "auto", 0, 1}};
-  if (isAnyGrid(config.method) && mesh.rank() != 2) return {};
+  if (devices == 1) return {{{{1}}, {}, 0, 1}};
+  if (config.method.isAnyGrid() && mesh.rank() != 2) return {};
   return {
       {mesh, methodOn(config.method, mesh), config.boundary, partsOf(mesh, config.boundary), config.shared}};
 }

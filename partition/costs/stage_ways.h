@@ -13,7 +13,6 @@
 // StageOption::boundary is another number: the place of the parts in boundaryParts.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "ir/base/sharding_spec.h"
@@ -24,7 +23,7 @@ namespace pipeshard {
 
 struct StageWay {
   LogicalMesh mesh;
-  std::string method;
+  ShardingMethod method;
   int boundary = 0;  // StageConfig::boundary: 0, 1 or 2, as above
   int parts = 1;     // into so many parts that cuts what crosses the ends
   int shared = 0;    // StageConfig::shared: how parameters that several layers read are kept

@@ -128,8 +128,9 @@ void WayPricer::priceKinds(const Submesh& sample, const std::vector<PricedWay*>&
     const std::vector<PricedWay*>& problem = problems[task / kinds.size()];
     if (isInterrupted()) return;
     if (task % kinds.size() == 0) {
+      const StageWay& way = problem.front()->way;
       report(fmt::format("costs of layers on {} devices, mesh {}, {}", sample.deviceCount(),
-                         printMesh(problem.front()->way.mesh), problem.front()->way.method));
+                         printMesh(way.mesh), shardingMethodToString(way.method)));
     }
     priceKind(sample, problem, kinds[task % kinds.size()]);
   });

@@ -18,7 +18,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kExhaustive = "exhaustive";
 constexpr int64_t kMostCombinations = 20'000;
 
 ShardConstraint parseConstraint(const std::string& text) {
@@ -123,7 +122,6 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
 std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
   const int devices = stage.devices.size();
   if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
-  if (request.mesh.empty() && stage.sharding->method == kExhaustive) return {LogicalMesh{{devices}}};
   if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
   const LogicalMesh mesh = parseMesh(request.mesh);
   if (mesh.deviceCount() != devices) {
@@ -284,14 +282,14 @@ ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
 ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                const LogicalMesh& mesh, const CostModel& model, ShardStageOptions options,
                                std::vector<Combination>& listed) {
-  options.method = "auto";
+  options.method = {ShardingKind::kAuto};
   listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
   for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
   return shardStage(training, nodes, mesh, model, options);
 }
 
 ShardingPlan describeResult(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                            const std::string& method, const ShardingResult& result) {
+                            const ShardingMethod& method, const ShardingResult& result) {
   ShardingPlan plan;
   plan.method = method;
   describeSharding(training, nodes, result.sharding, plan);
@@ -310,13 +308,13 @@ void noteReplicated(const ShardingResult& result, Plan& plan) {
   }
 }
 
-// Errors: kConfiguration when there is no such method, or it wants more devices than a stage has.
-void noteNothingSharded(const std::string& method, Plan& plan) {
-  if (method != kExhaustive) meshesFor(1, method);
+// Error(kConfiguration) when the method wants more devices than a stage has.
+void noteNothingSharded(const ShardingMethod& method, Plan& plan) {
+  meshesFor(1, method);
   plan.notes.push_back(
       fmt::format("--method {} shards nothing here: every stage has one device, or says itself what its "
                   "devices do; --stages uniform:1 makes all devices one stage",
-                  method));
+                  shardingMethodToString(method)));
 }
 
 }  // namespace
@@ -329,7 +327,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
     if (!request.constraints.empty() || !request.mesh.empty())
       fail(ErrorCode::kUsage,
            "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
-    if (!request.method.empty()) noteNothingSharded(request.method, plan);
+    if (request.method) noteNothingSharded(*request.method, plan);
     return listed;
   }
   const Cut cut = cutTraining(training, plan);
@@ -359,7 +357,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
             printMesh(meshes.front()), printMesh(*beside));
       }
       if (beside) meshes = {*beside};
-      const bool exhaustive = stage.sharding->method == kExhaustive;
+      const bool exhaustive = stage.sharding->method.kind == ShardingKind::kExhaustive;
       if (exhaustive) listed.push_back({index, {}});
       const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(index, mesh); };
       ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]),
@@ -399,7 +397,7 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     result.memory_bytes = stage.sharding->memory_bytes;
     const CostModel model = search.modelOf(s, result.sharding.mesh);
     ShardStageOptions options = search.optionsFor(s, result.sharding.mesh);
-    if (options.method == kExhaustive) options.method = "auto";
+    if (options.method.kind == ShardingKind::kExhaustive) options.method = {ShardingKind::kAuto};
     explanations.push_back({static_cast<int>(s), result.total_ns(),
                             summarizeBlocks(training, nodes, model, options, result),
                             explainSharding(training, nodes, model, options, result, alternatives)});

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/graph/training_graph.h"
 #include "ir/plan/plan.h"
+#include "ir/plan/sharding_method.h"
 #include "sharding/stage/blocks.h"
 #include "sharding/stage/exhaustive.h"
 #include "sharding/stage/explain.h"
@@ -17,8 +19,7 @@ namespace pipeshard {
 
 // How the operators of stages with several devices are sharded (sharding/stage/shard_stage.h).
 struct ShardingRequest {
-  // "auto", "data-parallel", "megatron:2,2", ...; "": the devices share the rows of every microbatch
-  std::string method;
+  std::optional<ShardingMethod> method;  // nothing: the devices share the rows of every microbatch
   // "2x2"; "": the best of the logical meshes that have as many devices
   std::string mesh;
   std::vector<std::string> constraints;  // "NAME=S0,R"
@@ -29,7 +30,7 @@ struct ShardingRequest {
 // Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each
 // stage the best logical mesh and, on it, the best sharding. `progress` is called per stage and mesh. Errors:
 // kUsage, kConfiguration (a method, mesh or constraint that cannot be), kOutOfMemory (nothing fits). With the
-// method "exhaustive" (on one mesh, by default that of one axis) a stage takes the best of all combinations
+// method exhaustive (on one mesh, by default that of one axis) a stage takes the best of all combinations
 // of its inputs' shardings; they are returned, by stage.
 struct StageCombinations {
   int stage = 0;

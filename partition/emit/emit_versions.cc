@@ -95,7 +95,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
     if (!plan.stages[stage].sharding) continue;
     fail(ErrorCode::kConfiguration,
          "--schedule {}: stage {} is sharded (--method {}); {}, or leave out --method", plan.schedule, stage,
-         plan.stages[stage].sharding->method, kAdvice);
+         shardingMethodToString(plan.stages[stage].sharding->method), kAdvice);
   }
 }
 

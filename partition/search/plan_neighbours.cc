@@ -236,7 +236,7 @@ class Neighbours {
 
 std::string configText(const StageConfig& config) {
   std::string text = fmt::format("{}", fmt::join(config.mesh, "x"));
-  if (config.method != "auto") text += " " + config.method;
+  if (config.method.kind != ShardingKind::kAuto) text += " " + shardingMethodToString(config.method);
   if (config.recomputation != Recomputation::kNever) text += ", recomputing";
   return text;
 }

@@ -77,15 +77,16 @@ void limitLogicalMeshes(const std::string& text, StageCostOptions& options) {
                                 : Meshes{{submesh.nodes, submesh.devices_per_node}};
     };
   } else if (name == "data-parallel-only") {
-    const std::vector<std::string> ways = {"data-parallel", "zero2", "zero3"};
-    std::vector<std::string> kept;
-    for (const std::string& method : options.methods) {
+    const std::vector<ShardingMethod> ways = {
+        {ShardingKind::kDataParallel}, {ShardingKind::kZero2}, {ShardingKind::kZero3}};
+    std::vector<ShardingMethod> kept;
+    for (const ShardingMethod& method : options.methods) {
       if (std::find(ways.begin(), ways.end(), method) != ways.end()) kept.push_back(method);
     }
     options.methods = kept.empty() ? ways : kept;
     options.meshes = one_axis;
   } else if (name == "model-parallel-only") {
-    options.methods = {"tensor-parallel"};
+    options.methods = {ShardingMethod{ShardingKind::kTensorParallel}};
     options.meshes = one_axis;
   } else {
     refuse("--logical-meshes", text,

@@ -89,7 +89,7 @@ AskedStages askedStages(const PartitionOptions& options) {
   const int devices = options.cluster.deviceCount();
   const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
-  if (!options.sharding.method.empty()) return asked;
+  if (options.sharding.method) return asked;
   if (schedule.turns()) {  // then a microbatch is under way on every device
     if (!options.stage_devices.empty())
       asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);

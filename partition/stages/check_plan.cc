@@ -43,10 +43,7 @@ void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector
     const std::optional<ShardingPlan>& sharding = plan.stages[s].sharding;
     if (!sharding) continue;
     const std::string field = fmt::format("plan.json.stages[{}].sharding", s);
-    if (sharding->method != "exhaustive") {
-      keepFault(field + ".method", faults,
-                [&] { meshesFor(plan.stages[s].devices.size(), sharding->method); });
-    }
+    keepFault(field + ".method", faults, [&] { meshesFor(plan.stages[s].devices.size(), sharding->method); });
     for (const std::string& fault : shardingFaults(training, shardedNodes(cut, s), *sharding))
       faults.push_back(field + "." + fault);
   }

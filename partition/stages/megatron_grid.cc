@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "partition/families/plan_schedule.h"
+#include "partition/stages/partition_options.h"
 
 namespace pipeshard {
 namespace {
@@ -53,9 +55,14 @@ std::optional<MegatronGrid> parseMegatronGrid(std::string_view text) {
        text);
 }
 
+std::string megatronGridToString(const MegatronGrid& grid) {
+  return fmt::format("{}{},{},{}{}", kMegatron, grid.data, grid.tensor, grid.pipeline,
+                     grid.chunks > 1 ? fmt::format(",{}", grid.chunks) : "");
+}
+
 void useMegatronGrid(PartitionOptions& options) {
   const std::optional<MegatronGrid> of_stages = parseMegatronGrid(options.stages);
-  const std::optional<MegatronGrid> of_method = parseMegatronGrid(options.sharding.method);
+  const std::optional<MegatronGrid> of_method = std::exchange(options.method_grid, {});
   if (!of_stages && !of_method) {
     if (!options.stages.starts_with(kMegatron)) return;
     fail(ErrorCode::kUsage,
@@ -64,10 +71,10 @@ void useMegatronGrid(PartitionOptions& options) {
   }
   const MegatronGrid grid = of_stages ? *of_stages : *of_method;
   const std::string given = of_stages ? fmt::format("--stages {}", options.stages)
-                                      : fmt::format("--method {}", options.sharding.method);
+                                      : fmt::format("--method {}", megatronGridToString(grid));
   const bool other_stages =
       of_method && !of_stages && options.stages != kDefaults.stages && options.stages != kSearched;
-  const bool other_method = of_stages && !options.sharding.method.empty() && of_method != of_stages;
+  const bool other_method = of_stages && (options.sharding.method || (of_method && of_method != of_stages));
   if (other_stages || other_method || !options.boundaries.empty() || !options.stage_devices.empty()) {
     fail(ErrorCode::kUsage, "{} says stages, their devices and how they are sharded; leave out {}", given,
          other_stages                  ? "--stages"
@@ -84,7 +91,8 @@ void useMegatronGrid(PartitionOptions& options) {
   const int width = grid.data * grid.tensor;
   options.stages = fmt::format("uniform:{}", grid.pipeline * grid.chunks);
   options.stage_devices.assign(grid.pipeline, width);
-  options.sharding.method = width > 1 ? fmt::format("megatron:{},{}", grid.data, grid.tensor) : "";
+  options.sharding.method.reset();
+  if (width > 1) options.sharding.method = {ShardingKind::kMegatron, grid.data, grid.tensor};
 }
 
 }  // namespace pipeshard

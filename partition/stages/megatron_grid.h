@@ -5,11 +5,12 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
-#include "partition/stages/partition_options.h"
-
 namespace pipeshard {
+
+struct PartitionOptions;
 
 struct MegatronGrid {
   int data = 1;
@@ -25,12 +26,14 @@ struct MegatronGrid {
 // Error(kUsage): three or more that are no such numbers.
 std::optional<MegatronGrid> parseMegatronGrid(std::string_view text);
 
-// Where options.stages or options.sharding.method is a grid: what it means in the options that there are
+std::string megatronGridToString(const MegatronGrid& grid);  // parse gives the same grid
+
+// Where options.stages or options.method_grid is a grid: what it means in the options that there are
 // (uniform stages, devices of each, the method of one stage, the schedule where none was asked for). Nothing
 // happens elsewhere. Errors: kUsage (other options that say stages or methods), kConfiguration (more devices
 // than the cluster has; a schedule of another number of stages per rank).
 //   {.stages = "megatron:2,2,2"} on 1x8  ->
-//   {.stages = "uniform:2", .stage_devices = {4, 4}, .sharding = {.method = "megatron:2,2"}}
+//   {.stages = "uniform:2", .stage_devices = {4, 4}, .sharding = {.method = megatron:2,2}}
 void useMegatronGrid(PartitionOptions& options);
 
 }  // namespace pipeshard

@@ -10,6 +10,7 @@
 #include "ir/plan/recomputation.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/schedules/schedule.h"
+#include "partition/stages/megatron_grid.h"
 
 namespace pipeshard {
 
@@ -19,7 +20,7 @@ inline constexpr int kDefaultWindow = 8;
 struct ChosenStage {
   int last_layer = 0;
   std::vector<int> devices;
-  std::string method;     // of several devices
+  ShardingMethod method;  // of several devices
   std::vector<int> mesh;  // the logical mesh
   Recomputation recomputation = Recomputation::kNever;
 };
@@ -50,6 +51,9 @@ struct PartitionOptions {
   int layers = 0;  // how many layers to form; 0: automatic
   int window = 0;  // updates of a step under an asynchronous schedule; 0: kDefaultWindow
   ShardingRequest sharding;
+  // --method with the numbers of a whole grid: stages, their devices and their method (useMegatronGrid). Then
+  // sharding.method is not said
+  std::optional<MegatronGrid> method_grid;
 };
 
 }  // namespace pipeshard

@@ -35,11 +35,11 @@ struct Choice {
 };
 
 // What the method of a stage of several devices leaves for shardStages to fill in.
-std::optional<ShardingPlan> shardingOf(const std::string& method, const std::vector<int>& mesh,
-                                       size_t devices) {
-  if (method.empty() || devices < 2) return std::nullopt;
+std::optional<ShardingPlan> shardingOf(const std::optional<ShardingMethod>& method,
+                                       const std::vector<int>& mesh, size_t devices) {
+  if (!method || devices < 2) return std::nullopt;
   ShardingPlan sharding;
-  sharding.method = method;
+  sharding.method = *method;
   sharding.mesh = mesh;
   return sharding;
 }
@@ -122,7 +122,7 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
          unitsOf(schedule), counted(ranks, "device"), devices);
   }
   // then rows are one axis among others, or not cut
-  const bool whole = !options.sharding.method.empty() || schedule.turns();
+  const bool whole = options.sharding.method || schedule.turns();
   const int64_t rows = whole ? devices : rowsOfMicrobatch(chain.training, plan);
   if (!options.stage_devices.empty()) return givenWidths(options, schedule, ranks, rows);
   const int share = devices / ranks;
@@ -249,7 +249,7 @@ Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedu
   const int64_t rows = schedule.turns() ? INT32_MAX : rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {
     const StageSpec& stage = file.stages[s];
-    const std::string& method = stage.undecided ? options.sharding.method : stage.method;
+    const std::optional<ShardingMethod>& method = stage.undecided ? options.sharding.method : stage.method;
     choice.shardings.push_back(shardingOf(method, stage.logical_mesh, stage.devices.size()));
     const int devices = stage.devices.size();
     choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, devices} : stage.mesh_shape);

@@ -30,7 +30,7 @@ FileShardings readConfiguration(Graph graph, const std::string& configuration,
       std::find_if(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
   std::vector<LogicalMesh> meshes;
   if (!mesh.empty()) meshes = {parseMesh(mesh)};
-  if (mesh.empty()) meshes = meshesFor(first->size(), "manual");
+  if (mesh.empty()) meshes = meshesFor(first->size(), {ShardingKind::kManual});
   std::optional<ReadShardings> best;
   FileShardings shardings;
   for (const LogicalMesh& candidate : meshes) {

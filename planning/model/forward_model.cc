@@ -161,7 +161,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   try {
     std::optional<FileShardings> file_shardings;
     const ShardingRequest& sharding = request.partition.sharding;
-    if (sharding.method == "manual" && sharding.constraints.empty())
+    if (sharding.method == ShardingMethod{ShardingKind::kManual} && sharding.constraints.empty())
       file_shardings = readFileShardings(raw, sharding.mesh);
     ForwardModel model;
     const std::string loss_name = readRoles(request, raw, model);

@@ -41,8 +41,10 @@ void refuseOptions(const PartitionOptions& options) {
   refuse(!options.boundaries.empty(), "--boundary");
   refuse(!options.balance.empty(), "--balance");
   refuse(!options.stage_devices.empty(), "--stage-devices");
-  refuse(!options.sharding.constraints.empty() || options.sharding.method == "manual", "--shard");
-  refuse(options.sharding.method == "exhaustive", "--method exhaustive");
+  refuse(!options.sharding.constraints.empty() ||
+             options.sharding.method == ShardingMethod{ShardingKind::kManual},
+         "--shard");
+  refuse(options.sharding.method == ShardingMethod{ShardingKind::kExhaustive}, "--method exhaustive");
   refuse(!options.recomputation.by_stage.empty() || options.recomputation.all == Recomputation::kExceptLast,
          "--recompute by stage, or but for the last microbatch,");
   refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"),
@@ -80,7 +82,7 @@ class Search {
         options_(options),
         progress_(progress),
         interrupted_(interrupted),
-        methods_{options.sharding.method.empty() ? "auto" : options.sharding.method} {}
+        methods_{options.sharding.method.value_or(ShardingMethod{})} {}
 
   StageSearchResult run() {
     refuseOptions(options_);
@@ -104,17 +106,18 @@ class Search {
  private:
   PlanSearchRequest searchRequest() {
     PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
-    const auto costsWith = [this](const std::vector<std::string>& methods) {
+    const auto costsWith = [this](const std::vector<ShardingMethod>& methods) {
       return [this, methods](int64_t count) {
         methods_ = methods;
         return costsOf(count);
       };
     };
     search.costs = costsWith(methods_);
-    if (options_.sharding.method.empty()) {
-      search.costs_in_need = costsWith({"auto", "zero2", "zero3", "megatron-zero2"});
+    if (!options_.sharding.method) {
+      const ShardingMethod automatic, grid{ShardingKind::kMegatronZero2};
+      search.costs_in_need = costsWith({automatic, {ShardingKind::kZero2}, {ShardingKind::kZero3}, grid});
       if (options_.cluster.deviceCount() <= kMostWithMethods)
-        search.costs_where_memory_binds = costsWith({"auto", "megatron-zero2"});
+        search.costs_where_memory_binds = costsWith({automatic, grid});
     }
     if (request_.schedule_given) search.schedule = options_.schedule;
     const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
@@ -178,7 +181,8 @@ class Search {
     StageCostOptions costs;
     costs.methods = methods_;
     // so memory is short
-    costs.cut_shared = std::find(methods_.begin(), methods_.end(), "zero3") != methods_.end();
+    costs.cut_shared =
+        std::find(methods_.begin(), methods_.end(), ShardingMethod{ShardingKind::kZero3}) != methods_.end();
     if (!options_.sharding.mesh.empty()) {
       const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
       costs.meshes = [mesh](const Submesh& submesh) {
@@ -334,8 +338,8 @@ class Search {
   const ProgressCallback& progress_;
   const std::atomic<bool>* interrupted_;
   bool cut_ = false;
-  std::vector<std::string> methods_;  // that are tried now
-  std::map<std::pair<std::vector<std::string>, int64_t>, std::unique_ptr<CountState>> states_;
+  std::vector<ShardingMethod> methods_;  // that are tried now
+  std::map<std::pair<std::vector<ShardingMethod>, int64_t>, std::unique_ptr<CountState>> states_;
 };
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "ir/base/error.h"
 #include "sharding/pricing/priced_memory.h"
 #include "sharding/spmd/strategy_cost.h"
-#include "sharding/stage/methods.h"
 #include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
@@ -129,7 +128,6 @@ std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& tr
                                                          const std::vector<StageEnd>& ends, int ways) {
   PIPESHARD_CHECK(!options.memory_bytes && options.crossings.empty() && options.in_flight == 1,
                   "options that ways do not know");
-  parseMethod(options.method);  // a method that does not exist is an error; one that does not fit is no way
   std::optional<StageContext> context;
   try {
     context.emplace(training, nodes, mesh, model, options);

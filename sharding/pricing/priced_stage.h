@@ -65,8 +65,7 @@ struct StageEnd {
 
 // By way; nullopt: it cannot be (a spec that the value cannot have, what is given leaves nothing, the method
 // does not fit). `ways`: how many there are. `phases`: by node, in which pass a backward node runs.
-// `options`: without memory_bytes and crossings; in_flight is one. Errors: kConfiguration for a method that
-// does not exist.
+// `options`: without memory_bytes and crossings; in_flight is one.
 std::vector<std::optional<PricedStage>> priceStageInWays(const TrainingGraph& training,
                                                          const std::vector<NodeId>& nodes,
                                                          const std::vector<Phase>& phases,

@@ -57,7 +57,7 @@ std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const
                                             const LogicalMesh& mesh, const CostModel& model,
                                             const ShardStageOptions& options, int64_t limit) {
   ShardStageOptions completing = options;
-  completing.method = "auto";
+  completing.method = {ShardingKind::kAuto};
   completing.memory_bytes.reset();  // what does not fit is listed too
   StageContext context(training, nodes, mesh, model, completing);
   const std::map<ValueId, ShardingSpec> given = context.limits.given;

@@ -1,35 +1,16 @@
 #include "sharding/stage/methods.h"
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "ir/base/error.h"
-#include "ir/base/near_matches.h"
 #include "sharding/stage/megatron.h"
 
 namespace pipeshard {
 
 namespace {
-
-using Kind = ShardingMethod::Kind;
-
-const std::vector<std::pair<std::string, Kind>>& methodNames() {
-  static const std::vector<std::pair<std::string, Kind>> kNames = {
-      {"auto", Kind::kAuto},   {"data-parallel", Kind::kDataParallel},     {"zero2", Kind::kZero2},
-      {"zero3", Kind::kZero3}, {"tensor-parallel", Kind::kTensorParallel}, {"manual", Kind::kManual}};
-  return kNames;
-}
-
-std::optional<int> readCount(std::string_view text) {
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size() || count < 1) return std::nullopt;
-  return count;
-}
 
 int devicesOn(const LogicalMesh& mesh, const Strategy& strategy, const AxisUse& use) {
   int devices = 1;
@@ -128,12 +109,10 @@ int batchRank(const LogicalMesh& mesh, const Strategy& strategy, int factor) {
   return other ? -1 : devices;
 }
 
-ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                 const LogicalMesh& mesh, std::shared_ptr<const BatchDependence> batch) {
-  requireBatch(training, mesh, mesh.deviceCount(),
-               kind == Kind::kDataParallel ? "data-parallel"
-               : kind == Kind::kZero2      ? "zero2"
-                                           : "zero3");
+ProblemLimits dataParallelLimits(ShardingKind kind, const TrainingGraph& training,
+                                 const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
+                                 std::shared_ptr<const BatchDependence> batch) {
+  requireBatch(training, mesh, mesh.deviceCount(), shardingMethodToString({kind}));
   const std::shared_ptr<const Roles> roles = rolesOf(training, nodes, std::move(batch));
   std::vector<bool> is_state(training.graph.values.size(), false);
   for (const Parameter& parameter : training.parameters) {
@@ -148,17 +127,17 @@ ProblemLimits dataParallelLimits(Kind kind, const TrainingGraph& training, const
       return best(choices, [&](const Strategy& strategy) { return batchRank(mesh, strategy, factor); });
     }
     return best(choices, [&](const Strategy& strategy) {
-      if (kind == Kind::kDataParallel) return hasFactorUse(strategy) ? -1 : 0;
+      if (kind == ShardingKind::kDataParallel) return hasFactorUse(strategy) ? -1 : 0;
       return strategy.outputs.empty() ? 0 : devicesCutting(mesh, strategy.outputs.front());
     });
   };
   limits.kept = [roles, kind, mesh, is_state, &training](ValueId value, const ShardingSpec& spec) {
     if (!roles->weight[value.index()]) return true;
-    if (kind == Kind::kDataParallel) return spec.isReplicated();
+    if (kind == ShardingKind::kDataParallel) return spec.isReplicated();
     if (is_state[value.index()])
       return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value)) ||
              spec.isReplicated();
-    if (kind == Kind::kZero2) return spec.isReplicated();
+    if (kind == ShardingKind::kZero2) return spec.isReplicated();
     return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value));
   };
   return limits;
@@ -186,50 +165,28 @@ ProblemLimits tensorParallelLimits(const TrainingGraph& training, const std::vec
 
 }  // namespace
 
-ShardingMethod parseMethod(std::string_view text) {
-  for (const auto& [name, kind] : methodNames()) {
-    if (name == text) return {kind};
-  }
-  for (const std::string_view grid : {"megatron:", "megatron-zero2:"}) {
-    if (!text.starts_with(grid)) continue;
-    const std::string_view counts = text.substr(grid.size());
-    const size_t comma = counts.find(',');
-    const auto data = readCount(counts.substr(0, comma));
-    const auto tensor = comma == std::string_view::npos ? std::nullopt : readCount(counts.substr(comma + 1));
-    if (data && tensor) return {Kind::kMegatron, *data, *tensor, grid != "megatron:"};
-    fail(ErrorCode::kConfiguration,
-         "method \"{}\": expected {}DP,TP with two numbers of devices, as in {}2,4", text, grid, grid);
-  }
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : methodNames()) names.push_back(name);
-  names.emplace_back("megatron:DP,TP");
-  names.emplace_back("megatron-zero2:DP,TP");
-  names.emplace_back("exhaustive");
-  const std::vector<std::string> near = nearMatches(text, names);
-  fail(ErrorCode::kConfiguration, "there is no sharding method \"{}\"{}; the methods are {}", text,
-       near.empty() ? "" : fmt::format("; did you mean {}?", fmt::join(near, " or ")),
-       fmt::join(names, ", "));
-}
-
 ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& training,
                            const std::vector<NodeId>& nodes, const LogicalMesh& mesh,
                            std::shared_ptr<const BatchDependence> batch) {
-  const bool by_batch = method.kind != Kind::kAuto && method.kind != Kind::kManual;
-  if (by_batch && batch == nullptr) batch = std::make_shared<const BatchDependence>(followBatch(training));
+  if (method.batchAxes() != BatchAxes::kFree && batch == nullptr)
+    batch = std::make_shared<const BatchDependence>(followBatch(training));
   switch (method.kind) {
-    case Kind::kDataParallel:
-    case Kind::kZero2:
-    case Kind::kZero3: return dataParallelLimits(method.kind, training, nodes, mesh, std::move(batch));
-    case Kind::kTensorParallel: return tensorParallelLimits(training, nodes, std::move(batch));
-    case Kind::kMegatron:
+    case ShardingKind::kDataParallel:
+    case ShardingKind::kZero2:
+    case ShardingKind::kZero3:
+      return dataParallelLimits(method.kind, training, nodes, mesh, std::move(batch));
+    case ShardingKind::kTensorParallel: return tensorParallelLimits(training, nodes, std::move(batch));
+    case ShardingKind::kMegatron:
+    case ShardingKind::kMegatronZero2:
       if (mesh != LogicalMesh{{method.data, method.tensor}}) {
         fail(ErrorCode::kConfiguration, "method megatron:{},{} needs mesh {}x{}, not {}", method.data,
              method.tensor, method.data, method.tensor, printMesh(mesh));
       }
       requireBatch(training, mesh, method.data, "megatron");
-      return megatronLimits(training, nodes, std::move(batch), method.cut_updates);
-    case Kind::kAuto:
-    case Kind::kManual: break;
+      return megatronLimits(training, nodes, std::move(batch), method.kind == ShardingKind::kMegatronZero2);
+    case ShardingKind::kAuto:
+    case ShardingKind::kManual:
+    case ShardingKind::kExhaustive: break;
   }
   ProblemLimits limits;
   limits.strategies = [](NodeId, const NodeChoices& choices) { return every(choices); };

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "sharding/stage/methods.h"
 #include "sharding/stage/stage_context.h"
 
 namespace pipeshard {
@@ -34,21 +33,19 @@ ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeI
   return result;
 }
 
-std::vector<LogicalMesh> meshesFor(int devices, const std::string& method) {
-  const ShardingMethod parsed = parseMethod(method);
-  using Kind = ShardingMethod::Kind;
-  if (parsed.kind == Kind::kMegatron) {
-    const int64_t wanted = int64_t{parsed.data} * parsed.tensor;
+std::vector<LogicalMesh> meshesFor(int devices, const ShardingMethod& method) {
+  PIPESHARD_CHECK(!method.isAnyGrid(), "method {} of no grid", shardingMethodToString(method));
+  if (method.hasGrid()) {
+    const int64_t wanted = int64_t{method.data} * method.tensor;
     if (wanted != devices) {
-      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}", method,
-           parsed.data, parsed.tensor, wanted, devices);
+      fail(ErrorCode::kConfiguration, "method {}: {} x {} devices are {}, but the stage has {}",
+           shardingMethodToString(method), method.data, method.tensor, wanted, devices);
     }
-    return {{{parsed.data, parsed.tensor}}};
+    return {{{method.data, method.tensor}}};
   }
   std::vector<LogicalMesh> meshes = {{{devices}}};
-  const bool one_way =
-      parsed.kind == Kind::kDataParallel || parsed.kind == Kind::kZero2 || parsed.kind == Kind::kZero3;
-  for (int rows = 2; rows < devices && !one_way; ++rows) {
+  if (method.batchAxes() == BatchAxes::kAll || method.kind == ShardingKind::kExhaustive) return meshes;
+  for (int rows = 2; rows < devices; ++rows) {
     if (devices % rows == 0) meshes.push_back({{rows, devices / rows}});
   }
   return meshes;

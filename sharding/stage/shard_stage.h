@@ -13,6 +13,7 @@
 //                         row-parallel, heads, vocabulary
 //   megatron-zero2:DP,TP  the same, but updates and states are cut over axis 0 too
 //   manual                the given specs; the rest is solved
+//   exhaustive            none; shardStages (partition/) goes through all combinations
 //
 // Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows:
 // persistent values, then at every point of the list of nodes the live values, those that wait for their
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "ir/plan/sharding_method.h"
 #include "sharding/batch/batch_dependence.h"
 #include "sharding/specs/cost_model.h"
 #include "sharding/stage/stage_sharding.h"
@@ -44,7 +46,7 @@ struct ShardConstraint {
 using CrossingCost = std::function<int64_t(const ShardingSpec&)>;
 
 struct ShardStageOptions {
-  std::string method = "auto";
+  ShardingMethod method;
   std::vector<ShardConstraint> constraints;  // with every method
   std::vector<ValueId> replicated;           // values that stages share: kept replicated
   // values that other stages send or receive; part of the communication
@@ -77,7 +79,9 @@ struct ShardingResult {
 ShardingResult shardStage(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                           const LogicalMesh& mesh, const CostModel& model, const ShardStageOptions& options);
 
-// Logical meshes worth a try for so many devices: 1-D and 2-D (with megatron:DP,TP the one given).
-std::vector<LogicalMesh> meshesFor(int devices, const std::string& method);
+// Logical meshes worth a try for so many devices: 1-D and 2-D; 1-D for a method that cuts the batch alone,
+// and for exhaustive, which goes through all shardings on one; with megatron:DP,TP the one given.
+// Error(kConfiguration) when that one has another number of devices.
+std::vector<LogicalMesh> meshesFor(int devices, const ShardingMethod& method);
 
 }  // namespace pipeshard

@@ -59,13 +59,12 @@ StageContext::StageContext(const TrainingGraph& training_graph, const std::vecto
       model(cost_model),
       options(stage_options) {
   checkStage(nodes, mesh, model, options);
-  const ShardingMethod method = parseMethod(options.method);
-  if (method.kind == ShardingMethod::Kind::kManual && options.constraints.empty()) {
+  if (options.method.kind == ShardingKind::kManual && options.constraints.empty()) {
     fail(ErrorCode::kConfiguration,
          "method manual: no shardings are given; give some (--shard \"NAME=S0,R\"), or use auto");
   }
   values = stageValues(training, nodes, options.replicated);
-  limits = methodLimits(method, training, nodes, mesh, options.batch);
+  limits = methodLimits(options.method, training, nodes, mesh, options.batch);
   limits.given = givenSpecs(training, values, mesh, options.constraints);
 }
 
@@ -123,14 +122,15 @@ ShardingResult StageContext::solveWithin(const ShardingProblem& problem,
   }
   PIPESHARD_CHECK(least.has_value(), "no attempt was made");
   fail(ErrorCode::kOutOfMemory, "method {} on mesh {}: no sharding was found that fits; {}; {}",
-       options.method, printMesh(mesh), describePeak(training, nodes, *least, *options.memory_bytes),
-       memoryAdvice());
+       shardingMethodToString(options.method), printMesh(mesh),
+       describePeak(training, nodes, *least, *options.memory_bytes), memoryAdvice());
 }
 
 std::string StageContext::memoryAdvice() const {
-  return fmt::format("use more devices or stages, more microbatches{}{}",
-                     options.in_flight > 1 ? ", a schedule with fewer in flight" : "",
-                     options.method == "auto" ? ", or another optimizer" : ", or method auto");
+  return fmt::format(
+      "use more devices or stages, more microbatches{}{}",
+      options.in_flight > 1 ? ", a schedule with fewer in flight" : "",
+      options.method.kind == ShardingKind::kAuto ? ", or another optimizer" : ", or method auto");
 }
 
 void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeasibility& reason) const {
@@ -144,14 +144,15 @@ void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeas
   fail(ErrorCode::kOutOfMemory,
        "method {} on mesh {}: {} fits: at {} a device holds at least {} bytes, {} more than the {} that fit; "
        "the largest: {}; {}",
-       options.method, printMesh(mesh), reason.proven ? "no sharding" : "no sharding was found that",
+       shardingMethodToString(options.method), printMesh(mesh),
+       reason.proven ? "no sharding" : "no sharding was found that",
        describeNode(training.graph.node(nodes[time])), static_cast<int64_t>(reason.usage),
        static_cast<int64_t>(reason.excess), *options.memory_bytes, fmt::join(largest, ", "), memoryAdvice());
 }
 
 void StageContext::failForbidden() const {
-  fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding", options.method,
-       printMesh(mesh));
+  fail(ErrorCode::kConfiguration, "method {} on mesh {}: what is given leaves no sharding",
+       shardingMethodToString(options.method), printMesh(mesh));
 }
 
 StageMemory StageContext::memory() const {

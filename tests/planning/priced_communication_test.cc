@@ -10,7 +10,7 @@
 namespace pipeshard {
 namespace {
 
-PlannedTraining plan(const std::string& method, int64_t microbatches) {
+PlannedTraining plan(const ShardingMethod& method, int64_t microbatches) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
   request.partition.cluster = parseCluster("1x4");
@@ -35,7 +35,8 @@ int64_t collectivesOf(const Program& program) {
 // no choice: other ones would be sharded otherwise for such links.)
 TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
   constexpr int64_t kLatency = 1'000'000;
-  for (const std::string method : {"zero3", "zero2", "data-parallel"}) {
+  for (const ShardingKind kind : {ShardingKind::kZero3, ShardingKind::kZero2, ShardingKind::kDataParallel}) {
+    const ShardingMethod method{kind};
     for (const int64_t microbatches : {1, 4, 8}) {
       const PlannedTraining planned = plan(method, microbatches);
       Cluster cluster = planned.plan.cluster;
@@ -55,8 +56,8 @@ TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
       const StageCostParts parts = costs.parts(0, costs.layers() - 1, all, *option);
       const int64_t priced = (microbatches * parts.communication_ns + parts.synchronization_ns) / kLatency;
       const int64_t emitted = collectivesOf(planned.whole.ranks.at(0).program);
-      fmt::print("{} with {} microbatches: {} latencies priced, {} collectives emitted\n", method,
-                 microbatches, priced, emitted);
+      fmt::print("{} with {} microbatches: {} latencies priced, {} collectives emitted\n",
+                 shardingMethodToString(method), microbatches, priced, emitted);
       EXPECT_GE(priced, emitted * 98 / 100);
       EXPECT_LE(priced, emitted + 2 * microbatches);  // losses are summed over devices once
     }

@@ -36,7 +36,7 @@ PlannedTraining plan(const Asked& asked) {
   request.recomputation_given = true;
   request.partition.schedule = asked.schedule;
   request.schedule_given = true;
-  request.partition.sharding.method = asked.method;
+  if (!asked.method.empty()) request.partition.sharding.method = parseShardingMethod(asked.method);
   return planTraining(request, [](const std::string&) {});
 }
 

@@ -20,7 +20,7 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method,
   request.microbatches = 2;
   request.given.bucket_bytes = bucket_bytes;
   request.partition.stages = "uniform:1";
-  request.partition.sharding.method = method;
+  request.partition.sharding.method = parseShardingMethod(method);
   return planTraining(request, [](const std::string&) {});
 }
 

@@ -170,6 +170,8 @@ TEST(ShardingCommand, SaysWhatIsWrong) {
   const TemporaryFolder folder;
   const std::vector<BadOption> cases = {
       {{"--method", "magic"}, 78, "magic"},
+      {{"--method", "megatron"}, 78, "did you mean megatron:DP,TP"},
+      {{"--method", "megatron-zero2:4"}, 78, "expected megatron-zero2:DP,TP"},
       {{"--method", "megatron:3,2"}, 78, "3 x 2 devices are 6, but the stage has 4"},
       {{"--method", "auto", "--mesh", "2x3"}, 78, "it has 6 devices, the stage has 4"},
       {{"--method", "auto", "--mesh", "x"}, 64, "is no logical mesh"},

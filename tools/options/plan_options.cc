@@ -83,6 +83,15 @@ void declareGiven(CLI::App& command, PlanOptions& options, OptionPlace place) {
   }
 }
 
+// A method, or a grid that says stages, too.
+void readMethod(const std::string& text, PartitionOptions& partition) {
+  if (text.empty()) return;
+  partition.method_grid = parseMegatronGrid(text);
+  if (partition.method_grid) return;
+  partition.sharding.method =
+      partition.stages == kSearched ? parseSearchedMethod(text) : parseShardingMethod(text);
+}
+
 }  // namespace
 
 void addModelOptions(CLI::App& command, PlanOptions& options) {
@@ -158,7 +167,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->allow_extra_args(false);
   ShardingRequest& sharding = request.partition.sharding;
   command
-      .add_option("--method", sharding.method,
+      .add_option("--method", options.method,
                   "How the operators of stages with several devices are sharded: auto (the cheapest way), "
                   "data-parallel,\n"
                   "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or "
@@ -255,6 +264,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
+  readMethod(options.method, request.partition);
   return request;
 }
 

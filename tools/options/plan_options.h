@@ -19,6 +19,7 @@ struct PlanOptions {
   std::string loss;
   std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
+  std::string method;
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it
 };

@@ -151,7 +151,7 @@ std::string planCommand(const Plan& plan) {
   const auto sharded = std::find_if(plan.stages.begin(), plan.stages.end(),
                                     [](const StagePlan& stage) { return stage.sharding.has_value(); });
   if (sharded != plan.stages.end()) {
-    add("--method", sharded->sharding->method);
+    add("--method", shardingMethodToString(sharded->sharding->method));
     for (const std::string& constraint : sharded->sharding->constraints) add("--shard", constraint);
     if (sharded->sharding->memory_limit > 0)
       add("--memory", fmt::format("{}", sharded->sharding->memory_limit));

@@ -51,7 +51,7 @@ std::string renderPrediction(const StagePlan& stage, const ShardingPlan& shardin
   const int64_t cost = sharding.compute_ns + sharding.communication_ns;
   const std::vector<std::pair<const char*, std::string>> facts = {
       {"Mesh", fmt::format("{} of {} devices", fmt::join(sharding.mesh, " × "), stage.devices.size())},
-      {"Method", sharding.method},
+      {"Method", shardingMethodToString(sharding.method)},
       {"Compute, predicted", milliseconds(sharding.compute_ns)},
       {"Communication, predicted", milliseconds(sharding.communication_ns)},
       {"Memory per device, predicted", formatBytes(sharding.memory_bytes)},

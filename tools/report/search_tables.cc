@@ -17,7 +17,9 @@ std::string layersText(const SearchedStage& stage) {
 }
 
 std::string meshText(const SearchedStage& stage) {
-  return fmt::format("{}{}", fmt::join(stage.mesh, "x"), stage.method == "auto" ? "" : " " + stage.method);
+  return fmt::format(
+      "{}{}", fmt::join(stage.mesh, "x"),
+      stage.method.kind == ShardingKind::kAuto ? "" : " " + shardingMethodToString(stage.method));
 }
 
 std::string submeshText(const SearchedStage& stage) {

@@ -63,7 +63,8 @@ TEST(PlanJson, RoundTripsByteForByte) {
 TEST(PlanJson, KeepsWhatASearchHasFound) {
   Plan plan = examplePlan();
   EXPECT_EQ(planToJson(plan).find("search"), std::string::npos);
-  const SearchedStage first{0, 1, 0, 1, 2, {2, 1}, "zero2", Recomputation::kAlways, 70, 8, 4096};
+  const SearchedStage first{0,  1, 0,   1, 2, {2, 1}, {ShardingKind::kZero2}, Recomputation::kAlways,
+                            70, 8, 4096};
   SearchRecord& search = plan.search.emplace();
   search.complete = false;
   search.objective = "time";
@@ -167,7 +168,7 @@ Plan shardedPlan() {
   plan.stages[0].devices = {0, 1, 2, 3};
   plan.stages[0].mesh_shape = {1, 4};
   plan.stages[1].devices = {4};
-  plan.stages[0].sharding = ShardingPlan{"auto",
+  plan.stages[0].sharding = ShardingPlan{{ShardingKind::kAuto},
                                          {2, 2},
                                          {{"mul", "0:i"}, {"add_1", "0:k 1:j"}},
                                          {{"w", "S0,R"}, {"h", "R,S1;P0"}},
@@ -249,7 +250,7 @@ TEST(PlanJson, RoundTripsShardings) {
   EXPECT_FALSE(parsed.stages[1].sharding);
   const ShardingPlan& sharding = parsed.stages[0].sharding.value();
   const ShardingPlan expected = *shardedPlan().stages[0].sharding;
-  EXPECT_EQ(sharding.method, "auto");
+  EXPECT_EQ(sharding.method, expected.method);
   EXPECT_EQ(sharding.mesh, expected.mesh);
   EXPECT_EQ(sharding.strategies, expected.strategies);
   EXPECT_EQ(sharding.specs, expected.specs);
@@ -294,6 +295,8 @@ TEST(PlanJson, NamesWhatIsWrongWithASharding) {
          "plan.json.specs[1].spec: found \"S2,R\"; expected a spec on the mesh of the stage, but");
   refuse("\"S0,R\"", "\"S0,S0\"", "plan.json.specs[1].spec: found \"S0,S0\"");
   refuse("\"S0,R\"", "\"Q\"", "plan.json.specs[1].spec: found \"Q\"; expected a sharding spec");
+  refuse("\"method\":\"auto\"", "\"method\":\"megatron\"",
+         "plan.json.shardings[0].method: there is no sharding method \"megatron\"; did you mean");
   refuse("\"lower_bound_ns\"", "\"bound\"", "plan.json.shardings[0].predicted");
   refuse("\"compute_ns\":1230000", "\"compute_ns\":9223372036854775807",
          "plan.json.shardings[0].predicted.compute_ns: found 9223372036854775807");

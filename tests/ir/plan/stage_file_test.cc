@@ -261,6 +261,8 @@ const std::vector<Malformed> kMalformed = {
     {"sharding_method", file(R"({"layers": [0], "sharding": {"method": "megatron"}})"),
      "s.json.stages[0].sharding.method: found \"megatron\"; expected one of \"data-parallel\", "
      "\"replicated\", \"auto\", \"zero2\""},
+    {"sharding_method_grid", file(R"({"layers": [0], "sharding": {"method": "megatron:2"}})"),
+     "s.json.stages[0].sharding.method: method \"megatron:2\": expected megatron:DP,TP with two numbers"},
     {"sharding_method_type", file(R"({"layers": [0], "sharding": {"method": 1}})"),
      "s.json.stages[0].sharding.method: found 1; expected a string"},
 };

@@ -126,7 +126,7 @@ struct Comparison {
 };
 
 Comparison compare(const TrainingGraph& training, const Clustering& clustering, int ranges,
-                   const std::vector<std::string>& methods) {
+                   const std::vector<ShardingMethod>& methods) {
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
   options.methods = methods;
@@ -151,8 +151,8 @@ Comparison compare(const TrainingGraph& training, const Clustering& clustering, 
     const int64_t memory = option.fixed_bytes + in_flight * option.activation_bytes + option.transient_bytes;
     const double time_ratio = static_cast<double>(time) / static_cast<double>(exact.total_ns());
     const double memory_ratio = static_cast<double>(memory) / static_cast<double>(exact.memory_bytes);
-    EXPECT_GE(time, exact.lower_bound_ns)
-        << first << ".." << last << " mesh " << printMesh({config.mesh}) << " " << config.method;
+    EXPECT_GE(time, exact.lower_bound_ns) << first << ".." << last << " mesh " << printMesh({config.mesh})
+                                          << " " << shardingMethodToString(config.method);
     result.worst_time = std::max(result.worst_time, time_ratio);
     // Where the whole does better in time it is sharded otherwise.
     double& least = time == exact.total_ns() ? result.least_memory : result.least_memory_of_others;
@@ -173,7 +173,8 @@ TEST(StageCosts, OfBlocksAddUpToWhatTheStageCosts) {
   for (const int64_t microbatches : {4, 1}) {
     const TrainingGraph training = gpt(6, microbatches);
     const Comparison result =
-        compare(training, blocksOf(training, 6, 1, 2), 16, {"auto", "zero3", "data-parallel"});
+        compare(training, blocksOf(training, 6, 1, 2), 16,
+                {{ShardingKind::kAuto}, {ShardingKind::kZero3}, {ShardingKind::kDataParallel}});
     EXPECT_LE(result.worst_time, 1.02);
     EXPECT_GE(result.least_memory, 1);
     EXPECT_GE(result.least_memory_of_others, 0.9);
@@ -182,7 +183,8 @@ TEST(StageCosts, OfBlocksAddUpToWhatTheStageCosts) {
 
 TEST(StageCosts, OfLayersThatEndInsideBlocks) {
   const TrainingGraph training = gpt(3, 4, 512);
-  const Comparison result = compare(training, equalLayers(training, 5), 16, {"auto", "zero2"});
+  const Comparison result =
+      compare(training, equalLayers(training, 5), 16, {{ShardingKind::kAuto}, {ShardingKind::kZero2}});
   EXPECT_LE(result.worst_time, 1.05);
   EXPECT_GE(result.least_memory, 1);
   EXPECT_GE(result.least_memory_of_others, 0.9);
@@ -195,7 +197,7 @@ TEST(StageCosts, DoNotDependOnThreadsOrTheOrderOfQuestions) {
   const Clustering clustering = blocksOf(training, 3, 1, 2);
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
-  options.methods = {"auto", "zero2", "megatron"};
+  options.methods = {{ShardingKind::kAuto}, {ShardingKind::kZero2}, {ShardingKind::kMegatron}};
   options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
   const ShardedStageCosts one(training, clustering, cluster, options);
   options.threads = 2;
@@ -248,16 +250,16 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
       EXPECT_EQ(parts.recomputation_ns, config.recomputation == Recomputation::kNever ? 0 : parts.forward_ns);
     }
   }
-  const StageOption* megatron =
-      costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "megatron:2,2", Recomputation::kNever, 1});
+  const ShardingMethod grid{ShardingKind::kMegatron, 2, 2};
+  const StageOption* megatron = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, grid, Recomputation::kNever, 1});
   ASSERT_NE(megatron, nullptr);
-  const StageOption* free = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, "auto", Recomputation::kNever, 1});
+  const StageOption* free = costs.optionFor(0, 2, {0, 1, 4}, {{2, 2}, {}, Recomputation::kNever, 1});
   ASSERT_NE(free, nullptr);
   EXPECT_GE(2 * megatron->pass_ns + megatron->step_ns, 2 * free->pass_ns + free->step_ns);
-  EXPECT_EQ(costs.config(megatron->config).method, "megatron:2,2");
-  EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, "auto", Recomputation::kNever, 0}), nullptr);
-  EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, "auto", Recomputation::kNever, 0}), nullptr);
-  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, "auto", Recomputation::kExceptLast, 0}),
+  EXPECT_EQ(costs.config(megatron->config).method, grid);
+  EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, {}, Recomputation::kNever, 0}), nullptr);
+  EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, {}, Recomputation::kNever, 0}), nullptr);
+  EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, {}, Recomputation::kExceptLast, 0}),
                ErrorCode::kConfiguration, "never, layers or always");
 }
 
@@ -312,9 +314,8 @@ TEST(StageCosts, ABoundaryThatCannotBeIsNoOption) {
     for (const StageOption& option : costs.options(0, 0, {0, 2, 4}))
       any = any || costs.config(option.config).boundary == 0;
     EXPECT_EQ(any, rows == 8);
-    EXPECT_EQ(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", Recomputation::kNever, 0}) != nullptr,
-              rows == 8);
-    EXPECT_NE(costs.optionFor(0, 0, {0, 2, 4}, {{8}, "auto", Recomputation::kNever, 2}), nullptr);
+    EXPECT_EQ(costs.optionFor(0, 0, {0, 2, 4}, {{8}, {}, Recomputation::kNever, 0}) != nullptr, rows == 8);
+    EXPECT_NE(costs.optionFor(0, 0, {0, 2, 4}, {{8}, {}, Recomputation::kNever, 2}), nullptr);
   }
 }
 
@@ -325,8 +326,8 @@ TEST(StageCosts, RecomputationKeepsWhatCrosses) {
   const Cluster cluster = uniformCluster(1, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});
   const Submesh submesh{0, 1, 2};
-  const StageOption* never = costs.optionFor(1, 2, submesh, {{2}, "auto", Recomputation::kNever, 0});
-  const StageOption* always = costs.optionFor(1, 2, submesh, {{2}, "auto", Recomputation::kAlways, 0});
+  const StageOption* never = costs.optionFor(1, 2, submesh, {{2}, {}, Recomputation::kNever, 0});
+  const StageOption* always = costs.optionFor(1, 2, submesh, {{2}, {}, Recomputation::kAlways, 0});
   ASSERT_NE(never, nullptr);
   ASSERT_NE(always, nullptr);
   EXPECT_EQ(always->activation_bytes, 8 * 64 * 256 * 4 / 2);
@@ -352,7 +353,7 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
   const ShardedStageCosts costs(training, clustering, cluster, options);
   const Submesh submesh{0, 1, 2};
   const auto option = [&](int first, int last, const std::string& recomputation) {
-    return *costs.optionFor(first, last, submesh, {{2}, "auto", *recomputationFromName(recomputation), 0});
+    return *costs.optionFor(first, last, submesh, {{2}, {}, *recomputationFromName(recomputation), 0});
   };
   const int64_t stream = 8 * 64 * 256 * 4 / 2;
   const StageOption one = option(2, 2, "layers");
@@ -412,8 +413,7 @@ TEST(StageCosts, AParameterOfSeveralLayersIsHeldOnce) {
   const Cluster cluster = uniformCluster(1, 4);
   const ShardedStageCosts costs(training, clustering, cluster, {});
   const auto parts = [&](int first, int last) {
-    const StageOption* option =
-        costs.optionFor(first, last, {0, 1, 1}, {{1}, "auto", Recomputation::kNever, 0});
+    const StageOption* option = costs.optionFor(first, last, {0, 1, 1}, {{1}, {}, Recomputation::kNever, 0});
     return costs.parts(first, last, {0, 1, 1}, *option);
   };
   const int64_t one = 64 * 64 * 4;

@@ -103,7 +103,7 @@ class TiedCosts : public ::testing::Test {
  protected:
   StageCostParts parts(int first, int last, int shared, int boundary = 2) const {
     const StageOption* option =
-        costs_.optionFor(first, last, four_, {{4}, "auto", Recomputation::kNever, boundary, shared});
+        costs_.optionFor(first, last, four_, {{4}, {}, Recomputation::kNever, boundary, shared});
     return costs_.parts(first, last, four_, *option);
   }
   int64_t timeOf(const StageOption& option) const {
@@ -131,10 +131,8 @@ TEST_F(TiedCosts, ShardsAreHeldOnce) {
 // The two ways are what their names say.
 TEST_F(TiedCosts, OneWayIsFastTheOtherSmall) {
   for (int boundary : {0, 2}) {
-    const StageOption fast =
-        *costs_.optionFor(0, 2, four_, {{4}, "auto", Recomputation::kNever, boundary, 0});
-    const StageOption small =
-        *costs_.optionFor(0, 2, four_, {{4}, "auto", Recomputation::kNever, boundary, 1});
+    const StageOption fast = *costs_.optionFor(0, 2, four_, {{4}, {}, Recomputation::kNever, boundary, 0});
+    const StageOption small = *costs_.optionFor(0, 2, four_, {{4}, {}, Recomputation::kNever, boundary, 1});
     EXPECT_LE(timeOf(fast), timeOf(small));
     EXPECT_LE(small.fixed_bytes, fast.fixed_bytes);
     // The parameter, two parts of its gradient and two states, all cut; w at most whole.
@@ -163,7 +161,7 @@ TEST_F(TiedCosts, AreThoseOfTheWholeStage) {
     for (int boundary : {0, 1, 2}) {
       for (int shared : {0, 1}) {
         const StageOption* option =
-            costs_.optionFor(0, 2, four_, {shape, "auto", Recomputation::kNever, boundary, shared});
+            costs_.optionFor(0, 2, four_, {shape, {}, Recomputation::kNever, boundary, shared});
         if (option == nullptr) continue;
         best = std::min(best, timeOf(*option));
         EXPECT_GE(timeOf(*option), whole.lower_bound_ns);

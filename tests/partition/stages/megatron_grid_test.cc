@@ -7,6 +7,7 @@
 
 #include "ir/base/error.h"
 #include "partition/search/search_limits.h"
+#include "partition/stages/partition_options.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
@@ -19,6 +20,8 @@ TEST(MegatronGrid, IsThreeOrFourNumbers) {
   EXPECT_EQ(parseMegatronGrid("megatron:1,1,8,2"), (MegatronGrid{1, 1, 8, 2}));
   EXPECT_EQ(parseMegatronGrid("megatron:2,2"), std::nullopt);  // the method of one stage
   EXPECT_EQ(parseMegatronGrid("uniform:3"), std::nullopt);
+  EXPECT_EQ(megatronGridToString({2, 3, 4, 1}), "megatron:2,3,4");
+  EXPECT_EQ(megatronGridToString({1, 1, 8, 2}), "megatron:1,1,8,2");
   for (const char* text :
        {"megatron:", "megatron:2", "megatron:2,2,", "megatron:2,,2", "megatron:0,1,1", "megatron:2,2,2,2,2",
         "megatron:a,1,1", "megatron:1,1,-1", "megatron:1,1,1025", "megatron: 1,1,1"}) {
@@ -39,17 +42,17 @@ TEST(MegatronGrid, IsUniformStagesOnSoManyDevicesEach) {
   useMegatronGrid(options);
   EXPECT_EQ(options.stages, "uniform:2");
   EXPECT_THAT(options.stage_devices, ElementsAre(6, 6));
-  EXPECT_EQ(options.sharding.method, "megatron:2,3");
+  EXPECT_EQ(options.sharding.method, (ShardingMethod{ShardingKind::kMegatron, 2, 3}));
   EXPECT_EQ(options.schedule, "1f1b");
 }
 
 TEST(MegatronGrid, InterleavesSeveralStagesPerRank) {
   PartitionOptions options = gridOn(4, "per-device");
-  options.sharding.method = "megatron:1,1,4,3";
+  options.method_grid = {1, 1, 4, 3};
   useMegatronGrid(options);
   EXPECT_EQ(options.stages, "uniform:12");
   EXPECT_THAT(options.stage_devices, ElementsAre(1, 1, 1, 1));
-  EXPECT_EQ(options.sharding.method, "");
+  EXPECT_FALSE(options.sharding.method);
   EXPECT_EQ(options.schedule, "interleaved:v=3");
   options = gridOn(4, "megatron:1,1,4,2");
   options.schedule = "zbv";
@@ -65,10 +68,10 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
   refuse(options, ErrorCode::kConfiguration,
          "--stages megatron:2,2,2: found a grid of 8 devices; expected at most 4");
   options = gridOn(8, "megatron:2,2,2");
-  options.sharding.method = "zero3";
+  options.sharding.method = {ShardingKind::kZero3};
   refuse(options, ErrorCode::kUsage, "leave out --method");
   options = gridOn(8, "uniform:2");
-  options.sharding.method = "megatron:2,2,2";
+  options.method_grid = {2, 2, 2, 1};
   refuse(options, ErrorCode::kUsage,
          "--method megatron:2,2,2 says stages, their devices and how they are sharded; leave out --stages");
   options = gridOn(8, "megatron:2,2,2");
@@ -80,7 +83,7 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
          "found 2 stages on each pipeline rank, but --schedule gpipe has 1");
   refuse(gridOn(8, "megatron:2,2"), ErrorCode::kUsage, "expected three or four numbers");
   options = gridOn(8, "uniform:2");
-  options.sharding.method = "megatron:2,2";
+  options.sharding.method = {ShardingKind::kMegatron, 2, 2};
   useMegatronGrid(options);
   EXPECT_EQ(options.stages, "uniform:2");
 }
@@ -116,14 +119,16 @@ TEST(SearchLimits, LogicalMeshesByTheirNames) {
   EXPECT_THAT(meshes("same_as_physical", 2, 4), ElementsAre(std::vector{2, 4}));
   EXPECT_THAT(meshes("same_as_physical", 1, 4), ElementsAre(std::vector{4}));
   StageCostOptions options;
-  options.methods = {"auto", "zero3"};
+  options.methods = {{ShardingKind::kAuto}, {ShardingKind::kZero3}};
   limitLogicalMeshes("data-parallel-only", options);
-  EXPECT_THAT(options.methods, ElementsAre("zero3"));
-  options.methods = {"auto"};
+  EXPECT_THAT(options.methods, ElementsAre(ShardingMethod{ShardingKind::kZero3}));
+  options.methods = {ShardingMethod{}};
   limitLogicalMeshes("data_parallel_only", options);
-  EXPECT_THAT(options.methods, ElementsAre("data-parallel", "zero2", "zero3"));
+  EXPECT_THAT(options.methods,
+              ElementsAre(ShardingMethod{ShardingKind::kDataParallel}, ShardingMethod{ShardingKind::kZero2},
+                          ShardingMethod{ShardingKind::kZero3}));
   limitLogicalMeshes("model-parallel-only", options);
-  EXPECT_THAT(options.methods, ElementsAre("tensor-parallel"));
+  EXPECT_THAT(options.methods, ElementsAre(ShardingMethod{ShardingKind::kTensorParallel}));
   EXPECT_ERROR(limitLogicalMeshes("any", options), ErrorCode::kUsage, "--logical-meshes any");
 }
 

@@ -46,11 +46,13 @@ TEST(MeshesFor, OneAndTwoAxes) {
     for (const LogicalMesh& mesh : meshes) text += printMesh(mesh) + " ";
     return text;
   };
-  EXPECT_EQ(print(meshesFor(8, "auto")), "8 2x4 4x2 ");
-  EXPECT_EQ(print(meshesFor(8, "zero2")), "8 ");
-  EXPECT_EQ(print(meshesFor(8, "megatron:4,2")), "4x2 ");
-  EXPECT_ERROR((void)meshesFor(8, "megatron:2,2"), ErrorCode::kConfiguration, "are 4, but the stage has 8");
-  EXPECT_ERROR((void)meshesFor(4, "megatron:100,42949673"), ErrorCode::kConfiguration,
+  EXPECT_EQ(print(meshesFor(8, {ShardingKind::kAuto})), "8 2x4 4x2 ");
+  EXPECT_EQ(print(meshesFor(8, {ShardingKind::kZero2})), "8 ");
+  EXPECT_EQ(print(meshesFor(8, {ShardingKind::kExhaustive})), "8 ");
+  EXPECT_EQ(print(meshesFor(8, {ShardingKind::kMegatron, 4, 2})), "4x2 ");
+  EXPECT_ERROR((void)meshesFor(8, {ShardingKind::kMegatron, 2, 2}), ErrorCode::kConfiguration,
+               "are 4, but the stage has 8");
+  EXPECT_ERROR((void)meshesFor(4, {ShardingKind::kMegatron, 100, 42949673}), ErrorCode::kConfiguration,
                "are 4294967300, but the stage has 4");
 }
 
