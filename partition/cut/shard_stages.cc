@@ -122,13 +122,12 @@ std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& 
 std::vector<LogicalMesh> meshesToTry(const ShardingRequest& request, const StagePlan& stage) {
   const int devices = stage.devices.size();
   if (!stage.sharding->mesh.empty()) return {LogicalMesh{stage.sharding->mesh}};
-  if (request.mesh.empty()) return meshesFor(devices, stage.sharding->method);
-  const LogicalMesh mesh = parseMesh(request.mesh);
-  if (mesh.deviceCount() != devices) {
-    fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}", request.mesh,
-         mesh.deviceCount(), devices);
+  if (!request.mesh) return meshesFor(devices, stage.sharding->method);
+  if (request.mesh->deviceCount() != devices) {
+    fail(ErrorCode::kConfiguration, "--mesh {}: it has {} devices, the stage has {}",
+         printMesh(*request.mesh), request.mesh->deviceCount(), devices);
   }
-  return {mesh};
+  return {*request.mesh};
 }
 
 // One stage among others, some of which are decided.
@@ -324,7 +323,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
                                            const std::function<void(const std::string&)>& progress) {
   std::vector<StageCombinations> listed;
   if (!hasShardedStage(plan)) {
-    if (!request.constraints.empty() || !request.mesh.empty())
+    if (!request.constraints.empty() || request.mesh)
       fail(ErrorCode::kUsage,
            "--shard and --mesh go with --method, and with a stage of several devices (--stages uniform:1)");
     if (request.method) noteNothingSharded(*request.method, plan);

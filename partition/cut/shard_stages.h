@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/sharding_spec.h"
 #include "ir/graph/training_graph.h"
 #include "ir/plan/plan.h"
 #include "ir/plan/sharding_method.h"
@@ -20,8 +21,7 @@ namespace pipeshard {
 // How the operators of stages with several devices are sharded (sharding/stage/shard_stage.h).
 struct ShardingRequest {
   std::optional<ShardingMethod> method;  // nothing: the devices share the rows of every microbatch
-  // "2x2"; "": the best of the logical meshes that have as many devices
-  std::string mesh;
+  std::optional<LogicalMesh> mesh;       // nothing: the best of the logical meshes that have as many devices
   std::vector<std::string> constraints;  // "NAME=S0,R"
   int64_t memory_bytes = 0;              // of each device; 0: no limit
   bool memory_by_cluster = false;        // it is what the cluster's devices have, and nobody asked for it

@@ -24,13 +24,14 @@ ReadShardings readOn(const Graph& graph, const std::string& configuration,
 }
 
 FileShardings readConfiguration(Graph graph, const std::string& configuration,
-                                const std::vector<std::vector<int>>& devices, const std::string& mesh) {
+                                const std::vector<std::vector<int>>& devices,
+                                const std::optional<LogicalMesh>& mesh) {
   inferShapes(graph);
   const auto first =
       std::find_if(devices.begin(), devices.end(), [](const auto& of_stage) { return !of_stage.empty(); });
   std::vector<LogicalMesh> meshes;
-  if (!mesh.empty()) meshes = {parseMesh(mesh)};
-  if (mesh.empty()) meshes = meshesFor(first->size(), {ShardingKind::kManual});
+  if (mesh) meshes = {*mesh};
+  if (!mesh) meshes = meshesFor(first->size(), {ShardingKind::kManual});
   std::optional<ReadShardings> best;
   FileShardings shardings;
   for (const LogicalMesh& candidate : meshes) {
@@ -49,7 +50,7 @@ FileShardings readConfiguration(Graph graph, const std::string& configuration,
 
 }  // namespace
 
-std::optional<FileShardings> readFileShardings(const Graph& graph, const std::string& mesh) {
+std::optional<FileShardings> readFileShardings(const Graph& graph, const std::optional<LogicalMesh>& mesh) {
   for (const DeviceConfiguration& configuration : deviceConfigurations(graph)) {
     const std::vector<std::vector<int>> devices = shardedDevices(graph, configuration.name);
     const bool says =

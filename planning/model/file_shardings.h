@@ -18,9 +18,9 @@ struct FileShardings {
 };
 
 // Of the first device configuration under which nodes have shardings; nothing without one. `graph` as it was
-// read. On the mesh of that text, or, if it is "", on the one on which most of them are specs (stages of
-// other numbers of devices than the first are skipped). Errors: kBadModel for annotations that contradict
-// themselves, kUsage for a mesh that is none.
-std::optional<FileShardings> readFileShardings(const Graph& graph, const std::string& mesh);
+// read. On that mesh, or, if there is none, on the one on which most of them are specs (stages of other
+// numbers of devices than the first are skipped). Error(kBadModel) for annotations that contradict
+// themselves.
+std::optional<FileShardings> readFileShardings(const Graph& graph, const std::optional<LogicalMesh>& mesh);
 
 }  // namespace pipeshard

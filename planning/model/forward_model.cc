@@ -187,7 +187,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
 
 void useFileShardings(ForwardModel& model, ShardingRequest& request) {
   if (!model.file_shardings) return;
-  request.mesh = printMesh(model.file_shardings->mesh);
+  request.mesh = model.file_shardings->mesh;
   for (const auto& [name, spec] : model.file_shardings->specs) {
     if (findValue(model.graph, name).valid()) request.constraints.push_back(name + "=" + printSpec(spec));
   }

@@ -183,12 +183,10 @@ class Search {
     // so memory is short
     costs.cut_shared =
         std::find(methods_.begin(), methods_.end(), ShardingMethod{ShardingKind::kZero3}) != methods_.end();
-    if (!options_.sharding.mesh.empty()) {
-      const std::vector<int> mesh = parseMesh(options_.sharding.mesh).shape;
-      costs.meshes = [mesh](const Submesh& submesh) {
-        const int devices = std::accumulate(mesh.begin(), mesh.end(), 1, std::multiplies<>());
-        return submesh.deviceCount() == devices ? std::vector<std::vector<int>>{mesh}
-                                                : std::vector<std::vector<int>>{};
+    if (options_.sharding.mesh) {
+      costs.meshes = [mesh = *options_.sharding.mesh](const Submesh& submesh) {
+        return submesh.deviceCount() == mesh.deviceCount() ? std::vector<std::vector<int>>{mesh.shape}
+                                                           : std::vector<std::vector<int>>{};
       };
     }
     if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);

@@ -69,7 +69,7 @@ TEST(FileShardings, APlanWithoutShardingsSaysStagesOnly) {
   const TemporaryFolder folder;
   planWith(folder, "examples/mlp.onnx", {});
   const Graph graph = readModel(folder.file("a.plan/model.onnx"));
-  EXPECT_FALSE(readFileShardings(graph, "").has_value());
+  EXPECT_FALSE(readFileShardings(graph, {}).has_value());
 }
 
 // The example with the annotations of a plan of it: those of forward nodes, by the name of what they make.
@@ -107,7 +107,7 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
   const Plan first = planWith(folder, "examples/mlp.onnx", {"--method", "megatron:2,2"});
   ASSERT_EQ(first.stages.size(), 1u);
   const std::string annotated = annotatedExample(folder, "mlp.onnx");
-  const std::optional<FileShardings> given = readFileShardings(readModel(annotated), "");
+  const std::optional<FileShardings> given = readFileShardings(readModel(annotated), {});
   ASSERT_TRUE(given.has_value());
   EXPECT_EQ(given->mesh, kMesh);
   const Plan second = planWith(again, annotated, {"--method", "manual"});

@@ -176,7 +176,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
                   "docs/sharding.md)")
       ->type_name("METHOD");
   command
-      .add_option("--mesh", sharding.mesh,
+      .add_option("--mesh", options.mesh,
                   "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
       ->type_name("AxB");
   command
@@ -265,6 +265,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
   readMethod(options.method, request.partition);
+  if (!options.mesh.empty()) request.partition.sharding.mesh = parseMesh(options.mesh);
   return request;
 }
 

@@ -20,6 +20,7 @@ struct PlanOptions {
   std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
   std::string method;
+  std::string mesh;
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it
 };
