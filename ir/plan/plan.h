@@ -13,6 +13,7 @@
 #include "ir/plan/given_options.h"
 #include "ir/plan/recomputation.h"
 #include "ir/plan/search_record.h"
+#include "ir/plan/shard_constraint.h"
 #include "ir/plan/sharding_method.h"
 
 namespace pipeshard {
@@ -47,7 +48,7 @@ struct ShardingPlan {
   int64_t lower_bound_ns = 0;  // no choice costs less than this; of compute and communication together
   bool optimal = false;        // proven: the bound is met
   // As given, to explain the choice: --shard, and --memory (0: no limit).
-  std::vector<std::string> constraints = {};
+  std::vector<ShardConstraint> constraints = {};
   int64_t memory_limit = 0;
 };
 

@@ -184,7 +184,8 @@ void addShardings(const Plan& plan, Json& document) {
                            {"memory_bytes", sharding.memory_bytes},
                            {"lower_bound_ns", sharding.lower_bound_ns}}},
                          {"optimal", sharding.optimal}});
-    if (!sharding.constraints.empty()) shardings.back()["constraints"] = sharding.constraints;
+    for (const ShardConstraint& constraint : sharding.constraints)
+      shardings.back()["constraints"].push_back(shardConstraintToString(constraint));
     if (sharding.memory_limit > 0) shardings.back()["memory_limit"] = sharding.memory_limit;
     for (const auto& [node, uses] : sharding.strategies)
       strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
@@ -222,7 +223,10 @@ void readSharding(const JsonReader& json, Plan& plan) {
   sharding.memory_bytes = predicted.at("memory_bytes").integer(0, INT64_MAX);
   sharding.lower_bound_ns = predicted.at("lower_bound_ns").integer(0, INT64_MAX);
   sharding.optimal = json.at("optimal").boolean();
-  if (json.has("constraints")) sharding.constraints = json.at("constraints").strings();
+  if (json.has("constraints")) {
+    for (const JsonReader& constraint : json.at("constraints").elements())
+      sharding.constraints.push_back(constraint.parsed(parseShardConstraint));
+  }
   if (json.has("memory_limit")) sharding.memory_limit = json.at("memory_limit").integer(1, INT64_MAX);
 }
 

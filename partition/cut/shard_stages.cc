@@ -20,17 +20,6 @@ namespace {
 
 constexpr int64_t kMostCombinations = 20'000;
 
-ShardConstraint parseConstraint(const std::string& text) {
-  const size_t equals = text.rfind('=');
-  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    fail(ErrorCode::kUsage,
-         "--shard {}: expected NAME=SPEC with a value's name or pattern and a sharding spec, e.g. "
-         "\"w1=R,S0\" or \"*.weight=S0,R\"",
-         text);
-  }
-  return {text.substr(0, equals), parseSpec(text.substr(equals + 1))};
-}
-
 // A value that passes make on one stage and read on another, once per microbatch. Or once per step: a
 // parameter that several stages read, and the parts of its gradient.
 struct Crossing {
@@ -164,8 +153,7 @@ class StageSearch {
     ShardStageOptions options;
     options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
-    for (const std::string& text : of.sharding->constraints)
-      options.constraints.push_back(parseConstraint(text));
+    options.constraints = of.sharding->constraints;
     if (of.sharding->memory_limit > 0)
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     options.in_flight =

@@ -22,9 +22,9 @@ namespace pipeshard {
 struct ShardingRequest {
   std::optional<ShardingMethod> method;  // nothing: the devices share the rows of every microbatch
   std::optional<LogicalMesh> mesh;       // nothing: the best of the logical meshes that have as many devices
-  std::vector<std::string> constraints;  // "NAME=S0,R"
-  int64_t memory_bytes = 0;              // of each device; 0: no limit
-  bool memory_by_cluster = false;        // it is what the cluster's devices have, and nobody asked for it
+  std::vector<ShardConstraint> constraints;
+  int64_t memory_bytes = 0;        // of each device; 0: no limit
+  bool memory_by_cluster = false;  // it is what the cluster's devices have, and nobody asked for it
 };
 
 // Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each

@@ -189,7 +189,7 @@ void useFileShardings(ForwardModel& model, ShardingRequest& request) {
   if (!model.file_shardings) return;
   request.mesh = model.file_shardings->mesh;
   for (const auto& [name, spec] : model.file_shardings->specs) {
-    if (findValue(model.graph, name).valid()) request.constraints.push_back(name + "=" + printSpec(spec));
+    if (findValue(model.graph, name).valid()) request.constraints.push_back({name, spec});
   }
   const std::vector<std::string>& notes = model.file_shardings->notes;
   model.notes.insert(model.notes.end(), notes.begin(), notes.end());

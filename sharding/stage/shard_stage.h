@@ -28,18 +28,13 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "ir/plan/shard_constraint.h"
 #include "ir/plan/sharding_method.h"
 #include "sharding/batch/batch_dependence.h"
 #include "sharding/specs/cost_model.h"
 #include "sharding/stage/stage_sharding.h"
 
 namespace pipeshard {
-
-// A value's kept spec, given by people: --shard "NAME=S0,R". The name may hold * and ?.
-struct ShardConstraint {
-  std::string pattern;
-  ShardingSpec spec;
-};
 
 // What it costs per microbatch, in nanoseconds, that a value goes to other stages, or comes from one, when it
 // is kept so.

@@ -180,7 +180,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
                   "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
       ->type_name("AxB");
   command
-      .add_option("--shard", sharding.constraints,
+      .add_option("--shard", options.shard,
                   "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and "
                   "?; repeat for several")
       ->type_name("NAME=S0,R")
@@ -266,6 +266,8 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.profile = chooseProfile(options.profile, &request.profile_note);
   readMethod(options.method, request.partition);
   if (!options.mesh.empty()) request.partition.sharding.mesh = parseMesh(options.mesh);
+  for (const std::string& text : options.shard)
+    request.partition.sharding.constraints.push_back(parseShardConstraint(text));
   return request;
 }
 

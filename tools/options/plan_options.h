@@ -21,6 +21,7 @@ struct PlanOptions {
   std::string recomputation = "never";
   std::string method;
   std::string mesh;
+  std::vector<std::string> shard;  // "w1=S0,R"
   std::string cluster = "1x1";
   std::string profile;  // as chooseProfile takes it
 };

@@ -152,7 +152,8 @@ std::string planCommand(const Plan& plan) {
                                     [](const StagePlan& stage) { return stage.sharding.has_value(); });
   if (sharded != plan.stages.end()) {
     add("--method", shardingMethodToString(sharded->sharding->method));
-    for (const std::string& constraint : sharded->sharding->constraints) add("--shard", constraint);
+    for (const ShardConstraint& constraint : sharded->sharding->constraints)
+      add("--shard", shardConstraintToString(constraint));
     if (sharded->sharding->memory_limit > 0)
       add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
   }
