@@ -21,7 +21,7 @@ namespace {
 PlanRequest completed(PlanRequest request) {
   PartitionOptions& options = request.partition;
   useMegatronGrid(options);
-  if (options.stages != kSearched && (!request.submeshes.empty() || !request.logical_meshes.empty()))
+  if (options.stages != kSearched && (request.submeshes || request.logical_meshes))
     fail(ErrorCode::kUsage,
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const bool evaluates = !askSchedule(options.schedule).given && familyOf(options.schedule).forward_only;

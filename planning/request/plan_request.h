@@ -10,6 +10,7 @@
 
 #include "ir/plan/given_options.h"
 #include "onnx_import/autodiff/loss.h"
+#include "partition/search/search_limits.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"
 
@@ -32,8 +33,8 @@ struct PlanRequest {
   std::string profile_note;
   PartitionOptions partition;
   // That a search (PartitionOptions::stages) may use (partition/search/search_limits.h).
-  std::string submeshes;       // "": as many as the cluster's size allows
-  std::string logical_meshes;  // "": those of the method
+  std::optional<SubmeshLimit> submeshes;           // nothing: as many as the cluster's size allows
+  std::optional<LogicalMeshLimit> logical_meshes;  // nothing: those of the method
   // Else a search decides about them.
   bool schedule_given = false;
   bool recomputation_given = false;

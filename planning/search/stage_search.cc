@@ -130,7 +130,7 @@ class Search {
       search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
     // Stages of several devices train with synchronous schedules only.
     search.allowed =
-        allowedSubmeshes(request_.submeshes.empty() ? usualSubmeshes(options_.cluster) : request_.submeshes);
+        allowedSubmeshes(request_.submeshes ? *request_.submeshes : usualSubmeshes(options_.cluster));
     if (asynchronous) {
       search.allowed = [given = search.allowed](const Submesh& submesh) {
         return submesh.deviceCount() == 1 && (!given || given(submesh));
@@ -189,7 +189,7 @@ class Search {
                                                            : std::vector<std::vector<int>>{};
       };
     }
-    if (!request_.logical_meshes.empty()) limitLogicalMeshes(request_.logical_meshes, costs);
+    if (request_.logical_meshes) limitLogicalMeshes(*request_.logical_meshes, costs);
     costs.recomputations = {Recomputation::kNever, Recomputation::kLayers};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation.all};
     costs.memory_bytes = options_.sharding.memory_bytes;

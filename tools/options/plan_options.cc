@@ -136,13 +136,13 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
       ->capture_default_str();
   command
-      .add_option("--submeshes", request.submeshes,
+      .add_option("--submeshes", options.submeshes,
                   "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at "
                   "most 4 nodes)\n"
                   "(default: all, but on clusters of more than 16 devices power-of-two)")
       ->type_name("WHICH");
   command
-      .add_option("--logical-meshes", request.logical_meshes,
+      .add_option("--logical-meshes", options.logical_meshes,
                   "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, "
                   "same-as-physical,\n"
                   "data-parallel-only, model-parallel-only (default: those of the method)")
@@ -264,6 +264,8 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
+  if (!options.submeshes.empty()) request.submeshes = parseSubmeshLimit(options.submeshes);
+  if (!options.logical_meshes.empty()) request.logical_meshes = parseLogicalMeshLimit(options.logical_meshes);
   readMethod(options.method, request.partition);
   if (!options.mesh.empty()) request.partition.sharding.mesh = parseMesh(options.mesh);
   for (const std::string& text : options.shard)

@@ -20,6 +20,8 @@ struct PlanOptions {
   std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
   std::string method;
+  std::string submeshes;
+  std::string logical_meshes;
   std::string mesh;
   std::vector<std::string> shard;  // "w1=S0,R"
   std::string cluster = "1x1";

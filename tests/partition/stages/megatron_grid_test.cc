@@ -90,26 +90,26 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
 
 TEST(SearchLimits, SubmeshesByTheirNames) {
   const auto allowed = [](const char* name, int nodes, int devices) {
-    return allowedSubmeshes(name)(Submesh{0, nodes, devices});
+    return allowedSubmeshes(parseSubmeshLimit(name))(Submesh{0, nodes, devices});
   };
-  EXPECT_FALSE(allowedSubmeshes("all"));  // no limit
-  EXPECT_EQ(usualSubmeshes(uniformCluster(2, 8)), "all");
-  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 8)), "power-of-two");
-  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 6)), "all");
+  EXPECT_FALSE(allowedSubmeshes(parseSubmeshLimit("all")));  // no limit
+  EXPECT_EQ(usualSubmeshes(uniformCluster(2, 8)), SubmeshLimit::kAll);
+  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 8)), SubmeshLimit::kPowerOfTwo);
+  EXPECT_EQ(usualSubmeshes(uniformCluster(8, 6)), SubmeshLimit::kAll);
   EXPECT_TRUE(allowed("power-of-two", 1, 4));
   EXPECT_FALSE(allowed("power_of_two", 1, 3));
   EXPECT_TRUE(allowed("power_of_two", 8, 6));  // whole nodes, whatever they have
   EXPECT_FALSE(allowed("power_of_two", 6, 8));
   EXPECT_TRUE(allowed("small-power-of-two", 4, 8));
   EXPECT_FALSE(allowed("small_power_of_two", 8, 8));
-  EXPECT_ERROR(allowedSubmeshes("some"), ErrorCode::kUsage,
+  EXPECT_ERROR(parseSubmeshLimit("some"), ErrorCode::kUsage,
                "--submeshes some: there is no such choice; expected one of all, power-of-two");
 }
 
 TEST(SearchLimits, LogicalMeshesByTheirNames) {
   const auto meshes = [](const char* name, int nodes, int devices) {
     StageCostOptions options;
-    limitLogicalMeshes(name, options);
+    limitLogicalMeshes(parseLogicalMeshLimit(name), options);
     return options.meshes(Submesh{0, nodes, devices});
   };
   EXPECT_THAT(meshes("all", 1, 6), ElementsAre(std::vector{6}, std::vector{3, 2}, std::vector{2, 3}));
@@ -120,16 +120,16 @@ TEST(SearchLimits, LogicalMeshesByTheirNames) {
   EXPECT_THAT(meshes("same_as_physical", 1, 4), ElementsAre(std::vector{4}));
   StageCostOptions options;
   options.methods = {{ShardingKind::kAuto}, {ShardingKind::kZero3}};
-  limitLogicalMeshes("data-parallel-only", options);
+  limitLogicalMeshes(parseLogicalMeshLimit("data-parallel-only"), options);
   EXPECT_THAT(options.methods, ElementsAre(ShardingMethod{ShardingKind::kZero3}));
   options.methods = {ShardingMethod{}};
-  limitLogicalMeshes("data_parallel_only", options);
+  limitLogicalMeshes(parseLogicalMeshLimit("data_parallel_only"), options);
   EXPECT_THAT(options.methods,
               ElementsAre(ShardingMethod{ShardingKind::kDataParallel}, ShardingMethod{ShardingKind::kZero2},
                           ShardingMethod{ShardingKind::kZero3}));
-  limitLogicalMeshes("model-parallel-only", options);
+  limitLogicalMeshes(parseLogicalMeshLimit("model-parallel-only"), options);
   EXPECT_THAT(options.methods, ElementsAre(ShardingMethod{ShardingKind::kTensorParallel}));
-  EXPECT_ERROR(limitLogicalMeshes("any", options), ErrorCode::kUsage, "--logical-meshes any");
+  EXPECT_ERROR(parseLogicalMeshLimit("any"), ErrorCode::kUsage, "--logical-meshes any");
 }
 
 }  // namespace
