@@ -64,7 +64,7 @@ StageCount givenCount(const PartitionOptions& options, const Balance& balance,
   if (!options.stage_devices.empty())
     return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
   if (balance.kind == Balance::Kind::kCounts)
-    return {static_cast<int>(balance.counts.size()), "--balance " + options.balance};
+    return {static_cast<int>(balance.counts.size()), "--balance " + balanceToString(balance)};
   return {};
 }
 
@@ -87,7 +87,7 @@ AskedStages askedStages(const PartitionOptions& options) {
     return asked;
   }
   const int devices = options.cluster.deviceCount();
-  const StageCount given = givenCount(options, parseBalance(options.balance), schedule);
+  const StageCount given = givenCount(options, options.balance.value_or(Balance{}), schedule);
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
   if (options.sharding.method) return asked;
   if (schedule.turns()) {  // then a microbatch is under way on every device

@@ -1,8 +1,10 @@
 #include "partition/stages/balance.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -13,6 +15,14 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr std::string_view kTypePrefix = "type:";
+// Those that are a name alone.
+constexpr std::array<std::pair<std::string_view, Balance::Kind>, 4> kNames = {
+    {{"flops", Balance::Kind::kFlops},
+     {"time", Balance::Kind::kTime},
+     {"size", Balance::Kind::kSize},
+     {"parameters", Balance::Kind::kParameters}}};
 
 // "3,5,5,1"; empty if it is something else.
 std::vector<int> parseCounts(std::string_view text) {
@@ -95,11 +105,9 @@ Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<i
 }  // namespace
 
 Balance parseBalance(std::string_view text) {
-  constexpr std::string_view kTypePrefix = "type:";
-  if (text.empty() || text == "flops") return {};
-  if (text == "time") return {Balance::Kind::kTime, "", {}};
-  if (text == "size") return {Balance::Kind::kSize, "", {}};
-  if (text == "parameters") return {Balance::Kind::kParameters, "", {}};
+  for (const auto& [name, kind] : kNames) {
+    if (text == name) return {kind, "", {}};
+  }
   if (text.starts_with(kTypePrefix))
     return {Balance::Kind::kType, std::string(text.substr(kTypePrefix.size())), {}};
   std::vector<int> counts = parseCounts(text);
@@ -110,6 +118,14 @@ Balance parseBalance(std::string_view text) {
          text);
   }
   return {Balance::Kind::kCounts, "", std::move(counts)};
+}
+
+std::string balanceToString(const Balance& balance) {
+  for (const auto& [name, kind] : kNames) {
+    if (balance.kind == kind) return std::string(name);
+  }
+  return balance.kind == Balance::Kind::kType ? fmt::format("{}{}", kTypePrefix, balance.pattern)
+                                              : fmt::format("{}", fmt::join(balance.counts, ","));
 }
 
 Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers,

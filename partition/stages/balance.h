@@ -27,8 +27,9 @@ struct Balance {
   std::vector<int> counts;  // kCounts, each at least 1
 };
 
-// Error(kUsage) that lists the accepted forms. "" is "flops".
+// Error(kUsage) that lists the accepted forms.
 Balance parseBalance(std::string_view text);
+std::string balanceToString(const Balance& balance);  // parse gives the same balance
 
 // A way to cut the forward nodes: the last node position of each layer, and the last layer of each stage.
 struct Cuts {

@@ -10,6 +10,7 @@
 #include "ir/plan/recomputation.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/schedules/schedule.h"
+#include "partition/stages/balance.h"
 #include "partition/stages/megatron_grid.h"
 
 namespace pipeshard {
@@ -42,8 +43,7 @@ struct PartitionOptions {
   std::optional<ChosenStages> chosen;
   // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
   std::vector<std::string> boundaries;
-  // what stages have in equal shares: "flops" (or ""), "parameters", "type:REGEX", "3,5,5,1"
-  std::string balance;
+  std::optional<Balance> balance;  // what stages have in equal shares; nothing: FLOPs
   std::vector<int> stage_devices;  // devices of each pipeline rank, in order; empty: equal shares
   // "gpipe", "interleaved:v=2" (families/make_schedule.h); or the path of a file of orders ("x.csv", "./x")
   std::string schedule = "1f1b";

@@ -188,7 +188,7 @@ Choice choiceOfBoundaries(const PartitionOptions& options, const AskedSchedule& 
   if (options.layers > 0)
     fail(ErrorCode::kUsage,
          "--layers and --boundary exclude each other: each run between boundaries is one layer");
-  if (!options.balance.empty()) {
+  if (options.balance) {
     fail(ErrorCode::kUsage,
          "--balance and --boundary exclude each other: boundaries leave nothing to balance");
   }
@@ -227,8 +227,8 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
 Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
                     const Plan& plan) {
   const StageFile file = readStageFile(options);
-  if (!options.balance.empty() || !options.stage_devices.empty() || !options.boundaries.empty()) {
-    const char* option = !options.balance.empty()         ? "--balance"
+  if (options.balance || !options.stage_devices.empty() || !options.boundaries.empty()) {
+    const char* option = options.balance                  ? "--balance"
                          : !options.stage_devices.empty() ? "--stage-devices"
                                                           : "--boundary";
     fail(ErrorCode::kUsage,
@@ -280,13 +280,13 @@ Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, co
   PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
   if (isStageFile(options.stages)) return choiceOfFile(options, schedule, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
-  const Balance balance = parseBalance(options.balance);
+  const Balance balance = options.balance.value_or(Balance{});
   const StageCount count = stageCount(options, chain, balance, schedule);
   const bool by_type =
       balance.kind == Balance::Kind::kType && options.stages == kPerDevice && options.stage_devices.empty();
   if (by_type && count.stages < options.cluster.deviceCount() * schedule.chunks) {
-    plan.notes.push_back(
-        fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages, options.balance));
+    plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages,
+                                     balanceToString(balance)));
   }
   const Placement placement = placeInOrder(options, schedule, chain, count, plan);
   Choice choice{balanceStages(chain, balance, placement.widths, options.layers,

@@ -39,7 +39,7 @@ void refuseOptions(const PartitionOptions& options) {
            "{} and --stages auto exclude each other: the search decides about stages and devices", option);
   };
   refuse(!options.boundaries.empty(), "--boundary");
-  refuse(!options.balance.empty(), "--balance");
+  refuse(options.balance.has_value(), "--balance");
   refuse(!options.stage_devices.empty(), "--stage-devices");
   refuse(!options.sharding.constraints.empty() ||
              options.sharding.method == ShardingMethod{ShardingKind::kManual},

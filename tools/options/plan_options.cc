@@ -154,7 +154,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command
-      .add_option("--balance", request.partition.balance,
+      .add_option("--balance", options.balance,
                   "What stages have in equal shares: flops (the default), time (predicted), size (memory), "
                   "parameters,\n"
                   "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each "
@@ -264,6 +264,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
+  if (!options.balance.empty()) request.partition.balance = parseBalance(options.balance);
   if (!options.submeshes.empty()) request.submeshes = parseSubmeshLimit(options.submeshes);
   if (!options.logical_meshes.empty()) request.logical_meshes = parseLogicalMeshLimit(options.logical_meshes);
   readMethod(options.method, request.partition);

@@ -205,17 +205,18 @@ TEST(UnitLayers, StartWhereAUnitStartsAndEndBehindIt) {
 // ---- parseBalance and balanceStages ----
 
 TEST(ParseBalance, ReadsEveryForm) {
-  EXPECT_EQ(parseBalance("").kind, Balance::Kind::kFlops);
   EXPECT_EQ(parseBalance("flops").kind, Balance::Kind::kFlops);
   EXPECT_EQ(parseBalance("parameters").kind, Balance::Kind::kParameters);
   EXPECT_EQ(parseBalance("type:h\\.\\d+,3").pattern, "h\\.\\d+,3");
   EXPECT_THAT(parseBalance("3,5,5,1").counts, ElementsAre(3, 5, 5, 1));
   EXPECT_THAT(parseBalance("7").counts, ElementsAre(7));
+  for (const char* text : {"flops", "time", "size", "parameters", "type:h\\.\\d+,3", "3,5,5,1", "7"})
+    EXPECT_EQ(balanceToString(parseBalance(text)), text);
 }
 
 TEST(ParseBalance, RefusesAnythingElseAndListsTheForms) {
-  for (const char* text :
-       {"flop", "3,", ",3", "3,,5", "3,0", "3,-1", "3 5", "3;5", "[3,5]", "uniform", "99999999999", "1.5"}) {
+  for (const char* text : {"", "even", "flop", "3,", ",3", "3,,5", "3,0", "3,-1", "3 5", "3;5", "[3,5]",
+                           "uniform", "99999999999", "1.5"}) {
     expectError([&] { parseBalance(text); }, ErrorCode::kUsage,
                 "is not understood; write flops, time, size, parameters, type:REGEX (modules or operators "
                 "that match");
