@@ -82,7 +82,7 @@ class Adviser {
 
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
-    if (request_.partition.stages == kSearched) return searchedAdvice();
+    if (request_.partition.stages.kind == StagesRequest::Kind::kSearched) return searchedAdvice();
     const std::optional<PlannedTraining> free = plan({"without a limit of memory", [](PlanRequest& request) {
                                                         request.partition.sharding.memory_bytes = kUnlimited;
                                                       }});

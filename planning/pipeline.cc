@@ -21,7 +21,7 @@ namespace {
 PlanRequest completed(PlanRequest request) {
   PartitionOptions& options = request.partition;
   useMegatronGrid(options);
-  if (options.stages != kSearched && (request.submeshes || request.logical_meshes))
+  if (options.stages.kind != StagesRequest::Kind::kSearched && (request.submeshes || request.logical_meshes))
     fail(ErrorCode::kUsage,
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const bool evaluates = !askSchedule(options.schedule).given && familyOf(options.schedule).forward_only;
@@ -69,7 +69,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
     // what the request leaves open; then both ways are one.
     Interruption none;
-    const BatchCut batch = options.stages == kSearched
+    const BatchCut batch = options.stages.kind == StagesRequest::Kind::kSearched
                                ? planSearched(request, options, model, progress,
                                               interruption != nullptr ? *interruption : none, planned)
                                : planWithinMemory(request, model, options, progress, planned);

@@ -110,7 +110,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
     }
   } else {
     PartitionOptions options;
-    options.stages = "uniform:1";
+    options.stages = uniformStages(1);
     options.schedule = "sequential";
     partitionTraining(family.base(), options, alone);  // forgets the orders, too
     alone.updates_per_step = plan.updates_per_step;

@@ -1,7 +1,6 @@
 #include "partition/stages/asked_stages.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <set>
 
@@ -13,16 +12,6 @@ namespace pipeshard {
 namespace {
 
 constexpr int64_t kMostTried = 32;  // microbatches per pipeline rank, where nobody says how many
-
-// K of "uniform:K", or 0.
-int uniformStages(const std::string& text) {
-  constexpr std::string_view kUniform = "uniform:";
-  if (!text.starts_with(kUniform)) return 0;
-  int stages = 0;
-  const char* end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data() + kUniform.size(), end, stages);
-  return error == std::errc() && parsed == end && stages > 0 ? stages : 0;
-}
 
 std::string readStageFileText(const std::string& path) {
   constexpr uint64_t kMostBytes = 16 << 20;
@@ -48,18 +37,16 @@ bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches
 
 }  // namespace
 
-bool isStageFile(const std::string& stages) {
-  return stages != kPerDevice && stages != kSearched && uniformStages(stages) == 0;
-}
-
 StageFile readStageFile(const PartitionOptions& options) {
-  return parseStageFile(readStageFileText(options.stages), options.stages, options.cluster, options.layers);
+  const std::string& path = options.stages.file;
+  return parseStageFile(readStageFileText(path), path, options.cluster, options.layers);
 }
 
 StageCount givenCount(const PartitionOptions& options, const Balance& balance,
                       const AskedSchedule& schedule) {
   if (!options.boundaries.empty()) return {static_cast<int>(options.boundaries.size()) + 1, "--boundary"};
-  if (options.stages != kPerDevice) return {uniformStages(options.stages), "--stages " + options.stages};
+  if (options.stages.kind != StagesRequest::Kind::kPerDevice)
+    return {options.stages.count, "--stages " + stagesToString(options.stages)};
   if (schedule.given) return {schedule.given->stages, "--schedule " + schedule.text};
   if (!options.stage_devices.empty())
     return {static_cast<int>(options.stage_devices.size()) * schedule.chunks, "--stage-devices"};
@@ -71,12 +58,12 @@ StageCount givenCount(const PartitionOptions& options, const Balance& balance,
 AskedStages askedStages(const PartitionOptions& options) {
   const AskedSchedule schedule = askSchedule(options.schedule);
   AskedStages asked;
-  if (options.stages == kSearched) {
+  if (options.stages.kind == StagesRequest::Kind::kSearched) {
     asked.ranks = options.cluster.deviceCount();
     return asked;
   }
   if (schedule.given) asked.microbatches = schedule.given->microbatches;
-  if (isStageFile(options.stages)) {
+  if (options.stages.kind == StagesRequest::Kind::kFile) {
     const StageFile file = readStageFile(options);
     std::set<std::vector<int>> groups;
     for (const StageSpec& stage : file.stages) {

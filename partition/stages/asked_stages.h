@@ -29,9 +29,8 @@ int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const
 
 // The rest is for partitionTraining.
 
-// Whether options.stages is the path of a stage file; and what that has. Errors: kUsage, kMissingInput,
-// kConfiguration as partitionTraining.
-bool isStageFile(const std::string& stages);
+// What the stage file of options.stages has. Errors: kUsage, kMissingInput, kConfiguration as
+// partitionTraining.
 StageFile readStageFile(const PartitionOptions& options);
 
 // So many stages, and what asks for them.

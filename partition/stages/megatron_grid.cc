@@ -61,19 +61,17 @@ std::string megatronGridToString(const MegatronGrid& grid) {
 }
 
 void useMegatronGrid(PartitionOptions& options) {
-  const std::optional<MegatronGrid> of_stages = parseMegatronGrid(options.stages);
+  using Kind = StagesRequest::Kind;
+  const Kind stages = options.stages.kind;
+  const std::optional<MegatronGrid> of_stages =
+      stages == Kind::kGrid ? std::optional(options.stages.grid) : std::nullopt;
   const std::optional<MegatronGrid> of_method = std::exchange(options.method_grid, {});
-  if (!of_stages && !of_method) {
-    if (!options.stages.starts_with(kMegatron)) return;
-    fail(ErrorCode::kUsage,
-         "--stages {}: expected three or four numbers, megatron:DP,TP,PP[,V]; two are for --method",
-         options.stages);
-  }
+  if (!of_stages && !of_method) return;
   const MegatronGrid grid = of_stages ? *of_stages : *of_method;
-  const std::string given = of_stages ? fmt::format("--stages {}", options.stages)
-                                      : fmt::format("--method {}", megatronGridToString(grid));
+  const std::string given =
+      fmt::format("{} {}", of_stages ? "--stages" : "--method", megatronGridToString(grid));
   const bool other_stages =
-      of_method && !of_stages && options.stages != kDefaults.stages && options.stages != kSearched;
+      of_method && !of_stages && stages != Kind::kPerDevice && stages != Kind::kSearched;
   const bool other_method = of_stages && (options.sharding.method || (of_method && of_method != of_stages));
   if (other_stages || other_method || !options.boundaries.empty() || !options.stage_devices.empty()) {
     fail(ErrorCode::kUsage, "{} says stages, their devices and how they are sharded; leave out {}", given,
@@ -89,7 +87,7 @@ void useMegatronGrid(PartitionOptions& options) {
   }
   useSchedule(given, grid, options);
   const int width = grid.data * grid.tensor;
-  options.stages = fmt::format("uniform:{}", grid.pipeline * grid.chunks);
+  options.stages = uniformStages(grid.pipeline * grid.chunks);
   options.stage_devices.assign(grid.pipeline, width);
   options.sharding.method.reset();
   if (width > 1) options.sharding.method = {ShardingKind::kMegatron, grid.data, grid.tensor};

@@ -32,8 +32,8 @@ std::string megatronGridToString(const MegatronGrid& grid);  // parse gives the 
 // (uniform stages, devices of each, the method of one stage, the schedule where none was asked for). Nothing
 // happens elsewhere. Errors: kUsage (other options that say stages or methods), kConfiguration (more devices
 // than the cluster has; a schedule of another number of stages per rank).
-//   {.stages = "megatron:2,2,2"} on 1x8  ->
-//   {.stages = "uniform:2", .stage_devices = {4, 4}, .sharding = {.method = megatron:2,2}}
+//   {.stages = megatron:2,2,2} on 1x8  ->
+//   {.stages = uniform:2, .stage_devices = {4, 4}, .sharding = {.method = megatron:2,2}}
 void useMegatronGrid(PartitionOptions& options);
 
 }  // namespace pipeshard

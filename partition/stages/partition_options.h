@@ -12,6 +12,7 @@
 #include "partition/schedules/schedule.h"
 #include "partition/stages/balance.h"
 #include "partition/stages/megatron_grid.h"
+#include "partition/stages/stages_request.h"
 
 namespace pipeshard {
 
@@ -32,14 +33,9 @@ struct ChosenStages {
   bool cut_batch = false;  // the training graph is of a batch that is cut into parts
 };
 
-inline constexpr const char* kPerDevice = "per-device";
-inline constexpr const char* kSearched = "auto";
-
 struct PartitionOptions {
   Cluster cluster;
-  // "per-device" (one per device and chunk), "uniform:K" (in all), the path of a stage file
-  // (ir/plan/stage_file.h), or "auto": as `chosen` says.
-  std::string stages = kPerDevice;
+  StagesRequest stages;
   std::optional<ChosenStages> chosen;
   // --boundary: a value name; a stage ends with the node that makes it. Overrides `stages`
   std::vector<std::string> boundaries;

@@ -277,13 +277,16 @@ Choice choiceOfSearch(const ChosenStages& chosen) {
 Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
               Plan& plan) {
   if (options.chosen) return choiceOfSearch(*options.chosen);
-  PIPESHARD_CHECK(options.stages != kSearched, "stages that a search chooses have not been chosen");
-  if (isStageFile(options.stages)) return choiceOfFile(options, schedule, chain, plan);
+  using Kind = StagesRequest::Kind;
+  PIPESHARD_CHECK(options.stages.kind != Kind::kGrid, "a grid has not become stages");
+  PIPESHARD_CHECK(options.stages.kind != Kind::kSearched,
+                  "stages that a search chooses have not been chosen");
+  if (options.stages.kind == Kind::kFile) return choiceOfFile(options, schedule, chain, plan);
   if (!options.boundaries.empty()) return choiceOfBoundaries(options, schedule, chain, plan);
   const Balance balance = options.balance.value_or(Balance{});
   const StageCount count = stageCount(options, chain, balance, schedule);
-  const bool by_type =
-      balance.kind == Balance::Kind::kType && options.stages == kPerDevice && options.stage_devices.empty();
+  const bool by_type = balance.kind == Balance::Kind::kType && options.stages.kind == Kind::kPerDevice &&
+                       options.stage_devices.empty();
   if (by_type && count.stages < options.cluster.deviceCount() * schedule.chunks) {
     plan.notes.push_back(fmt::format("{} stage(s), as --balance {} matches so many modules", count.stages,
                                      balanceToString(balance)));

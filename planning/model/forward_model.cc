@@ -75,7 +75,7 @@ void decideMicrobatches(const PlanRequest& request, const Graph& graph, const As
          "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
          model.batch_dimension, model.microbatches, model.batch);
   }
-  if (request.microbatches == 0 && request.partition.stages != kSearched)
+  if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
     model.notes.push_back(
         fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
 }

@@ -15,7 +15,7 @@ TEST(PlannedMemory, IsThatOfTheThreadsThatTheClusterGivesAWorker) {
   request.partition.cluster = parseCluster("1x2");
   request.dimensions = {{"batch", 32}};
   request.microbatches = 4;
-  request.partition.stages = "uniform:2";
+  request.partition.stages = uniformStages(2);
   const PlannedTraining planned = planTraining(request, [](const std::string&) {});
   const auto needed = [&](int processors, int cores) {
     const WorkerThreads threads(processors);

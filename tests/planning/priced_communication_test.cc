@@ -16,7 +16,7 @@ PlannedTraining plan(const ShardingMethod& method, int64_t microbatches) {
   request.partition.cluster = parseCluster("1x4");
   request.dimensions = {{"batch", 32}};
   request.microbatches = microbatches;
-  request.partition.stages = "uniform:1";
+  request.partition.stages = uniformStages(1);
   request.partition.sharding.method = method;
   return planTraining(request, [](const std::string&) {});
 }

@@ -31,7 +31,7 @@ PlannedTraining plan(const Asked& asked) {
   request.dimensions = {{"batch", asked.batch}};
   request.microbatches = asked.microbatches;
   request.given.optimizer = parseOptimizer("adam:lr=1e-3");
-  request.partition.stages = "auto";
+  request.partition.stages = parseStages("auto");
   request.partition.recomputation = parseRecomputation(asked.recomputation);
   request.recomputation_given = true;
   request.partition.schedule = asked.schedule;

@@ -44,7 +44,7 @@ PlannedTraining plan(const Case& of) {
   request.partition.schedule = of.schedule;
   request.partition.stage_devices = of.stage_devices;
   request.given.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;
-  request.partition.stages = fmt::format("uniform:{}", of.ranks * chunksOf(of.schedule));
+  request.partition.stages = uniformStages(of.ranks * chunksOf(of.schedule));
   return planTraining(request, [](const std::string&) {});
 }
 

@@ -19,7 +19,7 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method,
   request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
   request.given.bucket_bytes = bucket_bytes;
-  request.partition.stages = "uniform:1";
+  request.partition.stages = uniformStages(1);
   request.partition.sharding.method = parseShardingMethod(method);
   return planTraining(request, [](const std::string&) {});
 }

@@ -95,7 +95,7 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
   request.given.optimizer = parseOptimizer("adamw:lr=0.001");
   request.partition.cluster = parseCluster("1x4");
   request.microbatches = 2;
-  request.partition.stages = folder.file("stages.json");
+  request.partition.stages = parseStages(folder.file("stages.json"));
   const PlannedTraining planned = planTraining(request, [](const std::string&) {});
   const std::string name = kTied;
   const int64_t half = 256 * 64 / 2;

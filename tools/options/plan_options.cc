@@ -88,8 +88,9 @@ void readMethod(const std::string& text, PartitionOptions& partition) {
   if (text.empty()) return;
   partition.method_grid = parseMegatronGrid(text);
   if (partition.method_grid) return;
-  partition.sharding.method =
-      partition.stages == kSearched ? parseSearchedMethod(text) : parseShardingMethod(text);
+  partition.sharding.method = partition.stages.kind == StagesRequest::Kind::kSearched
+                                  ? parseSearchedMethod(text)
+                                  : parseShardingMethod(text);
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->type_name("FILE|off");
   command
       .add_option(
-          "--stages", request.partition.stages,
+          "--stages", options.stages,
           "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
           "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
           "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
@@ -264,6 +265,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
+  request.partition.stages = parseStages(options.stages);
   if (!options.balance.empty()) request.partition.balance = parseBalance(options.balance);
   if (!options.submeshes.empty()) request.submeshes = parseSubmeshLimit(options.submeshes);
   if (!options.logical_meshes.empty()) request.logical_meshes = parseLogicalMeshLimit(options.logical_meshes);

@@ -20,6 +20,7 @@ struct PlanOptions {
   std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
   std::string method;
+  std::string stages = "per-device";
   std::string balance;
   std::string submeshes;
   std::string logical_meshes;

@@ -29,7 +29,7 @@ Plan planOf(const TrainingGraph& training, const std::string& schedule, int stag
   PartitionOptions options;
   options.schedule = schedule;
   options.cluster = uniformCluster(1, stages);
-  options.stages = "uniform:" + std::to_string(stages);
+  options.stages = uniformStages(stages);
   options.window = window;
   Plan plan;
   plan.microbatches = training.microbatches;

@@ -140,7 +140,7 @@ void cutAtRandom(Job& job, size_t most_stages, std::mt19937& random) {
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
   options.cluster = uniformCluster(1, stages);
-  options.stages = "uniform:" + std::to_string(stages);
+  options.stages = uniformStages(stages);
   for (size_t cut : cuts) options.boundaries.push_back(names[cut]);
   partitionTraining(training, options, job.plan);
 }

@@ -64,7 +64,7 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   PartitionOptions options;
   options.schedule = schedule;
   options.cluster = uniformCluster(1, stages);
-  options.stages = "uniform:" + std::to_string(stages);
+  options.stages = uniformStages(stages);
   std::vector<std::string> names;
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     if (training.node_phase[n] == Phase::kForward)

@@ -73,7 +73,7 @@ TEST(PlanSchedule, SeveralStagesPerRankShareItsDevices) {
   EXPECT_EQ(devicesOf(planFor(optionsFor("interleaved:v=3", 2))), "0 | 1 | 0 | 1 | 0 | 1");
   EXPECT_EQ(devicesOf(planFor(optionsFor("dual-pipe-v", 2))), "0 | 1 | 1 | 0");
   PartitionOptions wide = optionsFor("interleaved", 4);
-  wide.stages = "uniform:4";
+  wide.stages = uniformStages(4);
   EXPECT_EQ(devicesOf(planFor(wide, 2)), "0,1 | 2,3 | 0,1 | 2,3");
   wide.stage_devices = {1, 2};
   EXPECT_EQ(devicesOf(planFor(wide, 2)), "0 | 1,2 | 0 | 1,2");
@@ -89,22 +89,22 @@ TEST(PlanSchedule, PeaksAreThoseOfEachStage) {
 
 TEST(PlanSchedule, NumbersOfStagesMustFit) {
   PartitionOptions options = optionsFor("interleaved:v=2", 4);
-  options.stages = "uniform:5";
+  options.stages = uniformStages(5);
   expectError(options, ErrorCode::kConfiguration,
               "--stages uniform:5: found 5 stages; expected a multiple of 2, as --schedule interleaved:v=2 "
               "has 2 stages on every pipeline rank");
-  options.stages = "uniform:1";
+  options.stages = uniformStages(1);
   expectError(options, ErrorCode::kConfiguration, "--stages uniform:1: found 1 stage; expected");
-  options.stages = "uniform:10";
+  options.stages = uniformStages(10);
   expectError(options, ErrorCode::kConfiguration, "5 pipeline ranks need 5 devices, the cluster has 4");
-  options.stages = "per-device";
+  options.stages = parseStages("per-device");
   options.boundaries = {"h1", "h2"};
   expectError(options, ErrorCode::kConfiguration, "--boundary: found 3 stages; expected a multiple of 2");
   options = optionsFor("interleaved:v=20", 1);
   expectError(options, ErrorCode::kConfiguration, "20 stages");
   options = optionsFor("interleaved", 2);
   options.stage_devices = {1, 1, 1};
-  options.stages = "uniform:4";
+  options.stages = uniformStages(4);
   expectError(options, ErrorCode::kConfiguration,
               "--stage-devices 1,1,1: found 3 pipeline ranks; expected 2, one number per pipeline rank");
   expectError(optionsFor("dual-pipe-v", 4), ErrorCode::kConfiguration, "dual-pipe-v", 4);
@@ -113,8 +113,8 @@ TEST(PlanSchedule, NumbersOfStagesMustFit) {
 
 TEST(PlanSchedule, StageFilesPlaceChunks) {
   PartitionOptions options = optionsFor("interleaved", 2);
-  options.stages = writeFile("chunks.json", R"({"version": 1, "stages": [
-      {"layer_count": 2, "devices": [1]}, {"layer_count": 3, "devices": [0]}, {"layer_count": 4, "devices": [1]}, {"layer_count": 2, "devices": [0]}]})");
+  options.stages = parseStages(writeFile("chunks.json", R"({"version": 1, "stages": [
+      {"layer_count": 2, "devices": [1]}, {"layer_count": 3, "devices": [0]}, {"layer_count": 4, "devices": [1]}, {"layer_count": 2, "devices": [0]}]})"));
   EXPECT_EQ(devicesOf(planFor(options)), "1 | 0 | 1 | 0");
   options.schedule = "dual-pipe-v";
   expectError(options, ErrorCode::kConfiguration,
@@ -143,7 +143,7 @@ TEST(PlanSchedule, RefusesFilesThatDoNotFit) {
   expectError(optionsFor(path, 4), ErrorCode::kConfiguration,
               "the orders of the schedule are for 2 microbatches, the plan has 4; ask for --microbatches 2");
   PartitionOptions options = optionsFor(path, 4);
-  options.stages = "uniform:3";
+  options.stages = uniformStages(3);
   expectError(options, ErrorCode::kConfiguration,
               "--stages uniform:3: found 3 stages; expected 2, as --schedule " + path + " runs", 2);
   expectError(optionsFor("no/orders", 2), ErrorCode::kMissingInput,
@@ -171,7 +171,7 @@ TEST(PlanSchedule, TheFirstMicrobatchesKeepTheirOrder) {
 TEST(PlanSchedule, AsksForNumbersOfRanksAndMicrobatches) {
   EXPECT_EQ(askedStages(optionsFor("interleaved:v=3", 4)).ranks, 4);
   PartitionOptions options = optionsFor("interleaved:v=3", 4);
-  options.stages = "uniform:6";
+  options.stages = uniformStages(6);
   EXPECT_EQ(askedStages(options).ranks, 2);
   EXPECT_EQ(askedStages(options).widest, 2);
   EXPECT_EQ(askedStages(optionsFor(writeFile("orders.csv", "0F0,0F1,0B0,0B1\n"), 4)).microbatches, 2);

@@ -175,7 +175,7 @@ std::vector<Program> emitted(const std::string& schedule, int stages, int microb
   PartitionOptions options;
   options.schedule = schedule;
   options.cluster = uniformCluster(1, stages);
-  options.stages = fmt::format("uniform:{}", stages);
+  options.stages = uniformStages(stages);
   Plan plan;
   plan.microbatches = microbatches;
   partitionTraining(training, options, plan);

@@ -54,7 +54,7 @@ class FileOptions {
     path_ =
         std::filesystem::path(::testing::TempDir()) / fmt::format("stages_{}_{}.json", getpid(), number++);
     std::ofstream(path_) << content;
-    options.stages = path_.string();
+    options.stages = parseStages(path_.string());
   }
   ~FileOptions() { std::filesystem::remove(path_); }
   FileOptions(const FileOptions&) = delete;
@@ -77,10 +77,10 @@ TEST(StageDevices, GiveStagesUnequalWidthsAndWorkInProportion) {
   PartitionOptions options = onDevices(4);
   options.stage_devices = {1, 3};
   EXPECT_EQ(stagesOf(planFor(threeRows(), options)), "0..1 on 0 as 1x1 | 2..7 on 1,2,3 as 3x1");
-  options.stages = "uniform:2";
+  options.stages = uniformStages(2);
   options.stage_devices = {3, 1};
   EXPECT_EQ(stagesOf(planFor(threeRows(), options)), "0..5 on 0,1,2 as 3x1 | 6..7 on 3 as 1x1");
-  options.stages = "per-device";
+  options.stages = parseStages("per-device");
   options.boundaries = {"h3"};
   const Plan plan = planFor(threeRows(), options);
   EXPECT_EQ(stagesOf(plan), "0..3 on 0,1,2 as 3x1 | 4..7 on 3 as 1x1");
@@ -92,7 +92,7 @@ TEST(StageDevices, AreRefusedWhereTheyDoNotFit) {
   PartitionOptions options = onDevices(4);
   const auto expect = [&](const std::string& stages, std::vector<int> widths, ErrorCode code,
                           const std::string& message) {
-    options.stages = stages;
+    options.stages = parseStages(stages);
     options.stage_devices = std::move(widths);
     expectError(training, options, code, message);
   };
@@ -150,7 +150,8 @@ TEST(StageFilePlan, CountsLayersAsTorchgpipesBalance) {
 
 void expectFileError(const std::string& stages, const std::string& message, int devices = 4) {
   const FileOptions file(R"({"version": 1, "stages": [)" + stages + "]}", devices);
-  expectError(chainTraining(7, 2), file.options, ErrorCode::kConfiguration, file.options.stages + message);
+  expectError(chainTraining(7, 2), file.options, ErrorCode::kConfiguration,
+              file.options.stages.file + message);
 }
 
 TEST(StageFilePlan, NamesWhatDoesNotFitTheModel) {
@@ -204,10 +205,10 @@ TEST(StageFilePlan, ExcludesOtherOptionsForStages) {
 
 TEST(StageFilePlan, SaysWhenThereIsNoSuchFile) {
   PartitionOptions options = onDevices(2);
-  options.stages = "no/such/stages.json";
+  options.stages = parseStages("no/such/stages.json");
   expectError(chainTraining(3, 1), options, ErrorCode::kMissingInput,
               "there is no file of this name that can be read");
-  options.stages = ::testing::TempDir();  // a folder
+  options.stages = parseStages(::testing::TempDir());  // a folder
   expectError(chainTraining(3, 1), options, ErrorCode::kMissingInput,
               "there is no file of this name that can be read");
 }

@@ -33,14 +33,26 @@ TEST(MegatronGrid, IsThreeOrFourNumbers) {
 PartitionOptions gridOn(int devices, const std::string& stages) {
   PartitionOptions options;
   options.cluster = uniformCluster(1, devices);
-  options.stages = stages;
+  options.stages = parseStages(stages);
   return options;
+}
+
+TEST(StagesRequest, EveryTextIsARequestAndBack) {
+  using Kind = StagesRequest::Kind;
+  const std::vector<std::pair<std::string, Kind>> texts = {
+      {"per-device", Kind::kPerDevice},  {"uniform:3", Kind::kUniform}, {"megatron:2,3,4", Kind::kGrid},
+      {"megatron:1,1,8,2", Kind::kGrid}, {"auto", Kind::kSearched},     {"./stages.json", Kind::kFile},
+      {"uniform:0", Kind::kFile}};
+  for (const auto& [text, kind] : texts) {
+    EXPECT_EQ(parseStages(text).kind, kind) << text;
+    EXPECT_EQ(stagesToString(parseStages(text)), text);
+  }
 }
 
 TEST(MegatronGrid, IsUniformStagesOnSoManyDevicesEach) {
   PartitionOptions options = gridOn(12, "megatron:2,3,2");
   useMegatronGrid(options);
-  EXPECT_EQ(options.stages, "uniform:2");
+  EXPECT_EQ(stagesToString(options.stages), "uniform:2");
   EXPECT_THAT(options.stage_devices, ElementsAre(6, 6));
   EXPECT_EQ(options.sharding.method, (ShardingMethod{ShardingKind::kMegatron, 2, 3}));
   EXPECT_EQ(options.schedule, "1f1b");
@@ -50,7 +62,7 @@ TEST(MegatronGrid, InterleavesSeveralStagesPerRank) {
   PartitionOptions options = gridOn(4, "per-device");
   options.method_grid = {1, 1, 4, 3};
   useMegatronGrid(options);
-  EXPECT_EQ(options.stages, "uniform:12");
+  EXPECT_EQ(stagesToString(options.stages), "uniform:12");
   EXPECT_THAT(options.stage_devices, ElementsAre(1, 1, 1, 1));
   EXPECT_FALSE(options.sharding.method);
   EXPECT_EQ(options.schedule, "interleaved:v=3");
@@ -81,11 +93,12 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
   options.schedule = "gpipe";
   refuse(options, ErrorCode::kConfiguration,
          "found 2 stages on each pipeline rank, but --schedule gpipe has 1");
-  refuse(gridOn(8, "megatron:2,2"), ErrorCode::kUsage, "expected three or four numbers");
+  EXPECT_ERROR(parseStages("megatron:2,2"), ErrorCode::kUsage,
+               "--stages megatron:2,2: expected three or four numbers, megatron:DP,TP,PP[,V]; two are for");
   options = gridOn(8, "uniform:2");
   options.sharding.method = {ShardingKind::kMegatron, 2, 2};
   useMegatronGrid(options);
-  EXPECT_EQ(options.stages, "uniform:2");
+  EXPECT_EQ(stagesToString(options.stages), "uniform:2");
 }
 
 TEST(SearchLimits, SubmeshesByTheirNames) {

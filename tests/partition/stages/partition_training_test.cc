@@ -67,7 +67,7 @@ TEST(PartitionTraining, SurvivesItsOwnJson) {
 
 TEST(PartitionTraining, NotesUnusedDevices) {
   PartitionOptions options = onDevices(4);
-  options.stages = "uniform:3";
+  options.stages = uniformStages(3);
   const Plan plan = planFor(chainTraining(5, 2), options);
   EXPECT_EQ(plan.stages.size(), 3u);
   EXPECT_THAT(plan.notes, ElementsAre("3 of 4 devices are used, one per stage: 3 stages cannot share 4 "
@@ -87,21 +87,21 @@ std::string devicesOf(const Plan& plan) {
 
 TEST(PartitionTraining, GivesStagesEqualSharesOfTheDevices) {
   PartitionOptions options = onDevices(4);
-  options.stages = "uniform:2";
+  options.stages = uniformStages(2);
   const Plan plan = planFor(chainTraining(5, 2), options);  // a microbatch has two rows
   EXPECT_EQ(devicesOf(plan), "0,1|2,3");
   EXPECT_THAT(plan.notes, IsEmpty());
   options.cluster = uniformCluster(1, 5);
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
   options.cluster = uniformCluster(2, 2);
-  options.stages = "per-device";
+  options.stages = parseStages("per-device");
   options.boundaries = {"h1"};
   EXPECT_EQ(devicesOf(planFor(chainTraining(5, 2), options)), "0,1|2,3");
 }
 
 TEST(PartitionTraining, CutsAMicrobatchOverNoMoreDevicesThanItHasRows) {
   PartitionOptions options = onDevices(8);
-  options.stages = "uniform:2";
+  options.stages = uniformStages(2);
   const Plan plan = planFor(chainTraining(5, 2), options);
   EXPECT_EQ(devicesOf(plan), "0,1|2,3");
   EXPECT_THAT(plan.notes, ElementsAre("4 of 8 devices are used, 2 per stage: a microbatch of 2 rows cannot "
@@ -121,7 +121,7 @@ TEST(PartitionTraining, GoesByTheSmallestMicrobatch) {
   plan.batch_dimension = "batch";
   plan.microbatches = 2;
   PartitionOptions options = onDevices(4);
-  options.stages = "uniform:2";
+  options.stages = uniformStages(2);
   partitionTraining(chainTraining(5, 2), options, plan);
   EXPECT_EQ(devicesOf(plan), "0|1");
   EXPECT_THAT(plan.notes, ElementsAre(HasSubstr("a microbatch of one row cannot be cut over more")));
@@ -169,16 +169,16 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   const TrainingGraph training = chainTraining(2, 1);
   PartitionOptions options = onDevices(8);
   for (const char* text : {"uniform:", "uniform:0", "uniform:-1", "uniform:2x", "even", ""}) {
-    options.stages = text;
+    options.stages = parseStages(text);
     expectError(training, options, ErrorCode::kUsage,
                 "is not understood; write auto (searched), per-device (one stage per device), uniform:K");
   }
-  options.stages = "uniform:9";
+  options.stages = uniformStages(9);
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");
-  options.stages = "uniform:4";
+  options.stages = uniformStages(4);
   expectError(training, options, ErrorCode::kConfiguration,
               "4 stages were asked for, but the model has only 3 forward nodes");
-  options.stages = "uniform:3";
+  options.stages = uniformStages(3);
   options.layers = 2;
   expectError(training, options, ErrorCode::kConfiguration, "2 layers are too few for 3 stages");
   options.layers = 4;
