@@ -24,10 +24,6 @@ std::string readOrders(const std::string& path) {
   fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
 }
 
-bool meansFile(const std::string& text) {
-  return text.find('/') != std::string::npos || text.ends_with(".csv");
-}
-
 std::string devicesText(const Plan& plan, size_t stage) {
   return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
 }
@@ -114,9 +110,13 @@ int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
        subject, counted(stages, "stage"), chunks, text, chunks);
 }
 
+bool meansOrders(const std::string& schedule) {
+  return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
+}
+
 AskedSchedule askSchedule(const std::string& text) {
   AskedSchedule asked{text, 1, std::nullopt};
-  if (!meansFile(text)) {
+  if (!meansOrders(text)) {
     asked.chunks = chunksOf(text);
     return asked;
   }

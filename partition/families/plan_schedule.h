@@ -28,6 +28,10 @@ bool devicesTakeTurns(const Plan& plan);
 // The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
 Schedule firstMicrobatches(Schedule schedule, int count);
 
+// Whether the text of --schedule is the path of a file of orders, and not a name: it has a '/', or ends in
+// .csv.
+bool meansOrders(const std::string& schedule);
+
 // --schedule, as far as it is known without a model.
 struct AskedSchedule {
   std::string text;               // as given

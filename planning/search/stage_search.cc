@@ -14,6 +14,7 @@
 #include "ir/base/error.h"
 #include "partition/costs/stage_costs.h"
 #include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
 #include "partition/layers/layer_clustering.h"
 #include "partition/search/assignment_request.h"
 #include "partition/search/plan_prediction.h"
@@ -47,8 +48,7 @@ void refuseOptions(const PartitionOptions& options) {
   refuse(options.sharding.method == ShardingMethod{ShardingKind::kExhaustive}, "--method exhaustive");
   refuse(!options.recomputation.by_stage.empty() || options.recomputation.all == Recomputation::kExceptLast,
          "--recompute by stage, or but for the last microbatch,");
-  refuse(options.schedule.find('/') != std::string::npos || options.schedule.ends_with(".csv"),
-         "a file of orders");
+  refuse(meansOrders(options.schedule), "a file of orders");
 }
 
 std::vector<int64_t> divisors(int64_t number) {
