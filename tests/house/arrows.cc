@@ -25,6 +25,7 @@ const Arrows& neighbourhoodArrows() {
       {"ir/base", {}},
       {"ir/graph", {"ir/base"}},
       {"ir/cluster", {"ir/base"}},
+      {"ir/operators", {"ir/base", "ir/graph", "ir/cluster"}},
       {"ir/plan", {"ir/base", "ir/cluster"}},
       {"ir/program", {"ir/base", "ir/graph"}},
       {"ir/trace", {"ir/base", "ir/program"}},
