@@ -5,13 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/training.h"
-#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 
-bool canRun(const Node& node) { return cpuKernels().has(node.domain, node.op_type); }
+bool canRun(const Node& node) { return runsOn(Backend::kCpu, node); }
 
 bool canTrain(const Node& node) { return canRun(node) && hasGradientRule(node.domain, node.op_type); }
 

@@ -1,4 +1,5 @@
-// What can be done with an operator: asked of the tables of kernels, gradient rules and factor rules.
+// What can be done with an operator: asked of the table of operators (what workers
+// have a kernel for), of gradient rules and of factor rules.
 #pragma once
 
 #include <cstdint>

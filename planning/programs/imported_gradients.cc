@@ -8,7 +8,7 @@
 #include "ir/graph/weight_files.h"
 #include "ir/program/program_verify.h"
 #include "onnx_import/prepare/prepare.h"
-#include "runtime/kernels/base/cpu_kernels.h"
+#include "planning/model/operator_support.h"
 
 namespace pipeshard {
 namespace {
@@ -18,8 +18,7 @@ std::string whyNotCompared(const Graph& graph, const TrainingGraph& training, co
     return "the model normalises over microbatches, the file over the whole batch";
   if (reference.updates_per_step > 1) return "the schedule makes several updates of a batch";
   for (const Node& node : graph.nodes) {
-    if (!cpuKernels().has(node.domain, node.op_type))
-      return fmt::format("{} has no CPU kernel", describeNode(node));
+    if (!canRun(node)) return fmt::format("{} has no CPU kernel", describeNode(node));
   }
   for (ValueId input : graph.inputs) {
     const std::string& name = graph.value(input).name;
@@ -129,7 +128,7 @@ std::optional<RankProgram> importedGradients(const ForwardModel& model, const Tr
   const ImportedBackward& backward = model.imported->backward;
   PrepareOptions options;
   options.dimensions = model.dimensions;
-  options.supported = [](const Node& node) { return cpuKernels().has(node.domain, node.op_type); };
+  options.supported = canRun;
   Graph graph;
   std::string reason;
   try {
