@@ -1,19 +1,14 @@
 #include "partition/emit/graph_segments.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
-#include <string_view>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
 
-bool onlyShows(const Node& node) {
-  constexpr std::array<std::string_view, 6> kOperators{"Transpose", "Reshape", "Squeeze",
-                                                       "Unsqueeze", "Flatten", "Identity"};
-  return node.domain.empty() &&
-         std::find(kOperators.begin(), kOperators.end(), node.op_type) != kOperators.end();
-}
+bool onlyShows(const Node& node) { return operatorFacts(node).view != View::kNone; }
 
 // By value: the segments that need it.
 using Needs = std::vector<std::set<size_t>>;

@@ -1,10 +1,10 @@
 #include "runtime/execute/subgraph.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
@@ -21,14 +21,9 @@ bool hasStaticShape(const Value& value) {
   return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
 }
 
-// Operators whose output is their first input under another shape.
-bool isViewOperator(const Node& node) {
-  constexpr std::array<std::string_view, 5> kViews{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
-  return node.domain.empty() && std::find(kViews.begin(), kViews.end(), node.op_type) != kViews.end();
-}
-
-bool isView(const Graph& graph, const Node& node) {
-  if (!isViewOperator(node)) return false;
+// Its output is another name for its first input's bytes.
+bool isNameOnly(const Graph& graph, const Node& node) {
+  if (!isView(node)) return false;
   if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid())
     return false;
   const Value& from = graph.value(node.inputs[0]);
@@ -75,13 +70,13 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     inferShapes(graph);
   }
   const auto has_kernel = [&](const Node& node) {
-    return kernels.has(node.domain, node.op_type) || isView(graph, node);
+    return kernels.has(node.domain, node.op_type) || isNameOnly(graph, node);
   };
   const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
   if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
     PrepareOptions options;
     options.supported = [&](const Node& node) {
-      return kernels.has(node.domain, node.op_type) || isViewOperator(node);
+      return kernels.has(node.domain, node.op_type) || isView(node);
     };
     graph = prepareModel(graph, options);
   }
@@ -114,7 +109,7 @@ void CompiledSubgraph::findViews() {
   roots_.resize(graph_.values.size());
   for (size_t v = 0; v < roots_.size(); ++v) roots_[v] = ValueId(v);
   for (const Node& node : graph_.nodes) {
-    if (isView(graph_, node)) roots_[node.outputs[0].index()] = root(node.inputs[0]);
+    if (isNameOnly(graph_, node)) roots_[node.outputs[0].index()] = root(node.inputs[0]);
   }
 }
 
@@ -161,7 +156,7 @@ KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
 void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
   for (const Node& node : graph_.nodes) {
     node_names_.push_back(describeNode(node));
-    if (isView(graph_, node)) {
+    if (isNameOnly(graph_, node)) {
       kernels_.push_back(nullptr);
       continue;
     }

@@ -35,11 +35,6 @@ bool overwritesInput(const Node& node, size_t input) {
   return input < 2 && (isOneOf(node, "", kBinary) || isOneOf(node, kPipeshardDomain, kGradients));
 }
 
-bool isView(const Node& node) {
-  constexpr std::array<std::string_view, 5> kViews{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
-  return isOneOf(node, "", kViews);
-}
-
 int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows) {
   constexpr std::array<std::string_view, 2> kForward{"Conv", "ConvTranspose"};
   if (inputs.size() < 2) return 0;

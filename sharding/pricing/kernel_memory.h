@@ -17,9 +17,6 @@ bool addsToResult(const Graph& graph, const Node& node);
 // layers are made of: said of too few operators, too much memory is foreseen.
 bool overwritesInput(const Node& node, size_t input);
 
-// A name for its input: the result is where the input is.
-bool isView(const Node& node);
-
 // About what a kernel needs besides (Kernel::workspaceBytes): convolutions pack weights, and one row of the
 // others or, for a gradient of weights, all rows. `inputs`, `output`: bytes; `rows`: of the batch.
 int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows);

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "ir/operators/operator_facts.h"
 #include "sharding/pricing/kernel_memory.h"
 
 namespace pipeshard {

@@ -9,6 +9,7 @@
 #include "planning/pipeline.h"
 #include "planning/programs/memory_shortage.h"
 #include "runtime/execute/executor.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/pricing/kernel_memory.h"
 
 namespace pipeshard {
