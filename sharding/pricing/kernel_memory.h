@@ -1,5 +1,5 @@
-// What the CPU's kernels do with memory, as far as memory that is foreseen depends on it
-// (runtime/kernels/base/kernel.h decides): tests compare the two.
+// What the CPU's kernels do with memory, as far as memory that is foreseen depends on it: by columns of the
+// table of operators. Kernels decide (runtime/kernels/base/kernel.h): tests compare the two.
 #pragma once
 
 #include <cstdint>

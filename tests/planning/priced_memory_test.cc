@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "ir/operators/operator_facts.h"
 #include "planning/pipeline.h"
 #include "planning/programs/memory_shortage.h"
 #include "runtime/execute/executor.h"
-#include "ir/operators/operator_facts.h"
 #include "sharding/pricing/kernel_memory.h"
 
 namespace pipeshard {

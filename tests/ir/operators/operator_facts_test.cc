@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,7 +11,9 @@
 #include "ir/operators/operator_table.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 #include "runtime/kernels/base/cpu_kernels.h"
+#include "sharding/pricing/kernel_memory.h"
 #include "sharding/rules/factor_rule.h"
+#include "tests/sharding/rules/rule_cases.h"
 
 namespace pipeshard {
 namespace {
@@ -65,6 +68,44 @@ TEST(OperatorFacts, SayWhatTheCpuHas) {
   }
   for (const std::string& name : cpuKernels().operators()) registry.insert(parsed(name));
   EXPECT_EQ(column, registry);
+}
+
+std::unique_ptr<Kernel> kernelOf(const Graph& graph) {
+  const Node& node = graph.nodes.at(0);
+  KernelSpec spec;
+  spec.node = &node;
+  const auto describe = [&](ValueId id) {
+    return id.valid() ? TensorSpec{graph.dataType(id), graph.shape(id), graph.constant(id)} : TensorSpec();
+  };
+  for (ValueId id : node.inputs) spec.inputs.push_back(describe(id));
+  for (ValueId id : node.outputs) spec.outputs.push_back(describe(id));
+  return cpuKernels().create(spec);
+}
+
+// What planning counts on, kernels do: on the configurations that tests of factor rules have of each
+// operator.
+TEST(OperatorFacts, OfMemoryAreTrueOfKernels) {
+  int in_place = 0, adding = 0;
+  for (const testing::RuleCase& rule_case : testing::ruleCases()) {
+    const Graph graph = testing::caseGraph(rule_case);
+    const Node& node = graph.nodes.at(0);
+    if (!runsOn(Backend::kCpu, node)) continue;
+    const std::unique_ptr<Kernel> kernel = kernelOf(graph);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!node.inputs[i].valid() || !overwritesInput(node, i)) continue;
+      if (graph.bytes(node.inputs[i]) != graph.bytes(node.outputs.at(0))) continue;
+      EXPECT_TRUE(kernel->mayRunInPlace(static_cast<int>(i), 0)) << rule_case.name << " input " << i;
+      ++in_place;
+    }
+    if (addsToResult(graph, node)) {
+      EXPECT_TRUE(kernel->mayAccumulate(0)) << rule_case.name;
+      ++adding;
+    } else if (operatorFacts(node).adds_up == AddsUp::kNever) {
+      EXPECT_FALSE(kernel->mayAccumulate(0)) << rule_case.name;
+    }
+  }
+  EXPECT_GT(in_place, 0);
+  EXPECT_GT(adding, 0);
 }
 
 TEST(InputSet, HoldsPositions) {
