@@ -326,10 +326,10 @@ class TimeAxisPass {
 
   // sum + c == sum of (part + c rows/batch): gives every part its share of what does not depend on the batch.
   bool shareInvariants(Node& node) {
-    const std::vector<size_t> additive = additiveInputs(node);
+    const std::vector<int> additive = additiveInputs(node);
     if (additive.empty() || node.is("Where") || !isFloatingPoint(graph_.dataType(node.outputs[0])))
       return false;
-    for (size_t position : additive) {
+    for (int position : additive) {
       ValueId& input = node.inputs[position];
       if (is(input, Kind::kSum)) continue;
       const ValueId scaled =

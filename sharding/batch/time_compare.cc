@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <set>
-#include <string>
 #include <string_view>
 #include <unordered_map>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 
@@ -71,15 +70,7 @@ bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& ot
 }
 
 bool isShapeArgument(const Node& node, size_t input) {
-  static const std::map<std::string_view, std::set<size_t>> kPositions = {
-      {"Reshape", {1}},    {"Expand", {1}},  {"Tile", {1}},      {"Slice", {1, 2, 3, 4}},
-      {"Split", {1}},      {"Squeeze", {1}}, {"Unsqueeze", {1}}, {"Pad", {1, 3}},
-      {"OneHot", {1}},     {"Trilu", {1}},   {"CumSum", {1}},    {"ConstantOfShape", {0}},
-      {"Range", {0, 1, 2}}};
-  if (!node.domain.empty()) return false;
-  if (node.op_type.starts_with("Reduce")) return input == 1;
-  const auto found = kPositions.find(node.op_type);
-  return found != kPositions.end() && found->second.contains(input);
+  return operatorFacts(node).shape_inputs.contains(input);
 }
 
 }  // namespace pipeshard

@@ -6,7 +6,7 @@
 // A reshape [8,16,64] -> [128,64] is
 //   factors: a(8), b(16), c(64) parallel;   inputs: [[a],[b],[c]];   outputs: [[a,b],[c]]
 // Cutting a factor cuts every axis that holds it, at the factor's place in the axis' list. Which operators
-// let partial sums pass is said in sharding/spmd/linearity.h. From it follow microbatching (a factor cut
+// let partial sums pass is said in ir/operators/operator_facts.h. From it follow microbatching (a factor cut
 // along time), data and tensor parallelism (a factor cut along a mesh axis), local shapes, collectives, bytes
 // and FLOPs. Nobody writes strategies by hand. The idea is Shardy's (sdy dialect, op sharding rule) and
 // GSPMD's (Xu et al. 2021, section 3), with partial results as a first-class state.

@@ -1,10 +1,8 @@
-// The one table of linear operators: along time (passesSums) and along mesh axes (linearInputs).
 #include "sharding/spmd/linearity.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <string_view>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 
@@ -13,59 +11,15 @@ namespace {
 using Positions = std::vector<int>;
 
 bool given(const Node& node, int input) {
-  return input < std::ssize(node.inputs) && node.inputs[input].valid();
+  return input >= 0 && input < std::ssize(node.inputs) && node.inputs[input].valid();
 }
 
-// Linear in these inputs, each alone, whatever the (unchanging) other inputs are.
-const std::map<std::string_view, Positions>& linearOneByOne(bool pipeshard_domain) {
-  static const std::map<std::string_view, Positions> kStandard = [] {
-    std::map<std::string_view, Positions> table = {{"Mul", {0, 1}}, {"MatMul", {0, 1}}};
-    for (std::string_view op : {"Identity",
-                                "Reshape",
-                                "Flatten",
-                                "Squeeze",
-                                "Unsqueeze",
-                                "Transpose",
-                                "Expand",
-                                "Tile",
-                                "Slice",
-                                "Split",
-                                "Gather",
-                                "GatherND",
-                                "GatherElements",
-                                "Trilu",
-                                "Neg",
-                                "CumSum",
-                                "ReduceSum",
-                                "AveragePool",
-                                "GlobalAveragePool",
-                                "ReduceMean",
-                                "Div",
-                                "Cast",
-                                "CastLike",
-                                "Dropout",
-                                "Pad",
-                                "NegativeLogLikelihoodLoss"})
-      table[op] = {0};
-    return table;
-  }();
-  static const std::map<std::string_view, Positions> kPipeshard = {{"ReluGrad", {0}},
-                                                                   {"GeluGrad", {0}},
-                                                                   {"MishGrad", {0}},
-                                                                   {"SoftmaxGrad", {0}},
-                                                                   {"LogSoftmaxGrad", {0}},
-                                                                   {"LayerNormalizationInputGrad", {0, 2}},
-                                                                   {"LayerNormalizationWeightGrad", {0}},
-                                                                   {"GatherGrad", {0}},
-                                                                   {"GatherElementsGrad", {0}},
-                                                                   {"ConvInputGrad", {0, 1}},
-                                                                   {"ConvWeightGrad", {0, 1}},
-                                                                   {"MaxPoolGrad", {0}},
-                                                                   {"AveragePoolGrad", {0}},
-                                                                   {"BatchNormalizationInputGrad", {0, 2}},
-                                                                   {"BatchNormalizationWeightGrad", {0}},
-                                                                   {"SoftmaxCrossEntropyLossGrad", {0}}};
-  return pipeshard_domain ? kPipeshard : kStandard;
+Positions positionsOf(const Node& node, InputSet set) {
+  Positions positions;
+  for (int input = 0; input < std::ssize(node.inputs); ++input) {
+    if (set.contains(input)) positions.push_back(input);
+  }
+  return positions;
 }
 
 bool isZero(const Graph& graph, ValueId value) {
@@ -75,11 +29,16 @@ bool isZero(const Graph& graph, ValueId value) {
   return std::all_of(elements.begin(), elements.end(), [](double element) { return element == 0; });
 }
 
-// Operators of the table above that are linear only for some types, attributes or inputs.
+// Operators that are linear only for some types, attributes or inputs.
 bool isLinearHere(const Graph& graph, const Node& node) {
   if (!node.domain.empty()) return true;
   const bool floating = isFloatingPoint(graph.dataType(node.outputs[0]));
-  if (node.op_type == "Div" || node.op_type == "ReduceMean") return floating;  // integer division rounds
+  const bool divides = node.op_type == "Div" || node.op_type == "ReduceMean" || node.op_type == "Mean";
+  if (divides) return floating;  // division of integers rounds
+  if (node.op_type == "ScatterElements" || node.op_type == "ScatterND") {
+    const std::string reduction = node.stringAttribute("reduction", "none");
+    return reduction == "none" || reduction == "add";
+  }
   if (node.op_type == "Cast" || node.op_type == "CastLike")
     return floating && isFloatingPoint(graph.dataType(node.inputs[0]));
   if (node.op_type == "Pad") {
@@ -105,43 +64,25 @@ bool splitsAValue(const Node& node, const Positions& sums) {
 }
 
 std::vector<Positions> allLinearInputs(const Graph& graph, const Node& node) {
-  if (node.domain != "" && node.domain != kPipeshardDomain) return {};
-  const std::vector<size_t> additive = additiveInputs(node);
-  if (!additive.empty()) {
-    if (node.is("Mean") && !isFloatingPoint(graph.dataType(node.outputs[0]))) return {};
-    return {Positions(additive.begin(), additive.end())};
-  }
-  // what is added once must be a sum as well
-  if (node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose")) {
-    if (given(node, 2)) return {{0, 2}, {1, 2}};
-    return {{0}, {1}};
-  }
-  if (node.is("ScatterElements") || node.is("ScatterND")) {
-    const std::string reduction = node.stringAttribute("reduction", "none");
-    if (reduction == "none" || reduction == "add") return {{0, 2}};
-    return {};
-  }
-  const auto& table = linearOneByOne(!node.domain.empty());
-  const auto found = table.find(node.op_type);
-  if (found == table.end() || !isLinearHere(graph, node)) return {};
+  const OperatorFacts& facts = operatorFacts(node);
+  const Positions together =
+      positionsOf(node, facts.additive.empty() ? facts.linear_together : facts.additive);
+  const Positions alone = positionsOf(node, facts.linear);
+  if ((together.empty() && alone.empty()) || !isLinearHere(graph, node)) return {};
+  if (!together.empty()) return {together};
   std::vector<Positions> sets;
-  for (int input : found->second) {
-    if (given(node, input)) sets.push_back({input});
+  for (int input : alone) {
+    if (!given(node, input)) continue;
+    sets.push_back({input});
+    // what is added once must be a sum as well
+    if (given(node, facts.added_input)) sets.back().push_back(facts.added_input);
   }
   return sets;
 }
 
 }  // namespace
 
-std::vector<size_t> additiveInputs(const Node& node) {
-  if (!node.domain.empty()) return {};
-  if (node.op_type == "Where") return {1, 2};
-  static const std::set<std::string_view> kAdding = {"Add", "Sub", "Sum", "Mean", "Concat"};
-  std::vector<size_t> positions;
-  for (size_t input = 0; kAdding.contains(node.op_type) && input < node.inputs.size(); ++input)
-    positions.push_back(input);
-  return positions;
-}
+std::vector<int> additiveInputs(const Node& node) { return positionsOf(node, operatorFacts(node).additive); }
 
 std::vector<std::vector<int>> linearInputs(const Graph& graph, const Node& node) {
   std::vector<Positions> sets = allLinearInputs(graph, node);

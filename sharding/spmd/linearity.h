@@ -1,8 +1,8 @@
 // Which operators let sums pass, f(sum of parts) == sum of f(parts): along mesh axes (linearInputs), and over
-// microbatches (passesSums). Both read one table.
+// microbatches (passesSums). Both read the table of operators (ir/operators/operator_facts.h); what depends
+// on types and attributes is here.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "ir/graph/graph.h"
@@ -20,6 +20,6 @@ bool passesSums(const Graph& graph, const Node& node, const std::vector<bool>& s
 
 // The input positions of an operator that adds or selects (Add, Sub, Sum, Mean, Concat, Where): it passes
 // sums when all of these are sums. Empty for other operators.
-std::vector<size_t> additiveInputs(const Node& node);
+std::vector<int> additiveInputs(const Node& node);
 
 }  // namespace pipeshard

@@ -5,6 +5,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/spmd/work_count.h"
 
 namespace pipeshard {
@@ -62,11 +63,8 @@ double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int
 }
 
 int sizesInput(const Node& node) {
-  if (node.is("ConstantOfShape")) return 0;
-  if (node.is("Expand") || (node.is("Reshape") && node.inputs.size() > 1)) return 1;
-  const bool gradient = node.domain == kPipeshardDomain &&
-                        (node.op_type == "GatherGrad" || node.op_type == "GatherElementsGrad");
-  return gradient ? 2 : -1;
+  const int input = operatorFacts(node).sizes_input;
+  return input < std::ssize(node.inputs) ? input : -1;
 }
 
 std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies,
