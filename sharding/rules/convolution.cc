@@ -50,7 +50,7 @@ FactorRule convolution(const Graph& graph, const Node& node, const Roles& roles)
   for (int64_t size : output) outputs *= static_cast<double>(size);
   double per_output = 2;
   for (size_t axis = 1; axis < weight.size(); ++axis) per_output *= static_cast<double>(weight[axis]);
-  return builder.build(outputs * per_output, WorkClass::kConvolution);
+  return builder.build(outputs * per_output);
 }
 
 std::optional<FactorRule> convRule(const Graph& graph, const Node& node) {
@@ -85,7 +85,7 @@ std::optional<FactorRule> poolRule(const Graph& graph, const Node& node) {
     builder.setOutput(output, 0, {n});
     builder.setOutput(output, 1, {c});
   }
-  return builder.build(builder.inputElements(0) * 4, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * 4);
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "ir/cluster/cluster.h"
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
@@ -52,8 +51,6 @@ struct FactorRule {
     int input = -1;
   };
   std::optional<AddedOnce> added_once;
-  // what its work is like; each family of rules says it of its operators
-  WorkClass work_class = WorkClass::kElementwise;
   // of the whole operator: 2 per multiply-add of a contraction, else a small multiple of the elements
   double flops = 0;
 };

@@ -36,7 +36,7 @@ std::optional<FactorRule> gatherRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors.data);
   builder.alignInput(1, factors.indices);
   builder.alignOutput(0, factors.gathered);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // dY, Indices, Shape -> dData
@@ -48,7 +48,7 @@ std::optional<FactorRule> gatherGradRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors.gathered);
   builder.alignInput(1, factors.indices);
   builder.alignOutput(0, factors.data);
-  return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.inputElements(0) * kMoveFlops);
 }
 
 // Factors of data and of indices (of equal rank): shared off the axis where the sizes agree. Where the
@@ -79,7 +79,7 @@ std::optional<FactorRule> gatherElementsRule(const Graph& graph, const Node& nod
   builder.alignInput(0, of_data);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_indices);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // dY, Indices, Shape -> dData
@@ -92,7 +92,7 @@ std::optional<FactorRule> gatherElementsGradRule(const Graph& graph, const Node&
   builder.alignInput(0, of_indices);
   builder.alignInput(1, of_indices);
   builder.alignOutput(0, of_data);
-  return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.inputElements(0) * kMoveFlops);
 }
 
 // data, indices, updates -> data with elements replaced; a cut of the indices would leave only a part of them
@@ -107,7 +107,7 @@ std::optional<FactorRule> scatterElementsRule(const Graph& graph, const Node& no
   builder.alignInput(1, of_indices);
   builder.alignInput(2, of_indices);
   builder.alignOutput(0, of_data);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // data [batch.., indexed.., rest..], indices [batch.., i.., depth] -> [batch.., i.., rest..]
@@ -127,7 +127,7 @@ std::optional<FactorRule> gatherNdRule(const Graph& graph, const Node& node) {
     builder.setInput(0, axis, {gathered.back()});
   }
   builder.alignOutput(0, gathered);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // data [indexed.., rest..], indices [i.., depth], updates [i.., rest..]: only the rest is independent.
@@ -142,7 +142,7 @@ std::optional<FactorRule> scatterNdRule(const Graph& graph, const Node& node) {
     builder.setInput(2, indices.size() - 1 + axis - depth, {factor});
     builder.setOutput(0, axis, {factor});
   }
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // indices, depth, values -> indices with a class axis inserted
@@ -153,7 +153,7 @@ std::optional<FactorRule> oneHotRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors);
   for (size_t i = 0; i < factors.size(); ++i) builder.setOutput(0, i < axis ? i : i + 1, {factors[i]});
   builder.setOutput(0, axis, {builder.factor("depth", builder.outputShape(0)[axis], FactorKind::kWhole)});
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 }  // namespace

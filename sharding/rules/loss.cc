@@ -44,7 +44,7 @@ std::optional<FactorRule> lossRule(const Graph& graph, const Node& node) {
   builder.setInput(2, 0, {factors.scores[1]});
   if (kind == FactorKind::kParallel) setPerLabel(builder, false, 0, factors.labels);
   builder.alignOutput(1, factors.scores);
-  return builder.build(builder.inputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * kNormalizationFlops);
 }
 
 // dLoss, log probabilities, labels, weights -> dScores. A mean divides by the number of all labels.
@@ -58,7 +58,7 @@ std::optional<FactorRule> lossGradRule(const Graph& graph, const Node& node) {
   setPerLabel(builder, true, 2, factors.labels);
   builder.setInput(3, 0, {factors.scores[1]});
   builder.alignOutput(0, factors.scores);
-  return builder.build(builder.inputElements(1) * 3, WorkClass::kReduction);
+  return builder.build(builder.inputElements(1) * 3);
 }
 
 }  // namespace

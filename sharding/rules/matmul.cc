@@ -44,7 +44,7 @@ std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, left);
   builder.alignInput(1, right);
   builder.alignOutput(0, row);
-  return builder.build(contractionFlops({a.back()}) * flops, WorkClass::kContraction);
+  return builder.build(contractionFlops({a.back()}) * flops);
 }
 
 // ONNX Runtime's MatMul with flags for operands whose last two axes are exchanged.
@@ -75,7 +75,7 @@ std::optional<FactorRule> fusedMatMulRule(const Graph& graph, const Node& node) 
   builder.alignInput(0, left);
   builder.alignInput(1, right);
   builder.alignOutput(0, row);
-  return builder.build(contractionFlops({contracted}) * builder.outputElements(0), WorkClass::kContraction);
+  return builder.build(contractionFlops({contracted}) * builder.outputElements(0));
 }
 
 std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
@@ -96,7 +96,7 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
     builder.setKind(k, FactorKind::kWhole);
     builder.setAddedOnce(k, 2);
   }
-  return builder.build(contractionFlops({y[0], contracted, y[1]}), WorkClass::kContraction);
+  return builder.build(contractionFlops({y[0], contracted, y[1]}));
 }
 
 }  // namespace

@@ -7,9 +7,7 @@ namespace pipeshard {
 
 namespace {
 
-FactorRule move(RuleBuilder& builder) {
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
-}
+FactorRule move(RuleBuilder& builder) { return builder.build(builder.outputElements(0) * kMoveFlops); }
 
 std::optional<FactorRule> transposeRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
@@ -127,7 +125,7 @@ std::optional<FactorRule> constantOfShapeRule(const Graph& graph, const Node& no
 // The content depends on the whole of what is read (its shape, its bounds).
 std::optional<FactorRule> wholeRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kMovement);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ std::optional<FactorRule> softmaxRule(const Graph& graph, const Node& node) {
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, flattening ? rank : axis + 1);
   builder.alignInput(0, factors);
   builder.alignOutput(0, factors);
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // All inputs and outputs of one shape, and attribute axis (by default the last) is whole.
@@ -31,7 +31,7 @@ std::optional<FactorRule> alongAxisRule(const Graph& graph, const Node& node) {
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, axis + 1);
   for (size_t input = 0; input < node.inputs.size(); ++input) builder.alignInput(input, factors);
   builder.alignOutput(0, factors);
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // Outputs 1 and 2 (mean, inverse deviation) have size 1 from `axis` on, so only the row factors stay in them;
@@ -55,7 +55,7 @@ std::optional<FactorRule> layerNormalizationRule(const Graph& graph, const Node&
   builder.alignOutput(0, factors);
   setStatistics(builder, false, 1, factors, axis);
   setStatistics(builder, false, 2, factors, axis);
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // dY, X, Scale, Mean, InvStdDev -> dX
@@ -68,7 +68,7 @@ std::optional<FactorRule> layerNormalizationInputGradRule(const Graph& graph, co
   setStatistics(builder, true, 3, factors, axis);
   setStatistics(builder, true, 4, factors, axis);
   builder.alignOutput(0, factors);
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // dY, X, Mean, InvStdDev -> dScale, dBias: sums over the rows; the columns are independent since the
@@ -87,7 +87,7 @@ std::optional<FactorRule> layerNormalizationWeightGradRule(const Graph& graph, c
     builder.setOutput(0, column - axis, {factors[column]});
     builder.setOutput(1, column - axis, {factors[column]});
   }
-  return builder.build(builder.inputElements(0) * 4, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * 4);
 }
 
 // X [n, c, spatial..], Scale [c], B [c]: channels and examples are independent.
@@ -98,7 +98,7 @@ std::optional<FactorRule> instanceNormalizationRule(const Graph& graph, const No
   builder.setInput(1, 0, {factors[1]});
   builder.setInput(2, 0, {factors[1]});
   builder.alignOutput(0, factors);
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // With given statistics everything is independent. Computing them needs the whole microbatch (design decision
@@ -117,7 +117,7 @@ std::optional<FactorRule> batchNormalizationRule(const Graph& graph, const Node&
   builder.alignOutput(0, factors);
   for (size_t input = 1; input < node.inputs.size(); ++input) builder.setInput(input, 0, {factors[1]});
   for (size_t output = 1; output < node.outputs.size(); ++output) builder.setOutput(output, 0, {factors[1]});
-  return builder.build(builder.outputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
 // dY, X, Scale -> dX and dY, X -> dScale, dBias: only channels are independent.
@@ -137,7 +137,7 @@ std::optional<FactorRule> batchNormalizationGradRule(const Graph& graph, const N
     builder.setOutput(0, 0, {factors[1]});
     builder.setOutput(1, 0, {factors[1]});
   }
-  return builder.build(builder.inputElements(0) * kNormalizationFlops, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * kNormalizationFlops);
 }
 
 }  // namespace

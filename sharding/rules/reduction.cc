@@ -31,7 +31,7 @@ FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& 
     if (!reduced) builder.setOutput(0, output_axis, {factors[axis]});
     if (!reduced || keep_dimensions) ++output_axis;
   }
-  return builder.build(builder.inputElements(0) * kMoveFlops, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * kMoveFlops);
 }
 
 std::vector<int> allAxes(size_t rank) {
@@ -61,7 +61,7 @@ std::optional<FactorRule> cumSumRule(const Graph& graph, const Node& node) {
   builder.setKind(factors[normalizeAxis(axis->front(), factors.size())], FactorKind::kWhole);
   builder.alignInput(0, factors);
   builder.alignOutput(0, factors);
-  return builder.build(builder.outputElements(0) * kMoveFlops, WorkClass::kReduction);
+  return builder.build(builder.outputElements(0) * kMoveFlops);
 }
 
 // X, K -> values, indices: the k largest along one axis.
@@ -75,7 +75,7 @@ std::optional<FactorRule> topKRule(const Graph& graph, const Node& node) {
   factors[axis] = builder.factor("k", builder.outputShape(0)[axis], FactorKind::kWhole);
   builder.alignOutput(0, factors);
   builder.alignOutput(1, factors);
-  return builder.build(builder.inputElements(0) * kTranscendentalFlops, WorkClass::kReduction);
+  return builder.build(builder.inputElements(0) * kTranscendentalFlops);
 }
 
 }  // namespace

@@ -224,7 +224,7 @@ std::optional<FactorRule> reshapeRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const Shape& in = builder.inputShape(0);
   const Shape& out = builder.outputShape(0);
-  if (elementCount(in) == 0) return builder.build(kViewFlops, WorkClass::kMovement);
+  if (elementCount(in) == 0) return builder.build(kViewFlops);
   Refinement refinement(builder, in, out);
   std::vector<bool> named(out.size(), false);
   std::vector<bool> inferred(out.size(), false);
@@ -238,7 +238,7 @@ std::optional<FactorRule> reshapeRule(const Graph& graph, const Node& node) {
   refinement.setVarying(std::move(named), std::move(inferred));
   refinement.run();
   setTensors(builder, refinement.in(), refinement.out());
-  return builder.build(kViewFlops, WorkClass::kMovement);
+  return builder.build(kViewFlops);
 }
 
 // [a.., b..] -> [product of a, product of b]
@@ -251,7 +251,7 @@ std::optional<FactorRule> flattenRule(const Graph& graph, const Node& node) {
   builder.alignInput(0, factors);
   builder.setOutput(0, 0, {factors.begin(), factors.begin() + axis});
   builder.setOutput(0, 1, {factors.begin() + axis, factors.end()});
-  return builder.build(kViewFlops, WorkClass::kMovement);
+  return builder.build(kViewFlops);
 }
 
 // `long_shape` has the axes `extra` (of size 1, sorted) that the other side lacks.
@@ -268,7 +268,7 @@ std::optional<FactorRule> unitAxesRule(const Graph& graph, const Node& node, con
     builder.setOutput(0, extra_in_output ? axis : position, {factors[position]});
     ++position;
   }
-  return builder.build(kViewFlops, WorkClass::kMovement);
+  return builder.build(kViewFlops);
 }
 
 std::optional<FactorRule> squeezeRule(const Graph& graph, const Node& node) {

@@ -71,9 +71,8 @@ void RuleBuilder::alignOutput(size_t output, const std::vector<int>& factors) {
   if (hasOutput(output)) align(rule_.outputs[output], outputShape(output), factors);
 }
 
-FactorRule RuleBuilder::build(double flops, WorkClass work_class) {
+FactorRule RuleBuilder::build(double flops) {
   rule_.flops = flops;
-  rule_.work_class = work_class;
   return std::move(rule_);
 }
 

@@ -78,7 +78,7 @@ class RuleBuilder {
 
   void setAddedOnce(int factor, int input) { rule_.added_once = {factor, input}; }
 
-  FactorRule build(double flops, WorkClass work_class = WorkClass::kElementwise);
+  FactorRule build(double flops);
 
  private:
   void align(TensorFactors& tensor, const Shape& shape, const std::vector<int>& factors);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/spmd/operator_work.h"
 
 namespace pipeshard {
@@ -41,7 +42,7 @@ NodeWork nodeWork(const Graph& graph, const Node& node, const std::optional<Fact
   NodeWork work;
   if (rule && rule->flops == 0) return work;
   if (rule) work.flops = rule->flops;
-  if (rule) work.work_class = rule->work_class;
+  if (rule) work.work_class = operatorFacts(node).work;
   work.type = typeOf(graph, node);
   for (ValueId input : node.inputs) {
     if (input.valid()) work.bytes += graph.bytes(input);
