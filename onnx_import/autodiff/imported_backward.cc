@@ -9,6 +9,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/parameters.h"
 
 namespace pipeshard {
@@ -110,11 +111,9 @@ class BackwardFinder {
 
   // What forward operators give to their backward ones alone.
   void omitUnreadOutputs() {
-    static const std::set<std::string> kOptionalOutputs = {"LayerNormalization", "Dropout", "MaxPool",
-                                                           "SoftmaxCrossEntropyLoss"};
     const UseDef uses = computeUseDef(graph_);
     for (Node& node : graph_.nodes) {
-      if (!node.domain.empty() || !kOptionalOutputs.contains(node.op_type)) continue;
+      if (!operatorFacts(node).has_optional_outputs) continue;
       const auto isUnread = [&](ValueId id) {
         return !id.valid() ||
                (uses.consumers[id.index()].empty() &&

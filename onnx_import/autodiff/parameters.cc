@@ -25,33 +25,12 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr size_t kMostNames = 12;  // in a note
-
-bool isOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-bool isLayerWeight(const Node& node, size_t input) {
-  if (!node.domain.empty()) return false;
-  if (isOneOf(node.op_type, {"MatMul", "Gemm"})) return true;
-  if (isOneOf(node.op_type, {"Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization",
-                             "InstanceNormalization", "GroupNormalization", "RMSNormalization"})) {
-    return input == 1 || input == 2;
-  }
-  return node.op_type == "PRelu" && input == 1;
-}
-
-bool isWeightPosition(const Node& node, size_t input) {
-  if (!node.domain.empty()) return true;
-  if (node.op_type == "Pow") return input == 0;
-  if (node.op_type == "BatchNormalization") return input < 3;
-  return !isOneOf(node.op_type, {"Where", "Clip", "Max", "Min", "Pad", "Range", "Equal", "Less",
-                                 "LessOrEqual", "Greater", "GreaterOrEqual", "Resize", "Shape", "Size"});
-}
 
 bool looksLikeMask(const Constant& constant) {
   if (constant.data_type != DataType::kFloat32 && constant.data_type != DataType::kFloat64) return false;
@@ -80,11 +59,12 @@ bool isGuessedParameter(const Graph& graph, ValueId id, const Initializer& initi
 std::vector<Uses> usesOf(const Graph& graph) {
   std::vector<Uses> uses(graph.values.size());
   for (const Node& node : graph.nodes) {
+    const OperatorFacts& facts = operatorFacts(node);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!node.inputs[i].valid()) continue;
       Uses& use = uses[node.inputs[i].index()];
-      use.as_weight = use.as_weight || isWeightPosition(node, i);
-      use.in_layer = use.in_layer || isLayerWeight(node, i);
+      use.as_weight = use.as_weight || !facts.settings.contains(i);
+      use.in_layer = use.in_layer || facts.layer_weights.contains(i);
     }
   }
   return uses;

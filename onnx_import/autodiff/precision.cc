@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -32,19 +33,9 @@ bool isTypeAttribute(const Node& node, const std::string& name) {
 
 // Operators whose element type attribute means float32 when it is left out.
 void stateDefaultType(Node& node) {
-  if (!node.domain.empty()) return;
-  for (const char* op_type : {"RandomNormal", "RandomUniform", "EyeLike"}) {
-    if (node.op_type != op_type) continue;
-    // EyeLike without dtype takes its input's type.
-    if (node.op_type != "EyeLike") node.attributes.try_emplace("dtype", kFloat32Number);
-  }
-  for (const char* op_type : {"HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"}) {
-    if (node.op_type == op_type) node.attributes.try_emplace("output_datatype", kFloat32Number);
-  }
-  for (const char* op_type : {"LayerNormalization", "GroupNormalization", "RMSNormalization"}) {
-    if (node.op_type == op_type) node.attributes.try_emplace("stash_type", kFloat32Number);
-  }
-  if (node.op_type == "ConstantOfShape") node.attributes.try_emplace("value", makeConstant<float>({1}, {0}));
+  const std::string_view attribute = operatorFacts(node).float32_attribute;
+  if (!attribute.empty()) node.attributes.try_emplace(std::string(attribute), kFloat32Number);
+  if (node.is("ConstantOfShape")) node.attributes.try_emplace("value", makeConstant<float>({1}, {0}));
 }
 
 // Constant can hold its content in attributes that only know float32.

@@ -1,9 +1,9 @@
 #include "onnx_import/prepare/input_range.h"
 
 #include <algorithm>
-#include <string_view>
-#include <unordered_set>
 #include <vector>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -36,22 +36,8 @@ std::optional<int64_t> selectableCount(const Graph& graph, const Node& node, siz
 }
 
 // The node's first output holds the elements of input `position`, possibly rearranged and beside others.
-bool passesOn(const Node& node, size_t position) {
-  static const std::unordered_set<std::string_view> kFirstInput = {
-      "Cast", "CastLike", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Transpose",      "Expand",
-      "Pad",  "Identity", "Flatten", "Split", "Tile",    "Gather",    "GatherElements", "Clip"};
-  if (!node.domain.empty()) return false;
-  if (node.op_type == "Concat") return true;
-  if (node.op_type == "Where") return position == 1 || position == 2;
-  return position == 0 && kFirstInput.contains(node.op_type);
-}
-
-// Every element of input `position` is an element of the first output, and nothing happens to it.
-bool keepsElements(const Node& node, size_t position) {
-  static const std::unordered_set<std::string_view> kFirstInput = {
-      "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten", "Expand", "Tile"};
-  if (!node.domain.empty()) return false;
-  return node.op_type == "Concat" || (position == 0 && kFirstInput.contains(node.op_type));
+bool passesOn(const OperatorFacts& facts, size_t position) {
+  return facts.keeps.contains(position) || facts.passes.contains(position);
 }
 
 // What input `position` of the node may hold when a number out of range makes it fail.
@@ -79,6 +65,7 @@ std::optional<AllowedIntegers> allowedIntegers(const Graph& graph, ValueId input
   holds[input.index()] = Holds::kAll;
   std::optional<AllowedIntegers> of_all, of_some;
   for (const Node& node : graph.nodes) {
+    const OperatorFacts& facts = operatorFacts(node);
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       const ValueId id = node.inputs[position];
       if (!id.valid() || holds[id.index()] == Holds::kNothing) continue;
@@ -86,11 +73,11 @@ std::optional<AllowedIntegers> allowedIntegers(const Graph& graph, ValueId input
       std::optional<AllowedIntegers>& allowed = all ? of_all : of_some;
       if (const auto accepted = acceptedBy(graph, node, position))
         allowed = allowed ? intersect(*allowed, *accepted) : *accepted;
-      if (!passesOn(node, position)) continue;
+      if (!passesOn(facts, position)) continue;
       for (ValueId output : node.outputs) {
         if (!output.valid() || !isInteger(graph.value(output).data_type)) continue;
         holds[output.index()] = std::max(holds[output.index()],
-                                         all && keepsElements(node, position) ? Holds::kAll : Holds::kSome);
+                                         all && facts.keeps.contains(position) ? Holds::kAll : Holds::kSome);
       }
     }
   }
@@ -105,12 +92,13 @@ IntegerRange inputRange(const Graph& graph, ValueId input) {
   holds[input.index()] = true;
   std::optional<int64_t> high;
   for (const Node& node : graph.nodes) {
+    const OperatorFacts& facts = operatorFacts(node);
     for (size_t position = 0; position < node.inputs.size(); ++position) {
       const ValueId id = node.inputs[position];
       if (!id.valid() || !holds[id.index()]) continue;
       if (const auto count = selectableCount(graph, node, position))
         high = std::min(high.value_or(*count), *count);
-      if (!passesOn(node, position)) continue;
+      if (!passesOn(facts, position)) continue;
       for (ValueId output : node.outputs) {
         if (output.valid()) holds[output.index()] = true;
       }

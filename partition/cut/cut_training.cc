@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "partition/cut/node_stages.h"
 #include "partition/families/plan_schedule.h"
 
@@ -369,14 +370,11 @@ class Cutter {
   }
 
   void requireRepeatable(const Node& node, int stage) const {
-    for (const char* op_type : {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-                                "Bernoulli", "Multinomial"}) {
-      if (!node.is(op_type)) continue;
-      fail(ErrorCode::kConfiguration,
-           "stage {} recomputes its forward pass, but {} would give other random numbers the second time; "
-           "leave the stage out of --recompute",
-           stage, describeNode(node));
-    }
+    if (!operatorFacts(node).is_random) return;
+    fail(ErrorCode::kConfiguration,
+         "stage {} recomputes its forward pass, but {} would give other random numbers the second time; "
+         "leave the stage out of --recompute",
+         stage, describeNode(node));
   }
 
   const TrainingGraph& training_;

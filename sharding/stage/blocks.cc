@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/batch/batch_dependence.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/stage/repeats.h"
@@ -64,7 +65,7 @@ class BlockReader {
   // How a forward product of something with a weight is cut along a mesh axis; "" for other nodes.
   std::string productUse(NodeId id, const Strategy& strategy, size_t mesh_axis) const {
     const Node& node = training_.graph.node(id);
-    if (!node.is("MatMul") && !node.is("Gemm")) return "";
+    if (!operatorFacts(node).multiplies_matrices) return "";
     if (mesh_axis >= strategy.uses.size() || strategy.uses[mesh_axis].kind != AxisUse::Kind::kFactor)
       return "";
     const int factor = strategy.uses[mesh_axis].index;

@@ -4,7 +4,8 @@
 #include <memory>
 #include <numeric>
 #include <set>
-#include <string_view>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 
@@ -12,21 +13,17 @@ namespace {
 
 constexpr size_t kTensorAxis = 1;  // of the mesh
 
-bool isProduct(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
+bool isProduct(const Node& node) { return operatorFacts(node).multiplies_matrices; }
 
 // Where one region of element-wise work ends and another begins.
 bool isBorder(const Node& node) {
-  static const std::set<std::string_view> kOther = {"Conv",           "ConvTranspose", "Gather",
-                                                    "GatherGrad",     "ConvInputGrad", "ConvWeightGrad",
-                                                    "GatherElements", "GatherND"};
-  return isProduct(node) || kOther.contains(node.op_type);
+  const OperatorFacts& facts = operatorFacts(node);
+  return facts.multiplies_matrices || facts.work == WorkClass::kConvolution || facts.looks_up;
 }
 
+// A normalisation that is written out has a mean of every row.
 bool isNormalization(const Node& node) {
-  static const std::set<std::string_view> kOperators = {"LayerNormalization", "RMSNormalization",
-                                                        "LayerNormalizationInputGrad",
-                                                        "LayerNormalizationWeightGrad", "ReduceMean"};
-  return kOperators.contains(node.op_type);
+  return operatorFacts(node).normalizes_rows || node.is("ReduceMean");
 }
 
 class Stream {
