@@ -56,17 +56,18 @@ int LogicalMesh::deviceCount() const {
   return std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
 }
 
-int LogicalMesh::coordinate(int device, int mesh_axis) const {
-  for (int axis = rank() - 1; axis > mesh_axis; --axis) device /= axisSize(axis);
-  return device % axisSize(mesh_axis);
+int LogicalMesh::coordinate(DeviceId device, int mesh_axis) const {
+  int place = device.index();
+  for (int axis = rank() - 1; axis > mesh_axis; --axis) place /= axisSize(axis);
+  return place % axisSize(mesh_axis);
 }
 
-std::vector<int> LogicalMesh::lineOf(int device, int mesh_axis) const {
+std::vector<DeviceId> LogicalMesh::lineOf(DeviceId device, int mesh_axis) const {
   int stride = 1;
   for (int axis = rank() - 1; axis > mesh_axis; --axis) stride *= axisSize(axis);
-  const int first = device - coordinate(device, mesh_axis) * stride;
-  std::vector<int> line;
-  for (int k = 0; k < axisSize(mesh_axis); ++k) line.push_back(first + k * stride);
+  const size_t first = device.index() - coordinate(device, mesh_axis) * stride;
+  std::vector<DeviceId> line;
+  for (int k = 0; k < axisSize(mesh_axis); ++k) line.push_back(DeviceId(first + k * stride));
   return line;
 }
 
@@ -149,7 +150,7 @@ std::string specFault(const ShardingSpec& spec, const Shape& shape, const Logica
   return "";
 }
 
-Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, int device) {
+Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, DeviceId device) {
   Shard shard{Shape(shape.size(), 0), shape};
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     for (int mesh_axis : spec.axes[axis]) {

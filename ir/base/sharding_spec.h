@@ -1,9 +1,10 @@
 // How a tensor lies on the devices of a stage.
 //
-// The devices form a logical mesh of any rank, row-major: device 5 of mesh [2,4] has the coordinates (1,1). A
-// sharding spec says for each axis of a tensor which mesh axes cut it, major to minor, and over which mesh
-// axes the tensor is a *partial sum*: every device holds a summand of its shard. A mesh axis stands at most
-// once in a spec; devices along a mesh axis that does not stand in it hold the same.
+// The devices form a logical mesh of any rank, row-major: device 5 of mesh [2,4] has the coordinates (1,1).
+// Which device of the cluster that is, the stage's list of devices says (ir/plan/plan.h). A sharding spec
+// says for each axis of a tensor which mesh axes cut it, major to minor, and over which mesh axes the tensor
+// is a *partial sum*: every device holds a summand of its shard. A mesh axis stands at most once in a spec;
+// devices along a mesh axis that does not stand in it hold the same.
 //
 //   x[8,6] on mesh [2,2]:
 //     "S0,R"     devices 0 and 1 hold rows 0..3, devices 2 and 3 hold rows 4..7
@@ -21,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/base/shape.h"
 
 namespace pipeshard {
@@ -31,9 +33,10 @@ struct LogicalMesh {
   int rank() const { return shape.size(); }
   int axisSize(int mesh_axis) const { return shape[mesh_axis]; }
   int deviceCount() const;
-  int coordinate(int device, int mesh_axis) const;
+  IdRange<DeviceId> devices() const { return idsBelow<DeviceId>(deviceCount()); }
+  int coordinate(DeviceId device, int mesh_axis) const;
   // The devices that differ from this one along `mesh_axis` only, itself included, by coordinate.
-  std::vector<int> lineOf(int device, int mesh_axis) const;
+  std::vector<DeviceId> lineOf(DeviceId device, int mesh_axis) const;
   friend bool operator==(const LogicalMesh&, const LogicalMesh&) = default;
 };
 // "2x4". parse throws Error(kUsage) that shows the accepted forms.
@@ -66,7 +69,7 @@ struct Shard {
 };
 // Along an axis cut by mesh axes a (major) and b: share of a share; share i of n elements in k is [i n / k,
 // (i+1) n / k).
-Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, int device);
+Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, DeviceId device);
 // Where the parts of an axis of so many entries begin, ascending, as shardOf cuts it.
 //   6 entries over mesh axes 0 and 1 of 2x2: 0, 1, 3, 4
 std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t size, const LogicalMesh& mesh);

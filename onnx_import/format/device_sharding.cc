@@ -31,7 +31,7 @@ int shardsAlong(const std::vector<int>& mesh_axes, const LogicalMesh& mesh) {
 }
 
 // Which of the shards along a tensor axis that these mesh axes cut is the device's.
-int shardOfAxis(const std::vector<int>& mesh_axes, const LogicalMesh& mesh, int device) {
+int shardOfAxis(const std::vector<int>& mesh_axes, const LogicalMesh& mesh, DeviceId device) {
   int shard = 0;
   for (int axis : mesh_axes) shard = shard * mesh.axisSize(axis) + mesh.coordinate(device, axis);
   return shard;
@@ -52,11 +52,11 @@ void writeSpec(const ShardingSpec& spec, const Value& value, const StageDevices&
     shards *= shardsAlong(spec.axes[axis], stage.mesh);
   }
   std::vector<std::vector<int>> holders(shards);
-  for (int device = 0; device < stage.mesh.deviceCount(); ++device) {
+  for (const DeviceId device : stage.mesh.devices()) {
     int shard = 0;
     for (const std::vector<int>& axes : spec.axes)
       shard = shard * shardsAlong(axes, stage.mesh) + shardOfAxis(axes, stage.mesh, device);
-    holders[shard].push_back(stage.devices[device]);
+    holders[shard].push_back(stage.devices[device.index()]);
   }
   for (size_t shard = 0; shard < holders.size(); ++shard) {
     if (holders[shard].size() == 1) {
@@ -186,13 +186,13 @@ class SpecReader {
 
   ShardingSpec specOn(const StageDevices& stage) const {
     // By device of the mesh: its shard, as a number for each axis.
-    std::vector<std::vector<int64_t>> shard_of(stage.devices.size());
+    IdVector<DeviceId, std::vector<int64_t>> shard_of(stage.devices.size());
     for (size_t shard = 0; shard < flat_.holders.size(); ++shard) {
       for (const int64_t device : flat_.holders[shard]) {
         const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
         if (found == stage.devices.end())
           throw Unusable{fmt::format("device {} is not of its stage", device)};
-        std::vector<int64_t>& parts = shard_of[found - stage.devices.begin()];
+        std::vector<int64_t>& parts = shard_of[DeviceId(found - stage.devices.begin())];
         if (!parts.empty()) throw Unusable{fmt::format("device {} holds several shards", device)};
         parts.resize(flat_.shards.size() + 1);  // never empty, for scalars
         int64_t left = shard;
@@ -202,9 +202,9 @@ class SpecReader {
         }
       }
     }
-    for (size_t i = 0; i < shard_of.size(); ++i) {
-      if (shard_of[i].empty())
-        throw Unusable{fmt::format("device {} of its stage holds nothing", stage.devices[i])};
+    for (const DeviceId device : shard_of.ids()) {
+      if (shard_of[device].empty())
+        throw Unusable{fmt::format("device {} of its stage holds nothing", stage.devices[device.index()])};
     }
     ShardingSpec spec = replicated(flat_.shards.size());
     for (const size_t axis : flat_.order) {
@@ -223,7 +223,8 @@ class SpecReader {
 
   // Which mesh axes, major to minor, give every device its shard along the tensor axis. There is at most one
   // such list without trivial mesh axes.
-  std::optional<std::vector<int>> meshAxesOf(size_t axis, const std::vector<std::vector<int64_t>>& shard_of,
+  std::optional<std::vector<int>> meshAxesOf(size_t axis,
+                                             const IdVector<DeviceId, std::vector<int64_t>>& shard_of,
                                              const LogicalMesh& mesh) const {
     std::vector<std::vector<int>> open = {{}};
     while (!open.empty()) {
@@ -232,8 +233,8 @@ class SpecReader {
       const int shards = shardsAlong(axes, mesh);
       if (shards == *flat_.shards[axis]) {
         bool fits = true;
-        for (size_t device = 0; fits && device < shard_of.size(); ++device)
-          fits = shardOfAxis(axes, mesh, device) == shard_of[device][axis];
+        for (const DeviceId device : shard_of.ids())
+          fits = fits && shardOfAxis(axes, mesh, device) == shard_of[device][axis];
         if (fits) return axes;
         continue;
       }

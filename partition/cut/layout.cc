@@ -90,7 +90,8 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
     const std::vector<int>& of_group = devices(firstStage(group));
     const int model_width = modelWidth(firstStage(group));
     for (int position = 0; position < std::ssize(of_group); ++position) {
-      places_[of_group[position]] = {group, position, position / model_width, position % model_width};
+      places_[of_group[position]] = {group, DeviceId(position), position / model_width,
+                                     position % model_width};
     }
   }
 }

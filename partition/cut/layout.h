@@ -19,6 +19,7 @@
 
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/plan/plan.h"
 #include "sharding/batch/training_family.h"
 
@@ -26,7 +27,7 @@ namespace pipeshard {
 
 struct Place {
   int group = 0;
-  int position = 0;  // in the list of devices: data * (model devices) + model
+  DeviceId position;  // of its stages, in the list of devices: data * (model devices) + model
   int data = 0;
   int model = 0;
 };

@@ -415,7 +415,7 @@ class RankEmitter {
         if (updates > 1) builder_.program().results.back().update = update;
       }
     };
-    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == 0) {
+    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == DeviceId(0)) {
       forUpdates(-1, [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {

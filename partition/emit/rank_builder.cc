@@ -39,8 +39,8 @@ RankGroups addGroups(const EmissionContext& context, int rank, Program& program)
                                                                  : static_cast<int>(program.groups.size()));
     if (mesh.axisSize(axis) == 1) continue;
     std::vector<int> line;
-    for (int position : mesh.lineOf(context.layout.place(rank).position, axis)) {
-      line.push_back(context.layout.devices(stage)[position]);
+    for (const DeviceId position : mesh.lineOf(context.layout.place(rank).position, axis)) {
+      line.push_back(context.layout.devices(stage)[position.index()]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
       fail(ErrorCode::kConfiguration,
@@ -377,7 +377,7 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
       }
       part = next;
     }
-    send(context_.layout.devices(to_stage)[piece.receiver], part, tensor.microbatch);
+    send(context_.layout.devices(to_stage)[piece.receiver.index()], part, tensor.microbatch);
   }
 }
 
@@ -393,7 +393,7 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
     const CrossMeshPiece& piece = plan.transfer.pieces[index];
     operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
     starts.push_back(piece.box.start);
-    receive(context_.layout.devices(from_stage)[piece.sender], operands.back(), tensor.microbatch);
+    receive(context_.layout.devices(from_stage)[piece.sender.index()], operands.back(), tensor.microbatch);
   }
   const std::vector<Concatenation> steps = putTogether(assembly);
   for (const Concatenation& step : steps) {
@@ -411,7 +411,7 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
 }
 
 bool RankBuilder::speaksFor(ValueId value) const {
-  if (!isSharded()) return place().position == 0;
+  if (!isSharded()) return place().position == DeviceId(0);
   const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;

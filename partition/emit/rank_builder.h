@@ -131,7 +131,7 @@ class RankBuilder {
   LogicalMesh ownMesh() const {
     return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}};
   }
-  int ownDevice() const { return isSharded() ? place().position : 0; }
+  DeviceId ownDevice() const { return isSharded() ? place().position : DeviceId(0); }
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base

@@ -75,7 +75,7 @@ SubgraphId RankSubgraphs::of(int stage, Phase phase, PassForm form, size_t part,
     made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, groups_.data);
   if (isSharded() && phase != Phase::kPrologue) {
     const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
-    if (place_.position == 0) verifyPieces(graph, sharding);
+    if (place_.position == DeviceId(0)) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place_.position, groups_.mesh);
     graph = std::move(local.graph);
     made.collectives = std::move(local.collectives);
@@ -102,8 +102,8 @@ void RankSubgraphs::countUpdates(int stage, Graph& update) const {
 }
 
 void RankSubgraphs::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
-  std::vector<LocalPiece> devices;
-  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+  IdVector<DeviceId, LocalPiece> devices;
+  for (const DeviceId device : sharding.mesh.devices()) {
     devices.push_back(rewriteForDevice(piece, sharding, device, groups_.mesh));
   }
   verifyLocalPieces(piece, sharding, devices);

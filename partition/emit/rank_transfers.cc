@@ -14,16 +14,16 @@ RankTransfers::RankTransfers(const EmissionContext& context, int rank, RankBuild
       builder_(builder) {}
 
 // Of equal copies on the devices of one group, the one that this position of another group works with.
-int RankTransfers::counterpart(int group, int position) const {
+int RankTransfers::counterpart(int group, DeviceId position) const {
   const std::vector<int>& devices = devicesOf(group);
-  return devices[static_cast<size_t>(position) % devices.size()];
+  return devices[position.index() % devices.size()];
 }
 
 // Sends to all devices of another group that work with this one.
 void RankTransfers::sendToGroup(int group, BufferId buffer) {
-  for (size_t position = 0; position < devicesOf(group).size(); ++position) {
-    if (counterpart(place_.group, static_cast<int>(position)) == rank_)
-      builder_.send(devicesOf(group)[position], buffer, -1);
+  for (const DeviceId position : idsBelow<DeviceId>(devicesOf(group).size())) {
+    if (counterpart(place_.group, position) == rank_)
+      builder_.send(devicesOf(group)[position.index()], buffer, -1);
   }
 }
 

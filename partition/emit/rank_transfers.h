@@ -33,7 +33,7 @@ class RankTransfers {
  private:
   const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
   int ownStage() const { return layout_.firstStage(place_.group); }
-  int counterpart(int group, int position) const;
+  int counterpart(int group, DeviceId position) const;
   void sendToGroup(int group, BufferId buffer);
   std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, int from_stage, int to_stage) const;
   const CrossMeshPlan* transferOf(ValueId value, int microbatch, int from_stage, int to_stage) const;

@@ -105,8 +105,8 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
     const LogicalMesh mesh{stage.sharding ? stage.sharding->mesh : stage.mesh_shape};
     for (int axis = 0; axis < mesh.rank(); ++axis) {
       std::vector<int> line;
-      for (int member : mesh.lineOf(place - stage.devices.begin(), axis)) {
-        line.push_back(stage.devices[member]);
+      for (const DeviceId member : mesh.lineOf(DeviceId(place - stage.devices.begin()), axis)) {
+        line.push_back(stage.devices[member.index()]);
       }
       std::sort(line.begin(), line.end());
       if (line == group) return costModelOn(plan.cluster, stage.devices, mesh).links[axis];

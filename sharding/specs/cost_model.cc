@@ -46,16 +46,15 @@ namespace {
 
 const ClusterNode& nodeAt(const Cluster& cluster, int node) { return cluster.nodes[node]; }
 
-// Of every device; Cluster::nodeOf goes through all nodes.
-std::vector<int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
+// Of every device of a stage; Cluster::nodeOf goes through all nodes.
+IdVector<DeviceId, int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
   std::vector<int> begins(1);
   for (const ClusterNode& node : cluster.nodes) begins.push_back(begins.back() + node.devices);
-  std::vector<int> nodes;
+  IdVector<DeviceId, int> nodes;
   for (int device : devices) {
     PIPESHARD_CHECK(device >= 0 && device < begins.back(), "the cluster {} has no device {}", cluster.name,
                     device);
-    nodes.push_back(
-        static_cast<int>(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin()) - 1);
+    nodes.push_back(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin() - 1);
   }
   return nodes;
 }
@@ -112,12 +111,12 @@ class SlowestLink {
 // Of one mesh axis: its groups, and what they do in the nodes.
 class AxisGroups {
  public:
-  AxisGroups(const Cluster& cluster, const std::vector<int>& nodes, const LogicalMesh& mesh, int axis)
+  AxisGroups(const Cluster& cluster, const IdVector<DeviceId, int>& nodes, const LogicalMesh& mesh, int axis)
       : cluster_(cluster), size_(mesh.axisSize(axis)) {
-    for (int place = 0; place < mesh.deviceCount(); ++place) {
-      if (mesh.coordinate(place, axis) != 0) continue;
+    for (const DeviceId first : mesh.devices()) {
+      if (mesh.coordinate(first, axis) != 0) continue;
       std::vector<int> group;
-      for (int member : mesh.lineOf(place, axis)) group.push_back(nodes[member]);
+      for (const DeviceId member : mesh.lineOf(first, axis)) group.push_back(nodes[member]);
       addGroup(countNodes(group));
     }
   }
@@ -190,7 +189,7 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   PIPESHARD_CHECK(std::ssize(devices) == mesh.deviceCount(), "{} devices for mesh {}", devices.size(),
                   printMesh(mesh));
   CostModel model;
-  const std::vector<int> nodes = nodesOf(cluster, devices);
+  const IdVector<DeviceId, int> nodes = nodesOf(cluster, devices);
   std::vector<int> kinds;
   for (const auto& [index, count] : countNodes(nodes)) {
     const ClusterNode& node = nodeAt(cluster, index);

@@ -24,10 +24,11 @@ int64_t transferTime(const LinkCost& link, int64_t bytes) {
   return link.latency_ns + static_cast<int64_t>(std::ceil(static_cast<double>(bytes) / link.bytes_per_ns));
 }
 
-std::vector<Shard> shardsOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
-  std::vector<Shard> shards;
-  for (int device = 0; device < mesh.deviceCount(); ++device)
-    shards.push_back(shardOf(spec, shape, mesh, device));
+using Shards = IdVector<DeviceId, Shard>;
+
+Shards shardsOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
+  Shards shards;
+  for (const DeviceId device : mesh.devices()) shards.push_back(shardOf(spec, shape, mesh, device));
   return shards;
 }
 
@@ -40,7 +41,7 @@ struct Interval {
 // The senders' shards as cells of a grid over the tensor, each with the devices that hold it.
 class SenderGrid {
  public:
-  SenderGrid(const std::vector<Shard>& shards, size_t rank) : starts_(rank) {
+  SenderGrid(const Shards& shards, size_t rank) : starts_(rank) {
     for (size_t axis = 0; axis < rank; ++axis) {
       std::vector<int64_t>& starts = starts_[axis];
       for (const Shard& shard : shards) starts.push_back(shard.start[axis]);
@@ -49,12 +50,10 @@ class SenderGrid {
       cells_ *= starts.size();
     }
     holders_.resize(cells_);
-    for (size_t device = 0; device < shards.size(); ++device) {
-      holders_[cellAt(shards[device].start)].push_back(device);
-    }
+    for (const DeviceId device : shards.ids()) holders_[cellAt(shards[device].start)].push_back(device);
   }
 
-  const std::vector<int>& holdersOf(const Shape& position) const { return holders_[cellAt(position)]; }
+  const std::vector<DeviceId>& holdersOf(const Shape& position) const { return holders_[cellAt(position)]; }
 
   // What the cells leave of a receiver's shard along an axis. An axis of size 0 is one empty interval.
   std::vector<Interval> cut(size_t axis, int64_t start, int64_t size) const {
@@ -82,11 +81,11 @@ class SenderGrid {
 
   std::vector<std::vector<int64_t>> starts_;  // by axis
   size_t cells_ = 1;
-  std::vector<std::vector<int>> holders_;
+  std::vector<std::vector<DeviceId>> holders_;
 };
 
 // Adds the pieces of one receiver, not yet given to senders.
-void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard& shard, int receiver) {
+void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard& shard, DeviceId receiver) {
   const size_t rank = shard.start.size();
   CrossMeshAssembly assembly;
   std::vector<std::vector<Interval>> parts;
@@ -107,22 +106,22 @@ void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard&
       box.size[axis] = part.size;
     }
     assembly.pieces.push_back(transfer.pieces.size());
-    transfer.pieces.push_back({-1, receiver, std::move(box)});
+    transfer.pieces.push_back({DeviceId(), receiver, std::move(box)});
   }
   transfer.assemblies.push_back(std::move(assembly));
 }
 
 // The longest pieces first, each to the device that has least to send.
 void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const std::vector<int64_t>& times,
-                   std::vector<int64_t>& load) {
+                   IdVector<DeviceId, int64_t>& load) {
   std::vector<size_t> order(transfer.pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return times[a] > times[b]; });
   for (size_t p : order) {
     CrossMeshPiece& piece = transfer.pieces[p];
-    const std::vector<int>& holders = grid.holdersOf(piece.box.start);
-    piece.sender =
-        *std::min_element(holders.begin(), holders.end(), [&](int a, int b) { return load[a] < load[b]; });
+    const std::vector<DeviceId>& holders = grid.holdersOf(piece.box.start);
+    piece.sender = *std::min_element(holders.begin(), holders.end(),
+                                     [&](DeviceId a, DeviceId b) { return load[a] < load[b]; });
     load[piece.sender] += times[p];
   }
 }
@@ -342,13 +341,13 @@ CrossMeshTransfer planTransfer(const Shape& shape, DataType type, const LogicalM
   requireResolved(to);
   const SenderGrid grid(shardsOf(from, shape, from_mesh), shape.size());
   CrossMeshTransfer transfer;
-  for (int receiver = 0; receiver < to_mesh.deviceCount(); ++receiver) {
+  for (const DeviceId receiver : to_mesh.devices()) {
     addPieces(transfer, grid, shardOf(to, shape, to_mesh, receiver), receiver);
   }
   const LinkCost receiving_link = receivingSide(between);
   std::vector<int64_t> times;
-  std::vector<int64_t> sending(from_mesh.deviceCount());
-  std::vector<int64_t> receiving(to_mesh.deviceCount());
+  IdVector<DeviceId, int64_t> sending(from_mesh.deviceCount());
+  IdVector<DeviceId, int64_t> receiving(to_mesh.deviceCount());
   for (const CrossMeshPiece& piece : transfer.pieces) {
     const int64_t bytes = byteCount(type, piece.box.size);
     transfer.bytes += bytes;

@@ -23,17 +23,17 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
+#include "ir/base/ids.h"
 #include "ir/base/sharding_spec.h"
 #include "sharding/specs/cost_model.h"
 #include "sharding/specs/resharding.h"
 
 namespace pipeshard {
 
-// Devices are numbered in their own mesh.
 struct CrossMeshPiece {
-  int sender = 0;
-  int receiver = 0;
-  Shard box;  // in the whole tensor
+  DeviceId sender;    // in the mesh that sends
+  DeviceId receiver;  // in the one that receives
+  Shard box;          // in the whole tensor
   friend bool operator==(const CrossMeshPiece&, const CrossMeshPiece&) = default;
 };
 
@@ -46,8 +46,8 @@ struct CrossMeshAssembly {
 struct CrossMeshTransfer {
   // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
   std::vector<CrossMeshPiece> pieces;
-  std::vector<CrossMeshAssembly> assemblies;  // by receiver
-  int64_t bytes = 0;                          // of all pieces
+  IdVector<DeviceId, CrossMeshAssembly> assemblies;  // by receiver
+  int64_t bytes = 0;                                 // of all pieces
   int64_t cost_ns = 0;
 };
 

@@ -13,7 +13,7 @@ using Kind = ReshardingStep::Kind;
 // Emits the steps of one tensor on one device.
 class Emitter {
  public:
-  Emitter(GraphBuilder& builder, const Shape& shape, const LogicalMesh& mesh, int device,
+  Emitter(GraphBuilder& builder, const Shape& shape, const LogicalMesh& mesh, DeviceId device,
           const MeshGroups& groups)
       : builder_(builder), shape_(shape), mesh_(mesh), device_(device), groups_(groups) {}
 
@@ -48,7 +48,7 @@ class Emitter {
   std::vector<int64_t> partSizes(const ShardingSpec& spec, const ReshardingStep& step,
                                  int tensor_axis) const {
     std::vector<int64_t> sizes;
-    for (int member : mesh_.lineOf(device_, step.mesh_axis)) {
+    for (const DeviceId member : mesh_.lineOf(device_, step.mesh_axis)) {
       sizes.push_back(shardOf(spec, shape_, mesh_, member).size[tensor_axis]);
     }
     return sizes;
@@ -100,14 +100,14 @@ class Emitter {
   GraphBuilder& builder_;
   const Shape& shape_;
   const LogicalMesh& mesh_;
-  int device_;
+  DeviceId device_;
   const MeshGroups& groups_;
 };
 
 }  // namespace
 
 ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
-                       const Resharding& resharding, const LogicalMesh& mesh, int device,
+                       const Resharding& resharding, const LogicalMesh& mesh, DeviceId device,
                        const MeshGroups& groups) {
   Emitter emitter(builder, shape, mesh, device, groups);
   const ShardingSpec* before = &from;

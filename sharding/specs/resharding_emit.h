@@ -26,7 +26,7 @@ struct MeshGroups {
 // tensor's. Types: those that reductions between workers support where a partial sum is resolved, any of 1 to
 // 8 bytes elsewhere.
 ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
-                       const Resharding& resharding, const LogicalMesh& mesh, int device,
+                       const Resharding& resharding, const LogicalMesh& mesh, DeviceId device,
                        const MeshGroups& groups);
 
 }  // namespace pipeshard

@@ -34,7 +34,7 @@ const ExchangeForm* exchangeForm(const Graph& graph, const Node& node, const Fac
 struct ExchangeContext {
   const Graph& whole;  // where the node is
   const LogicalMesh& mesh;
-  int device;
+  DeviceId device;
   const MeshGroups& groups;
   // one for the whole local graph: nodes share what they need alike (moments of one tensor)
   EmittedValues* emitted = nullptr;

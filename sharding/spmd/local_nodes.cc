@@ -13,7 +13,7 @@ namespace pipeshard {
 namespace {
 
 // Which part of the factor's elements this device works on.
-double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device,
+double shareOf(const StrategyBuilder& strategies, const LogicalMesh& mesh, DeviceId device,
                const std::vector<AxisUse>& uses, int factor) {
   ShardingSpec spec{{{}}, {}};
   for (size_t axis = 0; axis < uses.size(); ++axis) {
@@ -36,7 +36,7 @@ ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
 }  // namespace
 
 Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh,
-                       int device) {
+                       DeviceId device) {
   const Shard shard = shardOf(spec, constant.shape, mesh, device);
   Constant local{constant.data_type, shard.size, {}};
   local.bytes.resize(byteCount(constant.data_type, shard.size));
@@ -54,7 +54,7 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   return local;
 }
 
-double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device,
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, DeviceId device,
                  const std::vector<AxisUse>& uses, size_t output) {
   double share = 1;
   for (int factor : strategies.meanFactors(uses, output))

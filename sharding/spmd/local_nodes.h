@@ -10,14 +10,14 @@ namespace pipeshard {
 
 // The device's part of a constant; of a partial sum the first device holds all of it, the others zeros.
 Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh,
-                       int device);
+                       DeviceId device);
 
 // The input that holds the sizes of output 0, or -1. Its content follows the output's local shape.
 int sizesInput(const Node& node);
 
 // What the device multiplies output `output` with, a mean over its part of some factors: the part's share of
 // the whole.
-double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, int device,
+double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, DeviceId device,
                  const std::vector<AxisUse>& uses, size_t output);
 
 // Appends the nodes of context.device for `node` (of context.whole) under `strategy`: the operator with local

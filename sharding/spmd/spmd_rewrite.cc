@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "sharding/spmd/local_nodes.h"
 #include "sharding/spmd/work_count.h"
 
@@ -25,7 +26,7 @@ namespace {
 // the same nodes in the same order, and collectives meet. The device decides shapes, constants and groups.
 class Rewriter {
  public:
-  Rewriter(const Graph& piece, const PieceSharding& sharding, int device, const MeshGroups& groups)
+  Rewriter(const Graph& piece, const PieceSharding& sharding, DeviceId device, const MeshGroups& groups)
       : piece_(piece),
         sharding_(sharding),
         groups_(groups),
@@ -189,7 +190,7 @@ class Rewriter {
 
 }  // namespace
 
-LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device,
+LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, DeviceId device,
                             const MeshGroups& groups) {
   return Rewriter(piece, sharding, device, groups).run();
 }

@@ -38,7 +38,7 @@ struct LocalPiece {
 // Functions that the piece calls come along unchanged: their bodies hold for any shape. Nodes of reshardings
 // and the shares of means are marked in their metadata (work_count.h). Error(kInternal) when a strategy's
 // specs do not fit the values.
-LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, int device,
+LocalPiece rewriteForDevice(const Graph& piece, const PieceSharding& sharding, DeviceId device,
                             const MeshGroups& groups);
 
 }  // namespace pipeshard

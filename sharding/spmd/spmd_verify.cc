@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "sharding/spmd/local_nodes.h"
 #include "sharding/spmd/spmd_rewrite.h"
 #include "sharding/spmd/work_count.h"
@@ -41,16 +42,16 @@ struct Placed {
 //   as "R,R;P0", the AllReduce places y as "R,R". Without the AllReduce, y would end as "R,R;P0": a fault.
 class Verifier {
  public:
-  Verifier(const Graph& piece, const PieceSharding& sharding, const std::vector<LocalPiece>& devices)
+  Verifier(const Graph& piece, const PieceSharding& sharding, const IdVector<DeviceId, LocalPiece>& devices)
       : piece_(piece), sharding_(sharding), mesh_(sharding.mesh), devices_(devices) {}
 
   void run() {
     if (std::ssize(devices_) != mesh_.deviceCount()) {
       fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices_.size(), printMesh(mesh_));
     }
-    for (size_t d = 0; d < devices_.size(); ++d) {
-      verifyGraph(devices_[d].graph);
-      checkAlike(static_cast<int>(d));
+    for (const DeviceId device : devices_.ids()) {
+      verifyGraph(devices_[device].graph);
+      checkAlike(device);
     }
     placed_.resize(first().values.size());
     for (size_t v = 0; v < first().values.size(); ++v) by_name_[first().values[v].name] = ValueId(v);
@@ -64,11 +65,13 @@ class Verifier {
   }
 
  private:
-  const Graph& first() const { return devices_[0].graph; }
-  const Graph& graphOf(int device) const { return devices_[device].graph; }
-  const Node& nodeOf(int device, size_t n) const { return graphOf(device).nodes[n]; }
+  static constexpr DeviceId kFirst{0};
 
-  [[noreturn]] void fault(int device, const Node* node, const std::string& what) const {
+  const Graph& first() const { return devices_[kFirst].graph; }
+  const Graph& graphOf(DeviceId device) const { return devices_[device].graph; }
+  const Node& nodeOf(DeviceId device, size_t n) const { return graphOf(device).nodes[n]; }
+
+  [[noreturn]] void fault(DeviceId device, const Node* node, const std::string& what) const {
     fail(ErrorCode::kInternal, "device {} of mesh {}: {}{}", device, printMesh(mesh_),
          node ? describeNode(*node) + ": " : "", what);
   }
@@ -81,11 +84,11 @@ class Verifier {
   }
 
   // Same nodes and connections as the first device's.
-  void checkAlike(int device) const {
+  void checkAlike(DeviceId device) const {
     const Graph& graph = graphOf(device);
     const LocalPiece& piece = devices_[device];
     if (graph.nodes.size() != first().nodes.size() || graph.values.size() != first().values.size() ||
-        piece.origins != devices_[0].origins || piece.origins.size() != graph.nodes.size()) {
+        piece.origins != devices_[kFirst].origins || piece.origins.size() != graph.nodes.size()) {
       fault(device, nullptr,
             fmt::format("it has {} nodes, device 0 has {}", graph.nodes.size(), first().nodes.size()));
     }
@@ -113,8 +116,8 @@ class Verifier {
   void place(ValueId local, ValueId value, const ShardingSpec& spec, const Node* node,
              bool unscaled = false) {
     const Shape& whole = piece_.shape(value);
-    if (const std::string wrong = specFault(spec, whole, mesh_); !wrong.empty()) fault(0, node, wrong);
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    if (const std::string wrong = specFault(spec, whole, mesh_); !wrong.empty()) fault(kFirst, node, wrong);
+    for (const DeviceId device : mesh_.devices()) {
       const Shape expected = shardOf(spec, whole, mesh_, device).size;
       const Shape& found = graphOf(device).shape(local);
       if (found != expected || graphOf(device).dataType(local) != piece_.dataType(value)) {
@@ -132,13 +135,13 @@ class Verifier {
     for (int axis = 0; axis < mesh_.rank(); ++axis) {
       if (mesh_.axisSize(axis) > 1 && holds(axis)) return axis;
     }
-    fault(0, &node, what);
+    fault(kFirst, &node, what);
   }
 
   // The mesh axis along which all devices meet in this collective.
   int axisOfGroups(size_t n) const {
     int mesh_axis = -1;
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       const Node& node = nodeOf(device, n);
       const std::vector<int>& groups = devices_[device].groups.group_of_axis;
       const auto found =
@@ -146,7 +149,7 @@ class Verifier {
       const int axis = found - groups.begin();
       if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1)
         fault(device, &node, "its group is no line of the mesh");
-      if (device > 0 && axis != mesh_axis)
+      if (device != kFirst && axis != mesh_axis)
         fault(device, &node, "it meets along another mesh axis than device 0");
       mesh_axis = axis;
     }
@@ -156,9 +159,9 @@ class Verifier {
   // `sizes` must be those of the parts under `spec` along the tensor axis, in the order of the line.
   void checkSizes(size_t n, int mesh_axis, const char* attribute, ValueId value, const ShardingSpec& spec,
                   size_t axis) const {
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       std::vector<int64_t> expected;
-      for (int member : mesh_.lineOf(device, mesh_axis))
+      for (const DeviceId member : mesh_.lineOf(device, mesh_axis))
         expected.push_back(shardOf(spec, piece_.shape(value), mesh_, member).size[axis]);
       if (nodeOf(device, n).intsAttribute(attribute) != expected)
         fault(device, &nodeOf(device, n), "its part sizes are wrong");
@@ -166,8 +169,8 @@ class Verifier {
   }
 
   int64_t sameAttribute(size_t n, const char* name) const {
-    const int64_t value = nodeOf(0, n).intAttribute(name, -1);
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    const int64_t value = nodeOf(kFirst, n).intAttribute(name, -1);
+    for (const DeviceId device : mesh_.devices()) {
       if (nodeOf(device, n).intAttribute(name, -1) != value)
         fault(device, &nodeOf(device, n), fmt::format("its {} differs", name));
     }
@@ -175,20 +178,20 @@ class Verifier {
   }
 
   void checkSum(size_t n) const {
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       if (nodeOf(device, n).stringAttribute("reduction", "sum") != "sum")
         fault(device, &nodeOf(device, n), "it does not sum");
     }
   }
 
   ShardingSpec afterCollective(size_t n, CollectiveKind kind, const Placed& before) const {
-    const Node& node = nodeOf(0, n);
+    const Node& node = nodeOf(kFirst, n);
     const int mesh_axis = axisOfGroups(n);
     ShardingSpec spec = before.spec;
     const auto takePartial = [&] {
       checkSum(n);
       if (std::erase(spec.partial, mesh_axis) == 0)
-        fault(0, &node, fmt::format("it sums what is no sum: {}", printSpec(before.spec)));
+        fault(kFirst, &node, fmt::format("it sums what is no sum: {}", printSpec(before.spec)));
     };
     const auto cut = [&](const char* axis_name, const char* sizes) {
       const size_t axis = sameAttribute(n, axis_name);
@@ -199,7 +202,7 @@ class Verifier {
       const size_t axis = sameAttribute(n, "axis");
       checkSizes(n, mesh_axis, "sizes", before.value, before.spec, axis);
       if (spec.axes.at(axis).empty() || spec.axes[axis].back() != mesh_axis)
-        fault(0, &node, "it gathers what is not cut so");
+        fault(kFirst, &node, "it gathers what is not cut so");
       spec.axes[axis].pop_back();
     };
     if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter) takePartial();
@@ -209,7 +212,7 @@ class Verifier {
     return spec;
   }
 
-  const Constant& constantOf(int device, const Node& node, size_t input) const {
+  const Constant& constantOf(DeviceId device, const Node& node, size_t input) const {
     const Constant* constant =
         input < node.inputs.size() ? graphOf(device).constant(node.inputs[input]) : nullptr;
     if (constant == nullptr) fault(device, &node, fmt::format("input {} is no constant", input));
@@ -217,8 +220,8 @@ class Verifier {
   }
 
   ShardingSpec afterSlice(size_t n, const Placed& before) const {
-    const Node& node = nodeOf(0, n);
-    const size_t axis = integerElements(constantOf(0, node, 3)).at(0);
+    const Node& node = nodeOf(kFirst, n);
+    const size_t axis = integerElements(constantOf(kFirst, node, 3)).at(0);
     const Shape& whole = piece_.shape(before.value);
     ShardingSpec spec;
     findAxis(
@@ -227,7 +230,7 @@ class Verifier {
           if (before.spec.uses(mesh_axis)) return false;
           spec = before.spec;
           spec.axes.at(axis).push_back(mesh_axis);
-          for (int device = 0; device < mesh_.deviceCount(); ++device) {
+          for (const DeviceId device : mesh_.devices()) {
             const Node& local = nodeOf(device, n);
             const Shard to = shardOf(spec, whole, mesh_, device);
             const int64_t start = to.start[axis] - shardOf(before.spec, whole, mesh_, device).start[axis];
@@ -244,7 +247,7 @@ class Verifier {
   ShardingSpec afterKeepOne(size_t n, const Placed& before) const {
     const auto keepsFirst = [&](int mesh_axis) {
       if (before.spec.uses(mesh_axis)) return false;
-      for (int device = 0; device < mesh_.deviceCount(); ++device) {
+      for (const DeviceId device : mesh_.devices()) {
         const bool keeps = numericElements(constantOf(device, nodeOf(device, n), 0)).at(0) != 0;
         if (keeps != (mesh_.coordinate(device, mesh_axis) == 0)) return false;
         if (numericElements(constantOf(device, nodeOf(device, n), 2)).at(0) != 0) return false;
@@ -252,7 +255,7 @@ class Verifier {
       return true;
     };
     ShardingSpec spec = before.spec;
-    spec.partial.push_back(findAxis(nodeOf(0, n), keepsFirst, "it does not keep one summand"));
+    spec.partial.push_back(findAxis(nodeOf(kFirst, n), keepsFirst, "it does not keep one summand"));
     std::sort(spec.partial.begin(), spec.partial.end());
     return spec;
   }
@@ -260,7 +263,7 @@ class Verifier {
   void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n,
                   ValueId value) const {
     const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       const double share = meanShare(strategies, mesh_, device, strategy.uses, output);
       const bool equal =
           constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
@@ -270,11 +273,11 @@ class Verifier {
 
   // A node of a resharding, or the share of a mean.
   void checkPlacing(const Node& of, const Strategy& strategy, const StrategyBuilder& strategies, size_t n) {
-    const Node& node = nodeOf(0, n);
+    const Node& node = nodeOf(kFirst, n);
     const size_t position = node.is("Where") ? 1 : 0;
     const Placed before = placed_[node.inputs.at(position).index()];
-    if (!before.value.valid()) fault(0, &node, "it places what is no value of the piece");
-    if (before.unscaled != node.is("Mul")) fault(0, &node, "a mean over a part is read as a value");
+    if (!before.value.valid()) fault(kFirst, &node, "it places what is no value of the piece");
+    if (before.unscaled != node.is("Mul")) fault(kFirst, &node, "a mean over a part is read as a value");
     ShardingSpec spec = before.spec;
     if (const auto kind = collectiveKind(node)) {
       spec = afterCollective(n, *kind, before);
@@ -285,14 +288,14 @@ class Verifier {
     } else if (node.is("Mul")) {
       checkShare(of, strategy, strategies, n, before.value);
     } else {
-      fault(0, &node, "it is no step of a resharding");
+      fault(kFirst, &node, "it is no step of a resharding");
     }
     place(node.outputs[0], before.value, spec, &node);
   }
 
   void checkConstant(const Node& node, const Node& local, size_t position, const ShardingSpec& spec) const {
     const Constant& whole = *piece_.constant(node.inputs[position]);
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       if (!(constantOf(device, local, position) == localConstant(whole, spec, mesh_, device))) {
         fault(device, &local, fmt::format("constant input {} is not this device's part", position));
       }
@@ -304,14 +307,14 @@ class Verifier {
     const Placed& found = placed_[local.inputs[position].index()];
     if (found.value == node.inputs[position] && found.spec == normal(spec) && !found.unscaled) return;
     fault(
-        0, &local,
+        kFirst, &local,
         fmt::format("input {} is {} of '{}', its strategy needs {} of '{}'", position, printSpec(found.spec),
                     found.value.valid() ? piece_.value(found.value).name : "something else", printSpec(spec),
                     piece_.value(node.inputs[position]).name));
   }
 
   void checkSizesInput(const Node& local, size_t position) const {
-    for (int device = 0; device < mesh_.deviceCount(); ++device) {
+    for (const DeviceId device : mesh_.devices()) {
       const Shape sizes = integerElements(constantOf(device, local, position));
       if (sizes != graphOf(device).shape(local.outputs[0]))
         fault(device, &local, "it is given the sizes of another output");
@@ -323,11 +326,11 @@ class Verifier {
     if (node.op_type != local.op_type || node.domain != local.domain ||
         node.inputs.size() != local.inputs.size() || node.outputs.size() != local.outputs.size() ||
         node.attributes != local.attributes) {
-      fault(0, &local, "it is not the piece's " + describeNode(node));
+      fault(kFirst, &local, "it is not the piece's " + describeNode(node));
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i].valid() != local.inputs[i].valid())
-        fault(0, &local, fmt::format("input {} is missing or too much", i));
+        fault(kFirst, &local, fmt::format("input {} is missing or too much", i));
       if (!node.inputs[i].valid()) continue;
       if (static_cast<int>(i) == sizesInput(node)) {
         checkSizesInput(local, i);
@@ -348,7 +351,7 @@ class Verifier {
   // axes that it cuts, and what it gives.
   void checkExchange(const Node& node, const Strategy& strategy, size_t n,
                      const std::vector<ValueId>& natural) {
-    const Node& local = nodeOf(0, n);
+    const Node& local = nodeOf(kFirst, n);
     for (ValueId input : local.inputs) {
       if (!input.valid() || !placed_[input.index()].value.valid()) continue;
       const Placed& found = placed_[input.index()];
@@ -357,13 +360,13 @@ class Verifier {
         wanted |= node.inputs[i] == found.value && normal(strategy.inputs[i]) == found.spec;
       for (size_t o = 0; o < natural.size(); ++o) wanted |= natural[o] == input;  // read again inside
       if (!wanted)
-        fault(0, &local,
+        fault(kFirst, &local,
               fmt::format("it reads {} of '{}'", printSpec(found.spec), piece_.value(found.value).name));
     }
     if (collectiveKind(local)) {
       const AxisUse& use = strategy.uses.at(axisOfGroups(n));
       if (use.kind != AxisUse::Kind::kFactor)
-        fault(0, &local, "it exchanges along a mesh axis that does not share the operator");
+        fault(kFirst, &local, "it exchanges along a mesh axis that does not share the operator");
     }
     for (size_t o = 0; o < natural.size(); ++o) {
       const bool given =
@@ -376,7 +379,7 @@ class Verifier {
   ValueId naturalOutput(ValueId value) const {
     const auto found = by_name_.find(piece_.value(value).name);
     if (found == by_name_.end())
-      fault(0, nullptr, fmt::format("there is no value '{}'", piece_.value(value).name));
+      fault(kFirst, nullptr, fmt::format("there is no value '{}'", piece_.value(value).name));
     ValueId local = found->second;
     while (producer_[local.index()].valid() && isPlacing(first().node(producer_[local.index()]))) {
       const Node& node = first().node(producer_[local.index()]);
@@ -397,8 +400,8 @@ class Verifier {
     for (ValueId output : node.outputs) natural.push_back(output.valid() ? naturalOutput(output) : ValueId());
     const bool exchanges = strategies.exchangesAny(strategy.uses);
     int operators = 0;
-    for (; next < first().nodes.size() && devices_[0].origins[next] == n; ++next) {
-      const Node& local = nodeOf(0, next);
+    for (; next < first().nodes.size() && devices_[kFirst].origins[next] == n; ++next) {
+      const Node& local = nodeOf(kFirst, next);
       if (isPlacing(local)) {
         checkPlacing(node, strategy, strategies, next);
       } else if (exchanges) {
@@ -406,7 +409,7 @@ class Verifier {
       } else if (++operators == 1) {
         checkOperator(node, strategy, strategies, local);
       } else {
-        fault(0, &local, "it is a second operator for " + describeNode(node));
+        fault(kFirst, &local, "it is a second operator for " + describeNode(node));
       }
     }
     for (ValueId output : node.outputs) {
@@ -418,7 +421,7 @@ class Verifier {
     const Placed& found = placed_[local.index()];
     const ShardingSpec& kept = sharding_.kept[value.index()];
     if (found.value == value && found.spec == normal(kept) && !found.unscaled) return;
-    fault(0, nullptr,
+    fault(kFirst, nullptr,
           fmt::format("'{}' ends as {}, it is kept as {}", piece_.value(value).name, printSpec(found.spec),
                       printSpec(kept)));
   }
@@ -435,7 +438,7 @@ class Verifier {
   const Graph& piece_;
   const PieceSharding& sharding_;
   const LogicalMesh& mesh_;
-  const std::vector<LocalPiece>& devices_;
+  const IdVector<DeviceId, LocalPiece>& devices_;
   std::vector<Placed> placed_;  // by local value, the same of all devices
   std::map<std::string, ValueId> by_name_;
   std::vector<NodeId> producer_;
@@ -444,7 +447,7 @@ class Verifier {
 }  // namespace
 
 void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding,
-                       const std::vector<LocalPiece>& devices) {
+                       const IdVector<DeviceId, LocalPiece>& devices) {
   Verifier(piece, sharding, devices).run();
 }
 

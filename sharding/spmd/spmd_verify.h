@@ -12,6 +12,6 @@ namespace pipeshard {
 // step, so that no partial sum is read as a value; all shapes are the shards of these specs; constants hold
 // this device's part. Throws Error(kInternal) naming device and node.
 void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding,
-                       const std::vector<LocalPiece>& devices);
+                       const IdVector<DeviceId, LocalPiece>& devices);
 
 }  // namespace pipeshard

@@ -72,7 +72,7 @@ class NodeCost {
 
   // Counted from the nodes that the last device, which has the largest shards, would run.
   StrategyCost ofExchange(const Strategy& strategy) const {
-    const int device = mesh_.deviceCount() - 1;
+    const DeviceId device(mesh_.deviceCount() - 1);
     Graph local;
     local.opset_imports = graph_.opset_imports;
     GraphBuilder builder(local);

@@ -18,8 +18,9 @@ class MeshCollectives : public Collectives {
   MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank)
       : communicator_(communicator) {
     for (int axis = 0; axis < mesh.rank(); ++axis) {
-      lines_.push_back(mesh.lineOf(communicator.rank() - first_rank, axis));
-      for (int& rank : lines_.back()) rank += first_rank;
+      Group& line = lines_.emplace_back();
+      for (const DeviceId member : mesh.lineOf(DeviceId(communicator.rank() - first_rank), axis))
+        line.push_back(first_rank + member.index());
     }
   }
   void call(const CollectiveCall& call) override {
@@ -67,7 +68,7 @@ void forElements(const Shard& shard, const Shape& whole, Body&& body) {
 }
 
 // Which summand a device holds, and how many there are.
-std::pair<uint64_t, uint64_t> summandOf(const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
+std::pair<uint64_t, uint64_t> summandOf(const ShardingSpec& spec, const LogicalMesh& mesh, DeviceId device) {
   uint64_t index = 0, count = 1;
   for (int axis : spec.partial) {
     index = index * static_cast<uint64_t>(mesh.axisSize(axis)) +
@@ -95,13 +96,14 @@ std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const L
   return std::make_unique<MeshCollectives>(communicator, mesh, first_rank);
 }
 
-void runDevices(const LogicalMesh& mesh, const std::function<void(int, Collectives&)>& body) {
+void runDevices(const LogicalMesh& mesh, const std::function<void(DeviceId, Collectives&)>& body) {
   runRankThreads(mesh.deviceCount(), [&](Communicator& communicator) {
-    body(communicator.rank(), *meshCollectives(communicator, mesh, 0));
+    body(DeviceId(communicator.rank()), *meshCollectives(communicator, mesh, 0));
   });
 }
 
-Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, int device) {
+Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh,
+                       DeviceId device) {
   const Shard shard = shardOf(spec, whole.shape, mesh, device);
   const std::pair<uint64_t, uint64_t> place = summandOf(spec, mesh, device);
   const uint64_t summand = place.first, count = place.second;
@@ -123,16 +125,17 @@ Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const Lo
 
 void expectShards(const std::vector<Constant>& shards, const Constant& whole, const ShardingSpec& spec,
                   const LogicalMesh& mesh) {
-  std::map<std::pair<Shape, uint64_t>, int> first;  // device by place and summand
-  for (int device = 0; device < mesh.deviceCount(); ++device) {
-    const Constant& mine = shards[device];
+  std::map<std::pair<Shape, uint64_t>, DeviceId> first;  // device by place and summand
+  for (const DeviceId device : mesh.devices()) {
+    const Constant& mine = shards[device.index()];
     const Shard shard = shardOf(spec, whole.shape, mesh, device);
-    ASSERT_EQ(mine.shape, shard.size) << "device " << device;
+    ASSERT_EQ(mine.shape, shard.size) << "device " << device.index();
     ASSERT_EQ(mine.data_type, whole.data_type);
     const auto known = first.try_emplace({shard.start, summandOf(spec, mesh, device).first}, device).first;
-    EXPECT_EQ(mine.bytes, shards[known->second].bytes) << "devices " << known->second << ", " << device;
+    EXPECT_EQ(mine.bytes, shards[known->second.index()].bytes)
+        << "devices " << known->second.index() << ", " << device.index();
   }
-  const uint64_t summands = summandOf(spec, mesh, 0).second;
+  const uint64_t summands = summandOf(spec, mesh, DeviceId(0)).second;
   for (const auto& [place, device] : first) {
     if (place.second != 0) continue;
     const Shard shard = shardOf(spec, whole.shape, mesh, device);
@@ -141,14 +144,14 @@ void expectShards(const std::vector<Constant>& shards, const Constant& whole, co
       using T = decltype(zero);
       auto* to = reinterpret_cast<T*>(sum.bytes.data());
       for (uint64_t k = 0; k < summands; ++k) {
-        const Constant& part = shards[first.at({place.first, k})];
+        const Constant& part = shards[first.at({place.first, k}).index()];
         const auto* from = reinterpret_cast<const T*>(part.bytes.data());
         for (size_t i = 0; i < part.bytes.size() / sizeof(T); ++i) to[i] += from[i];
       }
     });
     ShardingSpec resolved = spec;
     resolved.partial.clear();
-    EXPECT_EQ(sum.bytes, shardOfTensor(whole, resolved, mesh, device).bytes) << "device " << device;
+    EXPECT_EQ(sum.bytes, shardOfTensor(whole, resolved, mesh, device).bytes) << "device " << device.index();
   }
 }
 

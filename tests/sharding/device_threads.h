@@ -21,12 +21,13 @@ std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const L
 
 // Runs body(device, collectives) once per device, all at the same time.
 void runDevices(const LogicalMesh& mesh,
-                const std::function<void(int device, Collectives& collectives)>& body);
+                const std::function<void(DeviceId device, Collectives& collectives)>& body);
 
 // The shard of `whole` that a device holds under a spec. Along mesh axes of a partial sum: a summand of
 // pseudo-random integers of at most 1000 in size, the same for all devices of equal coordinates along those
 // axes; together they are the shard.
-Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh, int device);
+Constant shardOfTensor(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh,
+                       DeviceId device);
 
 // Fails the current test unless the devices' tensors are the shards of `whole` under this spec, bit for bit
 // (partial sums: their sum), and devices that differ only along mesh axes that the spec does not use hold the

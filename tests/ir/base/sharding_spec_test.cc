@@ -12,10 +12,10 @@ const LogicalMesh kMesh{{2, 2}};
 TEST(LogicalMesh, CountsRowMajor) {
   const LogicalMesh mesh{{2, 4}};
   EXPECT_EQ(mesh.deviceCount(), 8);
-  EXPECT_EQ(mesh.coordinate(5, 0), 1);
-  EXPECT_EQ(mesh.coordinate(5, 1), 1);
-  EXPECT_EQ(mesh.lineOf(5, 0), (std::vector{1, 5}));
-  EXPECT_EQ(mesh.lineOf(5, 1), (std::vector{4, 5, 6, 7}));
+  EXPECT_EQ(mesh.coordinate(DeviceId(5), 0), 1);
+  EXPECT_EQ(mesh.coordinate(DeviceId(5), 1), 1);
+  EXPECT_EQ(mesh.lineOf(DeviceId(5), 0), (std::vector{DeviceId(1), DeviceId(5)}));
+  EXPECT_EQ(mesh.lineOf(DeviceId(5), 1), (std::vector{DeviceId(4), DeviceId(5), DeviceId(6), DeviceId(7)}));
   EXPECT_EQ(printMesh(parseMesh("2x4")), "2x4");
   EXPECT_ERROR(parseMesh("2x"), ErrorCode::kUsage, "no logical mesh");
   EXPECT_ERROR(parseMesh("0"), ErrorCode::kUsage, "no logical mesh");
@@ -46,14 +46,14 @@ TEST(ShardingSpec, NamesItsFault) {
 
 TEST(ShardingSpec, CutsUnevenAxesIntoSharesOfShares) {
   std::vector<std::pair<int64_t, int64_t>> columns;
-  for (int device = 0; device < 4; ++device) {
+  for (const DeviceId device : kMesh.devices()) {
     const Shard shard = shardOf(parseSpec("R,S01"), {8, 6}, kMesh, device);
     EXPECT_EQ(shard.start[0], 0);
     EXPECT_EQ(shard.size[0], 8);
     columns.emplace_back(shard.start[1], shard.size[1]);
   }
   EXPECT_EQ(columns, (std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 2}, {3, 1}, {4, 2}}));
-  EXPECT_EQ(shardOf(parseSpec("R,S10"), {8, 6}, kMesh, 1).start[1], 3);
+  EXPECT_EQ(shardOf(parseSpec("R,S10"), {8, 6}, kMesh, DeviceId(1)).start[1], 3);
   EXPECT_EQ(largestShard(parseSpec("R,S01"), {8, 6}, kMesh), 16);
 }
 
@@ -62,7 +62,7 @@ TEST(ShardingSpec, EveryElementIsInOneShard) {
     for (const char* text : {"S0", "S1", "S01", "S10"}) {
       const ShardingSpec spec = parseSpec(text);
       int64_t largest = 0, total = 0;
-      for (int device = 0; device < 4; ++device) {
+      for (const DeviceId device : kMesh.devices()) {
         const Shard shard = shardOf(spec, {size}, kMesh, device);
         EXPECT_GT(shard.size[0], 0);
         largest = std::max(largest, shard.size[0]);

@@ -70,7 +70,7 @@ TEST(TensorBox, EverySpecsShardsTile) {
   const auto boxes = [&](const char* spec) {
     std::vector<Shard> shards;
     for (int device = 0; device < 6; ++device)
-      shards.push_back(shardOf(parseSpec(spec), {7, 11}, mesh, device));
+      shards.push_back(shardOf(parseSpec(spec), {7, 11}, mesh, DeviceId(device)));
     return shards;
   };
   for (const char* spec : {"S0,S1", "S1,S0", "S01,R", "R,S10"})

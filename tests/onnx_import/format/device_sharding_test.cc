@@ -105,7 +105,7 @@ TEST(DeviceSharding, EverySpecComesBackOnItsMesh) {
       EXPECT_EQ(read.nodes[0], (NodeSharding{{expected, replicated(2)}, {expected}}))
           << printSpec(spec) << " on " << printMesh(stage.mesh);
       EXPECT_EQ(read.nodes[1], (NodeSharding{{expected}, {replicated(2)}}));
-      for (int device = 0; device < 4; ++device)
+      for (const DeviceId device : stage.mesh.devices())
         EXPECT_EQ(shardOf(expected, {12, 8}, stage.mesh, device), shardOf(spec, {12, 8}, stage.mesh, device));
     }
   }

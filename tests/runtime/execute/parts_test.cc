@@ -83,7 +83,7 @@ double numberAt(int64_t element) { return 0.5 * static_cast<double>(element); }
 void writeParts(const std::string& folder, const ShardingSpec& spec, const LogicalMesh& mesh,
                 const std::vector<int>& left_out = {}) {
   for (int rank = 0; rank < mesh.deviceCount(); ++rank) {
-    const Shard box = shardOf(spec, kWhole, mesh, rank);
+    const Shard box = shardOf(spec, kWhole, mesh, DeviceId(rank));
     std::vector<double> numbers;
     forEachRun(kWhole, box, [&](int64_t first, int64_t count) {
       for (int64_t i = 0; i < count; ++i) numbers.push_back(numberAt(first + i));

@@ -28,7 +28,7 @@ struct Case {
 };
 
 Constant reshard(const Constant& local, const Shape& shape, const ShardingSpec& from, const Resharding& steps,
-                 const LogicalMesh& mesh, int device, Collectives& collectives) {
+                 const LogicalMesh& mesh, DeviceId device, Collectives& collectives) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
@@ -45,7 +45,7 @@ std::vector<int64_t> range(int64_t offset, int64_t size) {
   return indices;
 }
 
-void send(const Case& one, int device, Communicator& communicator, int first_receiver) {
+void send(const Case& one, DeviceId device, Communicator& communicator, int first_receiver) {
   const auto collectives = meshCollectives(communicator, one.from.mesh, 0);
   const Shape& shape = one.whole.shape;
   const Constant held = reshard(shardOfTensor(one.whole, one.from.spec, one.from.mesh, device), shape,
@@ -59,12 +59,12 @@ void send(const Case& one, int device, Communicator& communicator, int first_rec
     for (const AxisRange& cut : cutOut(shardOf(one.plan.sent, shape, one.from.mesh, device), piece.box)) {
       pieces.back() = selectAlong(pieces.back(), cut.axis, range(cut.offset, cut.size));
     }
-    sends.push_back(communicator.send(first_receiver + piece.receiver, pieces.back().bytes));
+    sends.push_back(communicator.send(first_receiver + piece.receiver.index(), pieces.back().bytes));
   }
   for (const auto& sent : sends) sent->wait();
 }
 
-Constant receive(const Case& one, int device, Communicator& communicator, int first_receiver) {
+Constant receive(const Case& one, DeviceId device, Communicator& communicator, int first_receiver) {
   const CrossMeshAssembly& assembly = one.plan.transfer.assemblies[device];
   std::vector<Constant> parts;
   const auto addPart = [&](const Shape& shape) -> Constant& {
@@ -75,7 +75,7 @@ Constant receive(const Case& one, int device, Communicator& communicator, int fi
   for (int index : assembly.pieces) {
     const CrossMeshPiece& piece = one.plan.transfer.pieces[index];
     EXPECT_EQ(piece.receiver, device);
-    communicator.receive(piece.sender, addPart(piece.box.size).bytes);
+    communicator.receive(piece.sender.index(), addPart(piece.box.size).bytes);
   }
   for (const Concatenation& step : putTogether(assembly)) {
     Constant joined = addPart(step.shape);
@@ -123,9 +123,9 @@ size_t runAllPairs(const Shape& shape, const LogicalMesh& from, const LogicalMes
     const int rank = communicator.rank();
     for (Case& one : cases) {
       if (rank < senders) {
-        send(one, rank, communicator, senders);
+        send(one, DeviceId(rank), communicator, senders);
       } else {
-        one.results[rank - senders] = receive(one, rank - senders, communicator, senders);
+        one.results[rank - senders] = receive(one, DeviceId(rank - senders), communicator, senders);
       }
     }
   });

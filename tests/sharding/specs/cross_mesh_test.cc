@@ -9,6 +9,7 @@
 #include <map>
 #include <string_view>
 
+#include "ir/base/ids_format.h"
 #include "tests/expect_error.h"
 #include "tests/sharding/specs/spec_lists.h"
 
@@ -76,8 +77,8 @@ TEST(CrossMesh, CutsTheTransferWhereBothSidesDo) {
                                                   parseSpec("S0,R"), parseMesh("3"), parseSpec("R,S0"), {});
   EXPECT_THAT(describe(transfer), ElementsAre("0->0 [0,0]+[4,2]", "1->0 [4,0]+[4,2]", "0->1 [0,2]+[4,2]",
                                               "1->1 [4,2]+[4,2]", "0->2 [0,4]+[4,2]", "1->2 [4,4]+[4,2]"));
-  EXPECT_THAT(transfer.assemblies[1].sizes, ElementsAre(ElementsAre(4, 4), ElementsAre(2)));
-  EXPECT_THAT(transfer.assemblies[1].pieces, ElementsAre(2, 3));
+  EXPECT_THAT(transfer.assemblies[DeviceId(1)].sizes, ElementsAre(ElementsAre(4, 4), ElementsAre(2)));
+  EXPECT_THAT(transfer.assemblies[DeviceId(1)].pieces, ElementsAre(2, 3));
 }
 
 TEST(CrossMesh, TheLeastLoadedHolderSends) {
@@ -123,7 +124,7 @@ std::vector<ShardingSpec> resolvedSpecs(const Shape& shape, const LogicalMesh& m
 // Senders hold what they send; the time is that of the busiest device.
 void checkTransfer(const CrossMeshTransfer& transfer, const Shape& shape, const LogicalMesh& from_mesh,
                    const ShardingSpec& from, const LinkCost& between) {
-  std::map<std::pair<bool, int>, int64_t> time;
+  std::map<std::pair<bool, DeviceId>, int64_t> time;
   int64_t bytes = 0;
   for (const CrossMeshPiece& piece : transfer.pieces) {
     const int64_t size = 4 * elementCount(piece.box.size);

@@ -42,7 +42,7 @@ std::vector<Case> allPairs(const Shape& shape, const LogicalMesh& mesh) {
 
 // The graph of one device, and its output's name.
 std::pair<Graph, std::string> deviceGraph(const Case& one, const Shape& shape, const LogicalMesh& mesh,
-                                          int device) {
+                                          DeviceId device) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
@@ -55,11 +55,11 @@ std::pair<Graph, std::string> deviceGraph(const Case& one, const Shape& shape, c
 }
 
 void runCases(std::vector<Case> cases, const Shape& shape, const LogicalMesh& mesh) {
-  runDevices(mesh, [&](int device, Collectives& collectives) {
+  runDevices(mesh, [&](DeviceId device, Collectives& collectives) {
     for (Case& one : cases) {
       const auto [graph, y] = deviceGraph(one, shape, mesh, device);
       const Tensors given{{"x", shardOfTensor(one.whole, one.from, mesh, device)}};
-      one.results[device] = runGraph(graph, given, {y}, &collectives).at(y);
+      one.results[device.index()] = runGraph(graph, given, {y}, &collectives).at(y);
     }
   });
   for (const Case& one : cases) {
@@ -105,11 +105,11 @@ TEST(ReshardingRun, KeepingOneKeepsInfinitiesAndLetsNoNaNThrough) {
   const Constant x = makeConstant<float>({3}, {nan, infinity, 1});
   const Resharding plan = planResharding({3}, DataType::kFloat32, parseSpec("R"), parseSpec("R;P0"), mesh,
                                          CostModel::uniform(mesh));
-  for (int device : {0, 1}) {
+  for (const DeviceId device : mesh.devices()) {
     const Case one{parseSpec("R"), parseSpec("R;P0"), x, plan, {}};
     const auto [graph, y] = deviceGraph(one, {3}, mesh, device);
     EXPECT_EQ(runGraph(graph, {{"x", x}}, {y}).at(y).bytes,
-              (device == 0 ? x : makeConstant<float>({3}, {0, 0, 0})).bytes);
+              (device == DeviceId(0) ? x : makeConstant<float>({3}, {0, 0, 0})).bytes);
   }
 }
 

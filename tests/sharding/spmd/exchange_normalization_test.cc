@@ -114,9 +114,9 @@ TEST(ExchangeNormalization, RootMeanSquareOverACutAxis) {
   for (size_t row = 0; row < 3; ++row) {
     double squares = 0;
     for (size_t c = 0; c < 7; ++c) squares += xs[row * 7 + c] * xs[row * 7 + c];
-    for (int device = 0; device < 3; ++device) {
+    for (const DeviceId device : idsBelow<DeviceId>(3)) {
       const Shard shard = shardOf(strategy.outputs[0], shape, {{3}}, device);
-      const std::vector<double> ys = numericElements(result.outputs[device].at("out0"));
+      const std::vector<double> ys = numericElements(result.outputs[device.index()].at("out0"));
       for (int64_t c = 0; c < shard.size[1]; ++c) {
         const size_t whole = shard.start[1] + c;
         const double expected =
@@ -200,12 +200,12 @@ TEST(ExchangeNormalization, NodesOfOneGraphShareMoments) {
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 3; ++i) {
     const ValueId whole = problem.theNode().inputs[i];
-    const Shard shard = shardOf(strategy.inputs[i], problem.graph.shape(whole), mesh, 0);
+    const Shard shard = shardOf(strategy.inputs[i], problem.graph.shape(whole), mesh, DeviceId(0));
     inputs.push_back(builder.addValue("in", problem.graph.dataType(whole), shard.size));
   }
   EmittedValues emitted;
   for (const int again : {0, 1}) {
-    const auto outputs = emitExchangeForm(builder, {problem.graph, mesh, 0, groups, &emitted},
+    const auto outputs = emitExchangeForm(builder, {problem.graph, mesh, DeviceId(0), groups, &emitted},
                                           problem.theNode(), strategy, inputs);
     EXPECT_TRUE(outputs[0].valid());
     EXPECT_EQ(countNodes(local, "AllReduce"), 4) << again;  // mean, variance, sum of dY and of dY (x - mean)

@@ -43,7 +43,8 @@ Constant fromNumbers(DataType type, const Shape& shape, const std::vector<double
 }
 
 // A device's graph for the node.
-Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Strategy& strategy, int device) {
+Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Strategy& strategy,
+                 DeviceId device) {
   const Graph& whole = problem.graph;
   const Node& node = problem.theNode();
   Graph graph;
@@ -78,7 +79,7 @@ Graph localGraph(const FormProblem& problem, const LogicalMesh& mesh, const Stra
 }
 
 Tensors runDevice(const FormProblem& problem, const Graph& graph, const LogicalMesh& mesh,
-                  const Strategy& strategy, int device, Collectives& collectives) {
+                  const Strategy& strategy, DeviceId device, Collectives& collectives) {
   const Node& node = problem.theNode();
   Tensors values;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -176,9 +177,10 @@ FormResult runForm(const FormProblem& problem, const LogicalMesh& mesh, const St
   const size_t devices = mesh.deviceCount();
   FormResult result{{}, std::vector<Tensors>(devices)};
   std::vector<std::exception_ptr> failures(devices);
-  for (size_t d = 0; d < devices; ++d) result.graphs.push_back(localGraph(problem, mesh, strategy, d));
-  runDevices(mesh, [&](int device, Collectives& collectives) {
-    const size_t d = device;
+  for (size_t d = 0; d < devices; ++d)
+    result.graphs.push_back(localGraph(problem, mesh, strategy, DeviceId(d)));
+  runDevices(mesh, [&](DeviceId device, Collectives& collectives) {
+    const size_t d = device.index();
     try {
       result.outputs[d] = runDevice(problem, result.graphs[d], mesh, strategy, device, collectives);
     } catch (...) {
@@ -213,14 +215,14 @@ void expectAsWhole(const FormProblem& problem, const LogicalMesh& mesh,
     SCOPED_TRACE(name + " as " + printSpec(spec));
     const Constant whole = runGraph(problem.graph, problem.given, {name}).at(name);
     std::vector<double> sum(elementCount(whole.shape));
-    for (int device = 0; device < mesh.deviceCount(); ++device) {
-      int twin = device;  // the device at coordinate 0 of the mesh axes along which all hold the same
+    for (const DeviceId device : mesh.devices()) {
+      DeviceId twin = device;  // the device at coordinate 0 of the mesh axes along which all hold the same
       for (int axis = 0; axis < mesh.rank(); ++axis) {
         if (!spec.uses(axis)) twin = mesh.lineOf(twin, axis)[0];
       }
-      const Constant& mine = result.outputs[device].at(name);
+      const Constant& mine = result.outputs[device.index()].at(name);
       if (twin == device) addPart(sum, whole.shape, mine, shardOf(spec, whole.shape, mesh, device));
-      EXPECT_EQ(mine, result.outputs[twin].at(name)) << "device " << device;
+      EXPECT_EQ(mine, result.outputs[twin.index()].at(name)) << "device " << device.index();
     }
     EXPECT_LE(distance(fromNumbers(whole.data_type, whole.shape, sum), whole), tolerance);
   }

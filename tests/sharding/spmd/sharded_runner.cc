@@ -98,7 +98,7 @@ void runCollective(const std::vector<LocalPiece>& pieces, size_t n, std::vector<
 }
 
 // Devices that differ along mesh axes of `axes` only hold one tensor's summands.
-bool firstAlong(const std::vector<int>& axes, const LogicalMesh& mesh, int device) {
+bool firstAlong(const std::vector<int>& axes, const LogicalMesh& mesh, DeviceId device) {
   return std::all_of(axes.begin(), axes.end(), [&](int axis) { return mesh.coordinate(device, axis) == 0; });
 }
 
@@ -169,11 +169,11 @@ std::string shapeFault(const Graph& graph) {
   return "";
 }
 
-MeshGroups groupsOf(const LogicalMesh& mesh, int device) {
+MeshGroups groupsOf(const LogicalMesh& mesh, DeviceId device) {
   MeshGroups groups;
   int first = 0;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    const int line = mesh.lineOf(device, axis)[0];
+    const int line = mesh.lineOf(device, axis)[0].index();
     groups.group_of_axis.push_back(mesh.axisSize(axis) > 1 ? first + line : -1);
     first += mesh.deviceCount();
   }
@@ -185,13 +185,13 @@ std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec
   // Summands along the partial axes, one whole tensor for each of their coordinates; devices that agree there
   // share it.
   std::map<std::vector<int>, Constant> summands;
-  const auto coordinates = [&](int device) {
+  const auto coordinates = [&](DeviceId device) {
     std::vector<int> result;
     for (int axis : spec.partial) result.push_back(mesh.coordinate(device, axis));
     return result;
   };
   Constant left = whole;
-  for (int device = 0; device < mesh.deviceCount(); ++device) {
+  for (const DeviceId device : mesh.devices()) {
     if (firstAlong(spec.partial, mesh, device) || summands.contains(coordinates(device))) continue;
     const Constant summand = randomReals(generator, whole.shape, whole.data_type);
     std::vector<double> rest = numericElements(left);
@@ -201,7 +201,7 @@ std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec
     summands[coordinates(device)] = summand;
   }
   std::vector<Constant> parts;
-  for (int device = 0; device < mesh.deviceCount(); ++device) {
+  for (const DeviceId device : mesh.devices()) {
     const Constant& summand =
         firstAlong(spec.partial, mesh, device) ? left : summands.at(coordinates(device));
     parts.push_back(boxOf(summand, shardOf(spec, whole.shape, mesh, device)));
@@ -215,7 +215,7 @@ Constant collect(const std::vector<Constant>& parts, const ShardingSpec& spec, c
   std::map<std::vector<int>, size_t> seen;  // devices by what they hold: start of the shard, and summand
   std::vector<double> sums(elementCount(shape), 0);
   for (size_t d = 0; d < parts.size(); ++d) {
-    const int device = d;
+    const DeviceId device(d);
     std::vector<int> key;
     for (int axis = 0; axis < mesh.rank(); ++axis)
       key.push_back(spec.uses(axis) ? mesh.coordinate(device, axis) : 0);
@@ -295,9 +295,9 @@ PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, con
   return sharding;
 }
 
-std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding) {
-  std::vector<LocalPiece> pieces;
-  for (int device = 0; device < sharding.mesh.deviceCount(); ++device) {
+IdVector<DeviceId, LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding) {
+  IdVector<DeviceId, LocalPiece> pieces;
+  for (const DeviceId device : sharding.mesh.devices()) {
     pieces.push_back(rewriteForDevice(graph, sharding, device, groupsOf(sharding.mesh, device)));
   }
   verifyLocalPieces(graph, sharding, pieces);

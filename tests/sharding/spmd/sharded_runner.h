@@ -22,7 +22,7 @@ Graph singlePrecision(Graph graph);
 std::string shapeFault(const Graph& graph);
 
 // Groups of a mesh: those of axis 0, then axis 1, ...; each line of devices has one.
-MeshGroups groupsOf(const LogicalMesh& mesh, int device);
+MeshGroups groupsOf(const LogicalMesh& mesh, DeviceId device);
 
 // A device's part of a tensor. Of a partial sum: random summands, which add up to it.
 std::vector<Constant> distribute(const Constant& whole, const ShardingSpec& spec, const LogicalMesh& mesh,
@@ -42,7 +42,7 @@ PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, con
                              bool partial_inputs = true);
 
 // The pieces of all devices, proven.
-std::vector<LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding);
+IdVector<DeviceId, LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding);
 
 // Runs the pieces on inputs cut as they are kept, and compares what they give with `outputs` (distance <=
 // tolerance).

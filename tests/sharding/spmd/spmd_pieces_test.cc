@@ -51,14 +51,15 @@ StrategyCost toldCost(const Graph& graph, const PieceSharding& sharding) {
   return cost;
 }
 
-void checkCost(const Graph& graph, const PieceSharding& sharding, const std::vector<LocalPiece>& pieces) {
-  const int last = sharding.mesh.deviceCount() - 1;
+void checkCost(const Graph& graph, const PieceSharding& sharding,
+               const IdVector<DeviceId, LocalPiece>& pieces) {
+  const DeviceId last(sharding.mesh.deviceCount() - 1);
   const WorkCount count =
       countWork(pieces.back().graph, sharding.mesh, groupsOf(sharding.mesh, last), sharding.model);
   const StrategyCost told = toldCost(graph, sharding);
   EXPECT_EQ(count.compute_ns, told.compute_ns);
   EXPECT_EQ(count.communication_ns, told.communication_ns);
-  for (int device = 0; device < last; ++device) {
+  for (DeviceId device(0); device < last; ++device) {
     const Graph& local = pieces[device].graph;
     const WorkCount other = countWork(local, sharding.mesh, groupsOf(sharding.mesh, device), sharding.model);
     EXPECT_LE(other.compute_ns, count.compute_ns);
@@ -89,7 +90,7 @@ TEST(SpmdPieces, EveryOperatorBetweenReshardings) {
         const PieceSharding sharding = randomSharding(generator, graph, parseMesh(mesh));
         SCOPED_TRACE(rule_case.name + " on " + mesh + ": " +
                      printUses(graph, graph.nodes[0], sharding.strategies[0].uses));
-        const std::vector<LocalPiece> pieces = rewriteAll(graph, sharding);
+        const IdVector<DeviceId, LocalPiece> pieces = rewriteAll(graph, sharding);
         checkCost(graph, sharding, pieces);
         checkPieces(graph, inputs, outputs, sharding, pieces, 1e-12);
         if (HasFailure()) return;
@@ -163,7 +164,7 @@ TEST(SpmdPieces, ABlockUnderAnyStrategies) {
     for (int trial = 0; trial < 40; ++trial) {
       const PieceSharding sharding = randomSharding(generator, block.graph, parseMesh(mesh));
       SCOPED_TRACE(std::string(mesh) + " trial " + std::to_string(trial));
-      const std::vector<LocalPiece> pieces = rewriteAll(block.graph, sharding);
+      const IdVector<DeviceId, LocalPiece> pieces = rewriteAll(block.graph, sharding);
       checkCost(block.graph, sharding, pieces);
       checkPieces(block.graph, block.inputs, outputs, sharding, pieces, 1e-12);
       if (HasFailure()) return;
@@ -187,13 +188,13 @@ TEST(SpmdPieces, ABlockOverARealCommunicator) {
       parts[name] = distribute(block.inputs.at(name), sharding.kept[input.index()], mesh, generator);
     }
     std::vector<Tensors> results(4);
-    runDevices(mesh, [&](int device, Collectives& collectives) {
+    runDevices(mesh, [&](DeviceId device, Collectives& collectives) {
       Tensors given;
-      for (const auto& [name, shards] : parts) given[name] = shards[device];
+      for (const auto& [name, shards] : parts) given[name] = shards[device.index()];
       const LocalPiece piece = rewriteForDevice(block.graph, sharding, device, groups);
       // All nodes, in order: each device must meet the others, also where it needs nothing from it.
       for (const Node& node : piece.graph.nodes) runNode(piece.graph, node, given, &collectives);
-      for (const std::string& name : names) results[device][name] = given.at(name);
+      for (const std::string& name : names) results[device.index()][name] = given.at(name);
     });
     for (ValueId output : block.graph.outputs) {
       const std::string& name = block.graph.value(output).name;
@@ -211,15 +212,17 @@ TEST(SpmdPieces, NamesAreThePiecesAndConstantsAreShared) {
   const LogicalMesh mesh = parseMesh("2");
   std::mt19937_64 generator(3);
   const PieceSharding sharding = randomSharding(generator, block.graph, mesh);
-  const LocalPiece piece = rewriteForDevice(block.graph, sharding, 1, groupsOf(mesh, 1));
-  EXPECT_EQ(printGraph(piece.graph),
-            printGraph(rewriteForDevice(block.graph, sharding, 1, groupsOf(mesh, 1)).graph));
+  const LocalPiece piece = rewriteForDevice(block.graph, sharding, DeviceId(1), groupsOf(mesh, DeviceId(1)));
+  EXPECT_EQ(
+      printGraph(piece.graph),
+      printGraph(rewriteForDevice(block.graph, sharding, DeviceId(1), groupsOf(mesh, DeviceId(1))).graph));
   for (const Value& value : block.graph.values) {
     const ValueId whole = findValue(block.graph, value.name);
     if (block.graph.constant(whole) != nullptr) continue;
     const ValueId local = findValue(piece.graph, value.name);
     ASSERT_TRUE(local.valid()) << value.name;
-    EXPECT_EQ(piece.graph.shape(local), shardOf(sharding.kept[whole.index()], *value.shape, mesh, 1).size);
+    EXPECT_EQ(piece.graph.shape(local),
+              shardOf(sharding.kept[whole.index()], *value.shape, mesh, DeviceId(1)).size);
   }
 }
 
@@ -253,7 +256,7 @@ class Broken : public ::testing::Test {
     sharding.strategies[n] = *makeStrategy(graph, graph.nodes[n], sharding.mesh,
                                            parseUses(graph, graph.nodes[n], sharding.mesh, uses));
   }
-  Node& find(int device, const std::string& op_type) {
+  Node& find(DeviceId device, const std::string& op_type) {
     for (Node& node : pieces[device].graph.nodes) {
       if (node.op_type == op_type) return node;
     }
@@ -265,7 +268,7 @@ class Broken : public ::testing::Test {
 
   Graph graph;
   PieceSharding sharding;
-  std::vector<LocalPiece> pieces;
+  IdVector<DeviceId, LocalPiece> pieces;
 };
 
 TEST_F(Broken, AStrategyThatTheNodeDoesNotHave) {
@@ -287,24 +290,24 @@ TEST_F(Broken, AnotherSpecThanIsKept) {
 }
 
 TEST_F(Broken, GroupsThatDoNotMeet) {
-  LocalPiece& piece = pieces[3];
-  find(3, "ReduceScatter").attributes["group"] = int64_t{77};
+  LocalPiece& piece = pieces[DeviceId(3)];
+  find(DeviceId(3), "ReduceScatter").attributes["group"] = int64_t{77};
   expectFault("its list of groups is not that of its collectives");
   int& listed = *std::find(piece.collectives.begin(), piece.collectives.end(), piece.groups.group_of_axis[0]);
   listed = 77;
   expectFault("its group is no line of the mesh");
   listed = piece.groups.group_of_axis[1];
-  find(3, "ReduceScatter").attributes["group"] = int64_t{listed};
+  find(DeviceId(3), "ReduceScatter").attributes["group"] = int64_t{listed};
   expectFault("it meets along another mesh axis than device 0");
 }
 
 TEST_F(Broken, PartSizes) {
-  find(2, "ReduceScatter").attributes["sizes"] = std::vector<int64_t>{3, 2};
+  find(DeviceId(2), "ReduceScatter").attributes["sizes"] = std::vector<int64_t>{3, 2};
   expectFault("its part sizes are wrong");
 }
 
 TEST_F(Broken, AConstantOfAnotherDevice) {
-  for (int device : {0, 2}) {
+  for (const DeviceId device : {DeviceId(0), DeviceId(2)}) {
     const ValueId w = find(device, "MatMul").inputs[1];
     std::get<Constant>(pieces[device].graph.initializers.at(w)).bytes[0] = std::byte{1};
   }
@@ -312,26 +315,26 @@ TEST_F(Broken, AConstantOfAnotherDevice) {
 }
 
 TEST_F(Broken, AShareOfAMeanThatIsNotTheDevices) {
-  const ValueId share = find(2, "Mul").inputs[1];
-  pieces[2].graph.initializers.at(share) = makeScalar(DataType::kFloat32, 0.5);
+  const ValueId share = find(DeviceId(2), "Mul").inputs[1];
+  pieces[DeviceId(2)].graph.initializers.at(share) = makeScalar(DataType::kFloat32, 0.5);
   expectFault("its share of the mean is 0.6");
 }
 
 TEST_F(Broken, DevicesWithOtherNodes) {
-  find(1, "Neg").op_type = "Abs";
+  find(DeviceId(1), "Neg").op_type = "Abs";
   expectFault("it is not the node that device 0 has here");
 }
 
 TEST_F(Broken, Shapes) {
-  LocalPiece& piece = pieces[1];
-  piece.graph.value(find(1, "Neg").outputs[0]).shape = Shape{3, 5};
+  LocalPiece& piece = pieces[DeviceId(1)];
+  piece.graph.value(find(DeviceId(1), "Neg").outputs[0]).shape = Shape{3, 5};
   expectFault("has shape [3,5], S1,R of 'z' [4,5] is [2,5]");
 }
 
 TEST_F(Broken, ASpecThatTheTensorCannotHave) {
   sharding.kept[4] = parseSpec("S0,R");
-  EXPECT_ERROR(rewriteForDevice(graph, sharding, 0, groupsOf(sharding.mesh, 0)), ErrorCode::kInternal,
-               "axis 0 has 1 elements for 2 devices");
+  EXPECT_ERROR(rewriteForDevice(graph, sharding, DeviceId(0), groupsOf(sharding.mesh, DeviceId(0))),
+               ErrorCode::kInternal, "axis 0 has 1 elements for 2 devices");
 }
 
 }  // namespace
