@@ -103,8 +103,8 @@ class TimeAxisPass {
       TimeFacts& known = facts_[input.value.index()];
       known.batch_only = true;
       if (input.axis < 0) continue;
-      PIPESHARD_CHECK(static_cast<size_t>(input.axis) < graph_.shape(input.value).size(),
-                      "batch input '{}' has no axis {}", name(input.value), input.axis);
+      PIPESHARD_CHECK(input.axis < std::ssize(graph_.shape(input.value)), "batch input '{}' has no axis {}",
+                      name(input.value), input.axis);
       known.kind = {Kind::kSplit, input.axis};
       one_example_ = one_example_ || graph_.shape(input.value)[input.axis] == 1;
     }

@@ -13,12 +13,12 @@ namespace {
 
 OtherBatch::Comparison compareShapes(const Shape& shape, const Shape& other, const BatchShare& share) {
   OtherBatch::Comparison result{OtherBatch::Change::kNone, -1};
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
+  for (int axis = 0; axis < std::ssize(shape); ++axis) {
     if (shape[axis] == other[axis]) continue;
     const bool grows = result.change == OtherBatch::Change::kNone &&
                        shape[axis] * share.other_rows == other[axis] * share.rows;
     if (!grows) return {OtherBatch::Change::kOther, -1};
-    result = {OtherBatch::Change::kGrows, static_cast<int>(axis)};
+    result = {OtherBatch::Change::kGrows, axis};
   }
   return result;
 }
@@ -53,14 +53,13 @@ const Constant* OtherBatch::constant(ValueId value) const {
 
 bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows,
                       size_t axis) {
-  const size_t entry =
-      static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
-  const size_t block = entry * static_cast<size_t>(constant.shape[axis]);
-  const size_t example = block / static_cast<size_t>(rows);
+  const size_t entry = rowMajorStrides(constant.shape)[axis] * dataTypeSize(constant.data_type);
+  const size_t block = entry * constant.shape[axis];
+  const size_t example = block / rows;
   if (example == 0) return true;
   const auto allLike = [&](const Constant& tested, int64_t tested_rows) {
     for (size_t start = 0; start < tested.bytes.size(); start += example) {
-      const size_t outer = start / (example * static_cast<size_t>(tested_rows));
+      const size_t outer = start / (example * tested_rows);
       if (std::memcmp(tested.bytes.data() + start, constant.bytes.data() + outer * block, example) != 0)
         return false;
     }

@@ -11,17 +11,14 @@ namespace pipeshard {
 namespace {
 
 bool constantIsUniform(const Constant& constant, size_t axis) {
-  const auto inner =
-      static_cast<size_t>(rowMajorStrides(constant.shape)[axis]) * dataTypeSize(constant.data_type);
+  const size_t inner = rowMajorStrides(constant.shape)[axis] * dataTypeSize(constant.data_type);
   const size_t size = constant.shape[axis];
   const size_t block = inner * size;
   if (block == 0) return true;
   for (size_t start = 0; start < constant.bytes.size(); start += block) {
     const auto first = constant.bytes.begin() + start;
     for (size_t entry = 1; entry < size; ++entry) {
-      if (!std::equal(first, first + static_cast<ptrdiff_t>(inner),
-                      first + static_cast<ptrdiff_t>(entry * inner)))
-        return false;
+      if (!std::equal(first, first + inner, first + entry * inner)) return false;
     }
   }
   return true;
@@ -41,7 +38,8 @@ bool isBoundedSlice(const Graph& graph, const Node& node, size_t axis, size_t ra
   const auto axes =
       old ? node.intsAttribute("axes") : constantInput(graph, node, 3).value_or(std::vector<int64_t>());
   for (size_t i = 0; i < ends.size(); ++i) {
-    const size_t named = i < axes.size() ? static_cast<size_t>(normalizeAxis(axes[i], rank)) : i;
+    size_t named = i;
+    if (i < axes.size()) named = normalizeAxis(axes[i], rank);
     if (named == axis && ends[i] < std::numeric_limits<int32_t>::max()) return true;
   }
   return false;
@@ -89,11 +87,11 @@ void checkOtherInputs(const Graph& graph, const TimeFactsTable& facts, const Nod
   for (size_t input = 0; input < node.inputs.size(); ++input) {
     const ValueId value = node.inputs[input];
     if (!value.valid()) continue;
-    for (size_t axis = 0; axis < rule.inputs[input].size(); ++axis) {
+    for (int axis = 0; axis < std::ssize(rule.inputs[input]); ++axis) {
       const std::vector<int>& factors = rule.inputs[input][axis];
       if (std::find(factors.begin(), factors.end(), factor) == factors.end()) continue;
       if (isSplit(facts, value)) {
-        if (facts[value.index()].kind.axis != static_cast<int>(axis)) {
+        if (facts[value.index()].kind.axis != axis) {
           refuseTimeCut(node, fmt::format("it also uses axis {} of '{}', along which the batch is not cut",
                                           axis, graph.value(value).name));
         }
@@ -108,11 +106,11 @@ void checkOtherInputs(const Graph& graph, const TimeFactsTable& facts, const Nod
 
 OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rule, size_t output,
                      int factor) {
-  for (size_t axis = 0; axis < rule.outputs[output].size(); ++axis) {
+  for (int axis = 0; axis < std::ssize(rule.outputs[output]); ++axis) {
     const std::vector<int>& factors = rule.outputs[output][axis];
     const auto place = std::find(factors.begin(), factors.end(), factor);
     if (place == factors.end()) continue;
-    if (place == factors.begin()) return {OutputChange::kSplit, static_cast<int>(axis)};
+    if (place == factors.begin()) return {OutputChange::kSplit, axis};
     refuseTimeCut(
         node, fmt::format("in its output '{}' the examples are not one block after the other along axis {}",
                           graph.value(node.outputs[output]).name, axis));

@@ -142,13 +142,12 @@ class RowAdapter {
     Constant part{whole.data_type, shape, {}};
     size_t axis = 0;
     while (axis < shape.size() && shape[axis] == whole.shape[axis]) ++axis;
-    const size_t inner =
-        static_cast<size_t>(rowMajorStrides(whole.shape)[axis]) * dataTypeSize(whole.data_type);
-    const size_t block = inner * static_cast<size_t>(whole.shape[axis]);
-    const size_t taken = inner * static_cast<size_t>(shape[axis]);
+    const size_t inner = rowMajorStrides(whole.shape)[axis] * dataTypeSize(whole.data_type);
+    const size_t block = inner * whole.shape[axis];
+    const size_t taken = inner * shape[axis];
     for (size_t start = 0; start < whole.bytes.size(); start += block) {
       const auto first = whole.bytes.begin() + start;
-      part.bytes.insert(part.bytes.end(), first, first + static_cast<std::ptrdiff_t>(taken));
+      part.bytes.insert(part.bytes.end(), first, first + taken);
     }
     return part;
   }

@@ -87,9 +87,9 @@ std::vector<ForbiddenOption> otherWays(const ShardingProblem& problem, const std
   for (const StageEnd& end : ends) {
     const int number = problem.variableOf(end.value);
     const ShardingVariable& variable = problem.variables()[number];
-    for (size_t option = 0; option < variable.options.size(); ++option) {
+    for (int option = 0; option < std::ssize(variable.options); ++option) {
       if (variable.specs->spec(variable.options[option]) != end.ways[way])
-        forbidden.push_back({number, static_cast<int>(option)});
+        forbidden.push_back({number, option});
     }
   }
   return forbidden;

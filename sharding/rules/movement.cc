@@ -15,8 +15,8 @@ std::optional<FactorRule> transposeRule(const Graph& graph, const Node& node) {
   const std::vector<int64_t> permutation = node.intsAttribute("perm");
   builder.alignInput(0, factors);
   for (size_t axis = 0; axis < factors.size(); ++axis) {
-    const size_t from =
-        permutation.empty() ? factors.size() - 1 - axis : static_cast<size_t>(permutation[axis]);
+    size_t from = factors.size() - 1 - axis;
+    if (!permutation.empty()) from = permutation[axis];
     builder.setOutput(0, axis, {factors[from]});
   }
   return move(builder);
@@ -96,7 +96,8 @@ std::optional<FactorRule> padRule(const Graph& graph, const Node& node) {
   std::vector<bool> kept(rank, true);
   const size_t count = pads->size() / 2;
   for (size_t i = 0; i < count; ++i) {
-    const size_t axis = has_axes ? static_cast<size_t>(normalizeAxis((*axes)[i], rank)) : i;
+    size_t axis = i;
+    if (has_axes) axis = normalizeAxis((*axes)[i], rank);
     kept.at(axis) = (*pads)[i] == 0 && (*pads)[i + count] == 0;
   }
   return axisByAxis(graph, node, [&](size_t axis) { return kept[axis]; });

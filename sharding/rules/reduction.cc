@@ -25,8 +25,8 @@ FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& 
   const std::vector<int> factors = builder.factorsOf(shape);
   builder.alignInput(0, factors);
   size_t output_axis = 0;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    const bool reduced = std::binary_search(axes.begin(), axes.end(), static_cast<int>(axis));
+  for (int axis = 0; axis < std::ssize(shape); ++axis) {
+    const bool reduced = std::binary_search(axes.begin(), axes.end(), axis);
     if (reduced) builder.setKind(factors[axis], kind);
     if (!reduced) builder.setOutput(0, output_axis, {factors[axis]});
     if (!reduced || keep_dimensions) ++output_axis;

@@ -163,9 +163,9 @@ class Refinement {
     const std::vector<size_t> from = in_.unitAxesAt(place);
     const std::vector<size_t> to = out_.unitAxesAt(place);
     if (from.empty() && !to.empty()) return splitOff(preferred(to), place);
-    const auto named = std::find(named_.begin(), named_.end(), true) - named_.begin();
-    const bool named_here = named < std::ssize(named_) && out_.contains(named, place);
-    if (named_here && std::find(to.begin(), to.end(), static_cast<size_t>(named)) == to.end()) {
+    const size_t named = std::find(named_.begin(), named_.end(), true) - named_.begin();
+    const bool named_here = named < named_.size() && out_.contains(named, place);
+    if (named_here && std::find(to.begin(), to.end(), named) == to.end()) {
       for (size_t axis : from) mergeInto(axis, place);
       return;
     }
@@ -258,12 +258,12 @@ std::optional<FactorRule> flattenRule(const Graph& graph, const Node& node) {
 std::optional<FactorRule> unitAxesRule(const Graph& graph, const Node& node, const std::vector<int>& extra,
                                        bool extra_in_output) {
   RuleBuilder builder(graph, node);
-  const size_t long_rank = extra_in_output ? builder.outputShape(0).size() : builder.inputShape(0).size();
+  const int long_rank = extra_in_output ? builder.outputShape(0).size() : builder.inputShape(0).size();
   const std::vector<int> factors =
       builder.factorsOf(extra_in_output ? builder.inputShape(0) : builder.outputShape(0));
   size_t position = 0;
-  for (size_t axis = 0; axis < long_rank; ++axis) {
-    if (std::binary_search(extra.begin(), extra.end(), static_cast<int>(axis))) continue;
+  for (int axis = 0; axis < long_rank; ++axis) {
+    if (std::binary_search(extra.begin(), extra.end(), axis)) continue;
     builder.setInput(0, extra_in_output ? position : axis, {factors[position]});
     builder.setOutput(0, extra_in_output ? axis : position, {factors[position]});
     ++position;

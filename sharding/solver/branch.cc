@@ -65,7 +65,7 @@ class BranchAndBound::Expansion {
       if (at != model_.rows.end()) at->price += price;
     }
     // What copying and reducing costs, by experience.
-    outcome_.work += 20 * static_cast<int64_t>(tree_.offsets_.back() + model_.rows.size());
+    outcome_.work += 20 * (tree_.offsets_.back() + model_.rows.size());
     for (const ModelEdge& edge : model_.edges) outcome_.work += 20 * std::ssize(edge.table);
   }
 

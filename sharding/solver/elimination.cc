@@ -38,12 +38,12 @@ Elimination::Elimination(const Model& model, const std::vector<int32_t>& order)
   // Factors by the first position that they join, with the positions, ascending.
   std::vector<std::vector<Factor>> factors(order.size());
   std::vector<std::vector<std::vector<int32_t>>> scopes(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
+  for (int32_t i = 0; i < std::ssize(order); ++i) {
     for (const int32_t id : model.nodes[order[i]].edges) {
       const ModelEdge& edge = model.edges[id];
       const int32_t other = edge.other(order[i]), at = position[other];
-      if (at < 0) boundary_.push_back({static_cast<int32_t>(i), id, other});
-      if (at < static_cast<int32_t>(i)) continue;
+      if (at < 0) boundary_.push_back({i, id, other});
+      if (at < i) continue;
       factors[i].push_back({.fixed = edge.a == order[i] ? edge.table.data() : edge.transposed.data()});
       scopes[i].push_back({at});
     }
@@ -51,7 +51,7 @@ Elimination::Elimination(const Model& model, const std::vector<int32_t>& order)
     const Step& step = steps_.back();
     if (step.scope_begin == step.scope_end) continue;
     const int32_t first = scopes_[step.scope_begin];
-    factors[first].push_back({.step = static_cast<int32_t>(i)});
+    factors[first].push_back({.step = i});
     scopes[first].emplace_back(scopes_.begin() + step.scope_begin + 1, scopes_.begin() + step.scope_end);
   }
   memory_ = steps_.empty() ? 0 : steps_.back().result + steps_.back().result_size;
@@ -115,25 +115,24 @@ struct Elimination::Kernel {
                                                         const int32_t* vector_stride, int32_t vectors,
                                                         double* out, int32_t width, double big) {
     for (int32_t j = 0; j < width; ++j) out[j] = big;
-    for (int32_t s = 0; s < size; ++s) {
+    for (int64_t s = 0; s < size; ++s) {
       double base = costs[s];
-      for (int32_t f = 0; f < scalars; ++f) base += scalar[f][static_cast<int64_t>(s) * scalar_stride[f]];
+      for (int32_t f = 0; f < scalars; ++f) base += scalar[f][s * scalar_stride[f]];
       if (base >= big) continue;
-      const double* first = vector[0] + static_cast<int64_t>(s) * vector_stride[0];
+      const double* first = vector[0] + s * vector_stride[0];
       if (vectors == 1) {
         for (int32_t j = 0; j < width; ++j) out[j] = std::min(out[j], base + first[j]);
       } else if (vectors == 2) {
-        const double* second = vector[1] + static_cast<int64_t>(s) * vector_stride[1];
+        const double* second = vector[1] + s * vector_stride[1];
         for (int32_t j = 0; j < width; ++j) out[j] = std::min(out[j], base + first[j] + second[j]);
       } else if (vectors == 3) {
-        const double* second = vector[1] + static_cast<int64_t>(s) * vector_stride[1];
-        const double* third = vector[2] + static_cast<int64_t>(s) * vector_stride[2];
+        const double* second = vector[1] + s * vector_stride[1];
+        const double* third = vector[2] + s * vector_stride[2];
         for (int32_t j = 0; j < width; ++j) out[j] = std::min(out[j], base + first[j] + second[j] + third[j]);
       } else {
         for (int32_t j = 0; j < width; ++j) {
           double sum = base;
-          for (int32_t f = 0; f < vectors; ++f)
-            sum += vector[f][static_cast<int64_t>(s) * vector_stride[f] + j];
+          for (int32_t f = 0; f < vectors; ++f) sum += vector[f][s * vector_stride[f] + j];
           out[j] = std::min(out[j], sum);
         }
       }
@@ -189,13 +188,13 @@ struct Elimination::Kernel {
       row(costs, step->size, at, stride, scalars, at + scalars, stride + scalars, count - scalars, out, width,
           self->model_.big);
       for (int32_t d = outer; d-- > 0;) {
-        const int32_t size = self->steps_[self->scopes_[step->scope_begin + d]].size;
+        const int64_t size = self->steps_[self->scopes_[step->scope_begin + d]].size;
         if (++digit[d] < size) {
           for (int32_t f = 0; f < count; ++f) at[f] += strides[f][d];
           break;
         }
         digit[d] = 0;
-        for (int32_t f = 0; f < count; ++f) at[f] -= static_cast<int64_t>(strides[f][d]) * (size - 1);
+        for (int32_t f = 0; f < count; ++f) at[f] -= strides[f][d] * (size - 1);
       }
     }
   }
@@ -206,10 +205,10 @@ void Elimination::runStep(size_t position) {
   if (step.scope_begin != step.scope_end)
     return runVectorised<Kernel, Elimination*, const Step*>(this, &step);
   double best = model_.big;
-  for (int32_t s = 0; s < step.size; ++s) {
+  for (int64_t s = 0; s < step.size; ++s) {
     double sum = costs_[offsets_[position] + s];
     for (int32_t f = step.factor_begin; f < step.factor_end; ++f)
-      sum += data(factors_[f])[static_cast<int64_t>(s) * factors_[f].stride];
+      sum += data(factors_[f])[s * factors_[f].stride];
     best = std::min(best, sum);
   }
   arena_[step.result] = best;
@@ -236,10 +235,10 @@ void Elimination::assign(std::vector<int32_t>& labels) const {
       const Factor& factor = factors_[f];
       const double* at = data(factor);
       for (int32_t d = step.scope_begin; d < step.scope_end; ++d) {
-        at += static_cast<int64_t>(strides_[factor.strides + d - step.scope_begin]) *
-              labels[order_[scopes_[d]]];
+        const int64_t stride = strides_[factor.strides + d - step.scope_begin];
+        at += stride * labels[order_[scopes_[d]]];
       }
-      for (int32_t s = 0; s < step.size; ++s) sums[s] += at[static_cast<int64_t>(s) * factor.stride];
+      for (int64_t s = 0; s < step.size; ++s) sums[s] += at[s * factor.stride];
     }
     labels[order_[i]] = std::min_element(sums.begin(), sums.end()) - sums.begin();
   }
@@ -259,18 +258,18 @@ std::vector<double> Elimination::marginals() const {
     std::vector<int64_t> at(factors, 0);
     for (int64_t entry = 0; entry < step.result_size; ++entry) {
       const double rest = outside[step.result + entry];
-      for (int32_t s = 0; s < step.size && rest < model_.big; ++s) {
+      for (int64_t s = 0; s < step.size && rest < model_.big; ++s) {
         double sum = rest + costs_[offsets_[i] + s];
         for (int32_t f = 0; f < factors; ++f) {
           const Factor& factor = factors_[step.factor_begin + f];
-          sum += data(factor)[at[f] + static_cast<int64_t>(s) * factor.stride];
+          sum += data(factor)[at[f] + s * factor.stride];
         }
         if (sum >= model_.big) continue;
         result[offsets_[i] + s] = std::min(result[offsets_[i] + s], sum);
         for (int32_t f = 0; f < factors; ++f) {
           const Factor& factor = factors_[step.factor_begin + f];
           if (factor.step < 0) continue;
-          const int64_t index = steps_[factor.step].result + at[f] + static_cast<int64_t>(s) * factor.stride;
+          const int64_t index = steps_[factor.step].result + at[f] + s * factor.stride;
           outside[index] = std::min(outside[index], sum - arena_[index]);
         }
       }

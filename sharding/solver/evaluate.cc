@@ -93,8 +93,8 @@ SolverEvaluation evaluate(const SolverProblem& problem, const std::vector<int32_
     evaluation.forbidden |= cost >= kForbiddenCost;
   };
   for (size_t i = 0; i < choice.size(); ++i) {
-    const size_t strategies = problem.nodes[i].costs.size();
-    if (choice[i] < 0 || static_cast<size_t>(choice[i]) >= strategies) {
+    const int64_t strategies = problem.nodes[i].costs.size();
+    if (choice[i] < 0 || choice[i] >= strategies) {
       fail(ErrorCode::kConfiguration, "node {} has {} strategies; strategy {} was chosen", i, strategies,
            choice[i]);
     }

@@ -83,7 +83,7 @@ LocalSearch::Move LocalSearch::tryMove(uint64_t seed, const std::function<bool()
       .fill = false,
       .random = &random};
   const Ordering ordering = orderNodes(model_, region, limits);
-  move.work += ordering.work / 4 + static_cast<int64_t>(200 * region.size());
+  move.work += ordering.work / 4 + 200 * region.size();
   if (ordering.order.empty() || stop()) return move;
   // Half of the time the prices are taken as they are, else up to half more or less.
   const double factor = random.below(2) == 0 ? 1 : 0.5 + random.unit();
@@ -97,7 +97,7 @@ std::vector<int32_t> LocalSearch::kicked(uint64_t seed) const {
   const int32_t node = alive_[random.below(std::ssize(alive_))];
   const int32_t size = model_.nodes[node].size();
   labels[node] = (labels[node] + 1 + random.below(std::max(1, size - 1))) % size;
-  std::vector<int32_t> region = ball(node, static_cast<size_t>(16) << random.below(4), random);
+  std::vector<int32_t> region = ball(node, size_t{16} << random.below(4), random);
   std::erase(region, node);
   const OrderingLimits limits{.joint_entries = int64_t{1} << 14, .fill = false, .random = &random};
   const Ordering ordering = orderNodes(model_, region, limits);
@@ -115,7 +115,7 @@ void LocalSearch::setCosts(const Elimination& elimination, const std::vector<dou
   const std::vector<int32_t>& order = elimination.order();
   for (size_t i = 0; i < order.size(); ++i) {
     const std::vector<double>& own = model_.nodes[order[i]].costs;
-    std::copy(own.begin(), own.end(), costs.begin() + static_cast<int64_t>(elimination.offset(i)));
+    std::copy(own.begin(), own.end(), costs.begin() + elimination.offset(i));
     memory_.addPrices(order[i], prefix, &costs[elimination.offset(i)]);
   }
 }
@@ -148,7 +148,7 @@ void LocalSearch::optimise(const std::vector<int32_t>& order, double price_facto
     setCosts(elimination, prefix, costs);
     elimination.run(costs);
     elimination.assign(labels);
-    move.work += elimination.work() / 4 + static_cast<int64_t>(8 * prices.size() + 40 * order.size());
+    move.work += elimination.work() / 4 + 8 * prices.size() + 40 * order.size();
     std::vector<Change> changes;
     for (const int32_t node : order) {
       if (labels[node] != state_.labels()[node]) changes.emplace_back(node, labels[node]);

@@ -28,7 +28,7 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
   messages_.assign(messages, 0);
   sums_.assign(offsets_.back(), 0);
   int32_t widest = 0;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
+  for (int32_t i = 0; i < std::ssize(nodes_); ++i) {
     link_begin_.push_back(links_.size());
     std::vector<Link> later;
     for (const int32_t id : model.nodes[nodes_[i]].edges) {
@@ -40,7 +40,7 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
                       position[edge.other(nodes_[i])],
                       first ? to_a[id] : to_b[id],
                       first ? to_b[id] : to_a[id]};
-      (link.other < static_cast<int32_t>(i) ? links_ : later).push_back(link);
+      (link.other < i ? links_ : later).push_back(link);
     }
     link_middle_.push_back(links_.size());
     links_.insert(links_.end(), later.begin(), later.end());
@@ -49,7 +49,7 @@ Messages::Messages(const Model& model) : model_(model), labels_(model.nodes.size
     widest = std::max(widest, sizes_[i]);
   }
   link_begin_.push_back(links_.size());
-  scratch_.resize(2 * static_cast<size_t>(widest));
+  scratch_.resize(2 * widest);
 }
 
 struct Messages::Kernel {
@@ -57,16 +57,16 @@ struct Messages::Kernel {
   inline __attribute__((always_inline)) static void run(const double* costs, int32_t size,
                                                         const double* table, double* out, int32_t width) {
     for (int32_t y = 0; y < width; ++y) out[y] = costs[0] + table[y];
-    for (int32_t x = 1; x < size; ++x) {
+    for (int64_t x = 1; x < size; ++x) {
       const double base = costs[x];
-      const double* row = table + static_cast<int64_t>(x) * width;
+      const double* row = table + x * width;
       for (int32_t y = 0; y < width; ++y) out[y] = std::min(out[y], base + row[y]);
     }
   }
 };
 
 void Messages::pass(size_t position, const std::vector<double>& costs, bool forth) {
-  const int32_t size = sizes_[position];
+  const int64_t size = sizes_[position];
   double* sums = &sums_[offsets_[position]];
   std::copy_n(&costs[offsets_[position]], size, sums);
   double* decode = &scratch_[0];
@@ -75,10 +75,9 @@ void Messages::pass(size_t position, const std::vector<double>& costs, bool fort
     const double* message = &messages_[links_[l].in];
     for (int32_t x = 0; x < size; ++x) sums[x] += message[x];
     if (!forth) continue;
-    const double* follow =
-        l < link_middle_[position]
-            ? links_[l].other_table + static_cast<int64_t>(labels_[nodes_[links_[l].other]]) * size
-            : message;
+    const double* follow = l < link_middle_[position]
+                               ? links_[l].other_table + labels_[nodes_[links_[l].other]] * size
+                               : message;
     for (int32_t x = 0; x < size; ++x) decode[x] += follow[x];
   }
   if (forth) labels_[nodes_[position]] = std::min_element(decode, decode + size) - decode;
@@ -124,10 +123,9 @@ std::vector<double> Messages::excess() const {
       const double* out = &messages_[link.out];
       std::vector<double> row(size, 1e300), column(width, 1e300);
       double least = 1e300;
-      for (int32_t x = 0; x < size; ++x) {
+      for (int64_t x = 0; x < size; ++x) {
         for (int32_t y = 0; y < width; ++y) {
-          const double left =
-              link.table[static_cast<int64_t>(x) * width + y] + share_[i] * sums[x] - in[x] - out[y];
+          const double left = link.table[x * width + y] + share_[i] * sums[x] - in[x] - out[y];
           row[x] = std::min(row[x], left);
           column[y] = std::min(column[y], left);
         }

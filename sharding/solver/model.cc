@@ -68,8 +68,8 @@ class Builder {
     times.erase(std::unique(times.begin(), times.end()), times.end());
     if (times.empty()) return;
     for (size_t i = 0; i + 1 < times.size(); ++i) model_.rows.push_back({*problem_.usage_limit, times[i], 0});
-    const auto rowOf = [&](int64_t time) {
-      return static_cast<int32_t>(std::lower_bound(times.begin(), times.end(), time) - times.begin());
+    const auto rowOf = [&](int64_t time) -> int32_t {
+      return std::lower_bound(times.begin(), times.end(), time) - times.begin();
     };
     for (size_t i = 0; i < problem_.nodes.size(); ++i) {
       const SolverProblem::Node& node = problem_.nodes[i];
@@ -123,8 +123,7 @@ class Builder {
       table = std::move(turned);
       std::swap(a, b);
     }
-    const auto [at, added] =
-        edge_of_.try_emplace((static_cast<int64_t>(a) << 32) | b, static_cast<int32_t>(model_.edges.size()));
+    const auto [at, added] = edge_of_.try_emplace((int64_t{a} << 32) | b, model_.edges.size());
     if (!added) {
       std::vector<double>& present = model_.edges[at->second].table;
       for (size_t i = 0; i < table.size(); ++i) present[i] += table[i];

@@ -16,7 +16,7 @@ class Random {
     return z ^ (z >> 31);
   }
   // In [0, bound).
-  int64_t below(int64_t bound) { return next() % static_cast<uint64_t>(bound); }
+  int64_t below(int64_t bound) { return next() % bound; }
   // In [0, 1).
   double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 

@@ -10,7 +10,7 @@ namespace pipeshard::solver {
 namespace {
 
 constexpr size_t kMostEntries = size_t{1} << 16;  // of a table made by elimination
-constexpr size_t kMostDominanceLabels = 2000;     // all pairs are compared
+constexpr int32_t kMostDominanceLabels = 2000;    // all pairs are compared
 constexpr int64_t kDominanceWork = 200'000'000;
 
 // Applies reductions to one node at a time until none applies anywhere. A queue holds the nodes to look at;
@@ -319,13 +319,14 @@ class Reducer {
 
   // Entries of tables that folding `folded` into `into` adds.
   int64_t growth(int32_t folded, int32_t into, int32_t between) const {
+    const int64_t before = size(folded), after = size(into);
     int64_t sum = 0;
     for (const int32_t id : model_.nodes[folded].edges) {
       const int64_t others = size(model_.edges[id].other(folded));
       if (id == between) {
-        sum -= others * static_cast<int64_t>(size(folded));
+        sum -= others * before;
       } else {
-        sum += others * (static_cast<int64_t>(size(into)) - static_cast<int64_t>(size(folded)));
+        sum += others * (after - before);
       }
     }
     return sum;
@@ -399,23 +400,23 @@ class Reducer {
         const double cost = entry(edge, node, worse, j);
         if (cost < model_.big) most = std::max(most, entry(edge, node, better, j) - cost);
       }
-      work_ += static_cast<int64_t>(others);
+      work_ += others;
       margin -= most;
     }
     return margin >= 0;
   }
 
   void dropDominated(int32_t node) {
-    const size_t own = size(node);
+    const int32_t own = size(node);
     if (work_ > kDominanceWork || own > kMostDominanceLabels) return;
     std::vector<bool> keep(own, true);
     size_t dropped = 0;
-    for (size_t worse = 0; worse < own; ++worse) {
-      for (size_t better = 0; better < own && keep[worse]; ++better) {
+    for (int32_t worse = 0; worse < own; ++worse) {
+      for (int32_t better = 0; better < own && keep[worse]; ++better) {
         if (better == worse || !keep[better] || !dominates(node, better, worse)) continue;
         keep[worse] = false;
         ++dropped;
-        if (labels_ != nullptr && (*labels_)[node] == static_cast<int32_t>(worse)) (*labels_)[node] = better;
+        if (labels_ != nullptr && (*labels_)[node] == worse) (*labels_)[node] = better;
       }
     }
     if (dropped > 0) restrict(node, keep);

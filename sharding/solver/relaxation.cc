@@ -45,7 +45,7 @@ Relaxation::Relaxation(const Model& model)
     work_ = messages_->work();
   }
   costs_.resize(offsets_.back());
-  work_ += static_cast<int64_t>(4 * model.rows.size() + 4 * costs_.size());
+  work_ += 4 * model.rows.size() + 4 * costs_.size();
   for (size_t i = 0; i < model.rows.size(); ++i) {
     if (model.rows[i].price > 0) addRow(i, model.rows[i].price);
   }
@@ -197,9 +197,7 @@ Relaxation::Excess Relaxation::excess() {
   if (elimination_) {
     result.rise = elimination_->marginals();
     const double least =
-        nodes_.empty()
-            ? 0
-            : *std::min_element(result.rise.begin(), result.rise.begin() + static_cast<int64_t>(offsets_[1]));
+        nodes_.empty() ? 0 : *std::min_element(result.rise.begin(), result.rise.begin() + offsets_[1]);
     for (double& rise : result.rise) rise -= least;
   } else {
     for (int32_t i = 1; i < kSweeps; ++i) result.bound = findLabels(true);

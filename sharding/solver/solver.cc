@@ -28,7 +28,7 @@ std::vector<int32_t> holders(const SolverProblem& problem, int64_t time, const s
     if (node.usages.empty() || time < node.from || time >= node.to) continue;
     const int64_t usage =
         choice.empty() ? *std::min_element(node.usages.begin(), node.usages.end()) : node.usages[choice[i]];
-    if (usage > 0) sizes.emplace_back(-usage, static_cast<int32_t>(i));
+    if (usage > 0) sizes.emplace_back(-usage, i);
   }
   std::sort(sizes.begin(), sizes.end());
   std::vector<int32_t> nodes;

@@ -74,7 +74,7 @@ class SenderGrid {
     for (size_t axis = 0; axis < starts_.size(); ++axis) {
       const std::vector<int64_t>& starts = starts_[axis];
       const auto next = std::upper_bound(starts.begin(), starts.end(), position[axis]);
-      cell = cell * starts.size() + static_cast<size_t>(next - starts.begin()) - 1;
+      cell = cell * starts.size() + (next - starts.begin()) - 1;
     }
     return cell;
   }
@@ -189,14 +189,14 @@ AxisCuts cutsAlong(size_t axis, const CrossMeshEnd& from, const ShardingSpec& se
   const std::vector<int64_t> receivers = partStarts(received, axis, size, to.mesh);
   AxisCuts cuts;
   cuts.senders = std::ssize(senders);
-  size_t sender = 0;
+  int64_t sender = 0;
   for (size_t receiver = 0; receiver < receivers.size(); ++receiver) {
     cuts.begin.push_back(cuts.segments.size());
     const int64_t end = receiver + 1 < receivers.size() ? receivers[receiver + 1] : size;
     for (int64_t at = receivers[receiver]; at < end || cuts.segments.size() == cuts.begin.back();) {
-      while (sender + 1 < senders.size() && senders[sender + 1] <= at) ++sender;
-      const int64_t next = sender + 1 < senders.size() ? std::min(senders[sender + 1], end) : end;
-      cuts.segments.push_back({static_cast<int64_t>(sender), next - at});
+      while (sender + 1 < cuts.senders && senders[sender + 1] <= at) ++sender;
+      const int64_t next = sender + 1 < cuts.senders ? std::min(senders[sender + 1], end) : end;
+      cuts.segments.push_back({sender, next - at});
       at = next;
     }
   }
@@ -414,12 +414,12 @@ CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSi
 
 std::vector<AxisRange> cutOut(const Shard& held, const Shard& box) {
   std::vector<AxisRange> ranges;
-  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+  for (int axis = 0; axis < std::ssize(box.start); ++axis) {
     const int64_t offset = box.start[axis] - held.start[axis];
     PIPESHARD_CHECK(offset >= 0 && offset + box.size[axis] <= held.size[axis],
                     "{} entries of axis {} from {} on are not within {} from {} on", box.size[axis], axis,
                     box.start[axis], held.size[axis], held.start[axis]);
-    if (box.size[axis] != held.size[axis]) ranges.push_back({static_cast<int>(axis), offset, box.size[axis]});
+    if (box.size[axis] != held.size[axis]) ranges.push_back({axis, offset, box.size[axis]});
   }
   return ranges;
 }
@@ -437,8 +437,7 @@ std::vector<Concatenation> putTogether(const CrossMeshAssembly& assembly) {
     for (size_t first = 0; first < operands.size(); first += along) {
       Concatenation step;
       step.axis = axis;
-      step.operands.assign(operands.begin() + first,
-                           operands.begin() + static_cast<std::ptrdiff_t>(first + along));
+      step.operands.assign(operands.begin() + first, operands.begin() + first + along);
       size_t rest = first / along;
       step.shape.resize(assembly.sizes.size());
       for (size_t a = assembly.sizes.size(); a-- > 0;) {

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/graph/graph_print.h"
 
 namespace pipeshard {
@@ -15,8 +16,7 @@ namespace {
 std::string keyOf(std::string_view op_type, const std::vector<ValueId>& inputs,
                   const NodeEmitter::Attributes& attributes) {
   std::string key(op_type);
-  for (const ValueId input : inputs)
-    key += fmt::format(" {}", input.valid() ? static_cast<int64_t>(input.index()) : -1);
+  for (const ValueId input : inputs) key += fmt::format(" {}", input);
   for (const auto& [name, attribute] : attributes)
     key += fmt::format(" {}={}", name, printAttribute(attribute));
   return key;
@@ -75,10 +75,10 @@ ValueId NodeEmitter::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
   return op("Unsqueeze", {x, integers(axes)}, type(x), std::move(result));
 }
 
-ValueId NodeEmitter::squeeze(ValueId x, size_t axis) {
+ValueId NodeEmitter::squeeze(ValueId x, int64_t axis) {
   Shape result = shape(x);
   result.erase(result.begin() + axis);
-  return op("Squeeze", {x, integers({static_cast<int64_t>(axis)})}, type(x), std::move(result));
+  return op("Squeeze", {x, integers({axis})}, type(x), std::move(result));
 }
 
 ValueId NodeEmitter::reshape(ValueId x, const std::vector<int64_t>& pattern, Shape wanted) {

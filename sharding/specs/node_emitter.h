@@ -43,7 +43,7 @@ class NodeEmitter : public OpEmitter {
 
   // Operators whose names have the form "pipeshard::GatherGrad" are of that domain.
   ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);  // axes of the result; x itself for none
-  ValueId squeeze(ValueId x, size_t axis);
+  ValueId squeeze(ValueId x, int64_t axis);
   // pattern: Reshape's input, the same on all devices
   ValueId reshape(ValueId x, const std::vector<int64_t>& pattern, Shape shape);
   // pipeshard::AllReduce over each group in turn; x itself for none. reduction: "sum", "max", "min".

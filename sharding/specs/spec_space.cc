@@ -14,8 +14,7 @@ constexpr size_t kMostSpecs = 50'000;
 // Mesh axis k has one of r + 2 + k places when the k before it are placed anywhere.
 size_t specCount(size_t tensor_rank, int mesh_rank) {
   size_t count = 1;
-  for (int k = 0; k < mesh_rank && count <= kMostSpecs; ++k)
-    count *= tensor_rank + 2 + static_cast<size_t>(k);
+  for (int k = 0; k < mesh_rank && count <= kMostSpecs; ++k) count *= tensor_rank + 2 + k;
   return count;
 }
 
@@ -57,7 +56,7 @@ void SpecSpace::enumerate(ShardingSpec& spec, int mesh_axis) {
   spec.partial.push_back(mesh_axis);
   enumerate(spec, mesh_axis + 1);
   spec.partial.pop_back();
-  for (size_t axis = 0; axis < tensor_rank_; ++axis) {
+  for (int axis = 0; axis < tensor_rank_; ++axis) {
     for (size_t place = 0; place <= spec.axes[axis].size(); ++place) {
       spec.axes[axis].insert(spec.axes[axis].begin() + place, mesh_axis);
       enumerate(spec, mesh_axis + 1);
@@ -68,18 +67,18 @@ void SpecSpace::enumerate(ShardingSpec& spec, int mesh_axis) {
 
 // By mesh axis a digit: not used, partial, or the place in the list of a tensor axis.
 uint64_t SpecSpace::keyOf(const ShardingSpec& spec) const {
-  constexpr size_t kMostAxes = 16;
+  constexpr int kMostAxes = 16;
   uint64_t digits[kMostAxes] = {};
-  PIPESHARD_CHECK(mesh_rank_ <= static_cast<int>(kMostAxes), "a mesh of {} axes", mesh_rank_);
+  PIPESHARD_CHECK(mesh_rank_ <= kMostAxes, "a mesh of {} axes", mesh_rank_);
   for (int mesh_axis : spec.partial) digits[mesh_axis] = 1;
   for (size_t axis = 0; axis < spec.axes.size(); ++axis) {
     for (size_t place = 0; place < spec.axes[axis].size(); ++place) {
-      digits[spec.axes[axis][place]] = 2 + axis * static_cast<size_t>(mesh_rank_) + place;
+      digits[spec.axes[axis][place]] = 2 + axis * mesh_rank_ + place;
     }
   }
   uint64_t key = 0;
   for (int mesh_axis = 0; mesh_axis < mesh_rank_; ++mesh_axis) {
-    key = key * (2 + tensor_rank_ * static_cast<size_t>(mesh_rank_)) + digits[mesh_axis];
+    key = key * (2 + tensor_rank_ * mesh_rank_) + digits[mesh_axis];
   }
   return key;
 }
@@ -102,7 +101,7 @@ void SpecSpace::addEdges(int from) {
     return rest;
   };
   const auto cutAlong = [&](Kind kind, int mesh_axis, int from_axis) {
-    for (int to_axis = 0; to_axis < static_cast<int>(tensor_rank_); ++to_axis) {
+    for (int to_axis = 0; to_axis < tensor_rank_; ++to_axis) {
       if (to_axis == from_axis) continue;
       ShardingSpec after = without(mesh_axis);
       after.axes[to_axis].push_back(mesh_axis);
@@ -111,7 +110,7 @@ void SpecSpace::addEdges(int from) {
   };
   const auto forInnermost = [&](auto&& body) {
     for (int mesh_axis = 0; mesh_axis < mesh_rank_; ++mesh_axis) {
-      for (int axis = 0; axis < static_cast<int>(tensor_rank_); ++axis) {
+      for (int axis = 0; axis < tensor_rank_; ++axis) {
         const std::vector<int>& cuts = spec.axes[axis];
         if (!cuts.empty() && cuts.back() == mesh_axis) body(mesh_axis, axis);
       }

@@ -38,9 +38,7 @@ class SpecSpace {
   // Of a well-formed spec (specFault).
   int find(const ShardingSpec& spec) const;
   // Indices of edges.
-  std::pair<int, int> edgesFrom(int spec) const {
-    return {first_out_[spec], first_out_[static_cast<size_t>(spec) + 1]};
-  }
+  std::pair<int, int> edgesFrom(int spec) const { return {first_out_[spec], first_out_[spec + 1]}; }
   const std::vector<int>& edgesInto(int spec) const { return into_[spec]; }
 
  private:
@@ -49,7 +47,7 @@ class SpecSpace {
   void addEdges(int from);
   void addEdge(Edge edge, const ShardingSpec& after);
 
-  size_t tensor_rank_;
+  int tensor_rank_;
   int mesh_rank_;
   std::vector<ShardingSpec> specs_;
   std::unordered_map<uint64_t, int> index_;

@@ -38,7 +38,7 @@ SpecTable::SpecTable(Shape shape, DataType type, const LogicalMesh& mesh, const 
 }
 
 int SpecTable::number(const ShardingSpec& spec) {
-  const auto [place, is_new] = numbers_.try_emplace(spec, static_cast<int>(specs_.size()));
+  const auto [place, is_new] = numbers_.try_emplace(spec, specs_.size());
   if (is_new) specs_.push_back(spec);
   return place->second;
 }
@@ -49,7 +49,7 @@ int SpecTable::find(const ShardingSpec& spec) const {
 }
 
 int64_t SpecTable::bytes(int number) const {
-  return largestShard(spec(number), shape_, mesh_) * static_cast<int64_t>(dataTypeSize(type_));
+  return largestShard(spec(number), shape_, mesh_) * dataTypeSize(type_);
 }
 
 int64_t SpecTable::cost(int from, int to) {
@@ -57,7 +57,7 @@ int64_t SpecTable::cost(int from, int to) {
     costs_ = reshardingCosts(shape_, type_, specs_, specs_, mesh_, model_);
     priced_ = specs_.size();
   }
-  return costs_[static_cast<size_t>(from) * priced_ + static_cast<size_t>(to)];
+  return costs_[from * priced_ + to];
 }
 
 SpecTable& SpecCatalog::of(const Shape& shape, DataType type) {

@@ -7,13 +7,13 @@
 namespace pipeshard {
 namespace {
 
-size_t axisOf(const Node& node, const Shape& data) {
+int64_t axisOf(const Node& node, const Shape& data) {
   return normalizeAxis(node.intAttribute("axis", 0), data.size());
 }
 
 // data, indices -> gathered
 const ExchangeForm* gatherCut(const Graph& graph, const Node& node, const FactorRule& rule, int factor) {
-  const size_t axis = axisOf(node, graph.shape(node.inputs[0]));
+  const int64_t axis = axisOf(node, graph.shape(node.inputs[0]));
   return isReducible(graph, node.inputs[0]) && soleFactor(rule.inputs[0], axis) == factor ? partialOutput()
                                                                                           : nullptr;
 }
@@ -35,7 +35,7 @@ ValueId asGathered(NodeEmitter& emit, ValueId mine, size_t data_rank, size_t axi
 
 void emitGather(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const size_t axis = axisOf(context.node, context.wholeInput(0));
+  const int64_t axis = axisOf(context.node, context.wholeInput(0));
   const AxisPart part =
       axisPart(context.strategy.inputs[0], context.wholeInput(0), context.inputShard(0), axis);
   const LocalIndices local = localIndices(emit, context.inputs[1], part, true);
@@ -47,15 +47,15 @@ void emitGather(FormContext& context) {
     shape.insert(shape.end(), data.begin() + axis + 1, data.end());
   }
   const DataType type = emit.type(context.inputs[0]);
-  const ValueId gathered = emit.op(context.node.op_type, {context.inputs[0], local.index}, type, shape,
-                                   {{"axis", static_cast<int64_t>(axis)}});
+  const ValueId gathered =
+      emit.op(context.node.op_type, {context.inputs[0], local.index}, type, shape, {{"axis", axis}});
   const ValueId mine = by_element ? local.mine : asGathered(emit, local.mine, data.size(), axis);
   emit.give(0, "Where", {mine, gathered, emit.scalar(type, 0)}, type, shape);
 }
 
 void emitGatherGrad(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const size_t axis = axisOf(context.node, context.wholeOutput(0));
+  const int64_t axis = axisOf(context.node, context.wholeOutput(0));
   const Shard shard = context.outputShard(0);
   const LocalIndices local =
       localIndices(emit, context.inputs[1],
@@ -69,7 +69,7 @@ void emitGatherGrad(FormContext& context) {
                                         shapeToString(context.wholeOutput(0))),
                             shard.size);
   emit.give(0, "pipeshard::" + context.node.op_type, {gradient, local.index, shape}, type, shard.size,
-            {{"axis", static_cast<int64_t>(axis)}});
+            {{"axis", axis}});
 }
 
 // indices, depth, values: the depth is the output's axis.
@@ -83,7 +83,7 @@ const ExchangeForm* oneHotCut(const Graph& graph, const Node& node, const Factor
 // An index that is nobody's turns no place on: another device's is made one.
 void emitOneHot(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const size_t axis = normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size());
+  const int64_t axis = normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size());
   const Shard shard = context.outputShard(0);
   const AxisPart part = axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis);
   const LocalIndices local = localIndices(emit, context.inputs[0], part, true);
@@ -92,7 +92,7 @@ void emitOneHot(FormContext& context) {
       emit.where(local.mine, local.index, emit.scalar(type, static_cast<double>(part.whole)));
   const ValueId depth = emit.ofDevice("size of " + part.key, emit.type(context.inputs[1]), part.size);
   emit.give(0, "OneHot", {index, depth, context.inputs[2]}, emit.type(context.inputs[2]), shard.size,
-            {{"axis", static_cast<int64_t>(axis)}});
+            {{"axis", axis}});
 }
 
 }  // namespace

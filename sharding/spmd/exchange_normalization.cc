@@ -141,11 +141,11 @@ const ExchangeForm* lpCut(const Graph& graph, const Node& node, const FactorRule
 
 void emitLp(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const size_t axis = firstAxis(context.node, context.wholeInput(0).size());
+  const int64_t axis = firstAxis(context.node, context.wholeInput(0).size());
   const DataType type = emit.type(context.inputs[0]);
   const bool squares = context.node.intAttribute("p", 2) == 2;
   const ValueId x = emit.cast(context.inputs[0], DataType::kFloat64);
-  const ValueId part = emit.reduce(squares ? "ReduceSumSquare" : "ReduceL1", x, {static_cast<int64_t>(axis)});
+  const ValueId part = emit.reduce(squares ? "ReduceSumSquare" : "ReduceL1", x, {axis});
   ValueId norm = emit.allReduce(part, context.groupsOf({soleFactor(context.rule.inputs[0], axis)}));
   if (squares) norm = emit.unary("Sqrt", norm);
   if (type == DataType::kFloat64) return emit.giveElementwise(0, "Div", {x, norm});

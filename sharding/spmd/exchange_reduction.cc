@@ -94,24 +94,24 @@ std::pair<int64_t, int64_t> partOfAxis(const ExchangeContext& exchange, const st
 // The part's own running sum, and the totals of the parts before it (behind it, in reverse).
 void emitCumSum(FormContext& context) {
   NodeEmitter& emit = context.emit;
-  const size_t axis = std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
-                                   [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
-                      context.rule.factors.begin();  // the factors are the axes
+  const int64_t axis = std::find_if(context.rule.factors.begin(), context.rule.factors.end(),
+                                    [](const Factor& factor) { return factor.kind == FactorKind::kWhole; }) -
+                       context.rule.factors.begin();  // the factors are the axes
   const ShardingSpec& spec = context.strategy.inputs[0];
   const std::vector<int>& mesh_axes = spec.axes[axis];
   const DataType type = emit.type(context.inputs[0]);
   const ValueId own = emit.value(type, emit.shape(context.inputs[0]));
   emit.copy(context.inputs, context.node.attributes, {own});
-  ValueId totals = emit.reduce("ReduceSum", context.inputs[0], {static_cast<int64_t>(axis)});
+  ValueId totals = emit.reduce("ReduceSum", context.inputs[0], {axis});
   for (auto mesh_axis = mesh_axes.rbegin(); mesh_axis != mesh_axes.rend(); ++mesh_axis) {
-    const size_t devices = context.exchange.mesh.axisSize(*mesh_axis);
+    const int64_t devices = context.exchange.mesh.axisSize(*mesh_axis);
     if (devices == 1) continue;
     const std::vector<int64_t> sizes(devices, emit.shape(totals)[axis]);
     Shape gathered = emit.shape(totals);
-    gathered[axis] *= static_cast<int64_t>(devices);
+    gathered[axis] *= devices;
     const int64_t group = context.exchange.groups.group_of_axis.at(*mesh_axis);
     totals = emit.op("pipeshard::AllGather", {totals}, type, gathered,
-                     {{"group", group}, {"axis", static_cast<int64_t>(axis)}, {"sizes", sizes}});
+                     {{"group", group}, {"axis", axis}, {"sizes", sizes}});
   }
   const auto [index, parts] = partOfAxis(context.exchange, mesh_axes);
   const bool reverse = context.node.intAttribute("reverse", 0) != 0;
@@ -124,7 +124,7 @@ void emitCumSum(FormContext& context) {
                                       axisKey(spec, context.wholeInput(0), axis), axis, mask_shape.size());
   const ValueId others =
       emit.where(emit.constantOfDevice(key, std::move(mask)), totals, emit.scalar(type, 0));
-  emit.giveElementwise(0, "Add", {own, emit.reduce("ReduceSum", others, {static_cast<int64_t>(axis)})});
+  emit.giveElementwise(0, "Add", {own, emit.reduce("ReduceSum", others, {axis})});
 }
 
 }  // namespace

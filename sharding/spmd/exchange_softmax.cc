@@ -27,10 +27,9 @@ struct WholeAxes {
 WholeAxes wholeAxes(const Node& node, const Shape& shape) {
   const bool flattening = node.domain.empty() && node.opset_version < 13;
   const int axis = normalizeAxis(node.intAttribute("axis", flattening ? 1 : -1), shape.size());
+  const int end = flattening ? shape.size() : axis + 1;
   WholeAxes result;
-  for (size_t a = axis; a < (flattening ? shape.size() : static_cast<size_t>(axis) + 1); ++a) {
-    result.axes.push_back(a);
-  }
+  for (int a = axis; a < end; ++a) result.axes.push_back(a);
   return result;
 }
 

@@ -52,11 +52,9 @@ bool isLinearHere(const Graph& graph, const Node& node) {
 
 // A value that stands at several positions is a sum at all of them or at none.
 bool splitsAValue(const Node& node, const Positions& sums) {
-  const auto contains = [&](size_t input) {
-    return std::find(sums.begin(), sums.end(), static_cast<int>(input)) != sums.end();
-  };
+  const auto contains = [&](int input) { return std::find(sums.begin(), sums.end(), input) != sums.end(); };
   for (int sum : sums) {
-    for (size_t input = 0; input < node.inputs.size(); ++input) {
+    for (int input = 0; input < std::ssize(node.inputs); ++input) {
       if (node.inputs[input] == node.inputs[sum] && !contains(input)) return true;
     }
   }

@@ -47,8 +47,8 @@ Constant localConstant(const Constant& constant, const ShardingSpec& spec, const
   const size_t element = dataTypeSize(constant.data_type);
   std::byte* to = local.bytes.data();
   forEachRun(constant.shape, shard, [&](int64_t first, int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * element;
-    std::memcpy(to, constant.bytes.data() + static_cast<size_t>(first) * element, bytes);
+    const size_t bytes = count * element;
+    std::memcpy(to, constant.bytes.data() + first * element, bytes);
     to += bytes;
   });
   return local;
@@ -62,9 +62,10 @@ double meanShare(const StrategyBuilder& strategies, const LogicalMesh& mesh, Dev
   return share;
 }
 
-int sizesInput(const Node& node) {
+std::optional<size_t> sizesInput(const Node& node) {
   const int input = operatorFacts(node).sizes_input;
-  return input < std::ssize(node.inputs) ? input : -1;
+  if (input < 0 || input >= std::ssize(node.inputs)) return std::nullopt;
+  return input;
 }
 
 std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder& strategies,
@@ -74,10 +75,10 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   const auto localShape = [&](size_t o) {
     return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
   };
-  if (const int sizes = sizesInput(node); sizes >= 0) {
+  if (const auto sizes = sizesInput(node)) {
     const Shape shape = localShape(0);
-    const std::string name = whole.value(node.inputs[sizes]).name;
-    inputs[sizes] = builder.addConstant(name, makeConstant<int64_t>({std::ssize(shape)}, shape));
+    const std::string name = whole.value(node.inputs[*sizes]).name;
+    inputs[*sizes] = builder.addConstant(name, makeConstant<int64_t>({std::ssize(shape)}, shape));
   }
   if (strategies.exchangesAny(strategy.uses))
     return emitExchangeForm(builder, context, node, strategy, inputs);

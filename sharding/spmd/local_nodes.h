@@ -1,6 +1,7 @@
 // One device's part of one operator. Internal to sharding.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sharding/spmd/exchange_forms.h"
@@ -12,8 +13,8 @@ namespace pipeshard {
 Constant localConstant(const Constant& constant, const ShardingSpec& spec, const LogicalMesh& mesh,
                        DeviceId device);
 
-// The input that holds the sizes of output 0, or -1. Its content follows the output's local shape.
-int sizesInput(const Node& node);
+// The input that holds the sizes of output 0, if there is one. Its content follows the output's local shape.
+std::optional<size_t> sizesInput(const Node& node);
 
 // What the device multiplies output `output` with, a mean over its part of some factors: the part's share of
 // the whole.

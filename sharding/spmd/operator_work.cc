@@ -64,8 +64,8 @@ OperatorWork operatorWork(const Graph& graph, const Node& node, const std::optio
   result.flops = std::llround(work.flops);
   result.bytes = work.bytes;
   if (!rule) return result;
-  for (size_t f = 0; f < rule->factors.size(); ++f) {
-    result.sizes[static_cast<size_t>(sizeOf(*rule, static_cast<int>(f)))] *=
+  for (int f = 0; f < std::ssize(rule->factors); ++f) {
+    result.sizes[static_cast<size_t>(sizeOf(*rule, f))] *=
         factor_sizes.empty() ? rule->factors[f].size : factor_sizes[f];
   }
   return result;

@@ -121,7 +121,7 @@ class Rewriter {
     std::vector<ValueId> inputs(node.inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       const ValueId value = node.inputs[i];
-      if (!value.valid() || static_cast<int>(i) == sizesInput(node)) continue;
+      if (!value.valid() || i == sizesInput(node)) continue;
       ValueId& local = placed[{value.index(), strategy.inputs[i]}];
       if (!local.valid()) {
         local = held(value, strategy.inputs[i]);

@@ -29,7 +29,7 @@ struct LocalPiece {
   Graph graph;
   std::vector<int> collectives;  // the group of every collective node, in node order (Subgraph::collectives)
   // by local node: index of the piece's node that it belongs to; not descending
-  std::vector<int> origins;
+  std::vector<size_t> origins;
   MeshGroups groups;  // as they were given
 };
 

@@ -60,7 +60,7 @@ class Verifier {
       place(first().inputs[i], piece_.inputs[i], sharding_.kept[piece_.inputs[i].index()], nullptr);
     }
     size_t next = 0;
-    for (size_t n = 0; n < piece_.nodes.size(); ++n) checkPieceNode(static_cast<int>(n), next);
+    for (size_t n = 0; n < piece_.nodes.size(); ++n) checkPieceNode(n, next);
     checkOutputs();
   }
 
@@ -332,7 +332,7 @@ class Verifier {
       if (node.inputs[i].valid() != local.inputs[i].valid())
         fault(kFirst, &local, fmt::format("input {} is missing or too much", i));
       if (!node.inputs[i].valid()) continue;
-      if (static_cast<int>(i) == sizesInput(node)) {
+      if (i == sizesInput(node)) {
         checkSizesInput(local, i);
       } else if (first().constant(local.inputs[i]) != nullptr && piece_.constant(node.inputs[i]) != nullptr) {
         checkConstant(node, local, i, strategy.inputs[i]);
@@ -388,7 +388,7 @@ class Verifier {
     return local;
   }
 
-  void checkPieceNode(int n, size_t& next) {
+  void checkPieceNode(size_t n, size_t& next) {
     const Node& node = piece_.nodes[n];
     const Strategy& strategy = sharding_.strategies[n];
     const StrategyBuilder strategies(piece_, node, mesh_);

@@ -54,8 +54,8 @@ std::vector<std::string_view> words(std::string_view text) {
 // The index of the use named `name`, -1 for none.
 int findUse(const StrategyBuilder& builder, const AxisUse& like, std::string_view name) {
   const bool pass = like.kind == AxisUse::Kind::kPass;
-  const size_t count = pass ? builder.linear().size() : builder.rule() ? builder.rule()->factors.size() : 0;
-  for (int index = 0; index < static_cast<int>(count); ++index) {
+  const int count = pass ? builder.linear().size() : builder.rule() ? builder.rule()->factors.size() : 0;
+  for (int index = 0; index < count; ++index) {
     if (useName(builder, {like.kind, index}) == name) return index;
   }
   return -1;
@@ -86,8 +86,7 @@ std::vector<Strategy> strategies(const Graph& graph, const Node& node, const Log
     if (auto strategy = builder.make(uses)) result.push_back(std::move(*strategy));
     // the next combination, the last mesh axis fastest; one device along an axis: nothing to choose
     size_t axis = choice.size();
-    while (axis > 0 &&
-           (mesh.axisSize(static_cast<int>(axis) - 1) == 1 || ++choice[axis - 1] == choices.size()))
+    while (axis > 0 && (mesh.axisSize(axis - 1) == 1 || ++choice[axis - 1] == choices.size()))
       choice[--axis] = 0;
     if (axis == 0) return result;
   }
@@ -123,7 +122,7 @@ std::vector<AxisUse> parseUses(const Graph& graph, const Node& node, const Logic
     AxisUse& use = uses[axis];
     if (use.kind != AxisUse::Kind::kReplicate)
       refuseUses(builder, node, mesh, text, fmt::format("it names mesh axis {} twice", axis));
-    const std::string_view name = part.substr(static_cast<size_t>(end - part.data()) + 1);
+    const std::string_view name = part.substr(end - part.data() + 1);
     for (AxisUse::Kind kind : {AxisUse::Kind::kFactor, AxisUse::Kind::kPass}) {
       const int index = findUse(builder, {kind, 0}, name);
       if (index >= 0) use = {kind, index};

@@ -54,7 +54,7 @@ bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& t
       if (found || *std::find_if(factors.begin(), factors.end(), large) != factor) return false;
       found = true;
       if (std::count_if(factors.begin(), factors.end(), large) > 1) cut.even = true;
-      places.emplace_back(static_cast<int>(position), static_cast<int>(axis));
+      places.emplace_back(position, axis);
     }
   }
   return true;
@@ -111,20 +111,19 @@ bool StrategyBuilder::exchangesAny(const std::vector<AxisUse>& uses) const {
   });
 }
 
-std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, size_t output) const {
+std::vector<int> StrategyBuilder::meanFactors(const std::vector<AxisUse>& uses, int output) const {
   std::vector<int> factors;
   if (!rule_ || exchangesAny(uses)) return factors;  // an exchange form gives what is wanted
   for (int factor = 0; factor < std::ssize(cuts_); ++factor) {
     const bool mean = rule_->factors[factor].kind == FactorKind::kMean;
     if (!mean || devicesAlong(uses, factor) == 1) continue;
     const std::vector<int>& lacking = cuts_[factor].partial_outputs;
-    if (std::find(lacking.begin(), lacking.end(), static_cast<int>(output)) != lacking.end())
-      factors.push_back(factor);
+    if (std::find(lacking.begin(), lacking.end(), output) != lacking.end()) factors.push_back(factor);
   }
   return factors;
 }
 
-bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, size_t output) const {
+bool StrategyBuilder::scalesMean(const std::vector<AxisUse>& uses, int output) const {
   return !meanFactors(uses, output).empty();
 }
 
@@ -132,8 +131,8 @@ bool StrategyBuilder::allows(const std::vector<AxisUse>& uses) const {
   if (!uses.empty() && std::ssize(uses) != mesh_.rank()) return false;
   for (const AxisUse& use : uses) {
     if (use.kind == AxisUse::Kind::kReplicate) continue;
-    const size_t choices = use.kind == AxisUse::Kind::kFactor ? cuts_.size() : passes_.size();
-    if (use.index < 0 || static_cast<size_t>(use.index) >= choices) return false;
+    const int choices = use.kind == AxisUse::Kind::kFactor ? cuts_.size() : passes_.size();
+    if (use.index < 0 || use.index >= choices) return false;
     if (use.kind == AxisUse::Kind::kPass ? !canPass(use.index)
                                          : !fits(use.index, devicesAlong(uses, use.index)))
       return false;

@@ -27,9 +27,9 @@ class StrategyBuilder {
 
   bool exchangesAny(const std::vector<AxisUse>& uses) const;
   // Output `output` of the operator is a mean over the device's part: to be multiplied by the part's share.
-  bool scalesMean(const std::vector<AxisUse>& uses, size_t output) const;
+  bool scalesMean(const std::vector<AxisUse>& uses, int output) const;
   // The factors over whose parts it is one.
-  std::vector<int> meanFactors(const std::vector<AxisUse>& uses, size_t output) const;
+  std::vector<int> meanFactors(const std::vector<AxisUse>& uses, int output) const;
 
   // nullopt where a use is not possible. An empty list replicates on all axes.
   std::optional<Strategy> make(const std::vector<AxisUse>& uses) const;

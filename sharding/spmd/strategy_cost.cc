@@ -28,8 +28,8 @@ class NodeCost {
     int64_t bytes = 0;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       // rewritten: one number per axis of the output
-      const bool sizes = static_cast<int>(i) == sizesInput(node_);
-      if (sizes) bytes += static_cast<int64_t>(graph_.shape(node_.outputs[0]).size() * sizeof(int64_t));
+      const bool sizes = i == sizesInput(node_);
+      if (sizes) bytes += graph_.shape(node_.outputs[0]).size() * sizeof(int64_t);
       if (!sizes) bytes += bytesOf(node_.inputs[i], strategy.inputs[i]);
     }
     for (size_t o = 0; o < node_.outputs.size(); ++o) bytes += bytesOf(node_.outputs[o], strategy.outputs[o]);
@@ -66,8 +66,7 @@ class NodeCost {
 
   int64_t bytesOf(ValueId value, const ShardingSpec& spec) const {
     if (!value.valid()) return 0;
-    return largestShard(spec, graph_.shape(value), mesh_) *
-           static_cast<int64_t>(dataTypeSize(graph_.dataType(value)));
+    return largestShard(spec, graph_.shape(value), mesh_) * dataTypeSize(graph_.dataType(value));
   }
 
   // Counted from the nodes that the last device, which has the largest shards, would run.

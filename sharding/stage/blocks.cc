@@ -116,8 +116,7 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
   const RepeatedRun run = blocksOf(training, forward);
   // Blocks at the ends have other neighbours.
   const size_t begin = run.begin + run.period * (run.repeats / 2);
-  const std::set<NodeId> block(forward.begin() + begin,
-                               forward.begin() + static_cast<ptrdiff_t>(begin + run.period));
+  const std::set<NodeId> block(forward.begin() + begin, forward.begin() + begin + run.period);
   const LogicalMesh& mesh = result.sharding.mesh;
   std::vector<AxisCounts> counts(mesh.rank());
   const BlockReader reader(training);
@@ -143,7 +142,7 @@ BlockSummary summarizeBlocks(const TrainingGraph& training, const std::vector<No
     }
   }
   const Node& first = training.graph.node(forward[run.begin]);
-  BlockSummary summary{first.name, static_cast<int64_t>(run.period), static_cast<int64_t>(run.repeats), {}};
+  BlockSummary summary{first.name, run.period, run.repeats, {}};
   for (const AxisCounts& axis : counts) summary.patterns.push_back(patternOf(axis));
   return summary;
 }

@@ -12,8 +12,8 @@ namespace pipeshard {
 // What the stage's repeated blocks do, for people.
 struct BlockSummary {
   std::string first;  // name of the block's first node
-  int64_t nodes = 0;  // of one block, forward
-  int64_t repeats = 1;
+  size_t nodes = 0;   // of one block, forward
+  size_t repeats = 1;
   // by mesh axis: "data-parallel",
   // "column-parallel then row-parallel, 2 all-reduces forward, 2 all-reduces backward"
   std::vector<std::string> patterns;

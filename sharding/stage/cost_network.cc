@@ -48,8 +48,7 @@ Walk walkOf(const CostTable& table, const std::vector<int>& axes, size_t rank) {
 
 void addRow(const Walk& walk, int64_t stride, std::vector<int64_t>& row) {
   const int64_t* from = walk.costs + walk.offset;
-  for (size_t k = 0; k < row.size(); ++k)
-    row[k] = std::min(row[k] + from[static_cast<int64_t>(k) * stride], kForbiddenCost);
+  for (int64_t k = 0; k < std::ssize(row); ++k) row[k] = std::min(row[k] + from[k * stride], kForbiddenCost);
 }
 
 // Advances the scope's odometer (without the last variable).
@@ -99,10 +98,10 @@ TablePool::Product TablePool::eliminate(const std::vector<Factor>& factors, cons
     for (const Walk& walk : walks) addRow(walk, walk.strides.back(), row);
     const auto best = std::min_element(row.begin(), row.end());
     minimum.costs[entry] = *best;
-    (*argument)[entry] = static_cast<uint16_t>(best - row.begin());
+    (*argument)[entry] = best - row.begin();
     advance(position, minimum.sizes, walks);
   }
-  work_ += static_cast<int64_t>(count) * sizes.back();
+  work_ += count * sizes.back();
   const Product product{add(std::move(minimum)), std::move(argument)};
   products_.emplace(std::pair{factors, sizes}, product);
   return product;
@@ -113,8 +112,7 @@ namespace {
 // A table as rows by option of one variable.
 std::vector<int64_t> rowsOf(const CostTable& table, int axis) {
   int64_t inner = 1;
-  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
-    inner *= table.sizes[later];
+  for (int later = axis + 1; later < std::ssize(table.sizes); ++later) inner *= table.sizes[later];
   const int64_t size = table.sizes[axis];
   const int64_t outer = std::ssize(table.costs) / (inner * size);
   std::vector<int64_t> rows(table.costs.size());
@@ -150,7 +148,7 @@ const std::vector<int>& TablePool::undominated(const std::vector<std::pair<Table
     Int128 excess = 0;  // ten tables that forbid an option are more than an int64 holds
     for (const std::vector<int64_t>& rows : tables) {
       excess += leastExcess(rows, rows.size() / count, a, b);
-      work_ += static_cast<int64_t>(rows.size() / count);
+      work_ += rows.size() / count;
     }
     return excess >= 0;
   };
@@ -168,8 +166,7 @@ TableId TablePool::slice(TableId id, int axis, const std::vector<int>& options) 
   if (known != slices_.end()) return known->second;
   const CostTable& table = at(id);
   int64_t inner = 1;
-  for (size_t later = static_cast<size_t>(axis) + 1; later < table.sizes.size(); ++later)
-    inner *= table.sizes[later];
+  for (int later = axis + 1; later < std::ssize(table.sizes); ++later) inner *= table.sizes[later];
   const int64_t size = table.sizes[axis];
   CostTable result{table.sizes, {}};
   result.sizes[axis] = options.size();
@@ -228,7 +225,7 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   for (size_t variable = 0; variable < count; ++variable) {
     options_[variable].resize(network_.sizes[variable]);
     std::iota(options_[variable].begin(), options_[variable].end(), 0);
-    all.insert(static_cast<int>(variable));
+    all.insert(variable);
   }
   dropDominated(std::move(all));
   leaveDecidedOut();
@@ -237,7 +234,7 @@ Elimination::Elimination(CostNetwork network, int64_t limit) : network_(std::mov
   for (size_t variable = 0; variable < count; ++variable) {
     if (network_.sizes[variable] == 1) continue;
     entries_[variable] = entriesOf(variable);
-    queue_.insert({entries_[variable], static_cast<int>(variable)});
+    queue_.emplace(entries_[variable], variable);
   }
   while (!queue_.empty() && queue_.begin()->first <= limit) {
     const int variable = queue_.begin()->second;
@@ -305,7 +302,7 @@ void Elimination::dropDominated(std::set<int> variables) {
       const NetworkTable& entry = network_.tables[table];
       const auto axis =
           std::find(entry.variables.begin(), entry.variables.end(), variable) - entry.variables.begin();
-      factors.emplace_back(entry.table, static_cast<int>(axis));
+      factors.emplace_back(entry.table, axis);
     }
     std::sort(factors.begin(), factors.end());
     const std::vector<int> kept = network_.pool->undominated(factors, network_.sizes[index]);

@@ -11,7 +11,7 @@ namespace pipeshard {
 
 namespace {
 
-constexpr size_t kTensorAxis = 1;  // of the mesh
+constexpr int kTensorAxis = 1;  // of the mesh
 
 bool isProduct(const Node& node) { return operatorFacts(node).multiplies_matrices; }
 
@@ -187,7 +187,7 @@ ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<No
     const int axis = facts->batch.axis_of_value[value.index()];
     if (axis < 0) return true;
     const std::vector<int>& cuts = spec.axes[axis];
-    return std::find(cuts.begin(), cuts.end(), static_cast<int>(kTensorAxis)) == cuts.end();
+    return std::find(cuts.begin(), cuts.end(), kTensorAxis) == cuts.end();
   };
   return limits;
 }

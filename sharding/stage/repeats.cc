@@ -57,9 +57,7 @@ std::vector<int> structuralNumbers(const Graph& graph, const std::vector<NodeId>
   std::unordered_map<std::string, int> numbers;
   std::vector<int> keys;
   for (NodeId node : nodes) {
-    keys.push_back(
-        numbers.try_emplace(structuralKey(graph, graph.node(node)), static_cast<int>(numbers.size()))
-            .first->second);
+    keys.push_back(numbers.try_emplace(structuralKey(graph, graph.node(node)), numbers.size()).first->second);
   }
   return keys;
 }
@@ -81,7 +79,7 @@ RepeatedRun heaviestRun(const std::vector<int>& keys, const std::vector<int64_t>
       }
       const size_t begin = end - equal;
       const size_t repeats = equal / period + 1;
-      const int64_t weight = static_cast<int64_t>(repeats) * (before[begin + period] - before[begin]);
+      const int64_t weight = repeats * (before[begin + period] - before[begin]);
       if (repeats > 1 && weight > heaviest) {
         heaviest = weight;
         best = {begin, period, repeats, equal + period};

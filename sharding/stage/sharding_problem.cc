@@ -187,7 +187,7 @@ void ShardingProblem::chooseScale() {
 }
 
 void ShardingProblem::addUnaryTables() {
-  for (size_t index = 0; index < variables_.size(); ++index) {
+  for (int index = 0; index < std::ssize(variables_); ++index) {
     const ShardingVariable& variable = variables_[index];
     network_.sizes.push_back(variable.options.size());
     CostTable table{{network_.sizes.back()}, {}};
@@ -207,7 +207,7 @@ void ShardingProblem::addUnaryTables() {
       }
       table.costs.push_back(cost);
     }
-    network_.tables.push_back({{static_cast<int>(index)}, network_.pool->add(std::move(table))});
+    network_.tables.push_back({{index}, network_.pool->add(std::move(table))});
   }
 }
 
@@ -254,9 +254,9 @@ void ShardingProblem::addRelations() {
 int ShardingProblem::domainOf(const ShardingVariable& variable) {
   const void* what =
       variable.choices != nullptr ? static_cast<const void*>(variable.choices) : variable.specs;
-  std::vector<int64_t> key = {static_cast<int64_t>(reinterpret_cast<intptr_t>(what))};
+  std::vector<int64_t> key = {reinterpret_cast<int64_t>(what)};
   key.insert(key.end(), variable.options.begin(), variable.options.end());
-  return domains_.try_emplace(std::move(key), static_cast<int>(domains_.size())).first->second;
+  return domains_.try_emplace(std::move(key), domains_.size()).first->second;
 }
 
 namespace {

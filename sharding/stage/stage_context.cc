@@ -27,12 +27,12 @@ std::vector<ForbiddenOption> sameOptions(const ShardingProblem& from, const Shar
         variable.choices != nullptr ? to.variableOf(variable.node) : to.variableOf(variable.value);
     const std::vector<int>& numbers = to.variables()[other].options;
     // Strategies are in one order; specs are numbered as they are met, so they are compared.
-    for (size_t position = 0; position < numbers.size(); ++position) {
+    for (int position = 0; position < std::ssize(numbers); ++position) {
       const bool same = variable.choices != nullptr
                             ? numbers[position] == variable.options[entry.option]
                             : to.variables()[other].specs->spec(numbers[position]) ==
                                   variable.specs->spec(variable.options[entry.option]);
-      if (same) result.push_back({other, static_cast<int>(position)});
+      if (same) result.push_back({other, position});
     }
   }
   return result;

@@ -35,16 +35,15 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
   }
   for (size_t position = 0; position < nodes.size(); ++position) {
     position_[nodes[position].index()] = position;
-    if (training.node_phase[nodes[position].index()] != Phase::kUpdate)
-      passes_end_ = static_cast<int64_t>(position) + 1;
+    if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = position + 1;
   }
   for (size_t position = 0; position < nodes.size() && !options_.recomputed_layers.empty(); ++position) {
     const Phase phase = training.node_phase[nodes[position].index()];
     const auto [found, is_new] =
         recomputed_.try_emplace(options_.recomputed_layers[nodes[position].index()], 0, passes_end_);
-    if (isForward(phase)) found->second.first = static_cast<int64_t>(position) + 1;
+    if (isForward(phase)) found->second.first = position + 1;
     if (!isForward(phase) && phase != Phase::kUpdate)
-      found->second.second = std::min(found->second.second, static_cast<int64_t>(position));
+      found->second.second = std::min<int64_t>(found->second.second, position);
   }
   for (size_t index = 0; index < values.size(); ++index) {
     if (values[index].held && !values[index].constant) intervals_[index] = intervalOf(ValueId(index));
@@ -156,7 +155,7 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
 }
 
 MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count) {
-  std::vector<int64_t> change(static_cast<size_t>(node_count) + 1, 0);
+  std::vector<int64_t> change(node_count + 1, 0);
   for (const MemoryUse& use : uses) {
     change[use.from] += use.bytes;
     change[use.to] -= use.bytes;
