@@ -40,8 +40,8 @@ ValueId OpEmitter::reduce(std::string_view op_type, ValueId x, const std::vector
   if (axes.empty()) return x;
   const Shape whole = emitted_into_.shape(x);
   Shape result;
-  for (size_t axis = 0; axis < whole.size(); ++axis) {
-    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(axis)) != axes.end();
+  for (int64_t axis = 0; axis < std::ssize(whole); ++axis) {
+    const bool reduced = std::find(axes.begin(), axes.end(), axis) != axes.end();
     if (!reduced) result.push_back(whole[axis]);
     if (reduced && keep_axes) result.push_back(1);
   }

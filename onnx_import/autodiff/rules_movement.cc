@@ -7,12 +7,12 @@
 namespace pipeshard {
 namespace {
 
-ValueId sliceAxis(GradientContext& c, ValueId x, size_t axis, int64_t start, int64_t end) {
+ValueId sliceAxis(GradientContext& c, ValueId x, int64_t axis, int64_t start, int64_t end) {
   Shape shape = c.shape(x);
   if (start == 0 && end == shape[axis]) return x;
   shape[axis] = end - start;
-  return c.op("Slice", {x, c.integers({start}), c.integers({end}), c.integers({static_cast<int64_t>(axis)})},
-              c.type(x), std::move(shape));
+  return c.op("Slice", {x, c.integers({start}), c.integers({end}), c.integers({axis})}, c.type(x),
+              std::move(shape));
 }
 
 // `before` and `after`: zeros to add per axis.

@@ -13,7 +13,8 @@ void transposeGradient(GradientContext& c) {
   const std::vector<int64_t> permutation = c.node().intsAttribute("perm");
   std::vector<int64_t> inverse(rank);
   for (size_t i = 0; i < rank; ++i) {
-    const size_t from = permutation.empty() ? rank - 1 - i : static_cast<size_t>(permutation[i]);
+    size_t from = rank - 1 - i;
+    if (!permutation.empty()) from = permutation[i];
     inverse[from] = i;
   }
   c.give(0, c.transpose(c.outputGradient(), inverse));

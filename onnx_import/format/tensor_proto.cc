@@ -47,8 +47,7 @@ template <typename To, typename Field>
 void copyComplex(const Field& field, Constant& constant, const std::string& what) {
   const int64_t count = 2 * elementCount(constant.shape);
   if (field.size() != count) failPayload(what, field.size(), count, "numbers");
-  std::copy_n(reinterpret_cast<const std::byte*>(field.data()), static_cast<size_t>(count) * sizeof(To),
-              constant.bytes.data());
+  std::copy_n(reinterpret_cast<const std::byte*>(field.data()), count * sizeof(To), constant.bytes.data());
 }
 
 void copyTypedField(const TensorProto& tensor, Constant& constant, const std::string& what) {

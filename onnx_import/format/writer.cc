@@ -35,7 +35,7 @@ class TemporaryFile {
       const ssize_t count = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) failWrite(target, errno);
-      done += static_cast<size_t>(count);
+      done += count;
     }
     if (::fsync(descriptor_) != 0 && errno != EINVAL) failWrite(target, errno);
     const int closed = ::close(descriptor_);

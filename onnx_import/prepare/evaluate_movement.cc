@@ -100,8 +100,8 @@ Result transpose(const Node& node, const ConstantInputs& inputs) {
   permutation = node.intsAttribute("perm", permutation);
   std::vector<int64_t> sorted = permutation;
   std::sort(sorted.begin(), sorted.end());
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted.size() != from.size() || sorted[i] != static_cast<int64_t>(i))
+  for (int64_t i = 0; i < std::ssize(sorted); ++i) {
+    if (sorted.size() != from.size() || sorted[i] != i)
       fail(ErrorCode::kBadModel, "attribute 'perm' is no permutation of {} axes", from.size());
   }
   const Shape strides = rowMajorStrides(from);
@@ -195,7 +195,7 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
   const size_t outer = elementCount(shape);
   shape.insert(shape.end(), inputs[1]->shape.begin(), inputs[1]->shape.end());
   shape.insert(shape.end(), data.begin() + axis + 1, data.end());
-  const size_t block = static_cast<size_t>(rowMajorStrides(data)[axis]) * dataTypeSize(inputs[0]->data_type);
+  const size_t block = rowMajorStrides(data)[axis] * dataTypeSize(inputs[0]->data_type);
   Constant result = makeZeros(inputs[0]->data_type, shape);
   std::byte* out = result.bytes.data();
   for (size_t o = 0; o < outer; ++o) {
@@ -203,9 +203,7 @@ Result gather(const Node& node, const ConstantInputs& inputs) {
       if (index < -data[axis] || index >= data[axis])
         fail(ErrorCode::kBadModel, "index {} is outside of an axis of size {}", index, data[axis]);
       if (index < 0) index += data[axis];
-      std::copy_n(inputs[0]->bytes.data() +
-                      (o * static_cast<size_t>(data[axis]) + static_cast<size_t>(index)) * block,
-                  block, out);
+      std::copy_n(inputs[0]->bytes.data() + (o * data[axis] + index) * block, block, out);
       out += block;
     }
   }
@@ -281,8 +279,7 @@ Result trilu(const Node& node, const ConstantInputs& inputs) {
   const size_t size = dataTypeSize(result.data_type);
   for (int64_t i = 0; i < elementCount(shape); ++i) {
     const int64_t distance = i % columns - i / columns % rows;
-    if (upper ? distance < k[0] : distance > k[0])
-      std::memset(result.bytes.data() + static_cast<size_t>(i) * size, 0, size);
+    if (upper ? distance < k[0] : distance > k[0]) std::memset(result.bytes.data() + i * size, 0, size);
   }
   return Result{{std::move(result)}};
 }

@@ -19,8 +19,7 @@ Constant copyStrided(const Constant& input, const Shape& shape, int64_t base,
   std::vector<int64_t> coordinate(shape.size(), 0);
   int64_t offset = base;
   for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(result.bytes.data() + static_cast<size_t>(i) * size,
-                input.bytes.data() + static_cast<size_t>(offset) * size, size);
+    std::memcpy(result.bytes.data() + i * size, input.bytes.data() + offset * size, size);
     for (size_t axis = shape.size(); axis-- > 0;) {
       offset += strides[axis];
       if (++coordinate[axis] < shape[axis]) break;

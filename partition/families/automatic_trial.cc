@@ -123,11 +123,12 @@ class Trial {
     } else {
       rank.idle += step.start - rank.now;
     }
-    const auto finish = [&](int& done, int64_t time, int64_t memory) {
-      rank.order.push_back({static_cast<int>(index), step.kind, done});
+    const int stage = index;
+    const auto finish = [&](int& done, int64_t time, int64_t memory) -> size_t {
+      rank.order.push_back({stage, step.kind, done});
       rank.now = step.start + time;
       rank.memory += memory;
-      return static_cast<size_t>(done++);
+      return done++;
     };
     if (step.kind == ActionKind::kForward) {
       const size_t k = finish(rank.forwards, costs_.forward, costs_.forward_memory);

@@ -13,7 +13,7 @@ Schedule alternatingSchedule(const FamilyRequest& request, int64_t extra) {
   for (int stage = 0; stage < request.ranks; ++stage) {
     std::vector<Action>& order = schedule.orders.emplace_back();
     const int later = request.ranks - 1 - stage;
-    const int warm_up = std::min(later + static_cast<int>(std::min<int64_t>(extra, later)), m);
+    const int warm_up = std::min<int64_t>(later + std::min<int64_t>(extra, later), m);
     for (int k = 0; k < warm_up; ++k) order.push_back({stage, ActionKind::kForward, k});
     for (int k = warm_up; k < m; ++k) {
       order.push_back({stage, ActionKind::kForward, k});

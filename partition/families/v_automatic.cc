@@ -120,8 +120,8 @@ class Run {
   void take(size_t index, const Step step) {
     Rank& rank = ranks_[index];
     if (rank.first_start < 0) rank.first_start = step.start;
-    const int stages[] = {static_cast<int>(index),
-                          2 * static_cast<int>(ranks_.size()) - 1 - static_cast<int>(index)};
+    const int down = index, last = 2 * ranks_.size() - 1;
+    const int stages[] = {down, last - down};
     if (step.visit < 0) {
       const size_t chunk = size(rank.pending[rank.oldest_weight++]);
       rank.order.push_back({stages[chunk], ActionKind::kBackwardWeight, rank.weights[chunk]++});

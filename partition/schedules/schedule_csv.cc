@@ -46,7 +46,7 @@ class CsvReader {
 
  private:
   [[noreturn]] void failAt(std::string_view at, std::string_view expected) const {
-    const size_t column = static_cast<size_t>(at.data() - text_.data()) - line_begin_ + 1;
+    const size_t column = at.data() - text_.data() - line_begin_ + 1;
     fail(ErrorCode::kConfiguration, "{}:{}:{}: found \"{}\"; expected {}", what_, line_, column,
          at.substr(0, 40), expected);
   }

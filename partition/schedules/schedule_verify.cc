@@ -52,8 +52,8 @@ class Verifier {
   const Action& at(const Place& place) const { return orders_[place.rank][place.step]; }
 
   static uint64_t keyOf(int stage, ActionKind kind, int microbatch) {
-    return (static_cast<uint64_t>(stage) << 40) | (static_cast<uint64_t>(microbatch + 1) << 8) |
-           static_cast<uint64_t>(kind);
+    const uint64_t at_stage = stage, number = microbatch + 1;
+    return at_stage << 40 | number << 8 | static_cast<uint64_t>(kind);
   }
   static uint64_t keyOf(const Action& action) { return keyOf(action.stage, action.kind, action.microbatch); }
 
@@ -111,8 +111,8 @@ class Verifier {
                  : action.microbatch != -1) {
       failAt({place}, "rank {} runs {}, of {} microbatches", place.rank, text, schedule_.microbatches);
     }
-    const int rank = schedule_.rank_of_stage[action.stage];
-    if (rank != static_cast<int>(place.rank)) {
+    const size_t rank = schedule_.rank_of_stage[action.stage];
+    if (rank != place.rank) {
       failAt({place}, "rank {} runs {}, but stage {} is on rank {}; expected each stage on one rank",
              place.rank, text, action.stage, rank);
     }
@@ -154,7 +154,8 @@ class Verifier {
     const auto found = std::find_if(orders_[rank].begin(), orders_[rank].end(), [&](const Action& action) {
       return action.stage == stage && action.kind == kind && action.microbatch > microbatch;
     });
-    return {rank, static_cast<size_t>(found - orders_[rank].begin())};
+    const size_t step = found - orders_[rank].begin();
+    return {rank, step};
   }
 
   void verifyCompleteness() const {

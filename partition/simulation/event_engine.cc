@@ -267,8 +267,8 @@ class Engine {
 
   static std::optional<size_t> firstUnfinished(const Rank& rank) {
     const auto found = std::find(rank.ended.begin(), rank.ended.end(), 0);
-    return found == rank.ended.end() ? std::nullopt
-                                     : std::optional(static_cast<size_t>(found - rank.ended.begin()));
+    if (found == rank.ended.end()) return std::nullopt;
+    return found - rank.ended.begin();
   }
 
   const EngineRequest& request_;

@@ -65,8 +65,8 @@ void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shap
                  std::span<std::byte> bytes) {
   const std::byte* from = box_bytes.data();
   forEachRun(whole, box, [&](int64_t first, int64_t count) {
-    const size_t run = static_cast<size_t>(count) * dataTypeSize(type);
-    std::memcpy(bytes.data() + static_cast<size_t>(first) * dataTypeSize(type), from, run);
+    const size_t run = count * dataTypeSize(type);
+    std::memcpy(bytes.data() + first * dataTypeSize(type), from, run);
     from += run;
   });
 }
@@ -75,8 +75,8 @@ void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& 
                   std::span<std::byte> box_bytes) {
   std::byte* to = box_bytes.data();
   forEachRun(whole, box, [&](int64_t first, int64_t count) {
-    const size_t run = static_cast<size_t>(count) * dataTypeSize(type);
-    std::memcpy(to, bytes.data() + static_cast<size_t>(first) * dataTypeSize(type), run);
+    const size_t run = count * dataTypeSize(type);
+    std::memcpy(to, bytes.data() + first * dataTypeSize(type), run);
     to += run;
   });
 }

@@ -31,8 +31,8 @@ struct Blocks {
 Blocks blocksOf(const Buffer& buffer, size_t axis) {
   Blocks blocks{dataTypeSize(buffer.data_type), 1};
   for (size_t a = 0; a < buffer.shape.size(); ++a) {
-    if (a < axis) blocks.count *= static_cast<size_t>(buffer.shape[a]);
-    if (a > axis) blocks.entry *= static_cast<size_t>(buffer.shape[a]);
+    if (a < axis) blocks.count *= buffer.shape[a];
+    if (a > axis) blocks.entry *= buffer.shape[a];
   }
   return blocks;
 }
@@ -53,9 +53,8 @@ RowCopy copyOutOfRange(const Buffer& whole, const std::byte* from, const Buffer&
   checkRange(whole, part, axis, offset);
   const size_t a = axis;
   const Blocks blocks = blocksOf(whole, a);
-  const size_t bytes = static_cast<size_t>(part.shape[a]) * blocks.entry;
-  return {from + static_cast<size_t>(offset) * blocks.entry,  to,   bytes, blocks.count,
-          static_cast<size_t>(whole.shape[a]) * blocks.entry, bytes};
+  const size_t bytes = part.shape[a] * blocks.entry;
+  return {from + offset * blocks.entry, to, bytes, blocks.count, whole.shape[a] * blocks.entry, bytes};
 }
 
 RowCopy copyIntoRange(const Buffer& part, const std::byte* from, const Buffer& whole, std::byte* to, int axis,
@@ -63,9 +62,8 @@ RowCopy copyIntoRange(const Buffer& part, const std::byte* from, const Buffer& w
   checkRange(whole, part, axis, offset);
   const size_t a = axis;
   const Blocks blocks = blocksOf(whole, a);
-  const size_t bytes = static_cast<size_t>(part.shape[a]) * blocks.entry;
-  return {from,  to + static_cast<size_t>(offset) * blocks.entry,   bytes, blocks.count,
-          bytes, static_cast<size_t>(whole.shape[a]) * blocks.entry};
+  const size_t bytes = part.shape[a] * blocks.entry;
+  return {from, to + offset * blocks.entry, bytes, blocks.count, bytes, whole.shape[a] * blocks.entry};
 }
 
 }  // namespace pipeshard

@@ -140,8 +140,8 @@ class NpzData : public DataSource {
     const size_t element_bytes = dataTypeSize(inputs_[input].data_type);
     std::byte* to = out.data();
     forEachRun(array, rows, [&](int64_t first, int64_t count) {
-      const size_t bytes = static_cast<size_t>(count) * element_bytes;
-      std::memcpy(to, content_[input].data() + static_cast<size_t>(first) * element_bytes, bytes);
+      const size_t bytes = count * element_bytes;
+      std::memcpy(to, content_[input].data() + first * element_bytes, bytes);
       to += bytes;
     });
   }

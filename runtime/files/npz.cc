@@ -160,8 +160,7 @@ std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std
   for (size_t from = 0; from < fortran.size(); from += element_bytes) {
     int64_t to = 0;
     for (size_t axis = 0; axis < rank; ++axis) to += index[axis] * strides[axis];
-    std::memcpy(result.data() + static_cast<size_t>(to) * element_bytes, fortran.data() + from,
-                element_bytes);
+    std::memcpy(result.data() + to * element_bytes, fortran.data() + from, element_bytes);
     for (size_t axis = 0; axis < rank && ++index[axis] == header.shape[axis]; ++axis) index[axis] = 0;
   }
   return result;

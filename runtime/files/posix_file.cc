@@ -55,7 +55,7 @@ void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> o
     if (got == 0)
       fail(ErrorCode::kMissingInput, "{} ends at byte {}, but bytes up to {} were expected", path,
            offset + done, offset + out.size());
-    done += static_cast<size_t>(got);
+    done += got;
   }
 }
 
@@ -80,7 +80,7 @@ void PendingFile::append(const void* data, size_t bytes) {
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) failed("write");
     from += done;
-    bytes -= static_cast<size_t>(done);
+    bytes -= done;
   }
 }
 

@@ -108,8 +108,7 @@ void loadFromConstant(const Buffer& buffer, const Constant& constant, std::span<
   std::byte* to = out.data();
   forEachRun(wholeShape(buffer), boxOf(buffer), [&](int64_t first, int64_t count) {
     const size_t elements = count;
-    const std::byte* from =
-        constant.bytes.data() + static_cast<size_t>(first) * dataTypeSize(constant.data_type);
+    const std::byte* from = constant.bytes.data() + first * dataTypeSize(constant.data_type);
     convertElements(constant.data_type, from, buffer.data_type, to, elements);
     to += elements * dataTypeSize(buffer.data_type);
   });

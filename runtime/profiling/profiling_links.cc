@@ -171,7 +171,7 @@ LinkTimes measureInside(int64_t most_bytes, int ranks) {
   const auto open = [&](SharedSegments own, int rank) {
     auto communicator = SharedMemoryCommunicator::open(std::move(own), rank, kTimeout);
     Side side;
-    side.memory = communicator->createArena(2 * static_cast<size_t>(most_bytes));
+    side.memory = communicator->createArena(2 * most_bytes);
     std::memset(side.memory.data(), 0, side.memory.size());
     side.communicator = std::move(communicator);
     return side;
@@ -189,7 +189,7 @@ CostCurve measureBetween(int64_t most_bytes) {
   const auto open = [&](int rank) {
     Side side;
     side.communicator = openGloo({.rank = rank, .size = 2, .host = "127.0.0.1", .timeout = kTimeout}, store);
-    side.heap.resize(2 * static_cast<size_t>(most_bytes));
+    side.heap.resize(2 * most_bytes);
     side.memory = side.heap;
     return side;
   };

@@ -86,9 +86,8 @@ class RepeatedData : public DataSource {
     const size_t size = dataTypeSize(inputs_[input].data_type);
     std::byte* to = out.data();
     forEachRun(inputs_[input].shape, box, [&](int64_t first, int64_t count) {
-      std::memcpy(to, batches_[input].data() + static_cast<size_t>(first) * size,
-                  static_cast<size_t>(count) * size);
-      to += static_cast<size_t>(count) * size;
+      std::memcpy(to, batches_[input].data() + first * size, count * size);
+      to += count * size;
     });
   }
 

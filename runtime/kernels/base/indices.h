@@ -24,7 +24,7 @@ void checkIndices(const std::string& node, const I* indices, int64_t count, int6
 
 template <typename I>
 int64_t wrapIndex(I index, int64_t size) {
-  return index < 0 ? index + size : static_cast<int64_t>(index);
+  return index < 0 ? index + size : index;
 }
 
 }  // namespace pipeshard::kernels

@@ -36,7 +36,7 @@ std::vector<CopyAxis> copyAxes(const Shape& sizes, const Shape& in_strides, cons
 template <typename T>
 void copyRow(const T* from, T* to, const CopyAxis& axis) {
   if (axis.in == 1 && axis.out == 1) {
-    std::memcpy(to, from, static_cast<size_t>(axis.size) * sizeof(T));
+    std::memcpy(to, from, axis.size * sizeof(T));
   } else if (axis.in == 0 && axis.out == 1) {
     std::fill(to, to + axis.size, *from);
   } else {

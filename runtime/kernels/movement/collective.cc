@@ -36,7 +36,7 @@ class Blocks {
           makeStridedCopy(copyAxes(part, rowMajorStrides(part), strides), at, begin * strides[axis]));
       filled_.push_back(elementCount(part));
       begin += size;
-      at += static_cast<int64_t>(block);
+      at += block;
     }
     const bool even =
         std::all_of(filled_.begin(), filled_.end(), [&](size_t count) { return count == block; });

@@ -20,7 +20,7 @@ void runGather(const AxisSplit& split, int64_t count, const T* data, const I* in
       if (split.inner == 1)
         out[row] = *from;
       else
-        std::memcpy(out + row * split.inner, from, static_cast<size_t>(split.inner) * sizeof(T));
+        std::memcpy(out + row * split.inner, from, split.inner * sizeof(T));
     }
   });
 }
@@ -126,9 +126,7 @@ std::unique_ptr<Kernel> gatherGrad(const KernelSpec& spec) {
                                 static_cast<Mention*>(arguments.workspace), accumulates(arguments),
                                 output<T>(arguments, 0));
           },
-          {.in_place = {},
-           .workspace_bytes = static_cast<size_t>(count) * sizeof(Mention),
-           .accumulates = true});
+          {.in_place = {}, .workspace_bytes = count * sizeof(Mention), .accumulates = true});
     });
   });
 }

@@ -32,8 +32,7 @@ ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape
 //   data [2,3,4], indices [2,5,1], batch_dims 1: 2 batches of 5 tuples of one entry, which is an index from
 //   -3 to 2; batch_stride 12, sizes {3}, strides {4}, slice 4, output [2,5,4]
 TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& indices, int64_t batch_dims) {
-  if (indices.empty() || batch_dims < 0 ||
-      batch_dims >= static_cast<int64_t>(std::min(data.size(), indices.size()))) {
+  if (indices.empty() || batch_dims < 0 || batch_dims >= std::min(std::ssize(data), std::ssize(indices))) {
     refuse(spec, "indices of shape {} with batch_dims {} do not address data of shape {}",
            shapeToString(indices), batch_dims, shapeToString(data));
   }
@@ -41,7 +40,7 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
   plan.node = describeNode(*spec.node);
   plan.depth = indices.back();
   const size_t batch_axes = batch_dims;
-  const size_t addressed = batch_axes + static_cast<size_t>(plan.depth);
+  const size_t addressed = batch_axes + plan.depth;
   if (plan.depth < 0 || addressed > data.size()) {
     refuse(spec, "index tuples of {} entries address data of shape {} with batch_dims {}", plan.depth,
            shapeToString(data), batch_dims);

@@ -53,7 +53,7 @@ PIPESHARD_INLINE void transposeByElements(const T* in, int64_t in_stride, T* out
     for (int64_t c = 0; c < columns; ++c) buffer[c * kTile + r] = line[c];
   }
   for (int64_t c = 0; c < columns; ++c)
-    std::memcpy(out + c * out_stride, buffer + c * kTile, static_cast<size_t>(rows) * sizeof(T));
+    std::memcpy(out + c * out_stride, buffer + c * kTile, rows * sizeof(T));
 }
 
 // Eight rows of eight 4-byte elements in registers: elements, then pairs, then halves change places.

@@ -11,7 +11,7 @@ void copyBytes(const void* from, void* to, int64_t bytes) {
   if (from == to) return;
   forBlocks(bytes, kBlockElements * 16, [&](int64_t begin, int64_t end) {
     std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                static_cast<size_t>(end - begin));
+                end - begin);
   });
 }
 
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> dropout(const KernelSpec& spec) {
   return makeKernel(
       [bytes, count](const KernelArguments& arguments) {
         copyBytes(arguments.inputs[0], arguments.outputs[0], bytes);
-        if (void* mask = output<void>(arguments, 1)) std::memset(mask, 1, static_cast<size_t>(count));
+        if (void* mask = output<void>(arguments, 1)) std::memset(mask, 1, count);
       },
       inPlaceTraits(spec, {0}));
 }

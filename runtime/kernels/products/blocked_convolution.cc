@@ -42,11 +42,9 @@ struct BlockedConvolution::Workspace {
   size_t shared_bytes = 0;  // of one piece
   size_t first = 0, second = 0, scratch = 0;
 
-  float* sharedPart(int64_t piece) const {
-    return reinterpret_cast<float*>(shared + static_cast<size_t>(piece) * shared_bytes);
-  }
+  float* sharedPart(int64_t piece) const { return reinterpret_cast<float*>(shared + piece * shared_bytes); }
   float* slotPart(int64_t slot, size_t offset) const {
-    return reinterpret_cast<float*>(slots + static_cast<size_t>(slot) * slot_bytes + offset);
+    return reinterpret_cast<float*>(slots + slot * slot_bytes + offset);
   }
 };
 
@@ -75,7 +73,7 @@ BlockedConvolution::Workspace BlockedConvolution::divide(void* workspace) const 
   Workspace space;
   space.shared = static_cast<std::byte*>(workspace);
   space.shared_bytes = align(conv_->packedBytes(weight ? Tensor::kImage : Tensor::kWeight));
-  space.slots = space.shared + space.shared_bytes * static_cast<size_t>(weight ? 1 : pieces_);
+  space.slots = space.shared + space.shared_bytes * (weight ? 1 : pieces_);
   space.second = align(conv_->packedBytes(weight ? Tensor::kWeight : Tensor::kImage));
   space.scratch = space.second + align(conv_->packedBytes(Tensor::kOutput));
   space.slot_bytes = space.scratch + align(conv_->scratchBytes());
@@ -84,7 +82,7 @@ BlockedConvolution::Workspace BlockedConvolution::divide(void* workspace) const 
 
 size_t BlockedConvolution::workspaceBytes() const {
   const Workspace space = divide(nullptr);
-  return static_cast<size_t>(space.slots - space.shared) + space.slot_bytes * static_cast<size_t>(slots_);
+  return (space.slots - space.shared) + space.slot_bytes * slots_;
 }
 
 void BlockedConvolution::run(float* image, float* weight, float* output, void* workspace) const {

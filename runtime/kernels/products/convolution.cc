@@ -230,9 +230,7 @@ std::unique_ptr<Kernel> blockedKernel(ConvolutionTask task, std::shared_ptr<cons
       {.in_place = {}, .workspace_bytes = bytes});
 }
 
-size_t slotBytes(const Convolution& c, size_t element) {
-  return static_cast<size_t>(kSlots * c.columnElements()) * element;
-}
+size_t slotBytes(const Convolution& c, size_t element) { return kSlots * c.columnElements() * element; }
 
 void checkTypes(const KernelSpec& spec, DataType type) {
   for (size_t i = 1; i < spec.inputs.size(); ++i) checkInputType(spec, i, type);
@@ -310,7 +308,7 @@ std::unique_ptr<Kernel> convWeightGrad(const KernelSpec& spec) {
           backwardWeight(c, input<T>(a, 0), input<T>(a, 1), kernels::output<T>(a, 0),
                          static_cast<T*>(a.workspace));
         },
-        {.in_place = {}, .workspace_bytes = slotBytes(c, sizeof(T)) + static_cast<size_t>(sums) * sizeof(T)});
+        {.in_place = {}, .workspace_bytes = slotBytes(c, sizeof(T)) + sums * sizeof(T)});
   });
 }
 

@@ -164,7 +164,7 @@ void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c)
   forEachBlock(grid.size(), true, [&](int64_t index) {
     const auto [i, j, m, n] = grid.part(shape, index);
     thread_local std::vector<T> product;  // grows to the largest tile that a thread ever has
-    if (product.size() < static_cast<size_t>(m * n)) product.resize(m * n);
+    if (std::ssize(product) < m * n) product.resize(m * n);
     tileGemm(m, n, shape.k, alpha, leftOf(shape, a, i), rightOf(shape, b, j), 0, product.data(), n);
     for (int64_t row = 0; row < m; ++row)
       runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);

@@ -63,11 +63,11 @@ struct LargestOfRow {
         for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
           const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
           const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
-          const int64_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
+          const int32_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
           const int32_t row = (z * w.in[1] + y) * w.in[2] + x;
           const int32_t step = stride;
 #pragma omp simd
-          for (int32_t i = begin; i < static_cast<int32_t>(end); ++i) {
+          for (int32_t i = begin; i < end; ++i) {
             const int32_t offset = row + i * step;
             const T element = image[offset];
             const bool larger = place[i] < 0 || element > best[i];

@@ -178,8 +178,7 @@ void lossGrad(const LossPlan& plan, const T* dloss, const T* log_prob, const I* 
     runVectorised<ScaledExpColumns<T>>(log_prob + at, dscores + at, plan.split.size, plan.split.inner, width,
                                        static_cast<const T*>(factors));
     for (int64_t c = 0; c < width; ++c) {
-      if (factors[c] != T(0))
-        dscores[at + c + static_cast<int64_t>(labels[first + c]) * plan.split.inner] -= factors[c];
+      if (factors[c] != T(0)) dscores[at + c + labels[first + c] * plan.split.inner] -= factors[c];
     }
   });
 }

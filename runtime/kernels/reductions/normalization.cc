@@ -232,7 +232,7 @@ std::unique_ptr<Kernel> layerNormWeightGrad(const KernelSpec& spec) {
   checkInputShape(spec, 2, plan.statistics);
   checkInputShape(spec, 3, plan.statistics);
   checkInputType(spec, 3, spec.inputs[2].data_type);
-  const Shape weights(x.begin() + static_cast<std::ptrdiff_t>(axisAttribute(spec, -1, 1)), x.end());
+  const Shape weights(x.begin() + axisAttribute(spec, -1, 1), x.end());
   for (size_t i : {0, 1}) {
     checkOutputType(spec, i, type);
     checkOutputShape(spec, i, weights);

@@ -42,7 +42,7 @@ std::unique_ptr<Kernel> reduce(const KernelSpec& spec, Reduction reduction) {
           runReduce<T>(plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0),
                        static_cast<double*>(arguments.workspace));
         },
-        {.in_place = {}, .workspace_bytes = static_cast<size_t>(plan.partials) * sizeof(double)});
+        {.in_place = {}, .workspace_bytes = plan.partials * sizeof(double)});
   });
 }
 

@@ -179,7 +179,7 @@ std::vector<int64_t> allOffsets(const Shape& sizes, const Shape& strides) {
   std::vector<int64_t> offsets = {0};
   for (size_t axis = 0; axis < sizes.size(); ++axis) {
     std::vector<int64_t> next;
-    next.reserve(offsets.size() * static_cast<size_t>(sizes[axis]));
+    next.reserve(offsets.size() * sizes[axis]);
     for (int64_t base : offsets)
       for (int64_t i = 0; i < sizes[axis]; ++i) next.push_back(base + i * strides[axis]);
     offsets = std::move(next);
