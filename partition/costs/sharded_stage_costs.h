@@ -35,7 +35,7 @@ namespace pipeshard {
 // What an option's `config` stands for.
 struct StageConfig {
   std::vector<int> mesh;  // the logical mesh; {1} for one device
-  ShardingMethod method;
+  ShardingMethod method = {};
   Recomputation recomputation = Recomputation::kNever;
   // index into the mesh's ways to cut the batch: 0: over all axes, 1: over axis 0, 2: not at all
   int boundary = 0;

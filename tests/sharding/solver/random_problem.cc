@@ -56,7 +56,7 @@ SolverProblem randomProblem(const RandomProblemOptions& options, solver::Random&
   }
   for (int i = 0; i < options.edges; ++i) problem.edges.push_back(randomEdge(problem, options, random));
   if (options.memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)), most = peak(problem, true);
+    const int64_t least = peak(problem, false), most = peak(problem, true);
     problem.usage_limit = least + static_cast<int64_t>(options.tightness * static_cast<double>(most - least));
   }
   return problem;
@@ -144,7 +144,7 @@ SolverProblem ladder(int layers, int strategies, bool memory, solver::Random& ra
   }
   SolverProblem problem = builder.take();
   if (memory) {
-    const auto least = static_cast<int64_t>(peak(problem, false)), most = peak(problem, true);
+    const int64_t least = peak(problem, false), most = peak(problem, true);
     problem.usage_limit = least + (most - least) / 3;
   }
   return problem;
