@@ -63,7 +63,7 @@ Plan shardedPlan() {
   plan.cluster = uniformCluster(1, 8);
   plan.stages[0].devices = {0, 1, 2, 3};
   plan.stages[1].devices = {4};
-  plan.stages[0].sharding = ShardingPlan{"megatron:2,2",
+  plan.stages[0].sharding = ShardingPlan{parseShardingMethod("megatron:2,2"),
                                          {2, 2},
                                          {{"h", "0:i"}},
                                          {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}},
