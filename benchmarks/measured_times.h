@@ -12,7 +12,7 @@ namespace pipeshard {
 
 struct MeasuredTimes {
   // medians over microbatches, steps and a stage's devices; nanoseconds; no update
-  std::vector<PassTimes> stages;
+  IdVector<StageId, PassTimes> stages;
   Ticks latency = 0;  // median transfer of the messages of microbatches
 };
 

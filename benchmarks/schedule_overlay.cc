@@ -13,6 +13,7 @@
 
 #include "benchmarks/measured_times.h"
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/families/plan_schedule.h"
@@ -79,7 +80,7 @@ void run(const Options& options) {
     }
   }
   for (const MeasuredTimes& times : sides.front().times) {
-    for (size_t stage = 0; stage < times.stages.size(); ++stage) {
+    for (const StageId stage : times.stages.ids()) {
       const PassTimes& pass = times.stages[stage];
       fmt::print("stage {}: F {:.1f} ms, I {:.1f} ms, W {:.1f} ms; transfer {:.2f} ms\n", stage,
                  milliseconds(pass.forward), milliseconds(pass.backward_input),

@@ -105,6 +105,7 @@ class IdVector : public std::vector<T> {
   typename std::vector<T>::reference at(SomeId id) { return std::vector<T>::at(id.index()); }
   typename std::vector<T>::const_reference at(SomeId id) const { return std::vector<T>::at(id.index()); }
   IdRange<SomeId> ids() const { return idsBelow<SomeId>(this->size()); }
+  bool has(SomeId id) const { return id < nextId(); }  // not the invalid id
   // Of the element that push_back would add.
   SomeId nextId() const { return SomeId(this->size()); }
 };

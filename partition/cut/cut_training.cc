@@ -39,7 +39,7 @@ class Cutter {
         phases_(training.node_phase) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
-    cut_.groups = deviceGroups(plan);
+    for (const PipelineRankId group : deviceGroups(plan)) cut_.groups.push_back(group.index());
   }
 
   Cut run() {

@@ -72,7 +72,7 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
     fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}",
          plan.microbatches, family.microbatches());
   }
-  groups_ = deviceGroups(plan);
+  for (const PipelineRankId group : deviceGroups(plan)) groups_.push_back(group.index());
   group_stages_.resize(static_cast<size_t>(*std::max_element(groups_.begin(), groups_.end())) + 1);
   for (size_t s = 0; s < stages_.size(); ++s) group_stages_[groups_[s]].push_back(s);
   checkDevices(stages_, group_stages_);

@@ -57,9 +57,10 @@ Messages::Messages(const Cut& cut, const Schedule& schedule)
   channels_.resize(groups_ * groups_);
   for (const std::vector<Action>& order : schedule.orders) {
     for (const Action& action : order) {
-      const size_t sender = cut.groups.at(action.stage);
+      const int stage = action.stage.index();
+      const size_t sender = cut.groups.at(stage);
       for (Phase phase : phasesOf(action.kind)) {
-        for (const Departure& departure : departures(action.stage, phase)) {
+        for (const Departure& departure : departures(stage, phase)) {
           const size_t receiver = cut.groups[departure.receiver];
           channels_[sender * groups_ + receiver].push_back({departure.value, action.microbatch});
         }

@@ -48,7 +48,7 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (int stage = 0; layout.inTurn() && stage < layout.stages(); ++stage) {
-    PIPESHARD_CHECK(schedule.replicasOf(stage) == layout.dataWidth(stage),
+    PIPESHARD_CHECK(schedule.replicasOf(StageId(stage)) == layout.dataWidth(stage),
                     "the schedule {} is of other replicas", schedule.name);
   }
   PIPESHARD_CHECK(schedule.stages == layout.stages() &&

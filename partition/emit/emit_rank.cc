@@ -43,13 +43,14 @@ class RankEmitter {
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
-    const int pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
+    const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[StageId(stages_.front())];
     for (const Action& action : context_.schedule.orders[pipeline_rank]) {
       if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
       runAction(action);
-      if (action.kind == ActionKind::kUpdate) finishUpdate({action.stage}, update, action.microbatch);
+      const int stage = action.stage.index();
+      if (action.kind == ActionKind::kUpdate) finishUpdate({stage}, update, action.microbatch);
     }
     if (!context_.versions.asynchronous()) finishUpdate(stages_, 0, -1);
     listResults();
@@ -165,15 +166,15 @@ class RankEmitter {
   // schedule says B.
   void runAction(const Action& action) {
     const auto phases = phasesOf(action.kind);
-    const bool recomputed = isPass(action.kind) && recomputes(action.stage, action.microbatch);
+    const int stage = action.stage.index();
+    const bool recomputed = isPass(action.kind) && recomputes(stage, action.microbatch);
     if (!recomputed || action.kind == ActionKind::kForward) {
       for (Phase phase : phases)
-        runPass(action.stage, phase, action.microbatch,
-                recomputed ? PassForm::kDiscarding : PassForm::kWhole);
+        runPass(stage, phase, action.microbatch, recomputed ? PassForm::kDiscarding : PassForm::kWhole);
       return;
     }
-    for (size_t part = 0; part < context_.cut.recomputation(action.stage).parts.size(); ++part) {
-      for (Phase phase : phases) runPass(action.stage, phase, action.microbatch, PassForm::kRemade, part);
+    for (size_t part = 0; part < context_.cut.recomputation(stage).parts.size(); ++part) {
+      for (Phase phase : phases) runPass(stage, phase, action.microbatch, PassForm::kRemade, part);
     }
   }
 

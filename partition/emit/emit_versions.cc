@@ -37,7 +37,7 @@ WeightVersions::WeightVersions(const Schedule& schedule, std::vector<int> stage_
 
 int WeightVersions::read(size_t parameter, int microbatch) const {
   if (!asynchronous() || stage_of_[parameter] < 0) return 0;
-  return schedule_.versions.at(stage_of_[parameter]).at(microbatch);
+  return schedule_.versions.at(StageId(stage_of_[parameter])).at(microbatch);
 }
 
 std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vector<Action>& order) const {
@@ -77,7 +77,9 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
     const int owner = cut.owners[p];
     for (const ValueId part : training.parameters[p].gradient_parts) {
       const int maker = cut.place(part).stage;
-      if (maker == owner || (schedule.replicasOf(maker) == 1 && schedule.replicasOf(owner) == 1)) continue;
+      if (maker == owner ||
+          (schedule.replicasOf(StageId(maker)) == 1 && schedule.replicasOf(StageId(owner)) == 1))
+        continue;
       fail(ErrorCode::kConfiguration,
            "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take "
            "minibatches in turn; move the boundary between them (--boundary), or take {}",
@@ -107,12 +109,12 @@ Schedule onOneDevice(const Schedule& schedule) {
   alone.update_every = schedule.update_every;
   if (!schedule.update_every.empty()) {
     alone.stages = schedule.stages;
-    alone.rank_of_stage.assign(schedule.stages, 0);
+    alone.rank_of_stage.assign(schedule.stages, PipelineRankId(0));
   }
   std::vector<Action> order;
   for (int k = 0; k < schedule.microbatches; ++k) {
-    for (int stage = 0; stage < alone.stages; ++stage) order.push_back({stage, ActionKind::kForward, k});
-    for (int stage = alone.stages - 1; stage >= 0; --stage) {
+    for (const StageId stage : alone.rank_of_stage.ids()) order.push_back({stage, ActionKind::kForward, k});
+    for (StageId stage(alone.stages - 1); stage.valid(); stage = stage.previous()) {
       order.push_back({stage, ActionKind::kBackward, k});
       if ((k + 1) % alone.updateEvery(stage) == 0) order.push_back({stage, ActionKind::kUpdate, k});
     }

@@ -30,7 +30,7 @@ class WeightVersions {
   int updateOf(int microbatch) const { return microbatch / microbatchesPerUpdate(); }
   // How many minibatches an update of the stage takes: it averages their gradients.
   int averaged(int stage) const {
-    return asynchronous() ? schedule_.updateEvery(stage) / microbatchesPerUpdate() : 1;
+    return asynchronous() ? schedule_.updateEvery(StageId(stage)) / microbatchesPerUpdate() : 1;
   }
   bool endsAtMinibatch(int stage, int update) const { return (update + 1) % averaged(stage) == 0; }
   int read(size_t parameter, int microbatch) const;

@@ -180,7 +180,7 @@ BufferId RankBuilder::version(size_t parameter, int version) {
   if (version > 0) {
     const auto [found, is_new] = in_parameter_.try_emplace(parameter);
     if (is_new) {
-      const int stage = context_.cut.owners[parameter];
+      const StageId stage(context_.cut.owners[parameter]);
       std::vector<Action> order =
           orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
       std::erase_if(order, [&](const Action& action) { return action.stage != stage; });

@@ -4,17 +4,18 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/families/families.h"
 
 namespace pipeshard {
 namespace {
 
-// By stage how many replicas take turns.
-std::vector<int> replicasOf(const FamilyRequest& request) {
+// How many replicas take turns.
+IdVector<StageId, int> replicasOf(const FamilyRequest& request) {
   const int64_t rows = request.option("rows", 0);
   if (rows > 1)
     fail(ErrorCode::kUsage, "--schedule {}: found the option rows={}; expected 0 or 1", request.name, rows);
-  std::vector<int> one_each(request.ranks, 1);
+  IdVector<StageId, int> one_each(request.ranks, 1);
   if (rows == 1 || request.replicas.empty()) return one_each;
   PIPESHARD_CHECK(request.replicas.size() == one_each.size(), "{} stages with replicas, {} ranks",
                   request.replicas.size(), request.ranks);
@@ -23,21 +24,21 @@ std::vector<int> replicasOf(const FamilyRequest& request) {
 
 // Rounds of forward passes before a replica's first backward pass: as many as keep all devices from this
 // stage on busy.
-int warmUp(const std::vector<int>& replicas, int stage) {
-  const auto first = replicas.begin() + stage;
+int warmUp(const IdVector<StageId, int>& replicas, StageId stage) {
+  const auto first = replicas.begin() + stage.index();
   return (std::accumulate(first, replicas.end(), 0) - 1) / *first;
 }
 
 // One replica of a stage: its passes and updates, and how far it is.
 struct Replica {
-  int stage = 0;
+  StageId stage;
   std::vector<Action> order;
   size_t next = 0;
 };
 
 // 1f1b over the replica's own microbatches; an update follows the last one that it takes of those of the
 // update.
-Replica replicaOf(const Schedule& schedule, int stage, int index, int microbatches, int warm_up) {
+Replica replicaOf(const Schedule& schedule, StageId stage, int index, int microbatches, int warm_up) {
   Replica replica{stage, {}, 0};
   const int stride = schedule.replicasOf(stage), every = schedule.updateEvery(stage);
   const int count = (microbatches - index + stride - 1) / stride;
@@ -61,9 +62,9 @@ Replica replicaOf(const Schedule& schedule, int stage, int index, int microbatch
 // replica goes on as soon as it can; an update when all replicas of its stage have come to it.
 class Merge {
  public:
-  Merge(const std::vector<int>& replicas, std::vector<Replica> parts, int microbatches)
+  Merge(const IdVector<StageId, int>& replicas, std::vector<Replica> parts, int microbatches)
       : replicas_(replicas), parts_(std::move(parts)), orders_(replicas.size()) {
-    for (std::vector<std::vector<bool>>* done : {&forward_, &backward_})
+    for (IdVector<StageId, std::vector<bool>>* done : {&forward_, &backward_})
       done->assign(replicas.size(), std::vector<bool>(microbatches));
   }
 
@@ -83,23 +84,25 @@ class Merge {
   }
 
  private:
+  static PipelineRankId rankOf(const Replica& part) { return PipelineRankId(part.stage.index()); }
+
   bool isAt(const Replica& part, ActionKind kind) const {
     return part.next < part.order.size() && part.order[part.next].kind == kind;
   }
 
   bool canRun(const Replica& part) const {
     if (part.next == part.order.size() || isAt(part, ActionKind::kUpdate)) return false;
-    const size_t stage = part.stage;
-    const size_t k = part.order[part.next].microbatch;
-    if (isAt(part, ActionKind::kForward)) return stage == 0 || forward_[stage - 1][k];
-    return stage + 1 == replicas_.size() || backward_[stage + 1][k];
+    const bool forward = isAt(part, ActionKind::kForward);
+    const StageId needed = forward ? part.stage.previous() : part.stage.next();
+    if (!replicas_.has(needed)) return true;
+    return (forward ? forward_ : backward_)[needed][part.order[part.next].microbatch];
   }
 
   void pass(Replica& part) {
     const Action& action = part.order[part.next++];
     auto& done = action.kind == ActionKind::kForward ? forward_ : backward_;
     done[part.stage][action.microbatch] = true;
-    orders_[part.stage].push_back(action);
+    orders_[rankOf(part)].push_back(action);
   }
 
   bool update() {
@@ -109,7 +112,7 @@ class Merge {
       const auto end = first + replicas_[first->stage];
       const auto arrived = [&](const Replica& part) { return isAt(part, ActionKind::kUpdate); };
       if (std::all_of(first, end, arrived)) {
-        orders_[first->stage].push_back(first->order[first->next]);
+        orders_[rankOf(*first)].push_back(first->order[first->next]);
         std::for_each(first, end, [](Replica& part) { ++part.next; });
         updated = true;
       }
@@ -118,28 +121,28 @@ class Merge {
     return updated;
   }
 
-  const std::vector<int>& replicas_;
+  const IdVector<StageId, int>& replicas_;
   std::vector<Replica> parts_;  // stage by stage
   ScheduleOrders orders_;
-  std::vector<std::vector<bool>> forward_, backward_;  // by stage and microbatch: has run
+  IdVector<StageId, std::vector<bool>> forward_, backward_;  // by stage and microbatch: has run
 };
 
 // 1f1b in which stage s updates its weights after every every[s] backward passes.
-Schedule updatingPipeline(const FamilyRequest& request, int per_update, const std::vector<int>& every) {
-  const std::vector<int> replicas = replicasOf(request);
+Schedule updatingPipeline(const FamilyRequest& request, int per_update, const IdVector<StageId, int>& every) {
+  const IdVector<StageId, int> replicas = replicasOf(request);
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
   schedule.microbatches_per_update = per_update;
   schedule.replicas = replicas;
   schedule.update_every = every;
   std::vector<Replica> parts;
-  for (int stage = 0; stage < request.ranks; ++stage) {
+  for (const StageId stage : replicas.ids()) {
     for (int index = 0; index < replicas[stage]; ++index) {
       parts.push_back(replicaOf(schedule, stage, index, request.microbatches, warmUp(replicas, stage)));
     }
   }
   schedule.orders = Merge(replicas, std::move(parts), request.microbatches).run();
-  const auto areAll = [](const std::vector<int>& numbers, int number) {
+  const auto areAll = [](const IdVector<StageId, int>& numbers, int number) {
     return std::all_of(numbers.begin(), numbers.end(), [&](int n) { return n == number; });
   };
   if (areAll(replicas, 1)) schedule.replicas.clear();
@@ -148,7 +151,7 @@ Schedule updatingPipeline(const FamilyRequest& request, int per_update, const st
 }
 
 // pipedream: every replica brings one minibatch to an update of its stage.
-Schedule stashingPipeline(const FamilyRequest& request, const std::vector<int>& replicas) {
+Schedule stashingPipeline(const FamilyRequest& request, const IdVector<StageId, int>& replicas) {
   int64_t together = 1;
   for (const int number : replicas) together = std::lcm(together, number);
   if (request.microbatches % together != 0) {
@@ -164,9 +167,9 @@ Schedule stashingPipeline(const FamilyRequest& request, const std::vector<int>& 
 }  // namespace
 
 Schedule pipeDreamSchedule(const FamilyRequest& request) {
-  const std::vector<int> replicas = replicasOf(request);
+  const IdVector<StageId, int> replicas = replicasOf(request);
   Schedule schedule = stashingPipeline(request, replicas);
-  for (int stage = 0; stage < request.ranks; ++stage) {
+  for (const StageId stage : replicas.ids()) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     const int share = replicas[stage];
     for (int i = 0; i < request.microbatches; ++i)
@@ -176,14 +179,14 @@ Schedule pipeDreamSchedule(const FamilyRequest& request) {
 }
 
 Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
-  const std::vector<int> replicas = replicasOf(request);
+  const IdVector<StageId, int> replicas = replicasOf(request);
   Schedule schedule = stashingPipeline(request, replicas);
   const int first = replicas.front();
   for (const int share : replicas) {
     std::vector<int>& versions = schedule.versions.emplace_back();
     for (int i = 0; i < request.microbatches; ++i) {
       // minibatches, by the version that stage 0 reads
-      const int seen = first * std::max(0, i / first - warmUp(replicas, 0));
+      const int seen = first * std::max(0, i / first - warmUp(replicas, StageId(0)));
       versions.push_back(seen / share);
     }
   }
@@ -191,9 +194,9 @@ Schedule pipeDreamVerticalSchedule(const FamilyRequest& request) {
 }
 
 Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
-  const std::vector<int> replicas = replicasOf(request);
+  const IdVector<StageId, int> replicas = replicasOf(request);
   const int per_update = std::min<int64_t>(request.option("m", request.ranks), request.microbatches);
-  const int in_flight = (warmUp(replicas, 0) + 1) * replicas.front();
+  const int in_flight = (warmUp(replicas, StageId(0)) + 1) * replicas.front();
   if (per_update < in_flight) {
     const bool turns = std::any_of(replicas.begin(), replicas.end(), [](int number) { return number > 1; });
     fail(ErrorCode::kConfiguration,
@@ -210,9 +213,10 @@ Schedule pipeDreamTwoBufferSchedule(const FamilyRequest& request) {
         "schedule pipedream-2bw: found {} microbatches; expected a multiple of the {} that each update takes",
         request.microbatches, per_update);
   }
-  Schedule schedule = updatingPipeline(request, per_update, std::vector<int>(request.ranks, per_update));
-  for (int stage = 0; stage < request.ranks; ++stage) {
-    std::vector<int>& versions = schedule.versions.emplace_back();
+  Schedule schedule =
+      updatingPipeline(request, per_update, IdVector<StageId, int>(request.ranks, per_update));
+  schedule.versions.resize(request.ranks);
+  for (std::vector<int>& versions : schedule.versions) {
     for (int k = 0; k < request.microbatches; ++k) versions.push_back(std::max(0, k / per_update - 1));
   }
   return schedule;

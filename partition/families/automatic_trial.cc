@@ -123,19 +123,18 @@ class Trial {
     } else {
       rank.idle += step.start - rank.now;
     }
-    const int stage = index;
-    const auto finish = [&](int& done, int64_t time, int64_t memory) -> size_t {
-      rank.order.push_back({stage, step.kind, done});
+    const auto finish = [&](int& done, int64_t time, int64_t memory) {
+      rank.order.push_back({StageId(index), step.kind, done});
       rank.now = step.start + time;
       rank.memory += memory;
       return done++;
     };
     if (step.kind == ActionKind::kForward) {
-      const size_t k = finish(rank.forwards, costs_.forward, costs_.forward_memory);
+      const int k = finish(rank.forwards, costs_.forward, costs_.forward_memory);
       rank.forward_end[k] = rank.now;
       rank.input_was_last = false;
     } else if (step.kind == ActionKind::kBackwardInput) {
-      const size_t k = finish(rank.inputs, costs_.backward_input, costs_.input_memory);
+      const int k = finish(rank.inputs, costs_.backward_input, costs_.input_memory);
       rank.input_end[k] = rank.now;
       rank.input_was_last = true;
     } else {
@@ -168,7 +167,7 @@ std::optional<AutomaticTrial> fixedTrial(const FamilyRequest& request, int64_t l
   stage.backward_weight = c.backward_weight;
   stage.activation = c.forward_memory;
   stage.input_memory = c.input_memory;
-  SimulationRequest simulation{schedule, std::vector<PassTimes>(schedule.rank_of_stage.size(), stage)};
+  SimulationRequest simulation{schedule, IdVector<StageId, PassTimes>(schedule.rank_of_stage.size(), stage)};
   simulation.latency = chunks * c.transfer;
   const Simulation result = simulate(simulation);
   const int64_t peak = *std::max_element(result.peak_memory.begin(), result.peak_memory.end());

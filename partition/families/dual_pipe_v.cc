@@ -36,8 +36,8 @@ class DualPipeOrder {
     order_.push_back({up ? up_ : down_, kind, microbatch});
   }
 
-  int down_;
-  int up_;
+  StageId down_;
+  StageId up_;
   int next_forward_[2] = {0, 0};
   int next_backward_[2] = {0, 0};
   std::deque<Action> weights_;  // owed, oldest first

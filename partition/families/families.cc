@@ -221,16 +221,16 @@ const std::vector<FamilyEntry>& familyEntries() {
   return entries;
 }
 
-std::vector<int> loopedPlacement(int ranks, int stages) {
-  std::vector<int> rank_of_stage;
-  for (int stage = 0; stage < stages; ++stage) rank_of_stage.push_back(stage % ranks);
+RankOfStage loopedPlacement(int ranks, int stages) {
+  RankOfStage rank_of_stage;
+  for (int stage = 0; stage < stages; ++stage) rank_of_stage.push_back(PipelineRankId(stage % ranks));
   return rank_of_stage;
 }
 
-std::vector<int> vPlacement(int ranks) {
-  std::vector<int> rank_of_stage;
+RankOfStage vPlacement(int ranks) {
+  RankOfStage rank_of_stage;
   for (int stage = 0; stage < 2 * ranks; ++stage)
-    rank_of_stage.push_back(stage < ranks ? stage : 2 * ranks - 1 - stage);
+    rank_of_stage.push_back(PipelineRankId(stage < ranks ? stage : 2 * ranks - 1 - stage));
   return rank_of_stage;
 }
 

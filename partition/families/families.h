@@ -19,8 +19,8 @@ struct FamilyRequest {
   int chunks = 1;                          // v
   std::map<std::string, int64_t> options;  // "extra=2", but v
   ScheduleCosts costs;
-  std::vector<int> replicas = {};  // as ScheduleRequest
-  std::string name = {};           // canonical text, for messages
+  IdVector<StageId, int> replicas = {};  // as ScheduleRequest
+  std::string name = {};                 // canonical text, for messages
 
   int64_t option(const std::string& key, int64_t otherwise) const;
 };
@@ -39,8 +39,8 @@ const std::vector<FamilyEntry>& familyEntries();
 
 // S stages on p ranks: stage s on rank s mod p ("looped"), and forth and back ("V": two stages per rank, s
 // and 2p-1-s).
-std::vector<int> loopedPlacement(int ranks, int stages);
-std::vector<int> vPlacement(int ranks);
+RankOfStage loopedPlacement(int ranks, int stages);
+RankOfStage vPlacement(int ranks);
 
 // Timelines: a column is a unit of time, a pass of two units stands twice, "." is an idle unit. Where stages
 // are chunks they have their numbers (2F0: stage 2), and a column is a pass of one chunk. Symbols as in

@@ -5,7 +5,7 @@ namespace pipeshard {
 Schedule sequentialSchedule(const FamilyRequest& request) {
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
-  for (int stage = 0; stage < request.ranks; ++stage) {
+  for (const StageId stage : schedule.rank_of_stage.ids()) {
     std::vector<Action>& order = schedule.orders.emplace_back();
     for (int k = 0; k < request.microbatches; ++k) {
       order.push_back({stage, ActionKind::kForward, k});
@@ -22,7 +22,8 @@ Schedule loopedBreadthFirstSchedule(const FamilyRequest& request) {
   for (int rank = 0; rank < request.ranks; ++rank) {
     std::vector<Action>& order = schedule.orders.emplace_back();
     const auto runAll = [&](int chunk, ActionKind kind) {
-      for (int k = 0; k < m; ++k) order.push_back({chunk * request.ranks + rank, kind, k});
+      const StageId stage(chunk * request.ranks + rank);
+      for (int k = 0; k < m; ++k) order.push_back({stage, kind, k});
     };
     for (int chunk = 0; chunk < request.chunks; ++chunk) runAll(chunk, ActionKind::kForward);
     for (int chunk = request.chunks - 1; chunk >= 0; --chunk) runAll(chunk, ActionKind::kBackward);

@@ -70,10 +70,11 @@ std::vector<Action> interleavedOrder(const FamilyRequest& request, const std::ve
                                      size_t warm_up, bool split) {
   std::vector<Action> order;
   const auto forward = [&](const Step& step) {
-    order.push_back({step.chunk * request.ranks + rank, ActionKind::kForward, step.microbatch});
+    order.push_back({StageId(step.chunk * request.ranks + rank), ActionKind::kForward, step.microbatch});
   };
   const auto backward = [&](const Step& step, ActionKind kind) {
-    order.push_back({(request.chunks - 1 - step.chunk) * request.ranks + rank, kind, step.microbatch});
+    const StageId stage((request.chunks - 1 - step.chunk) * request.ranks + rank);
+    order.push_back({stage, kind, step.microbatch});
   };
   const size_t delay = rank;
   for (size_t i = 0; i < std::min(warm_up, walk.size()); ++i) forward(walk[i]);
@@ -121,7 +122,7 @@ Schedule forwardOnlySchedule(const FamilyRequest& request) {
   for (int rank = 0; rank < request.ranks; ++rank) {
     std::vector<Action>& order = schedule.orders.emplace_back();
     for (const Step& step : walk)
-      order.push_back({step.chunk * request.ranks + rank, ActionKind::kForward, step.microbatch});
+      order.push_back({StageId(step.chunk * request.ranks + rank), ActionKind::kForward, step.microbatch});
   }
   return schedule;
 }

@@ -158,7 +158,7 @@ bool takesTurns(std::string_view text) {
 }
 
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
-                      const std::vector<int>& replicas) {
+                      const IdVector<StageId, int>& replicas) {
   ScheduleText parsed = parseText(text);
   if (!parsed.family->about.asynchronous) {
     if (updates != 1)
@@ -180,8 +180,8 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int up
          "schedule {}: found a window of {} updates of {} microbatches; expected at most {} microbatches",
          text, updates, microbatches, kMostMicrobatches);
   }
-  const Schedule schedule =
-      makeSchedule({canonicalName(parsed), ranks, static_cast<int>(window), {}, replicas});
+  const int all_microbatches = window;
+  const Schedule schedule = makeSchedule({canonicalName(parsed), ranks, all_microbatches, {}, replicas});
   if (schedule.microbatches_per_update == microbatches) return schedule;
   fail(ErrorCode::kConfiguration,
        "schedule {}: found {} microbatches per update; expected {} (--microbatches {})", text, microbatches,

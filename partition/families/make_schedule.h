@@ -17,7 +17,7 @@ struct ScheduleRequest {
   int microbatches = 1;  // m
   ScheduleCosts costs = {};
   // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
-  std::vector<int> replicas = {};
+  IdVector<StageId, int> replicas = {};
 };
 
 // Which rank has which stages.
@@ -70,7 +70,7 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
 // Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes
 // another number of microbatches per update (pipedream: one).
 Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
-                      const std::vector<int>& replicas = {});
+                      const IdVector<StageId, int>& replicas = {});
 // Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
 bool isAsynchronous(std::string_view text);
 // Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text

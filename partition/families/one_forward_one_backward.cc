@@ -10,9 +10,9 @@ Schedule alternatingSchedule(const FamilyRequest& request, int64_t extra) {
   const int m = request.microbatches;
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
-  for (int stage = 0; stage < request.ranks; ++stage) {
+  for (const StageId stage : schedule.rank_of_stage.ids()) {
     std::vector<Action>& order = schedule.orders.emplace_back();
-    const int later = request.ranks - 1 - stage;
+    const int later = request.ranks - 1 - stage.index();
     const int warm_up = std::min<int64_t>(later + std::min<int64_t>(extra, later), m);
     for (int k = 0; k < warm_up; ++k) order.push_back({stage, ActionKind::kForward, k});
     for (int k = warm_up; k < m; ++k) {

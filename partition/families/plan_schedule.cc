@@ -7,6 +7,7 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule_csv.h"
@@ -24,21 +25,24 @@ std::string readOrders(const std::string& path) {
   fail(ErrorCode::kMissingInput, "--schedule {}: there is no file of this name that can be read", path);
 }
 
-std::string devicesText(const Plan& plan, size_t stage) {
-  return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
+std::string devicesText(const Plan& plan, StageId stage) {
+  return fmt::format("[{}]", fmt::join(plan.stages[stage.index()].devices, ","));
 }
 
-void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vector<int>& groups) {
+int countGroups(const RankOfStage& groups) {
+  return std::max_element(groups.begin(), groups.end())->index() + 1;
+}
+
+void checkPlacement(const Schedule& schedule, const Plan& plan, const RankOfStage& groups) {
   if (schedule.stages != std::ssize(groups)) {
     fail(ErrorCode::kConfiguration,
          "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
          schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"),
-         counted(std::ssize(groups), "stage"),
-         counted(*std::max_element(groups.begin(), groups.end()) + 1, "group"),
+         counted(std::ssize(groups), "stage"), counted(countGroups(groups), "group"),
          counted(schedule.stages, "stage"));
   }
-  for (size_t s = 0; s < groups.size(); ++s) {
-    for (size_t t = 0; t < s; ++t) {
+  for (const StageId s : groups.ids()) {
+    for (const StageId t : idsBelow<StageId>(s.index())) {
       const bool one_rank = schedule.rank_of_stage[s] == schedule.rank_of_stage[t];
       if (one_rank == (groups[s] == groups[t])) continue;
       fail(ErrorCode::kConfiguration,
@@ -51,14 +55,14 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const std::vecto
 
 }  // namespace
 
-std::vector<int> deviceGroups(const Plan& plan) {
-  std::vector<int> groups;
-  int count = 0;
+RankOfStage deviceGroups(const Plan& plan) {
+  RankOfStage groups;
+  PipelineRankId next(0);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto shares = [&](const StagePlan& other) { return other.devices == plan.stages[s].devices; };
     const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + s, shares);
     const size_t index = first - plan.stages.begin();
-    groups.push_back(index == s ? count++ : groups[index]);
+    groups.push_back(index == s ? next++ : groups[StageId(index)]);
   }
   return groups;
 }
@@ -66,13 +70,13 @@ std::vector<int> deviceGroups(const Plan& plan) {
 bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() && takesTurns(plan.schedule); }
 
 Schedule scheduleOf(const Plan& plan) {
-  const std::vector<int> groups = deviceGroups(plan);
+  const RankOfStage groups = deviceGroups(plan);
   if (groups.empty()) fail(ErrorCode::kConfiguration, "the plan has no stages");
   const int updates = plan.updates_per_step;
   Schedule schedule;
   if (plan.schedule_orders.empty()) {
-    const int ranks = *std::max_element(groups.begin(), groups.end()) + 1;
-    std::vector<int> replicas;
+    const int ranks = countGroups(groups);
+    IdVector<StageId, int> replicas;
     if (devicesTakeTurns(plan) && std::ssize(groups) == ranks) {
       for (const StagePlan& stage : plan.stages) replicas.push_back(stage.mesh_shape.at(0));
     }
@@ -90,7 +94,7 @@ Schedule scheduleOf(const Plan& plan) {
   return schedule;
 }
 
-std::vector<int> AskedSchedule::rankOfStage(int ranks, int microbatches) const {
+RankOfStage AskedSchedule::rankOfStage(int ranks, int microbatches) const {
   if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration,

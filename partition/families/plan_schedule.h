@@ -13,7 +13,7 @@ namespace pipeshard {
 
 // By stage: its group of devices. Stages that share devices are the chunks of one pipeline rank, and have one
 // group. Groups are numbered by their first stages.
-std::vector<int> deviceGroups(const Plan& plan);
+RankOfStage deviceGroups(const Plan& plan);
 
 // The schedule of the plan: its name's, for as many pipeline ranks as there are groups of devices, or that of
 // its stored orders. Errors: kConfiguration when it does not exist for so many ranks or microbatches, has
@@ -41,7 +41,7 @@ struct AskedSchedule {
   bool turns() const { return !given && takesTurns(text); }
   // The pipeline rank of each stage, for so many of them. Error(kConfiguration) when a file is for another
   // number.
-  std::vector<int> rankOfStage(int ranks, int microbatches) const;
+  RankOfStage rankOfStage(int ranks, int microbatches) const;
   // Error(kConfiguration), naming `subject`, which asks for so many stages, when pipeline ranks cannot have
   // `chunks` of them each.
   int ranksFor(int stages, const std::string& subject) const;

@@ -10,6 +10,7 @@
 // oldest microbatch can always go on, and its W frees what it has.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <tuple>
 
 #include "partition/families/automatic_trial.h"
@@ -45,23 +46,23 @@ class Run {
         limit_(2 * limit),
         rules_(rules),
         microbatches_(request.microbatches),
-        ranks_(size(request.ranks)) {
+        ranks_(request.ranks) {
     for (Rank& rank : ranks_) {
-      for (auto& end : rank.end) end.assign(size(microbatches_), kNoPlace);
-      rank.order.reserve(6 * size(microbatches_));
+      for (auto& end : rank.end) end.assign(microbatches_, kNoPlace);
+      rank.order.reserve(6 * count());
     }
   }
 
   AutomaticTrial run() {
     return runGreedily(
-        ranks_, 6 * size(microbatches_) * ranks_.size(), [this](size_t rank) { decide(rank); },
+        ranks_, 6 * count() * ranks_.size(), [this](size_t rank) { decide(rank); },
         [this](size_t rank) { take(rank, ranks_[rank].next); });
   }
 
  private:
   struct Step {
     int64_t start = kNoPlace;
-    int visit = -1;  // -1: W
+    std::optional<Visit> visit;  // none: W
   };
   struct Rank {
     std::array<int, kVisits> done = {};
@@ -77,7 +78,7 @@ class Run {
     bool hasWeight() const { return oldest_weight < pending.size(); }
   };
 
-  static size_t size(int count) { return count; }
+  size_t count() const { return microbatches_; }
 
   bool admits(size_t index, Visit visit) const {
     const Rank& rank = ranks_[index];
@@ -95,7 +96,7 @@ class Run {
     const bool turns = visit == kUp || visit == kDownInput ? index + 1 == ranks_.size() : index == 0;
     if (visit == kDown && turns) return rank.now;
     const Rank& source = turns ? rank : ranks_[visit == kUp || visit == kDownInput ? index + 1 : index - 1];
-    const int64_t end = source.end[turns ? visit - 1 : visit][size(k)];
+    const int64_t end = source.end[turns ? visit - 1 : visit][k];
     return end == kNoPlace ? kNoPlace : std::max(rank.now, end + (turns ? 0 : 2 * costs_.transfer));
   }
 
@@ -107,36 +108,35 @@ class Run {
     for (const Visit visit : kAllVisits) {
       const int64_t start = startOf(index, visit);
       if (std::tie(start, rules.preference[visit]) < std::tie(rank.next.start, preference)) {
-        rank.next = {start, static_cast<int>(visit)};
+        rank.next = {start, visit};
         preference = rules.preference[visit];
       }
     }
     const bool gap = fillsGap(rank.next.start - rank.now, costs_.backward_weight, rules.fill_permille);
     // A gap that is too short is kept: the rank decides again when it is over, or when it hears of something
     // earlier.
-    if (rank.hasWeight() && gap) rank.next = {rank.now, -1};
+    if (rank.hasWeight() && gap) rank.next = {rank.now, std::nullopt};
   }
 
   void take(size_t index, const Step step) {
     Rank& rank = ranks_[index];
     if (rank.first_start < 0) rank.first_start = step.start;
-    const int down = index, last = 2 * ranks_.size() - 1;
-    const int stages[] = {down, last - down};
-    if (step.visit < 0) {
-      const size_t chunk = size(rank.pending[rank.oldest_weight++]);
+    const StageId stages[] = {StageId(index), StageId(2 * ranks_.size() - 1 - index)};
+    if (!step.visit) {
+      const int chunk = rank.pending[rank.oldest_weight++];
       rank.order.push_back({stages[chunk], ActionKind::kBackwardWeight, rank.weights[chunk]++});
       rank.now = step.start + costs_.backward_weight;
       rank.memory += costs_.weight_memory;
       return;
     }
-    const auto visit = static_cast<Visit>(step.visit);
+    const Visit visit = *step.visit;
     const int k = rank.done[visit]++;
     const int chunk = visit == kUp || visit == kUpInput ? 1 : 0;
     rank.order.push_back(
         {stages[chunk], isInput(visit) ? ActionKind::kBackwardInput : ActionKind::kForward, k});
     rank.now = step.start + (isInput(visit) ? costs_.backward_input : costs_.forward);
     rank.memory += isInput(visit) ? costs_.input_memory : costs_.forward_memory;
-    rank.end[visit][size(k)] = rank.now;
+    rank.end[visit][k] = rank.now;
     if (isInput(visit)) rank.pending.push_back(chunk);
   }
 

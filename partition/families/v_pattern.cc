@@ -15,33 +15,36 @@ constexpr int kPeriod = 6;
 
 struct Slot {
   int start = 0;
-  int rank = 0;
+  PipelineRankId rank;
   Action action;
 };
 
 int slotsOf(ActionKind kind) { return kind == ActionKind::kBackward ? 2 : 1; }
 
-size_t at(int i) { return i; }
+// The rank's two stages, on the way down and on the way up.
+std::array<StageId, 2> stagesOf(PipelineRankId rank, int ranks) {
+  return {StageId(rank.index()), StageId(2 * ranks - 1 - rank.index())};
+}
 
 // Which slots modulo 6 the passes of the rank's two stages take; false if two take the same.
-bool occupy(const VPattern& pattern, int rank, std::array<bool, kPeriod>& taken) {
+bool occupy(const VPattern& pattern, PipelineRankId rank, std::array<bool, kPeriod>& taken) {
   taken = {};
   const auto add = [&](int start, int slots) {
     bool free = true;
-    for (int i = 0; i < slots; ++i) free = !std::exchange(taken[at((start + i) % kPeriod)], true) && free;
+    for (int i = 0; i < slots; ++i) free = !std::exchange(taken[(start + i) % kPeriod], true) && free;
     return free;
   };
   bool free = true;
-  for (const int stage : {rank, 2 * pattern.ranks - 1 - rank}) {
-    free = add(pattern.forward[at(stage)], 1) && free;
-    free = add(pattern.backward[at(stage)], pattern.splits_backward ? 1 : 2) && free;
+  for (const StageId stage : stagesOf(rank, pattern.ranks)) {
+    free = add(pattern.forward[stage], 1) && free;
+    free = add(pattern.backward[stage], pattern.splits_backward ? 1 : 2) && free;
   }
   return free;
 }
 
 bool collides(const VPattern& pattern) {
   std::array<bool, kPeriod> taken;
-  for (int rank = 0; rank < pattern.ranks; ++rank) {
+  for (const PipelineRankId rank : idsBelow<PipelineRankId>(pattern.ranks)) {
     if (!occupy(pattern, rank, taken)) return true;
   }
   return false;
@@ -64,15 +67,15 @@ VPattern patternOf(int ranks, bool splits_backward, int pause, int phase) {
 // W of each stage in one of the rank's two free slots modulo 6, as soon after its I as the other allows.
 void placeWeights(VPattern& pattern) {
   pattern.weight.assign(pattern.forward.size(), 0);
-  for (int rank = 0; rank < pattern.ranks; ++rank) {
+  for (const PipelineRankId rank : idsBelow<PipelineRankId>(pattern.ranks)) {
     std::array<bool, kPeriod> taken;
     occupy(pattern, rank, taken);
-    const size_t down = at(rank), up = at(2 * pattern.ranks - 1 - rank);
+    const auto [down, up] = stagesOf(rank, pattern.ranks);
     std::vector<int> free;
     for (int i = 0; i < kPeriod; ++i) {
-      if (!taken[at(i)]) free.push_back(i);
+      if (!taken[i]) free.push_back(i);
     }
-    const auto after = [&](size_t stage, int slot) {
+    const auto after = [&](StageId stage, int slot) {
       const int first = pattern.backward[stage] + 1;
       return first + (slot - first % kPeriod + kPeriod) % kPeriod;
     };
@@ -97,16 +100,16 @@ struct Timeline {
 
 std::vector<Slot> allPasses(const VPattern& pattern, int microbatches) {
   std::vector<Slot> passes;
-  const int stages = 2 * pattern.ranks;
+  const RankOfStage ranks = vPlacement(pattern.ranks);
   const ActionKind backward = pattern.splits_backward ? ActionKind::kBackwardInput : ActionKind::kBackward;
-  for (int stage = 0; stage < stages; ++stage) {
-    const int rank = std::min(stage, stages - 1 - stage);
+  for (const StageId stage : ranks.ids()) {
+    const PipelineRankId rank = ranks[stage];
     for (int k = 0; k < microbatches; ++k) {
-      passes.push_back({pattern.forward[at(stage)] + kPeriod * k, rank, {stage, ActionKind::kForward, k}});
-      passes.push_back({pattern.backward[at(stage)] + kPeriod * k, rank, {stage, backward, k}});
+      passes.push_back({pattern.forward[stage] + kPeriod * k, rank, {stage, ActionKind::kForward, k}});
+      passes.push_back({pattern.backward[stage] + kPeriod * k, rank, {stage, backward, k}});
       if (pattern.splits_backward) {
         passes.push_back(
-            {pattern.weight[at(stage)] + kPeriod * k, rank, {stage, ActionKind::kBackwardWeight, k}});
+            {pattern.weight[stage] + kPeriod * k, rank, {stage, ActionKind::kBackwardWeight, k}});
       }
     }
   }
@@ -119,23 +122,23 @@ std::vector<Slot> allPasses(const VPattern& pattern, int microbatches) {
 class Unroller {
  public:
   Unroller(const VPattern& pattern, int microbatches)
-      : pattern_(pattern), passes_(allPasses(pattern, microbatches)), timelines_(at(pattern.ranks)) {
-    const size_t slots = at(passes_.back().start) + 8;
+      : pattern_(pattern), passes_(allPasses(pattern, microbatches)), timelines_(pattern.ranks) {
+    const size_t slots = passes_.back().start + 8;
     for (Timeline& line : timelines_) {
       line.busy.assign(slots, 0);
       line.held.assign(slots, 0);
     }
     for (const Slot& pass : passes_) {
-      Timeline& line = timelines_[at(pass.rank)];
+      Timeline& line = timelines_[pass.rank];
       const int slots = slotsOf(pass.action.kind);
       line.set(pass.start, slots, 1);
-      if (holds(pass.action.kind)) ++line.held[at(pass.start)];
-      if (frees(pass.action.kind)) --line.held[at(pass.start + slots)];
+      if (holds(pass.action.kind)) ++line.held[pass.start];
+      if (frees(pass.action.kind)) --line.held[pass.start + slots];
     }
     for (Timeline& line : timelines_) std::partial_sum(line.held.begin(), line.held.end(), line.held.begin());
     for (const Timeline& line : timelines_)
       peak_ = std::max(peak_, *std::max_element(line.held.begin(), line.held.end()));
-    for (auto& ends : ends_) ends.assign(2 * at(pattern.ranks), std::vector<int>(at(microbatches), 0));
+    for (auto& ends : ends_) ends.assign(2 * pattern.ranks, std::vector<int>(microbatches));
   }
 
   ScheduleOrders run() {
@@ -156,23 +159,26 @@ class Unroller {
     return kind == (pattern_.splits_backward ? ActionKind::kBackwardWeight : ActionKind::kBackward);
   }
 
-  int& end(ActionKind kind, int stage, int microbatch) {
+  int& end(ActionKind kind, StageId stage, int microbatch) {
     const size_t row = kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;
-    return ends_[row][at(stage)][at(microbatch)];
+    return ends_[row][stage][microbatch];
   }
 
   int earliest(const Action& action) {
     const auto [stage, kind, k, overlaps] = action;
     int start = k > 0 ? end(kind, stage, k - 1) : 0;
-    if (kind == ActionKind::kForward) return stage > 0 ? std::max(start, end(kind, stage - 1, k)) : start;
+    const auto after = [&](StageId other) {
+      return ends_.front().has(other) ? std::max(start, end(kind, other, k)) : start;
+    };
+    if (kind == ActionKind::kForward) return after(stage.previous());
     if (kind == ActionKind::kBackwardWeight)
       return std::max(start, end(ActionKind::kBackwardInput, stage, k));
     start = std::max(start, end(ActionKind::kForward, stage, k));
-    return stage + 1 < 2 * pattern_.ranks ? std::max(start, end(kind, stage + 1, k)) : start;
+    return after(stage.next());
   }
 
   void pullForward(Slot pass) {
-    Timeline& line = timelines_[at(pass.rank)];
+    Timeline& line = timelines_[pass.rank];
     const ActionKind kind = pass.action.kind;
     const int slots = slotsOf(kind);
     const int old = pass.start;
@@ -180,13 +186,13 @@ class Unroller {
     int start = earliest(pass.action);
     if (holds(kind)) {
       int roomy = old;  // from here on the rank holds less than its peak
-      while (roomy > start && line.held[at(roomy - 1)] < peak_) --roomy;
+      while (roomy > start && line.held[roomy - 1] < peak_) --roomy;
       start = roomy;
     }
     while (start < old && !line.isFree(start, slots)) ++start;
     line.set(start, slots, 1);
-    for (int i = start; holds(kind) && i < old; ++i) ++line.held[at(i)];
-    for (int i = start + slots; frees(kind) && i < old + slots; ++i) --line.held[at(i)];
+    for (int i = start; holds(kind) && i < old; ++i) ++line.held[i];
+    for (int i = start + slots; frees(kind) && i < old + slots; ++i) --line.held[i];
     end(kind, pass.action.stage, pass.action.microbatch) = start + slots;
     pass.start = start;
     line.passes.push_back(pass);
@@ -194,9 +200,10 @@ class Unroller {
 
   const VPattern& pattern_;
   std::vector<Slot> passes_;
-  std::vector<Timeline> timelines_;
+  IdVector<PipelineRankId, Timeline> timelines_;
   int peak_ = 0;
-  std::array<std::vector<std::vector<int>>, 3> ends_;  // F; B or I; W, by stage and microbatch
+  // F; B or I; W, by stage and microbatch
+  std::array<IdVector<StageId, std::vector<int>>, 3> ends_;
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace pipeshard {
 struct VPattern {
   int ranks = 1;
   bool splits_backward = false;
-  std::vector<int> forward, backward, weight;  // backward: of B or I; weight: empty where B is whole
+  IdVector<StageId, int> forward, backward, weight;  // backward: of B or I; weight: empty where B is whole
 };
 
 // The pattern that keeps microbatches shortest: each F one slot after the one before, each I too. (Where 3

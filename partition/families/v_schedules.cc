@@ -10,7 +10,7 @@ namespace {
 // A rank's list while it is written: each pass of a stage takes the next microbatch.
 class VOrder {
  public:
-  VOrder(int ranks, int rank) : stages_{rank, 2 * ranks - 1 - rank} {}
+  VOrder(int ranks, int rank) : stages_{StageId(rank), StageId(2 * ranks - 1 - rank)} {}
 
   void add(ActionKind kind, int chunk) { order_.push_back({stages_[chunk], kind, next(kind, chunk)++}); }
   void addHalves(int chunk) {
@@ -26,7 +26,7 @@ class VOrder {
   }
 
  private:
-  int stages_[2];
+  StageId stages_[2];
   int next_[4][2] = {};  // by kind and chunk
   std::vector<Action> order_;
 };

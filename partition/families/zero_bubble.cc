@@ -10,7 +10,7 @@ struct HandMade {
   int weight_delay = 0;  // input passes that run before the weight pass of an earlier microbatch
 };
 
-std::vector<Action> handMadeOrder(int stage, int m, const HandMade& shape) {
+std::vector<Action> handMadeOrder(StageId stage, int m, const HandMade& shape) {
   std::vector<Action> order;
   int forwards = 0;
   const auto forward = [&] {
@@ -33,8 +33,9 @@ std::vector<Action> handMadeOrder(int stage, int m, const HandMade& shape) {
 Schedule zeroBubbleH1Schedule(const FamilyRequest& request) {
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
-  for (int stage = 0; stage < request.ranks; ++stage) {
-    schedule.orders.push_back(handMadeOrder(stage, request.microbatches, {request.ranks - stage, stage}));
+  for (int rank = 0; rank < request.ranks; ++rank) {
+    schedule.orders.push_back(
+        handMadeOrder(StageId(rank), request.microbatches, {request.ranks - rank, rank}));
   }
   return schedule;
 }
@@ -42,9 +43,9 @@ Schedule zeroBubbleH1Schedule(const FamilyRequest& request) {
 Schedule zeroBubbleH2Schedule(const FamilyRequest& request) {
   Schedule schedule;
   schedule.rank_of_stage = loopedPlacement(request.ranks, request.ranks);
-  for (int stage = 0; stage < request.ranks; ++stage) {
+  for (int rank = 0; rank < request.ranks; ++rank) {
     schedule.orders.push_back(
-        handMadeOrder(stage, request.microbatches, {2 * (request.ranks - stage) - 1, 2 * stage}));
+        handMadeOrder(StageId(rank), request.microbatches, {2 * (request.ranks - rank) - 1, 2 * rank}));
   }
   return schedule;
 }

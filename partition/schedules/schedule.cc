@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/ids_format.h"
+
 namespace pipeshard {
 namespace {
 
@@ -21,7 +23,7 @@ std::string actionToString(const Action& action) {
   return action.microbatch < 0 ? text : text + std::to_string(action.microbatch);
 }
 
-int64_t peakActivations(const std::vector<Action>& order, int stage) {
+int64_t peakActivations(const std::vector<Action>& order, std::optional<StageId> alone) {
   const auto isForward = [](const Action& action) {
     return action.kind == ActionKind::kForward || !isPass(action.kind);
   };
@@ -30,16 +32,14 @@ int64_t peakActivations(const std::vector<Action>& order, int stage) {
   int64_t held = 0;
   int64_t peak = 0;
   for (const Action& action : order) {
-    if (stage >= 0 && action.stage != stage) continue;
+    if (alone && action.stage != *alone) continue;
     if (action.kind == ActionKind::kForward) peak = std::max(peak, keeps ? ++held : 1);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --held;
   }
   return peak;
 }
 
-int64_t peakActivations(const std::vector<Action>& order) { return peakActivations(order, -1); }
-
-std::vector<Action> orderOfReplica(const Schedule& schedule, int stage, int replica) {
+std::vector<Action> orderOfReplica(const Schedule& schedule, StageId stage, int replica) {
   std::vector<Action> order;
   for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {
     const bool elsewhere =

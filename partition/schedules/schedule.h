@@ -20,9 +20,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "ir/base/ids.h"
 
 namespace pipeshard {
 
@@ -42,7 +45,7 @@ std::string_view actionKindName(ActionKind kind);  // as above
 bool isPass(ActionKind kind);                      // F, B, I, W
 
 struct Action {
-  int stage = 0;
+  StageId stage;
   ActionKind kind = ActionKind::kForward;
   int microbatch = 0;  // -1: none (kReduceGradients)
   // The next action of the list belongs to this one: a forward and a backward pass that a device may overlap
@@ -53,36 +56,38 @@ struct Action {
 };
 std::string actionToString(const Action& action);  // "2F3": stage, kind, microbatch; without overlaps_next
 
-// orders[pipeline rank]: its actions, first to last.
-using ScheduleOrders = std::vector<std::vector<Action>>;
+// By pipeline rank: its actions, first to last.
+using ScheduleOrders = IdVector<PipelineRankId, std::vector<Action>>;
+// By stage: its pipeline rank.
+using RankOfStage = IdVector<StageId, PipelineRankId>;
 
 struct Schedule {
   // canonical text with options: "interleaved:v=2"; "file" for one that was read
   std::string name;
-  int stages = 1;                        // S
-  int microbatches = 1;                  // m: of one step (of the whole window, for asynchronous schedules)
-  std::vector<int> rank_of_stage = {0};  // by stage: its pipeline rank
-  ScheduleOrders orders;                 // by pipeline rank; passes and updates only
-  bool forward_only = false;             // no backward passes: evaluation
+  int stages = 1;        // S
+  int microbatches = 1;  // m: of one step (of the whole window, for asynchronous schedules)
+  RankOfStage rank_of_stage = {PipelineRankId(0)};
+  ScheduleOrders orders;      // passes and updates only
+  bool forward_only = false;  // no backward passes: evaluation
   // Asynchronous schedules. Microbatches that one update takes: the minibatch. 0: synchronous, one update at
   // the end of the step.
   int microbatches_per_update = 0;
   // versions[stage][microbatch]: how many updates the weights that its forward and backward pass read have
   // seen. Empty: synchronous.
-  std::vector<std::vector<int>> versions = {};
+  IdVector<StageId, std::vector<int>> versions = {};
   // Asynchronous schedules on replicated stages: replicas that take the microbatches in turn, by stage.
   // Microbatch k runs on replica k mod replicas[stage]; an order has the passes of all replicas of its rank,
   // as they could run one after the other, and an update is one of all replicas together. Empty: one replica
   // of each.
-  std::vector<int> replicas = {};
+  IdVector<StageId, int> replicas = {};
   // By stage: microbatches that one of its updates takes, where that is not the minibatch: on replicas, which
   // average the gradients of one minibatch each. Empty: microbatches_per_update.
-  std::vector<int> update_every = {};
+  IdVector<StageId, int> update_every = {};
 
   int ranks() const { return orders.size(); }
   bool asynchronous() const { return microbatches_per_update > 0; }
-  int replicasOf(int stage) const { return replicas.empty() ? 1 : replicas[stage]; }
-  int updateEvery(int stage) const {
+  int replicasOf(StageId stage) const { return replicas.empty() ? 1 : replicas[stage]; }
+  int updateEvery(StageId stage) const {
     return update_every.empty() ? microbatches_per_update : update_every[stage];
   }
 };
@@ -101,13 +106,11 @@ struct ScheduleCosts {
   int64_t weight_memory = -1;
 };
 
-// The most stashes that the rank holds at once, from F to B (or W): in stages' shares, A/v each. Without
-// backward passes: 1, while F runs.
-int64_t peakActivations(const std::vector<Action>& order);
-// Of stage s alone.
-int64_t peakActivations(const std::vector<Action>& order, int stage);
+// The most stashes that the rank holds at once, from F to B (or W), of all its stages or of one alone: in
+// stages' shares, A/v each. Without backward passes: 1, while F runs.
+int64_t peakActivations(const std::vector<Action>& order, std::optional<StageId> alone = {});
 
 // Of the order of a stage's pipeline rank, what one of its replicas runs: its passes, and the updates.
-std::vector<Action> orderOfReplica(const Schedule& schedule, int stage, int replica);
+std::vector<Action> orderOfReplica(const Schedule& schedule, StageId stage, int replica);
 
 }  // namespace pipeshard

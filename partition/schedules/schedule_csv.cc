@@ -107,12 +107,13 @@ class CsvReader {
         "microbatch; as 2F0 or 3SEND_B1";
     size_t position = 0;
     Action action;
-    action.stage = readNumber(cell, position);
+    const int stage = readNumber(cell, position);
     const size_t end = std::min(cell.find_first_of("0123456789", position), cell.size());
     const std::string_view name = cell.substr(position, end - position);
     position = end;
     action.microbatch = position < cell.size() ? readNumber(cell, position) : -1;
-    if (action.stage < 0 || position < cell.size()) failAt(cell, kExpected);
+    if (stage < 0 || position < cell.size()) failAt(cell, kExpected);
+    action.stage = StageId(stage);
     if (name == "UNSHARD" || name == "RESHARD") return std::nullopt;
     for (auto kind = ActionKind::kForward; kind <= ActionKind::kReceiveBackward;
          kind = static_cast<ActionKind>(static_cast<int>(kind) + 1)) {
@@ -161,9 +162,10 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
   schedule.name = "file";
   schedule.rank_of_stage.clear();
   schedule.forward_only = true;
-  for (const std::vector<Action>& read : ordersFromCsv(text, what)) {
+  const ScheduleOrders read = ordersFromCsv(text, what);
+  for (const PipelineRankId rank : read.ids()) {
     std::vector<Action>& order = schedule.orders.emplace_back();
-    for (const Action& action : read) {
+    for (const Action& action : read[rank]) {
       if (isTransfer(action.kind) || action.kind == ActionKind::kReduceGradients) continue;
       if (action.kind == ActionKind::kUpdate) {
         fail(ErrorCode::kConfiguration,
@@ -174,10 +176,9 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
       order.push_back(action);
       schedule.forward_only = schedule.forward_only && action.kind == ActionKind::kForward;
       schedule.microbatches = std::max(schedule.microbatches, action.microbatch + 1);
-      const size_t stage = action.stage;
-      if (stage >= schedule.rank_of_stage.size()) schedule.rank_of_stage.resize(stage + 1, -1);
-      int& rank = schedule.rank_of_stage[stage];
-      if (rank < 0) rank = schedule.ranks() - 1;
+      RankOfStage& ranks = schedule.rank_of_stage;
+      if (!ranks.has(action.stage)) ranks.resize(action.stage.index() + 1);
+      if (!ranks[action.stage].valid()) ranks[action.stage] = rank;
     }
   }
   schedule.stages = schedule.rank_of_stage.size();

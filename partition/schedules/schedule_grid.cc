@@ -10,15 +10,15 @@ std::string markedGrid(const ScheduleOrders& orders, const std::vector<ScheduleM
   constexpr size_t kRows = 16;
   constexpr size_t kAround = 5;
   if (marks.empty()) return "";
+  const size_t middle_row = marks[0].rank.index();
   const size_t first_row =
-      orders.size() <= kRows
-          ? 0
-          : std::min(marks[0].rank - std::min(marks[0].rank, kRows / 2), orders.size() - kRows);
+      orders.size() <= kRows ? 0
+                             : std::min(middle_row - std::min(middle_row, kRows / 2), orders.size() - kRows);
   const size_t end_row = std::min(first_row + kRows, orders.size());
   std::vector<std::vector<std::string>> rows;
   std::vector<size_t> firsts;
   size_t width = 0;
-  for (size_t rank = first_row; rank < end_row; ++rank) {
+  for (const PipelineRankId rank : IdRange(PipelineRankId(first_row), PipelineRankId(end_row))) {
     const auto mark =
         std::find_if(marks.begin(), marks.end(), [&](const ScheduleMark& m) { return m.rank == rank; });
     const size_t center = mark == marks.end() ? marks[0].step : mark->step;

@@ -9,7 +9,7 @@
 namespace pipeshard {
 
 struct ScheduleMark {
-  size_t rank = 0;
+  PipelineRankId rank;
   size_t step = 0;  // position in the rank's order; its length: the end
 };
 

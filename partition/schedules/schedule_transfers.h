@@ -16,8 +16,8 @@ bool isReceive(ActionKind kind);
 
 // The send that follows a pass, the receive that a pass needs; none where the other stage is on the same
 // rank, or there is none.
-std::optional<Action> sendAfter(const Action& pass, const std::vector<int>& rank_of_stage);
-std::optional<Action> receiveBefore(const Action& pass, const std::vector<int>& rank_of_stage);
+std::optional<Action> sendAfter(const Action& pass, const RankOfStage& rank_of_stage);
+std::optional<Action> receiveBefore(const Action& pass, const RankOfStage& rank_of_stage);
 
 // The other end: 0SEND_F3 and 1RECV_F3, 2SEND_B3 and 1RECV_B3.
 Action receiveOf(const Action& send);

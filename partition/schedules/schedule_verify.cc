@@ -7,13 +7,14 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/schedules/schedule_grid.h"
 #include "partition/schedules/schedule_transfers.h"
 
 namespace pipeshard {
 namespace {
 
-std::string nameOf(int stage, ActionKind kind, int microbatch) {
+std::string nameOf(StageId stage, ActionKind kind, int microbatch) {
   return actionToString({stage, kind, microbatch});
 }
 
@@ -31,11 +32,11 @@ class Verifier {
 
   void verify() {
     verifyShape();
-    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+    for (const PipelineRankId rank : orders_.ids()) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) verifyAction({rank, step});
     }
     verifyCompleteness();
-    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+    for (const PipelineRankId rank : orders_.ids()) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) {
         if (orders_[rank][step].overlaps_next) verifyPair({rank, step});
       }
@@ -51,13 +52,13 @@ class Verifier {
 
   const Action& at(const Place& place) const { return orders_[place.rank][place.step]; }
 
-  static uint64_t keyOf(int stage, ActionKind kind, int microbatch) {
-    const uint64_t at_stage = stage, number = microbatch + 1;
-    return at_stage << 40 | number << 8 | static_cast<uint64_t>(kind);
+  static uint64_t keyOf(StageId stage, ActionKind kind, int microbatch) {
+    const uint64_t number = microbatch + 1;
+    return (uint64_t{stage.index()} << 40) | (number << 8) | static_cast<uint64_t>(kind);
   }
   static uint64_t keyOf(const Action& action) { return keyOf(action.stage, action.kind, action.microbatch); }
 
-  const Place* find(int stage, ActionKind kind, int microbatch) const {
+  const Place* find(StageId stage, ActionKind kind, int microbatch) const {
     const auto found = places_.find(keyOf(stage, kind, microbatch));
     return found == places_.end() ? nullptr : &found->second;
   }
@@ -71,21 +72,20 @@ class Verifier {
   }
 
   void verifyShape() const {
-    const std::vector<int>& rank_of_stage = schedule_.rank_of_stage;
+    const RankOfStage& rank_of_stage = schedule_.rank_of_stage;
     if (schedule_.stages < 1 || schedule_.microbatches < 1 || std::ssize(rank_of_stage) != schedule_.stages) {
       failAt({},
              "found {} stages, {} microbatches and a placement of {} stages; expected one of each at least, "
              "and every stage placed",
              schedule_.stages, schedule_.microbatches, rank_of_stage.size());
     }
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
-      const int rank = rank_of_stage[stage];
-      if (rank < 0 || rank >= schedule_.ranks())
+    for (const StageId stage : rank_of_stage.ids()) {
+      if (!orders_.has(rank_of_stage[stage]))
         failAt({}, "found no pass of stage {}; expected every stage on one rank", stage);
     }
     if (!schedule_.asynchronous() && !schedule_.versions.empty())
       failAt({}, "found versions of weights in a synchronous schedule");
-    const auto perStage = [&](const std::vector<int>& numbers) {
+    const auto perStage = [&](const IdVector<StageId, int>& numbers) {
       return numbers.empty() ||
              (schedule_.asynchronous() && std::ssize(numbers) == schedule_.stages &&
               std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 1; }));
@@ -103,7 +103,7 @@ class Verifier {
   void verifyAction(const Place& place) {
     const Action& action = at(place);
     const std::string text = actionToString(action);
-    if (action.stage < 0 || action.stage >= schedule_.stages) {
+    if (!schedule_.rank_of_stage.has(action.stage)) {
       failAt({place}, "rank {} runs {}, of {} stages", place.rank, text, schedule_.stages);
     }
     const bool numbered = action.kind != ActionKind::kReduceGradients;
@@ -111,7 +111,7 @@ class Verifier {
                  : action.microbatch != -1) {
       failAt({place}, "rank {} runs {}, of {} microbatches", place.rank, text, schedule_.microbatches);
     }
-    const size_t rank = schedule_.rank_of_stage[action.stage];
+    const PipelineRankId rank = schedule_.rank_of_stage[action.stage];
     if (rank != place.rank) {
       failAt({place}, "rank {} runs {}, but stage {} is on rank {}; expected each stage on one rank",
              place.rank, text, action.stage, rank);
@@ -149,8 +149,8 @@ class Verifier {
   }
 
   // Where the pass should have stood: before the first later one of its kind, else at the end.
-  Place gapOf(int stage, ActionKind kind, int microbatch) const {
-    const size_t rank = schedule_.rank_of_stage[stage];
+  Place gapOf(StageId stage, ActionKind kind, int microbatch) const {
+    const PipelineRankId rank = schedule_.rank_of_stage[stage];
     const auto found = std::find_if(orders_[rank].begin(), orders_[rank].end(), [&](const Action& action) {
       return action.stage == stage && action.kind == kind && action.microbatch > microbatch;
     });
@@ -159,7 +159,7 @@ class Verifier {
   }
 
   void verifyCompleteness() const {
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (const StageId stage : schedule_.rank_of_stage.ids()) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
         if (!find(stage, ActionKind::kForward, k)) {
           failAt({gapOf(stage, ActionKind::kForward, k)}, "{} is missing",
@@ -187,9 +187,10 @@ class Verifier {
 
   // What must be complete before `action` can run; with messages in the orders, on its own rank.
   std::vector<Action> needs(const Action& action) const {
-    const int stage = action.stage, k = action.microbatch;
+    const StageId stage = action.stage;
+    const int k = action.microbatch;
     const ActionKind kind = action.kind;
-    const auto backward = [&](int s, ActionKind half) {
+    const auto backward = [&](StageId s, ActionKind half) {
       return Action{s, find(s, half, k) ? half : ActionKind::kBackward, k};
     };
     if (isSend(kind)) {
@@ -216,14 +217,16 @@ class Verifier {
         return result;
       }
     }
-    if (kind == ActionKind::kForward && stage > 0) result.push_back({stage - 1, ActionKind::kForward, k});
-    if (kind != ActionKind::kForward && stage + 1 < schedule_.stages)
-      result.push_back(backward(stage + 1, ActionKind::kBackwardInput));
+    const bool forward = kind == ActionKind::kForward;
+    const StageId other = forward ? stage.previous() : stage.next();
+    if (!schedule_.rank_of_stage.has(other)) return result;
+    result.push_back(forward ? Action{other, ActionKind::kForward, k}
+                             : backward(other, ActionKind::kBackwardInput));
     return result;
   }
 
   void verifyOwnOrder() const {
-    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+    for (const PipelineRankId rank : orders_.ids()) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) {
         const Action& action = orders_[rank][step];
         for (const Action& needed : needs(action)) {
@@ -238,8 +241,8 @@ class Verifier {
 
   void verifyMessages() const {
     // by sender and receiver, in the receiver's order
-    std::map<std::pair<size_t, size_t>, std::vector<Place>> receives;
-    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+    std::map<std::pair<PipelineRankId, PipelineRankId>, std::vector<Place>> receives;
+    for (const PipelineRankId rank : orders_.ids()) {
       for (size_t step = 0; step < orders_[rank].size(); ++step) {
         const Action& action = orders_[rank][step];
         for (const std::optional<Action>& message :
@@ -260,7 +263,7 @@ class Verifier {
     for (const auto& [channel, arrivals] : receives) verifyChannel(channel.first, channel.second, arrivals);
   }
 
-  void verifyChannel(size_t from, size_t to, const std::vector<Place>& arrivals) const {
+  void verifyChannel(PipelineRankId from, PipelineRankId to, const std::vector<Place>& arrivals) const {
     size_t next = 0;
     for (size_t step = 0; step < orders_[from].size(); ++step) {
       const Action& send = orders_[from][step];
@@ -277,9 +280,9 @@ class Verifier {
   }
 
   void verifyVersions() const;
-  void verifyUpdates(int stage) const;
+  void verifyUpdates(StageId stage) const;
   void verifyProgress() const;
-  bool canRun(const std::vector<size_t>& next, size_t rank) const;
+  bool canRun(const IdVector<PipelineRankId, size_t>& next, PipelineRankId rank) const;
 
   const Schedule& schedule_;
   const ScheduleOrders& orders_;
@@ -288,7 +291,7 @@ class Verifier {
 };
 
 // An update takes the gradients of its minibatch, all of them and no others.
-void Verifier::verifyUpdates(int stage) const {
+void Verifier::verifyUpdates(StageId stage) const {
   const int per_update = schedule_.updateEvery(stage);
   for (int k = 0; k < schedule_.microbatches; ++k) {
     const ActionKind kind =
@@ -317,7 +320,7 @@ void Verifier::verifyVersions() const {
     failAt({}, "found versions of the weights of {} stages; expected those of {}", versions.size(),
            schedule_.stages);
   }
-  for (int stage = 0; stage < schedule_.stages; ++stage) {
+  for (const StageId stage : versions.ids()) {
     const std::vector<int>& reads = versions[stage];
     if (std::ssize(reads) != schedule_.microbatches) {
       failAt({}, "found {} versions of the weights of stage {}; expected one per microbatch, {}",
@@ -333,8 +336,8 @@ void Verifier::verifyVersions() const {
     }
     verifyUpdates(stage);
   }
-  for (size_t rank = 0; rank < orders_.size(); ++rank) {
-    std::map<int, int> made;  // by stage
+  for (const PipelineRankId rank : orders_.ids()) {
+    std::map<StageId, int> made;
     for (size_t step = 0; step < orders_[rank].size(); ++step) {
       const Action& action = orders_[rank][step];
       if (action.kind == ActionKind::kUpdate) {
@@ -355,7 +358,7 @@ void Verifier::verifyVersions() const {
 }
 
 // Whether the rank's next action, or overlapped pair, can run when the others are at `next`.
-bool Verifier::canRun(const std::vector<size_t>& next, size_t rank) const {
+bool Verifier::canRun(const IdVector<PipelineRankId, size_t>& next, PipelineRankId rank) const {
   const auto done = [&](const Action& action) {
     const Place* place = find(action);
     return place->step < next[place->rank];
@@ -374,10 +377,10 @@ bool Verifier::canRun(const std::vector<size_t>& next, size_t rank) const {
 }
 
 void Verifier::verifyProgress() const {
-  std::vector<size_t> next(orders_.size());
+  IdVector<PipelineRankId, size_t> next(orders_.size());
   for (bool moved = true; moved;) {
     moved = false;
-    for (size_t rank = 0; rank < orders_.size(); ++rank) {
+    for (const PipelineRankId rank : orders_.ids()) {
       while (next[rank] < orders_[rank].size() && canRun(next, rank)) {
         const bool pair = orders_[rank][next[rank]].overlaps_next;
         next[rank] += pair ? 2 : 1;
@@ -387,7 +390,7 @@ void Verifier::verifyProgress() const {
   }
   std::vector<Place> marks;
   std::vector<std::string> stuck;
-  for (size_t rank = 0; rank < orders_.size(); ++rank) {
+  for (const PipelineRankId rank : orders_.ids()) {
     if (next[rank] == orders_[rank].size()) continue;
     marks.push_back({rank, next[rank]});
     stuck.push_back(fmt::format("rank {} at {}", rank, actionToString(orders_[rank][next[rank]])));

@@ -59,7 +59,9 @@ class ChunkCut {
     int first = 0;
   };
 
-  const Submesh& submeshOf(int chunk) const { return submeshes_[request_.rank_of_stage[chunk]]; }
+  const Submesh& submeshOf(int chunk) const {
+    return submeshes_[request_.rank_of_stage[StageId(chunk)].index()];
+  }
   const StageOption* optionOf(int chunk, int first, int last) const {
     const std::vector<StageOption>& options = request_.costs.options(first, last, submeshOf(chunk));
     const auto found = std::find_if(options.begin(), options.end(),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "partition/costs/stage_costs.h"
+#include "partition/schedules/schedule.h"
 #include "partition/search/stage_assignment.h"
 
 namespace pipeshard {
@@ -17,8 +18,8 @@ namespace pipeshard {
 struct ChunkRequest {
   const StageCosts& costs;
   const Cluster& cluster;
-  int ranks = 1;                   // p
-  std::vector<int> rank_of_stage;  // by chunk, as the schedule places them
+  int ranks = 1;              // p
+  RankOfStage rank_of_stage;  // by chunk, as the schedule places them
   std::function<bool(const Submesh&)> allowed = {};
 };
 

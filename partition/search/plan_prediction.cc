@@ -10,24 +10,24 @@
 namespace pipeshard {
 namespace {
 
-// By stage the number of its pipeline rank: stages on one submesh share it.
-std::vector<int> ranksOf(const std::vector<AssignedStage>& stages) {
-  std::vector<int> ranks;
-  int count = 0;
+// Stages on one submesh share their pipeline rank.
+RankOfStage ranksOf(const std::vector<AssignedStage>& stages) {
+  RankOfStage ranks;
+  PipelineRankId next(0);
   for (size_t s = 0; s < stages.size(); ++s) {
-    int rank = -1;
-    for (size_t t = 0; t < s && rank < 0; ++t) {
-      if (stages[t].submesh == stages[s].submesh) rank = ranks[t];
+    PipelineRankId rank;
+    for (size_t t = 0; t < s && !rank.valid(); ++t) {
+      if (stages[t].submesh == stages[s].submesh) rank = ranks[StageId(t)];
     }
-    ranks.push_back(rank >= 0 ? rank : count++);
+    ranks.push_back(rank.valid() ? rank : next++);
   }
   return ranks;
 }
 
-bool samePlacement(const std::vector<int>& a, const std::vector<int>& b) {
+bool samePlacement(const RankOfStage& a, const RankOfStage& b) {
   if (a.size() != b.size()) return false;
-  for (size_t s = 0; s < a.size(); ++s) {
-    for (size_t t = 0; t < s; ++t) {
+  for (const StageId s : a.ids()) {
+    for (const StageId t : idsBelow<StageId>(s.index())) {
       if ((a[s] == a[t]) != (b[s] == b[t])) return false;
     }
   }
@@ -58,7 +58,7 @@ ScheduleCosts scheduleCostsOf(const std::vector<StageCostParts>& parts,
 
 // The most versions of a stage's weights that are needed at once: those that microbatches in flight still
 // read, and the newest.
-int64_t liveVersions(const Schedule& schedule, int stage) {
+int64_t liveVersions(const Schedule& schedule, StageId stage) {
   if (!schedule.asynchronous()) return 1;
   const std::vector<int>& reads = schedule.versions.at(stage);
   std::multiset<int> in_flight;
@@ -90,10 +90,10 @@ std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t 
   }
 }
 
-std::optional<MadeSchedule> scheduleFor(const std::string& text, const std::vector<int>& ranks,
+std::optional<MadeSchedule> scheduleFor(const std::string& text, const RankOfStage& ranks,
                                         int64_t microbatches, const ScheduleCosts& costs,
                                         const PredictionOptions& options) {
-  const int count = *std::max_element(ranks.begin(), ranks.end()) + 1;
+  const int count = std::max_element(ranks.begin(), ranks.end())->index() + 1;
   if (std::ssize(ranks) != int64_t{count} * chunksOf(text)) return std::nullopt;
   const auto key = std::tuple(text, count, microbatches);
   std::optional<MadeSchedule> made;
@@ -117,18 +117,18 @@ void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) 
 }
 
 // A stage whose backward passes are halved keeps what a recomputation has made until the second half.
-bool isHalved(const Schedule& schedule, size_t stage) {
+bool isHalved(const Schedule& schedule, StageId stage) {
   const std::vector<Action>& order = schedule.orders.at(schedule.rank_of_stage.at(stage));
   return std::any_of(order.begin(), order.end(), [&](const Action& action) {
-    return action.stage == static_cast<int>(stage) && action.kind == ActionKind::kBackwardWeight;
+    return action.stage == stage && action.kind == ActionKind::kBackwardWeight;
   });
 }
 
 // Microbatches between their forward pass and the end of their backward pass.
-int64_t mostInFlight(const Schedule& schedule, size_t stage) {
+int64_t mostInFlight(const Schedule& schedule, StageId stage) {
   int64_t now = 0, most = 0;
   for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {
-    if (action.stage != static_cast<int>(stage)) continue;
+    if (action.stage != stage) continue;
     if (action.kind == ActionKind::kForward) most = std::max(most, ++now);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) --now;
   }
@@ -138,14 +138,14 @@ int64_t mostInFlight(const Schedule& schedule, size_t stage) {
 std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& simulation,
                                    const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
-  std::vector<int64_t> fixed(schedule.ranks());
-  std::vector<int64_t> transient(fixed.size()), forward(fixed.size());
+  IdVector<PipelineRankId, int64_t> fixed(schedule.ranks()), transient(fixed.size()), forward(fixed.size());
   for (size_t s = 0; s < stages.size(); ++s) {
-    const size_t rank = schedule.rank_of_stage[s];
+    const StageId stage(s);
+    const PipelineRankId rank = schedule.rank_of_stage[stage];
     const StageOption& option = stages[s].option;
-    fixed[rank] += option.fixed_bytes + (liveVersions(schedule, s) - 1) * parts[s].weight_bytes;
-    const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, s);
-    const int64_t in_flight = mostInFlight(schedule, s);
+    fixed[rank] += option.fixed_bytes + (liveVersions(schedule, stage) - 1) * parts[s].weight_bytes;
+    const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, stage);
+    const int64_t in_flight = mostInFlight(schedule, stage);
     // As activations go, gradients that were sent come.
     const int64_t more = std::max<int64_t>(0, in_flight - 1) *
                          std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
@@ -156,7 +156,7 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const size_t rank = schedule.rank_of_stage[s];
+    const PipelineRankId rank = schedule.rank_of_stage[StageId(s)];
     memory.push_back(fixed[rank] + simulation.peak_memory[rank] + std::max(transient[rank], forward[rank]));
   }
   return memory;
@@ -191,8 +191,8 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
                                          const PredictionOptions& options) {
   fillTransfers(*costs.costs, stages);
   std::vector<StageCostParts> parts;
-  std::vector<PassTimes> times;
-  std::vector<Ticks> occupancies;
+  IdVector<StageId, PassTimes> times;
+  IdVector<StageId, Ticks> occupancies;
   for (const AssignedStage& stage : stages) {
     parts.push_back(costs.parts(stage.first_layer, stage.last_layer, stage.submesh, stage.option));
     const StageCostParts& part = parts.back();
@@ -205,8 +205,8 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
                                                        scheduleCostsOf(parts, plan.stages), options);
   if (!made) return std::nullopt;
   const Schedule& schedule = made->schedule;
-  for (size_t s = 0; s < times.size(); ++s)
-    times[s].recomputed = isHalved(schedule, s) ? parts[s].remade_bytes : 0;
+  for (const StageId stage : times.ids())
+    times[stage].recomputed = isHalved(schedule, stage) ? parts[stage.index()].remade_bytes : 0;
   plan.schedule = schedule.name;
   plan.schedule_costs = made->costs;
   SimulationRequest request{.schedule = schedule, .stages = times};

@@ -247,7 +247,7 @@ class PlanSearch {
     return found;
   }
 
-  static std::vector<int> placementOf(const std::string& schedule, int ranks) {
+  static RankOfStage placementOf(const std::string& schedule, int ranks) {
     return familyOf(schedule).placement == StagePlacement::kLooped
                ? loopedPlacement(ranks, ranks * chunksOf(schedule))
                : vPlacement(ranks);

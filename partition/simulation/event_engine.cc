@@ -191,8 +191,7 @@ class Engine {
     PIPESHARD_CHECK(message.to != kNowhere, "message {} has no receiver", at(rank, index).message);
     message.sender = {rank, index};
     message.record = result_.messages.size();
-    result_.messages.push_back(
-        {at(rank, index).message, static_cast<int>(rank), static_cast<int>(message.to), now_, now_, now_});
+    result_.messages.push_back({at(rank, index).message, rank, message.to, now_, now_, now_});
     if (request_.exposed) {
       ++ranks_[rank].travelling;
       ranks_[message.to].computing ? ranks_[message.to].offered.push_back(messageOf(rank, index))

@@ -10,6 +10,7 @@
 //   rank 1: compute 1; receive message 7                          wanted at 1, ends at 6
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -59,7 +60,7 @@ struct OperationTimes {
 
 struct MessageTimes {
   int64_t message = -1;
-  int from = 0, to = 0;
+  size_t from = 0, to = 0;  // ranks
   Ticks posted = 0, started = 0, arrived = 0;
 };
 

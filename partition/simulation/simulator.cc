@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
@@ -36,10 +37,10 @@ class ScheduleSimulation {
                                         [](Ticks ticks) { return ticks > 0; });
     engine_.exposed = request.communication == CommunicationModel::kExposed && takes_time;
     actions_ = withDirectTransfers();
-    engine_.ranks.resize(actions_.size());
-    for (size_t rank = 0; rank < actions_.size(); ++rank) {
+    for (const PipelineRankId rank : actions_.ids()) {
       if (!schedule_.asynchronous()) addUpdates(rank);
-      for (const Action& action : actions_[rank]) engine_.ranks[rank].push_back(operation(action));
+      std::vector<EngineOperation>& operations = engine_.ranks.emplace_back();
+      for (const Action& action : actions_[rank]) operations.push_back(operation(action));
     }
   }
 
@@ -49,35 +50,35 @@ class ScheduleSimulation {
     Simulation simulation;
     simulation.ranks.resize(actions_.size());
     simulation.busy.resize(actions_.size());
-    for (size_t rank = 0; rank < actions_.size(); ++rank) {
+    for (const PipelineRankId rank : actions_.ids()) {
       for (size_t i = 0; i < actions_[rank].size(); ++i) {
         if (isTransfer(actions_[rank][i].kind)) continue;
-        const OperationTimes& times = result.ranks[rank][i];
+        const OperationTimes& times = result.ranks[rank.index()][i];
         simulation.ranks[rank].push_back({actions_[rank][i], times.start, times.end});
         simulation.busy[rank] += times.end - times.start;
         simulation.makespan = std::max(simulation.makespan, times.end);
       }
     }
     for (const MessageTimes& times : result.messages) {
-      simulation.messages.push_back(
-          {sent_.at(times.message), times.from, times.to, times.posted, times.started, times.arrived});
+      simulation.messages.push_back({sent_.at(times.message), PipelineRankId(times.from),
+                                     PipelineRankId(times.to), times.posted, times.started, times.arrived});
     }
-    simulation.memory = result.memory;
-    simulation.peak_memory = result.peak_memory;
+    simulation.memory.assign(result.memory.begin(), result.memory.end());
+    simulation.peak_memory.assign(result.peak_memory.begin(), result.peak_memory.end());
     return simulation;
   }
 
  private:
-  int rankOf(int stage) const { return schedule_.rank_of_stage[stage]; }
-  bool leaves(int stage, int to) const {
-    return to >= 0 && to < schedule_.stages && rankOf(stage) != rankOf(to);
+  PipelineRankId rankOf(StageId stage) const { return schedule_.rank_of_stage[stage]; }
+  bool leaves(StageId stage, StageId to) const {
+    return schedule_.rank_of_stage.has(to) && rankOf(stage) != rankOf(to);
   }
 
   // A receive stands right before the pass that needs it, a send right behind the pass that makes it; a pair
   // of passes is as one.
   ScheduleOrders withDirectTransfers() const {
     ScheduleOrders result(schedule_.orders.size());
-    for (size_t rank = 0; rank < result.size(); ++rank) {
+    for (const PipelineRankId rank : result.ids()) {
       const std::vector<Action>& order = schedule_.orders[rank];
       for (size_t i = 0; i < order.size();) {
         size_t end = i + 1;
@@ -94,7 +95,7 @@ class ScheduleSimulation {
   void addTransfers(const Action& action, bool before, std::vector<Action>& order) const {
     const bool forward = action.kind == ActionKind::kForward;
     if (!forward && action.kind != ActionKind::kBackward && action.kind != ActionKind::kBackwardInput) return;
-    const int other = action.stage + (forward == before ? -1 : 1);
+    const StageId other = forward == before ? action.stage.previous() : action.stage.next();
     if (!leaves(action.stage, other)) return;
     if (before)
       order.push_back({action.stage, forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward,
@@ -106,18 +107,17 @@ class ScheduleSimulation {
 
   [[noreturn]] void failStuck(const EngineResult& result) const {
     std::vector<std::string> stuck;
-    for (size_t rank = 0; rank < actions_.size(); ++rank) {
-      if (result.stuck[rank])
-        stuck.push_back(
-            fmt::format("rank {} at {}", rank, actionToString(actions_[rank][*result.stuck[rank]])));
+    for (const PipelineRankId rank : actions_.ids()) {
+      if (const std::optional<size_t> at = result.stuck[rank.index()])
+        stuck.push_back(fmt::format("rank {} at {}", rank, actionToString(actions_[rank][*at])));
     }
     fail(ErrorCode::kConfiguration,
          "schedule: with pairs of passes that start together the ranks wait for each other: {}",
          fmt::join(stuck, ", "));
   }
 
-  void addUpdates(int rank) {
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
+  void addUpdates(PipelineRankId rank) {
+    for (const StageId stage : schedule_.rank_of_stage.ids()) {
       if (rankOf(stage) != rank || request_.stages[stage].update == 0) continue;
       actions_[rank].push_back({stage, ActionKind::kUpdate, schedule_.microbatches - 1});
     }
@@ -136,8 +136,8 @@ class ScheduleSimulation {
     result.latency = request_.latency;
     const bool forward =
         action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveForward;
-    const int sender = send ? action.stage : action.stage + (forward ? -1 : 1);
-    const int cut = forward ? sender : sender - 1;
+    const StageId sender = send ? action.stage : forward ? action.stage.previous() : action.stage.next();
+    const StageId cut = forward ? sender : sender.previous();
     result.occupancy = request_.occupancies.empty() ? request_.occupancy : request_.occupancies.at(cut);
     const auto [found, added] =
         message_of_.emplace(std::tuple(sender, forward, action.microbatch), std::ssize(sent_));
@@ -181,8 +181,8 @@ class ScheduleSimulation {
   const Schedule& schedule_;
   ScheduleOrders actions_;  // with transfers and updates
   EngineRequest engine_;
-  std::map<std::tuple<int, bool, int>, int64_t> message_of_;  // stage that sends, forward, microbatch
-  std::vector<Action> sent_;                                  // by message
+  std::map<std::tuple<StageId, bool, int>, int64_t> message_of_;  // stage that sends, forward, microbatch
+  std::vector<Action> sent_;                                      // by message
 };
 
 }  // namespace
@@ -203,8 +203,8 @@ Simulation simulate(const SimulationRequest& request) {
   return ScheduleSimulation(request).run();
 }
 
-std::vector<Ticks> Simulation::idlePerRank() const {
-  std::vector<Ticks> idle;
+IdVector<PipelineRankId, Ticks> Simulation::idlePerRank() const {
+  IdVector<PipelineRankId, Ticks> idle;
   for (Ticks time : busy) idle.push_back(makespan - time);
   return idle;
 }
@@ -219,7 +219,7 @@ double ratio(Ticks part, Ticks whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-Ticks sum(const std::vector<Ticks>& times) {
+Ticks sum(const IdVector<PipelineRankId, Ticks>& times) {
   Ticks all = 0;
   for (Ticks time : times) all += time;
   return all;
@@ -243,12 +243,13 @@ double Simulation::bubbleOfSpan() const {
   const auto longest = std::max_element(ranks.begin(), ranks.end(),
                                         [](const auto& a, const auto& b) { return spanOf(a) < spanOf(b); });
   if (longest == ranks.end()) return 0;
-  return ratio(spanOf(*longest) - busy[longest - ranks.begin()], spanOf(*longest));
+  const PipelineRankId rank(longest - ranks.begin());
+  return ratio(spanOf(*longest) - busy[rank], spanOf(*longest));
 }
 
-std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share) {
-  std::vector<PassTimes> stages;
-  for (const int rank : schedule.rank_of_stage) {
+IdVector<StageId, PassTimes> equalStages(const Schedule& schedule, const PassTimes& share) {
+  IdVector<StageId, PassTimes> stages;
+  for (const PipelineRankId rank : schedule.rank_of_stage) {
     const int64_t chunks = std::count(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
     PIPESHARD_CHECK(chunks > 0, "rank {} has no stage", rank);
     const auto part = [&](int64_t whole) {

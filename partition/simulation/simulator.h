@@ -48,8 +48,8 @@ enum class CommunicationModel : uint8_t {
 
 struct SimulationRequest {
   const Schedule& schedule;
-  std::vector<PassTimes> stages;  // by stage
-  Ticks latency = 0;              // of every message between pipeline ranks
+  IdVector<StageId, PassTimes> stages;
+  Ticks latency = 0;  // of every message between pipeline ranks
   // how long a message holds the link between its two ranks (one link per ordered pair)
   Ticks occupancy = 0;
   CommunicationModel communication = CommunicationModel::kOverlapped;
@@ -58,8 +58,8 @@ struct SimulationRequest {
   // there, and hand their results on together, at the end of both. Else one after the other, as the runtime
   // here runs them.
   bool pairs_together = true;
-  // by stage: of every message over the cut behind it, forth or back; empty: `occupancy`
-  std::vector<Ticks> occupancies = {};
+  // of every message over the cut behind the stage, forth or back; empty: `occupancy`
+  IdVector<StageId, Ticks> occupancies = {};
 };
 
 struct SimulatedAction {
@@ -69,21 +69,21 @@ struct SimulatedAction {
 };
 
 struct SimulatedMessage {
-  Action sent;           // kSendForward or kSendBackward
-  int from = 0, to = 0;  // pipeline ranks
+  Action sent;  // kSendForward or kSendBackward
+  PipelineRankId from, to;
   Ticks posted = 0, started = 0, arrived = 0;
 };
 
 struct Simulation {
-  std::vector<std::vector<SimulatedAction>> ranks;  // by pipeline rank: passes and updates
-  std::vector<SimulatedMessage> messages;           // in order of `posted`
-  std::vector<std::vector<MemoryPoint>> memory;     // by rank, in order of time
-  std::vector<int64_t> peak_memory;                 // by rank
-  std::vector<Ticks> busy;                          // by rank: passes and updates
+  IdVector<PipelineRankId, std::vector<SimulatedAction>> ranks;  // passes and updates
+  std::vector<SimulatedMessage> messages;                        // in order of `posted`
+  IdVector<PipelineRankId, std::vector<MemoryPoint>> memory;     // in order of time
+  IdVector<PipelineRankId, int64_t> peak_memory;
+  IdVector<PipelineRankId, Ticks> busy;  // passes and updates
   Ticks makespan = 0;
 
-  std::vector<Ticks> idlePerRank() const;  // makespan - busy
-  Ticks longestSpan() const;               // of a rank, from its first start to its last end
+  IdVector<PipelineRankId, Ticks> idlePerRank() const;  // makespan - busy
+  Ticks longestSpan() const;                            // of a rank, from its first start to its last end
   // The bubble by the three usual conventions: 1 - busy/makespan over all ranks; idle/useful; and (span -
   // useful)/span for the rank with the longest span (the zero-bubble papers' rate).
   double bubbleOfMakespan() const;
@@ -97,6 +97,6 @@ Simulation simulate(const SimulationRequest& request);
 
 // Equal shares: `share` is of a pipeline rank's whole share, and each of its v stages takes 1/v of it. Ticks
 // and memory must divide by v (PIPESHARD_CHECK).
-std::vector<PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
+IdVector<StageId, PassTimes> equalStages(const Schedule& schedule, const PassTimes& share);
 
 }  // namespace pipeshard

@@ -88,7 +88,7 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
     const int64_t last = plan.layers.at(stage.last_layer).last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations = peakActivations(orderOfReplica(schedule, s, 0), s);
+    stage.peak_activations = peakActivations(orderOfReplica(schedule, StageId(s), 0), StageId(s));
     stage.parameter_bytes = 0;
   }
   for (size_t p = 0; p < readers.size(); ++p) {

@@ -143,9 +143,9 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
 
 // Which devices every stage gets: pipeline rank after rank takes the next ones.
 struct Placement {
-  std::vector<int> rank_of_stage;
+  RankOfStage rank_of_stage;
   std::vector<int> widths;  // by stage
-  std::vector<std::vector<int>> devices_of_rank;
+  IdVector<PipelineRankId, std::vector<int>> devices_of_rank;
 };
 
 Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
@@ -159,13 +159,13 @@ Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& sch
     std::iota(devices.begin(), devices.end(), next);
     next += width;
   }
-  for (int rank : placement.rank_of_stage) placement.widths.push_back(widths[rank]);
+  for (const PipelineRankId rank : placement.rank_of_stage) placement.widths.push_back(widths[rank.index()]);
   return placement;
 }
 
 // A stage cuts the batch over its devices unless it is to be sharded.
 void fillDevices(const PartitionOptions& options, const Placement& placement, Choice& choice) {
-  for (int rank : placement.rank_of_stage) {
+  for (const PipelineRankId rank : placement.rank_of_stage) {
     const std::vector<int>& devices = choice.devices.emplace_back(placement.devices_of_rank[rank]);
     const int width = devices.size();
     choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));

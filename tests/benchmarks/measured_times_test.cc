@@ -9,8 +9,8 @@ namespace pipeshard {
 namespace {
 
 // What `simulation` would have left as a trace, had it been run: halves of a backward pass as two events.
-Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std::vector<PassTimes>& times,
-              int64_t begin) {
+Trace traceOf(const Schedule& schedule, const Simulation& simulation,
+              const IdVector<StageId, PassTimes>& times, int64_t begin) {
   Trace trace;
   trace.ranks = schedule.ranks();
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -18,14 +18,14 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std:
       TraceEvent event;
       event.work = work;
       event.rank = rank;
-      event.stage = of.stage;
+      event.stage = of.stage.index();
       event.microbatch = of.microbatch;
       event.name = "any";
       event.start_ns = begin + start;
       event.end_ns = begin + end;
       trace.events.push_back(std::move(event));
     };
-    for (const SimulatedAction& done : simulation.ranks[rank]) {
+    for (const SimulatedAction& done : simulation.ranks[PipelineRankId(rank)]) {
       const Ticks input = times[done.action.stage].backward_input;
       switch (done.action.kind) {
         case ActionKind::kForward: add(done.action, TraceWork::kForward, done.start, done.end); break;
@@ -48,8 +48,8 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation, const std:
 
 // The simulator's own times come back from what it predicts, and with them the prediction.
 TEST(MeasuredTimes, OfASimulatedStepAreWhatItWasMadeWith) {
-  const std::vector<PassTimes> times = {{.forward = 100, .backward_input = 130, .backward_weight = 70},
-                                        {.forward = 140, .backward_input = 90, .backward_weight = 110}};
+  const IdVector<StageId, PassTimes> times = {{.forward = 100, .backward_input = 130, .backward_weight = 70},
+                                              {.forward = 140, .backward_input = 90, .backward_weight = 110}};
   for (const std::string name : {"gpipe", "1f1b", "zb-h1"}) {
     const Schedule schedule = makeSchedule(name, 2, 6);
     const Simulation made = simulate({.schedule = schedule, .stages = times});
@@ -82,10 +82,10 @@ TEST(MeasuredTimes, AreMediansAndSumsOfPartsAndRecomputationIsItsOwn) {
   add(TraceWork::kBackwardInput, 0, 237, 250);
   add(TraceWork::kUpdate, -1, 250, 900);
   const MeasuredTimes times = measuredTimes(trace, 1);
-  EXPECT_EQ(times.stages[0].forward, 16);
-  EXPECT_EQ(times.stages[0].recomputation, 7);
-  EXPECT_EQ(times.stages[0].backward_input, 13);
-  EXPECT_EQ(times.stages[0].backward_weight, 0);
+  EXPECT_EQ(times.stages[StageId(0)].forward, 16);
+  EXPECT_EQ(times.stages[StageId(0)].recomputation, 7);
+  EXPECT_EQ(times.stages[StageId(0)].backward_input, 13);
+  EXPECT_EQ(times.stages[StageId(0)].backward_weight, 0);
   EXPECT_EQ(measuredSteps(trace).at(0).makespan(), 250);
   EXPECT_ERROR(measuredTimes(trace, 2), ErrorCode::kConfiguration, "no forward pass of stage 1");
 }

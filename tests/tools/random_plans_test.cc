@@ -103,7 +103,10 @@ class Drawer {
   // The pipeline rank of each stage; empty where the schedule does not exist.
   static std::vector<int> placement(const std::string& schedule, int ranks, int microbatches) {
     try {
-      return makeSchedule(schedule, ranks, microbatches).rank_of_stage;
+      std::vector<int> rank_of_stage;
+      for (const PipelineRankId rank : makeSchedule(schedule, ranks, microbatches).rank_of_stage)
+        rank_of_stage.push_back(rank.index());
+      return rank_of_stage;
     } catch (const Error&) {
       return {};
     }

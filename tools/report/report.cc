@@ -138,11 +138,12 @@ std::string planCommand(const Plan& plan) {
   add("--loss", plan.loss);
   add_given(OptionPlace::kTraining);
   add("--cluster", plan.cluster.name);
-  const std::vector<int> group_of_stage = deviceGroups(plan);
-  std::vector<size_t> widths(plan.stages.empty() ? 0
-                                                 : 1 + static_cast<size_t>(*std::max_element(
-                                                           group_of_stage.begin(), group_of_stage.end())));
-  for (size_t s = 0; s < plan.stages.size(); ++s) widths[group_of_stage[s]] = plan.stages[s].devices.size();
+  const RankOfStage groups = deviceGroups(plan);
+  IdVector<PipelineRankId, size_t> widths;
+  for (const StageId s : groups.ids()) {
+    if (!widths.has(groups[s])) widths.resize(groups[s].index() + 1);
+    widths[groups[s]] = plan.stages[s.index()].devices.size();
+  }
   if (std::ssize(widths) != plan.cluster.deviceCount()) {
     if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));
     add("--stage-devices", fmt::format("{}", fmt::join(widths, ",")));

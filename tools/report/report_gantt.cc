@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {
@@ -35,7 +36,7 @@ size_t shadeOf(size_t chunk, size_t chunks) {
   return std::min<size_t>(3, chunk * 4 / chunks);
 }
 
-size_t chunkOf(const TimelineRank& rank, int stage) {
+size_t chunkOf(const TimelineRank& rank, StageId stage) {
   const auto found = std::find(rank.stages.begin(), rank.stages.end(), stage);
   return found == rank.stages.end() ? 0 : static_cast<size_t>(found - rank.stages.begin());
 }
@@ -180,7 +181,7 @@ class Gantt {
   std::string describe(size_t t, const TimelineBar& bar) const {
     const Timeline& timeline = timelines_[t];
     std::string text(workName(bar.work));
-    if (bar.stage >= 0) text = fmt::format("stage {}, {}", bar.stage, text);
+    if (bar.stage.valid()) text = fmt::format("stage {}, {}", bar.stage, text);
     if (bar.microbatch >= 0) text += fmt::format(" of microbatch {}", bar.microbatch);
     if (timeline.nanoseconds)
       return fmt::format("{}: {}, from {} on", text,

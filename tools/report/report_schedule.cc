@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "tools/report/report_gantt.h"
@@ -20,7 +21,7 @@ constexpr std::array<const char*, kTraceWorks> kSwatches = {"f0", "b0", "i0", "w
 
 std::string ordersAsText(const ScheduleOrders& orders) {
   std::string text;
-  for (size_t rank = 0; rank < orders.size(); ++rank) {
+  for (const PipelineRankId rank : orders.ids()) {
     text += fmt::format("{}:", rank);
     for (const Action& action : orders[rank]) text += " " + actionToString(action);
     text += "\n";
@@ -32,11 +33,11 @@ std::string ordersAsText(const ScheduleOrders& orders) {
 Timeline equalTimeline(const Plan& plan, const Schedule& schedule) {
   const int chunks = std::max(1, schedule.stages / std::max(1, schedule.ranks()));
   const bool even = schedule.stages == chunks * schedule.ranks();
-  const std::vector<PassTimes> times = even ? equalStages(schedule, {.forward = chunks,
-                                                                     .backward_input = chunks,
-                                                                     .backward_weight = chunks,
-                                                                     .activation = chunks})
-                                            : std::vector<PassTimes>(schedule.stages);
+  const IdVector<StageId, PassTimes> times = even ? equalStages(schedule, {.forward = chunks,
+                                                                           .backward_input = chunks,
+                                                                           .backward_weight = chunks,
+                                                                           .activation = chunks})
+                                                  : IdVector<StageId, PassTimes>(schedule.stages);
   return timelineOf(simulate({.schedule = schedule, .stages = times}), schedule, plan);
 }
 

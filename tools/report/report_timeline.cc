@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/time_spans.h"
+#include "partition/families/plan_schedule.h"
 
 namespace pipeshard {
 namespace {
@@ -17,10 +18,10 @@ namespace {
 constexpr std::array<std::string_view, kTraceWorks> kWorkNames = {
     "forward", "backward", "backward: inputs", "backward: weights", "recomputation", "update", "other"};
 
-int64_t memoryLimit(const Plan& plan, const std::vector<int>& stages) {
+int64_t memoryLimit(const Plan& plan, const std::vector<StageId>& stages) {
   int64_t limit = 0;
-  for (int s : stages) {
-    const std::optional<ShardingPlan>& sharding = plan.stages.at(s).sharding;
+  for (const StageId s : stages) {
+    const std::optional<ShardingPlan>& sharding = plan.stages.at(s.index()).sharding;
     if (sharding) limit = std::max(limit, sharding->memory_limit);
   }
   return limit;
@@ -122,41 +123,36 @@ StepParts stepParts(const TimelineRank& rank, int64_t length) {
   return parts;
 }
 
-std::vector<std::vector<int>> pipelineRanks(const Plan& plan) {
-  std::vector<std::vector<int>> ranks;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto same = std::find_if(ranks.begin(), ranks.end(), [&](const std::vector<int>& stages) {
-      return plan.stages[stages.front()].devices == plan.stages[s].devices;
-    });
-    if (same == ranks.end()) {
-      ranks.push_back({static_cast<int>(s)});
-    } else {
-      same->push_back(s);
-    }
+IdVector<PipelineRankId, std::vector<StageId>> pipelineRanks(const Plan& plan) {
+  IdVector<PipelineRankId, std::vector<StageId>> ranks;
+  const RankOfStage groups = deviceGroups(plan);
+  for (const StageId stage : groups.ids()) {
+    if (!ranks.has(groups[stage])) ranks.emplace_back();
+    ranks[groups[stage]].push_back(stage);
   }
   return ranks;
 }
 
 Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan) {
-  const std::vector<PassTimes> times = passTimes(plan);
+  const IdVector<StageId, PassTimes> times = passTimes(plan);
   Timeline timeline;
   timeline.source = "predicted";
   timeline.length = simulation.makespan;
   timeline.ranks.resize(simulation.ranks.size());
-  for (int s = 0; s < schedule.stages; ++s) {
-    timeline.ranks.at(schedule.rank_of_stage.at(s)).stages.push_back(s);
-  }
-  for (size_t r = 0; r < timeline.ranks.size(); ++r) {
-    TimelineRank& rank = timeline.ranks[r];
-    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0)).devices;
+  for (const StageId stage : schedule.rank_of_stage.ids())
+    timeline.ranks.at(schedule.rank_of_stage[stage].index()).stages.push_back(stage);
+  for (const PipelineRankId r : simulation.ranks.ids()) {
+    TimelineRank& rank = timeline.ranks[r.index()];
+    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0).index()).devices;
     rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0])
                                     : fmt::format("ranks {}–{}", devices.front(), devices.back());
     for (const SimulatedAction& done : simulation.ranks[r])
       addPass(done, times.at(done.action.stage), rank.bars);
-    if (r < simulation.memory.size()) rank.memory = simulation.memory[r];
+    if (simulation.memory.has(r)) rank.memory = simulation.memory[r];
   }
   for (const SimulatedMessage& message : simulation.messages) {
-    timeline.ranks.at(message.to).transfers.push_back({message.started, message.started, message.arrived});
+    timeline.ranks.at(message.to.index())
+        .transfers.push_back({message.started, message.started, message.arrived});
   }
   return timeline;
 }
@@ -181,7 +177,7 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     rank.name = fmt::format("rank {}", r);
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const std::vector<int>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(s);
+      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(StageId(s));
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }
@@ -193,8 +189,9 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {
+      const StageId stage = event.stage < 0 ? StageId() : StageId(event.stage);
       rank.bars.push_back(
-          {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+          {event.work, stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
     }
   }
   addMemory(trace, begin, end, timeline.ranks);
@@ -202,7 +199,7 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
 }
 
 void joinHalves(const Schedule& schedule, Timeline& timeline) {
-  std::set<std::pair<int, int>> whole;
+  std::set<std::pair<StageId, int>> whole;
   for (const std::vector<Action>& order : schedule.orders) {
     for (const Action& action : order) {
       if (action.kind == ActionKind::kBackward) whole.emplace(action.stage, action.microbatch);
@@ -232,9 +229,9 @@ bool hasFlops(const Plan& plan) {
   });
 }
 
-std::vector<PassTimes> passTimes(const Plan& plan) {
+IdVector<StageId, PassTimes> passTimes(const Plan& plan) {
   const bool known = hasFlops(plan);
-  std::vector<PassTimes> times;
+  IdVector<StageId, PassTimes> times;
   for (const StagePlan& stage : plan.stages) {
     const int64_t devices = std::max<size_t>(1, stage.devices.size());
     PassTimes pass;

@@ -20,7 +20,7 @@ std::string_view workName(TraceWork work);  // for people: "forward", "backward:
 
 struct TimelineBar {
   TraceWork work = TraceWork::kOther;  // kOther: prologues, copies
-  int stage = -1;
+  StageId stage;
   int microbatch = -1;
   int64_t start = 0;
   int64_t end = 0;
@@ -33,8 +33,8 @@ struct TimelineTransfer {
 };
 
 struct TimelineRank {
-  std::string name;         // "rank 0"
-  std::vector<int> stages;  // ascending; the first is its chunk 0
+  std::string name;             // "rank 0"
+  std::vector<StageId> stages;  // ascending; the first is its chunk 0
   std::vector<TimelineBar> bars;
   std::vector<TimelineTransfer> transfers;
   std::vector<MemoryPoint> memory;
@@ -68,8 +68,8 @@ struct StepParts {
 };
 StepParts stepParts(const TimelineRank& rank, int64_t length);
 
-// Pipeline ranks of a plan: groups of stages that share their devices, in the order of their first stages.
-std::vector<std::vector<int>> pipelineRanks(const Plan& plan);
+// The stages of each pipeline rank: those that share their devices, in the order of their first stages.
+IdVector<PipelineRankId, std::vector<StageId>> pipelineRanks(const Plan& plan);
 
 // Of a simulated schedule. Names and memory limits come from the plan.
 Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan);
@@ -84,7 +84,7 @@ void joinHalves(const Schedule& schedule, Timeline& timeline);
 
 // The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no
 // FLOPs.
-std::vector<PassTimes> passTimes(const Plan& plan);
+IdVector<StageId, PassTimes> passTimes(const Plan& plan);
 bool hasFlops(const Plan& plan);
 
 }  // namespace pipeshard

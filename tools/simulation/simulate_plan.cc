@@ -114,24 +114,24 @@ std::optional<Action> actionOf(const Program& program, const Instruction& instru
     return std::nullopt;
   const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
   if (subgraph.recomputation) return std::nullopt;
+  const StageId stage(instruction.stage);
   switch (subgraph.phase) {
-    case Phase::kForward: return Action{instruction.stage, ActionKind::kForward, instruction.microbatch};
-    case Phase::kBackwardInput:
-      return Action{instruction.stage, ActionKind::kBackwardInput, instruction.microbatch};
-    case Phase::kBackwardWeight:
-      return Action{instruction.stage, ActionKind::kBackwardWeight, instruction.microbatch};
+    case Phase::kForward: return Action{stage, ActionKind::kForward, instruction.microbatch};
+    case Phase::kBackwardInput: return Action{stage, ActionKind::kBackwardInput, instruction.microbatch};
+    case Phase::kBackwardWeight: return Action{stage, ActionKind::kBackwardWeight, instruction.microbatch};
     default: return std::nullopt;
   }
 }
 
 // A stage has its activations of a microbatch until its last backward run of it.
 double peakActivationsOf(const std::vector<Action>& order) {
-  std::vector<std::pair<int, int>> held;
-  std::vector<int> stages;
+  using Stash = std::pair<StageId, int>;  // of a stage and a microbatch
+  std::vector<Stash> held;
+  std::vector<StageId> stages;
   size_t peak = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const Action& action = order[i];
-    const std::pair<int, int> stash = {action.stage, action.microbatch};
+    const Stash stash = {action.stage, action.microbatch};
     if (std::find(stages.begin(), stages.end(), action.stage) == stages.end()) stages.push_back(action.stage);
     if (action.kind == ActionKind::kForward && std::find(held.begin(), held.end(), stash) == held.end())
       held.push_back(stash);
@@ -231,7 +231,7 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
                      formatNanoseconds(idle[rank]), formatNanoseconds(parts.ranks[rank].waiting),
                      formatNanoseconds(parts.ranks[rank].transfer),
                      formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
-                     fmt::format("{:g}", peakActivationsOf(orders[rank])),
+                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(rank)])),
                      formatBytes(simulation.peak_memory[rank])});
   }
   return table;

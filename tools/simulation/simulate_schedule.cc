@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule_csv.h"
@@ -141,7 +142,7 @@ Bare run(const BareRequest& request) {
            request.schedule);
     }
     bare.schedule = scheduleFromCsv(requireTextFile(request.schedule), request.schedule);
-    for (int rank : bare.schedule.rank_of_stage) {
+    for (const PipelineRankId rank : bare.schedule.rank_of_stage) {
       chunks = std::lcm(
           chunks, std::count(bare.schedule.rank_of_stage.begin(), bare.schedule.rank_of_stage.end(), rank));
     }
@@ -173,9 +174,9 @@ Bare run(const BareRequest& request) {
   return bare;
 }
 
-std::vector<int> stagesOf(const Schedule& schedule, int rank) {
-  std::vector<int> stages;
-  for (int stage = 0; stage < schedule.stages; ++stage) {
+std::vector<StageId> stagesOf(const Schedule& schedule, PipelineRankId rank) {
+  std::vector<StageId> stages;
+  for (const StageId stage : schedule.rank_of_stage.ids()) {
     if (schedule.rank_of_stage[stage] == rank) stages.push_back(stage);
   }
   return stages;
@@ -192,13 +193,14 @@ char kindOf(ActionKind kind) {
 }
 
 std::vector<std::vector<GanttBar>> ganttOf(const Bare& bare) {
-  std::vector<std::vector<GanttBar>> rows(bare.simulation.ranks.size());
-  for (size_t rank = 0; rank < rows.size(); ++rank) {
-    const int first = stagesOf(bare.schedule, rank).front();
+  std::vector<std::vector<GanttBar>> rows;
+  for (const PipelineRankId rank : bare.simulation.ranks.ids()) {
+    const StageId first = stagesOf(bare.schedule, rank).front();
+    std::vector<GanttBar>& row = rows.emplace_back();
     for (const SimulatedAction& timed : bare.simulation.ranks[rank]) {
       const bool update = timed.action.kind == ActionKind::kUpdate;
-      rows[rank].push_back({kindOf(timed.action.kind), update ? -1 : timed.action.microbatch,
-                            timed.action.stage != first, timed.start, timed.end});
+      row.push_back({kindOf(timed.action.kind), update ? -1 : timed.action.microbatch,
+                     timed.action.stage != first, timed.start, timed.end});
     }
   }
   return rows;
@@ -215,15 +217,16 @@ class TraceOfSchedule {
                 .rank_names = {},
                 .events = {},
                 .memory = {}};
-    for (int rank = 0; rank < trace.ranks; ++rank) {
-      const std::vector<int> stages = stagesOf(bare_.schedule, rank);
+    for (const PipelineRankId rank : bare_.simulation.ranks.ids()) {
+      const std::vector<StageId> stages = stagesOf(bare_.schedule, rank);
       trace.rank_names.push_back(
           fmt::format("rank {} (stage{} {})", rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", ")));
       for (const MemoryPoint& point : bare_.simulation.memory[rank]) {
-        trace.memory.push_back({rank, nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
+        trace.memory.push_back(
+            {number(rank), nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
       }
     }
-    std::map<std::pair<int, int>, int64_t> count;
+    std::map<std::pair<PipelineRankId, PipelineRankId>, int64_t> count;
     for (const SimulatedMessage& message : bare_.simulation.messages) {
       TraceEvent send = eventOf(message.from, message.sent);
       send.kind = TraceEventKind::kSend;
@@ -231,14 +234,14 @@ class TraceOfSchedule {
       send.start_ns = nanoseconds(message.posted);
       send.end_ns = nanoseconds(message.arrived);
       send.arrived_ns = send.start_ns;
-      send.peer = message.to;
+      send.peer = number(message.to);
       send.message = count[{message.from, message.to}]++;
       const bool forward = message.sent.kind == ActionKind::kSendForward;
-      sent_[{message.sent.stage + (forward ? 1 : -1), forward, message.sent.microbatch}] = {&message,
-                                                                                            send.message};
+      const StageId needs = forward ? message.sent.stage.next() : message.sent.stage.previous();
+      sent_[{needs, forward, message.sent.microbatch}] = {&message, send.message};
       trace.events.push_back(send);
     }
-    for (int rank = 0; rank < trace.ranks; ++rank) addPasses(rank, trace);
+    for (const PipelineRankId rank : bare_.simulation.ranks.ids()) addPasses(rank, trace);
     std::stable_sort(trace.events.begin(), trace.events.end(), [](const TraceEvent& a, const TraceEvent& b) {
       return std::pair(a.rank, a.start_ns) < std::pair(b.rank, b.start_ns);
     });
@@ -252,16 +255,18 @@ class TraceOfSchedule {
   }
   int64_t nanoseconds(Ticks ticks) const { return scaled(ticks, bare_.exact.time_unit); }
 
-  static TraceEvent eventOf(int rank, const Action& action) {
+  static int number(PipelineRankId rank) { return rank.index(); }
+
+  static TraceEvent eventOf(PipelineRankId rank, const Action& action) {
     TraceEvent event;
-    event.rank = rank;
-    event.stage = action.stage;
+    event.rank = number(rank);
+    event.stage = action.stage.index();
     event.microbatch = action.microbatch;
     return event;
   }
 
   // What a pass receives is wanted from the end of the pass before it.
-  void addPasses(int rank, Trace& trace) {
+  void addPasses(PipelineRankId rank, Trace& trace) {
     Ticks free = 0;
     for (const SimulatedAction& timed : bare_.simulation.ranks[rank]) {
       const bool forward = timed.action.kind == ActionKind::kForward;
@@ -276,7 +281,7 @@ class TraceOfSchedule {
         receive.start_ns = nanoseconds(free);
         receive.end_ns = nanoseconds(std::clamp(message.arrived, free, timed.start));
         receive.arrived_ns = std::clamp(nanoseconds(message.started), receive.start_ns, receive.end_ns);
-        receive.peer = message.from;
+        receive.peer = number(message.from);
         receive.message = found->second.second;
         trace.events.push_back(receive);
       }
@@ -292,7 +297,7 @@ class TraceOfSchedule {
 
   const Bare& bare_;
   // by the pass that needs it
-  std::map<std::tuple<int, bool, int>, std::pair<const SimulatedMessage*, int64_t>> sent_;
+  std::map<std::tuple<StageId, bool, int>, std::pair<const SimulatedMessage*, int64_t>> sent_;
 };
 
 std::string jsonOf(const Bare& bare) {
@@ -310,7 +315,7 @@ std::string jsonOf(const Bare& bare) {
   json["bubble_of_makespan"] = bare.simulation.bubbleOfMakespan();
   json["bubble_of_useful"] = bare.simulation.bubbleOfUseful();
   json["bubble_of_span"] = bare.simulation.bubbleOfSpan();
-  for (int rank = 0; rank < bare.schedule.ranks(); ++rank) {
+  for (const PipelineRankId rank : bare.schedule.orders.ids()) {
     const std::vector<Action>& order = bare.schedule.orders[rank];
     json["peak_activations"].push_back(
         value(peakActivations(order), std::ssize(stagesOf(bare.schedule, rank))));
@@ -326,12 +331,12 @@ std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {
   std::vector<std::vector<std::string>> table = {
       {"rank", "stages", "busy", "idle", "span", "peak activations"}};
   if (memory) table[0].push_back("peak memory");
-  const std::vector<Ticks> idle = bare.simulation.idlePerRank();
-  for (size_t rank = 0; rank < bare.simulation.ranks.size(); ++rank) {
+  const IdVector<PipelineRankId, Ticks> idle = bare.simulation.idlePerRank();
+  for (const PipelineRankId rank : bare.simulation.ranks.ids()) {
     const auto time = [&](Ticks ticks) { return decimalText(ticks, bare.exact.time_unit); };
-    const std::vector<int> stages = stagesOf(bare.schedule, rank);
+    const std::vector<StageId> stages = stagesOf(bare.schedule, rank);
     const auto& actions = bare.simulation.ranks[rank];
-    table.push_back({std::to_string(rank), fmt::format("{}", fmt::join(stages, ",")),
+    table.push_back({fmt::format("{}", rank), fmt::format("{}", fmt::join(stages, ",")),
                      time(bare.simulation.busy[rank]), time(idle[rank]),
                      time(actions.empty() ? 0 : actions.back().end - actions.front().start),
                      decimalText(peakActivations(bare.schedule.orders[rank]), std::ssize(stages))});

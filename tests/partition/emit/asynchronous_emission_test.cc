@@ -45,7 +45,7 @@ std::map<std::string, std::vector<int>> readsOf(const TrainingGraph& training, c
   std::map<std::string, std::vector<int>> reads;
   for (size_t p = 0; p < owners.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[owners[p]];
+    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[StageId(owners[p])];
   }
   return reads;
 }

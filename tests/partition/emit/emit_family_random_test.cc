@@ -248,7 +248,9 @@ TEST(RandomTrainingFamilies,
     cutAtRandom(job, 8, random);
     const Schedule schedule =
         randomSchedule(job.plan.stages.size(), 1 + static_cast<int>(random() % 4), job.microbatches, random);
-    placeAtRandom(job, schedule.rank_of_stage, false, random);
+    std::vector<int> groups;
+    for (const PipelineRankId rank : schedule.rank_of_stage) groups.push_back(rank.index());
+    placeAtRandom(job, groups, false, random);
     recomputeAtRandom(job.plan, random);
     try {
       ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2),

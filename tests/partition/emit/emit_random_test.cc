@@ -87,7 +87,10 @@ std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937&
   Plan plan = randomPlan(training, "gpipe", 8, random);
   const Schedule schedule =
       randomSchedule(plan.stages.size(), 1 + static_cast<int>(random() % 4), training.microbatches, random);
-  for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {schedule.rank_of_stage[s]};
+  for (const StageId s : schedule.rank_of_stage.ids()) {
+    const int device = schedule.rank_of_stage[s].index();
+    plan.stages[s.index()].devices = {device};
+  }
   recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);
 }

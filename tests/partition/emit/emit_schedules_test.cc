@@ -108,7 +108,7 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
 }
 
 bool isPartOf(const Instruction& run, const Subgraph& subgraph, const Action& action) {
-  if (action.stage != run.stage || action.microbatch != run.microbatch) return false;
+  if (action.stage != StageId(run.stage) || action.microbatch != run.microbatch) return false;
   if (subgraph.recomputation) return action.kind != ActionKind::kForward;
   if (subgraph.phase == Phase::kForward) return action.kind == ActionKind::kForward;
   const ActionKind half =
@@ -149,7 +149,7 @@ class HeldWatch {
  private:
   void note() {
     const Action& action = order_[result_.size()];
-    const Microbatch changed{action.stage, action.microbatch};
+    const Microbatch changed{action.stage.index(), action.microbatch};
     if (action.kind == ActionKind::kForward) said_.insert(changed);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
       said_.erase(changed);
@@ -192,7 +192,7 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
       ASSERT_EQ(ranks.size(), static_cast<size_t>(c.ranks));
       ASSERT_EQ(executePrograms(ranks, 2), expected) << recomputation;
       for (size_t r = 0; r < ranks.size(); ++r) {
-        const std::vector<Action>& order = schedule.orders[r];
+        const std::vector<Action>& order = schedule.orders[PipelineRankId(r)];
         size_t most = 0;
         for (const Held& held : HeldWatch(ranks[r].program, order).run()) {
           EXPECT_EQ(held.found, held.said)

@@ -35,8 +35,8 @@ struct Walk {
   int updates = 0;
 };
 
-Walk walk(const Schedule& schedule, int stage) {
-  const std::vector<Action>& order = schedule.orders[stage];
+Walk walk(const Schedule& schedule, StageId stage) {
+  const std::vector<Action>& order = schedule.orders[schedule.rank_of_stage[stage]];
   Walk result;
   for (size_t at = 0; at < order.size(); ++at) {
     const auto versionOf = [&](const Action& action) { return schedule.versions[stage][action.microbatch]; };
@@ -66,10 +66,10 @@ TEST(PipeDream, ReadsTheVersionsOfTheReference) {
 
 TEST(PipeDream, HasTheOrderOf1f1bWithUpdates) {
   const Schedule schedule = makeSchedule("pipedream", 4, 8);
-  EXPECT_EQ(text(schedule.orders[2]),
+  EXPECT_EQ(text(schedule.orders[PipelineRankId(2)]),
             "2F0 2F1 2B0 2UPDATE0 2F2 2B1 2UPDATE1 2F3 2B2 2UPDATE2 2F4 2B3 2UPDATE3 2F5 2B4 2UPDATE4 2F6 "
             "2B5 2UPDATE5 2F7 2B6 2UPDATE6 2B7 2UPDATE7");
-  EXPECT_EQ(text(makeSchedule("pipedream-2bw:m=2", 2, 4).orders[0]),
+  EXPECT_EQ(text(makeSchedule("pipedream-2bw:m=2", 2, 4).orders[PipelineRankId(0)]),
             "0F0 0F1 0B0 0F2 0B1 0UPDATE1 0F3 0B2 0B3 0UPDATE3");
   for (const char* name : {"pipedream", "pipedream-vertical", "pipedream-2bw"}) {
     ScheduleOrders orders = makeSchedule(name, 4, 8).orders;
@@ -85,9 +85,9 @@ TEST(PipeDream, AForwardPassReadsTheNewestVersionOfItsStage) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 1; m <= 20; ++m) {
       const Schedule schedule = makeSchedule("pipedream", p, m);
-      for (int stage = 0; stage < p; ++stage) {
+      for (const StageId stage : schedule.rank_of_stage.ids()) {
         int updates = 0;
-        for (const Action& action : schedule.orders[stage]) {
+        for (const Action& action : schedule.orders[schedule.rank_of_stage[stage]]) {
           updates += action.kind == ActionKind::kUpdate ? 1 : 0;
           if (action.kind != ActionKind::kForward) continue;
           EXPECT_EQ(schedule.versions[stage][action.microbatch], updates) << p << " " << m;
@@ -103,7 +103,7 @@ TEST(PipeDream, AForwardPassReadsTheNewestVersionOfItsStage) {
 template <typename Most>
 void expectVersions(const Schedule& schedule, int updates, const Most& most) {
   for (int stage = 0; stage < schedule.stages; ++stage) {
-    const Walk walked = walk(schedule, stage);
+    const Walk walked = walk(schedule, StageId(stage));
     EXPECT_EQ(walked.updates, updates);
     EXPECT_TRUE(walked.reads_what_is_made);
     EXPECT_LE(walked.most_versions, std::min(most(stage), updates));
@@ -161,15 +161,15 @@ TEST(PipeDream, TwoBuffersNeedAMicrobatchPerStageAndWholeUpdates) {
   EXPECT_THAT(messageOf("pipedream-2bw:m=4", 4, 10), HasSubstr("expected a multiple of the 4"));
 }
 
-Schedule onReplicas(const std::string& name, const std::vector<int>& replicas, int window) {
+Schedule onReplicas(const std::string& name, const IdVector<StageId, int>& replicas, int window) {
   return makeSchedule({name, static_cast<int>(replicas.size()), window, {}, replicas});
 }
 
 TEST(PipeDreamReplicas, TakeMinibatchesInTurn) {
   const Schedule schedule = onReplicas("pipedream", {3, 1}, 6);
-  EXPECT_EQ(text(orderOfReplica(schedule, 0, 0)), "0F0 0F3 0B0 0UPDATE2 0B3 0UPDATE5");
-  EXPECT_EQ(text(orderOfReplica(schedule, 0, 2)), "0F2 0F5 0B2 0UPDATE2 0B5 0UPDATE5");
-  EXPECT_EQ(text(orderOfReplica(schedule, 1, 0)),
+  EXPECT_EQ(text(orderOfReplica(schedule, StageId(0), 0)), "0F0 0F3 0B0 0UPDATE2 0B3 0UPDATE5");
+  EXPECT_EQ(text(orderOfReplica(schedule, StageId(0), 2)), "0F2 0F5 0B2 0UPDATE2 0B5 0UPDATE5");
+  EXPECT_EQ(text(orderOfReplica(schedule, StageId(1), 0)),
             "1F0 1B0 1UPDATE0 1F1 1B1 1UPDATE1 1F2 1B2 1UPDATE2 1F3 1B3 1UPDATE3 1F4 1B4 1UPDATE4 1F5 1B5 "
             "1UPDATE5");
   EXPECT_THAT(schedule.versions, ElementsAre(ElementsAre(0, 0, 0, 0, 0, 0), ElementsAre(0, 1, 2, 3, 4, 5)));
@@ -191,9 +191,10 @@ TEST(PipeDreamReplicas, TakeMinibatchesInTurn) {
 // versions live.
 TEST(PipeDreamReplicas, FollowTheRulesOnAllPipelinesOfSixDevices) {
   int pipelines = 0;
-  const std::function<void(std::vector<int>, int)> visit = [&](const std::vector<int>& replicas, int left) {
+  using Replicas = IdVector<StageId, int>;
+  const std::function<void(Replicas, int)> visit = [&](const Replicas& replicas, int left) {
     for (int width = 1; width <= left; ++width) {
-      std::vector<int> longer = replicas;
+      Replicas longer = replicas;
       longer.push_back(width);
       visit(longer, left - width);
     }
@@ -203,10 +204,10 @@ TEST(PipeDreamReplicas, FollowTheRulesOnAllPipelinesOfSixDevices) {
     const int devices = std::accumulate(replicas.begin(), replicas.end(), 0);
     const Schedule schedule = onReplicas("pipedream", replicas, 60);
     int earlier = 0;
-    for (int stage = 0; stage < schedule.stages; ++stage) {
+    for (const StageId stage : replicas.ids()) {
       const int share = replicas[stage];
       const int warm_up = (devices - 1 - earlier) / share;
-      if (stage == 0) {
+      if (stage == StageId(0)) {
         EXPECT_EQ(warm_up + 1, (devices + share - 1) / share);  // NOAM
       }
       for (int replica = 0; replica < share; ++replica) {
@@ -248,9 +249,10 @@ TEST(PipeDreamReplicas, TakeWholeRounds) {
   schedule.replicas = {3};
   EXPECT_ERROR(verifySchedule(schedule), ErrorCode::kConfiguration, "found replicas [3]");
   schedule = onReplicas("pipedream", {3, 1}, 6);
-  std::swap(
-      *std::find(schedule.orders[0].begin(), schedule.orders[0].end(), Action{0, ActionKind::kBackward, 2}),
-      *std::find(schedule.orders[0].begin(), schedule.orders[0].end(), Action{0, ActionKind::kUpdate, 2}));
+  std::swap(*std::find(schedule.orders[PipelineRankId(0)].begin(), schedule.orders[PipelineRankId(0)].end(),
+                       Action{StageId(0), ActionKind::kBackward, 2}),
+            *std::find(schedule.orders[PipelineRankId(0)].begin(), schedule.orders[PipelineRankId(0)].end(),
+                       Action{StageId(0), ActionKind::kUpdate, 2}));
   EXPECT_ERROR(verifySchedule(schedule), ErrorCode::kConfiguration, "runs 0UPDATE2 before 0B2");
 }
 

@@ -89,10 +89,14 @@ TEST(AutomaticSchedules, HaveTheTimelinesOfTheirHeader) {
     for (const Action& action : order) result += (result.empty() ? "" : " ") + actionToString(action);
     return result;
   };
-  EXPECT_EQ(text(makeSchedule("zb-1p", 2, 3).orders[0]), "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2");
-  EXPECT_EQ(text(makeSchedule("zb-1p", 2, 3).orders[1]), "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2");
-  EXPECT_EQ(text(makeSchedule("zb-2p", 2, 3).orders[0]), "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2");
-  EXPECT_EQ(text(makeSchedule("zb-2p", 2, 3).orders[1]), "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2");
+  EXPECT_EQ(text(makeSchedule("zb-1p", 2, 3).orders[PipelineRankId(0)]),
+            "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2");
+  EXPECT_EQ(text(makeSchedule("zb-1p", 2, 3).orders[PipelineRankId(1)]),
+            "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2");
+  EXPECT_EQ(text(makeSchedule("zb-2p", 2, 3).orders[PipelineRankId(0)]),
+            "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2");
+  EXPECT_EQ(text(makeSchedule("zb-2p", 2, 3).orders[PipelineRankId(1)]),
+            "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2");
 }
 
 TEST(AutomaticSchedules, EverySizeRunsWithinItsMemory) {

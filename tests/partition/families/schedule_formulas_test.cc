@@ -104,7 +104,7 @@ TEST_P(Summary, MakespanIdleAndPeakAreThePublishedOnes) {
   }
   const int64_t chunks = schedule.stages / 4;
   for (size_t rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(simulation.peak_memory[rank] * chunks, peaks[rank] * kUnit);
+    EXPECT_EQ(simulation.peak_memory[PipelineRankId(rank)] * chunks, peaks[rank] * kUnit);
 }
 
 TEST_P(Summary, MakespansWithLatencyAreThePublishedOnes) {
@@ -303,9 +303,8 @@ TEST_P(AnySchedule, IsNoFasterThanItsWorkAndItsLongestWay) {
       EXPECT_THAT(simulation.busy, Each(work)) << schedule->name;
       // One microbatch through all stages and back, over every boundary between ranks.
       Ticks hops = 0;
-      for (size_t s = 1; s < schedule->rank_of_stage.size(); ++s) {
-        hops += schedule->rank_of_stage[s - 1] != schedule->rank_of_stage[s] ? latency : 0;
-      }
+      const RankOfStage& ranks = schedule->rank_of_stage;
+      for (StageId s(1); ranks.has(s); ++s) hops += ranks[s.previous()] != ranks[s] ? latency : 0;
       const Ticks there = p * ratio.forward * kUnit + hops;
       const Ticks back = p * ratio.input * kUnit + hops;
       EXPECT_GE(simulation.makespan, std::max(work, schedule->forward_only ? there : there + back))
@@ -331,7 +330,7 @@ TEST_P(AnySchedule, AgreesWithASecondSimulator) {
       const std::optional<Schedule> made = make(name, p, m);
       if (!made) continue;
       const Schedule schedule = passesOnly(*made);
-      std::vector<PassTimes> stages;
+      IdVector<StageId, PassTimes> stages;
       std::vector<SecondCosts> costs;
       for (int stage = 0; stage < schedule.stages; ++stage) {
         PassTimes times{
@@ -354,7 +353,8 @@ TEST_P(AnySchedule, AgreesWithASecondSimulator) {
       }
       for (size_t rank = 0; rank < schedule.orders.size(); ++rank) {
         std::vector<Ticks> starts;
-        for (const SimulatedAction& timed : simulation.ranks[rank]) starts.push_back(timed.start);
+        for (const SimulatedAction& timed : simulation.ranks[PipelineRankId(rank)])
+          starts.push_back(timed.start);
         ASSERT_EQ(starts, second.starts[rank]) << schedule.name << " p=" << p << " m=" << m;
       }
     }

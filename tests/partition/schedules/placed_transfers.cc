@@ -19,7 +19,7 @@ class TransferPlacer {
  public:
   explicit TransferPlacer(const Schedule& schedule)
       : rank_of_stage_(schedule.rank_of_stage), ranks_(schedule.orders.size()) {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (const PipelineRankId rank : ranks_.ids()) {
       std::vector<Action> sends;
       for (const Action& action : schedule.orders[rank]) {
         ranks_[rank].todo.push_back(action);
@@ -51,9 +51,9 @@ class TransferPlacer {
     int64_t now = 0;              // when it came so far, if messages take no time: F, I, W take 1, B 2
   };
 
-  size_t receiver(const Action& send) const { return rank_of_stage_[receiveOf(send).stage]; }
+  PipelineRankId receiver(const Action& send) const { return rank_of_stage_[receiveOf(send).stage]; }
 
-  size_t sender(const Action& receive) const { return rank_of_stage_[sendOf(receive).stage]; }
+  PipelineRankId sender(const Action& receive) const { return rank_of_stage_[sendOf(receive).stage]; }
 
   // What the rank's next pass, or overlapped pair, needs and has not got.
   std::optional<Action> missing(const Rank& rank) const {
@@ -125,8 +125,8 @@ class TransferPlacer {
     return best != nullptr;
   }
 
-  const std::vector<int>& rank_of_stage_;
-  std::vector<Rank> ranks_;
+  const RankOfStage& rank_of_stage_;
+  IdVector<PipelineRankId, Rank> ranks_;
 };
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST(WithTransfers, StagesOfOneRankSendNothing) {
   EXPECT_EQ(withTransfers(makeSchedule("interleaved", 1, 3)), makeSchedule("interleaved", 1, 3).orders);
   for (const std::vector<Action>& order : withTransfers(makeSchedule("dual-pipe-v", 3, 7))) {
     for (const Action& action : order) {
-      EXPECT_FALSE(action.stage == 2 &&
+      EXPECT_FALSE(action.stage == StageId(2) &&
                    (action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward));
     }
   }

@@ -25,8 +25,7 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
   ranks = std::min(ranks, stages);
   schedule.rank_of_stage.clear();
   for (int s = 0; s < stages; ++s)
-    schedule.rank_of_stage.push_back(s < ranks ? s
-                                               : static_cast<int>(random() % static_cast<unsigned>(ranks)));
+    schedule.rank_of_stage.push_back(PipelineRankId(s < ranks ? s : random() % static_cast<unsigned>(ranks)));
   std::shuffle(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), random);
   schedule.orders.resize(ranks);
   const unsigned halved = random() % 3;  // of three backward passes
@@ -37,16 +36,16 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
       const Progress& at = done[s];
       const int before = s == 0 ? microbatches : done[static_cast<size_t>(s) - 1].forward;
       const int behind = s + 1 == stages ? microbatches : done[static_cast<size_t>(s) + 1].input;
-      if (at.forward < before) ready.push_back({s, ActionKind::kForward, at.forward});
+      if (at.forward < before) ready.push_back({StageId(s), ActionKind::kForward, at.forward});
       if (at.input < std::min(at.forward, behind)) {
-        ready.push_back({s, ActionKind::kBackwardInput, at.input});
+        ready.push_back({StageId(s), ActionKind::kBackwardInput, at.input});
         if (at.weight == at.input && random() % 3 >= halved) ready.back().kind = ActionKind::kBackward;
       }
-      if (at.weight < at.input) ready.push_back({s, ActionKind::kBackwardWeight, at.weight});
+      if (at.weight < at.input) ready.push_back({StageId(s), ActionKind::kBackwardWeight, at.weight});
     }
     if (ready.empty()) break;
     const Action action = ready[random() % ready.size()];
-    Progress& at = done[action.stage];
+    Progress& at = done[action.stage.index()];
     if (action.kind == ActionKind::kForward) ++at.forward;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) ++at.input;
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) ++at.weight;
@@ -89,7 +88,8 @@ Schedule scheduleOf(const ScheduleOrders& orders, int microbatches) {
   schedule.microbatches = microbatches;
   schedule.stages = orders.size();
   schedule.rank_of_stage.clear();
-  for (int stage = 0; stage < schedule.stages; ++stage) schedule.rank_of_stage.push_back(stage);
+  for (int stage = 0; stage < schedule.stages; ++stage)
+    schedule.rank_of_stage.push_back(PipelineRankId(stage));
   return schedule;
 }
 

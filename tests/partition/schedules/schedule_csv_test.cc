@@ -45,8 +45,11 @@ TEST(ScheduleCsv, ReadsTorchsFiles) {
 }
 
 TEST(ScheduleCsv, PlacementIsThatOfTheFile) {
-  EXPECT_THAT(scheduleFromCsv("0F0,2F0,2B0,0B0\n1F0,1B0", "f.csv").rank_of_stage, ElementsAre(0, 1, 0));
-  EXPECT_THAT(scheduleFromCsv("2F0,2B0\n1F0,1B0\n0F0,0B0\n", "f.csv").rank_of_stage, ElementsAre(2, 1, 0));
+  constexpr PipelineRankId kFirst(0), kSecond(1), kThird(2);
+  EXPECT_THAT(scheduleFromCsv("0F0,2F0,2B0,0B0\n1F0,1B0", "f.csv").rank_of_stage,
+              ElementsAre(kFirst, kSecond, kFirst));
+  EXPECT_THAT(scheduleFromCsv("2F0,2B0\n1F0,1B0\n0F0,0B0\n", "f.csv").rank_of_stage,
+              ElementsAre(kThird, kSecond, kFirst));
 }
 
 std::string messageOf(std::string_view text) {

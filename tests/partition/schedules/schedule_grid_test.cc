@@ -28,9 +28,8 @@ void expectNoFasterThanItsWork(const Schedule& schedule, const ScheduleRun& run,
   const int64_t work = int64_t{m} * v * (schedule.forward_only ? durations.forward : all);
   EXPECT_GE(run.makespan, int64_t{schedule.stages} *
                               (durations.forward + (schedule.forward_only ? 0 : durations.backward_input)));
-  for (size_t rank = 0; rank < run.busy.size(); ++rank) {
-    const auto first =
-        std::find(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), static_cast<int>(rank));
+  for (const PipelineRankId rank : schedule.orders.ids()) {
+    const auto first = std::find(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), rank);
     EXPECT_EQ(run.busy[rank], work);
     EXPECT_GE(run.first_start[rank], durations.forward * (first - schedule.rank_of_stage.begin()));
     EXPECT_GE(run.makespan, run.first_start[rank] + work);
@@ -41,7 +40,7 @@ void expectNoFasterThanItsWork(const Schedule& schedule, const ScheduleRun& run,
 }
 
 void expectAscendingMicrobatches(const Schedule& schedule) {
-  std::map<int, int> forwards, inputs, weights;  // by stage
+  std::map<StageId, int> forwards, inputs, weights;
   for (const std::vector<Action>& order : schedule.orders) {
     for (const auto& [stage, kind, k, overlaps] : order) {
       if (kind == ActionKind::kForward) {
@@ -78,7 +77,7 @@ TEST_P(ScheduleGrid, EveryScheduleIsLegalInOrderAndNoFasterThanItsWork) {
 TEST_P(ScheduleGrid, PeakActivationsFollowTheFormulas) {
   for (int m = 1; m <= 4 * p; ++m) {
     const auto peak = [&](const std::string& text, int rank) {
-      return peakActivations(makeSchedule(text, p, m).orders[rank]);
+      return peakActivations(makeSchedule(text, p, m).orders[PipelineRankId(rank)]);
     };
     for (int r = 0; r < p; ++r) {
       SCOPED_TRACE("m=" + std::to_string(m) + ", rank " + std::to_string(r));

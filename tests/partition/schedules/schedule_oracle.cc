@@ -4,9 +4,11 @@
 #include <map>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/families/make_schedule.h"
 
 namespace pipeshard {
@@ -28,7 +30,7 @@ bool accepts(const std::string& text) {
 class ActionGraph {
  public:
   explicit ActionGraph(const Schedule& schedule) : schedule_(schedule) {
-    for (size_t rank = 0; rank < schedule.orders.size(); ++rank) {
+    for (const PipelineRankId rank : schedule.orders.ids()) {
       for (const Action& action : schedule.orders[rank]) {
         names_[actionToString(action)].push_back(actions_.size());
         rank_of_.push_back(rank);
@@ -43,17 +45,17 @@ class ActionGraph {
     std::map<std::string, int> expected;
     bool transfers = false;
     for (const Action& action : actions_) transfers = transfers || action.kind >= ActionKind::kSendForward;
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (const StageId stage : schedule_.rank_of_stage.ids()) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
         expected[name(stage, "F", k)] = 1;
-        if (transfers && crosses(stage, stage + 1))
-          expected[name(stage, "SEND_F", k)] = expected[name(stage + 1, "RECV_F", k)] = 1;
+        if (transfers && crosses(stage, stage.next()))
+          expected[name(stage, "SEND_F", k)] = expected[name(stage.next(), "RECV_F", k)] = 1;
         if (schedule_.forward_only) continue;
         const bool split = names_.count(name(stage, "I", k)) > 0;
         expected[name(stage, split ? "I" : "B", k)] = 1;
         if (split) expected[name(stage, "W", k)] = 1;
-        if (transfers && crosses(stage, stage - 1))
-          expected[name(stage, "SEND_B", k)] = expected[name(stage - 1, "RECV_B", k)] = 1;
+        if (transfers && crosses(stage, stage.previous()))
+          expected[name(stage, "SEND_B", k)] = expected[name(stage.previous(), "RECV_B", k)] = 1;
         const int n = schedule_.microbatches_per_update;
         if (n > 0 && k % n == n - 1) expected[name(stage, "UPDATE", k)] = 1;
       }
@@ -61,7 +63,7 @@ class ActionGraph {
     bool all = expected.size() == names_.size();
     for (const auto& [text, where] : names_) all = all && where.size() == 1 && expected.count(text) > 0;
     for (size_t i = 0; i < actions_.size(); ++i) {
-      all = all && schedule_.rank_of_stage[actions_[i].stage] == static_cast<int>(rank_of_[i]);
+      all = all && schedule_.rank_of_stage[actions_[i].stage] == rank_of_[i];
     }
     return all && pairsAreSound();
   }
@@ -78,13 +80,14 @@ class ActionGraph {
   }
 
  private:
-  static std::string name(int stage, std::string_view kind, int k) {
-    return std::to_string(stage) + std::string(kind) + std::to_string(k);
+  // Of no action, where there is no such stage.
+  static std::string name(StageId stage, std::string_view kind, int k) {
+    return fmt::format("{}{}{}", stage, kind, k);
   }
   size_t node(size_t action) const { return node_[action]; }
 
-  bool crosses(int stage, int other) const {
-    return other >= 0 && other < schedule_.stages &&
+  bool crosses(StageId stage, StageId other) const {
+    return schedule_.rank_of_stage.has(other) &&
            schedule_.rank_of_stage[stage] != schedule_.rank_of_stage[other];
   }
 
@@ -122,9 +125,9 @@ class ActionGraph {
       if (i > 0 && actions_[i - 1].overlaps_next) node_[i] = node_[i - 1];
       const Action& action = actions_[i];
       if (action.kind == ActionKind::kSendForward)
-        node_[names_[name(action.stage + 1, "RECV_F", action.microbatch)][0]] = node_[i];
+        node_[names_[name(action.stage.next(), "RECV_F", action.microbatch)][0]] = node_[i];
       if (action.kind == ActionKind::kSendBackward)
-        node_[names_[name(action.stage - 1, "RECV_B", action.microbatch)][0]] = node_[i];
+        node_[names_[name(action.stage.previous(), "RECV_B", action.microbatch)][0]] = node_[i];
     }
   }
 
@@ -139,9 +142,9 @@ class ActionGraph {
       if (rank_of_[i] == rank_of_[i - 1] && node(i) != node(i - 1)) edges_.emplace_back(node(i - 1), node(i));
     }
     const int n = schedule_.microbatches_per_update;
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (const StageId stage : schedule_.rank_of_stage.ids()) {
       for (int k = 0; k < schedule_.microbatches; ++k) {
-        edge(name(stage, "F", k), name(stage + 1, "F", k));
+        edge(name(stage, "F", k), name(stage.next(), "F", k));
         edge(name(stage, "F", k), name(stage, "SEND_F", k));
         edge(name(stage, "RECV_F", k), name(stage, "F", k));
         edge(name(stage, "I", k), name(stage, "W", k));
@@ -149,7 +152,7 @@ class ActionGraph {
           edge(name(stage, "F", k), name(stage, half, k));
           edge(name(stage, half, k), name(stage, "SEND_B", k));
           edge(name(stage, "RECV_B", k), name(stage, half, k));
-          for (const char* other : {"B", "I"}) edge(name(stage + 1, half, k), name(stage, other, k));
+          for (const char* other : {"B", "I"}) edge(name(stage.next(), half, k), name(stage, other, k));
         }
         if (n == 0) continue;
         const int version = schedule_.versions[stage][k];
@@ -196,7 +199,7 @@ class ActionGraph {
 
   const Schedule& schedule_;
   std::vector<Action> actions_;
-  std::vector<size_t> rank_of_;
+  std::vector<PipelineRankId> rank_of_;
   std::map<std::string, std::vector<size_t>> names_;
   std::vector<size_t> node_;
   std::vector<std::pair<size_t, size_t>> edges_;
@@ -242,10 +245,10 @@ ScheduleRun runSchedule(const Schedule& schedule, const PassDurations& durations
 int64_t mostWaitingMessages(const ScheduleOrders& orders) {
   int64_t most = 0;
   for (const std::vector<Action>& order : orders) {
-    std::map<std::pair<int, int>, int> forward, backward;  // by stage and microbatch
+    std::map<std::pair<StageId, int>, int> forward, backward;  // by stage and microbatch
     int64_t waiting = 0;
     for (const Action& action : order) {
-      const std::pair<int, int> key(action.stage, action.microbatch);
+      const std::pair<StageId, int> key(action.stage, action.microbatch);
       if (action.kind == ActionKind::kReceiveForward) waiting += ++forward[key];
       if (action.kind == ActionKind::kReceiveBackward) waiting += ++backward[key];
       if (action.kind == ActionKind::kForward) waiting -= forward[key];

@@ -26,8 +26,8 @@ struct ScheduleRun {
   bool acyclic = false;   // nobody waits for itself; only then:
   // passes as early as possible, messages take no time, overlapped pairs are one pass
   int64_t makespan = 0;
-  std::vector<int64_t> busy;         // by rank
-  std::vector<int64_t> first_start;  // by rank
+  IdVector<PipelineRankId, int64_t> busy;
+  IdVector<PipelineRankId, int64_t> first_start;
   bool legal() const { return complete && acyclic; }
 };
 

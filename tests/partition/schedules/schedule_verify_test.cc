@@ -31,54 +31,58 @@ std::string verifierMessage(const ScheduleOrders& orders, int microbatches) {
 
 TEST(VerifySchedule, FindsAMissingPass) {
   ScheduleOrders orders = makeSchedule("1f1b", 3, 4).orders;
-  orders[1].erase(std::find(orders[1].begin(), orders[1].end(), Action{1, ActionKind::kForward, 2}));
+  orders[PipelineRankId(1)].erase(std::find(orders[PipelineRankId(1)].begin(),
+                                            orders[PipelineRankId(1)].end(),
+                                            Action{StageId(1), ActionKind::kForward, 2}));
   EXPECT_THAT(verifierMessage(orders, 4), HasSubstr("1F2 is missing"));
   orders = makeSchedule("1f1b", 3, 4).orders;
-  orders[2].erase(std::find(orders[2].begin(), orders[2].end(), Action{2, ActionKind::kBackward, 3}));
+  orders[PipelineRankId(2)].erase(std::find(orders[PipelineRankId(2)].begin(),
+                                            orders[PipelineRankId(2)].end(),
+                                            Action{StageId(2), ActionKind::kBackward, 3}));
   EXPECT_THAT(verifierMessage(orders, 4),
               HasSubstr("stage 2 needs either B3 or both I3 and W3; found none of them"));
 }
 
 TEST(VerifySchedule, FindsADuplicateAndAPassOutOfRange) {
   ScheduleOrders orders = makeSchedule("gpipe", 2, 2).orders;
-  orders[0].push_back(orders[0][0]);
+  orders[PipelineRankId(0)].push_back(orders[PipelineRankId(0)][0]);
   EXPECT_THAT(verifierMessage(orders, 2), HasSubstr("0F0 runs twice"));
-  orders[0].back().microbatch = 2;
+  orders[PipelineRankId(0)].back().microbatch = 2;
   EXPECT_THAT(verifierMessage(orders, 2), HasSubstr("rank 0 runs 0F2, of 2 microbatches"));
 }
 
 TEST(VerifySchedule, FindsABackwardBeforeItsForward) {
   ScheduleOrders orders = makeSchedule("1f1b", 2, 3).orders;
-  std::swap(orders[1][0], orders[1][1]);
+  std::swap(orders[PipelineRankId(1)][0], orders[PipelineRankId(1)][1]);
   EXPECT_THAT(verifierMessage(orders, 3), HasSubstr("rank 1 runs 1B0 before 1F0"));
 }
 
 TEST(VerifySchedule, FindsRanksThatWaitForEachOther) {
   ScheduleOrders orders = makeSchedule("gpipe", 2, 2).orders;
-  orders[0] = {{0, ActionKind::kForward, 0},
-               {0, ActionKind::kBackward, 0},
-               {0, ActionKind::kForward, 1},
-               {0, ActionKind::kBackward, 1}};
+  orders[PipelineRankId(0)] = {{StageId(0), ActionKind::kForward, 0},
+                               {StageId(0), ActionKind::kBackward, 0},
+                               {StageId(0), ActionKind::kForward, 1},
+                               {StageId(0), ActionKind::kBackward, 1}};
   EXPECT_THAT(verifierMessage(orders, 2),
               HasSubstr("the ranks wait for each other: rank 0 at 0B0, rank 1 at 1F1"));
 }
 
 TEST(VerifySchedule, ShowsAWindowOfTheOrdersWithTheFaultyStepMarked) {
   ScheduleOrders orders = makeSchedule("1f1b", 2, 3).orders;
-  std::swap(orders[1][0], orders[1][1]);
+  std::swap(orders[PipelineRankId(1)][0], orders[PipelineRankId(1)][1]);
   EXPECT_EQ(verifierMessage(orders, 3),
             "schedule : rank 1 runs 1B0 before 1F0, which it needs\n"
             "    rank 0, step 0:  0F0   0F1   0B0   0F2   0B1   0B2\n"
             "    rank 1, step 0: >1B0<  1F0   1F1   1B1   1F2   1B2");
   orders = makeSchedule("gpipe", 20, 64).orders;
-  orders[18].erase(orders[18].begin() + 30);
+  orders[PipelineRankId(18)].erase(orders[PipelineRankId(18)].begin() + 30);
   EXPECT_THAT(
       verifierMessage(orders, 64),
       HasSubstr("18F30 is missing\n    rank  4, step 25:  4F25    4F26    4F27    4F28    4F29    4F30 "));
   EXPECT_THAT(verifierMessage(orders, 64),
               HasSubstr("\n    rank 18, step 25:  18F25   18F26   18F27   18F28   18F29  >18F31<  18F32 "));
   orders = makeSchedule("gpipe", 2, 2).orders;
-  orders[0].pop_back();
+  orders[PipelineRankId(0)].pop_back();
   EXPECT_THAT(
       verifierMessage(orders, 2),
       HasSubstr("    rank 0, step 0:  0F0   0F1   0B0  >end<\n    rank 1, step 0:  1F0   1F1   1B0   1B1"));
@@ -86,7 +90,7 @@ TEST(VerifySchedule, ShowsAWindowOfTheOrdersWithTheFaultyStepMarked) {
 
 TEST(VerifySchedule, FindsAStageOnTwoRanks) {
   ScheduleOrders orders = makeSchedule("gpipe", 2, 2).orders;
-  std::swap(orders[0][0], orders[1][0]);
+  std::swap(orders[PipelineRankId(0)][0], orders[PipelineRankId(1)][0]);
   EXPECT_THAT(verifierMessage(orders, 2),
               HasSubstr("rank 0 runs 1F0, but stage 1 is on rank 1; expected each stage on one rank"));
 }
@@ -103,48 +107,49 @@ std::string messageOf(const Schedule& schedule) {
 
 TEST(VerifySchedule, FindsPairsThatCannotOverlap) {
   Schedule schedule = makeSchedule("1f1b", 2, 3);
-  schedule.orders[0][0].overlaps_next = true;
+  schedule.orders[PipelineRankId(0)][0].overlaps_next = true;
   EXPECT_THAT(messageOf(schedule),
               HasSubstr("0F0 overlaps 0F1; expected a pair of a forward and a backward pass"));
   schedule = makeSchedule("1f1b", 2, 3);
-  schedule.orders[1][0].overlaps_next = true;
+  schedule.orders[PipelineRankId(1)][0].overlaps_next = true;
   EXPECT_THAT(
       messageOf(schedule),
       HasSubstr(
           "1F0 overlaps 1B0; expected a pair of a forward and a backward pass that do not need each other"));
   schedule = makeSchedule("1f1b", 2, 3);
-  schedule.orders[0].back().overlaps_next = true;
+  schedule.orders[PipelineRankId(0)].back().overlaps_next = true;
   EXPECT_THAT(messageOf(schedule), HasSubstr("0B2 overlaps nothing"));
   // 0B0 needs 1B0, which needs 0F1 only if the two stand in one pair with it.
   schedule = makeSchedule("gpipe", 2, 2);
-  schedule.orders[0][1].overlaps_next = true;
+  schedule.orders[PipelineRankId(0)][1].overlaps_next = true;
   EXPECT_THAT(messageOf(schedule), HasSubstr("the ranks wait for each other: rank 0 at 0F1, rank 1 at 1F1"));
 }
 
 TEST(VerifySchedule, FindsPassesThatDoNotBelong) {
   Schedule schedule = makeSchedule("forward-only", 2, 2);
-  schedule.orders[1].push_back({1, ActionKind::kBackward, 0});
+  schedule.orders[PipelineRankId(1)].push_back({StageId(1), ActionKind::kBackward, 0});
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1B0 in a schedule of forward passes only"));
   schedule = makeSchedule("1f1b", 2, 2);
-  schedule.orders[1].push_back({1, ActionKind::kUpdate, 1});
+  schedule.orders[PipelineRankId(1)].push_back({StageId(1), ActionKind::kUpdate, 1});
   EXPECT_THAT(
       messageOf(schedule),
       HasSubstr("rank 1 runs 1UPDATE1, but a synchronous schedule updates its weights once, at its end"));
   schedule = makeSchedule("1f1b", 2, 2);
-  schedule.orders[1].insert(schedule.orders[1].begin() + 2, {1, ActionKind::kReduceGradients, -1});
+  schedule.orders[PipelineRankId(1)].insert(schedule.orders[PipelineRankId(1)].begin() + 2,
+                                            {StageId(1), ActionKind::kReduceGradients, -1});
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 1 runs 1REDUCE_GRAD before 1B1, which it needs"));
 }
 
 TEST(VerifySchedule, FindsVersionsThatNobodyHasMadeAndUpdatesOfOtherGradients) {
   Schedule schedule = makeSchedule("pipedream", 2, 4);
-  schedule.versions[1][2] = 3;
+  schedule.versions[StageId(1)][2] = 3;
   EXPECT_THAT(messageOf(schedule),
               HasSubstr("1F2 reads version 3 of the weights, but its rank has made 2 by then"));
   schedule = makeSchedule("pipedream", 2, 4);
-  schedule.versions[0] = {0, 0, 2, 2};
+  schedule.versions[StageId(0)] = {0, 0, 2, 2};
   EXPECT_THAT(messageOf(schedule),
               HasSubstr("0F2 reads version 2 of the weights, but its rank has made 1 by then"));
-  schedule.versions[0] = {0, 1, 0, 0};
+  schedule.versions[StageId(0)] = {0, 1, 0, 0};
   EXPECT_THAT(
       messageOf(schedule),
       HasSubstr("0F2 reads version 0 of the weights, 0F1 version 1; expected versions that do not go back"));
@@ -153,16 +158,17 @@ TEST(VerifySchedule, FindsVersionsThatNobodyHasMadeAndUpdatesOfOtherGradients) {
               HasSubstr("found versions of the weights of 1 stages; expected those of 2"));
   schedule = makeSchedule("pipedream-2bw:m=2", 2, 4);
   const auto update =
-      std::find(schedule.orders[1].begin(), schedule.orders[1].end(), Action{1, ActionKind::kUpdate, 1});
+      std::find(schedule.orders[PipelineRankId(1)].begin(), schedule.orders[PipelineRankId(1)].end(),
+                Action{StageId(1), ActionKind::kUpdate, 1});
   std::rotate(update, update + 1, update + 3);
   EXPECT_THAT(messageOf(schedule),
               HasSubstr("rank 1 runs 1B2 before 1UPDATE1, which must not take its gradient"));
   schedule = makeSchedule("pipedream-2bw:m=2", 1, 2);
-  schedule.orders[0] = {{0, ActionKind::kForward, 0},
-                        {0, ActionKind::kForward, 1},
-                        {0, ActionKind::kBackward, 1},
-                        {0, ActionKind::kUpdate, 1},
-                        {0, ActionKind::kBackward, 0}};
+  schedule.orders[PipelineRankId(0)] = {{StageId(0), ActionKind::kForward, 0},
+                                        {StageId(0), ActionKind::kForward, 1},
+                                        {StageId(0), ActionKind::kBackward, 1},
+                                        {StageId(0), ActionKind::kUpdate, 1},
+                                        {StageId(0), ActionKind::kBackward, 0}};
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 0 runs 0UPDATE1 before 0B0, whose gradient it takes"));
   schedule = makeSchedule("1f1b", 2, 4);
   schedule.versions = makeSchedule("pipedream", 2, 4).versions;
@@ -170,13 +176,14 @@ TEST(VerifySchedule, FindsVersionsThatNobodyHasMadeAndUpdatesOfOtherGradients) {
 }
 
 TEST(VerifySchedule, AcceptsHalvedBackwardPassesAndFindsAWeightHalfBeforeItsInputHalf) {
-  ScheduleOrders orders = {
-      {{0, ActionKind::kForward, 0}, {0, ActionKind::kBackwardInput, 0}, {0, ActionKind::kBackwardWeight, 0}},
-      {{1, ActionKind::kForward, 0},
-       {1, ActionKind::kBackwardInput, 0},
-       {1, ActionKind::kBackwardWeight, 0}}};
+  ScheduleOrders orders = {{{StageId(0), ActionKind::kForward, 0},
+                            {StageId(0), ActionKind::kBackwardInput, 0},
+                            {StageId(0), ActionKind::kBackwardWeight, 0}},
+                           {{StageId(1), ActionKind::kForward, 0},
+                            {StageId(1), ActionKind::kBackwardInput, 0},
+                            {StageId(1), ActionKind::kBackwardWeight, 0}}};
   EXPECT_NO_THROW(verifySchedule(scheduleOf(orders, 1)));
-  std::swap(orders[0][1], orders[0][2]);
+  std::swap(orders[PipelineRankId(0)][1], orders[PipelineRankId(0)][2]);
   EXPECT_THAT(verifierMessage(orders, 1), HasSubstr("rank 0 runs 0W0 before 0I0"));
 }
 
@@ -189,45 +196,45 @@ TEST(VerifySchedule, FindsFaultyMessages) {
     std::swap(*std::find(order.begin(), order.end(), first), *std::find(order.begin(), order.end(), second));
     return messageOf(schedule);
   };
-  EXPECT_THAT(mutated({0, ActionKind::kSendForward, 1}, {0, ActionKind::kSendForward, 2}),
+  EXPECT_THAT(mutated({StageId(0), ActionKind::kSendForward, 1}, {StageId(0), ActionKind::kSendForward, 2}),
               HasSubstr("message 1 from rank 0 to rank 1 is sent as 0SEND_F2 but received as 1RECV_F1; "
                         "expected messages in the order in which"));
-  EXPECT_THAT(mutated({1, ActionKind::kReceiveForward, 0}, {1, ActionKind::kForward, 0}),
+  EXPECT_THAT(mutated({StageId(1), ActionKind::kReceiveForward, 0}, {StageId(1), ActionKind::kForward, 0}),
               HasSubstr("rank 1 runs 1F0 before 1RECV_F0"));
-  EXPECT_THAT(mutated({1, ActionKind::kSendForward, 0}, {1, ActionKind::kForward, 0}),
+  EXPECT_THAT(mutated({StageId(1), ActionKind::kSendForward, 0}, {StageId(1), ActionKind::kForward, 0}),
               HasSubstr("rank 1 runs 1SEND_F0 before 1F0"));
   Schedule schedule = good;
-  std::erase(schedule.orders[0], Action{0, ActionKind::kSendForward, 2});
+  std::erase(schedule.orders[PipelineRankId(0)], Action{StageId(0), ActionKind::kSendForward, 2});
   EXPECT_THAT(messageOf(schedule), HasSubstr("0SEND_F2 of 0F2 is missing"));
   schedule = good;
-  schedule.orders[1].push_back({1, ActionKind::kReceiveBackward, 3});
+  schedule.orders[PipelineRankId(1)].push_back({StageId(1), ActionKind::kReceiveBackward, 3});
   EXPECT_THAT(messageOf(schedule), HasSubstr("1RECV_B3 runs twice"));
   schedule = good;
-  schedule.orders[2].push_back({2, ActionKind::kSendForward, 3});
+  schedule.orders[PipelineRankId(2)].push_back({StageId(2), ActionKind::kSendForward, 3});
   EXPECT_THAT(messageOf(schedule), HasSubstr("rank 2 runs 2SEND_F3, but no rank runs 3RECV_F3 for it"));
 }
 
 // Sends right behind their passes and receives right before them wait in a circle in 1f1b: each rank has a
 // message for the other.
 TEST(VerifySchedule, FindsMessagesThatWaitForEachOther) {
-  const auto send = [](int s, ActionKind kind, int k) { return Action{s, kind, k}; };
+  const auto send = [](StageId s, ActionKind kind, int k) { return Action{s, kind, k}; };
   Schedule schedule = makeSchedule("1f1b", 2, 2);
-  schedule.orders = {{{0, ActionKind::kForward, 0},
-                      send(0, ActionKind::kSendForward, 0),
-                      {0, ActionKind::kForward, 1},
-                      send(0, ActionKind::kSendForward, 1),
-                      {0, ActionKind::kReceiveBackward, 0},
-                      {0, ActionKind::kBackward, 0},
-                      {0, ActionKind::kReceiveBackward, 1},
-                      {0, ActionKind::kBackward, 1}},
-                     {{1, ActionKind::kReceiveForward, 0},
-                      {1, ActionKind::kForward, 0},
-                      {1, ActionKind::kBackward, 0},
-                      send(1, ActionKind::kSendBackward, 0),
-                      {1, ActionKind::kReceiveForward, 1},
-                      {1, ActionKind::kForward, 1},
-                      {1, ActionKind::kBackward, 1},
-                      send(1, ActionKind::kSendBackward, 1)}};
+  schedule.orders = {{{StageId(0), ActionKind::kForward, 0},
+                      send(StageId(0), ActionKind::kSendForward, 0),
+                      {StageId(0), ActionKind::kForward, 1},
+                      send(StageId(0), ActionKind::kSendForward, 1),
+                      {StageId(0), ActionKind::kReceiveBackward, 0},
+                      {StageId(0), ActionKind::kBackward, 0},
+                      {StageId(0), ActionKind::kReceiveBackward, 1},
+                      {StageId(0), ActionKind::kBackward, 1}},
+                     {{StageId(1), ActionKind::kReceiveForward, 0},
+                      {StageId(1), ActionKind::kForward, 0},
+                      {StageId(1), ActionKind::kBackward, 0},
+                      send(StageId(1), ActionKind::kSendBackward, 0),
+                      {StageId(1), ActionKind::kReceiveForward, 1},
+                      {StageId(1), ActionKind::kForward, 1},
+                      {StageId(1), ActionKind::kBackward, 1},
+                      send(StageId(1), ActionKind::kSendBackward, 1)}};
   EXPECT_THAT(messageOf(schedule),
               HasSubstr("the ranks wait for each other: rank 0 at 0SEND_F1, rank 1 at 1SEND_B0"));
 }
@@ -271,7 +278,7 @@ TEST_P(Mutations, OfADroppedActionAreRefusedByItsName) {
     ASSERT_EQ(refusal(good), "") << good.name;
     for (int trial = 0; trial < 12; ++trial) {
       Schedule bad = good;
-      std::vector<Action>& order = bad.orders[below(bad.orders.size())];
+      std::vector<Action>& order = bad.orders[PipelineRankId(below(bad.orders.size()))];
       const auto dropped = order.begin() + static_cast<std::ptrdiff_t>(below(order.size()));
       const Action action = *dropped;
       order.erase(dropped);
@@ -290,7 +297,7 @@ TEST_P(Mutations, OfADoubledActionAreRefusedByItsName) {
   for (const Schedule& good : schedules()) {
     for (int trial = 0; trial < 12; ++trial) {
       Schedule bad = good;
-      std::vector<Action>& order = bad.orders[below(bad.orders.size())];
+      std::vector<Action>& order = bad.orders[PipelineRankId(below(bad.orders.size()))];
       const Action action = order[below(order.size())];
       order.insert(order.begin() + static_cast<std::ptrdiff_t>(below(order.size() + 1)), action);
       ASSERT_FALSE(runSchedule(bad).legal());
@@ -304,8 +311,9 @@ TEST_P(Mutations, OfTwoSwappedActionsAreRefusedExactlyWhereTheyAreIllegal) {
   for (const Schedule& good : schedules()) {
     for (int trial = 0; trial < 40; ++trial) {
       Schedule other = good;
-      std::vector<Action>& order = other.orders[below(other.orders.size())];
-      std::vector<Action>& second = trial % 8 == 7 ? other.orders[below(other.orders.size())] : order;
+      std::vector<Action>& order = other.orders[PipelineRankId(below(other.orders.size()))];
+      std::vector<Action>& second =
+          trial % 8 == 7 ? other.orders[PipelineRankId(below(other.orders.size()))] : order;
       // Mostly near each other, where swaps may be harmless.
       const size_t a = below(order.size());
       const size_t b = trial % 2 == 0 || a >= second.size() ? below(second.size())
@@ -327,7 +335,7 @@ TEST_P(MessageMutations, OfAReorderedSendAreRefusedExactlyWhereTheyAreIllegal) {
   for (const Schedule& good : schedules()) {
     for (int trial = 0; trial < 40; ++trial) {
       Schedule other = good;
-      std::vector<Action>& order = other.orders[below(other.orders.size())];
+      std::vector<Action>& order = other.orders[PipelineRankId(below(other.orders.size()))];
       std::vector<size_t> sends;
       for (size_t i = 0; i < order.size(); ++i) {
         if (order[i].kind == ActionKind::kSendForward || order[i].kind == ActionKind::kSendBackward)

@@ -210,9 +210,9 @@ TEST(ProgramSimulation, OfEmittedProgramsIsThatOfTheirSchedule) {
             simulatePrograms({.programs = programs, .costs = costsOf(programs), .link = kFree});
         EXPECT_NO_THROW(verifyTrace(simulation.trace));
         const Schedule schedule = halved(makeSchedule(name, p, m));
-        std::vector<PassTimes> stages(p, PassTimes{10, 11, 7});
+        IdVector<StageId, PassTimes> stages(p, PassTimes{10, 11, 7});
         // nobody needs the gradient of the batch; a single stage has the loss's
-        stages[0].backward_input = p > 1 ? 0 : 11;
+        stages[StageId(0)].backward_input = p > 1 ? 0 : 11;
         const Simulation expected = simulate({.schedule = schedule, .stages = stages});
         EXPECT_EQ(simulation.busy, expected.busy) << name << " p=" << p << " m=" << m;
         EXPECT_EQ(simulation.makespan, expected.makespan) << name << " p=" << p << " m=" << m;

@@ -35,10 +35,10 @@ class SecondSimulator {
  public:
   SecondSimulator(const Schedule& schedule, const std::vector<SecondCosts>& stages, int64_t latency)
       : schedule_(schedule), stages_(stages), latency_(latency) {
-    for (size_t rank = 0; rank < schedule.orders.size(); ++rank) {
+    for (const PipelineRankId rank : schedule.orders.ids()) {
       for (const Action& action : schedule.orders[rank]) {
-        id_[{action.stage, row(action.kind), action.microbatch}] = passes_.size();
-        passes_.push_back({action, rank});
+        id_[{stageOf(action), row(action.kind), action.microbatch}] = passes_.size();
+        passes_.push_back({action, rank.index()});
       }
     }
     edges_.resize(passes_.size());
@@ -75,10 +75,11 @@ class SecondSimulator {
     size_t rank;
   };
 
+  static int stageOf(const Action& action) { return action.stage.index(); }
   static int row(ActionKind kind) {
     return kind == ActionKind::kForward ? 0 : kind == ActionKind::kBackwardWeight ? 2 : 1;
   }
-  const SecondCosts& costs(size_t i) const { return stages_[passes_[i].action.stage]; }
+  const SecondCosts& costs(size_t i) const { return stages_[stageOf(passes_[i].action)]; }
 
   int64_t timeOf(size_t i) const {
     const ActionKind kind = passes_[i].action.kind;
@@ -100,7 +101,8 @@ class SecondSimulator {
   }
 
   void connectNeeds(size_t i) {
-    const auto& [stage, kind, k, overlaps] = passes_[i].action;
+    const int stage = stageOf(passes_[i].action), k = passes_[i].action.microbatch;
+    const ActionKind kind = passes_[i].action.kind;
     const auto need = [&](int other_stage, int other_row) {
       const auto found = id_.find({other_stage, other_row, k});
       if (found != id_.end()) connect(found->second, i);

@@ -82,10 +82,10 @@ std::vector<ReportedParameter> shardedParameters() {
 }
 
 Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
-  std::vector<PassTimes> times = passTimes(plan);
-  for (size_t s = 0; s < times.size(); ++s) {
+  IdVector<StageId, PassTimes> times = passTimes(plan);
+  for (const StageId s : times.ids()) {
     const auto slower = [&](Ticks ticks) {
-      return ticks / 1000 + ticks / 1000 * static_cast<Ticks>(s * 7 % 5) / 25;
+      return ticks / 1000 + ticks / 1000 * static_cast<Ticks>(s.index() * 7 % 5) / 25;
     };
     times[s] = {.forward = slower(times[s].forward),
                 .backward_input = slower(times[s].backward_input),
@@ -95,11 +95,11 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
   const Simulation run = simulate({.schedule = schedule, .stages = times, .latency = 150'000});
   Trace trace{.source = "measured", .ranks = schedule.ranks(), .rank_names = {}, .events = {}, .memory = {}};
   for (int r = 0; r < schedule.ranks(); ++r) {
-    for (const SimulatedAction& done : run.ranks[r]) {
+    for (const SimulatedAction& done : run.ranks[PipelineRankId(r)]) {
       TraceEvent event{.work = traceWorkOf(done.action.kind),
                        .rank = r,
                        .step = 2,
-                       .stage = done.action.stage,
+                       .stage = static_cast<int>(done.action.stage.index()),
                        .microbatch = done.action.microbatch,
                        .name = actionToString(done.action),
                        .start_ns = done.start,
@@ -107,20 +107,20 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
       event.arrived_ns = event.start_ns;
       trace.events.push_back(event);
     }
-    for (const MemoryPoint& point : run.memory[r])
+    for (const MemoryPoint& point : run.memory[PipelineRankId(r)])
       trace.memory.push_back({r, point.time, point.held + (100 << 20)});
   }
   for (const SimulatedMessage& message : run.messages) {
     TraceEvent event{.kind = TraceEventKind::kReceive,
-                     .rank = message.to,
+                     .rank = static_cast<int>(message.to.index()),
                      .step = 2,
-                     .stage = message.sent.stage,
+                     .stage = static_cast<int>(message.sent.stage.index()),
                      .microbatch = message.sent.microbatch,
                      .name = "receive",
                      .start_ns = message.started,
                      .end_ns = message.arrived};
     event.arrived_ns = message.started;
-    event.peer = message.from;
+    event.peer = message.from.index();
     trace.events.push_back(event);
   }
   return trace;

@@ -55,7 +55,7 @@ TEST(BubbleFormula, IsUnknownForOrdersFromAFile) {
 
 TEST(StepParts, FillTheStep) {
   TimelineRank rank;
-  rank.bars = {{TraceWork::kForward, 0, 0, 10, 30}, {TraceWork::kBackward, 0, 0, 50, 70}};
+  rank.bars = {{TraceWork::kForward, StageId(0), 0, 10, 30}, {TraceWork::kBackward, StageId(0), 0, 50, 70}};
   rank.transfers = {{0, 5, 15}, {30, 60, 65}, {70, 80, 90}};  // hidden from 10 on; wholly hidden; not hidden
   const StepParts parts = stepParts(rank, 100);
   EXPECT_EQ(parts.work[static_cast<size_t>(TraceWork::kForward)], 20);
@@ -71,16 +71,16 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   const Timeline timeline =
       timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
   ASSERT_EQ(timeline.ranks.size(), 2u);
-  EXPECT_THAT(timeline.ranks[1].stages, ::testing::ElementsAre(1, 3));
+  EXPECT_THAT(timeline.ranks[1].stages, ::testing::ElementsAre(StageId(1), StageId(3)));
   int64_t recomputed = 0, backward = 0;
   for (const TimelineBar& bar : timeline.ranks[1].bars) {
-    if (bar.stage != 3) continue;
+    if (bar.stage != StageId(3)) continue;
     if (bar.work == TraceWork::kRecomputation) recomputed += bar.end - bar.start;
     if (bar.work == TraceWork::kBackward) backward += bar.end - bar.start;
   }
   EXPECT_EQ(recomputed, 4 * plan.stages[3].forward_flops);
   EXPECT_EQ(backward, 4 * plan.stages[3].backward_flops);
-  EXPECT_EQ(timeline.ranks[1].peakMemory(), peakActivations(schedule.orders[1]));
+  EXPECT_EQ(timeline.ranks[1].peakMemory(), peakActivations(schedule.orders[PipelineRankId(1)]));
 }
 
 TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
@@ -136,17 +136,17 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
 TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
   Schedule schedule;
   schedule.microbatches = 2;
-  schedule.orders = {{{0, ActionKind::kForward, 0},
-                      {0, ActionKind::kForward, 1},
-                      {0, ActionKind::kBackward, 0},
-                      {0, ActionKind::kBackwardInput, 1},
-                      {0, ActionKind::kBackwardWeight, 1}}};
+  schedule.orders = {{{StageId(0), ActionKind::kForward, 0},
+                      {StageId(0), ActionKind::kForward, 1},
+                      {StageId(0), ActionKind::kBackward, 0},
+                      {StageId(0), ActionKind::kBackwardInput, 1},
+                      {StageId(0), ActionKind::kBackwardWeight, 1}}};
   Timeline timeline;
   timeline.ranks.resize(1);
   timeline.ranks[0].bars = {
-      {TraceWork::kForward, 0, 0, 0, 1},       {TraceWork::kForward, 0, 1, 1, 2},
-      {TraceWork::kBackwardInput, 0, 0, 2, 3}, {TraceWork::kBackwardWeight, 0, 0, 3, 5},
-      {TraceWork::kBackwardInput, 0, 1, 5, 6}, {TraceWork::kBackwardWeight, 0, 1, 6, 7}};
+      {TraceWork::kForward, StageId(0), 0, 0, 1},       {TraceWork::kForward, StageId(0), 1, 1, 2},
+      {TraceWork::kBackwardInput, StageId(0), 0, 2, 3}, {TraceWork::kBackwardWeight, StageId(0), 0, 3, 5},
+      {TraceWork::kBackwardInput, StageId(0), 1, 5, 6}, {TraceWork::kBackwardWeight, StageId(0), 1, 6, 7}};
   joinHalves(schedule, timeline);
   ASSERT_EQ(timeline.ranks[0].bars.size(), 5u);
   EXPECT_EQ(timeline.ranks[0].bars[2].work, TraceWork::kBackward);
@@ -158,16 +158,17 @@ TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
 TEST(PassTimes, FollowTheFlopsAndFallBackToEqualParts) {
   Plan plan = planOf(2, 2, "gpipe");
   plan.stages[1].backward_flops = 350;
-  EXPECT_EQ(passTimes(plan)[1].forward, 100);
-  EXPECT_EQ(passTimes(plan)[1].backward_input + passTimes(plan)[1].backward_weight, 350);
+  EXPECT_EQ(passTimes(plan)[StageId(1)].forward, 100);
+  EXPECT_EQ(passTimes(plan)[StageId(1)].backward_input + passTimes(plan)[StageId(1)].backward_weight, 350);
   plan.stages[0].forward_flops = 0;
-  EXPECT_EQ(passTimes(plan)[1].forward, 1);
-  EXPECT_EQ(passTimes(plan)[1].backward_weight, 1);
+  EXPECT_EQ(passTimes(plan)[StageId(1)].forward, 1);
+  EXPECT_EQ(passTimes(plan)[StageId(1)].backward_weight, 1);
 }
 
 TEST(PipelineRanks, GatherStagesThatShareTheirDevices) {
   EXPECT_THAT(pipelineRanks(chunkedPlan(2, 2, 4)),
-              ::testing::ElementsAre(std::vector<int>{0, 2}, std::vector<int>{1, 3}));
+              ::testing::ElementsAre(std::vector<StageId>{StageId(0), StageId(2)},
+                                     std::vector<StageId>{StageId(1), StageId(3)}));
 }
 
 }  // namespace
