@@ -6,13 +6,14 @@
 #include <tuple>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "tools/simulation/measured_costs.h"
 
 namespace pipeshard {
 MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   // A pass with collectives inside is several events: its time is their sum.
   // by stage, work, microbatch, step, rank
-  std::map<std::tuple<int, TraceWork, int, int64_t, int>, Ticks> passes;
+  std::map<std::tuple<StageId, TraceWork, int, int64_t, int>, Ticks> passes;
   std::vector<Ticks> transfers;
   for (const TraceEvent& event : trace.events) {
     if (isPass(event.work)) {
@@ -22,10 +23,10 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
     const bool message = event.kind == TraceEventKind::kReceive && event.microbatch >= 0;
     if (message) transfers.push_back(event.end_ns - event.arrived_ns);
   }
-  std::map<std::pair<int, TraceWork>, std::vector<Ticks>> times;
+  std::map<std::pair<StageId, TraceWork>, std::vector<Ticks>> times;
   for (const auto& [key, time] : passes) times[{std::get<0>(key), std::get<1>(key)}].push_back(time);
   MeasuredTimes result;
-  for (int stage = 0; stage < stages; ++stage) {
+  for (const StageId stage : idsBelow<StageId>(stages)) {
     const auto of = [&](TraceWork work) { return medianOf(times[{stage, work}]); };
     if (times[{stage, TraceWork::kForward}].empty())
       fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);

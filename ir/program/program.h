@@ -128,7 +128,7 @@ std::string_view instructionKindName(InstructionKind kind);
 struct Instruction {
   InstructionKind kind = InstructionKind::kRun;
   SubgraphId subgraph;  // kRun, kUpdate
-  int stage = -1;       // the pipeline stage that it works for; -1: for several, or none
+  StageId stage;        // that it works for; invalid: for several, or none
   // -1: belongs to the whole step; a kUpdate inside a window names the last one whose gradient it takes
   int microbatch = -1;
   std::vector<BufferId> inputs;

@@ -208,7 +208,7 @@ Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
 Json instructionToJson(const Instruction& instruction) {
   Json json = {{"kind", instructionKindName(instruction.kind)}};
   if (instruction.subgraph.valid()) json["subgraph"] = instruction.subgraph.index();
-  if (instruction.stage >= 0) json["stage"] = instruction.stage;
+  if (instruction.stage.valid()) json["stage"] = instruction.stage.index();
   if (instruction.microbatch >= 0) json["microbatch"] = instruction.microbatch;
   if (instruction.peer >= 0) json["peer"] = instruction.peer;
   if (instruction.group >= 0) json["group"] = instruction.group;
@@ -229,7 +229,7 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
   if (json.has("subgraph")) {
     instruction.subgraph = SubgraphId(json.at("subgraph").integer(0, lastIndex(program.subgraphs.size())));
   }
-  if (json.has("stage")) instruction.stage = json.at("stage").integer(0, INT32_MAX);
+  if (json.has("stage")) instruction.stage = StageId(json.at("stage").integer(0, INT32_MAX));
   if (json.has("microbatch"))
     instruction.microbatch = json.at("microbatch").integer(0, program.microbatches - 1);
   if (json.has("peer")) instruction.peer = json.at("peer").integer(0, program.world_size - 1);

@@ -43,7 +43,7 @@ void verifyEvent(const Trace& trace, const TraceEvent& event) {
   }
   const bool computes = event.kind == TraceEventKind::kCompute;
   if (!computes && event.work != TraceWork::kOther) failEvent(event, "it computes nothing, but says what");
-  if (isPass(event.work) && (event.stage < 0 || event.microbatch < 0))
+  if (isPass(event.work) && (!event.stage.valid() || event.microbatch < 0))
     failEvent(event, "a pass is of a stage and a microbatch");
   if (event.kind == TraceEventKind::kSend && event.message < 0) failEvent(event, "its message has no number");
 }

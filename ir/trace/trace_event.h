@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/base/ids.h"
+
 namespace pipeshard {
 
 enum class TraceEventKind : uint8_t {
@@ -45,7 +47,7 @@ struct TraceEvent {
   TraceWork work = TraceWork::kOther;  // kCompute; else kOther
   int rank = 0;
   int64_t step = 1;
-  int stage = -1;       // -1: none
+  StageId stage = {};   // invalid: none
   int microbatch = -1;  // -1: the whole step
   // For people: "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one
   std::string name;

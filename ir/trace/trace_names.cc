@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/ids_format.h"
+
 namespace pipeshard {
 namespace {
 
@@ -19,7 +21,8 @@ TraceWork passOf(const Subgraph& subgraph) {
 
 TraceWork traceWork(const Program& program, const Instruction& instruction) {
   if (instruction.kind == InstructionKind::kUpdate) return TraceWork::kUpdate;
-  const bool of_pass = instruction.subgraph.valid() && instruction.stage >= 0 && instruction.microbatch >= 0;
+  const bool of_pass =
+      instruction.subgraph.valid() && instruction.stage.valid() && instruction.microbatch >= 0;
   return of_pass ? passOf(program.subgraphs[instruction.subgraph.index()]) : TraceWork::kOther;
 }
 

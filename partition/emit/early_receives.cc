@@ -11,7 +11,7 @@ namespace pipeshard {
 namespace {
 
 // Passes of one action of the schedule: stage, microbatch, forward.
-using ActionKey = std::tuple<int, int, bool>;
+using ActionKey = std::tuple<StageId, int, bool>;
 
 class ReceiveHoister {
  public:

@@ -206,7 +206,7 @@ Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<
                               std::vector<BufferId> outputs) {
   Instruction& instruction = program_.instructions.emplace_back();
   instruction.kind = kind;
-  instruction.stage = stage_;
+  if (stage_ >= 0) instruction.stage = StageId(stage_);
   instruction.microbatch = microbatch;
   instruction.inputs = std::move(inputs);
   instruction.outputs = std::move(outputs);

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/program/background.h"
 #include "ir/program/program_print.h"
 #include "ir/trace/trace_names.h"
@@ -242,9 +243,9 @@ class ProgramsSimulation {
   }
 
   static std::string rankName(const Program& program) {
-    std::vector<int> stages;
+    std::vector<StageId> stages;
     for (const Instruction& instruction : program.instructions) {
-      if (instruction.stage >= 0 &&
+      if (instruction.stage.valid() &&
           std::find(stages.begin(), stages.end(), instruction.stage) == stages.end()) {
         stages.push_back(instruction.stage);
       }

@@ -110,7 +110,7 @@ class GradientProgram {
   Instruction& instruction(InstructionKind kind) {
     Instruction& made = program_.instructions.emplace_back();
     made.kind = kind;
-    made.stage = 0;
+    made.stage = StageId(0);
     made.microbatch = 0;
     return made;
   }

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/trace/trace_names.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_runner.h"
@@ -43,9 +44,9 @@ struct MessageNumbers {
 using MessageKey = std::tuple<int, int, int64_t>;  // sender, receiver, number
 
 std::string rankName(const Program& program) {
-  std::set<int> stages;
+  std::set<StageId> stages;
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.stage >= 0) stages.insert(instruction.stage);
+    if (instruction.stage.valid()) stages.insert(instruction.stage);
   }
   if (stages.empty()) return fmt::format("rank {}", program.rank);
   return fmt::format("rank {} (stage{} {})", program.rank, stages.size() == 1 ? "" : "s",

@@ -18,7 +18,7 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation,
       TraceEvent event;
       event.work = work;
       event.rank = rank;
-      event.stage = of.stage.index();
+      event.stage = of.stage;
       event.microbatch = of.microbatch;
       event.name = "any";
       event.start_ns = begin + start;
@@ -70,8 +70,12 @@ TEST(MeasuredTimes, AreMediansAndSumsOfPartsAndRecomputationIsItsOwn) {
   Trace trace;
   trace.ranks = 1;
   const auto add = [&](TraceWork work, int microbatch, int64_t start, int64_t end) {
-    TraceEvent event{
-        .work = work, .stage = 0, .microbatch = microbatch, .name = "", .start_ns = start, .end_ns = end};
+    TraceEvent event{.work = work,
+                     .stage = StageId(0),
+                     .microbatch = microbatch,
+                     .name = "",
+                     .start_ns = start,
+                     .end_ns = end};
     trace.events.push_back(std::move(event));
   };
   add(TraceWork::kForward, 0, 0, 10);

@@ -19,7 +19,7 @@
 namespace pipeshard {
 namespace {
 
-using Microbatch = std::pair<int, int>;  // stage, microbatch
+using Microbatch = std::pair<StageId, int>;  // stage, microbatch
 
 struct Planned {
   Plan plan;
@@ -93,7 +93,7 @@ int64_t counted(const Program& program, const std::vector<Action>& order) {
   std::set<Microbatch> held;
   int64_t most = 0;
   for (const Action& action : order) {
-    const Microbatch own{action.stage.index(), action.microbatch};
+    const Microbatch own{action.stage, action.microbatch};
     if (action.kind == ActionKind::kForward) held.insert(own);
     std::set<BufferId> buffers;
     for (const Microbatch& at : held) {

@@ -41,12 +41,14 @@ void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& pat
   for (const StagePlan& stage : plan.stages) {
     for (const int device : stage.devices) ranks = std::max(ranks, static_cast<size_t>(device) + 1);
   }
-  int last_stage = -1;
-  for (const TraceEvent& event : trace.events) last_stage = std::max(last_stage, event.stage);
-  if (trace.ranks == static_cast<int>(ranks) && last_stage < std::ssize(plan.stages)) return;
+  size_t stages = 0;
+  for (const TraceEvent& event : trace.events) {
+    if (event.stage.valid()) stages = std::max(stages, event.stage.index() + 1);
+  }
+  if (trace.ranks == static_cast<int>(ranks) && stages <= plan.stages.size()) return;
   fail(ErrorCode::kConfiguration,
        "{}: found a trace of {} and at least {}; expected one of this plan, which has {} and {}", path,
-       counted(trace.ranks, "rank"), counted(last_stage + 1, "stage"), ranks, plan.stages.size());
+       counted(trace.ranks, "rank"), counted(stages, "stage"), ranks, plan.stages.size());
 }
 
 }  // namespace

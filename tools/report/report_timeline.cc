@@ -189,9 +189,8 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {
-      const StageId stage = event.stage < 0 ? StageId() : StageId(event.stage);
       rank.bars.push_back(
-          {event.work, stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+          {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
     }
   }
   addMemory(trace, begin, end, timeline.ranks);

@@ -35,7 +35,7 @@ Ticks medianOf(std::vector<Ticks> times) {
 
 MeasuredDurations::Key MeasuredDurations::keyOf(const TraceEvent& event) {
   if (isPass(event.work)) return {event.work, event.stage, ""};
-  return {event.work, -1, withoutMicrobatches(event.name)};
+  return {event.work, StageId(), withoutMicrobatches(event.name)};
 }
 
 MeasuredDurations MeasuredDurations::read(const std::string& path) {

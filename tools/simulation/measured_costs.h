@@ -31,7 +31,7 @@ class MeasuredDurations {
   // What counts as the same: a pass by its stage; all else by its name, but for numbers of microbatches.
   struct Key {
     TraceWork work;
-    int stage;         // -1: of no pass
+    StageId stage;     // invalid: of no pass
     std::string name;  // "": of a pass
     friend auto operator<=>(const Key&, const Key&) = default;
   };

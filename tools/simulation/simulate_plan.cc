@@ -110,11 +110,11 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
 
 // What a run is to a schedule; nothing for what no schedule speaks of.
 std::optional<Action> actionOf(const Program& program, const Instruction& instruction) {
-  if (!instruction.subgraph.valid() || instruction.stage < 0 || instruction.microbatch < 0)
+  if (!instruction.subgraph.valid() || !instruction.stage.valid() || instruction.microbatch < 0)
     return std::nullopt;
   const Subgraph& subgraph = program.subgraphs[instruction.subgraph.index()];
   if (subgraph.recomputation) return std::nullopt;
-  const StageId stage(instruction.stage);
+  const StageId stage = instruction.stage;
   switch (subgraph.phase) {
     case Phase::kForward: return Action{stage, ActionKind::kForward, instruction.microbatch};
     case Phase::kBackwardInput: return Action{stage, ActionKind::kBackwardInput, instruction.microbatch};
@@ -176,12 +176,12 @@ char kindOf(const TraceEvent& event) {
 
 std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
   std::vector<std::vector<GanttBar>> rows(trace.ranks);
-  std::vector<int> first_stage(rows.size(), -1);
+  std::vector<StageId> first_stage(rows.size());
   for (const TraceEvent& event : trace.events) {
     if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy))
       continue;
     const size_t rank = event.rank;
-    if (first_stage[rank] < 0) first_stage[rank] = event.stage;
+    if (!first_stage[rank].valid()) first_stage[rank] = event.stage;
     rows[rank].push_back(
         {kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
   }

@@ -260,7 +260,7 @@ class TraceOfSchedule {
   static TraceEvent eventOf(PipelineRankId rank, const Action& action) {
     TraceEvent event;
     event.rank = number(rank);
-    event.stage = action.stage.index();
+    event.stage = action.stage;
     event.microbatch = action.microbatch;
     return event;
   }

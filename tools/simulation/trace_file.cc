@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {
@@ -118,7 +119,7 @@ class Writer {
     if (event.kind == TraceEventKind::kCompute)
       text += fmt::format(R"(,"work":"{}")", traceWorkName(event.work));
     if (event.unfinished) text += R"(,"unfinished":true)";
-    if (event.stage >= 0) text += fmt::format(R"(,"stage":{})", event.stage);
+    if (event.stage.valid()) text += fmt::format(R"(,"stage":{})", event.stage);
     if (event.microbatch >= 0) text += fmt::format(R"(,"microbatch":{})", event.microbatch);
     if (event.peer >= 0) text += fmt::format(R"(,"peer":{})", event.peer);
     if (event.bytes > 0) text += fmt::format(R"(,"bytes":{})", event.bytes);

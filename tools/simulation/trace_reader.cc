@@ -98,7 +98,8 @@ class Reader {
     if (event.kind == TraceEventKind::kCompute) event.work = workOf(arguments.at("work"));
     event.unfinished = arguments.value("unfinished", false);
     event.step = arguments.value("step", int64_t{1});
-    event.stage = arguments.value("stage", -1);
+    const int stage = arguments.value("stage", -1);
+    if (stage >= 0) event.stage = StageId(stage);
     event.microbatch = arguments.value("microbatch", -1);
     event.peer = arguments.value("peer", -1);
     event.bytes = arguments.value("bytes", int64_t{0});

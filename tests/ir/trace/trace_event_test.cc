@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 Trace twoRanks() {
   Trace trace{
       .source = "simulated", .ranks = 2, .rank_names = {"rank 0", "rank 1"}, .events = {}, .memory = {}};
-  TraceEvent compute{.stage = 0, .microbatch = 0, .name = "0F0", .start_ns = 0, .end_ns = 100};
+  TraceEvent compute{.stage = StageId(0), .microbatch = 0, .name = "0F0", .start_ns = 0, .end_ns = 100};
   TraceEvent send{.kind = TraceEventKind::kSend,
                   .name = "send h@0",
                   .start_ns = 100,
@@ -30,7 +30,8 @@ Trace twoRanks() {
   receive.peer = 0;
   receive.start_ns = 20;
   receive.arrived_ns = 100;
-  TraceEvent last{.rank = 1, .stage = 1, .microbatch = 0, .name = "1F0", .start_ns = 150, .end_ns = 250};
+  TraceEvent last{
+      .rank = 1, .stage = StageId(1), .microbatch = 0, .name = "1F0", .start_ns = 150, .end_ns = 250};
   trace.events = {compute, send, receive, last};
   trace.memory = {{0, 0, 64}, {1, 20, 64}};
   return trace;

@@ -149,7 +149,7 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
   return emitPrograms(training, plan);
 }
 
-using ActionKey = std::tuple<int, int, bool>;  // stage, microbatch, forward
+using ActionKey = std::tuple<StageId, int, bool>;  // stage, microbatch, forward
 
 // By peer and number of the message from it: the action that runs behind its receive.
 using Takers = std::map<std::pair<int, int>, ActionKey>;

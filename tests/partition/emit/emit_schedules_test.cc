@@ -82,7 +82,7 @@ Plan planOf(const TrainingGraph& training, const Case& c, const std::string& rec
   return plan;
 }
 
-using Microbatch = std::pair<int, int>;  // stage, microbatch
+using Microbatch = std::pair<StageId, int>;  // stage, microbatch
 
 // What a stage's forward pass reads or makes and its backward passes read: by microbatch, the buffers.
 std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
@@ -108,7 +108,7 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
 }
 
 bool isPartOf(const Instruction& run, const Subgraph& subgraph, const Action& action) {
-  if (action.stage != StageId(run.stage) || action.microbatch != run.microbatch) return false;
+  if (action.stage != run.stage || action.microbatch != run.microbatch) return false;
   if (subgraph.recomputation) return action.kind != ActionKind::kForward;
   if (subgraph.phase == Phase::kForward) return action.kind == ActionKind::kForward;
   const ActionKind half =
@@ -149,7 +149,7 @@ class HeldWatch {
  private:
   void note() {
     const Action& action = order_[result_.size()];
-    const Microbatch changed{action.stage.index(), action.microbatch};
+    const Microbatch changed{action.stage, action.microbatch};
     if (action.kind == ActionKind::kForward) said_.insert(changed);
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
       said_.erase(changed);

@@ -33,7 +33,7 @@ Program firstProgram() {
   writer.run(0, 0, {"x@0"}, {"h@0"});
   writer.send(1, "h@0", 0);
   writer.receive(1, "dh@0", 0);
-  for (Instruction& instruction : writer.program().instructions) instruction.stage = 0;
+  for (Instruction& instruction : writer.program().instructions) instruction.stage = StageId(0);
   return writer.program();
 }
 
@@ -41,7 +41,7 @@ Program secondProgram() {
   ProgramWriter writer(1, 2, 1);
   writer.receive(0, "h@0", 0);
   writer.send(0, "dh@0", 0);
-  for (Instruction& instruction : writer.program().instructions) instruction.stage = 1;
+  for (Instruction& instruction : writer.program().instructions) instruction.stage = StageId(1);
   return writer.program();
 }
 

@@ -92,7 +92,7 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
                  .work = work,
                  .rank = rank,
                  .step = step,
-                 .stage = rank,
+                 .stage = StageId(rank),
                  .microbatch = 0,
                  .name = "",
                  .start_ns = start,

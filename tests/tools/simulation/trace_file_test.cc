@@ -23,7 +23,7 @@ Trace chain(int messages) {
     for (int k = 0; k < messages; ++k) {
       const int64_t start = rank == 0 ? 1000 * k : 1500 + 1000 * k;
       TraceEvent compute{.rank = rank,
-                         .stage = rank,
+                         .stage = StageId(rank),
                          .microbatch = k,
                          .name = "pass",
                          .start_ns = start,

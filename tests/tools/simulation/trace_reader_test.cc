@@ -22,7 +22,7 @@ Trace twoRanks(const std::string& source) {
   TraceEvent pass{.work = TraceWork::kForward,
                   .rank = 0,
                   .step = 7,
-                  .stage = 0,
+                  .stage = StageId(0),
                   .microbatch = 3,
                   .name = "0F3",
                   .start_ns = 1001,
