@@ -8,6 +8,7 @@
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/explain_plan.h"
@@ -88,7 +89,7 @@ struct ExplainCommand {
 
   static nlohmann::ordered_json toJson(const StageExplanation& explanation) {
     nlohmann::ordered_json entry;
-    entry["stage"] = explanation.stage;
+    entry["stage"] = explanation.stage.index();
     entry["total_ns"] = explanation.total_ns;
     entry["blocks"] = {{"first", explanation.blocks.first},
                        {"nodes", explanation.blocks.nodes},

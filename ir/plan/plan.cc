@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {
@@ -48,7 +49,7 @@ std::string duration(int64_t ns) {
   return fmt::format("{:.2f} s", static_cast<double>(ns) / 1e9);
 }
 
-std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
+std::string shardingLine(StageId stage, const ShardingPlan& sharding) {
   const std::string bound = sharding.optimal ? "optimal" : "at least " + duration(sharding.lower_bound_ns);
   return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n",
                      stage, shardingMethodToString(sharding.method), fmt::join(sharding.mesh, "x"),
@@ -60,14 +61,14 @@ std::string shardingLine(size_t stage, const ShardingPlan& sharding) {
 std::string recomputationText(const Plan& plan) {
   std::string text;
   size_t equal = 0;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const Recomputation mode = plan.stages[s].recomputation;
-    equal += mode == plan.stages[0].recomputation ? 1 : 0;
+    equal += mode == plan.stages.front().recomputation ? 1 : 0;
     if (mode != Recomputation::kNever)
       text += fmt::format("{}stage {} {}", text.empty() ? "" : ", ", s, recomputationName(mode));
   }
   return equal == plan.stages.size() && !text.empty()
-             ? std::string(recomputationName(plan.stages[0].recomputation))
+             ? std::string(recomputationName(plan.stages.front().recomputation))
              : text;
 }
 
@@ -111,9 +112,9 @@ std::string printPlan(const Plan& plan) {
   text += fmt::format("\n  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage",
                       "devices", mesh("data x model"), "layers", "forward", "backward", "share", "parameters",
                       "in flight", "ends with");
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const StagePlan& stage = plan.stages[s];
-    text += fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s,
+    text += fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s.index(),
                         deviceList(stage.devices), mesh(fmt::format("{}", fmt::join(stage.mesh_shape, "x"))),
                         fmt::format("{}..{}", stage.first_layer, stage.last_layer),
                         scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
@@ -122,7 +123,7 @@ std::string printPlan(const Plan& plan) {
                         plan.layers.at(stage.last_layer).last_node);
   }
   if (hasShardedStage(plan)) text += "\n";
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     if (plan.stages[s].sharding) text += shardingLine(s, *plan.stages[s].sharding);
   }
   if (!plan.notes.empty()) text += "\n";

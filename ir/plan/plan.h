@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/cluster/cluster.h"
 #include "ir/plan/given_options.h"
 #include "ir/plan/recomputation.h"
@@ -94,7 +95,7 @@ struct Plan {
   // microbatches each, and drains at its end.
   int64_t updates_per_step = 1;
   std::vector<LayerPlan> layers;
-  std::vector<StagePlan> stages;
+  IdVector<StageId, StagePlan> stages;
   std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken
   std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)
 };

@@ -172,10 +172,10 @@ void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 // Left out where nothing is sharded.
 void addShardings(const Plan& plan, Json& document) {
   Json shardings = Json::array(), strategies = Json::array(), specs = Json::array();
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
     const ShardingPlan& sharding = *plan.stages[s].sharding;
-    shardings.push_back({{"stage", s},
+    shardings.push_back({{"stage", s.index()},
                          {"method", shardingMethodToString(sharding.method)},
                          {"mesh", sharding.mesh},
                          {"predicted",
@@ -188,9 +188,9 @@ void addShardings(const Plan& plan, Json& document) {
       shardings.back()["constraints"].push_back(shardConstraintToString(constraint));
     if (sharding.memory_limit > 0) shardings.back()["memory_limit"] = sharding.memory_limit;
     for (const auto& [node, uses] : sharding.strategies)
-      strategies.push_back({{"stage", s}, {"node", node}, {"uses", uses}});
+      strategies.push_back({{"stage", s.index()}, {"node", node}, {"uses", uses}});
     for (const auto& [value, spec] : sharding.specs)
-      specs.push_back({{"stage", s}, {"value", value}, {"spec", spec}});
+      specs.push_back({{"stage", s.index()}, {"value", value}, {"spec", spec}});
   }
   if (shardings.empty()) return;
   document["shardings"] = std::move(shardings);
@@ -200,7 +200,7 @@ void addShardings(const Plan& plan, Json& document) {
 
 void readSharding(const JsonReader& json, Plan& plan) {
   json.expectObject({"stage", "method", "mesh", "predicted", "optimal"}, {"constraints", "memory_limit"});
-  const size_t s = json.at("stage").integer(0, std::ssize(plan.stages) - 1);
+  const StageId s(json.at("stage").integer(0, std::ssize(plan.stages) - 1));
   StagePlan& stage = plan.stages[s];
   if (stage.sharding) json.at("stage").failExpected("a stage that no earlier entry is about");
   ShardingPlan& sharding = stage.sharding.emplace();
@@ -231,7 +231,7 @@ void readSharding(const JsonReader& json, Plan& plan) {
 }
 
 ShardingPlan& shardingOf(const JsonReader& json, Plan& plan) {
-  const int64_t stage = json.at("stage").integer(0, std::ssize(plan.stages) - 1);
+  const StageId stage(json.at("stage").integer(0, std::ssize(plan.stages) - 1));
   std::optional<ShardingPlan>& sharding = plan.stages[stage].sharding;
   if (!sharding) json.at("stage").failExpected("a stage that \"shardings\" is about");
   return *sharding;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/operators/operator_facts.h"
 #include "partition/cut/node_stages.h"
 #include "partition/families/plan_schedule.h"
@@ -39,7 +40,7 @@ class Cutter {
         phases_(training.node_phase) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
-    for (const PipelineRankId group : deviceGroups(plan)) cut_.groups.push_back(group.index());
+    cut_.groups = deviceGroups(plan);
   }
 
   Cut run() {
@@ -53,7 +54,7 @@ class Cutter {
     }
     findOutputs();
     cut_.recomputations.resize(plan_.stages.size());
-    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+    for (const StageId s : plan_.stages.ids()) {
       if (plan_.stages[s].recomputation != Recomputation::kNever) cut_.recomputations[s] = recomputationOf(s);
     }
     return std::move(cut_);
@@ -117,8 +118,8 @@ class Cutter {
   // A microbatch must read what the one before gave: a stage that updates a state for another one would hold
   // that up.
   void checkStage(const ForwardState& state) const {
-    const int updated = stages_[uses_.producer[state.updated.index()].index()];
-    const int read = stages_[uses_.consumers[state.value.index()].at(0).index()];
+    const StageId updated = stages_[uses_.producer[state.updated.index()].index()];
+    const StageId read = stages_[uses_.consumers[state.value.index()].at(0).index()];
     if (read == updated) return;
     fail(ErrorCode::kConfiguration,
          "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; "
@@ -146,9 +147,7 @@ class Cutter {
     return live;
   }
 
-  Piece& piece(int stage, Phase phase) {
-    return cut_.stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
-  }
+  Piece& piece(StageId stage, Phase phase) { return cut_.stages[stage][static_cast<size_t>(phase)]; }
 
   void placePasses() {
     live_ = liveNodes();
@@ -170,9 +169,9 @@ class Cutter {
 
   // Prologues are cheap: each group of devices that reads a total computes it for itself.
   void placePrologues() {
-    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+    for (const StageId s : cut_.stages.ids()) {
       const auto first = std::find(cut_.groups.begin(), cut_.groups.end(), cut_.groups[s]);
-      Piece& prologue = piece(first - cut_.groups.begin(), Phase::kPrologue);
+      Piece& prologue = piece(StageId(first - cut_.groups.begin()), Phase::kPrologue);
       for (const PrologueTotal& total : training_.totals) {
         const bool listed =
             std::find(prologue.outputs.begin(), prologue.outputs.end(), total.part) != prologue.outputs.end();
@@ -183,10 +182,10 @@ class Cutter {
   }
 
   void placeUpdates() {
-    for (size_t s = 0; s < cut_.stages.size(); ++s) {
+    for (const StageId s : cut_.stages.ids()) {
       std::vector<ValueId> updated;
       for (size_t p = 0; p < training_.parameters.size(); ++p) {
-        if (cut_.owners[p] != static_cast<int>(s) || !isTrained(training_.parameters[p])) continue;
+        if (cut_.owners[p] != s || !isTrained(training_.parameters[p])) continue;
         const std::vector<ValueId> values = updatedValues(training_.parameters[p]);
         updated.insert(updated.end(), values.begin(), values.end());
       }
@@ -239,7 +238,7 @@ class Cutter {
   }
 
   // Of the stage's nodes in these layers. Values that are `kept` are there.
-  RecomputedPart partOf(int stage, int first_layer, int last_layer, const std::vector<bool>& kept) const {
+  RecomputedPart partOf(StageId stage, int first_layer, int last_layer, const std::vector<bool>& kept) const {
     RecomputedPart part;
     part.layer = last_layer;
     const auto inPhase = [&](Phase phase) {
@@ -267,7 +266,7 @@ class Cutter {
   }
 
   // What backward nodes of one layer of the stage read of another layer's forward pass.
-  std::vector<bool> readByOtherLayers(int stage) const {
+  std::vector<bool> readByOtherLayers(StageId stage) const {
     std::vector<bool> read(graph_.values.size());
     for (ValueId value : outputsOf(cut_.piece(stage, Phase::kForward).nodes)) {
       const int layer = layers_[uses_.producer[value.index()].index()];
@@ -280,7 +279,7 @@ class Cutter {
     return read;
   }
 
-  RecomputedStage recomputationOf(int stage) const {
+  RecomputedStage recomputationOf(StageId stage) const {
     const StagePlan& plan = plan_.stages[stage];
     RecomputedStage result;
     std::vector<bool> kept(graph_.values.size());
@@ -306,7 +305,7 @@ class Cutter {
   }
 
   // Of backward pieces of parts: what the stage's whole passes give, and what other pieces read.
-  void findOutputs(int stage, std::vector<RecomputedPart>& parts) const {
+  void findOutputs(StageId stage, std::vector<RecomputedPart>& parts) const {
     std::vector<bool> needed(graph_.values.size());
     for (Phase phase : {Phase::kBackwardInput, Phase::kBackwardWeight}) {
       for (ValueId output : cut_.piece(stage, phase).outputs) needed[output.index()] = true;
@@ -355,7 +354,7 @@ class Cutter {
   }
 
   // Of a forward output, by anything but the stage's own backward pass.
-  bool isNeededByOthers(ValueId output, int stage) const {
+  bool isNeededByOthers(ValueId output, StageId stage) const {
     const auto updates = [&](const ForwardState& state) { return state.updated == output; };
     const std::vector<ForwardState>& states = training_.forward_states;
     if (output == training_.loss || std::any_of(states.begin(), states.end(), updates)) return true;
@@ -369,7 +368,7 @@ class Cutter {
     });
   }
 
-  void requireRepeatable(const Node& node, int stage) const {
+  void requireRepeatable(const Node& node, StageId stage) const {
     if (!operatorFacts(node).is_random) return;
     fail(ErrorCode::kConfiguration,
          "stage {} recomputes its forward pass, but {} would give other random numbers the second time; "
@@ -381,16 +380,16 @@ class Cutter {
   const Plan& plan_;
   const Graph& graph_;
   const UseDef uses_;
-  const std::vector<int> stages_;  // by node
-  const std::vector<int> layers_;  // by node
-  std::vector<Phase> phases_;      // by node
-  std::vector<bool> live_;         // by node: its piece has it
+  const std::vector<StageId> stages_;  // by node
+  const std::vector<int> layers_;      // by node
+  std::vector<Phase> phases_;          // by node
+  std::vector<bool> live_;             // by node: its piece has it
   Cut cut_;
 };
 
 }  // namespace
 
-const Piece& Cut::piece(int stage, Phase phase, PassForm form, size_t part) const {
+const Piece& Cut::piece(StageId stage, Phase phase, PassForm form, size_t part) const {
   switch (form) {
     case PassForm::kWhole: break;
     case PassForm::kDiscarding: return recomputation(stage).forward;
@@ -407,15 +406,15 @@ bool RecomputedPart::remakes(ValueId id) const {
   return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end();
 }
 
-bool Cut::reads(int stage, ValueId id) const {
+bool Cut::reads(StageId stage, ValueId id) const {
   const StagePieces& pieces = stages[stage];
   return std::any_of(pieces.begin(), pieces.end() - 1, [&](const Piece& piece) {
     return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end();
   });
 }
 
-bool Cut::groupReads(int group, ValueId id) const {
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
+bool Cut::groupReads(PipelineRankId group, ValueId id) const {
+  for (const StageId stage : stages.ids()) {
     if (groups[stage] == group && reads(stage, id)) return true;
   }
   return false;

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/graph/training_graph.h"
 #include "ir/plan/plan.h"
 
@@ -36,7 +37,7 @@ enum class ValueRole : uint8_t {
 struct ValuePlace {
   ValueRole role = ValueRole::kNone;
   size_t index = 0;  // kBatchInput: in TrainingGraph::inputs
-  int stage = -1;    // kProduced by a forward or backward node
+  StageId stage;     // kProduced by a forward or backward node
   Phase phase = Phase::kForward;
 };
 
@@ -77,22 +78,20 @@ struct Cut {
   std::vector<ValuePlace> values;  // by value index
   // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that
   // share devices (deviceGroups) the first runs the prologue of all.
-  std::vector<StagePieces> stages;
-  std::vector<RecomputedStage> recomputations;  // by stage; empty where it does not recompute
-  std::vector<int> owners;                      // by parameter, as parameterOwners
-  std::vector<int> groups;                      // by stage, as deviceGroups
+  IdVector<StageId, StagePieces> stages;
+  IdVector<StageId, RecomputedStage> recomputations;  // empty where it does not recompute
+  std::vector<StageId> owners;                        // by parameter, as parameterOwners
+  IdVector<StageId, PipelineRankId> groups;           // as deviceGroups
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
-  const Piece& piece(int stage, Phase phase) const {
-    return stages[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
-  }
-  const RecomputedStage& recomputation(int stage) const { return recomputations[static_cast<size_t>(stage)]; }
+  const Piece& piece(StageId stage, Phase phase) const { return stages[stage][static_cast<size_t>(phase)]; }
+  const RecomputedStage& recomputation(StageId stage) const { return recomputations[stage]; }
   // The piece that runs; `part`: of RecomputedStage::parts, for the forms kAgain and kRemade.
-  const Piece& piece(int stage, Phase phase, PassForm form, size_t part = 0) const;
+  const Piece& piece(StageId stage, Phase phase, PassForm form, size_t part = 0) const;
   // A forward, backward or prologue piece of the stage reads the value.
-  bool reads(int stage, ValueId id) const;
+  bool reads(StageId stage, ValueId id) const;
   // Of some stage of the group.
-  bool groupReads(int group, ValueId id) const;
+  bool groupReads(PipelineRankId group, ValueId id) const;
 };
 
 // Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run

@@ -6,15 +6,17 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/families/plan_schedule.h"
 
 namespace pipeshard {
 namespace {
 
 // Stages of one group have one list of devices; all lists together are 0..n-1.
-void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::vector<int>>& group_stages) {
+void checkDevices(const IdVector<StageId, StagePlan>& stages,
+                  const IdVector<PipelineRankId, std::vector<StageId>>& group_stages) {
   std::vector<int> used;
-  for (const std::vector<int>& group : group_stages) {
+  for (const std::vector<StageId>& group : group_stages) {
     const std::vector<int>& devices = stages[group.front()].devices;
     used.insert(used.end(), devices.begin(), devices.end());
   }
@@ -29,9 +31,9 @@ void checkDevices(const std::vector<StagePlan>& stages, const std::vector<std::v
        fmt::join(used, ","), used.empty() ? 0 : used.size() - 1);
 }
 
-void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& group) {
+void checkGroup(const IdVector<StageId, StagePlan>& stages, const std::vector<StageId>& group) {
   const StagePlan& first = stages[group.front()];
-  for (int stage : group) {
+  for (const StageId stage : group) {
     const StagePlan& other = stages[stage];
     if (other.mesh_shape == first.mesh_shape && other.sharding.has_value() == first.sharding.has_value())
       continue;
@@ -44,7 +46,7 @@ void checkGroup(const std::vector<StagePlan>& stages, const std::vector<int>& gr
   }
 }
 
-void checkMesh(size_t stage, const StagePlan& plan) {
+void checkMesh(StageId stage, const StagePlan& plan) {
   const std::vector<int>& mesh = plan.mesh_shape;
   const bool fits = !plan.devices.empty() && mesh.size() == 2 && mesh[0] >= 1 && mesh[1] >= 1 &&
                     static_cast<size_t>(mesh[0]) * static_cast<size_t>(mesh[1]) == plan.devices.size();
@@ -54,7 +56,7 @@ void checkMesh(size_t stage, const StagePlan& plan) {
        stage, fmt::join(mesh, ","), plan.devices.size());
 }
 
-void checkRows(size_t stage, int data_width, const TrainingFamily& family) {
+void checkRows(StageId stage, int data_width, const TrainingFamily& family) {
   const int64_t least = family.batch() / family.microbatches();
   if (data_width <= least) return;
   fail(ErrorCode::kConfiguration,
@@ -72,21 +74,21 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
     fail(ErrorCode::kConfiguration, "the plan has {} microbatches, the training graph was built for {}",
          plan.microbatches, family.microbatches());
   }
-  for (const PipelineRankId group : deviceGroups(plan)) groups_.push_back(group.index());
-  group_stages_.resize(static_cast<size_t>(*std::max_element(groups_.begin(), groups_.end())) + 1);
-  for (size_t s = 0; s < stages_.size(); ++s) group_stages_[groups_[s]].push_back(s);
+  groups_ = deviceGroups(plan);
+  group_stages_.resize(std::max_element(groups_.begin(), groups_.end())->index() + 1);
+  for (const StageId s : stages_.ids()) group_stages_[groups_[s]].push_back(s);
   checkDevices(stages_, group_stages_);
   size_t ranks = 0;
-  for (size_t s = 0; s < stages_.size(); ++s) {
+  for (const StageId s : stages_.ids()) {
     checkMesh(s, stages_[s]);
     if (!in_turn_) checkRows(s, stages_[s].mesh_shape[0], family);
   }
-  for (const std::vector<int>& group : group_stages_) {
+  for (const std::vector<StageId>& group : group_stages_) {
     checkGroup(stages_, group);
     ranks += stages_[group.front()].devices.size();
   }
   places_.resize(ranks);
-  for (int group = 0; group < groups(); ++group) {
+  for (const PipelineRankId group : groupIds()) {
     const std::vector<int>& of_group = devices(firstStage(group));
     const int model_width = modelWidth(firstStage(group));
     for (int position = 0; position < std::ssize(of_group); ++position) {
@@ -104,7 +106,7 @@ bool Layout::hasDataParallelism() const {
 
 std::vector<int> Layout::dataGroup(int rank) const {
   const Place& own = place(rank);
-  const int stage = firstStage(own.group);
+  const StageId stage = firstStage(own.group);
   std::vector<int> group;
   for (int data = 0; data < dataWidth(stage); ++data) group.push_back(rankAt(stage, data, own.model));
   std::sort(group.begin(), group.end());

@@ -26,7 +26,7 @@
 namespace pipeshard {
 
 struct Place {
-  int group = 0;
+  PipelineRankId group;
   DeviceId position;  // of its stages, in the list of devices: data * (model devices) + model
   int data = 0;
   int model = 0;
@@ -42,19 +42,21 @@ class Layout {
 
   int ranks() const { return places_.size(); }
   int stages() const { return stages_.size(); }
+  IdRange<StageId> stageIds() const { return stages_.ids(); }
   int groups() const { return group_stages_.size(); }
-  int group(int stage) const { return groups_[stage]; }
+  IdRange<PipelineRankId> groupIds() const { return group_stages_.ids(); }
+  PipelineRankId group(StageId stage) const { return groups_[stage]; }
   // ascending
-  const std::vector<int>& stagesOf(int group) const { return group_stages_[group]; }
-  int firstStage(int group) const { return stagesOf(group).front(); }
+  const std::vector<StageId>& stagesOf(PipelineRankId group) const { return group_stages_[group]; }
+  StageId firstStage(PipelineRankId group) const { return stagesOf(group).front(); }
   const Place& place(int rank) const { return places_[rank]; }
-  const std::vector<int>& devices(int stage) const { return stages_[stage].devices; }
-  int width(int stage) const { return devices(stage).size(); }
-  int dataWidth(int stage) const { return stages_[stage].mesh_shape[0]; }
-  int modelWidth(int stage) const { return stages_[stage].mesh_shape[1]; }
+  const std::vector<int>& devices(StageId stage) const { return stages_[stage].devices; }
+  int width(StageId stage) const { return devices(stage).size(); }
+  int dataWidth(StageId stage) const { return stages_[stage].mesh_shape[0]; }
+  int modelWidth(StageId stage) const { return stages_[stage].mesh_shape[1]; }
   bool hasDataParallelism() const;  // rows of a microbatch are shared out
   bool inTurn() const { return in_turn_; }
-  int rankAt(int stage, int data, int model) const {
+  int rankAt(StageId stage, int data, int model) const {
     const int index = data * modelWidth(stage) + model;
     return devices(stage)[index];
   }
@@ -64,7 +66,9 @@ class Layout {
 
   // The replica of the stage that has microbatch k; 0 where there are no turns. And whether the rank has a
   // cell of it.
-  int replicaOf(int stage, int64_t k) const { return in_turn_ ? static_cast<int>(k % dataWidth(stage)) : 0; }
+  int replicaOf(StageId stage, int64_t k) const {
+    return in_turn_ ? static_cast<int>(k % dataWidth(stage)) : 0;
+  }
   bool takes(int rank, int64_t k) const {
     return !in_turn_ || place(rank).data == replicaOf(firstStage(place(rank).group), k);
   }
@@ -74,7 +78,7 @@ class Layout {
     const Rows rows = family_->microbatch(k % family_->microbatches());
     return {rows.first + k / family_->microbatches() * family_->batch(), rows.count};
   }
-  Rows cell(int stage, int data, int64_t k) const {
+  Rows cell(StageId stage, int data, int64_t k) const {
     return in_turn_ ? microbatch(k) : shareOf(microbatch(k), data, dataWidth(stage));
   }
   Rows cell(int rank, int64_t k) const { return cell(firstStage(place(rank).group), place(rank).data, k); }
@@ -82,9 +86,9 @@ class Layout {
  private:
   const TrainingFamily* family_;
   bool in_turn_;
-  std::vector<StagePlan> stages_;
-  std::vector<int> groups_;                     // by stage
-  std::vector<std::vector<int>> group_stages_;  // by group
+  IdVector<StageId, StagePlan> stages_;
+  IdVector<StageId, PipelineRankId> groups_;
+  IdVector<PipelineRankId, std::vector<StageId>> group_stages_;
   std::vector<Place> places_;
 };
 

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
 
-void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<int>& stages) {
+void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<StageId>& stages) {
   const std::vector<NodeId> forward = forwardNodes(training);
   const int64_t covered = plan.stages.empty() ? 0 : plan.layers.at(plan.stages.back().last_layer).last + 1;
   if (covered != std::ssize(forward)) {
@@ -17,7 +18,7 @@ void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<i
          "plan again",
          covered, forward.size());
   }
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const int64_t first = plan.layers.at(plan.stages[s].first_layer).first;
     const int64_t last = plan.layers.at(plan.stages[s].last_layer).last;
     for (int64_t i = first; i <= last; ++i) stages[forward[i].index()] = s;
@@ -40,16 +41,16 @@ bool scalesByConstant(const Graph& graph, const Node& node) {
 // between stages whose devices have other rows it cannot travel, so the scaling happens where the mean is
 // made.
 void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan,
-                              std::vector<int>& stages) {
+                              std::vector<StageId>& stages) {
   const Graph& graph = training.graph;
-  const auto dataWidth = [&](int stage) { return plan.stages[stage].mesh_shape.at(0); };
+  const auto dataWidth = [&](StageId stage) { return plan.stages[stage].mesh_shape.at(0); };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (training.node_phase[n] != Phase::kForward || !scalesByConstant(graph, graph.nodes[n])) continue;
     const NodeId mean = uses.producer[graph.nodes[n].inputs[0].index()];
     if (!mean.valid() || training.node_phase[mean.index()] != Phase::kForward) continue;
-    const int stage = stages[mean.index()];
+    const StageId stage = stages[mean.index()];
     if (dataWidth(stage) == dataWidth(stages[n]) || !givesMean(graph, mean)) continue;
-    const int emptied = stages[n];
+    const StageId emptied = stages[n];
     stages[n] = stage;
     if (std::find(stages.begin(), stages.end(), emptied) != stages.end()) continue;
     fail(ErrorCode::kConfiguration,
@@ -61,10 +62,10 @@ void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses,
 
 // With the forward node, but never behind the backward nodes that it reads: gradients only travel to earlier
 // stages, so that the backward passes of two stages never wait for each other.
-void placeBackward(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
+void placeBackward(const TrainingGraph& training, const UseDef& uses, std::vector<StageId>& stages) {
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
     if (!isBackward(training.node_phase[n])) continue;
-    int stage = stages[training.forward_node[n].index()];
+    StageId stage = stages[training.forward_node[n].index()];
     for (ValueId input : training.graph.nodes[n].inputs) {
       if (!input.valid() || !uses.producer[input.index()].valid()) continue;
       const size_t producer = uses.producer[input.index()].index();
@@ -74,15 +75,15 @@ void placeBackward(const TrainingGraph& training, const UseDef& uses, std::vecto
   }
 }
 
-constexpr int kNowhere = INT32_MAX;
+constexpr StageId kNowhere;  // behind all stages
 
-void placeEarliest(const std::vector<NodeId>& nodes, int stage, std::vector<int>& stages) {
+void placeEarliest(const std::vector<NodeId>& nodes, StageId stage, std::vector<StageId>& stages) {
   for (NodeId node : nodes) stages[node.index()] = std::min(stages[node.index()], stage);
 }
 
-void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vector<int>& stages) {
+void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vector<StageId>& stages) {
   for (const PrologueTotal& total : training.totals) {
-    int first_reader = kNowhere;
+    StageId first_reader = kNowhere;
     for (NodeId reader : uses.consumers[total.total.index()])
       first_reader = std::min(first_reader, stages[reader.index()]);
     placeEarliest(nodesBehind(training, uses.producer, {total.part}, Phase::kPrologue), first_reader, stages);
@@ -92,7 +93,7 @@ void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vecto
 }  // namespace
 
 std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
-                            const std::vector<int>& node_stages) {
+                            const std::vector<StageId>& node_stages) {
   const Graph& graph = training.graph;
   const UseDef uses = computeUseDef(graph);
   std::vector<int> layers(graph.nodes.size());
@@ -121,12 +122,12 @@ std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
   return layers;
 }
 
-std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training,
-                                               const std::vector<int>& node_stages) {
+std::vector<std::vector<StageId>> parameterReaders(const TrainingGraph& training,
+                                                   const std::vector<StageId>& node_stages) {
   const UseDef uses = computeUseDef(training.graph);
-  std::vector<std::vector<int>> readers;
+  std::vector<std::vector<StageId>> readers;
   for (const Parameter& parameter : training.parameters) {
-    std::vector<int>& stages = readers.emplace_back();
+    std::vector<StageId>& stages = readers.emplace_back();
     for (NodeId reader : uses.consumers[parameter.value.index()]) {
       const Phase phase = training.node_phase[reader.index()];
       if (phase == Phase::kForward || isBackward(phase)) stages.push_back(node_stages[reader.index()]);
@@ -137,35 +138,35 @@ std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training,
   return readers;
 }
 
-std::vector<int> parameterOwners(const TrainingGraph& training, const std::vector<int>& node_stages) {
-  const std::vector<std::vector<int>> readers = parameterReaders(training, node_stages);
+std::vector<StageId> parameterOwners(const TrainingGraph& training, const std::vector<StageId>& node_stages) {
+  const std::vector<std::vector<StageId>> readers = parameterReaders(training, node_stages);
   const UseDef uses = computeUseDef(training.graph);
-  std::vector<int> owners;
+  std::vector<StageId> owners;
   for (size_t p = 0; p < readers.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
-    int owner = readers[p].empty() ? -1 : readers[p].front();
-    if (owner < 0 && isTrained(parameter))
+    StageId owner = readers[p].empty() ? StageId() : readers[p].front();
+    if (!owner.valid() && isTrained(parameter))
       owner = node_stages[uses.producer[parameter.gradient_parts[0].index()].index()];
     owners.push_back(owner);
   }
   return owners;
 }
 
-std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan) {
+std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan) {
   const UseDef uses = computeUseDef(training.graph);
-  std::vector<int> stages(training.graph.nodes.size(), kNowhere);
+  std::vector<StageId> stages(training.graph.nodes.size(), kNowhere);
   placeForward(training, plan, stages);
   keepMeansWithTheirShares(training, uses, plan, stages);
   placeBackward(training, uses, stages);
   placePrologue(training, uses, stages);
-  const std::vector<int> owners = parameterOwners(training, stages);
+  const std::vector<StageId> owners = parameterOwners(training, stages);
   for (size_t p = 0; p < owners.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
-    if (owners[p] < 0 || !parameter.updated.valid()) continue;
+    if (!owners[p].valid() || !parameter.updated.valid()) continue;
     placeEarliest(nodesBehind(training, uses.producer, updatedValues(parameter), Phase::kUpdate), owners[p],
                   stages);
   }
-  std::replace(stages.begin(), stages.end(), kNowhere, 0);
+  std::replace(stages.begin(), stages.end(), kNowhere, StageId(0));
   return stages;
 }
 

@@ -15,20 +15,20 @@ namespace pipeshard {
 // the first stage that reads it. A mean's scaling by its share of the batch stays with the mean where the
 // stages have unequally many data-parallel devices. Errors: kConfiguration when the plan is of another model,
 // or a stage is empty without such a scaling.
-std::vector<int> nodeStages(const TrainingGraph& training, const Plan& plan);
+std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan);
 
 // By node of a pass: its layer in the plan, one of its stage's. Forward nodes never read what a later layer
 // of their stage makes, and backward nodes never what the backward nodes of an earlier layer make: passes may
 // run layer by layer. Other nodes: 0.
 std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
-                            const std::vector<int>& node_stages);
+                            const std::vector<StageId>& node_stages);
 
 // By parameter: the stages whose forward or backward nodes read it, ascending, without repetitions.
-std::vector<std::vector<int>> parameterReaders(const TrainingGraph& training,
-                                               const std::vector<int>& node_stages);
+std::vector<std::vector<StageId>> parameterReaders(const TrainingGraph& training,
+                                                   const std::vector<StageId>& node_stages);
 
 // By parameter: the first stage that reads it; for one that is trained but not read, the stage of its first
-// gradient part; -1 for one that nothing needs.
-std::vector<int> parameterOwners(const TrainingGraph& training, const std::vector<int>& node_stages);
+// gradient part; invalid for one that nothing needs.
+std::vector<StageId> parameterOwners(const TrainingGraph& training, const std::vector<StageId>& node_stages);
 
 }  // namespace pipeshard

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
@@ -24,23 +25,23 @@ constexpr int64_t kMostCombinations = 20'000;
 // parameter that several stages read, and the parts of its gradient.
 struct Crossing {
   ValueId value;
-  int other = 0;  // stage
+  StageId other;
   bool sent = false;
   ValueId at_other = value;  // whose spec the other stage keeps it in
   const Parameter* parameter = nullptr;
 };
 
-std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
+std::vector<Crossing> crossingsOf(const Cut& cut, StageId stage) {
   std::vector<Crossing> crossings;
   for (size_t v = 0; v < cut.values.size(); ++v) {
     const ValueId value(v);
     const ValuePlace& place = cut.place(value);
-    if (place.role != ValueRole::kProduced || place.stage < 0) continue;
+    if (place.role != ValueRole::kProduced || !place.stage.valid()) continue;
     if (place.stage != stage) {
       if (cut.reads(stage, value)) crossings.push_back({value, place.stage, false});
       continue;
     }
-    for (int other = 0; other < std::ssize(cut.stages); ++other) {
+    for (const StageId other : cut.stages.ids()) {
       if (other != stage && cut.reads(other, value)) crossings.push_back({value, other, true});
     }
   }
@@ -49,15 +50,15 @@ std::vector<Crossing> crossingsOf(const Cut& cut, int stage) {
 
 // What other groups of devices exchange of trained parameters with the stage's. Parts of a gradient come to
 // the owner as its update reads the gradient.
-std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, int stage) {
-  const auto groupOf = [&](int other) { return cut.groups[other]; };
+std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut, StageId stage) {
+  const auto groupOf = [&](StageId other) { return cut.groups[other]; };
   std::vector<Crossing> exchanges;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
-    const int owner = cut.owners[p];
-    if (!isTrained(parameter) || owner < 0) continue;
-    std::vector<int> groups = {groupOf(owner)};
-    for (int reader = 0; reader < std::ssize(cut.stages); ++reader) {
+    const StageId owner = cut.owners[p];
+    if (!isTrained(parameter) || !owner.valid()) continue;
+    std::vector<PipelineRankId> groups = {groupOf(owner)};
+    for (const StageId reader : cut.stages.ids()) {
       if (!cut.reads(reader, parameter.value) ||
           std::find(groups.begin(), groups.end(), groupOf(reader)) != groups.end())
         continue;
@@ -67,7 +68,7 @@ std::vector<Crossing> exchangesOf(const TrainingGraph& training, const Cut& cut,
     }
     ValueId first_here;  // stands for all parts of the stage
     for (ValueId part : parameter.gradient_parts) {
-      const int maker = cut.place(part).stage;
+      const StageId maker = cut.place(part).stage;
       if (groupOf(maker) == groupOf(owner)) continue;
       if (stage == maker && !first_here.valid()) first_here = part;
       if (stage == maker) exchanges.push_back({first_here, owner, true, parameter.gradient, &parameter});
@@ -86,12 +87,12 @@ std::vector<ValueId> wholeOf(const Parameter& parameter) {
 
 // Parameters that several stages of a group of devices read or add a gradient to, with what becomes of these
 // gradients: such stages keep them in one way.
-std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut, int group) {
+std::vector<ValueId> sharedParameters(const TrainingGraph& training, const Cut& cut, PipelineRankId group) {
   std::vector<ValueId> shared;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
     int stages = 0;
-    for (int stage = 0; stage < std::ssize(cut.stages); ++stage) {
+    for (const StageId stage : cut.stages.ids()) {
       if (cut.groups[stage] != group) continue;
       const auto isMadeHere = [&](ValueId part) { return cut.place(part).stage == stage; };
       const std::vector<ValueId>& parts = parameter.gradient_parts;
@@ -135,20 +136,20 @@ class StageSearch {
   }
 
   // How many stages share the stage's devices, itself included.
-  int64_t stagesBeside(int stage) const {
+  int64_t stagesBeside(StageId stage) const {
     return std::count(cut_.groups.begin(), cut_.groups.end(), cut_.groups[stage]);
   }
 
   // The mesh of an earlier stage on the same devices.
-  std::optional<LogicalMesh> meshBeside(int stage) const {
-    for (int other = 0; other < stage; ++other) {
+  std::optional<LogicalMesh> meshBeside(StageId stage) const {
+    for (const StageId other : idsBelow<StageId>(stage.index())) {
       const std::optional<StageSharding>& decided = decided_[other];
       if (decided && isBeside(stage, other)) return decided->mesh;
     }
     return std::nullopt;
   }
 
-  ShardStageOptions optionsFor(int stage, const LogicalMesh& mesh) const {
+  ShardStageOptions optionsFor(StageId stage, const LogicalMesh& mesh) const {
     const StagePlan& of = plan_.stages[stage];
     ShardStageOptions options;
     options.microbatches = training_.microbatches;
@@ -161,7 +162,7 @@ class StageSearch {
             ? 1
             : of.peak_activations;  // what is held besides, planned memory tells
     if (of.recomputation == Recomputation::kLayers) options.recomputed_layers = layers_;
-    const int group = cut_.groups[stage];
+    const PipelineRankId group = cut_.groups[stage];
     std::vector<ValueId>& whole = options.replicated;
     whole = sharedParameters(training_, cut_, group);
     whole.insert(whole.end(), whole_[group].begin(), whole_[group].end());
@@ -186,20 +187,20 @@ class StageSearch {
     return options;
   }
 
-  CostModel modelOf(int stage, const LogicalMesh& mesh) const {
+  CostModel modelOf(StageId stage, const LogicalMesh& mesh) const {
     return costModelOn(plan_.cluster, devicesOf(stage), mesh);
   }
 
   // How a stage was decided, for those that come after it.
-  void decide(int stage, StageSharding sharding) { decided_[stage] = std::move(sharding); }
+  void decide(StageId stage, StageSharding sharding) { decided_[stage] = std::move(sharding); }
 
  private:
-  const std::vector<int>& devicesOf(int stage) const { return plan_.stages[stage].devices; }
-  bool isBeside(int stage, int other) const { return cut_.groups[stage] == cut_.groups[other]; }
-  bool sharesRows(int stage) const { return hasUnshardedDevices(plan_.stages[stage]); }
+  const std::vector<int>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
+  bool isBeside(StageId stage, StageId other) const { return cut_.groups[stage] == cut_.groups[other]; }
+  bool sharesRows(StageId stage) const { return hasUnshardedDevices(plan_.stages[stage]); }
 
   // The other side of a crossing; undecided: replicated.
-  CrossMeshSide otherSide(int stage, ValueId value) const {
+  CrossMeshSide otherSide(StageId stage, ValueId value) const {
     const std::optional<StageSharding>& decided = decided_[stage];
     const LogicalMesh mesh =
         decided ? decided->mesh : LogicalMesh{{static_cast<int>(devicesOf(stage).size())}};
@@ -208,7 +209,7 @@ class StageSearch {
     return {mesh, is_known ? decided->kept[value.index()] : replicated(rank), modelOf(stage, mesh)};
   }
 
-  CrossingCost costOf(int stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
+  CrossingCost costOf(StageId stage, const LogicalMesh& mesh, std::vector<Crossing> crossings) const {
     const auto known = std::make_shared<std::map<ShardingSpec, int64_t>>();
     return [this, stage, mesh, crossings = std::move(crossings), known,
             model = modelOf(stage, mesh)](const ShardingSpec& spec) {
@@ -234,9 +235,9 @@ class StageSearch {
   const TrainingGraph& training_;
   const Plan& plan_;
   const Cut& cut_;
-  std::vector<std::optional<StageSharding>> decided_;  // by stage
-  std::vector<std::vector<ValueId>> whole_;            // by group: valuesOfSeveralStages
-  std::vector<int> layers_;                            // by node, where a stage recomputes by layers
+  IdVector<StageId, std::optional<StageSharding>> decided_;
+  IdVector<PipelineRankId, std::vector<ValueId>> whole_;  // valuesOfSeveralStages
+  std::vector<int> layers_;                               // by node, where a stage recomputes by layers
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
@@ -325,17 +326,16 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
   }
   const Plan asked = plan;
   StageSearch search(training, asked, cut);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
-    const int index = s;
-    const std::vector<NodeId> nodes = shardedNodes(cut, index);
+    const std::vector<NodeId> nodes = shardedNodes(cut, s);
     const auto options_for = [&](const LogicalMesh& mesh) {
       if (progress) progress(fmt::format("sharding stage {} on mesh {}", s, printMesh(mesh)));
-      return search.optionsFor(index, mesh);
+      return search.optionsFor(s, mesh);
     };
     try {
-      const std::optional<LogicalMesh> beside = search.meshBeside(index);
+      const std::optional<LogicalMesh> beside = search.meshBeside(s);
       std::vector<LogicalMesh> meshes = meshesToTry(request, stage);
       if (beside && std::find(meshes.begin(), meshes.end(), *beside) == meshes.end()) {
         fail(
@@ -345,8 +345,8 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       }
       if (beside) meshes = {*beside};
       const bool exhaustive = stage.sharding->method.kind == ShardingKind::kExhaustive;
-      if (exhaustive) listed.push_back({index, {}});
-      const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(index, mesh); };
+      if (exhaustive) listed.push_back({s, {}});
+      const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(s, mesh); };
       ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]),
                                                            options_for(meshes[0]), listed.back().combinations)
                                          : bestSharding(training, nodes, meshes, model_for, options_for);
@@ -355,7 +355,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       chosen.memory_limit = request.memory_bytes;
       stage.sharding = std::move(chosen);
       noteReplicated(result, plan);
-      search.decide(index, std::move(result.sharding));
+      search.decide(s, std::move(result.sharding));
     } catch (Error& error) {
       throw error.addContext(fmt::format("stage {}", s));
     }
@@ -368,7 +368,7 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
   const Cut cut = cutTraining(training, plan);
   StageSearch search(training, plan, cut);
   std::vector<StageExplanation> explanations;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const StagePlan& stage = plan.stages[s];
     if (!stage.sharding) continue;
     if (progress) progress(fmt::format("explaining stage {}", s));
@@ -385,8 +385,7 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     const CostModel model = search.modelOf(s, result.sharding.mesh);
     ShardStageOptions options = search.optionsFor(s, result.sharding.mesh);
     if (options.method.kind == ShardingKind::kExhaustive) options.method = {ShardingKind::kAuto};
-    explanations.push_back({static_cast<int>(s), result.total_ns(),
-                            summarizeBlocks(training, nodes, model, options, result),
+    explanations.push_back({s, result.total_ns(), summarizeBlocks(training, nodes, model, options, result),
                             explainSharding(training, nodes, model, options, result, alternatives)});
     search.decide(s, std::move(result.sharding));
   }

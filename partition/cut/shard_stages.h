@@ -33,7 +33,7 @@ struct ShardingRequest {
 // method exhaustive (on one mesh, by default that of one axis) a stage takes the best of all combinations
 // of its inputs' shardings; they are returned, by stage.
 struct StageCombinations {
-  int stage = 0;
+  StageId stage;
   std::vector<Combination> combinations;  // dearest first, best last
 };
 std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request,
@@ -42,7 +42,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
 
 // Why a sharded stage is sharded as it is.
 struct StageExplanation {
-  int stage = 0;
+  StageId stage;
   int64_t total_ns = 0;             // predicted, of a step
   BlockSummary blocks;              // what its repeated blocks do
   std::vector<Decision> decisions;  // dearest first

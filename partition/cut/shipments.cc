@@ -31,7 +31,7 @@ bool dependsOnRows(const Graph& graph, ValueId id, const Graph& other_graph, Val
 }
 
 // Whole microbatches, from the replica that has it to the one that takes it.
-std::vector<Shipment> shipmentsInTurn(const Layout& layout, int64_t k, int from_stage, int to_stage) {
+std::vector<Shipment> shipmentsInTurn(const Layout& layout, int64_t k, StageId from_stage, StageId to_stage) {
   std::vector<Shipment> result;
   for (int model = 0; model < layout.modelWidth(to_stage); ++model) {
     result.push_back(
@@ -76,8 +76,8 @@ std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows) {
   return kinds;
 }
 
-std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage,
-                                int to_stage) {
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, StageId from_stage,
+                                StageId to_stage) {
   if (layout.inTurn()) return shipmentsInTurn(layout, k, from_stage, to_stage);
   const int senders = layout.dataWidth(from_stage);
   std::vector<Shipment> result;

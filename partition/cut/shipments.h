@@ -30,7 +30,7 @@ struct Shipment {
 
 // Everything that travels of one value of microbatch `k`. For each receiver in ascending order of rows; the
 // order is the same however often it is asked.
-std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, int from_stage,
-                                int to_stage);
+std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64_t k, StageId from_stage,
+                                StageId to_stage);
 
 }  // namespace pipeshard

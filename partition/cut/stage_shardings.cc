@@ -4,11 +4,12 @@
 #include <unordered_map>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/graph/training_graph.h"
 
 namespace pipeshard {
 
-std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
+std::vector<NodeId> shardedNodes(const Cut& cut, StageId stage) {
   std::vector<NodeId> nodes;
   for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kUpdate}) {
     const std::vector<NodeId>& of_phase = cut.piece(stage, phase).nodes;
@@ -21,7 +22,7 @@ std::vector<NodeId> shardedNodes(const Cut& cut, int stage) {
 namespace {
 
 // By value: whether nodes of the stage read or make it.
-std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int stage) {
+std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, StageId stage) {
   std::vector<bool> used(training.graph.values.size());
   for (NodeId id : shardedNodes(cut, stage)) {
     const Node& node = training.graph.node(id);
@@ -36,15 +37,17 @@ std::vector<bool> valuesOf(const TrainingGraph& training, const Cut& cut, int st
 
 }  // namespace
 
-std::vector<std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training, const Cut& cut) {
-  std::vector<std::vector<ValueId>> result(cut.groups.size());
-  // by group and value
-  std::vector<std::vector<int>> users(cut.groups.size(), std::vector<int>(training.graph.values.size()));
-  for (size_t s = 0; s < cut.groups.size(); ++s) {
+IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training,
+                                                                     const Cut& cut) {
+  IdVector<PipelineRankId, std::vector<ValueId>> result(cut.groups.size());
+  // by value
+  IdVector<PipelineRankId, std::vector<int>> users(cut.groups.size(),
+                                                   std::vector<int>(training.graph.values.size()));
+  for (const StageId s : cut.groups.ids()) {
     const std::vector<bool> used = valuesOf(training, cut, s);
     for (size_t v = 0; v < used.size(); ++v) users[cut.groups[s]][v] += used[v] ? 1 : 0;
   }
-  for (size_t g = 0; g < users.size(); ++g) {
+  for (const PipelineRankId g : users.ids()) {
     for (size_t v = 0; v < users[g].size(); ++v) {
       if (users[g][v] > 1) result[g].emplace_back(v);
     }
@@ -66,10 +69,10 @@ void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh&
        name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
 }
 
-std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan,
-                                                      const Cut& cut) {
-  std::vector<std::optional<StageSharding>> shardings(plan.stages.size());
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan,
+                                                            const Cut& cut) {
+  IdVector<StageId, std::optional<StageSharding>> shardings(plan.stages.size());
+  for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
     try {
       const std::vector<NodeId> nodes = shardedNodes(cut, s);
@@ -84,7 +87,7 @@ std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& train
 
 }  // namespace
 
-std::vector<std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
+IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
   return shardingsOf(training, plan, cutTraining(training, plan));
 }
 
@@ -103,7 +106,7 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
       if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size())
         sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
     }
-    CostModel model = costModelOn(cluster_, devices_[stages_.size() - 1], sharding->mesh);
+    CostModel model = costModelOn(cluster_, devices_[StageId(stages_.size() - 1)], sharding->mesh);
     stage = {std::move(*sharding), std::move(model)};
   }
   agree(family.base(), cut);
@@ -113,11 +116,11 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
 void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     const Parameter& parameter = training.parameters[p];
-    if (!isTrained(parameter) || cut.owners[p] < 0) continue;
-    const int group = cut.groups[cut.owners[p]];
+    if (!isTrained(parameter) || !cut.owners[p].valid()) continue;
+    const PipelineRankId group = cut.groups[cut.owners[p]];
     for (ValueId part : parameter.gradient_parts) {
       if (cut.groups[cut.place(part).stage] == group) continue;
-      for (size_t s = 0; s < stages_.size(); ++s) {
+      for (const StageId s : stages_.ids()) {
         if (cut.groups[s] != group || !stages_[s]) continue;
         std::vector<ShardingSpec>& kept = stages_[s]->sharding.kept;
         kept[part.index()] = kept[parameter.gradient.index()];
@@ -128,15 +131,15 @@ void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
 
 void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
   const size_t values = training.graph.values.size();
-  for (size_t g = 0; g < cut.groups.size(); ++g) {
-    std::vector<size_t> stages;
-    for (size_t s = 0; s < cut.groups.size(); ++s) {
-      if (cut.groups[s] == static_cast<int>(g) && stages_[s]) stages.push_back(s);
+  for (const PipelineRankId g : idsBelow<PipelineRankId>(cut.groups.size())) {
+    std::vector<StageId> stages;
+    for (const StageId s : cut.groups.ids()) {
+      if (cut.groups[s] == g && stages_[s]) stages.push_back(s);
     }
     if (stages.size() < 2) continue;
     std::vector<ShardingSpec> kept = stages_[stages.front()]->sharding.kept;
-    std::vector<int> user(values, -1);
-    for (size_t s : stages) {
+    std::vector<StageId> user(values);
+    for (const StageId s : stages) {
       if (stages_[s]->sharding.mesh != stages_[stages.front()]->sharding.mesh) {
         fail(ErrorCode::kConfiguration,
              "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh "
@@ -148,7 +151,7 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
       for (size_t v = 0; v < values; ++v) {
         if (!used[v]) continue;
         const ShardingSpec& own = stages_[s]->sharding.kept[v];
-        if (user[v] >= 0 && own != kept[v]) {
+        if (user[v].valid() && own != kept[v]) {
           fail(ErrorCode::kConfiguration,
                "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v],
                s, training.graph.values[v].name, printSpec(kept[v]), printSpec(own));
@@ -157,11 +160,11 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
         user[v] = s;
       }
     }
-    for (size_t s : stages) stages_[s]->sharding.kept = kept;
+    for (const StageId s : stages) stages_[s]->sharding.kept = kept;
   }
 }
 
-PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>& nodes, int64_t rows,
+PieceSharding StageShardings::pieceSharding(StageId stage, const std::vector<NodeId>& nodes, int64_t rows,
                                             const Graph& subgraph) const {
   const StageSharding& sharding = of(stage).sharding;
   const Graph& base = family_.base().graph;
@@ -198,20 +201,20 @@ PieceSharding StageShardings::pieceSharding(int stage, const std::vector<NodeId>
   return piece;
 }
 
-CrossMeshSide StageShardings::side(int stage, ValueId value) const {
+CrossMeshSide StageShardings::side(StageId stage, ValueId value) const {
   if (isSharded(stage)) return {mesh(stage), kept(stage, value), model(stage)};
   const LogicalMesh one{{1}};
   return {one, replicated(family_.base().graph.shape(value).size()), CostModel::uniform(one)};
 }
 
-const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, int from, int to) const {
-  const auto ships_whole = [&](int stage) { return has_unsharded_devices_[stage]; };
+const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
+  const auto ships_whole = [&](StageId stage) { return has_unsharded_devices_[stage]; };
   if ((!isSharded(from) && !isSharded(to)) || ships_whole(from) || ships_whole(to)) return nullptr;
   const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
   if (is_new) {
     const Graph& member = family_.at(rows).graph;
     const ValueId counterpart = family_.valueAt(rows, value);
-    for (int stage : {from, to}) {
+    for (StageId stage : {from, to}) {
       if (isSharded(stage))
         requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name,
                    rows);

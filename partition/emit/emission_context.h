@@ -19,7 +19,7 @@ namespace pipeshard {
 struct EmissionContext {
   const TrainingFamily& family;
   const Layout& layout;
-  const std::vector<StagePlan>& stages;
+  const IdVector<StageId, StagePlan>& stages;
   const Cut& cut;
   const Schedule& schedule;
   const WeightVersions& versions;

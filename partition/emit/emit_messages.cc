@@ -1,7 +1,6 @@
 #include "partition/emit/emit_messages.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -20,23 +19,24 @@ std::vector<Phase> phasesOf(ActionKind kind) {
 
 void Messages::findDepartures(const Cut& cut) {
   // distance, receiver, its first phase that reads the value, position there
-  using Need = std::tuple<int, int, Phase, size_t>;
-  std::map<ValueId, std::map<int, Need>> needs;  // by value and receiving group
-  for (int receiver = 0; receiver < std::ssize(cut.stages); ++receiver) {
-    const int group = cut.groups[receiver];
+  using Need = std::tuple<size_t, StageId, Phase, size_t>;
+  std::map<ValueId, std::map<PipelineRankId, Need>> needs;  // by value and receiving group
+  for (const StageId receiver : cut.stages.ids()) {
+    const PipelineRankId group = cut.groups[receiver];
     for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
       const std::vector<ValueId>& inputs = cut.piece(receiver, phase).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         const ValuePlace& place = cut.place(inputs[i]);
         if (place.role != ValueRole::kProduced || cut.groups[place.stage] == group) continue;
-        const Need need{std::abs(receiver - place.stage), receiver, phase, i};
+        const auto [nearer, farther] = std::minmax({receiver.index(), place.stage.index()});
+        const Need need{farther - nearer, receiver, phase, i};
         const auto [found, is_new] = needs[inputs[i]].emplace(group, need);
         if (!is_new) found->second = std::min(found->second, need);
       }
     }
   }
   departures_.assign(cut.stages.size(), std::vector<std::vector<Departure>>(kPhaseCount));
-  for (size_t stage = 0; stage < cut.stages.size(); ++stage) {
+  for (const StageId stage : cut.stages.ids()) {
     for (size_t phase = 0; phase < kPhaseCount; ++phase) {
       std::vector<std::pair<Need, ValueId>> leaving;
       for (ValueId value : cut.stages[stage][phase].outputs) {
@@ -51,30 +51,29 @@ void Messages::findDepartures(const Cut& cut) {
   }
 }
 
-Messages::Messages(const Cut& cut, const Schedule& schedule)
-    : groups_(static_cast<size_t>(*std::max_element(cut.groups.begin(), cut.groups.end())) + 1) {
+Messages::Messages(const Cut& cut, const Schedule& schedule) {
   findDepartures(cut);
-  channels_.resize(groups_ * groups_);
+  const size_t groups = std::max_element(cut.groups.begin(), cut.groups.end())->index() + 1;
+  channels_.assign(groups, Channels(groups));
   for (const std::vector<Action>& order : schedule.orders) {
     for (const Action& action : order) {
-      const int stage = action.stage.index();
-      const size_t sender = cut.groups.at(stage);
+      const PipelineRankId sender = cut.groups.at(action.stage);
       for (Phase phase : phasesOf(action.kind)) {
-        for (const Departure& departure : departures(stage, phase)) {
-          const size_t receiver = cut.groups[departure.receiver];
-          channels_[sender * groups_ + receiver].push_back({departure.value, action.microbatch});
+        for (const Departure& departure : departures(action.stage, phase)) {
+          const PipelineRankId receiver = cut.groups[departure.receiver];
+          channels_[sender][receiver].push_back({departure.value, action.microbatch});
         }
       }
     }
   }
 }
 
-const std::vector<Departure>& Messages::departures(int stage, Phase phase) const {
-  return departures_[static_cast<size_t>(stage)][static_cast<size_t>(phase)];
+const std::vector<Departure>& Messages::departures(StageId stage, Phase phase) const {
+  return departures_[stage][static_cast<size_t>(phase)];
 }
 
-const std::vector<Message>& Messages::channel(int sender, int receiver) const {
-  return channels_[static_cast<size_t>(sender) * groups_ + static_cast<size_t>(receiver)];
+const std::vector<Message>& Messages::channel(PipelineRankId sender, PipelineRankId receiver) const {
+  return channels_[sender][receiver];
 }
 
 }  // namespace pipeshard

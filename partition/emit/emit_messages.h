@@ -19,7 +19,7 @@ struct Message {
 
 // A value that a piece sends as soon as it has run.
 struct Departure {
-  int receiver = 0;  // of the receiving group's stages, the one that needs it first
+  StageId receiver;  // of the receiving group's stages, the one that needs it first
   ValueId value;
 };
 
@@ -36,19 +36,19 @@ class Messages {
 
   // What leaves after the piece: to the nearest stage first, and for one receiver in the order in which it
   // needs them.
-  const std::vector<Departure>& departures(int stage, Phase phase) const;
+  const std::vector<Departure>& departures(StageId stage, Phase phase) const;
 
   // All messages from one group (deviceGroups) to another in the order in which the sender posts them. The
   // receiver takes them in this order, and never waits longer for it: what stands before a message that it
   // needs was posted before that message.
-  const std::vector<Message>& channel(int sender, int receiver) const;
+  const std::vector<Message>& channel(PipelineRankId sender, PipelineRankId receiver) const;
 
  private:
   void findDepartures(const Cut& cut);
 
-  size_t groups_;
-  std::vector<std::vector<std::vector<Departure>>> departures_;  // by stage, phase
-  std::vector<std::vector<Message>> channels_;                   // by sender * groups_ + receiver
+  IdVector<StageId, std::vector<std::vector<Departure>>> departures_;  // by phase
+  using Channels = IdVector<PipelineRankId, std::vector<Message>>;     // by receiver
+  IdVector<PipelineRankId, Channels> channels_;                        // by sender
 };
 
 }  // namespace pipeshard

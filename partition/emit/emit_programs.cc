@@ -44,11 +44,11 @@ namespace {
 
 // `stage_of_parameter`: as WeightVersions.
 std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
-                              const Cut& cut, std::vector<int> stage_of_parameter) {
+                              const Cut& cut, std::vector<StageId> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
-  for (int stage = 0; layout.inTurn() && stage < layout.stages(); ++stage) {
-    PIPESHARD_CHECK(schedule.replicasOf(StageId(stage)) == layout.dataWidth(stage),
+  for (const StageId stage : layout.stageIds()) {
+    PIPESHARD_CHECK(!layout.inTurn() || schedule.replicasOf(stage) == layout.dataWidth(stage),
                     "the schedule {} is of other replicas", schedule.name);
   }
   PIPESHARD_CHECK(schedule.stages == layout.stages() &&
@@ -115,7 +115,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
     partitionTraining(family.base(), options, alone);  // forgets the orders, too
     alone.updates_per_step = plan.updates_per_step;
   }
-  const std::vector<int> stage_of_parameter = cutTraining(family.base(), plan).owners;
+  const std::vector<StageId> stage_of_parameter = cutTraining(family.base(), plan).owners;
   return std::move(emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).front());
 }
 

@@ -43,14 +43,13 @@ class RankEmitter {
   RankProgram run() {
     makePersistentBuffers();
     shareParameters();
-    const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[StageId(stages_.front())];
+    const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
     for (const Action& action : context_.schedule.orders[pipeline_rank]) {
       if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);
       runAction(action);
-      const int stage = action.stage.index();
-      if (action.kind == ActionKind::kUpdate) finishUpdate({stage}, update, action.microbatch);
+      if (action.kind == ActionKind::kUpdate) finishUpdate({action.stage}, update, action.microbatch);
     }
     if (!context_.versions.asynchronous()) finishUpdate(stages_, 0, -1);
     listResults();
@@ -60,20 +59,20 @@ class RankEmitter {
  private:
   // The update of these stages, of gradients that are complete on every device by themselves. `microbatch`:
   // the last one of a window's update.
-  void finishUpdate(const std::vector<int>& stages, int update, int microbatch) {
+  void finishUpdate(const std::vector<StageId>& stages, int update, int microbatch) {
     updating_ = stages;
     workForAll();
     sumOverDevices(update);
     joinGradients(update);
     synchronizeGradients();
     joinLateParts(update);
-    for (int stage : stages) runUpdate(stage, update, microbatch);
+    for (const StageId stage : stages) runUpdate(stage, update, microbatch);
     forParts([&](size_t p, size_t i) {
       if (isUpdating(ownerOf(p)))
         builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
     });
   }
-  bool isUpdating(int stage) const {
+  bool isUpdating(StageId stage) const {
     return std::find(updating_.begin(), updating_.end(), stage) != updating_.end();
   }
   bool takesAny(int update) const {
@@ -84,14 +83,14 @@ class RankEmitter {
     return false;
   }
 
-  const Piece& piece(int stage, Phase phase) const { return context_.cut.piece(stage, phase); }
-  bool isHere(int stage) const { return stage >= 0 && layout_.group(stage) == place_.group; }
+  const Piece& piece(StageId stage, Phase phase) const { return context_.cut.piece(stage, phase); }
+  bool isHere(StageId stage) const { return stage.valid() && layout_.group(stage) == place_.group; }
   // Instructions from here on work for all stages of the rank.
-  void workForAll() { builder_.workFor(stages_.size() == 1 ? stages_.front() : -1); }
+  void workForAll() { builder_.workFor(stages_.size() == 1 ? stages_.front() : StageId()); }
 
-  int ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
+  StageId ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
   bool owns(size_t parameter) const { return isHere(ownerOf(parameter)); }
-  bool readsParameter(int group, size_t parameter) const {
+  bool readsParameter(PipelineRankId group, size_t parameter) const {
     return context_.cut.groupReads(group, training_.parameters[parameter].value);
   }
 
@@ -104,7 +103,7 @@ class RankEmitter {
       builder_.sourced(parameter.value, BufferKind::kParameter);
       for (const OptimizerState& state : parameter.states) builder_.bufferOf(state.value, kWholeStep);
     }
-    for (int stage : stages_) {
+    for (const StageId stage : stages_) {
       for (size_t p = 0; p < kPhaseCount; ++p) {
         for (ValueId input : piece(stage, static_cast<Phase>(p)).inputs) {
           const ValueRole role = context_.cut.place(input).role;
@@ -124,7 +123,7 @@ class RankEmitter {
   void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
-      for (int group = 0; group < layout_.groups(); ++group) {
+      for (const PipelineRankId group : layout_.groupIds()) {
         if (group == place_.group || !readsParameter(group, p)) continue;
         transfers_.sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
                           training_.parameters[p].value);
@@ -139,7 +138,7 @@ class RankEmitter {
 
   // Every device computes the totals of the whole batch of an update for itself, once for all its stages.
   void runPrologue(int update) {
-    const int first = stages_.front();
+    const StageId first = stages_.front();
     if (piece(first, Phase::kPrologue).empty() || !takesAny(update)) return;
     workForAll();
     const int count = context_.versions.microbatchesPerUpdate();
@@ -154,7 +153,7 @@ class RankEmitter {
     }
   }
 
-  bool recomputes(int stage, int microbatch) const {
+  bool recomputes(StageId stage, int microbatch) const {
     const std::vector<RecomputedPart>& parts = context_.cut.recomputation(stage).parts;
     const bool any = std::any_of(parts.begin(), parts.end(),
                                  [](const RecomputedPart& part) { return !part.again.empty(); });
@@ -166,7 +165,7 @@ class RankEmitter {
   // schedule says B.
   void runAction(const Action& action) {
     const auto phases = phasesOf(action.kind);
-    const int stage = action.stage.index();
+    const StageId stage = action.stage;
     const bool recomputed = isPass(action.kind) && recomputes(stage, action.microbatch);
     if (!recomputed || action.kind == ActionKind::kForward) {
       for (Phase phase : phases)
@@ -178,7 +177,7 @@ class RankEmitter {
     }
   }
 
-  void runPass(int stage, Phase phase, int microbatch, PassForm form, size_t part = 0) {
+  void runPass(StageId stage, Phase phase, int microbatch, PassForm form, size_t part = 0) {
     if (piece(stage, phase).empty()) return;
     builder_.workFor(stage);
     const Cell cell = builder_.own(microbatch);
@@ -206,7 +205,7 @@ class RankEmitter {
   }
 
   // Before the first backward piece that reads what the forward pass has not kept.
-  void recompute(int stage, size_t part, const Piece& reader, const Cell& cell) {
+  void recompute(StageId stage, size_t part, const Piece& reader, const Cell& cell) {
     const RecomputedPart& of = context_.cut.recomputation(stage).parts[part];
     if (std::none_of(reader.inputs.begin(), reader.inputs.end(),
                      [&](ValueId input) { return of.remakes(input); }))
@@ -216,7 +215,7 @@ class RankEmitter {
   }
 
   // The recomputation reads what the forward pass reads, and states change in between.
-  void copyStates(int stage, const Cell& cell) {
+  void copyStates(StageId stage, const Cell& cell) {
     std::set<BufferId> copied;
     for (const RecomputedPart& part : context_.cut.recomputation(stage).parts) {
       for (ValueId input : part.again.inputs) {
@@ -240,7 +239,7 @@ class RankEmitter {
 
   // ---- sums over microbatches ----
 
-  void handStatesOn(int stage, const Cell& cell) {
+  void handStatesOn(StageId stage, const Cell& cell) {
     const std::vector<ValueId>& outputs = piece(stage, Phase::kForward).outputs;
     for (const ForwardState& state : training_.forward_states) {
       if (std::find(outputs.begin(), outputs.end(), state.updated) == outputs.end()) continue;
@@ -277,10 +276,12 @@ class RankEmitter {
                            firstPartHere(parameter));
   }
 
-  int partStage(size_t parameter, size_t part) const {
+  StageId partStage(size_t parameter, size_t part) const {
     return context_.cut.place(training_.parameters[parameter].gradient_parts[part]).stage;
   }
-  int partGroup(size_t parameter, size_t part) const { return layout_.group(partStage(parameter, part)); }
+  PipelineRankId partGroup(size_t parameter, size_t part) const {
+    return layout_.group(partStage(parameter, part));
+  }
   bool makesPart(size_t parameter, size_t part) const { return partGroup(parameter, part) == place_.group; }
   // All parts that the group makes are kept alike.
   ValueId firstPartHere(size_t parameter) const {
@@ -292,7 +293,7 @@ class RankEmitter {
   }
   // It comes to the owner as its update reads the gradient, and is added to what has been synchronized.
   bool comesLate(size_t parameter, size_t part) const {
-    const int from = partGroup(parameter, part), to = layout_.group(ownerOf(parameter));
+    const PipelineRankId from = partGroup(parameter, part), to = layout_.group(ownerOf(parameter));
     return from != to &&
            transfers_.planBetween(from, to, training_.parameters[parameter].gradient_parts[part]) != nullptr;
   }
@@ -311,7 +312,7 @@ class RankEmitter {
 
   // What the devices of the group have summed over their cells becomes the sum over all of them.
   void sumOverDevices(int update) {
-    const int loss_stage = context_.cut.place(training_.loss).stage;
+    const StageId loss_stage = context_.cut.place(training_.loss).stage;
     if (isUpdating(loss_stage)) {
       for (int of = update - context_.versions.averaged(loss_stage) + 1; of <= update; ++of) {
         if (!takesAny(of)) builder_.add(InstructionKind::kZero, -1, {}, {lossBuffer(of)});
@@ -379,7 +380,7 @@ class RankEmitter {
     });
   }
 
-  void runUpdate(int stage, int update, int microbatch) {
+  void runUpdate(StageId stage, int update, int microbatch) {
     const Piece& pieces = piece(stage, Phase::kUpdate);
     if (pieces.empty()) return;
     builder_.workFor(stage);
@@ -409,15 +410,15 @@ class RankEmitter {
   // Of devices that hold the same, one speaks for the others.
   void listResults() {
     const int updates = context_.versions.updates();
-    const auto forUpdates = [&](int stage, const auto& add) {
+    const auto forUpdates = [&](StageId stage, const auto& add) {
       for (int update = 0; update < updates; ++update) {
-        if (stage >= 0 && !context_.versions.endsAtMinibatch(stage, update)) continue;
+        if (stage.valid() && !context_.versions.endsAtMinibatch(stage, update)) continue;
         add(update);
         if (updates > 1) builder_.program().results.back().update = update;
       }
     };
     if (isHere(context_.cut.place(training_.loss).stage) && place_.position == DeviceId(0)) {
-      forUpdates(-1, [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
+      forUpdates(StageId(), [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
@@ -461,15 +462,15 @@ class RankEmitter {
   const TrainingGraph& training_;
   const int rank_;
   const Place& place_;
-  const std::vector<int>& stages_;  // that the rank runs
+  const std::vector<StageId>& stages_;  // that the rank runs
   RankBuilder builder_;
   RankTransfers transfers_;
-  std::vector<int> updating_;  // stages that finishUpdate works for
+  std::vector<StageId> updating_;  // stages that finishUpdate works for
   // by parameter: joinGradients has added up parts of its gradient
   std::vector<bool> joined_;
-  std::vector<BufferId> synchronized_;             // by parameter: the gradient that its update reads
-  std::set<std::tuple<int, int, size_t>> remade_;  // stage, microbatch, part: recomputed
-  int prologues_ = 0;                              // run, one per update
+  std::vector<BufferId> synchronized_;                 // by parameter: the gradient that its update reads
+  std::set<std::tuple<StageId, int, size_t>> remade_;  // stage, microbatch, part: recomputed
+  int prologues_ = 0;                                  // run, one per update
   // value to parameter and part
   const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);
 };

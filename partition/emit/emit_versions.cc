@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/graph/training_graph.h"
 #include "partition/families/make_schedule.h"
 
@@ -16,9 +17,9 @@ constexpr std::string_view kAdvice = "take a synchronous schedule (1f1b, zb-h1, 
 // Those that read it, and those before its owner that make a part of its gradient: their passes of a
 // microbatch come behind the owner's update. (Later stages make parts, too: the gradient of a bias at a
 // stage's end is that of the stage's output. They come before.)
-std::vector<int> stagesOfParameter(const TrainingGraph& training, const Cut& cut, size_t parameter) {
-  std::vector<int> stages;
-  for (int stage = 0; stage < std::ssize(cut.stages); ++stage) {
+std::vector<StageId> stagesOfParameter(const TrainingGraph& training, const Cut& cut, size_t parameter) {
+  std::vector<StageId> stages;
+  for (const StageId stage : cut.stages.ids()) {
     const auto made_here = [&](ValueId part) {
       return cut.place(part).stage == stage && stage < cut.owners[parameter];
     };
@@ -32,12 +33,12 @@ std::vector<int> stagesOfParameter(const TrainingGraph& training, const Cut& cut
 
 }  // namespace
 
-WeightVersions::WeightVersions(const Schedule& schedule, std::vector<int> stage_of)
+WeightVersions::WeightVersions(const Schedule& schedule, std::vector<StageId> stage_of)
     : schedule_(schedule), stage_of_(std::move(stage_of)) {}
 
 int WeightVersions::read(size_t parameter, int microbatch) const {
-  if (!asynchronous() || stage_of_[parameter] < 0) return 0;
-  return schedule_.versions.at(StageId(stage_of_[parameter])).at(microbatch);
+  if (!asynchronous() || !stage_of_[parameter].valid()) return 0;
+  return schedule_.versions.at(stage_of_[parameter]).at(microbatch);
 }
 
 std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vector<Action>& order) const {
@@ -64,7 +65,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
   if (!schedule.asynchronous()) return;
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    const std::vector<int> stages = stagesOfParameter(training, cut, p);
+    const std::vector<StageId> stages = stagesOfParameter(training, cut, p);
     if (stages.size() < 2) continue;
     fail(ErrorCode::kConfiguration,
          "--schedule {}: the weight '{}' belongs to stages {}, which have different versions of their "
@@ -74,12 +75,10 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
   }
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    const int owner = cut.owners[p];
+    const StageId owner = cut.owners[p];
     for (const ValueId part : training.parameters[p].gradient_parts) {
-      const int maker = cut.place(part).stage;
-      if (maker == owner ||
-          (schedule.replicasOf(StageId(maker)) == 1 && schedule.replicasOf(StageId(owner)) == 1))
-        continue;
+      const StageId maker = cut.place(part).stage;
+      if (maker == owner || (schedule.replicasOf(maker) == 1 && schedule.replicasOf(owner) == 1)) continue;
       fail(ErrorCode::kConfiguration,
            "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take "
            "minibatches in turn; move the boundary between them (--boundary), or take {}",
@@ -93,7 +92,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
          "pass could read again; {}",
          plan.schedule, training.graph.value(state.value).name, kAdvice);
   }
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+  for (const StageId stage : plan.stages.ids()) {
     if (!plan.stages[stage].sharding) continue;
     fail(ErrorCode::kConfiguration,
          "--schedule {}: stage {} is sharded (--method {}); {}, or leave out --method", plan.schedule, stage,

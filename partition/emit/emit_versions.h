@@ -15,9 +15,9 @@ namespace pipeshard {
 // and there is one update.
 class WeightVersions {
  public:
-  // `stage_of`: by parameter, the stage whose row of schedule.versions it follows; -1: one that nothing
+  // `stage_of`: by parameter, the stage whose row of schedule.versions it follows; invalid: one that nothing
   // reads. One device that computes what a pipeline does has rows for more stages than it has itself.
-  WeightVersions(const Schedule& schedule, std::vector<int> stage_of);
+  WeightVersions(const Schedule& schedule, std::vector<StageId> stage_of);
 
   bool asynchronous() const { return schedule_.asynchronous(); }
   // Minibatches of the window. A stage updates its weights after each of them, or, with replicas that take
@@ -29,10 +29,10 @@ class WeightVersions {
   }
   int updateOf(int microbatch) const { return microbatch / microbatchesPerUpdate(); }
   // How many minibatches an update of the stage takes: it averages their gradients.
-  int averaged(int stage) const {
-    return asynchronous() ? schedule_.updateEvery(StageId(stage)) / microbatchesPerUpdate() : 1;
+  int averaged(StageId stage) const {
+    return asynchronous() ? schedule_.updateEvery(stage) / microbatchesPerUpdate() : 1;
   }
-  bool endsAtMinibatch(int stage, int update) const { return (update + 1) % averaged(stage) == 0; }
+  bool endsAtMinibatch(StageId stage, int update) const { return (update + 1) % averaged(stage) == 0; }
   int read(size_t parameter, int microbatch) const;
 
   // Which of the versions of a parameter are in the buffer that lives across steps, by version, on a rank
@@ -45,7 +45,7 @@ class WeightVersions {
 
  private:
   const Schedule& schedule_;
-  std::vector<int> stage_of_;
+  std::vector<StageId> stage_of_;
 };
 
 // Asynchronous versions are those of one stage. Error(kConfiguration), naming the tensor and what to do, for

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/graph/weight_files.h"
 #include "partition/schedules/schedule.h"
 #include "sharding/specs/resharding_emit.h"
@@ -26,7 +27,7 @@ namespace {
 // Puts the rank's groups into the program.
 RankGroups addGroups(const EmissionContext& context, int rank, Program& program) {
   RankGroups groups;
-  const int stage = context.layout.firstStage(context.layout.place(rank).group);
+  const StageId stage = context.layout.firstStage(context.layout.place(rank).group);
   std::vector<int> group = context.layout.dataGroup(rank);
   if (group.size() > 1) {
     groups.data = 0;
@@ -180,7 +181,7 @@ BufferId RankBuilder::version(size_t parameter, int version) {
   if (version > 0) {
     const auto [found, is_new] = in_parameter_.try_emplace(parameter);
     if (is_new) {
-      const StageId stage(context_.cut.owners[parameter]);
+      const StageId stage = context_.cut.owners[parameter];
       std::vector<Action> order =
           orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
       std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
@@ -206,7 +207,7 @@ Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<
                               std::vector<BufferId> outputs) {
   Instruction& instruction = program_.instructions.emplace_back();
   instruction.kind = kind;
-  if (stage_ >= 0) instruction.stage = StageId(stage_);
+  instruction.stage = stage_;
   instruction.microbatch = microbatch;
   instruction.inputs = std::move(inputs);
   instruction.outputs = std::move(outputs);
@@ -316,19 +317,21 @@ RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) 
   return {value, buffer, program_.buffer(buffer).name, training_.graph.shape(value)};
 }
 
-void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage) {
+void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId to_stage) {
   sendShards(plan, travelling(value, cell), to_stage);
 }
 
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage) {
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell,
+                                StageId from_stage) {
   receiveShards(plan, travelling(value, cell), from_stage);
 }
 
-void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage) {
+void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId to_stage) {
   sendShards(plan, travelling(buffer, value), to_stage);
 }
 
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage) {
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value,
+                                StageId from_stage) {
   receiveShards(plan, travelling(buffer, value), from_stage);
 }
 
@@ -350,7 +353,7 @@ std::string RankBuilder::boxName(const Travelling& tensor, const Shard& box) {
   return name + "]";
 }
 
-void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage) {
+void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage) {
   const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(), ownDevice());
   BufferId source = tensor.buffer;
   if (!plan.before.steps.empty()) {
@@ -381,7 +384,7 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
   }
 }
 
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage) {
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage) {
   const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(), ownDevice());
   // What is there once a step has one name on all devices that meet about it (verifyPrograms).
   const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
@@ -445,7 +448,7 @@ BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
   return part;
 }
 
-void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
+void RankBuilder::run(StageId stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
   const bool prologue = phase == Phase::kPrologue;
   const bool again = form == PassForm::kAgain;
   const Piece& piece = context_.cut.piece(stage, phase, form, part);
@@ -465,7 +468,7 @@ void RankBuilder::run(int stage, Phase phase, const Cell& cell, PassForm form, s
   add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::runUpdate(int stage, int microbatch, std::vector<BufferId> inputs,
+void RankBuilder::runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs,
                             std::vector<BufferId> outputs) {
   const int64_t rows = context_.family.largestMicrobatch();
   const SubgraphId id = subgraphs_.of(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});

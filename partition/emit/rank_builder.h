@@ -50,8 +50,8 @@ class RankBuilder {
   // A persistent buffer that starts from the value's initializer.
   BufferId sourced(ValueId value, BufferKind kind);
 
-  // The stage that the instructions from here on work for; -1: several, or none.
-  void workFor(int stage) { stage_ = stage; }
+  // The stage that the instructions from here on work for; invalid: several, or none.
+  void workFor(StageId stage) { stage_ = stage; }
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
                    std::vector<BufferId> outputs);
   void send(int peer, BufferId id, int microbatch) {
@@ -82,11 +82,11 @@ class RankBuilder {
   BufferId slice(ValueId value, const Cell& cell, Rows rows);
 
   // What another stage gets of a value of this (sharded) stage, or this one of another's, as the plan says.
-  void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int to_stage);
-  void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, int from_stage);
+  void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId to_stage);
+  void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId from_stage);
   // The same of a buffer that is there once a step, kept like `value`.
-  void sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int to_stage);
-  void receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, int from_stage);
+  void sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId to_stage);
+  void receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId from_stage);
 
   // What a recomputation makes again of a value: "h@0@again".
   BufferId remade(ValueId value, const Cell& cell);
@@ -94,8 +94,8 @@ class RankBuilder {
   BufferId stateBefore(ValueId state, const Cell& cell);
   // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's
   // member of the cell's size; batch normalisations see all rows of the microbatch.
-  void run(int stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
-  void runUpdate(int stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  void run(StageId stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
+  void runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
   // The program with its subgraphs.
@@ -107,7 +107,7 @@ class RankBuilder {
   bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
   const Place& place() const { return context_.layout.place(program_.rank); }
   // The first of the rank's stages: it stands for the others where these do not differ.
-  int firstStage() const { return context_.layout.firstStage(place().group); }
+  StageId firstStage() const { return context_.layout.firstStage(place().group); }
   const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value);
@@ -122,8 +122,8 @@ class RankBuilder {
   };
   Travelling travelling(ValueId value, const Cell& cell);
   Travelling travelling(BufferId buffer, ValueId value) const;
-  void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, int to_stage);
-  void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, int from_stage);
+  void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage);
+  void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage);
   // The buffer that holds a box of it, by default under boxName.
   BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
   static std::string boxName(const Travelling& tensor, const Shard& box);
@@ -145,7 +145,7 @@ class RankBuilder {
   std::set<BufferId> sliced_;
   std::set<BufferId> written_;                        // accumulators
   std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
-  int stage_ = -1;                                    // workFor
+  StageId stage_;                                     // workFor
 
   // A resharding of one tensor, between buffers.
   struct Pending {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "sharding/batch/synchronize_normalization.h"
 #include "sharding/spmd/spmd_verify.h"
 
@@ -27,7 +28,7 @@ RankSubgraphs::RankSubgraphs(const EmissionContext& context, int rank, RankGroup
 // "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
 // where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a
 // microbatch.
-std::string RankSubgraphs::nameOf(int stage, Phase phase, PassForm form, size_t part,
+std::string RankSubgraphs::nameOf(StageId stage, Phase phase, PassForm form, size_t part,
                                   const Size& size) const {
   std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
   if (form == PassForm::kDiscarding) name += "_discarding";
@@ -49,7 +50,7 @@ std::string RankSubgraphs::nameOf(int stage, Phase phase, PassForm form, size_t 
   return size.first == size.second ? name : name + fmt::format("of{}", size.second);
 }
 
-SubgraphId RankSubgraphs::of(int stage, Phase phase, PassForm form, size_t part, const Size& size) {
+SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t part, const Size& size) {
   // Where the stage is one part, its backward pieces are those of any microbatch.
   if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1)
     form = PassForm::kWhole;
@@ -85,7 +86,7 @@ SubgraphId RankSubgraphs::of(int stage, Phase phase, PassForm form, size_t part,
   return found->second;
 }
 
-void RankSubgraphs::countUpdates(int stage, Graph& update) const {
+void RankSubgraphs::countUpdates(StageId stage, Graph& update) const {
   const int averaged = context_.versions.averaged(stage);
   const std::string& name =
       training_.step.valid() ? training_.graph.value(training_.step).name : std::string();

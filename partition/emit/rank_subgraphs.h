@@ -30,7 +30,7 @@ class RankSubgraphs {
   RankSubgraphs(const EmissionContext& context, int rank, RankGroups groups);
 
   // That of a stage's phase; `part` as Cut::piece. It comes from the family's member of the cell's size.
-  SubgraphId of(int stage, Phase phase, PassForm form, size_t part, const Size& size);
+  SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, const Size& size);
   // Any other.
   SubgraphId add(Subgraph description, Graph graph);
 
@@ -39,9 +39,9 @@ class RankSubgraphs {
 
  private:
   bool isSharded() const { return context_.shardings.isSharded(context_.layout.firstStage(place_.group)); }
-  std::string nameOf(int stage, Phase phase, PassForm form, size_t part, const Size& size) const;
+  std::string nameOf(StageId stage, Phase phase, PassForm form, size_t part, const Size& size) const;
   // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
-  void countUpdates(int stage, Graph& update) const;
+  void countUpdates(StageId stage, Graph& update) const;
   // Of all devices of the stage together. The first one's emission asks for it.
   void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
 
@@ -52,7 +52,7 @@ class RankSubgraphs {
   const RankGroups groups_;
   std::vector<Subgraph> descriptions_;
   std::vector<Graph> graphs_;
-  std::map<std::tuple<int, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<StageId, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
 };
 
 }  // namespace pipeshard

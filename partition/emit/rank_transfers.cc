@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 
@@ -14,25 +15,26 @@ RankTransfers::RankTransfers(const EmissionContext& context, int rank, RankBuild
       builder_(builder) {}
 
 // Of equal copies on the devices of one group, the one that this position of another group works with.
-int RankTransfers::counterpart(int group, DeviceId position) const {
+int RankTransfers::counterpart(PipelineRankId group, DeviceId position) const {
   const std::vector<int>& devices = devicesOf(group);
   return devices[position.index() % devices.size()];
 }
 
 // Sends to all devices of another group that work with this one.
-void RankTransfers::sendToGroup(int group, BufferId buffer) {
+void RankTransfers::sendToGroup(PipelineRankId group, BufferId buffer) {
   for (const DeviceId position : idsBelow<DeviceId>(devicesOf(group).size())) {
     if (counterpart(place_.group, position) == rank_)
       builder_.send(devicesOf(group)[position.index()], buffer, -1);
   }
 }
 
-const CrossMeshPlan* RankTransfers::planBetween(int from_group, int to_group, ValueId value) const {
+const CrossMeshPlan* RankTransfers::planBetween(PipelineRankId from_group, PipelineRankId to_group,
+                                                ValueId value) const {
   return context_.shardings.transfer(value, context_.family.largestMicrobatch(),
                                      layout_.firstStage(from_group), layout_.firstStage(to_group));
 }
 
-void RankTransfers::sendTo(int group, BufferId buffer, ValueId value) {
+void RankTransfers::sendTo(PipelineRankId group, BufferId buffer, ValueId value) {
   if (const CrossMeshPlan* plan = planBetween(place_.group, group, value)) {
     builder_.sendShards(*plan, buffer, value, layout_.firstStage(group));
   } else {
@@ -40,7 +42,7 @@ void RankTransfers::sendTo(int group, BufferId buffer, ValueId value) {
   }
 }
 
-void RankTransfers::receiveFrom(int group, BufferId buffer, ValueId value) {
+void RankTransfers::receiveFrom(PipelineRankId group, BufferId buffer, ValueId value) {
   if (const CrossMeshPlan* plan = planBetween(group, place_.group, value)) {
     builder_.receiveShards(*plan, buffer, value, layout_.firstStage(group));
   } else {
@@ -48,18 +50,18 @@ void RankTransfers::receiveFrom(int group, BufferId buffer, ValueId value) {
   }
 }
 
-std::vector<Shipment> RankTransfers::shipmentsOf(ValueId value, int microbatch, int from_stage,
-                                                 int to_stage) const {
+std::vector<Shipment> RankTransfers::shipmentsOf(ValueId value, int microbatch, StageId from_stage,
+                                                 StageId to_stage) const {
   return shipments(layout_, context_.kinds[value.index()].kind, microbatch, from_stage, to_stage);
 }
 
-const CrossMeshPlan* RankTransfers::transferOf(ValueId value, int microbatch, int from_stage,
-                                               int to_stage) const {
+const CrossMeshPlan* RankTransfers::transferOf(ValueId value, int microbatch, StageId from_stage,
+                                               StageId to_stage) const {
   return context_.shardings.transfer(value, layout_.microbatch(microbatch).count, from_stage, to_stage);
 }
 
 void RankTransfers::sendTo(const Departure& departure, const Cell& cell) {
-  const int own_stage = ownStage();
+  const StageId own_stage = ownStage();
   if (const CrossMeshPlan* plan =
           transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
     return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
@@ -71,12 +73,12 @@ void RankTransfers::sendTo(const Departure& departure, const Cell& cell) {
   }
 }
 
-void RankTransfers::receiveUntil(int sender, const Message& wanted) {
+void RankTransfers::receiveUntil(PipelineRankId sender, const Message& wanted) {
   const std::vector<Message>& channel = context_.messages.channel(sender, place_.group);
   const auto found = std::find(channel.begin(), channel.end(), wanted);
   PIPESHARD_CHECK(found != channel.end(), "'{}' never goes from group {} to group {}",
                   builder_.nameOf(wanted.value), sender, place_.group);
-  const int stage = layout_.firstStage(sender);
+  const StageId stage = layout_.firstStage(sender);
   const int replica = layout_.replicaOf(stage, wanted.microbatch);
   size_t& taken = taken_[{sender, replica}];
   for (; taken <= static_cast<size_t>(found - channel.begin()); ++taken) {
@@ -86,8 +88,8 @@ void RankTransfers::receiveUntil(int sender, const Message& wanted) {
   }
 }
 
-void RankTransfers::receiveMessage(int sender_stage, const Message& message) {
-  const int own_stage = ownStage();
+void RankTransfers::receiveMessage(StageId sender_stage, const Message& message) {
+  const StageId own_stage = ownStage();
   if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, own_stage)) {
     return builder_.receiveShards(*plan, message.value, builder_.own(message.microbatch), sender_stage);
   }

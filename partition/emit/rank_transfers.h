@@ -19,25 +19,28 @@ class RankTransfers {
 
   // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
   // nullptr: whole.
-  const CrossMeshPlan* planBetween(int from_group, int to_group, ValueId value) const;
-  void sendTo(int group, BufferId buffer, ValueId value);
-  void receiveFrom(int group, BufferId buffer, ValueId value);
+  const CrossMeshPlan* planBetween(PipelineRankId from_group, PipelineRankId to_group, ValueId value) const;
+  void sendTo(PipelineRankId group, BufferId buffer, ValueId value);
+  void receiveFrom(PipelineRankId group, BufferId buffer, ValueId value);
   // Of equal copies on the devices of another group, the one that this rank works with.
-  int counterpart(int group) const { return counterpart(group, place_.position); }
+  int counterpart(PipelineRankId group) const { return counterpart(group, place_.position); }
 
   // What leaves after a pass.
   void sendTo(const Departure& departure, const Cell& cell);
   // What other groups have sent, in the order of the channel, up to what is wanted; nothing twice.
-  void receiveUntil(int sender, const Message& wanted);
+  void receiveUntil(PipelineRankId sender, const Message& wanted);
 
  private:
-  const std::vector<int>& devicesOf(int group) const { return layout_.devices(layout_.firstStage(group)); }
-  int ownStage() const { return layout_.firstStage(place_.group); }
-  int counterpart(int group, DeviceId position) const;
-  void sendToGroup(int group, BufferId buffer);
-  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, int from_stage, int to_stage) const;
-  const CrossMeshPlan* transferOf(ValueId value, int microbatch, int from_stage, int to_stage) const;
-  void receiveMessage(int sender_stage, const Message& message);
+  const std::vector<int>& devicesOf(PipelineRankId group) const {
+    return layout_.devices(layout_.firstStage(group));
+  }
+  StageId ownStage() const { return layout_.firstStage(place_.group); }
+  int counterpart(PipelineRankId group, DeviceId position) const;
+  void sendToGroup(PipelineRankId group, BufferId buffer);
+  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, StageId from_stage,
+                                    StageId to_stage) const;
+  const CrossMeshPlan* transferOf(ValueId value, int microbatch, StageId from_stage, StageId to_stage) const;
+  void receiveMessage(StageId sender_stage, const Message& message);
 
   const EmissionContext& context_;
   const Layout& layout_;
@@ -45,7 +48,7 @@ class RankTransfers {
   const Place& place_;
   RankBuilder& builder_;
   // by sending group and replica: how far its channel has been received
-  std::map<std::pair<int, int>, size_t> taken_;
+  std::map<std::pair<PipelineRankId, int>, size_t> taken_;
 };
 
 }  // namespace pipeshard

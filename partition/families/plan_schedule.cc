@@ -26,7 +26,7 @@ std::string readOrders(const std::string& path) {
 }
 
 std::string devicesText(const Plan& plan, StageId stage) {
-  return fmt::format("[{}]", fmt::join(plan.stages[stage.index()].devices, ","));
+  return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
 }
 
 int countGroups(const RankOfStage& groups) {
@@ -58,11 +58,11 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const RankOfStag
 RankOfStage deviceGroups(const Plan& plan) {
   RankOfStage groups;
   PipelineRankId next(0);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const auto shares = [&](const StagePlan& other) { return other.devices == plan.stages[s].devices; };
-    const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + s, shares);
-    const size_t index = first - plan.stages.begin();
-    groups.push_back(index == s ? next++ : groups[StageId(index)]);
+    const auto first = std::find_if(plan.stages.begin(), plan.stages.begin() + s.index(), shares);
+    const StageId index(first - plan.stages.begin());
+    groups.push_back(index == s ? next++ : groups[index]);
   }
   return groups;
 }

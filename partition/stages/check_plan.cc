@@ -8,6 +8,7 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/faults.h"
+#include "ir/base/ids_format.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
 #include "partition/families/plan_schedule.h"
@@ -27,7 +28,7 @@ void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std:
   const bool has_batch = std::any_of(training.inputs.begin(), training.inputs.end(),
                                      [](const BatchInput& input) { return input.axis >= 0; });
   if (has_batch && batch != plan.dimensions.end()) rows = batch->second / plan.microbatches;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const int data = plan.stages[s].mesh_shape.at(0);
     if (plan.stages[s].sharding || data == 1 || data <= rows) continue;
     faults.push_back(
@@ -39,7 +40,7 @@ void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std:
 
 void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector<std::string>& faults) {
   const Cut cut = cutTraining(training, plan);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const std::optional<ShardingPlan>& sharding = plan.stages[s].sharding;
     if (!sharding) continue;
     const std::string field = fmt::format("plan.json.stages[{}].sharding", s);
@@ -80,26 +81,26 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
     layer.last_node = label(layer.last);
     layer.flops = sumOver(chain.flops, layer.first, layer.last);
   }
-  const std::vector<std::vector<int>> readers = parameterReaders(training, nodeStages(training, plan));
+  const std::vector<std::vector<StageId>> readers = parameterReaders(training, nodeStages(training, plan));
   const Schedule schedule = scheduleOf(plan);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     StagePlan& stage = plan.stages[s];
     const int64_t first = plan.layers.at(stage.first_layer).first;
     const int64_t last = plan.layers.at(stage.last_layer).last;
     stage.forward_flops = sumOver(chain.flops, first, last);
     stage.backward_flops = sumOver(chain.backward_flops, first, last);
-    stage.peak_activations = peakActivations(orderOfReplica(schedule, StageId(s), 0), StageId(s));
+    stage.peak_activations = peakActivations(orderOfReplica(schedule, s, 0), s);
     stage.parameter_bytes = 0;
   }
   for (size_t p = 0; p < readers.size(); ++p) {
-    for (int s : readers[p])
+    for (const StageId s : readers[p])
       plan.stages[s].parameter_bytes += training.graph.bytes(training.parameters[p].value);
   }
 }
 
 std::vector<std::string> planOddities(const Plan& plan) {
   std::vector<std::string> notes;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     std::set<int> devices(plan.stages[s].devices.begin(), plan.stages[s].devices.end()), nodes;
     for (int device : devices) nodes.insert(plan.cluster.nodeOf(device));
     int whole = 0;

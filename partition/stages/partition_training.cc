@@ -354,7 +354,7 @@ void fillRecomputations(const RecomputationChoice& choice, Plan& plan) {
            "stages or by stage from 0 to {}",
            stage, recomputationName(recomputation), stage, plan.stages.size() - 1);
     }
-    plan.stages[stage].recomputation = recomputation;
+    plan.stages[StageId(stage)].recomputation = recomputation;
   }
 }
 
@@ -410,7 +410,7 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   setSchedule(schedule, options.chosen ? options.chosen->schedule_costs : costsOf(chain), plan);
   fillRecomputations(options.recomputation, plan);
   for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s)
-    plan.stages[s].recomputation = options.chosen->stages[s].recomputation;
+    plan.stages[StageId(s)].recomputation = options.chosen->stages[s].recomputation;
   fillNumbers(training, plan);
   noteUntrained(chain, plan);
 }

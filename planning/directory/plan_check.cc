@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/faults.h"
+#include "ir/base/ids_format.h"
 #include "ir/plan/plan_json.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/check_plan.h"
@@ -26,7 +27,7 @@ int64_t memoryLimit(const Plan& plan, const StagePlan& stage, int rank) {
 
 void checkMemory(const PlannedTraining& planned, std::vector<std::string>& faults) {
   std::vector<bool> seen(planned.whole.ranks.size());
-  for (size_t s = 0; s < planned.plan.stages.size(); ++s) {
+  for (const StageId s : planned.plan.stages.ids()) {
     const StagePlan& stage = planned.plan.stages[s];
     for (int rank : stage.devices) {
       const int64_t limit = memoryLimit(planned.plan, stage, rank);

@@ -72,11 +72,12 @@ NodeSharding nodeSharding(const Graph& graph, NodeId id, const StageSharding& sh
 // Partial sums, and weights that are kept in another sharding than they are read in, stay unsaid: plan.json
 // has them.
 void annotateSharded(const PlannedTraining& planned, const std::string& configuration,
-                     const std::vector<int>& stage_of, Graph& graph) {
+                     const std::vector<StageId>& stage_of, Graph& graph) {
   if (!hasShardedStage(planned.plan)) return;
-  const std::vector<std::optional<StageSharding>> shardings = shardingsOf(planned.training, planned.plan);
+  const IdVector<StageId, std::optional<StageSharding>> shardings =
+      shardingsOf(planned.training, planned.plan);
   std::vector<StageDevices> stages;
-  for (size_t s = 0; s < shardings.size(); ++s)
+  for (const StageId s : shardings.ids())
     stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices}
                                   : StageDevices{});
   std::vector<NodeSharding> nodes(graph.nodes.size());
@@ -102,10 +103,12 @@ int rankCount(const Plan& plan) {
 // one.
 Graph annotatedModel(const PlannedTraining& planned) {
   Graph graph = planned.training.graph;
-  const std::vector<int> stages = nodeStages(planned.training, planned.plan);
+  const std::vector<StageId> stages = nodeStages(planned.training, planned.plan);
+  std::vector<int> numbers;  // as ONNX has them
+  for (const StageId stage : stages) numbers.push_back(stage.index());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     graph.nodes[n].metadata.emplace_back("pipeshard.phase", phaseName(planned.training.node_phase[n]));
-    graph.nodes[n].metadata.emplace_back("pipeshard.stage", std::to_string(stages[n]));
+    graph.nodes[n].metadata.emplace_back("pipeshard.stage", std::to_string(numbers[n]));
   }
   // Weights stay where the model has them, so here they are inputs.
   for (auto it = graph.initializers.begin(); it != graph.initializers.end();) {
@@ -122,7 +125,7 @@ Graph annotatedModel(const PlannedTraining& planned) {
   DeviceConfiguration configuration{"pipeshard", {}};
   for (int rank = 0; rank < rankCount(planned.plan); ++rank)
     configuration.devices.push_back(fmt::format("rank{}", rank));
-  annotatePipelineStages(graph, configuration, stages);
+  annotatePipelineStages(graph, configuration, numbers);
   annotateSharded(planned, configuration.name, stages, graph);
   return graph;
 }

@@ -49,7 +49,7 @@ TEST(FileShardings, OfAPlansModelAreThoseOfThePlan) {
   const Graph graph = readModel(folder.file("a.plan/model.onnx"));
   checkModel(graph);
   EXPECT_EQ(graph.ir_version, 11);
-  const ReadShardings read = nodeShardings(graph, "pipeshard", {{kMesh, plan.stages[0].devices}});
+  const ReadShardings read = nodeShardings(graph, "pipeshard", {{kMesh, plan.stages[StageId(0)].devices}});
   EXPECT_EQ(read.skipped, 0u);
   int cut = 0;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -57,7 +57,7 @@ TEST(FileShardings, OfAPlansModelAreThoseOfThePlan) {
       if (!read.nodes[n].outputs[i]) continue;
       const std::string& name = graph.value(graph.nodes[n].outputs[i]).name;
       EXPECT_EQ(read.nodes[n].outputs[i],
-                planned(*plan.stages[0].sharding, name, read.nodes[n].outputs[i]->axes.size()))
+                planned(*plan.stages[StageId(0)].sharding, name, read.nodes[n].outputs[i]->axes.size()))
           << name;
       cut += read.nodes[n].outputs[i]->isReplicated() ? 0 : 1;
     }
@@ -112,7 +112,7 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
   EXPECT_EQ(given->mesh, kMesh);
   const Plan second = planWith(again, annotated, {"--method", "manual"});
   ASSERT_EQ(second.stages.size(), 1u);
-  EXPECT_EQ(second.stages[0].sharding->mesh, kMesh.shape);
+  EXPECT_EQ(second.stages[StageId(0)].sharding->mesh, kMesh.shape);
   EXPECT_THAT(second.notes,
               Contains(HasSubstr("the model's device configuration 'pipeshard' gives the shardings of")));
   const Graph graph = readModel(annotated);
@@ -121,8 +121,8 @@ TEST(FileShardings, AModelThatSaysThemIsPlannedSo) {
   for (const Node& node : graph.nodes) made.insert(graph.value(node.outputs[0]).name);
   int cut = 0;
   for (const auto& [name, spec] : given->specs) {
-    const ShardingPlan& one = *first.stages[0].sharding;
-    const ShardingPlan& two = *second.stages[0].sharding;
+    const ShardingPlan& one = *first.stages[StageId(0)].sharding;
+    const ShardingPlan& two = *second.stages[StageId(0)].sharding;
     const auto kept = planned(two, name, spec.axes.size());
     EXPECT_EQ(kept, spec) << name;
     const auto was = planned(one, name, spec.axes.size());

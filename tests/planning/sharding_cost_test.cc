@@ -27,7 +27,7 @@ PlannedTraining plannedBy(const std::string& model, const std::string& method,
 // The last device has the largest shards. Groups of a rank's program are the mesh axes of more than one
 // device, in order.
 WorkCount countedOf(const PlannedTraining& planned) {
-  const ShardingPlan& sharding = *planned.plan.stages.at(0).sharding;
+  const ShardingPlan& sharding = *planned.plan.stages.at(StageId(0)).sharding;
   const LogicalMesh mesh{sharding.mesh};
   const CostModel model = CostModel::uniform(mesh);
   MeshGroups groups;
@@ -61,7 +61,7 @@ class PredictedCost : public ::testing::TestWithParam<std::pair<std::string, std
 TEST_P(PredictedCost, IsCountedInThePrograms) {
   const auto& [model, method] = GetParam();
   const PlannedTraining planned = plannedBy(model, method);
-  const ShardingPlan& sharding = *planned.plan.stages.at(0).sharding;
+  const ShardingPlan& sharding = *planned.plan.stages.at(StageId(0)).sharding;
   const WorkCount counted = countedOf(planned);
   EXPECT_EQ(counted.compute_ns, sharding.compute_ns);
   EXPECT_EQ(counted.communication_ns, sharding.communication_ns);
@@ -73,7 +73,7 @@ TEST_P(PredictedCost, IsCountedInThePrograms) {
 TEST(PredictedCommunication, IsThatOfGradientsInBuckets) {
   for (const char* method : {"data-parallel", "zero2", "zero3", "megatron:2,2"}) {
     const PlannedTraining planned = plannedBy("gpt2", method, 2000);
-    const ShardingPlan& sharding = *planned.plan.stages.at(0).sharding;
+    const ShardingPlan& sharding = *planned.plan.stages.at(StageId(0)).sharding;
     const WorkCount counted = countedOf(planned);
     EXPECT_EQ(counted.communication_ns, sharding.communication_ns) << method;
     EXPECT_GE(counted.compute_ns, sharding.compute_ns) << method;

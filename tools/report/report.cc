@@ -1,4 +1,5 @@
 #include "tools/report/report.h"
+#include "ir/base/ids_format.h"
 #include "tools/report/report_memory.h"
 
 #include <algorithm>
@@ -115,7 +116,7 @@ std::string shellWord(const std::string& word) {
 // "0:always,2:except-last"; empty where nothing is recomputed.
 std::string recomputedStages(const Plan& plan) {
   std::vector<std::string> stages;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     if (plan.stages[s].recomputation != Recomputation::kNever)
       stages.push_back(fmt::format("{}:{}", s, recomputationName(plan.stages[s].recomputation)));
   }
@@ -142,7 +143,7 @@ std::string planCommand(const Plan& plan) {
   IdVector<PipelineRankId, size_t> widths;
   for (const StageId s : groups.ids()) {
     if (!widths.has(groups[s])) widths.resize(groups[s].index() + 1);
-    widths[groups[s]] = plan.stages[s.index()].devices.size();
+    widths[groups[s]] = plan.stages[s].devices.size();
   }
   if (std::ssize(widths) != plan.cluster.deviceCount()) {
     if (plan.boundaries.empty()) add("--stages", fmt::format("uniform:{}", plan.stages.size()));

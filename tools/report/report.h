@@ -24,7 +24,7 @@ struct ValidationReport;  // runtime/job/validate.h
 
 // A parameter as one device of a stage holds it.
 struct ReportedParameter {
-  size_t stage = 0;
+  StageId stage;
   std::string name;
   DataType data_type = DataType::kUndefined;
   Shape whole;

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_style.h"
 
@@ -148,12 +149,12 @@ std::string memoryText(const Timeline& timeline, int64_t held) {
 Chart memoryChart(std::span<const Timeline> timelines) { return MemoryChart(timelines).draw(); }
 
 std::vector<std::string> seats(const Plan& plan) {
-  std::vector<std::vector<int>> stages(plan.cluster.deviceCount());
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  std::vector<std::vector<StageId>> stages(plan.cluster.deviceCount());
+  for (const StageId s : plan.stages.ids()) {
     for (int device : plan.stages[s].devices) stages.at(device).push_back(s);
   }
   std::vector<std::string> texts;
-  for (const std::vector<int>& of_device : stages)
+  for (const std::vector<StageId>& of_device : stages)
     texts.push_back(of_device.empty() ? ""
                                       : fmt::format("{} {}", of_device.size() == 1 ? "stage" : "stages",
                                                     fmt::join(of_device, ", ")));

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
 #include "tools/report/report_sections.h"
@@ -41,7 +42,7 @@ HtmlCell operatorsCell(const Plan& plan, const StagePlan& stage) {
 std::string ribbon(const Plan& plan, int64_t all) {
   if (plan.stages.size() > kMostRibbonStages || all <= 0) return "";
   std::string html = "<ul class=\"ribbon\" aria-label=\"Work of the stages\">\n";
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const double share = shareOf(work(plan.stages[s]), all);
     html += fmt::format("<li style=\"flex-grow:{:.0f}\" title=\"stage {}: {} of the work\">{}</li>\n",
                         std::max(1.0, 1000 * share), s, percent(share),
@@ -55,9 +56,9 @@ std::string layersTable(const Plan& plan) {
       "Layers",
       {numberCell("Layer"), numberCell("Stage"), textCell("First and last operator"), numberCell("Forward")},
       {}};
-  size_t stage = 0;
+  StageId stage(0);
   for (size_t l = 0; l < std::min(plan.layers.size(), kMostLayersShown); ++l) {
-    while (stage + 1 < plan.stages.size() && static_cast<int>(l) > plan.stages[stage].last_layer) ++stage;
+    while (plan.stages.has(stage.next()) && static_cast<int>(l) > plan.stages[stage].last_layer) ++stage;
     const LayerPlan& layer = plan.layers[l];
     table.rows.push_back({numberCell(fmt::format("{}", l)), numberCell(fmt::format("{}", stage)),
                           HtmlCell{codeCell(layer.first_node).html + codeCell(layer.last_node).html, false},
@@ -159,7 +160,7 @@ std::string renderStages(const Plan& plan) {
                   true};
   if (meshes) table.head.push_back(textCell("Mesh"));
   if (recomputes) table.head.push_back(textCell("Recomputation"));
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     const StagePlan& stage = plan.stages[s];
     table.rows.push_back(
         {numberCell(fmt::format("{}", s)), textCell(rankText(stage.devices)),

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/sharding_spec.h"
 #include "tools/report/report_html.h"
 
@@ -87,7 +88,7 @@ std::string moreThan(size_t shown, size_t all) {
   return all <= shown ? "" : paragraph(fmt::format("And {} more; plan.json names them all.", all - shown));
 }
 
-std::string renderParameters(size_t s, const ShardingPlan& sharding,
+std::string renderParameters(StageId s, const ShardingPlan& sharding,
                              const std::vector<const ReportedParameter*>& parameters,
                              const Colours& colours) {
   HtmlTable table{fmt::format("Parameters of stage {}", s),
@@ -107,7 +108,7 @@ std::string renderParameters(size_t s, const ShardingPlan& sharding,
   return renderTable(table) + moreThan(kMostTensorsShown, parameters.size());
 }
 
-std::string renderOthers(size_t s, const std::vector<std::pair<std::string, std::string>>& specs,
+std::string renderOthers(StageId s, const std::vector<std::pair<std::string, std::string>>& specs,
                          const Colours& colours) {
   HtmlTable table{
       fmt::format("Other tensors of stage {}", s), {textCell("Tensor"), textCell("Sharding")}, {}};
@@ -123,7 +124,7 @@ std::string renderOthers(size_t s, const std::vector<std::pair<std::string, std:
 
 std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs) {
   std::vector<ReportedParameter> parameters;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
     const Program& program = programs.at(plan.stages[s].devices.at(0));
     for (const Buffer& buffer : program.buffers) {
@@ -138,7 +139,7 @@ std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<
 std::string renderShardings(const Plan& plan, const std::vector<ReportedParameter>& parameters) {
   const Colours colours(plan);
   std::string html;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
+  for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
     const ShardingPlan& sharding = *plan.stages[s].sharding;
     html += fmt::format("<h3>stage {}</h3>\n", s) + renderPrediction(plan.stages[s], sharding) +

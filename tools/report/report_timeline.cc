@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, kTraceWorks> kWorkNames = {
 int64_t memoryLimit(const Plan& plan, const std::vector<StageId>& stages) {
   int64_t limit = 0;
   for (const StageId s : stages) {
-    const std::optional<ShardingPlan>& sharding = plan.stages.at(s.index()).sharding;
+    const std::optional<ShardingPlan>& sharding = plan.stages.at(s).sharding;
     if (sharding) limit = std::max(limit, sharding->memory_limit);
   }
   return limit;
@@ -143,7 +143,7 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
     timeline.ranks.at(schedule.rank_of_stage[stage].index()).stages.push_back(stage);
   for (const PipelineRankId r : simulation.ranks.ids()) {
     TimelineRank& rank = timeline.ranks[r.index()];
-    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0).index()).devices;
+    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0)).devices;
     rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0])
                                     : fmt::format("ranks {}–{}", devices.front(), devices.back());
     for (const SimulatedAction& done : simulation.ranks[r])
@@ -175,9 +175,9 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
   for (int r = 0; r < trace.ranks; ++r) {
     TimelineRank& rank = timeline.ranks[r];
     rank.name = fmt::format("rank {}", r);
-    for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const StageId s : plan.stages.ids()) {
       const std::vector<int>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(StageId(s));
+      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(s);
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/sharding_spec.h"
 #include "tools/report/text_table.h"
 

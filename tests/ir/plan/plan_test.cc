@@ -56,7 +56,7 @@ TEST(PlanJson, RoundTripsByteForByte) {
   EXPECT_EQ(printPlan(planFromJson(json)), printPlan(examplePlan()));
   const Plan parsed = planFromJson(json);
   EXPECT_EQ(parsed.dimensions, examplePlan().dimensions);
-  EXPECT_EQ(parsed.stages[0].forward_flops, 3000001000);
+  EXPECT_EQ(parsed.stages[StageId(0)].forward_flops, 3000001000);
   EXPECT_EQ(parsed.notes, examplePlan().notes);
 }
 
@@ -134,13 +134,13 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
 TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 4);
-  plan.stages[1].devices = {2};
+  plan.stages[StageId(1)].devices = {2};
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages: found device 2 in use; expected 0 to 1 without gaps");
-  plan.stages[0].devices = {3, 1};
-  plan.stages[0].mesh_shape = {2, 1};
-  plan.stages[1].devices = {0, 2};
-  plan.stages[1].mesh_shape = {1, 2};
+  plan.stages[StageId(0)].devices = {3, 1};
+  plan.stages[StageId(0)].mesh_shape = {2, 1};
+  plan.stages[StageId(1)].devices = {0, 2};
+  plan.stages[StageId(1)].mesh_shape = {1, 2};
   EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
 }
 
@@ -152,11 +152,11 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
     stage.mesh_shape = {2, 1};
   }
   EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
-  plan.stages[1].devices = {0, 1};
+  plan.stages[StageId(1)].devices = {0, 1};
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[0]: found 0; expected a device that no stage has, or all devices "
               "of stages[0], which has it, in its order");
-  plan.stages[1].devices = {2, 1};
+  plan.stages[StageId(1)].devices = {2, 1};
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[1]: found 1; expected a device that no stage has");
 }
@@ -165,18 +165,18 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
 Plan shardedPlan() {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[0].devices = {0, 1, 2, 3};
-  plan.stages[0].mesh_shape = {1, 4};
-  plan.stages[1].devices = {4};
-  plan.stages[0].sharding = ShardingPlan{{ShardingKind::kAuto},
-                                         {2, 2},
-                                         {{"mul", "0:i"}, {"add_1", "0:k 1:j"}},
-                                         {{"w", "S0,R"}, {"h", "R,S1;P0"}},
-                                         1230000,
-                                         450000,
-                                         3000000,
-                                         1600000,
-                                         false};
+  plan.stages[StageId(0)].devices = {0, 1, 2, 3};
+  plan.stages[StageId(0)].mesh_shape = {1, 4};
+  plan.stages[StageId(1)].devices = {4};
+  plan.stages[StageId(0)].sharding = ShardingPlan{{ShardingKind::kAuto},
+                                                  {2, 2},
+                                                  {{"mul", "0:i"}, {"add_1", "0:k 1:j"}},
+                                                  {{"w", "S0,R"}, {"h", "R,S1;P0"}},
+                                                  1230000,
+                                                  450000,
+                                                  3000000,
+                                                  1600000,
+                                                  false};
   return plan;
 }
 
@@ -247,9 +247,9 @@ TEST(PlanJson, RoundTripsShardings) {
   const std::string json = planToJson(shardedPlan());
   const Plan parsed = planFromJson(json);
   EXPECT_EQ(planToJson(parsed), json);
-  EXPECT_FALSE(parsed.stages[1].sharding);
-  const ShardingPlan& sharding = parsed.stages[0].sharding.value();
-  const ShardingPlan expected = *shardedPlan().stages[0].sharding;
+  EXPECT_FALSE(parsed.stages[StageId(1)].sharding);
+  const ShardingPlan& sharding = parsed.stages[StageId(0)].sharding.value();
+  const ShardingPlan expected = *shardedPlan().stages[StageId(0)].sharding;
   EXPECT_EQ(sharding.method, expected.method);
   EXPECT_EQ(sharding.mesh, expected.mesh);
   EXPECT_EQ(sharding.strategies, expected.strategies);
@@ -308,7 +308,7 @@ TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
   Plan plan = shardedPlan();
   EXPECT_THAT(printPlan(plan), HasSubstr("\n  sharding of stage 0: auto on 2x2, 1.23 ms compute + 450.00 us "
                                          "communication (at least 1.60 ms), 3.00 MB per device\n"));
-  plan.stages[0].sharding->optimal = true;
+  plan.stages[StageId(0)].sharding->optimal = true;
   EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 3.00 MB"));
   EXPECT_THAT(printPlan(examplePlan()), Not(HasSubstr("sharding")));
 }
@@ -362,10 +362,10 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
 TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[0].devices = {0, 1};
-  plan.stages[0].mesh_shape = {2, 1};
-  plan.stages[1].devices = {2, 3, 4, 6, 7, 5};
-  plan.stages[1].mesh_shape = {3, 2};
+  plan.stages[StageId(0)].devices = {0, 1};
+  plan.stages[StageId(0)].mesh_shape = {2, 1};
+  plan.stages[StageId(1)].devices = {2, 3, 4, 6, 7, 5};
+  plan.stages[StageId(1)].mesh_shape = {3, 2};
   const std::string text = printPlan(plan);
   EXPECT_THAT(text, HasSubstr("  stage    devices  data x model     layers"));
   EXPECT_THAT(text, HasSubstr("      0        0,1           2x1       0..1"));

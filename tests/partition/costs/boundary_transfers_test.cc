@@ -45,8 +45,8 @@ std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clu
   plan.layers[1].first = border + 1;
   plan.layers[1].last = clustering.ends.back();
   plan.stages.resize(2);
-  plan.stages[1].first_layer = plan.stages[1].last_layer = 1;
-  const std::vector<int> stages = nodeStages(training, plan);
+  plan.stages[StageId(1)].first_layer = plan.stages[StageId(1)].last_layer = 1;
+  const std::vector<StageId> stages = nodeStages(training, plan);
   std::pair<int64_t, int64_t> counts;
   for (size_t n = 0; n < stages.size(); ++n) {
     if (training.node_phase[n] == Phase::kUpdate) continue;
@@ -58,7 +58,7 @@ std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clu
         crosses = crosses ||
                   (reads && training.node_phase[reader] != Phase::kUpdate && stages[reader] != stages[n]);
       }
-      if (crosses) ++(stages[n] == 0 ? counts.first : counts.second);
+      if (crosses) ++(stages[n] == StageId(0) ? counts.first : counts.second);
     }
   }
   return counts;

@@ -77,7 +77,6 @@ struct WholeStage {
     }
     const int layers = clustering.ends.size();
     int device = 0;
-    int own = -1;
     const auto add = [&](int from, int to) {
       if (from > to) return;
       StagePlan& stage = plan.stages.emplace_back();
@@ -86,7 +85,7 @@ struct WholeStage {
       stage.devices = {device++};
     };
     add(0, first - 1);
-    own = plan.stages.size();
+    const StageId own = plan.stages.nextId();
     add(first, last);
     add(last + 1, layers - 1);
     const Cut cut = cutTraining(training, plan);
@@ -101,7 +100,7 @@ struct WholeStage {
           place.phase == Phase::kPrologue)
         continue;
       bool crosses = place.stage != own && cut.reads(own, ValueId(v));
-      for (int other = 0; other < std::ssize(cut.stages); ++other)
+      for (const StageId other : cut.stages.ids())
         crosses = crosses || (place.stage == own && other != own && cut.reads(other, ValueId(v)));
       if (!crosses) continue;
       ShardingSpec spec = replicated(training.graph.shape(ValueId(v)).size());
@@ -381,7 +380,7 @@ TEST(StageCosts, AStageThatRecomputesByLayersIsShardedWithinTheirMemory) {
     first = end + 1;
   }
   plan.stages.push_back({0, 5, {0, 1}});
-  const std::vector<NodeId> nodes = shardedNodes(cutTraining(training, plan), 0);
+  const std::vector<NodeId> nodes = shardedNodes(cutTraining(training, plan), StageId(0));
   const LogicalMesh mesh{{2}};
   const CostModel model = costModelOn(uniformCluster(1, 2), {0, 1}, mesh);
   ShardStageOptions options;

@@ -85,9 +85,9 @@ TEST(Layout, StagesOnTheSameDevicesAreOneGroup) {
   EXPECT_EQ(layout.ranks(), 3);
   EXPECT_EQ(layout.stages(), 4);
   ASSERT_EQ(layout.groups(), 2);
-  EXPECT_THAT(layout.stagesOf(0), ElementsAre(0, 2));
-  EXPECT_THAT(layout.stagesOf(1), ElementsAre(1, 3));
-  EXPECT_EQ(layout.place(2).group, 0);
+  EXPECT_THAT(layout.stagesOf(PipelineRankId(0)), ElementsAre(StageId(0), StageId(2)));
+  EXPECT_THAT(layout.stagesOf(PipelineRankId(1)), ElementsAre(StageId(1), StageId(3)));
+  EXPECT_EQ(layout.place(2).group, PipelineRankId(0));
   EXPECT_EQ(layout.cell(1, 1), (Rows{6, 2}));
   EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 1));
 }
@@ -119,36 +119,38 @@ TEST(Shipments, EqualMeshesSendToTheirCounterparts) {
   const TrainingFamily family = familyOf(8, 2);
   const Layout layout(planOf({{{0, 1}, 2, 1}, {{2, 3}, 2, 1}}, 2), family);
   for (Kind kind : {Kind::kSplit, Kind::kSum, Kind::kInvariant}) {
-    EXPECT_THAT(texts(shipments(layout, kind, 1, 0, 1)), ElementsAre("0>2 [4:6]", "1>3 [6:8]"));
+    EXPECT_THAT(texts(shipments(layout, kind, 1, StageId(0), StageId(1))),
+                ElementsAre("0>2 [4:6]", "1>3 [6:8]"));
   }
 }
 
 TEST(Shipments, BetweenOneAndThreeDevices) {
   const TrainingFamily family = familyOf(8, 2);
   const Layout layout(planOf({{{0}, 1, 1}, {{1, 2, 3}, 3, 1}}, 2), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, StageId(0), StageId(1))),
               ElementsAre("0>1 [0:1]", "0>2 [1:2]", "0>3 [2:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 1, 0)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, StageId(1), StageId(0))),
               ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 0, 1)), ElementsAre("0>1 [0:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, 1, 0)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, StageId(0), StageId(1))), ElementsAre("0>1 [0:4]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kSum, 0, StageId(1), StageId(0))),
               ElementsAre("1>0 [0:1]", "2>0 [1:2]", "3>0 [2:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 0, 1)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, StageId(0), StageId(1))),
               ElementsAre("0>1 [0:4]", "0>2 [0:4]", "0>3 [0:4]"));
-  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, 1, 0)), ElementsAre("1>0 [0:1]"));
+  EXPECT_THAT(texts(shipments(layout, Kind::kInvariant, 0, StageId(1), StageId(0))),
+              ElementsAre("1>0 [0:1]"));
 }
 
 TEST(Shipments, RowsThatOverlapTwoSendersComeFromBoth) {
   const TrainingFamily family = familyOf(6, 1);
   const Layout layout(planOf({{{0, 1}, 2, 1}, {{2, 3, 4}, 3, 1}}, 1), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, StageId(0), StageId(1))),
               ElementsAre("0>2 [0:2]", "0>3 [2:3]", "1>3 [3:4]", "1>4 [4:6]"));
 }
 
 TEST(Shipments, ReplicasAreServedInTurn) {
   const TrainingFamily family = familyOf(4, 1);
   const Layout layout(planOf({{{0, 1}, 1, 2}, {{2, 3, 4, 5}, 2, 2}}, 1), family);
-  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, 0, 1)),
+  EXPECT_THAT(texts(shipments(layout, Kind::kSplit, 0, StageId(0), StageId(1))),
               ElementsAre("0>2 [0:2]", "1>3 [0:2]", "0>4 [2:4]", "1>5 [2:4]"));
 }
 
@@ -192,10 +194,14 @@ Plan cutAt(const std::vector<int64_t>& ends, const std::vector<int>& widths) {
 
 TEST(NodeStages, AMeanIsScaledByItsShareOfTheBatchBeforeItGoesToOtherRows) {
   const TrainingGraph training = meanOfSquares();
-  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 1})), ElementsAre(0, 0, 0, 1));
-  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {1, 3})), ElementsAre(0, 0, 0, 1));
-  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 2})), ElementsAre(0, 0, 1, 1));
-  EXPECT_THAT(nodeStages(training, cutAt({0, 3}, {2, 1})), ElementsAre(0, 1, 1, 1));
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 1})),
+              ElementsAre(StageId(0), StageId(0), StageId(0), StageId(1)));
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {1, 3})),
+              ElementsAre(StageId(0), StageId(0), StageId(0), StageId(1)));
+  EXPECT_THAT(nodeStages(training, cutAt({1, 3}, {2, 2})),
+              ElementsAre(StageId(0), StageId(0), StageId(1), StageId(1)));
+  EXPECT_THAT(nodeStages(training, cutAt({0, 3}, {2, 1})),
+              ElementsAre(StageId(0), StageId(1), StageId(1), StageId(1)));
   try {
     nodeStages(training, cutAt({1, 2, 3}, {2, 1, 1}));
     ADD_FAILURE() << "accepted";

@@ -41,11 +41,11 @@ Plan planOf(const TrainingGraph& training, const std::string& schedule, int stag
 // of its owner's stage.
 std::map<std::string, std::vector<int>> readsOf(const TrainingGraph& training, const Plan& plan) {
   const Schedule schedule = scheduleOf(plan);
-  const std::vector<int> owners = parameterOwners(training, nodeStages(training, plan));
+  const std::vector<StageId> owners = parameterOwners(training, nodeStages(training, plan));
   std::map<std::string, std::vector<int>> reads;
   for (size_t p = 0; p < owners.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
-    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[StageId(owners[p])];
+    reads[training.graph.value(training.parameters[p].value).name] = schedule.versions[owners[p]];
   }
   return reads;
 }

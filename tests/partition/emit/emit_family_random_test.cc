@@ -166,8 +166,8 @@ void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, st
     const auto end = next + meshes[g].first * meshes[g].second;
     for (size_t s = 0; s < groups.size(); ++s) {
       if (groups[s] != static_cast<int>(g)) continue;
-      job.plan.stages[s].mesh_shape = {meshes[g].first, meshes[g].second};
-      job.plan.stages[s].devices.assign(next, end);
+      job.plan.stages[StageId(s)].mesh_shape = {meshes[g].first, meshes[g].second};
+      job.plan.stages[StageId(s)].devices.assign(next, end);
     }
     next = end;
   }

@@ -89,7 +89,7 @@ std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937&
       randomSchedule(plan.stages.size(), 1 + static_cast<int>(random() % 4), training.microbatches, random);
   for (const StageId s : schedule.rank_of_stage.ids()) {
     const int device = schedule.rank_of_stage[s].index();
-    plan.stages[s.index()].devices = {device};
+    plan.stages[s].devices = {device};
   }
   recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);

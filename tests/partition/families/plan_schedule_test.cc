@@ -83,8 +83,8 @@ TEST(PlanSchedule, PeaksAreThoseOfEachStage) {
   const Plan plan = planFor(optionsFor("looped-bfs", 2));
   for (const StagePlan& stage : plan.stages) EXPECT_EQ(stage.peak_activations, 4);
   const Plan plain = planFor(optionsFor("1f1b", 4));
-  EXPECT_EQ(plain.stages[0].peak_activations, 4);
-  EXPECT_EQ(plain.stages[3].peak_activations, 1);
+  EXPECT_EQ(plain.stages[StageId(0)].peak_activations, 4);
+  EXPECT_EQ(plain.stages[StageId(3)].peak_activations, 1);
 }
 
 TEST(PlanSchedule, NumbersOfStagesMustFit) {
@@ -238,7 +238,7 @@ TEST(PlanRecomputation, RefusesNodesWithRandomNumbersByName) {
   Plan plan;
   partitionTraining(training, options, plan);
   EXPECT_NO_THROW(emitPrograms(training, plan));
-  plan.stages[0].recomputation = Recomputation::kAlways;
+  plan.stages[StageId(0)].recomputation = Recomputation::kAlways;
   try {
     emitPrograms(training, plan);
     FAIL() << "accepted";

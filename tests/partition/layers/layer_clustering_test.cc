@@ -230,7 +230,7 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
       stage.mesh_shape = {1, 1};
       plan.stages.push_back(stage);
     }
-    const std::vector<int> stages = nodeStages(training, plan);
+    const std::vector<StageId> stages = nodeStages(training, plan);
     for (size_t n = 0; n < stages.size(); ++n) {
       const NodeId forward = training.forward_node[n];
       if (!forward.valid()) continue;

@@ -49,15 +49,15 @@ TEST(PartitionTraining, GivesEachDeviceOneStageOfEqualFlops) {
   EXPECT_EQ(plan.schedule, "1f1b");
   EXPECT_THAT(plan.notes, IsEmpty());
   for (size_t s = 0; s < 4; ++s) {
-    EXPECT_THAT(plan.stages[s].devices, ElementsAre(s));
-    EXPECT_EQ(plan.stages[s].peak_activations, static_cast<int64_t>(4 - s));
+    EXPECT_THAT(plan.stages[StageId(s)].devices, ElementsAre(s));
+    EXPECT_EQ(plan.stages[StageId(s)].peak_activations, static_cast<int64_t>(4 - s));
   }
   EXPECT_THAT(stageEnds(plan), ElementsAre(1, 3, 5, 7));
   EXPECT_EQ(plan.layers.size(), 8u);
   EXPECT_EQ(plan.layers[0].first_node, "node_h0");
   EXPECT_EQ(plan.layers[7].last_node, "node_loss");
-  EXPECT_EQ(plan.stages[0].parameter_bytes, 2 * 24);
-  EXPECT_GT(plan.stages[0].backward_flops, 0);
+  EXPECT_EQ(plan.stages[StageId(0)].parameter_bytes, 2 * 24);
+  EXPECT_GT(plan.stages[StageId(0)].backward_flops, 0);
 }
 
 TEST(PartitionTraining, SurvivesItsOwnJson) {
@@ -199,7 +199,7 @@ TEST(CutBytes, CountsEachValueOnceAtEveryCutThatItCrosses) {
 }
 
 // The stage of the node that makes the value.
-int stageOf(const TrainingGraph& training, const std::vector<int>& stages, const std::string& value) {
+StageId stageOf(const TrainingGraph& training, const std::vector<StageId>& stages, const std::string& value) {
   return stages[computeUseDef(training.graph).producer[findValue(training.graph, value).index()].index()];
 }
 
@@ -214,19 +214,19 @@ TEST(NodeStages, FollowTheForwardNodeAndTheOwner) {
   const TrainingGraph training = builder.finish({h2, labels, builder.total("count", labels)});
   PartitionOptions options = onDevices(3);
   options.boundaries = {"h0", "h1"};
-  const std::vector<int> stages = nodeStages(training, planFor(training, options));
-  EXPECT_EQ(stageOf(training, stages, "h0"), 0);
-  EXPECT_EQ(stageOf(training, stages, "h2"), 2);
-  EXPECT_EQ(stageOf(training, stages, "loss"), 2);
-  EXPECT_EQ(stageOf(training, stages, "d_h0_by_h2"), 2);
-  EXPECT_EQ(stageOf(training, stages, "d_h0_by_h1"), 1);
-  EXPECT_EQ(stageOf(training, stages, "d_h0"), 0);  // the sum, with the producer of h0
-  EXPECT_EQ(stageOf(training, stages, "d_w1_by_h1"), 1);
-  EXPECT_EQ(stageOf(training, stages, "d_shared_by_h2"), 2);
-  EXPECT_EQ(stageOf(training, stages, "shared_new"), 0);
-  EXPECT_EQ(stageOf(training, stages, "w1_new"), 1);
-  EXPECT_EQ(stageOf(training, stages, "rate"), 0);
-  EXPECT_EQ(stageOf(training, stages, "count_part"), 2);
+  const std::vector<StageId> stages = nodeStages(training, planFor(training, options));
+  EXPECT_EQ(stageOf(training, stages, "h0"), StageId(0));
+  EXPECT_EQ(stageOf(training, stages, "h2"), StageId(2));
+  EXPECT_EQ(stageOf(training, stages, "loss"), StageId(2));
+  EXPECT_EQ(stageOf(training, stages, "d_h0_by_h2"), StageId(2));
+  EXPECT_EQ(stageOf(training, stages, "d_h0_by_h1"), StageId(1));
+  EXPECT_EQ(stageOf(training, stages, "d_h0"), StageId(0));  // the sum, with the producer of h0
+  EXPECT_EQ(stageOf(training, stages, "d_w1_by_h1"), StageId(1));
+  EXPECT_EQ(stageOf(training, stages, "d_shared_by_h2"), StageId(2));
+  EXPECT_EQ(stageOf(training, stages, "shared_new"), StageId(0));
+  EXPECT_EQ(stageOf(training, stages, "w1_new"), StageId(1));
+  EXPECT_EQ(stageOf(training, stages, "rate"), StageId(0));
+  EXPECT_EQ(stageOf(training, stages, "count_part"), StageId(2));
 }
 
 TEST(NodeStages, RefuseAPlanOfAnotherModel) {

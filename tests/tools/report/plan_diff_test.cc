@@ -28,7 +28,7 @@ Plan twoStages() {
   plan.schedule = "1f1b";
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000}, {"head", "loss", 6, 9, 2000}};
   plan.stages = {{0, 1, {0, 1}, {1, 2}, 4000, 8000, 400, 2}, {2, 2, {2, 3}, {1, 2}, 2000, 4000, 12, 1}};
-  plan.stages[0].sharding =
+  plan.stages[StageId(0)].sharding =
       ShardingPlan{"auto",
                    {2},
                    {{"mul", "0:i"}},
@@ -50,15 +50,15 @@ TEST(PlanDiff, EqualPlansHaveNoDifferences) { EXPECT_THAT(diffPlans(twoStages(),
 
 TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   Plan other = twoStages();
-  other.stages[0].last_layer = 0;
-  other.stages[1].first_layer = 1;
-  other.stages[1].devices = {2};
-  other.stages[1].mesh_shape = {1, 1};
-  other.stages[1].recomputation = Recomputation::kAlways;
+  other.stages[StageId(0)].last_layer = 0;
+  other.stages[StageId(1)].first_layer = 1;
+  other.stages[StageId(1)].devices = {2};
+  other.stages[StageId(1)].mesh_shape = {1, 1};
+  other.stages[StageId(1)].recomputation = Recomputation::kAlways;
   other.microbatches = 8;
   other.schedule = "gpipe";
-  other.stages[0].peak_activations = 8;
-  other.stages[0].sharding->compute_ns = 11;
+  other.stages[StageId(0)].peak_activations = 8;
+  other.stages[StageId(0)].sharding->compute_ns = 11;
   other.layers[1].last = 6;
   other.layers[2].first = 7;
   other.dimensions["batch"] = 16;
@@ -80,7 +80,8 @@ TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
 
 TEST(PlanDiff, GroupsValuesByPatternAndChange) {
   Plan other = twoStages();
-  other.stages[0].sharding->specs = {{"h.0.w", "R,S0"}, {"h.1.w", "R,S0"}, {"h.2.w", "R"}, {"c", "S0"}};
+  other.stages[StageId(0)].sharding->specs = {
+      {"h.0.w", "R,S0"}, {"h.1.w", "R,S0"}, {"h.2.w", "R"}, {"c", "S0"}};
   const std::vector<PlanDifference> found = diffPlans(twoStages(), other);
   EXPECT_THAT(
       found, ElementsAre(
@@ -90,8 +91,8 @@ TEST(PlanDiff, GroupsValuesByPatternAndChange) {
                  PlanDifference{"shardings", "value h.*.w (2 of them)", "S0,R", "R,S0", {"h.0.w", "h.1.w"}}));
   // With all stages sharded, a value that is not listed is whole.
   Plan all = twoStages(), fewer = twoStages();
-  for (Plan* plan : {&all, &fewer}) plan->stages[1].sharding = ShardingPlan{"auto", {2}, {}, {}};
-  fewer.stages[0].sharding->specs.erase("b");
+  for (Plan* plan : {&all, &fewer}) plan->stages[StageId(1)].sharding = ShardingPlan{"auto", {2}, {}, {}};
+  fewer.stages[StageId(0)].sharding->specs.erase("b");
   EXPECT_THAT(diffPlans(all, fewer),
               ElementsAre(PlanDifference{"shardings", "value b", "S0", "whole", {"b"}}));
   const auto json = nlohmann::json::parse(differencesToJson(found));
@@ -102,7 +103,7 @@ TEST(PlanDiff, GroupsValuesByPatternAndChange) {
 TEST(PlanDiff, StagesThatOnlyOnePlanHasAreShownAgainstNothing) {
   Plan one = twoStages();
   one.stages.pop_back();
-  one.stages[0].last_layer = 2;
+  one.stages[StageId(0)].last_layer = 2;
   const std::vector<PlanDifference> found = diffPlans(one, twoStages());
   EXPECT_THAT(found, testing::Contains(difference("stages", "stages", "1", "2")));
   EXPECT_THAT(found, testing::Contains(difference("stages", "stage 1: layers", "-", "2..2")));

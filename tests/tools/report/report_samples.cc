@@ -44,7 +44,7 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
   plan.notes = {
       "operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
   for (int s = 0; s < ranks * chunks; ++s) {
-    StagePlan& stage = plan.stages[s];
+    StagePlan& stage = plan.stages[StageId(s)];
     stage.devices = {s % ranks};
     stage.forward_flops = 3'400'000'000 + 150'000'000 * (s % 3);
     stage.backward_flops = 2 * stage.forward_flops;
@@ -61,24 +61,24 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
 Plan shardedPlan() {
   Plan plan = planOf(2, 2, "gpipe");
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[0].devices = {0, 1, 2, 3};
-  plan.stages[1].devices = {4};
-  plan.stages[0].sharding = ShardingPlan{parseShardingMethod("megatron:2,2"),
-                                         {2, 2},
-                                         {{"h", "0:i"}},
-                                         {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}},
-                                         1250000,
-                                         500000,
-                                         3 << 20,
-                                         1500000,
-                                         true};
+  plan.stages[StageId(0)].devices = {0, 1, 2, 3};
+  plan.stages[StageId(1)].devices = {4};
+  plan.stages[StageId(0)].sharding = ShardingPlan{parseShardingMethod("megatron:2,2"),
+                                                  {2, 2},
+                                                  {{"h", "0:i"}},
+                                                  {{"w<1>", "R,S1"}, {"h", "S0,S1"}, {"y", "S0,R;P1"}},
+                                                  1250000,
+                                                  500000,
+                                                  3 << 20,
+                                                  1500000,
+                                                  true};
   return plan;
 }
 
 std::vector<ReportedParameter> shardedParameters() {
-  return {{0, "w<1>", DataType::kFloat32, {256, 512}, {256, 256}},
-          {0, "bias", DataType::kFloat32, {512}, {512}},
-          {1, "of_another_stage", DataType::kFloat32, {512}, {512}}};
+  return {{StageId(0), "w<1>", DataType::kFloat32, {256, 512}, {256, 256}},
+          {StageId(0), "bias", DataType::kFloat32, {512}, {512}},
+          {StageId(1), "of_another_stage", DataType::kFloat32, {512}, {512}}};
 }
 
 Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
@@ -170,7 +170,7 @@ std::vector<std::pair<std::string, std::string>> samplePages() {
   pages.emplace_back("measured",
                      renderReport({.plan = chunked, .validation = &passed, .measured = measured}));
   Plan limited = shardedPlan();
-  limited.stages[0].sharding->memory_limit = 400 << 20;
+  limited.stages[StageId(0)].sharding->memory_limit = 400 << 20;
   const ValidationReport failed =
       validated({compared("broken", std::numeric_limits<double>::infinity(), 1e-5)});
   pages.emplace_back(

@@ -123,7 +123,7 @@ TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
   plan.updates_per_step = 4;
   plan.given.bucket_bytes = 0;
   plan.given.overlap_receives = OverlapReceives::kOn;
-  plan.stages[1].recomputation = Recomputation::kAlways;
+  plan.stages[StageId(1)].recomputation = Recomputation::kAlways;
   const std::string page = renderReport({plan});
   for (const char* option : {"--schedule pipedream", "--window 4", "--bucket off", "--overlap-receives on",
                              "--recompute 1:always"})

@@ -66,7 +66,7 @@ TEST(StepParts, FillTheStep) {
 
 TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
   Plan plan = chunkedPlan(2, 2, 4);
-  plan.stages[3].recomputation = Recomputation::kAlways;
+  plan.stages[StageId(3)].recomputation = Recomputation::kAlways;
   const Schedule schedule = scheduleOf(plan);
   const Timeline timeline =
       timelineOf(simulate({.schedule = schedule, .stages = passTimes(plan)}), schedule, plan);
@@ -78,8 +78,8 @@ TEST(TimelineOfSchedule, HasTheStagesOfEachRankAndRecomputationApart) {
     if (bar.work == TraceWork::kRecomputation) recomputed += bar.end - bar.start;
     if (bar.work == TraceWork::kBackward) backward += bar.end - bar.start;
   }
-  EXPECT_EQ(recomputed, 4 * plan.stages[3].forward_flops);
-  EXPECT_EQ(backward, 4 * plan.stages[3].backward_flops);
+  EXPECT_EQ(recomputed, 4 * plan.stages[StageId(3)].forward_flops);
+  EXPECT_EQ(backward, 4 * plan.stages[StageId(3)].backward_flops);
   EXPECT_EQ(timeline.ranks[1].peakMemory(), peakActivations(schedule.orders[PipelineRankId(1)]));
 }
 
@@ -157,10 +157,10 @@ TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
 
 TEST(PassTimes, FollowTheFlopsAndFallBackToEqualParts) {
   Plan plan = planOf(2, 2, "gpipe");
-  plan.stages[1].backward_flops = 350;
+  plan.stages[StageId(1)].backward_flops = 350;
   EXPECT_EQ(passTimes(plan)[StageId(1)].forward, 100);
   EXPECT_EQ(passTimes(plan)[StageId(1)].backward_input + passTimes(plan)[StageId(1)].backward_weight, 350);
-  plan.stages[0].forward_flops = 0;
+  plan.stages[StageId(0)].forward_flops = 0;
   EXPECT_EQ(passTimes(plan)[StageId(1)].forward, 1);
   EXPECT_EQ(passTimes(plan)[StageId(1)].backward_weight, 1);
 }
