@@ -292,8 +292,8 @@ class StageFileReader {
     const JsonReader method = json.at("sharding").at("method");
     const std::string word = method.string();
     if (word.starts_with("megatron:") || word.starts_with("megatron-zero2:")) return word;
-    return method.string(
-        {kByRows, kReplicated, "auto", "zero2", "zero3", "tensor-parallel", "manual", "megatron:DP,TP"});
+    return method.string({kByRows, kReplicated, "auto", "zero2", "zero3", "tensor-parallel", "manual",
+                          "megatron:DP,TP", "megatron-zero2:DP,TP"});
   }
 
   static void readMesh(const JsonReader& json, StageSpec& stage) {

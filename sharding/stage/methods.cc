@@ -179,10 +179,10 @@ ProblemLimits methodLimits(const ShardingMethod& method, const TrainingGraph& tr
     case ShardingKind::kMegatron:
     case ShardingKind::kMegatronZero2:
       if (mesh != LogicalMesh{{method.data, method.tensor}}) {
-        fail(ErrorCode::kConfiguration, "method megatron:{},{} needs mesh {}x{}, not {}", method.data,
-             method.tensor, method.data, method.tensor, printMesh(mesh));
+        fail(ErrorCode::kConfiguration, "method {} needs mesh {}x{}, not {}", shardingMethodToString(method),
+             method.data, method.tensor, printMesh(mesh));
       }
-      requireBatch(training, mesh, method.data, "megatron");
+      requireBatch(training, mesh, method.data, shardingMethodToString({method.kind}));
       return megatronLimits(training, nodes, std::move(batch), method.kind == ShardingKind::kMegatronZero2);
     case ShardingKind::kAuto:
     case ShardingKind::kManual:

@@ -260,7 +260,8 @@ const std::vector<Malformed> kMalformed = {
      "s.json.stages[0].sharding: found an unknown key \"zero\"; the keys here are method"},
     {"sharding_method", file(R"({"layers": [0], "sharding": {"method": "megatron"}})"),
      "s.json.stages[0].sharding.method: found \"megatron\"; expected one of \"data-parallel\", "
-     "\"replicated\", \"auto\", \"zero2\""},
+     "\"replicated\", \"auto\", \"zero2\", \"zero3\", \"tensor-parallel\", \"manual\", \"megatron:DP,TP\", "
+     "\"megatron-zero2:DP,TP\""},
     {"sharding_method_grid", file(R"({"layers": [0], "sharding": {"method": "megatron:2"}})"),
      "s.json.stages[0].sharding.method: method \"megatron:2\": expected megatron:DP,TP with two numbers"},
     {"sharding_method_type", file(R"({"layers": [0], "sharding": {"method": 1}})"),

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -524,7 +525,8 @@ TEST(ShardStage, RefusesWhatCannotBeMetByName) {
     options.constraints = constraints;
     EXPECT_ERROR((void)shard(training, "8", options), ErrorCode::kConfiguration, text);
   };
-  expect("megatron:2,2", {}, "needs mesh 2x2, not 8");
+  expect("megatron:2,2", {}, "method megatron:2,2 needs mesh 2x2, not 8");
+  expect("megatron-zero2:2,2", {}, "method megatron-zero2:2,2 needs mesh 2x2, not 8");
   expect("manual", {}, "no shardings are given");
   expect("data-parallel", {}, "a microbatch has 6 rows ('x', axis 0) for 8 devices");
   expect("auto", {{"fc3.weight", parseSpec("S0,R")}}, "near matches: fc1.weight, fc2.weight");
@@ -532,6 +534,12 @@ TEST(ShardStage, RefusesWhatCannotBeMetByName) {
   expect("auto", {{"fc1.weight", parseSpec("R,R;P0")}}, "no partial sum");
   expect("auto", {{"fc1.weight", parseSpec("S0")}}, "it has 2 axes, the spec 1");
   expect("auto", {{"fc1.*", parseSpec("S0,R")}}, "'fc1.bias'");
+  for (const char* name : {"megatron", "megatron-zero2"}) {
+    ShardStageOptions options;
+    options.method = parseShardingMethod(fmt::format("{}:8,1", name));
+    EXPECT_ERROR((void)shard(training, "8x1", options), ErrorCode::kConfiguration,
+                 fmt::format("method {}: a microbatch has 6 rows ('x', axis 0) for 8 devices", name));
+  }
 }
 
 TEST(ShardStage, StaysWithinTheMemoryGivenOrSaysWhatIsTooMuch) {
