@@ -3,9 +3,8 @@
 //
 // To add one:
 //   1. a field of GivenOptions;
-//   2. its row in the table of given_options.cc: from there plan.json, `plan --diff`, --help, the command
-//   line
-//      and the report's command have it;
+//   2. its row in the table of given_options.cc: from there plan.json, `plan --diff`, --help, the
+//      command line and the report's command have it;
 //   3. the code that does what it says.
 // A field of a type that no other has needs its texts in given_options.cc and its form in
 // given_options_json.cc besides.

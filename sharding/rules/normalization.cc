@@ -101,8 +101,7 @@ std::optional<FactorRule> instanceNormalizationRule(const Graph& graph, const No
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
-// With given statistics everything is independent. Computing them needs the whole microbatch (design decision
-// 5).
+// With given statistics everything is independent. Computing them needs the whole microbatch.
 std::optional<FactorRule> batchNormalizationRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();

@@ -1,4 +1,4 @@
-// The design's table of rooms and neighbourhoods, as data.
+// Rooms and neighbourhoods: which others each of them may include.
 #include "tests/house/house.h"
 
 namespace pipeshard::house {

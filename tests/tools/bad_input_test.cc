@@ -1,4 +1,4 @@
-// Bad input gets a clear error with the design's exit code, quickly, and never a crash.
+// Bad input gets a clear error with its exit code, quickly, and never a crash.
 
 #include <filesystem>
 #include <fstream>

@@ -12,7 +12,7 @@ void addComparisonKernels(KernelRegistry& registry);  // Equal, Less, Where, ...
 void addCastKernels(KernelRegistry& registry);        // Cast, CastLike
 void addMatMulKernels(KernelRegistry& registry);      // MatMul, FusedMatMul, Gemm
 void addReduceKernels(KernelRegistry& registry);      // ReduceSum, ...
-void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum
+void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum, TopK
 void addSoftmaxKernels(KernelRegistry& registry);     // Softmax, LogSoftmax and their gradients
 // LayerNormalization and its gradients, LpNormalization
 void addNormalizationKernels(KernelRegistry& registry);
@@ -31,7 +31,7 @@ void addPadKernels(KernelRegistry& registry);        // Pad
 void addGatherKernels(KernelRegistry& registry);     // Gather and its gradient
 // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
 void addScatterKernels(KernelRegistry& registry);
-void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad
+void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad, MishGrad
 void addOptimizerKernels(KernelRegistry& registry);       // SGD, SGDMomentum, Adam, AdamW
 void addCollectiveKernels(KernelRegistry& registry);      // AllReduce, AllGather, ReduceScatter, AllToAll
 
