@@ -29,7 +29,7 @@ Plan twoStages() {
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000}, {"head", "loss", 6, 9, 2000}};
   plan.stages = {{0, 1, {0, 1}, {1, 2}, 4000, 8000, 400, 2}, {2, 2, {2, 3}, {1, 2}, 2000, 4000, 12, 1}};
   plan.stages[StageId(0)].sharding =
-      ShardingPlan{"auto",
+      ShardingPlan{ShardingMethod(),
                    {2},
                    {{"mul", "0:i"}},
                    {{"h.0.w", "S0,R"}, {"h.1.w", "S0,R"}, {"h.2.w", "S0,R"}, {"b", "S0"}},
@@ -91,7 +91,8 @@ TEST(PlanDiff, GroupsValuesByPatternAndChange) {
                  PlanDifference{"shardings", "value h.*.w (2 of them)", "S0,R", "R,S0", {"h.0.w", "h.1.w"}}));
   // With all stages sharded, a value that is not listed is whole.
   Plan all = twoStages(), fewer = twoStages();
-  for (Plan* plan : {&all, &fewer}) plan->stages[StageId(1)].sharding = ShardingPlan{"auto", {2}, {}, {}};
+  for (Plan* plan : {&all, &fewer})
+    plan->stages[StageId(1)].sharding = ShardingPlan{ShardingMethod(), {2}, {}, {}};
   fewer.stages[StageId(0)].sharding->specs.erase("b");
   EXPECT_THAT(diffPlans(all, fewer),
               ElementsAre(PlanDifference{"shardings", "value b", "S0", "whole", {"b"}}));
