@@ -28,7 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kRounds = 9;
-const Group kBoth = {0, 1};
+const Group kBoth = idsAt<RankId>({0, 1});
 
 class FileStore : public RendezvousStore {
  public:
@@ -96,10 +96,10 @@ void race(std::vector<Contender>& contenders, size_t count, Communicator& others
 
 void runRank(int rank, const std::string& segments, const std::string& folder, size_t bytes) {
   const size_t count = bytes / sizeof(float);
-  const auto shared = SharedMemoryCommunicator::open(SharedSegments::inherit(segments), rank, 60s);
+  const auto shared = SharedMemoryCommunicator::open(SharedSegments::inherit(segments), RankId(rank), 60s);
   auto* arena = reinterpret_cast<float*>(shared->createArena(bytes + 4096).data());
   FileStore store(folder + "/ours");
-  const auto gloo = openGloo({rank, 2, "127.0.0.1", 60s}, store);
+  const auto gloo = openGloo({RankId(rank), 2, "127.0.0.1", 60s}, store);
   const std::shared_ptr<::gloo::Context> own = ownContext(rank, folder + "/own");
   std::vector<float> heap(count);
   const auto sum = [&](Communicator& communicator, float* data) {

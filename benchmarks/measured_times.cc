@@ -13,7 +13,7 @@ namespace pipeshard {
 MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   // A pass with collectives inside is several events: its time is their sum.
   // by stage, work, microbatch, step, rank
-  std::map<std::tuple<StageId, TraceWork, int, int64_t, int>, Ticks> passes;
+  std::map<std::tuple<StageId, TraceWork, int, int64_t, RankId>, Ticks> passes;
   std::vector<Ticks> transfers;
   for (const TraceEvent& event : trace.events) {
     if (isPass(event.work)) {

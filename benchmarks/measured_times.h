@@ -26,7 +26,7 @@ struct MeasuredStep {
   int64_t step = 0;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  std::vector<int64_t> busy_ns;  // by rank
+  IdVector<RankId, int64_t> busy_ns;
   int64_t makespan() const { return end_ns - start_ns; }
   double bubble() const;  // of the makespan
 };

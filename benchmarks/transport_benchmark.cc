@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "ir/base/error.h"
@@ -35,19 +34,18 @@ struct Side {
 
 Side openSide(SharedSegments segments, int rank, int ranks, size_t bytes) {
   Side side;
-  side.communicator = SharedMemoryCommunicator::open(std::move(segments), rank, 20s);
+  side.communicator = SharedMemoryCommunicator::open(std::move(segments), RankId(rank), 20s);
   side.arena = side.communicator->createArena(2 * (bytes + 4096));
   side.heap.assign(bytes, std::byte{1});
   side.bytes = bytes;
-  side.everybody.resize(ranks);
-  std::iota(side.everybody.begin(), side.everybody.end(), 0);
+  side.everybody = idsBelow<RankId>(ranks);
   return side;
 }
 
 // One byte before each repetition: go on, or stop.
 void announce(Side& side, int ranks, bool go_on) {
   std::byte word{go_on};
-  for (int peer = 1; peer < ranks; ++peer) side.communicator->send(peer, {&word, 1})->wait();
+  for (int peer = 1; peer < ranks; ++peer) side.communicator->send(RankId(peer), {&word, 1})->wait();
 }
 
 using Work = std::function<void(Side& side, int rank)>;
@@ -65,7 +63,7 @@ void runRanks(benchmark::State& state, const Work& work) {
     if (child == 0) {
       Side side = openSide(SharedSegments::inherit(text), rank, ranks, bytes);
       for (std::byte word{1};;) {
-        side.communicator->receive(0, {&word, 1});
+        side.communicator->receive(RankId(0), {&word, 1});
         if (word == std::byte{0}) ::_exit(0);
         for (int i = 0; i < batch; ++i) work(side, rank);
       }
@@ -90,9 +88,9 @@ void runRanks(benchmark::State& state, const Work& work) {
 void sendArena(benchmark::State& state) {
   runRanks(state, [](Side& side, int rank) {
     if (rank == 0) {
-      side.communicator->send(1, side.input())->wait();
+      side.communicator->send(RankId(1), side.input())->wait();
     } else {
-      side.communicator->receive(0, side.output());
+      side.communicator->receive(RankId(0), side.output());
     }
   });
 }
@@ -100,9 +98,9 @@ void sendArena(benchmark::State& state) {
 void sendHeap(benchmark::State& state) {
   runRanks(state, [](Side& side, int rank) {
     if (rank == 0) {
-      side.communicator->send(1, side.heap)->wait();
+      side.communicator->send(RankId(1), side.heap)->wait();
     } else {
-      side.communicator->receive(0, side.heap);
+      side.communicator->receive(RankId(0), side.heap);
     }
   });
 }

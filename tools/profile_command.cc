@@ -154,7 +154,7 @@ struct ProfileCommand {
   void addModel(ProfileSamples& samples, Progress& progress) {
     if (std::filesystem::is_directory(model)) {
       int ranks = 1;
-      for (int rank = 0; rank < ranks; ++rank) {
+      for (RankId rank(0); rank < RankId(ranks); ++rank) {
         RankImage image =
             loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
         ranks = image.program.world_size;

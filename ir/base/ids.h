@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <vector>
 
 namespace pipeshard {
@@ -82,6 +83,7 @@ class IdRange {
   constexpr IdRange(SomeId first, SomeId last) : first_(first), last_(last) {}
   constexpr Iterator begin() const { return Iterator(first_); }
   constexpr Iterator end() const { return Iterator(last_); }
+  constexpr operator std::vector<SomeId>() const { return {begin(), end()}; }
 
  private:
   SomeId first_;
@@ -91,6 +93,20 @@ class IdRange {
 template <typename SomeId>
 constexpr IdRange<SomeId> idsBelow(size_t count) {
   return {SomeId(0), SomeId(count)};
+}
+
+// Those at the given positions, {0, 2} say, and the positions of given ones.
+template <typename SomeId, typename Positions = std::initializer_list<int>>
+constexpr std::vector<SomeId> idsAt(const Positions& positions) {
+  std::vector<SomeId> ids;
+  for (const auto position : positions) ids.push_back(SomeId(position));
+  return ids;
+}
+template <typename Tag>
+constexpr std::vector<size_t> positionsOf(const std::vector<Id<Tag>>& ids) {
+  std::vector<size_t> positions;
+  for (const Id<Tag> id : ids) positions.push_back(id.index());
+  return positions;
 }
 
 // A vector whose elements have ids: found by them alone.

@@ -28,14 +28,14 @@ std::string scaled(int64_t amount, std::string_view unit) {
 }
 
 // "0", "0,2", "1..3": three or more in a row as a range.
-std::string deviceList(const std::vector<int>& devices) {
+std::string deviceList(const std::vector<RankId>& devices) {
   std::string text;
   for (size_t i = 0; i < devices.size();) {
     size_t end = i + 1;
-    while (end < devices.size() && devices[end] == devices[end - 1] + 1) ++end;
+    while (end < devices.size() && devices[end] == devices[end - 1].next()) ++end;
     if (end - i < 3) end = i + 1;
-    text += (text.empty() ? "" : ",") + std::to_string(devices[i]);
-    if (end - i >= 3) text += ".." + std::to_string(devices[end - 1]);
+    text += fmt::format("{}{}", text.empty() ? "" : ",", devices[i]);
+    if (end - i >= 3) text += fmt::format("..{}", devices[end - 1]);
     i = end;
   }
   return text;

@@ -58,7 +58,7 @@ struct StagePlan {
   int last_layer = 0;
   // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them:
   // they are the chunks of one pipeline rank.
-  std::vector<int> devices;
+  std::vector<RankId> devices;
   // (data, model), product devices.size(): microbatches are cut along the data axis
   std::vector<int> mesh_shape = {1, 1};
   int64_t forward_flops = 0;  // one microbatch

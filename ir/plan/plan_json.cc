@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/sharding_spec.h"
 #include "ir/cluster/cluster_json.h"
@@ -47,14 +48,10 @@ void readLayer(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 }
 
 Json stageToJson(const StagePlan& stage) {
-  Json json = {{"first_layer", stage.first_layer},
-               {"last_layer", stage.last_layer},
-               {"devices", stage.devices},
-               {"mesh_shape", stage.mesh_shape},
-               {"forward_flops", stage.forward_flops},
-               {"backward_flops", stage.backward_flops},
-               {"parameter_bytes", stage.parameter_bytes},
-               {"peak_activations", stage.peak_activations}};
+  Json json = {{"first_layer", stage.first_layer},         {"last_layer", stage.last_layer},
+               {"devices", positionsOf(stage.devices)},    {"mesh_shape", stage.mesh_shape},
+               {"forward_flops", stage.forward_flops},     {"backward_flops", stage.backward_flops},
+               {"parameter_bytes", stage.parameter_bytes}, {"peak_activations", stage.peak_activations}};
   if (stage.recomputation != Recomputation::kNever)
     json["recomputation"] = recomputationName(stage.recomputation);
   return json;
@@ -63,10 +60,10 @@ Json stageToJson(const StagePlan& stage) {
 // At least one device, and none that another stage has, unless the other has all of them: the stages of one
 // pipeline rank.
 void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
-  const std::vector<int64_t> devices = json.integers(0, plan.cluster.deviceCount() - 1);
+  const std::vector<RankId> devices = idsAt<RankId>(json.integers(0, plan.cluster.deviceCount() - 1));
   if (devices.empty()) json.failExpected("at least one device");
-  for (int64_t device : devices) {
-    const auto found = std::find(stage.devices.begin(), stage.devices.end(), static_cast<int>(device));
+  for (RankId device : devices) {
+    const auto found = std::find(stage.devices.begin(), stage.devices.end(), device);
     if (found != stage.devices.end()) {
       json.elements()[stage.devices.size()].failExpected("a device that the stage does not have already");
     }
@@ -159,10 +156,10 @@ void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
                                     plan.layers.size(), covered));
     });
   }
-  std::set<int> devices;
+  std::set<RankId> devices;
   for (const StagePlan& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  const int used = devices.size();
-  if (!known.devices || *devices.rbegin() == used - 1) return;
+  const size_t used = devices.size();
+  if (!known.devices || devices.rbegin()->next() == RankId(used)) return;
   fail(ErrorCode::kConfiguration,
        "plan.json.stages: found device {} in use; expected 0 to {} without gaps, as {} devices are in use",
        *devices.rbegin(), used - 1, used);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 
 namespace pipeshard {
@@ -70,9 +71,9 @@ class StageFileReader {
     form_ = formOf(stages.front());
     for (size_t s = 0; s < stages.size(); ++s) readStage(stages[s], s, s + 1 == stages.size());
     finishLayers();
-    const int used = owner_.size();
-    if (owner_.rbegin()->first != used - 1) {
-      std::vector<int> devices;
+    const size_t used = owner_.size();
+    if (owner_.rbegin()->first.next() != RankId(used)) {
+      std::vector<RankId> devices;
       for (const auto& [device, stage] : owner_) devices.push_back(device);
       fail(ErrorCode::kConfiguration,
            "{}.stages: found devices {} in use; expected 0 to {} without gaps, as {} devices are in use",
@@ -192,7 +193,7 @@ class StageFileReader {
       json.at("submesh").failExpected("no such key beside \"devices\"; write one of them");
     if (json.has("devices")) {
       const JsonReader devices = json.at("devices");
-      stage.devices = narrow(devices.integers(0, cluster_.deviceCount() - 1));
+      stage.devices = idsAt<RankId>(devices.integers(0, cluster_.deviceCount() - 1));
       if (stage.devices.empty()) devices.failExpected("at least one device");
       const auto owner = owner_.find(stage.devices[0]);
       // another stage of a pipeline rank
@@ -212,7 +213,7 @@ class StageFileReader {
         json.has("submesh") ? submeshShape(json.at("submesh")) : std::vector<int>{1, 1};
     const int size = shape[0] * shape[1];
     int first = 0;
-    while (owner_.contains(first)) ++first;
+    while (owner_.contains(RankId(first))) ++first;
     const bool fits = first + size <= cluster_.deviceCount() && submeshFits(first, shape);
     const JsonReader where = json.has("submesh") ? json.at("submesh") : json;
     if (!fits) {
@@ -221,7 +222,7 @@ class StageFileReader {
                       "free is {} of 0 to {}, with {} to a node; write \"devices\" to choose others",
                       first, cluster_.deviceCount() - 1, devicesOfNodes()));
     }
-    for (int device = first; device < first + size; ++device) {
+    for (RankId device : IdRange(RankId(first), RankId(first + size))) {
       const auto [found, is_new] = owner_.try_emplace(device, index);
       if (!is_new)
         where.failExpected(fmt::format("devices {} to {} to be free; stages[{}] has {}", first,
@@ -325,9 +326,9 @@ class StageFileReader {
   const JsonReader& json_;
   const Cluster& cluster_;
   StageFile file_;
-  std::string form_;             // of every stage
-  int next_layer_ = 0;           // the first that belongs to no stage yet
-  std::map<int, size_t> owner_;  // device -> index of its stage
+  std::string form_;                // of every stage
+  int next_layer_ = 0;              // the first that belongs to no stage yet
+  std::map<RankId, size_t> owner_;  // device -> index of its stage
 };
 
 }  // namespace

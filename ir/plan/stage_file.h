@@ -25,7 +25,7 @@ struct StageSpec {
   // otherwise: the value at which the stage ends; "" for the last stage: the rest
   std::string until;
   // ranks, at least one; two stages share all of them (one pipeline rank) or none
-  std::vector<int> devices;
+  std::vector<RankId> devices;
   // {data, model}, the product is the number of devices; {1, n} when operators are sharded
   std::vector<int> mesh_shape;
   // The stage's operators are sharded so, on this mesh (empty: the best). Nothing: they are not, as the

@@ -84,8 +84,8 @@ class WaitFinder {
   BackgroundWaits waits_;
   // By buffer: how many of the lane's instructions there are up to the last one that writes, or reads, it.
   std::vector<size_t> written_, read_;
-  std::vector<std::optional<size_t>> arriving_;  // by buffer: the background receive into it
-  std::map<int, std::deque<size_t>> under_way_;  // by peer: the background receives from it, in order
+  std::vector<std::optional<size_t>> arriving_;     // by buffer: the background receive into it
+  std::map<RankId, std::deque<size_t>> under_way_;  // by peer: the background receives from it, in order
 };
 
 }  // namespace
@@ -94,13 +94,13 @@ bool isOfLane(const Instruction& instruction) {
   return instruction.background && instruction.kind != InstructionKind::kReceive;
 }
 
-std::vector<std::vector<int>> backgroundGroups(const Program& program) {
-  std::set<std::vector<int>> groups;
+std::vector<std::vector<RankId>> backgroundGroups(const Program& program) {
+  std::set<std::vector<RankId>> groups;
   for (const Instruction& instruction : program.instructions) {
     if (!isOfLane(instruction)) continue;
-    if (instruction.group >= 0) groups.insert(program.groups.at(instruction.group));
+    if (instruction.group.valid()) groups.insert(program.groups.at(instruction.group));
     if (!instruction.subgraph.valid()) continue;
-    for (int group : program.subgraphs.at(instruction.subgraph.index()).collectives)
+    for (GroupId group : program.subgraphs.at(instruction.subgraph.index()).collectives)
       groups.insert(program.groups.at(group));
   }
   return {groups.begin(), groups.end()};

@@ -37,7 +37,7 @@ struct BackgroundWaits {
 
 // The ranks of the groups that meet in the program's background collectives. None: the rank needs no second
 // communicator.
-std::vector<std::vector<int>> backgroundGroups(const Program& program);
+std::vector<std::vector<RankId>> backgroundGroups(const Program& program);
 
 // `place_of` (may be empty) gives the buffer in whose memory a buffer is.
 BackgroundWaits backgroundWaits(const Program& program,

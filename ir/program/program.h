@@ -101,7 +101,7 @@ struct Subgraph {
   std::vector<std::string> inputs;   // names of the graph inputs, in order
   std::vector<std::string> outputs;  // names of the graph outputs, in order
   // of its nodes in the pipeshard domain that are collectives, in node order: their groups
-  std::vector<int> collectives = {};
+  std::vector<GroupId> collectives = {};
   // makes again, for a backward pass, what a forward pass has made and freed
   bool recomputation = false;
 };
@@ -133,8 +133,8 @@ struct Instruction {
   int microbatch = -1;
   std::vector<BufferId> inputs;
   std::vector<BufferId> outputs;
-  int peer = -1;           // kSend, kReceive
-  int group = -1;          // kAllReduce
+  RankId peer;             // kSend, kReceive
+  GroupId group;           // kAllReduce
   bool overwrite = false;  // kAccumulate
   int axis = -1;           // kSlice, kConcatenate
   int64_t offset = 0;      // kSlice, kLoadInput
@@ -175,15 +175,15 @@ struct ProgramInput {
 };
 
 struct Program {
-  int rank = 0;
+  RankId rank = RankId(0);
   int world_size = 1;
   int64_t microbatches = 1;
   // more than one in asynchronous schedules: a step is a window of so many updates
   int64_t updates_per_step = 1;
   std::vector<Buffer> buffers;
   std::vector<Subgraph> subgraphs;
-  std::vector<Instruction> instructions;  // one step
-  std::vector<std::vector<int>> groups;   // ranks, ascending
+  std::vector<Instruction> instructions;          // one step
+  IdVector<GroupId, std::vector<RankId>> groups;  // ascending
   std::vector<Result> results;
   std::vector<ProgramInput> inputs;
 

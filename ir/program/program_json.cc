@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/tensor_box.h"
 
@@ -179,17 +180,12 @@ Json subgraphToJson(const Subgraph& subgraph) {
                {"phase", phaseName(subgraph.phase)},
                {"inputs", subgraph.inputs},
                {"outputs", subgraph.outputs}};
-  if (!subgraph.collectives.empty()) json["collectives"] = subgraph.collectives;
+  if (!subgraph.collectives.empty()) json["collectives"] = positionsOf(subgraph.collectives);
   if (subgraph.recomputation) json["recomputation"] = true;
   return json;
 }
 
 int lastIndex(size_t count) { return static_cast<int>(count) - 1; }
-
-std::vector<int> smallIntegers(const JsonReader& json, int64_t low, int64_t high) {
-  const std::vector<int64_t> numbers = json.integers(low, high);
-  return {numbers.begin(), numbers.end()};
-}
 
 Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
   json.expectObject({"name", "file", "phase", "inputs", "outputs"}, {"collectives", "recomputation"});
@@ -200,7 +196,7 @@ Subgraph subgraphFromJson(const JsonReader& json, size_t group_count) {
                     json.at("outputs").strings(),
                     {}};
   if (json.has("collectives"))
-    subgraph.collectives = smallIntegers(json.at("collectives"), 0, lastIndex(group_count));
+    subgraph.collectives = idsAt<GroupId>(json.at("collectives").integers(0, lastIndex(group_count)));
   if (json.has("recomputation")) subgraph.recomputation = json.at("recomputation").boolean();
   return subgraph;
 }
@@ -210,8 +206,8 @@ Json instructionToJson(const Instruction& instruction) {
   if (instruction.subgraph.valid()) json["subgraph"] = instruction.subgraph.index();
   if (instruction.stage.valid()) json["stage"] = instruction.stage.index();
   if (instruction.microbatch >= 0) json["microbatch"] = instruction.microbatch;
-  if (instruction.peer >= 0) json["peer"] = instruction.peer;
-  if (instruction.group >= 0) json["group"] = instruction.group;
+  if (instruction.peer.valid()) json["peer"] = instruction.peer.index();
+  if (instruction.group.valid()) json["group"] = instruction.group.index();
   if (instruction.overwrite) json["overwrite"] = true;
   if (instruction.axis >= 0) json["axis"] = instruction.axis;
   if (instruction.offset > 0) json["offset"] = instruction.offset;
@@ -232,8 +228,9 @@ Instruction instructionFromJson(const JsonReader& json, const Program& program) 
   if (json.has("stage")) instruction.stage = StageId(json.at("stage").integer(0, INT32_MAX));
   if (json.has("microbatch"))
     instruction.microbatch = json.at("microbatch").integer(0, program.microbatches - 1);
-  if (json.has("peer")) instruction.peer = json.at("peer").integer(0, program.world_size - 1);
-  if (json.has("group")) instruction.group = json.at("group").integer(0, lastIndex(program.groups.size()));
+  if (json.has("peer")) instruction.peer = RankId(json.at("peer").integer(0, program.world_size - 1));
+  if (json.has("group"))
+    instruction.group = GroupId(json.at("group").integer(0, lastIndex(program.groups.size())));
   if (json.has("overwrite")) instruction.overwrite = json.at("overwrite").boolean();
   if (json.has("axis")) instruction.axis = json.at("axis").integer(0, INT32_MAX);
   if (json.has("offset")) instruction.offset = json.at("offset").integer(0, INT64_MAX);
@@ -313,7 +310,8 @@ std::string programToJson(const Program& program) {
       kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
   addList("inputs", program.inputs, inputToJson, text);
   addList(
-      "groups", program.groups, [](const std::vector<int>& group) { return Json(group); }, text);
+      "groups", program.groups, [](const std::vector<RankId>& group) { return Json(positionsOf(group)); },
+      text);
   addList("subgraphs", program.subgraphs, subgraphToJson, text);
   addList("buffers", program.buffers, bufferToJson, text);
   addList("instructions", program.instructions, instructionToJson, text);
@@ -329,12 +327,12 @@ Program programFromJson(std::string_view text) {
                      "subgraphs", "buffers", "instructions", "results"});
   Program program;
   program.world_size = json.at("world_size").integer(1, INT32_MAX);
-  program.rank = json.at("rank").integer(0, program.world_size - 1);
+  program.rank = RankId(json.at("rank").integer(0, program.world_size - 1));
   program.microbatches = json.at("microbatches").integer(1, INT32_MAX);
   program.updates_per_step = json.at("updates_per_step").integer(1, program.microbatches);
   for (const JsonReader& input : json.at("inputs").elements()) program.inputs.push_back(inputFromJson(input));
   for (const JsonReader& group : json.at("groups").elements())
-    program.groups.push_back(smallIntegers(group, 0, program.world_size - 1));
+    program.groups.push_back(idsAt<RankId>(group.integers(0, program.world_size - 1)));
   for (const JsonReader& subgraph : json.at("subgraphs").elements()) {
     program.subgraphs.push_back(subgraphFromJson(subgraph, program.groups.size()));
   }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/ids_format.h"
+
 namespace pipeshard {
 namespace {
 
@@ -61,8 +63,8 @@ std::string describeInstruction(const Program& program, const Instruction& instr
         " " + (subgraph.index() < program.subgraphs.size() ? program.subgraphs[subgraph.index()].name : "?");
   if (instruction.background) text += " background";
   if (instruction.microbatch >= 0) text += fmt::format(" microbatch={}", instruction.microbatch);
-  if (instruction.peer >= 0) text += fmt::format(" peer={}", instruction.peer);
-  if (instruction.group >= 0) text += fmt::format(" group={}", instruction.group);
+  if (instruction.peer.valid()) text += fmt::format(" peer={}", instruction.peer);
+  if (instruction.group.valid()) text += fmt::format(" group={}", instruction.group);
   if (instruction.overwrite) text += " overwrite";
   if (instruction.axis >= 0) text += fmt::format(" axis={}", instruction.axis);
   if (instruction.offset > 0) text += fmt::format(" offset={}", instruction.offset);
@@ -88,8 +90,8 @@ std::string printProgram(const Program& program) {
     text += input.low != input.high ? fmt::format(", in [{}, {})\n", input.low, input.high) : "\n";
   }
   if (!program.groups.empty()) text += "groups\n";
-  for (size_t i = 0; i < program.groups.size(); ++i)
-    text += fmt::format("  {}: {}\n", i, fmt::join(program.groups[i], ","));
+  for (GroupId group : program.groups.ids())
+    text += fmt::format("  {}: {}\n", group, fmt::join(program.groups[group], ","));
   if (!program.subgraphs.empty()) text += "subgraphs\n";
   for (const Subgraph& subgraph : program.subgraphs) {
     text +=

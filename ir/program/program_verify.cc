@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
 #include "ir/program/program_print.h"
 #include "ir/program/program_verify_failure.h"
@@ -60,7 +61,7 @@ class StructureVerifier {
   StructureVerifier(const std::vector<Program>& programs, const Program& program)
       : programs_(programs), program_(program) {}
 
-  void run(size_t expected_rank) {
+  void run(RankId expected_rank) {
     verifyHeader(expected_rank);
     verifyBuffers();
     verifyGroups();
@@ -75,10 +76,12 @@ class StructureVerifier {
   [[noreturn]] void failInstruction(const std::string& message) const {
     failVerification(describeAt(program_, at_), message);
   }
+  bool exists(RankId rank) const { return rank < RankId(program_.world_size); }
+  bool exists(GroupId group) const { return group < program_.groups.nextId(); }
   bool inRange(BufferId id) const { return id.valid() && id.index() < program_.buffers.size(); }
 
-  void verifyHeader(size_t expected_rank) const {
-    if (program_.rank != static_cast<int>(expected_rank))
+  void verifyHeader(RankId expected_rank) const {
+    if (program_.rank != expected_rank)
       failHere(fmt::format("this program stands at position {}", expected_rank));
     if (program_.world_size != std::ssize(programs_)) {
       failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size,
@@ -148,11 +151,11 @@ class StructureVerifier {
   }
 
   void verifyGroups() const {
-    for (const std::vector<int>& group : program_.groups) {
+    for (const std::vector<RankId>& group : program_.groups) {
       const bool ascending =
           std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
       const bool in_range =
-          std::all_of(group.begin(), group.end(), [&](int r) { return r >= 0 && r < program_.world_size; });
+          std::all_of(group.begin(), group.end(), [&](RankId rank) { return exists(rank); });
       if (!ascending || !in_range || std::find(group.begin(), group.end(), program_.rank) == group.end()) {
         failHere(fmt::format("group {{{}}} must list existing ranks in ascending order, this rank among them",
                              fmt::join(group, ",")));
@@ -162,8 +165,8 @@ class StructureVerifier {
 
   void verifySubgraphs() const {
     for (const Subgraph& subgraph : program_.subgraphs) {
-      for (int group : subgraph.collectives) {
-        if (group < 0 || group >= std::ssize(program_.groups))
+      for (GroupId group : subgraph.collectives) {
+        if (!exists(group))
           failHere(fmt::format("subgraph \"{}\": there is no group {}", subgraph.name, group));
       }
     }
@@ -215,12 +218,11 @@ class StructureVerifier {
       failInstruction(fmt::format("it has {} inputs and {} outputs where {} and {} are needed",
                                   instruction.inputs.size(), instruction.outputs.size(), inputs, outputs));
     }
-    const bool peer_exists =
-        instruction.peer >= 0 && instruction.peer < program_.world_size && instruction.peer != program_.rank;
+    const bool peer_exists = exists(instruction.peer) && instruction.peer != program_.rank;
     if (form.peer && !peer_exists)
       failInstruction(fmt::format("there is no peer {} of rank {}", instruction.peer, program_.rank));
-    const bool group_exists = instruction.group >= 0 && instruction.group < std::ssize(program_.groups);
-    if (form.group && !group_exists) failInstruction(fmt::format("there is no group {}", instruction.group));
+    if (form.group && !exists(instruction.group))
+      failInstruction(fmt::format("there is no group {}", instruction.group));
   }
 
   void verifyBackground(const Instruction& instruction) const {
@@ -315,13 +317,14 @@ class StructureVerifier {
 
 // Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.
 void verifyStructure(const std::vector<Program>& programs) {
-  for (size_t rank = 0; rank < programs.size(); ++rank) StructureVerifier(programs, programs[rank]).run(rank);
+  for (RankId rank : idsBelow<RankId>(programs.size()))
+    StructureVerifier(programs, programs[rank.index()]).run(rank);
 }
 
 // One rank lists a whole tensor, or several its parts: then every element is listed once.
 void verifyResults(const std::vector<Program>& programs) {
   struct Place {
-    int rank = 0;
+    RankId rank;
     const Buffer* buffer = nullptr;
   };
   std::map<std::tuple<Result::Kind, std::string, std::string, int>, std::vector<Place>> results;
@@ -333,7 +336,7 @@ void verifyResults(const std::vector<Program>& programs) {
   }
   for (const auto& [key, places] : results) {
     const auto fail_here = [&, &name = std::get<1>(key), &state = std::get<2>(key)](
-                               int rank, const std::string& message) {
+                               RankId rank, const std::string& message) {
       failVerification(
           fmt::format("rank {}, the result \"{}{}{}\"", rank, name, state.empty() ? "" : ".", state),
           message);

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/ids_format.h"
 #include "ir/program/program_print.h"
 #include "ir/program/program_verify_failure.h"
 

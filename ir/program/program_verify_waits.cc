@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
 #include "ir/program/background.h"
 #include "ir/program/program_print.h"
@@ -15,7 +16,7 @@
 namespace pipeshard {
 namespace {
 
-using Pair = std::pair<int, int>;                      // sender, receiver
+using Pair = std::pair<RankId, RankId>;                // sender, receiver
 using Channels = std::map<Pair, std::vector<size_t>>;  // instruction positions, in order
 
 // Positions of all sends (by the sender's program) or receives (by the receiver's), per ordered pair.
@@ -84,7 +85,7 @@ void verifyChannel(const Program& sender, const std::vector<size_t>& sends, cons
 
 // Who does instructions: a rank's own thread, or its background lane.
 struct Actor {
-  int rank = -1;
+  RankId rank;
   bool lane = false;
   friend auto operator<=>(const Actor&, const Actor&) = default;
 };
@@ -112,7 +113,7 @@ class ProgressSimulator {
       Rank& rank = ranks_.emplace_back();
       rank.waits = backgroundWaits(program);
       rank.in_flight.resize(program.buffers.size());
-      std::map<int, size_t> messages;
+      std::map<RankId, size_t> messages;
       for (const Instruction& instruction : program.instructions) {
         rank.message.push_back(instruction.kind == InstructionKind::kReceive ? messages[instruction.peer]++
                                                                              : 0);
@@ -150,7 +151,7 @@ class ProgressSimulator {
     size_t done = 0;    // of them
     // of the instruction at which the thread, or the lane, stands
     size_t collectives_done[2] = {};
-    std::vector<std::vector<std::pair<int, size_t>>> in_flight;  // by buffer: receiver, message number
+    std::vector<std::vector<std::pair<RankId, size_t>>> in_flight;  // by buffer: receiver, message number
     // by instruction, of receives: which of the peer's messages it takes
     std::vector<size_t> message;
   };
@@ -161,9 +162,9 @@ class ProgressSimulator {
     std::string reason;
   };
 
-  const Program& programOf(const Actor& actor) const { return programs_[actor.rank]; }
-  const Rank& of(int rank) const { return ranks_[rank]; }
-  Rank& of(int rank) { return ranks_[rank]; }
+  const Program& programOf(const Actor& actor) const { return programs_[actor.rank.index()]; }
+  const Rank& of(RankId rank) const { return ranks_[rank]; }
+  Rank& of(RankId rank) { return ranks_[rank]; }
 
   // Nothing is to be done: the step has ended, or, of a lane, nothing is posted.
   bool isIdle(const Actor& actor) const {
@@ -213,7 +214,7 @@ class ProgressSimulator {
   }
 
   std::optional<Wait> waitsForMessage(const Program& program, size_t receive) const {
-    const int peer = program.instructions[receive].peer;
+    const RankId peer = program.instructions[receive].peer;
     if (of(program.rank).message[receive] < count(sent_, {peer, program.rank})) return std::nullopt;
     return Wait{{peer, false}, fmt::format("a message from rank {}", peer)};
   }
@@ -239,7 +240,7 @@ class ProgressSimulator {
 
   // The ranks that the next collective of the instruction at which an actor stands goes over; nullptr if
   // there is none (any more).
-  const std::vector<int>* currentGroup(const Actor& actor) const {
+  const std::vector<RankId>* currentGroup(const Actor& actor) const {
     if (isIdle(actor) || isAtEnd(actor)) return nullptr;
     const Program& program = programOf(actor);
     const Instruction& instruction = current(actor);
@@ -248,18 +249,18 @@ class ProgressSimulator {
     if (instruction.kind == InstructionKind::kAllReduce)
       return done > 0 ? nullptr : &program.groups[instruction.group];
     if (!instruction.subgraph.valid()) return nullptr;
-    const std::vector<int>& collectives = program.subgraphs[instruction.subgraph.index()].collectives;
+    const std::vector<GroupId>& collectives = program.subgraphs[instruction.subgraph.index()].collectives;
     return done < collectives.size() ? &program.groups[collectives[done]] : nullptr;
   }
 
-  size_t turnOf(const Actor& actor, const std::vector<int>& group) const {
+  size_t turnOf(const Actor& actor, const std::vector<RankId>& group) const {
     const auto found = turns_.find({actor, group});
     return found == turns_.end() ? 0 : found->second;
   }
 
   // Does it stand at a collective over these ranks, with nothing else to wait for?
-  bool hasArrived(const Actor& actor, const std::vector<int>& group) const {
-    const std::vector<int>* own = currentGroup(actor);
+  bool hasArrived(const Actor& actor, const std::vector<RankId>& group) const {
+    const std::vector<RankId>* own = currentGroup(actor);
     if (own == nullptr || *own != group) return false;
     if (actor.lane) return true;
     return !waitsForBackground(actor) && !waitsForSends(programOf(actor), current(actor));
@@ -268,9 +269,9 @@ class ProgressSimulator {
   // All ranks of the group must have begun the collective over the same ranks that is the same turn of the
   // group, all of them in the background or none.
   std::optional<Wait> waitsForGroup(const Actor& actor) const {
-    const std::vector<int>& group = *currentGroup(actor);
+    const std::vector<RankId>& group = *currentGroup(actor);
     const size_t turn = turnOf(actor, group);
-    for (int rank : group) {
+    for (RankId rank : group) {
       const Actor other{rank, actor.lane};
       if (turnOf(other, group) > turn) continue;  // it has passed this turn
       if (turnOf(other, group) < turn || !hasArrived(other, group)) {
@@ -346,7 +347,7 @@ class ProgressSimulator {
   void execute(const Actor& actor) {
     Rank& rank = of(actor.rank);
     size_t& collectives_done = rank.collectives_done[actor.lane ? 1 : 0];
-    if (const std::vector<int>* group = currentGroup(actor)) {
+    if (const std::vector<RankId>* group = currentGroup(actor)) {
       ++turns_[{actor, *group}];
       ++collectives_done;
       if (currentGroup(actor) != nullptr) return;  // the subgraph goes on to its next collective
@@ -400,9 +401,9 @@ class ProgressSimulator {
   }
 
   const std::vector<Program>& programs_;
-  std::vector<Rank> ranks_;
+  IdVector<RankId, Rank> ranks_;
   std::map<Pair, size_t> sent_, received_;
-  std::map<std::pair<Actor, std::vector<int>>, size_t> turns_;  // by actor and group: collectives done
+  std::map<std::pair<Actor, std::vector<RankId>>, size_t> turns_;  // by actor and group: collectives done
 };
 
 }  // namespace
@@ -417,8 +418,8 @@ void verifyMessages(const std::vector<Program>& programs) {
   for (const Pair& pair : pairs) {
     const auto sent = sends.find(pair);
     const auto received = receives.find(pair);
-    verifyChannel(programs[pair.first], sent == sends.end() ? none : sent->second, programs[pair.second],
-                  received == receives.end() ? none : received->second);
+    verifyChannel(programs[pair.first.index()], sent == sends.end() ? none : sent->second,
+                  programs[pair.second.index()], received == receives.end() ? none : received->second);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/ids_format.h"
 #include "ir/base/time_spans.h"
 
 namespace pipeshard {
@@ -38,7 +39,7 @@ struct RankSpans {
 TraceBreakdown breakDown(const Trace& trace) {
   TraceBreakdown result;
   result.ranks.resize(std::max(0, trace.ranks));
-  std::vector<RankSpans> spans(result.ranks.size());
+  IdVector<RankId, RankSpans> spans(result.ranks.size());
   int64_t first = std::numeric_limits<int64_t>::max();
   int64_t last = 0;
   for (const TraceEvent& event : trace.events) {
@@ -64,7 +65,7 @@ TraceBreakdown breakDown(const Trace& trace) {
     }
   }
   result.length = trace.events.empty() ? 0 : last - first;
-  for (size_t r = 0; r < spans.size(); ++r) {
+  for (RankId r : spans.ids()) {
     RankBreakdown& rank = result.ranks[r];
     const std::vector<Span> compute = unitedSpans(std::move(spans[r].compute));
     const std::vector<Span> busy = unitedSpans(std::move(spans[r].foreground));
@@ -89,7 +90,7 @@ std::string printBreakdown(const Trace& trace) {
   for (const std::string& name : trace.rank_names) width = std::max(width, name.size());
   std::string text = fmt::format("{:<{}}  compute  waiting  transfer    idle\n",
                                  fmt::format("of {:.1f} ms", static_cast<double>(parts.length) / 1e6), width);
-  for (size_t rank = 0; rank < parts.ranks.size(); ++rank) {
+  for (RankId rank : parts.ranks.ids()) {
     const auto percent = [&](int64_t time) {
       return fmt::format(
           "{:.1f}%",
@@ -98,7 +99,7 @@ std::string printBreakdown(const Trace& trace) {
     const RankBreakdown& part = parts.ranks[rank];
     text += fmt::format(
         "{:<{}}  {:>7}  {:>7}  {:>8}  {:>6}\n",
-        rank < trace.rank_names.size() ? trace.rank_names[rank] : fmt::format("rank {}", rank), width,
+        rank < trace.rank_names.nextId() ? trace.rank_names[rank] : fmt::format("rank {}", rank), width,
         percent(part.compute), percent(part.waiting), percent(part.transfer), percent(part.idle));
   }
   return text;

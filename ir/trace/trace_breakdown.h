@@ -26,7 +26,7 @@ struct RankBreakdown {
 
 struct TraceBreakdown {
   int64_t length = 0;  // from the first event's start to the last one's end
-  std::vector<RankBreakdown> ranks;
+  IdVector<RankId, RankBreakdown> ranks;
 };
 
 TraceBreakdown breakDown(const Trace& trace);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {
@@ -26,11 +27,10 @@ std::string describe(const TraceEvent& event) {
   fail(ErrorCode::kInternal, "trace: {}: {}", describe(event), message);
 }
 
-using MessageKey = std::tuple<int, int, int64_t>;  // sender, receiver, number
+using MessageKey = std::tuple<RankId, RankId, int64_t>;  // sender, receiver, number
 
 void verifyEvent(const Trace& trace, const TraceEvent& event) {
-  if (event.rank < 0 || event.rank >= trace.ranks)
-    failEvent(event, fmt::format("there are {} ranks", trace.ranks));
+  if (event.rank >= RankId(trace.ranks)) failEvent(event, fmt::format("there are {} ranks", trace.ranks));
   if (event.start_ns < 0 || event.end_ns < event.start_ns)
     failEvent(event, "it ends before it starts, or starts before the trace");
   const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
@@ -38,7 +38,7 @@ void verifyEvent(const Trace& trace, const TraceEvent& event) {
     failEvent(event, fmt::format("the other side arrived at {} ns, outside of it", event.arrived_ns));
   }
   const bool message = event.kind == TraceEventKind::kSend || event.kind == TraceEventKind::kReceive;
-  if (message && (event.peer < 0 || event.peer >= trace.ranks || event.peer == event.rank)) {
+  if (message && (event.peer >= RankId(trace.ranks) || event.peer == event.rank)) {
     failEvent(event, fmt::format("its peer is {}", event.peer));
   }
   const bool computes = event.kind == TraceEventKind::kCompute;
@@ -75,7 +75,7 @@ void verifyMessages(const Trace& trace) {
 // What a rank does in the foreground, and what runs beside it, is one after the other each. Sends, and
 // receives beside it, are only posted.
 void verifyTracks(const Trace& trace) {
-  std::map<std::pair<int, bool>, const TraceEvent*> last;
+  std::map<std::pair<RankId, bool>, const TraceEvent*> last;
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
     const bool posted =
@@ -115,7 +115,7 @@ void verifyTrace(const Trace& trace) {
   const auto unsorted = std::is_sorted_until(trace.events.begin(), trace.events.end(), order);
   if (unsorted != trace.events.end()) failEvent(*unsorted, "events are in order of rank, then start");
   for (const TraceMemory& memory : trace.memory) {
-    if (memory.rank < 0 || memory.rank >= trace.ranks || memory.time_ns < 0 || memory.bytes < 0) {
+    if (memory.rank >= RankId(trace.ranks) || memory.time_ns < 0 || memory.bytes < 0) {
       fail(ErrorCode::kInternal, "trace: memory of rank {} at {} ns: {} bytes; there are {} ranks",
            memory.rank, memory.time_ns, memory.bytes, trace.ranks);
     }

@@ -45,7 +45,7 @@ bool isPass(TraceWork work);  // neither kUpdate nor kOther
 struct TraceEvent {
   TraceEventKind kind = TraceEventKind::kCompute;
   TraceWork work = TraceWork::kOther;  // kCompute; else kOther
-  int rank = 0;
+  RankId rank = RankId(0);
   int64_t step = 1;
   StageId stage = {};   // invalid: none
   int microbatch = -1;  // -1: the whole step
@@ -54,7 +54,7 @@ struct TraceEvent {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t arrived_ns = 0;  // kReceive, kCollective; else start_ns
-  int peer = -1;           // kSend, kReceive
+  RankId peer = {};        // kSend, kReceive
   int64_t bytes = 0;       // of messages and collectives
   int64_t message =
       -1;  // kSend, kReceive: its number between the ordered pair of ranks, over all steps: both ends have
@@ -65,7 +65,7 @@ struct TraceEvent {
 
 // Bytes that a rank holds from a moment on.
 struct TraceMemory {
-  int rank = 0;
+  RankId rank = RankId(0);
   int64_t time_ns = 0;
   int64_t bytes = 0;
 };
@@ -73,8 +73,8 @@ struct TraceMemory {
 struct Trace {
   std::string source;  // "measured", "simulated"
   int ranks = 0;
-  std::vector<std::string> rank_names;  // "rank 0 (stages 0, 4)"
-  std::vector<TraceEvent> events;       // by rank, then start
+  IdVector<RankId, std::string> rank_names;  // "rank 0 (stages 0, 4)"
+  std::vector<TraceEvent> events;            // by rank, then start
   std::vector<TraceMemory> memory;
 };
 

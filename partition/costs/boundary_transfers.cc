@@ -9,7 +9,7 @@ namespace pipeshard {
 BoundaryTransfers::BoundaryTransfers(const TrainingGraph& training, const LayerPieces& pieces,
                                      const Cluster& cluster, const SubmeshClasses& classes)
     : training_(training), pieces_(pieces), cluster_(cluster), classes_(classes) {
-  link_ = linkBetween(cluster, {0}, {cluster.deviceCount() - 1});
+  link_ = linkBetween(cluster, {RankId(0)}, {RankId(cluster.deviceCount() - 1)});
 }
 
 int64_t BoundaryTransfers::exchange(int64_t parameter_bytes, int64_t part_bytes) const {
@@ -56,7 +56,7 @@ std::shared_ptr<const CrossMeshEnd> BoundaryTransfers::endOf(const CrossingValue
 
 int64_t BoundaryTransfers::plan(int layer, const Submesh& from, int from_boundary, const Submesh& to,
                                 int to_boundary) const {
-  const std::vector<int> from_devices = devicesOf(from), to_devices = devicesOf(to);
+  const std::vector<RankId> from_devices = devicesOf(from), to_devices = devicesOf(to);
   const LinkCost there = linkBetween(cluster_, from_devices, to_devices),
                  back = linkBetween(cluster_, to_devices, from_devices);
   int64_t total = 0;

@@ -30,7 +30,7 @@ Plan planOfLayers(const Clustering& clustering) {
     first = of.last + 1;
     StagePlan& stage = plan.stages.emplace_back();
     stage.first_layer = stage.last_layer = layer;
-    stage.devices = {static_cast<int>(layer)};
+    stage.devices = {RankId(layer)};
   }
   return plan;
 }

@@ -1,7 +1,6 @@
 #include "partition/costs/submesh_classes.h"
 
 #include <map>
-#include <numeric>
 
 #include "ir/base/error.h"
 
@@ -69,10 +68,9 @@ int SubmeshClasses::transferClass(const Submesh& submesh) const {
   return 2 * shape(submesh) + (first_of_[submesh.first_device] == submesh.first_device ? 1 : 0);
 }
 
-std::vector<int> devicesOf(const Submesh& submesh) {
-  std::vector<int> devices(submesh.deviceCount());
-  std::iota(devices.begin(), devices.end(), submesh.first_device);
-  return devices;
+std::vector<RankId> devicesOf(const Submesh& submesh) {
+  const RankId first(submesh.first_device);
+  return IdRange(first, RankId(first.index() + submesh.deviceCount()));
 }
 
 }  // namespace pipeshard

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/cluster/cluster.h"
 #include "partition/costs/stage_costs.h"
 
@@ -35,6 +36,6 @@ class SubmeshClasses {
 };
 
 // The devices of a submesh, in order.
-std::vector<int> devicesOf(const Submesh& submesh);
+std::vector<RankId> devicesOf(const Submesh& submesh);
 
 }  // namespace pipeshard

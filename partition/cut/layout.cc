@@ -1,7 +1,6 @@
 #include "partition/cut/layout.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <fmt/ranges.h>
 
@@ -15,14 +14,13 @@ namespace {
 // Stages of one group have one list of devices; all lists together are 0..n-1.
 void checkDevices(const IdVector<StageId, StagePlan>& stages,
                   const IdVector<PipelineRankId, std::vector<StageId>>& group_stages) {
-  std::vector<int> used;
+  std::vector<RankId> used;
   for (const std::vector<StageId>& group : group_stages) {
-    const std::vector<int>& devices = stages[group.front()].devices;
+    const std::vector<RankId>& devices = stages[group.front()].devices;
     used.insert(used.end(), devices.begin(), devices.end());
   }
-  std::vector<int> expected(used.size());
-  std::iota(expected.begin(), expected.end(), 0);
-  std::vector<int> sorted = used;
+  const std::vector<RankId> expected = idsBelow<RankId>(used.size());
+  std::vector<RankId> sorted = used;
   std::sort(sorted.begin(), sorted.end());
   if (sorted == expected) return;
   fail(ErrorCode::kConfiguration,
@@ -89,7 +87,7 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
   }
   places_.resize(ranks);
   for (const PipelineRankId group : groupIds()) {
-    const std::vector<int>& of_group = devices(firstStage(group));
+    const std::vector<RankId>& of_group = devices(firstStage(group));
     const int model_width = modelWidth(firstStage(group));
     for (int position = 0; position < std::ssize(of_group); ++position) {
       places_[of_group[position]] = {group, DeviceId(position), position / model_width,
@@ -104,10 +102,10 @@ bool Layout::hasDataParallelism() const {
                      [](const StagePlan& stage) { return stage.mesh_shape[0] > 1; });
 }
 
-std::vector<int> Layout::dataGroup(int rank) const {
+std::vector<RankId> Layout::dataGroup(RankId rank) const {
   const Place& own = place(rank);
   const StageId stage = firstStage(own.group);
-  std::vector<int> group;
+  std::vector<RankId> group;
   for (int data = 0; data < dataWidth(stage); ++data) group.push_back(rankAt(stage, data, own.model));
   std::sort(group.begin(), group.end());
   return group;

@@ -41,6 +41,7 @@ class Layout {
   Layout(const Plan& plan, const TrainingFamily& family, bool in_turn = false);
 
   int ranks() const { return places_.size(); }
+  IdRange<RankId> rankIds() const { return places_.ids(); }
   int stages() const { return stages_.size(); }
   IdRange<StageId> stageIds() const { return stages_.ids(); }
   int groups() const { return group_stages_.size(); }
@@ -49,27 +50,27 @@ class Layout {
   // ascending
   const std::vector<StageId>& stagesOf(PipelineRankId group) const { return group_stages_[group]; }
   StageId firstStage(PipelineRankId group) const { return stagesOf(group).front(); }
-  const Place& place(int rank) const { return places_[rank]; }
-  const std::vector<int>& devices(StageId stage) const { return stages_[stage].devices; }
+  const Place& place(RankId rank) const { return places_[rank]; }
+  const std::vector<RankId>& devices(StageId stage) const { return stages_[stage].devices; }
   int width(StageId stage) const { return devices(stage).size(); }
   int dataWidth(StageId stage) const { return stages_[stage].mesh_shape[0]; }
   int modelWidth(StageId stage) const { return stages_[stage].mesh_shape[1]; }
   bool hasDataParallelism() const;  // rows of a microbatch are shared out
   bool inTurn() const { return in_turn_; }
-  int rankAt(StageId stage, int data, int model) const {
+  RankId rankAt(StageId stage, int data, int model) const {
     const int index = data * modelWidth(stage) + model;
     return devices(stage)[index];
   }
 
   // Ranks that compute the other rows of this rank's microbatches, itself included; ascending.
-  std::vector<int> dataGroup(int rank) const;
+  std::vector<RankId> dataGroup(RankId rank) const;
 
   // The replica of the stage that has microbatch k; 0 where there are no turns. And whether the rank has a
   // cell of it.
   int replicaOf(StageId stage, int64_t k) const {
     return in_turn_ ? static_cast<int>(k % dataWidth(stage)) : 0;
   }
-  bool takes(int rank, int64_t k) const {
+  bool takes(RankId rank, int64_t k) const {
     return !in_turn_ || place(rank).data == replicaOf(firstStage(place(rank).group), k);
   }
 
@@ -81,7 +82,7 @@ class Layout {
   Rows cell(StageId stage, int data, int64_t k) const {
     return in_turn_ ? microbatch(k) : shareOf(microbatch(k), data, dataWidth(stage));
   }
-  Rows cell(int rank, int64_t k) const { return cell(firstStage(place(rank).group), place(rank).data, k); }
+  Rows cell(RankId rank, int64_t k) const { return cell(firstStage(place(rank).group), place(rank).data, k); }
 
  private:
   const TrainingFamily* family_;
@@ -89,7 +90,7 @@ class Layout {
   IdVector<StageId, StagePlan> stages_;
   IdVector<StageId, PipelineRankId> groups_;
   IdVector<PipelineRankId, std::vector<StageId>> group_stages_;
-  std::vector<Place> places_;
+  IdVector<RankId, Place> places_;
 };
 
 }  // namespace pipeshard

@@ -195,7 +195,7 @@ class StageSearch {
   void decide(StageId stage, StageSharding sharding) { decided_[stage] = std::move(sharding); }
 
  private:
-  const std::vector<int>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
+  const std::vector<RankId>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
   bool isBeside(StageId stage, StageId other) const { return cut_.groups[stage] == cut_.groups[other]; }
   bool sharesRows(StageId stage) const { return hasUnshardedDevices(plan_.stages[stage]); }
 
@@ -218,8 +218,8 @@ class StageSearch {
       for (const Crossing& crossing : crossings) {
         const CrossMeshSide own{mesh, spec, model};
         const CrossMeshSide other = otherSide(crossing.other, crossing.at_other);
-        const std::vector<int>& from = devicesOf(crossing.sent ? stage : crossing.other);
-        const std::vector<int>& to = devicesOf(crossing.sent ? crossing.other : stage);
+        const std::vector<RankId>& from = devicesOf(crossing.sent ? stage : crossing.other);
+        const std::vector<RankId>& to = devicesOf(crossing.sent ? crossing.other : stage);
         const int64_t cost =
             planCrossMesh(training_.graph.shape(crossing.value), training_.graph.dataType(crossing.value),
                           crossing.sent ? own : other, crossing.sent ? other : own,

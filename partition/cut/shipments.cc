@@ -84,7 +84,7 @@ std::vector<Shipment> shipments(const Layout& layout, TimeKind::Kind kind, int64
   for (int data = 0; data < layout.dataWidth(to_stage); ++data) {
     const Rows wanted = layout.cell(to_stage, data, k);
     for (int model = 0; model < layout.modelWidth(to_stage); ++model) {
-      const int receiver = layout.rankAt(to_stage, data, model);
+      const RankId receiver = layout.rankAt(to_stage, data, model);
       for (int from = 0; from < senders; ++from) {
         Rows rows = layout.cell(from_stage, from, k);
         if (kind == TimeKind::Kind::kSplit) {

@@ -23,8 +23,8 @@ namespace pipeshard {
 std::vector<TimeKind> batchKinds(const TrainingFamily& family, int64_t rows);
 
 struct Shipment {
-  int sender = 0;  // ranks
-  int receiver = 0;
+  RankId sender;
+  RankId receiver;
   Rows rows;  // of the whole batch: what travels of a split value; else the sender's cell
 };
 

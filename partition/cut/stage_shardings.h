@@ -72,7 +72,7 @@ class StageShardings {
   Cluster cluster_;
   IdVector<StageId, std::optional<Stage>> stages_;
   IdVector<StageId, bool> has_unsharded_devices_;
-  IdVector<StageId, std::vector<int>> devices_;
+  IdVector<StageId, std::vector<RankId>> devices_;
   mutable std::map<std::tuple<ValueId, int64_t, StageId, StageId>, CrossMeshPlan> transfers_;
 };
 

@@ -15,7 +15,7 @@ using ActionKey = std::tuple<StageId, int, bool>;
 
 class ReceiveHoister {
  public:
-  ReceiveHoister(Program& program, const std::function<bool(int)>& from)
+  ReceiveHoister(Program& program, const std::function<bool(RankId)>& from)
       : program_(program), from_(from), target_(program.instructions.size()) {}
 
   void run() {
@@ -25,7 +25,7 @@ class ReceiveHoister {
       for (BufferId id : at(i).inputs) first_touch_[id.index()] = i;
       for (BufferId id : at(i).outputs) first_touch_[id.index()] = i;
     }
-    std::map<int, Sender> senders;
+    std::map<RankId, Sender> senders;
     for (size_t i = 0; i < target_.size(); ++i) {
       if (at(i).kind != InstructionKind::kReceive) continue;
       Sender& sender = senders[at(i).peer];
@@ -126,7 +126,7 @@ class ReceiveHoister {
   }
 
   Program& program_;
-  const std::function<bool(int)>& from_;
+  const std::function<bool(RankId)>& from_;
   std::vector<size_t> first_touch_;  // by buffer
   // by instruction: the one that it comes before, in the order as it was; itself: it stays
   std::vector<size_t> target_;
@@ -134,7 +134,7 @@ class ReceiveHoister {
 
 }  // namespace
 
-void postReceivesEarly(Program& program, const std::function<bool(int)>& from) {
+void postReceivesEarly(Program& program, const std::function<bool(RankId)>& from) {
   ReceiveHoister(program, from).run();
 }
 

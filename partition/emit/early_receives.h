@@ -31,6 +31,6 @@ namespace pipeshard {
 inline constexpr int kPassesAhead = 2;
 
 // Of one rank, from the peers that `from` names. To be called before frees are inserted.
-void postReceivesEarly(Program& program, const std::function<bool(int peer)>& from);
+void postReceivesEarly(Program& program, const std::function<bool(RankId peer)>& from);
 
 }  // namespace pipeshard

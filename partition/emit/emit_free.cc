@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/program/background.h"
 
 namespace pipeshard {
 namespace {
 
 // By rank: how many of its instructions are known to be complete.
-using Clock = std::vector<size_t>;
+using Clock = IdVector<RankId, size_t>;
 
 struct Knowledge {
   size_t instruction = 0;  // a receive, or one that waits for a receive in the background
@@ -23,26 +24,26 @@ class Causality {
   explicit Causality(const std::vector<Program>& programs)
       : programs_(programs), known_(programs.size()), arrived_(programs.size()) {
     for (const Program& program : programs) waits_.push_back(backgroundWaits(program).receives);
-    std::vector<size_t> at(programs.size());
-    std::vector<Clock> clocks(programs.size(), Clock(programs.size()));
+    IdVector<RankId, size_t> at(programs.size());
+    IdVector<RankId, Clock> clocks(programs.size(), Clock(programs.size()));
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t rank = 0; rank < programs.size(); ++rank) {
-        while (at[rank] <= programs[rank].instructions.size() && step(rank, at[rank], clocks[rank])) {
+      for (RankId rank : at.ids()) {
+        while (at[rank] <= instructionsOf(rank).size() && step(rank, at[rank], clocks[rank])) {
           ++at[rank];
           moved = true;
         }
       }
     }
-    for (size_t rank = 0; rank < programs.size(); ++rank) {
-      PIPESHARD_CHECK(at[rank] > programs[rank].instructions.size(), "rank {} cannot go on at instruction {}",
-                      rank, at[rank]);
+    for (RankId rank : at.ids()) {
+      PIPESHARD_CHECK(at[rank] > instructionsOf(rank).size(), "rank {} cannot go on at instruction {}", rank,
+                      at[rank]);
     }
   }
 
   // The first instruction of the rank, from `first` on, behind which it knows that all messages in `sends`
   // (instructions of the rank) have been received; the number of instructions if there is none.
-  size_t provenAfter(size_t rank, const std::vector<size_t>& sends, size_t first) const {
+  size_t provenAfter(RankId rank, const std::vector<size_t>& sends, size_t first) const {
     const auto lacks = [&](const Knowledge& knowledge) {
       return !std::all_of(sends.begin(), sends.end(), [&](size_t send) {
         const auto& [receiver, position] = received_by_.at({rank, send});
@@ -51,19 +52,22 @@ class Causality {
     };
     // What is known is never forgotten.
     const auto found = std::partition_point(known_[rank].begin(), known_[rank].end(), lacks);
-    return found == known_[rank].end() ? programs_[rank].instructions.size()
-                                       : std::max(first, found->instruction);
+    return found == known_[rank].end() ? instructionsOf(rank).size() : std::max(first, found->instruction);
   }
 
  private:
+  const std::vector<Instruction>& instructionsOf(RankId rank) const {
+    return programs_[rank.index()].instructions;
+  }
+
   struct Posted {
     size_t instruction = 0;
     Clock clock;
   };
 
   // The end of the step is one more instruction.
-  bool step(size_t rank, size_t at, Clock& clock) {
-    const std::vector<Instruction>& instructions = programs_[rank].instructions;
+  bool step(RankId rank, size_t at, Clock& clock) {
+    const std::vector<Instruction>& instructions = instructionsOf(rank);
     const bool receives = at < instructions.size() && instructions[at].kind == InstructionKind::kReceive &&
                           !instructions[at].background;
     const std::vector<size_t>& awaited = waits_[rank][at];
@@ -75,32 +79,32 @@ class Causality {
     clock[rank] = at + 1;
     if (receives || !awaited.empty()) known_[rank].push_back({at, clock});
     if (at < instructions.size() && instructions[at].kind == InstructionKind::kSend) {
-      posted_[{rank, static_cast<size_t>(instructions[at].peer)}].push_back({at, clock});
+      posted_[{rank, instructions[at].peer}].push_back({at, clock});
     }
     return true;
   }
 
   // The message of a receive has come, and the rank knows at instruction `at`.
-  bool take(size_t rank, size_t receive, size_t at, Clock& clock) {
-    const size_t peer = programs_[rank].instructions[receive].peer;
+  bool take(RankId rank, size_t receive, size_t at, Clock& clock) {
+    const RankId peer = instructionsOf(rank)[receive].peer;
     const std::vector<Posted>& channel = posted_[{peer, rank}];
     size_t& taken = taken_[{peer, rank}];
     if (taken == channel.size()) return false;
     const Posted& message = channel[taken++];
     received_by_[{peer, message.instruction}] = {rank, at};
-    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], message.clock[i]);
+    for (RankId of : clock.ids()) clock[of] = std::max(clock[of], message.clock[of]);
     return true;
   }
 
-  using Pair = std::pair<size_t, size_t>;
+  using Pair = std::pair<RankId, RankId>;
+  using Place = std::pair<RankId, size_t>;  // of an instruction
   const std::vector<Program>& programs_;
-  std::vector<std::vector<Knowledge>> known_;            // by rank
-  std::vector<std::vector<std::vector<size_t>>> waits_;  // by rank: BackgroundWaits::receives
-  // by rank: how many of those at its instruction have come
-  std::vector<size_t> arrived_;
+  IdVector<RankId, std::vector<Knowledge>> known_;
+  IdVector<RankId, std::vector<std::vector<size_t>>> waits_;  // BackgroundWaits::receives
+  IdVector<RankId, size_t> arrived_;            // how many of those at its instruction have come
   std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
   std::map<Pair, size_t> taken_;
-  std::map<Pair, Pair> received_by_;  // by sender and its instruction: receiver and its instruction
+  std::map<Place, Place> received_by_;  // by the send: where the receiver knows of it
 };
 
 void insertFrees(Program& program, const Causality& causality) {
@@ -126,9 +130,8 @@ void insertFrees(Program& program, const Causality& causality) {
   std::vector<std::vector<BufferId>> frees(count + 1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
-    const size_t rank = program.rank;
-    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b])].emplace_back(
-        b);
+    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(program.rank, sends[b], last_use[b])]
+        .emplace_back(b);
   }
   std::vector<Instruction> instructions;
   for (size_t i = 0; i <= count; ++i) {

@@ -28,7 +28,7 @@ std::string separatorFor(const Graph& graph) {
 
 int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
   int64_t rows = family.largestMicrobatch();
-  for (int rank = 0; rank < layout.ranks(); ++rank) {
+  for (RankId rank : layout.rankIds()) {
     for (int64_t k = 0; k < family.microbatches(); ++k) rows = std::min(rows, layout.cell(rank, k).count);
   }
   return rows;
@@ -36,15 +36,15 @@ int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
 
 }  // namespace
 
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
+IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
   return emitPrograms(family, plan, scheduleOf(plan));
 }
 
 namespace {
 
 // `stage_of_parameter`: as WeightVersions.
-std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
-                              const Cut& cut, std::vector<StageId> stage_of_parameter) {
+IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                                   const Cut& cut, std::vector<StageId> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
@@ -61,30 +61,30 @@ std::vector<RankProgram> emit(const TrainingFamily& family, const Plan& plan, co
   const StageShardings shardings(family, plan, cut);
   const EmissionContext context{family,   layout,   plan.stages, cut,       schedule,
                                 versions, messages, kinds,       shardings, separatorFor(training.graph)};
-  std::vector<RankProgram> ranks;
+  IdVector<RankId, RankProgram> ranks;
   std::vector<Program> programs;
-  for (int rank = 0; rank < layout.ranks(); ++rank) {
+  for (RankId rank : layout.rankIds()) {
     ranks.push_back(emitRank(context, rank));
     if (!schedule.asynchronous())
       postGradientBuckets(ranks.back(), plan.given.bucket_bytes, context.separator);
     if (plan.given.overlap_receives != OverlapReceives::kOff) {
-      postReceivesEarly(ranks.back().program, [&](int peer) {
+      postReceivesEarly(ranks.back().program, [&](RankId peer) {
         return plan.given.overlap_receives == OverlapReceives::kOn ||
-               plan.cluster.nodeOf(peer) != plan.cluster.nodeOf(rank);
+               plan.cluster.nodeOf(peer.index()) != plan.cluster.nodeOf(rank.index());
       });
     }
     programs.push_back(ranks.back().program);
   }
   insertFrees(programs);
   verifyPrograms(programs);
-  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].program = std::move(programs[rank]);
+  for (Program& program : programs) ranks[program.rank].program = std::move(program);
   return ranks;
 }
 
 }  // namespace
 
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
-                                      const Schedule& schedule) {
+IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                           const Schedule& schedule) {
   const std::vector<Parameter>& parameters = family.base().parameters;
   const bool trains = std::any_of(parameters.begin(), parameters.end(),
                                   [](const Parameter& parameter) { return isTrained(parameter); });
@@ -104,7 +104,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
   Plan alone = plan;
   if (order.stages > 1) {
     for (StagePlan& stage : alone.stages) {
-      stage.devices = {0};
+      stage.devices = {RankId(0)};
       stage.mesh_shape = {1, 1};
       stage.recomputation = Recomputation::kNever;
     }
@@ -119,7 +119,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
   return std::move(emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).front());
 }
 
-std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {
+IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {
   return emitPrograms(TrainingFamily(training), plan);
 }
 

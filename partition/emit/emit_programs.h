@@ -19,15 +19,15 @@ namespace pipeshard {
 // microbatch. Replicas that take microbatches in turn average their gradients at every update instead. The
 // result passes verifyPrograms. Errors: kConfiguration when devices, meshes or microbatches do not fit
 // together.
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
+IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
 // The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule
 // every microbatch reads the versions of the parameters that it reads on the plan's stages; where these
 // update their weights at different times, the device runs the plan's stages one after the other.
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
-std::vector<RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
-                                      const Schedule& schedule);
+IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                           const Schedule& schedule);
 // The same for a step that is known at one size only: equal microbatches, no data-parallel devices.
-std::vector<RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
+IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

@@ -30,7 +30,7 @@ namespace {
 // order of Parameter::gradient_parts, whoever has made them, so the bits do not depend on the cut.
 class RankEmitter {
  public:
-  RankEmitter(const EmissionContext& context, int rank)
+  RankEmitter(const EmissionContext& context, RankId rank)
       : context_(context),
         layout_(context.layout),
         training_(context.family.base()),
@@ -460,7 +460,7 @@ class RankEmitter {
   const EmissionContext& context_;
   const Layout& layout_;
   const TrainingGraph& training_;
-  const int rank_;
+  const RankId rank_;
   const Place& place_;
   const std::vector<StageId>& stages_;  // that the rank runs
   RankBuilder builder_;
@@ -477,6 +477,6 @@ class RankEmitter {
 
 }  // namespace
 
-RankProgram emitRank(const EmissionContext& context, int rank) { return RankEmitter(context, rank).run(); }
+RankProgram emitRank(const EmissionContext& context, RankId rank) { return RankEmitter(context, rank).run(); }
 
 }  // namespace pipeshard

@@ -7,6 +7,6 @@
 namespace pipeshard {
 
 // The rank's program, without the kFree instructions (emit_free.h adds them), and its subgraphs.
-RankProgram emitRank(const EmissionContext& context, int rank);
+RankProgram emitRank(const EmissionContext& context, RankId rank);
 
 }  // namespace pipeshard

@@ -301,9 +301,7 @@ class BucketPoster {
     made.phase = program_.subgraphs[like.index()].phase;
     for (ValueId input : graph.inputs) made.inputs.push_back(graph.value(input).name);
     for (ValueId output : graph.outputs) made.outputs.push_back(graph.value(output).name);
-    for (const Node& node : graph.nodes) {
-      if (collectiveKind(node)) made.collectives.push_back(node.intAttribute("group", -1));
-    }
+    made.collectives = collectiveGroups(graph);
     program_.subgraphs.push_back(std::move(made));
     rank_.subgraphs.push_back(std::move(graph));
     return SubgraphId(program_.subgraphs.size() - 1);

@@ -25,21 +25,21 @@ namespace {
 // In a sharded stage a buffer has this device's part of the tensor (cut), as the value is kept.
 
 // Puts the rank's groups into the program.
-RankGroups addGroups(const EmissionContext& context, int rank, Program& program) {
+RankGroups addGroups(const EmissionContext& context, RankId rank, Program& program) {
   RankGroups groups;
   const StageId stage = context.layout.firstStage(context.layout.place(rank).group);
-  std::vector<int> group = context.layout.dataGroup(rank);
+  std::vector<RankId> group = context.layout.dataGroup(rank);
   if (group.size() > 1) {
-    groups.data = 0;
+    groups.data = program.groups.nextId();
     program.groups.push_back(std::move(group));
   }
   if (!context.shardings.isSharded(stage)) return groups;
   const LogicalMesh& mesh = context.shardings.mesh(stage);
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    groups.mesh.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1
-                                                                 : static_cast<int>(program.groups.size()));
+    GroupId& group_of_axis = groups.mesh.group_of_axis.emplace_back();
     if (mesh.axisSize(axis) == 1) continue;
-    std::vector<int> line;
+    group_of_axis = program.groups.nextId();
+    std::vector<RankId> line;
     for (const DeviceId position : mesh.lineOf(context.layout.place(rank).position, axis)) {
       line.push_back(context.layout.devices(stage)[position.index()]);
     }
@@ -54,7 +54,7 @@ RankGroups addGroups(const EmissionContext& context, int rank, Program& program)
 
 }  // namespace
 
-RankBuilder::RankBuilder(const EmissionContext& context, int rank)
+RankBuilder::RankBuilder(const EmissionContext& context, RankId rank)
     : context_(context),
       training_(context.family.base()),
       groups_(addGroups(context, rank, program_)),
@@ -242,11 +242,11 @@ void RankBuilder::average(int minibatches, BufferId sum) {
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
-  if (groups_.data >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.data;
+  if (groups_.data.valid()) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.data;
   if (!isSharded()) return;
   for (int axis : kept(kept_like).partial) {
-    const int group = groups_.mesh.group_of_axis[axis];
-    if (group >= 0) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
+    const GroupId group = groups_.mesh.group_of_axis[axis];
+    if (group.valid()) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = group;
   }
 }
 
@@ -294,9 +294,7 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     inputs.push_back(one.from);
     outputs.push_back(one.to);
   }
-  for (const Node& node : graph.nodes) {
-    if (collectiveKind(node)) description.collectives.push_back(node.intAttribute("group", -1));
-  }
+  description.collectives = collectiveGroups(graph);
   const SubgraphId id = subgraphs_.add(std::move(description), std::move(graph));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }

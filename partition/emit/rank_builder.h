@@ -26,7 +26,7 @@ inline constexpr Cell kWholeStep;
 
 class RankBuilder {
  public:
-  RankBuilder(const EmissionContext& context, int rank);
+  RankBuilder(const EmissionContext& context, RankId rank);
 
   // The rank's own cell, and the whole microbatch.
   Cell own(int microbatch) const { return {microbatch, context_.layout.cell(program_.rank, microbatch)}; }
@@ -54,10 +54,10 @@ class RankBuilder {
   void workFor(StageId stage) { stage_ = stage; }
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
                    std::vector<BufferId> outputs);
-  void send(int peer, BufferId id, int microbatch) {
+  void send(RankId peer, BufferId id, int microbatch) {
     add(InstructionKind::kSend, microbatch, {id}, {}).peer = peer;
   }
-  void receive(int peer, BufferId id, int microbatch) {
+  void receive(RankId peer, BufferId id, int microbatch) {
     add(InstructionKind::kReceive, microbatch, {}, {id}).peer = peer;
   }
   // total := part, or total + part when it has been written before.

@@ -18,7 +18,7 @@ constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward",
 
 }  // namespace
 
-RankSubgraphs::RankSubgraphs(const EmissionContext& context, int rank, RankGroups groups)
+RankSubgraphs::RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups)
     : context_(context),
       training_(context.family.base()),
       rank_(rank),

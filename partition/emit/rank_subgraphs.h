@@ -17,9 +17,9 @@
 
 namespace pipeshard {
 
-// Indices into Program::groups.
+// Of Program::groups.
 struct RankGroups {
-  int data = -1;    // -1: no data parallelism
+  GroupId data;     // invalid: no data parallelism
   MeshGroups mesh;  // of a sharded stage
 };
 
@@ -27,7 +27,7 @@ class RankSubgraphs {
  public:
   using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
 
-  RankSubgraphs(const EmissionContext& context, int rank, RankGroups groups);
+  RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups);
 
   // That of a stage's phase; `part` as Cut::piece. It comes from the family's member of the cell's size.
   SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, const Size& size);
@@ -47,7 +47,7 @@ class RankSubgraphs {
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
-  const int rank_;
+  const RankId rank_;
   const Place& place_;
   const RankGroups groups_;
   std::vector<Subgraph> descriptions_;

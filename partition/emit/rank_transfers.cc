@@ -7,7 +7,7 @@
 
 namespace pipeshard {
 
-RankTransfers::RankTransfers(const EmissionContext& context, int rank, RankBuilder& builder)
+RankTransfers::RankTransfers(const EmissionContext& context, RankId rank, RankBuilder& builder)
     : context_(context),
       layout_(context.layout),
       rank_(rank),
@@ -15,8 +15,8 @@ RankTransfers::RankTransfers(const EmissionContext& context, int rank, RankBuild
       builder_(builder) {}
 
 // Of equal copies on the devices of one group, the one that this position of another group works with.
-int RankTransfers::counterpart(PipelineRankId group, DeviceId position) const {
-  const std::vector<int>& devices = devicesOf(group);
+RankId RankTransfers::counterpart(PipelineRankId group, DeviceId position) const {
+  const std::vector<RankId>& devices = devicesOf(group);
   return devices[position.index() % devices.size()];
 }
 

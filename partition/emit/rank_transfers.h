@@ -15,7 +15,7 @@ namespace pipeshard {
 class RankTransfers {
  public:
   // The builder is the rank's; all are kept by reference.
-  RankTransfers(const EmissionContext& context, int rank, RankBuilder& builder);
+  RankTransfers(const EmissionContext& context, RankId rank, RankBuilder& builder);
 
   // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
   // nullptr: whole.
@@ -23,7 +23,7 @@ class RankTransfers {
   void sendTo(PipelineRankId group, BufferId buffer, ValueId value);
   void receiveFrom(PipelineRankId group, BufferId buffer, ValueId value);
   // Of equal copies on the devices of another group, the one that this rank works with.
-  int counterpart(PipelineRankId group) const { return counterpart(group, place_.position); }
+  RankId counterpart(PipelineRankId group) const { return counterpart(group, place_.position); }
 
   // What leaves after a pass.
   void sendTo(const Departure& departure, const Cell& cell);
@@ -31,11 +31,11 @@ class RankTransfers {
   void receiveUntil(PipelineRankId sender, const Message& wanted);
 
  private:
-  const std::vector<int>& devicesOf(PipelineRankId group) const {
+  const std::vector<RankId>& devicesOf(PipelineRankId group) const {
     return layout_.devices(layout_.firstStage(group));
   }
   StageId ownStage() const { return layout_.firstStage(place_.group); }
-  int counterpart(PipelineRankId group, DeviceId position) const;
+  RankId counterpart(PipelineRankId group, DeviceId position) const;
   void sendToGroup(PipelineRankId group, BufferId buffer);
   std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, StageId from_stage,
                                     StageId to_stage) const;
@@ -44,7 +44,7 @@ class RankTransfers {
 
   const EmissionContext& context_;
   const Layout& layout_;
-  const int rank_;
+  const RankId rank_;
   const Place& place_;
   RankBuilder& builder_;
   // by sending group and replica: how far its channel has been received

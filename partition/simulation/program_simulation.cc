@@ -37,8 +37,11 @@ struct Origin {
 // frees the buffer, also for those that read it (`touching_`).
 class RankOperations {
  public:
-  RankOperations(const ProgramSimulationRequest& request, size_t rank)
-      : request_(request), rank_(rank), program_(request.programs[rank]), costs_(request.costs[rank]) {
+  RankOperations(const ProgramSimulationRequest& request, RankId rank)
+      : request_(request),
+        rank_(rank),
+        program_(request.programs[rank.index()]),
+        costs_(request.costs[rank]) {
     const Program& program = program_;
     const ProgramCosts& costs = costs_;
     PIPESHARD_CHECK(costs.instructions.size() == program.instructions.size(),
@@ -57,9 +60,9 @@ class RankOperations {
 
   std::vector<EngineOperation> operations;
   std::vector<Origin> origins;
-  std::map<size_t, int> meetings;  // by operation: the group
+  std::map<size_t, GroupId> meetings;  // by operation
   // by operation: the peer, and the how-many-th message to or from it
-  std::map<size_t, std::pair<int, int64_t>> messages;
+  std::map<size_t, std::pair<RankId, int64_t>> messages;
   int64_t base_memory() const { return base_; }
 
  private:
@@ -69,7 +72,7 @@ class RankOperations {
     bool writes = false;
   };
 
-  LinkCost linkOf(int from, int to) const {
+  LinkCost linkOf(RankId from, RankId to) const {
     return request_.link_between ? request_.link_between(from, to) : request_.link;
   }
 
@@ -161,7 +164,7 @@ class RankOperations {
         compute.duration = work.compute;
         push(compute, part);
       }
-      if (work.group < 0) continue;
+      if (!work.group.valid()) continue;
       EngineOperation meeting;
       meeting.kind = Kind::kCollective;
       meeting.duration = work.exchange;
@@ -172,14 +175,14 @@ class RankOperations {
   }
 
   const ProgramSimulationRequest& request_;
-  int rank_;
+  RankId rank_;
   const Program& program_;
   const ProgramCosts& costs_;
   size_t at_ = 0;
-  std::vector<std::vector<Touch>> touching_;       // by buffer, since it began
-  std::vector<char> written_;                      // by buffer: it holds something
-  std::map<std::pair<bool, int>, int64_t> count_;  // messages to or from each peer
-  std::map<int, std::vector<size_t>> receives_;    // by peer: since the last in the foreground, it included
+  std::vector<std::vector<Touch>> touching_;          // by buffer, since it began
+  std::vector<char> written_;                         // by buffer: it holds something
+  std::map<std::pair<bool, RankId>, int64_t> count_;  // messages to or from each peer
+  std::map<RankId, std::vector<size_t>> receives_;  // by peer: since the last in the foreground, it included
   int64_t base_ = 0;
 };
 
@@ -188,7 +191,7 @@ class ProgramsSimulation {
   explicit ProgramsSimulation(const ProgramSimulationRequest& request) : request_(request) {
     PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}",
                     request.programs.size(), request.costs.size());
-    for (size_t rank = 0; rank < request.programs.size(); ++rank) {
+    for (RankId rank : request.costs.ids()) {
       ranks_.emplace_back(request, rank);
       number(rank);
     }
@@ -203,17 +206,19 @@ class ProgramsSimulation {
     simulation_.makespan = result.end;
     simulation_.trace.source = "simulated";
     simulation_.trace.ranks = ranks_.size();
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      simulation_.trace.rank_names.push_back(rankName(request_.programs[rank]));
-      addEvents(rank, result.ranks[rank]);
-      addMemory(rank, result.memory[rank], result.peak_memory[rank]);
+    for (RankId rank : ranks_.ids()) {
+      simulation_.trace.rank_names.push_back(rankName(programOf(rank)));
+      addEvents(rank, result.ranks[rank.index()]);
+      addMemory(rank, result.memory[rank.index()], result.peak_memory[rank.index()]);
     }
     return std::move(simulation_);
   }
 
  private:
+  const Program& programOf(RankId rank) const { return request_.programs[rank.index()]; }
+
   // Gives messages and meetings the numbers that both sides, or all, have.
-  void number(int rank) {
+  void number(RankId rank) {
     RankOperations& operations = ranks_.back();
     for (const auto& [index, message] : operations.messages) {
       EngineOperation& operation = operations.operations[index];
@@ -222,9 +227,9 @@ class ProgramsSimulation {
       const auto key = std::tuple(send ? rank : peer, send ? peer : rank, count);
       operation.message = message_of_.emplace(key, std::ssize(message_of_)).first->second;
     }
-    std::map<std::vector<int>, int64_t> met;
+    std::map<std::vector<RankId>, int64_t> met;
     for (const auto& [index, which] : operations.meetings) {
-      const std::vector<int>& group = request_.programs[rank].groups.at(which);
+      const std::vector<RankId>& group = programOf(rank).groups.at(which);
       operations.operations[index].meeting =
           meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
     }
@@ -232,10 +237,11 @@ class ProgramsSimulation {
 
   [[noreturn]] void failStuck(const EngineResult& result) const {
     std::vector<std::string> stuck;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (!result.stuck[rank]) continue;
-      const size_t at = ranks_[rank].origins[*result.stuck[rank]].instruction;
-      const Program& program = request_.programs[rank];
+    for (RankId rank : ranks_.ids()) {
+      const std::optional<size_t>& operation = result.stuck[rank.index()];
+      if (!operation) continue;
+      const size_t at = ranks_[rank].origins[*operation].instruction;
+      const Program& program = programOf(rank);
       stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at,
                                   describeInstruction(program, program.instructions[at])));
     }
@@ -256,10 +262,10 @@ class ProgramsSimulation {
                        fmt::join(stages, ", "));
   }
 
-  TraceEvent eventOf(size_t rank, size_t index, const OperationTimes& times) const {
+  TraceEvent eventOf(RankId rank, size_t index, const OperationTimes& times) const {
     const EngineOperation& operation = ranks_[rank].operations[index];
     const Origin& origin = ranks_[rank].origins[index];
-    const Program& program = request_.programs[rank];
+    const Program& program = programOf(rank);
     const Instruction& instruction = program.instructions[origin.instruction];
     TraceEvent event = traceEventOf(program, instruction);
     event.rank = rank;
@@ -286,7 +292,7 @@ class ProgramsSimulation {
     return event;
   }
 
-  void addEvents(size_t rank, const std::vector<OperationTimes>& times) {
+  void addEvents(RankId rank, const std::vector<OperationTimes>& times) {
     std::vector<TraceEvent> events;
     Ticks busy = 0, first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
@@ -307,20 +313,19 @@ class ProgramsSimulation {
     simulation_.span.push_back(first < 0 ? 0 : last - first);
   }
 
-  void addMemory(size_t rank, const std::vector<MemoryPoint>& points, int64_t peak) {
+  void addMemory(RankId rank, const std::vector<MemoryPoint>& points, int64_t peak) {
     const int64_t base = ranks_[rank].base_memory();
-    if (points.empty() || points.front().time > 0)
-      simulation_.trace.memory.push_back({static_cast<int>(rank), 0, base});
+    if (points.empty() || points.front().time > 0) simulation_.trace.memory.push_back({rank, 0, base});
     for (const MemoryPoint& point : points)
-      simulation_.trace.memory.push_back({static_cast<int>(rank), point.time, base + point.held});
+      simulation_.trace.memory.push_back({rank, point.time, base + point.held});
     simulation_.peak_memory.push_back(base + peak);
   }
 
   const ProgramSimulationRequest& request_;
-  std::vector<RankOperations> ranks_;
+  IdVector<RankId, RankOperations> ranks_;
   EngineRequest engine_;
-  std::map<std::tuple<int, int, int64_t>, int64_t> message_of_;
-  std::map<std::pair<std::vector<int>, int64_t>, int64_t> meeting_of_;
+  std::map<std::tuple<RankId, RankId, int64_t>, int64_t> message_of_;
+  std::map<std::pair<std::vector<RankId>, int64_t>, int64_t> meeting_of_;
   ProgramSimulation simulation_;
 };
 
@@ -330,8 +335,8 @@ ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) {
   return ProgramsSimulation(request).run();
 }
 
-std::vector<Ticks> ProgramSimulation::idlePerRank() const {
-  std::vector<Ticks> idle;
+IdVector<RankId, Ticks> ProgramSimulation::idlePerRank() const {
+  IdVector<RankId, Ticks> idle;
   for (Ticks time : busy) idle.push_back(makespan - time);
   return idle;
 }
@@ -351,7 +356,7 @@ double ProgramSimulation::bubbleOfUseful() const {
 double ProgramSimulation::bubbleOfSpan() const {
   const auto longest = std::max_element(span.begin(), span.end());
   if (longest == span.end() || *longest == 0) return 0;
-  const Ticks useful = busy[longest - span.begin()];
+  const Ticks useful = busy[RankId(longest - span.begin())];
   return static_cast<double>(*longest - useful) / static_cast<double>(*longest);
 }
 

@@ -37,9 +37,9 @@ struct ProgramCosts {
 
 struct ProgramSimulationRequest {
   const std::vector<Program>& programs;  // verified (verifyPrograms)
-  std::vector<ProgramCosts> costs;       // by rank
+  IdVector<RankId, ProgramCosts> costs;
   LinkCost link = {};
-  std::function<LinkCost(int from, int to)> link_between = nullptr;  // by rank, instead of `link`
+  std::function<LinkCost(RankId from, RankId to)> link_between = nullptr;  // instead of `link`
   // the messages from one rank to another share a link
   bool contention = true;
   // a message travels once it is posted and wanted, as in shared memory; else once it is posted
@@ -47,13 +47,13 @@ struct ProgramSimulationRequest {
 };
 
 struct ProgramSimulation {
-  Trace trace;                       // "simulated"; passes verifyTrace
-  Ticks makespan = 0;                // of the step
-  std::vector<Ticks> busy;           // by rank: computing and copying in the foreground
-  std::vector<Ticks> span;           // by rank: from the first start of that to its last end
-  std::vector<int64_t> peak_memory;  // by rank, bytes
+  Trace trace;                            // "simulated"; passes verifyTrace
+  Ticks makespan = 0;                     // of the step
+  IdVector<RankId, Ticks> busy;           // computing and copying in the foreground
+  IdVector<RankId, Ticks> span;           // from the first start of that to its last end
+  IdVector<RankId, int64_t> peak_memory;  // bytes
 
-  std::vector<Ticks> idlePerRank() const;  // makespan - busy: waiting, and transfers that nothing hides
+  IdVector<RankId, Ticks> idlePerRank() const;  // makespan - busy: waiting, and transfers that nothing hides
   double bubbleOfMakespan() const;
   double bubbleOfUseful() const;
   double bubbleOfSpan() const;  // of the rank with the longest span

@@ -65,7 +65,7 @@ AskedStages askedStages(const PartitionOptions& options) {
   if (schedule.given) asked.microbatches = schedule.given->microbatches;
   if (options.stages.kind == StagesRequest::Kind::kFile) {
     const StageFile file = readStageFile(options);
-    std::set<std::vector<int>> groups;
+    std::set<std::vector<RankId>> groups;
     for (const StageSpec& stage : file.stages) {
       groups.insert(stage.devices);
       asked.widest = std::max(asked.widest, stage.mesh_shape[0]);

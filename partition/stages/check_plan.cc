@@ -101,8 +101,9 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
 std::vector<std::string> planOddities(const Plan& plan) {
   std::vector<std::string> notes;
   for (const StageId s : plan.stages.ids()) {
-    std::set<int> devices(plan.stages[s].devices.begin(), plan.stages[s].devices.end()), nodes;
-    for (int device : devices) nodes.insert(plan.cluster.nodeOf(device));
+    const std::set<RankId> devices(plan.stages[s].devices.begin(), plan.stages[s].devices.end());
+    std::set<int> nodes;
+    for (RankId device : devices) nodes.insert(plan.cluster.nodeOf(device.index()));
     int whole = 0;
     for (int node : nodes) whole += plan.cluster.nodes[node].devices;
     if (nodes.size() < 2 || whole == std::ssize(devices)) continue;

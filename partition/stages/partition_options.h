@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/cluster/cluster.h"
 #include "ir/plan/recomputation.h"
 #include "partition/cut/shard_stages.h"
@@ -21,7 +22,7 @@ inline constexpr int kDefaultWindow = 8;
 // What a search (partition/search/plan_search.h) has chosen.
 struct ChosenStage {
   int last_layer = 0;
-  std::vector<int> devices;
+  std::vector<RankId> devices;
   ShardingMethod method;  // of several devices
   std::vector<int> mesh;  // the logical mesh
   Recomputation recomputation = Recomputation::kNever;

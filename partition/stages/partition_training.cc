@@ -29,7 +29,7 @@ namespace {
 // What was decided of layers, stages and devices.
 struct Choice {
   Cuts cuts;
-  std::vector<std::vector<int>> devices;               // by stage
+  std::vector<std::vector<RankId>> devices;            // by stage
   std::vector<std::vector<int>> meshes;                // by stage, {data, model}
   std::vector<std::optional<ShardingPlan>> shardings;  // by stage: method, and mesh if it is told
 };
@@ -145,7 +145,7 @@ std::vector<int> rankWidths(const PartitionOptions& options, const AskedSchedule
 struct Placement {
   RankOfStage rank_of_stage;
   std::vector<int> widths;  // by stage
-  IdVector<PipelineRankId, std::vector<int>> devices_of_rank;
+  IdVector<PipelineRankId, std::vector<RankId>> devices_of_rank;
 };
 
 Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
@@ -153,10 +153,9 @@ Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& sch
   const int ranks = schedule.ranksFor(count.stages, count.subject);
   const std::vector<int> widths = rankWidths(options, schedule, chain, ranks, plan);
   Placement placement{schedule.rankOfStage(ranks, plan.microbatches), {}, {}};
-  int next = 0;
+  size_t next = 0;
   for (int width : widths) {
-    std::vector<int>& devices = placement.devices_of_rank.emplace_back(static_cast<size_t>(width));
-    std::iota(devices.begin(), devices.end(), next);
+    placement.devices_of_rank.emplace_back(IdRange(RankId(next), RankId(next + width)));
     next += width;
   }
   for (const PipelineRankId rank : placement.rank_of_stage) placement.widths.push_back(widths[rank.index()]);
@@ -166,7 +165,7 @@ Placement placeInOrder(const PartitionOptions& options, const AskedSchedule& sch
 // A stage cuts the batch over its devices unless it is to be sharded.
 void fillDevices(const PartitionOptions& options, const Placement& placement, Choice& choice) {
   for (const PipelineRankId rank : placement.rank_of_stage) {
-    const std::vector<int>& devices = choice.devices.emplace_back(placement.devices_of_rank[rank]);
+    const std::vector<RankId>& devices = choice.devices.emplace_back(placement.devices_of_rank[rank]);
     const int width = devices.size();
     choice.shardings.push_back(shardingOf(options.sharding.method, {}, devices.size()));
     choice.meshes.push_back(choice.shardings.back() ? std::vector<int>{1, width}
@@ -293,7 +292,7 @@ Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, co
   }
   const Placement placement = placeInOrder(options, schedule, chain, count, plan);
   Choice choice{balanceStages(chain, balance, placement.widths, options.layers,
-                              costModelOn(options.cluster, {0}, LogicalMesh{{1}})),
+                              costModelOn(options.cluster, {RankId(0)}, LogicalMesh{{1}})),
                 {},
                 {},
                 {}};

@@ -19,17 +19,17 @@ namespace pipeshard {
 namespace {
 
 // The bytes that a device may use, as the plan says; 0: any number.
-int64_t memoryLimit(const Plan& plan, const StagePlan& stage, int rank) {
-  const int64_t kind = plan.cluster.kindOf(rank).memory_bytes;
+int64_t memoryLimit(const Plan& plan, const StagePlan& stage, RankId rank) {
+  const int64_t kind = plan.cluster.kindOf(rank.index()).memory_bytes;
   const int64_t given = stage.sharding ? stage.sharding->memory_limit : 0;
   return kind > 0 && given > 0 ? std::min(kind, given) : std::max(kind, given);
 }
 
 void checkMemory(const PlannedTraining& planned, std::vector<std::string>& faults) {
-  std::vector<bool> seen(planned.whole.ranks.size());
+  IdVector<RankId, bool> seen(planned.whole.ranks.size());
   for (const StageId s : planned.plan.stages.ids()) {
     const StagePlan& stage = planned.plan.stages[s];
-    for (int rank : stage.devices) {
+    for (RankId rank : stage.devices) {
       const int64_t limit = memoryLimit(planned.plan, stage, rank);
       if (limit == 0 || seen[rank]) continue;
       seen[rank] = true;

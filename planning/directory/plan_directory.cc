@@ -39,10 +39,10 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
 
 // `inside`: the folder in each rank's.
 void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
-  for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
+  for (RankId rank : step.ranks.ids()) {
     writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(rank) / inside);
   }
-  writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(0) / inside);
+  writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(RankId(0)) / inside);
 }
 
 void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
@@ -77,9 +77,12 @@ void annotateSharded(const PlannedTraining& planned, const std::string& configur
   const IdVector<StageId, std::optional<StageSharding>> shardings =
       shardingsOf(planned.training, planned.plan);
   std::vector<StageDevices> stages;
-  for (const StageId s : shardings.ids())
-    stages.push_back(shardings[s] ? StageDevices{shardings[s]->mesh, planned.plan.stages[s].devices}
-                                  : StageDevices{});
+  for (const StageId s : shardings.ids()) {
+    StageDevices& stage = stages.emplace_back();
+    if (!shardings[s]) continue;
+    stage.mesh = shardings[s]->mesh;
+    for (RankId rank : planned.plan.stages[s].devices) stage.devices.push_back(rank.index());
+  }
   std::vector<NodeSharding> nodes(graph.nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     const std::optional<StageSharding>& sharding = shardings.at(stage_of[n]);
@@ -93,7 +96,7 @@ void annotateSharded(const PlannedTraining& planned, const std::string& configur
 int rankCount(const Plan& plan) {
   int count = 0;
   for (const StagePlan& stage : plan.stages) {
-    for (int device : stage.devices) count = std::max(count, device + 1);
+    for (RankId device : stage.devices) count = std::max<int>(count, device.next().index());
   }
   return count;
 }
@@ -138,7 +141,7 @@ void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
   writeWeightFiles(programs, directory);
   writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
   if (!planned.imported) return;
-  writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(0));
+  writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(RankId(0)));
   writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
 }
 

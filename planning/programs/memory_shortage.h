@@ -14,9 +14,9 @@ namespace pipeshard {
 int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster);
 
 // The rank that needs most beyond what it has, as --memory says or else its device's kind; with no limits
-// none does: -1.
+// none does: an invalid one.
 struct Shortage {
-  int rank = -1;
+  RankId rank = {};
   int64_t needed = 0;
   int64_t room = 0;
   int64_t excess() const { return needed - room; }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_training.h"
@@ -132,8 +133,8 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     progress("writing the programs of the ranks");
     planned.whole = emitStep(model, request.given.optimizer, batch, planned.plan);
     const Shortage shortage = largestShortage(asked, planned.whole);
-    if (shortage.rank < 0) return batch;
-    if (least.rank < 0 || shortage.excess() < least.excess()) least = shortage;
+    if (!shortage.rank.valid()) return batch;
+    if (!least.rank.valid() || shortage.excess() < least.excess()) least = shortage;
     limit -= std::max(shortage.excess(), limit / 100);
     if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }

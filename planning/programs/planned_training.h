@@ -13,7 +13,7 @@ namespace pipeshard {
 
 // A training step, cut up.
 struct StepPrograms {
-  std::vector<RankProgram> ranks;
+  IdVector<RankId, RankProgram> ranks;
   RankProgram reference;  // the same step on one device
 };
 

@@ -18,7 +18,7 @@ class RankCosts {
  public:
   RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
       : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
-    for (const std::vector<int>& group : program_.groups) group_sizes_.push_back(group.size());
+    for (const std::vector<RankId>& group : program_.groups) group_sizes_.push_back(group.size());
     PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
                     program_.subgraphs.size(), rank.subgraphs.size());
     for (const Graph& graph : rank.subgraphs)
@@ -69,7 +69,7 @@ class RankCosts {
 
   const Program& program_;
   const CostModel& model_;
-  std::vector<int> group_sizes_;
+  IdVector<GroupId, int> group_sizes_;
   std::vector<std::vector<WorkPart>> subgraphs_;
   Accumulation accumulation_;
 };
@@ -88,7 +88,7 @@ ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
 namespace {
 
 // The devices of the first stage that has the rank; of none, itself.
-std::vector<int> stageDevices(const Plan& plan, int rank) {
+std::vector<RankId> stageDevices(const Plan& plan, RankId rank) {
   for (const StagePlan& stage : plan.stages) {
     if (std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end())
       return stage.devices;
@@ -97,14 +97,14 @@ std::vector<int> stageDevices(const Plan& plan, int rank) {
 }
 
 // A group is a line of its stage's mesh, beside others; else it is alone.
-LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
+LinkCost groupLink(const Plan& plan, RankId rank, std::vector<RankId> group) {
   std::sort(group.begin(), group.end());
   for (const StagePlan& stage : plan.stages) {
     const auto place = std::find(stage.devices.begin(), stage.devices.end(), rank);
     if (place == stage.devices.end()) continue;
     const LogicalMesh mesh{stage.sharding ? stage.sharding->mesh : stage.mesh_shape};
     for (int axis = 0; axis < mesh.rank(); ++axis) {
-      std::vector<int> line;
+      std::vector<RankId> line;
       for (const DeviceId member : mesh.lineOf(DeviceId(place - stage.devices.begin()), axis)) {
         line.push_back(stage.devices[member.index()]);
       }
@@ -119,18 +119,19 @@ LinkCost groupLink(const Plan& plan, int rank, std::vector<int> group) {
 
 CostModel rankModel(const Plan& plan, const Program& program) {
   CostModel model = costModelOn(plan.cluster, {program.rank}, {{1}});
-  for (const std::vector<int>& group : program.groups) {
-    for (const int rank : group)
-      model.one_node = model.one_node && plan.cluster.nodeOf(rank) == plan.cluster.nodeOf(program.rank);
+  for (const std::vector<RankId>& group : program.groups) {
+    for (const RankId rank : group)
+      model.one_node =
+          model.one_node && plan.cluster.nodeOf(rank.index()) == plan.cluster.nodeOf(program.rank.index());
   }
   model.links.clear();
-  for (const std::vector<int>& group : program.groups)
+  for (const std::vector<RankId>& group : program.groups)
     model.links.push_back(groupLink(plan, program.rank, group));
   if (model.links.empty()) model.links.emplace_back();
   return model;
 }
 
-LinkCost rankLink(const Plan& plan, int from, int to) {
+LinkCost rankLink(const Plan& plan, RankId from, RankId to) {
   const LinkCost link = linkBetween(plan.cluster, stageDevices(plan, from), stageDevices(plan, to));
   return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns ? receivingSide(link)
                                                                                         : link;

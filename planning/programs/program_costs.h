@@ -19,6 +19,6 @@ ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumul
 // By the plan's cluster: of one rank, with a link for each group of its program.
 CostModel rankModel(const Plan& plan, const Program& program);
 // Of a message from one rank to another, while all devices of their stages send and receive.
-LinkCost rankLink(const Plan& plan, int from, int to);
+LinkCost rankLink(const Plan& plan, RankId from, RankId to);
 
 }  // namespace pipeshard

@@ -13,6 +13,7 @@
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "partition/costs/stage_costs.h"
+#include "partition/costs/submesh_classes.h"
 #include "partition/families/make_schedule.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/layers/layer_clustering.h"
@@ -240,8 +241,7 @@ class Search {
       const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
       ChosenStage& one = chosen.stages.emplace_back();
       one.last_layer = stage.last_layer;
-      one.devices.resize(stage.submesh.deviceCount());
-      std::iota(one.devices.begin(), one.devices.end(), stage.submesh.first_device);
+      one.devices = devicesOf(stage.submesh);
       one.method = config.method;
       one.mesh = config.mesh;
       one.recomputation = config.recomputation;

@@ -1,6 +1,7 @@
 #include "runtime/execute/collective_call.h"
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 

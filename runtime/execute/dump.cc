@@ -8,6 +8,7 @@
 #include <span>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/files/convert.h"
 
@@ -83,8 +84,8 @@ void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& 
 
 }  // namespace
 
-std::string dumpFileName(int64_t step, int rank) {
-  return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank);
+std::string dumpFileName(int64_t step, RankId rank) {
+  return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank.index());
 }
 
 std::string dumpTensorName(const Result& result) {
@@ -128,7 +129,7 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
   const Program& program = executor.program();
   std::vector<TensorView> tensors;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)},
-                                                 {"rank", std::to_string(program.rank)}};
+                                                 {"rank", std::to_string(program.rank.index())}};
   for (const Result& result : program.results) {
     if (!isSelected(selection, result.kind)) continue;
     const Buffer& buffer = program.buffer(result.buffer);
@@ -166,7 +167,7 @@ std::vector<double> StepDump::Tensor::elements() const {
 StepDump StepDump::open(const std::string& directory, int64_t step, int ranks) {
   StepDump dump;
   dump.description_ = fmt::format("step {} in {}", step, directory);
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (RankId rank : idsBelow<RankId>(ranks)) {
     dump.files_.push_back(
         TensorFile::open((std::filesystem::path(directory) / dumpFileName(step, rank)).string()));
     for (const TensorEntry& entry : dump.files_.back().tensors()) dump.add(rank, entry);
@@ -178,7 +179,7 @@ StepDump StepDump::open(const std::string& directory, int64_t step, int ranks) {
   return dump;
 }
 
-void StepDump::add(size_t rank, const TensorEntry& entry) {
+void StepDump::add(RankId rank, const TensorEntry& entry) {
   const TensorFile& file = files_[rank];
   const auto text = file.metadata().find(kPartPrefix + entry.name);
   std::optional<BufferPart> part;

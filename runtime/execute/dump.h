@@ -27,7 +27,7 @@ struct DumpSelection {
 };
 
 // "step-000002.rank-0001.safetensors"
-std::string dumpFileName(int64_t step, int rank);
+std::string dumpFileName(int64_t step, RankId rank);
 std::string dumpTensorName(const Result& result);
 
 // The gradients of a window's updates, each kept when its update runs. Watches the executor, which must live
@@ -78,7 +78,7 @@ class StepDump {
 
  private:
   struct Piece {
-    size_t rank = 0;  // of the file
+    RankId rank;  // of the file
     Shape start;
   };
   struct Pieces {
@@ -86,11 +86,11 @@ class StepDump {
     Shape whole;
     std::vector<Piece> pieces;  // one without a start: the whole tensor
   };
-  void add(size_t rank, const TensorEntry& entry);
+  void add(RankId rank, const TensorEntry& entry);
   void checkPieces(const std::string& name, const Pieces& tensor) const;
 
   std::string description_;
-  std::vector<TensorFile> files_;
+  IdVector<RankId, TensorFile> files_;
   std::vector<std::string> names_;
   std::map<std::string, Pieces, std::less<>> tensors_;
 };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "runtime/execute/elementwise_add.h"
 #include "runtime/execute/executor_parts.h"
 #include "runtime/execute/row_copy.h"
@@ -88,15 +89,15 @@ void Executor::shareAccumulators() {
 }
 
 void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
-  const std::vector<int> groups = subgraph.collectiveGroups();
+  const std::vector<GroupId> groups = subgraph.collectiveGroups();
   if (groups != description.collectives) {
     fail(ErrorCode::kConfiguration,
          "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files "
          "belong to different plans",
          description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
   }
-  for (const int group : groups) {
-    if (group < std::ssize(program().groups)) continue;
+  for (GroupId group : groups) {
+    if (group < program().groups.nextId()) continue;
     fail(ErrorCode::kConfiguration,
          "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
          group, program().groups.size());
@@ -435,7 +436,7 @@ void Executor::transfer(Action& action) {
   } else if (instruction.kind == InstructionKind::kReceive) {
     communicator_->receive(instruction.peer, {action.output, action.bytes});
   } else {
-    const std::vector<int>& group = program().groups.at(instruction.group);
+    const std::vector<RankId>& group = program().groups.at(instruction.group);
     communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
                              action.elements);
   }

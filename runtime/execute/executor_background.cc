@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/program/program_print.h"
 #include "runtime/execute/executor_parts.h"
 
@@ -90,7 +91,7 @@ void Executor::performInBackground(size_t position) {
       action.run.run(progress_);
     } else {
       background_waiting_.store(true);
-      const std::vector<int>& group = program().groups.at(instruction.group);
+      const std::vector<RankId>& group = program().groups.at(instruction.group);
       background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
                              action.elements);
       background_waiting_.store(false);

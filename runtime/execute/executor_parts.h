@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/base/ids_format.h"
 #include "ir/program/program_print.h"
 #include "runtime/execute/collective_call.h"
 #include "runtime/execute/executor.h"

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {

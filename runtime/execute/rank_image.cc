@@ -9,7 +9,7 @@
 
 namespace pipeshard {
 
-std::string rankDirectoryName(int rank) { return fmt::format("{:04}", rank); }
+std::string rankDirectoryName(RankId rank) { return fmt::format("{:04}", rank.index()); }
 
 Program loadProgram(const std::string& directory) {
   const std::string program_path = (std::filesystem::path(directory) / "program.json").string();
@@ -54,7 +54,7 @@ int countRanks(const std::string& plan_directory) {
          "`pipeshard plan`",
          plan_directory);
   }
-  for (int rank = 0; rank < count; ++rank) {
+  for (RankId rank : idsBelow<RankId>(count)) {
     if (!fs::is_directory(folder / rankDirectoryName(rank))) {
       fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count,
            rankDirectoryName(rank));

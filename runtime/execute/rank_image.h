@@ -17,7 +17,7 @@ struct RankImage {
 };
 
 // "0003": the name of a rank's folder under ranks/.
-std::string rankDirectoryName(int rank);
+std::string rankDirectoryName(RankId rank);
 
 // Reads program.json. Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
 Program loadProgram(const std::string& directory);

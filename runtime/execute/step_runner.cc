@@ -28,10 +28,10 @@ int64_t StepRunner::lastBatch() const {
   return 0;
 }
 
-std::vector<std::vector<int>> StepRunner::backgroundGroups() const {
-  std::vector<std::vector<int>> groups = pipeshard::backgroundGroups(main_->program());
+std::vector<std::vector<RankId>> StepRunner::backgroundGroups() const {
+  std::vector<std::vector<RankId>> groups = pipeshard::backgroundGroups(main_->program());
   if (!last_) return groups;
-  for (std::vector<int>& group : pipeshard::backgroundGroups(last_->program()))
+  for (std::vector<RankId>& group : pipeshard::backgroundGroups(last_->program()))
     groups.push_back(std::move(group));
   return groups;
 }

@@ -24,7 +24,7 @@ class StepRunner {
   // What a TraceRecorder is made of: whole batches, then the last one, if there is a program for it.
   std::vector<TracedProgram> tracedPrograms() const;
   // Of both programs (ir/program/background.h).
-  std::vector<std::vector<int>> backgroundGroups() const;
+  std::vector<std::vector<RankId>> backgroundGroups() const;
   // Rows of the last batch; 0 if there is no program for one.
   int64_t lastBatch() const;
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/operators/operator_facts.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
@@ -201,20 +202,20 @@ bool CompiledSubgraph::mayAccumulate(size_t output) const {
   return may;
 }
 
-std::vector<int> CompiledSubgraph::collectiveGroups() const {
-  std::vector<int> groups;
+std::vector<GroupId> CompiledSubgraph::collectiveGroups() const {
+  std::vector<GroupId> groups;
   for (const auto& kernel : kernels_) {
-    const std::optional<int> group = kernel == nullptr ? std::nullopt : kernel->collectiveGroup();
-    if (group) groups.push_back(*group);
+    const GroupId group = kernel == nullptr ? GroupId() : kernel->collectiveGroup();
+    if (group.valid()) groups.push_back(group);
   }
   return groups;
 }
 
-void CompiledSubgraph::checkGroupSizes(const std::vector<std::vector<int>>& groups) const {
+void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const {
   for (size_t n = 0; n < kernels_.size(); ++n) {
     const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
     if (members == 0) continue;
-    const int group = kernels_[n]->collectiveGroup().value();
+    const GroupId group = kernels_[n]->collectiveGroup();
     const size_t size = groups.at(group).size();
     if (members == size) continue;
     fail(ErrorCode::kConfiguration,

@@ -86,10 +86,10 @@ class CompiledSubgraph {
   // How many copies (rather than kernels) a run makes; for tests and the curious.
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
-  std::vector<int> collectiveGroups() const;
+  std::vector<GroupId> collectiveGroups() const;
   // Error(kConfiguration) naming the node when a collective is cut for another number of members than its
   // group has. Its groups exist.
-  void checkGroupSizes(const std::vector<std::vector<int>>& groups) const;
+  void checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const;
   // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else
   // reads it.
   bool mayAccumulate(size_t output) const;

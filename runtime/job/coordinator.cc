@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 
+#include "ir/base/ids_format.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/weight_check.h"
 #include "runtime/job/child_process.h"
@@ -61,7 +62,7 @@ class Coordinator {
     result_.ranks.resize(ranks_);
     result_.steps.resize(spec.steps);
     losses_.resize(result_.steps.size());
-    dumps_.assign(result_.steps.size() * static_cast<size_t>(ranks_), "");
+    dumps_.assign(result_.steps.size() * workers_.size(), "");
     makePlacement();
   }
 
@@ -80,21 +81,21 @@ class Coordinator {
     if (progress_) progress_(progress);
   }
   // A worker that is gone is no error here: its end, or its silence, is the cause, and comes with its name.
-  void send(int rank, std::string_view type, const nlohmann::json& body);
+  void send(RankId rank, std::string_view type, const nlohmann::json& body);
   void sendToAll(std::string_view type, const nlohmann::json& body);
   // "worker of rank 2 (host a, pid 4711)".
-  std::string nameOf(int rank) const;
+  std::string nameOf(RankId rank) const;
 
   // One wait: at most kLookAround; then what came is worked off. The first failure, if any.
   std::optional<Failure> lookAround();
   Clock::duration forgiveAbsence();
   std::optional<Failure> handleMessage(const ControlMessage& message);
-  std::optional<Failure> handleWorker(const ControlMessage& message);
-  void handleRegister(int rank);
+  std::optional<Failure> handleWorker(RankId rank, const ControlMessage& message);
+  void handleRegister(RankId rank);
   void handleHeartbeat(Worker& worker, const nlohmann::json& body);
-  void handleLoaded(int rank, const nlohmann::json& body);
-  void handleStored(int sender, const nlohmann::json& body);
-  std::optional<Failure> handleStep(int rank, Worker& worker, const nlohmann::json& body);
+  void handleLoaded(RankId rank, const nlohmann::json& body);
+  void handleStored(RankId sender, const nlohmann::json& body);
+  std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);
   std::optional<Failure> findStuckWorker() const;
 
   template <typename Condition>
@@ -104,7 +105,7 @@ class Coordinator {
       if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
       if (Clock::now() < deadline || is_met()) continue;
       std::string late;
-      for (int rank = 0; rank < ranks_; ++rank) {
+      for (RankId rank : workers_.ids()) {
         const Worker& worker = workers_[rank];
         if (!condition(worker)) late += fmt::format("\n  {}: {}", nameOf(rank), worker.where);
       }
@@ -127,7 +128,7 @@ class Coordinator {
   std::vector<std::string> dumps_;             // by step, rank
   // addresses that workers have left for each other, as they came
   std::vector<nlohmann::json> stored_;
-  std::vector<Worker> workers_;
+  IdVector<RankId, Worker> workers_;
   // last: its processes are killed and reaped before anything that they use goes away
   std::unique_ptr<WorkerPlacement> placement_;
 };
@@ -159,7 +160,7 @@ void Coordinator::makePlacement() {
     placement_ = placeOnNodes(spec_, std::move(group), progress_);
     return;
   }
-  for (int rank = 0; rank < ranks_; ++rank) group.ranks.push_back(rank);
+  group.ranks = workers_.ids();
   placement_ = placeHere(std::move(group));
 }
 
@@ -210,7 +211,7 @@ Clock::time_point Coordinator::startWorkers() {
     if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
     if (Clock::now() > deadline) failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
   }
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (RankId rank : workers_.ids()) {
     Worker& worker = workers_[rank];
     worker.started = true;
     worker.last_heard = Clock::now();
@@ -223,19 +224,19 @@ Clock::time_point Coordinator::startWorkers() {
   return start;
 }
 
-void Coordinator::send(int rank, std::string_view type, const nlohmann::json& body) {
+void Coordinator::send(RankId rank, std::string_view type, const nlohmann::json& body) {
   try {
-    server_->send(rank, type, body);
+    server_->send(rank.index(), type, body);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
   }
 }
 
 void Coordinator::sendToAll(std::string_view type, const nlohmann::json& body) {
-  for (int rank = 0; rank < ranks_; ++rank) send(rank, type, body);
+  for (RankId rank : workers_.ids()) send(rank, type, body);
 }
 
-std::string Coordinator::nameOf(int rank) const {
+std::string Coordinator::nameOf(RankId rank) const {
   return fmt::format("worker of rank {} (host {}, pid {})", rank, placement_->host(rank),
                      placement_->pid(rank));
 }
@@ -298,7 +299,7 @@ std::optional<Failure> Coordinator::lookAround() {
 std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message) {
   try {
     if (message.rank >= kFirstNodeRank) return placement_->handleMessage(message);
-    if (message.rank >= 0 && message.rank < ranks_) return handleWorker(message);
+    if (message.rank >= 0 && message.rank < ranks_) return handleWorker(RankId(message.rank), message);
   } catch (const nlohmann::json::exception& error) {
     return Failure{ErrorCode::kInternal, fmt::format("rank {}: malformed '{}' message: {}", message.rank,
                                                      message.type, error.what())};
@@ -306,48 +307,48 @@ std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message)
   return std::nullopt;
 }
 
-std::optional<Failure> Coordinator::handleWorker(const ControlMessage& message) {
-  Worker& worker = workers_[message.rank];
+std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessage& message) {
+  Worker& worker = workers_[rank];
   const nlohmann::json& body = message.body;
   worker.last_heard = Clock::now();
   if (message.lost_before > 0) {
-    return Failure{ErrorCode::kPeerUnavailable, fmt::format("{}: {} control messages were lost",
-                                                            nameOf(message.rank), message.lost_before)};
+    return Failure{ErrorCode::kPeerUnavailable,
+                   fmt::format("{}: {} control messages were lost", nameOf(rank), message.lost_before)};
   }
   if (message.type == kFault) {
     return Failure{ErrorCode::kInternal,
-                   fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>())};
+                   fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>())};
   }
   if (message.type == kRegister) {
-    handleRegister(message.rank);
+    handleRegister(rank);
   } else if (message.type == "heartbeat") {
     handleHeartbeat(worker, body);
   } else if (message.type == "store") {
-    handleStored(message.rank, body);
+    handleStored(rank, body);
   } else if (message.type == "loaded") {
-    handleLoaded(message.rank, body);
+    handleLoaded(rank, body);
   } else if (message.type == "step") {
-    return handleStep(message.rank, worker, body);
+    return handleStep(rank, worker, body);
   } else if (message.type == "finished") {
     worker.finished = true;
-    result_.ranks[message.rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
+    result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
-    return Failure{code, fmt::format("{}: {}", nameOf(message.rank), body.at("message").get<std::string>()),
+    return Failure{code, fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>()),
                    code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang};
   }
   return std::nullopt;
 }
 
 // What other workers have stored before this one came.
-void Coordinator::handleRegister(int rank) {
+void Coordinator::handleRegister(RankId rank) {
   for (const nlohmann::json& entry : stored_) send(rank, "store", entry);
 }
 
-void Coordinator::handleStored(int sender, const nlohmann::json& body) {
+void Coordinator::handleStored(RankId sender, const nlohmann::json& body) {
   stored_.push_back(body);
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != sender && server_->isRegistered(rank)) send(rank, "store", body);
+  for (RankId rank : workers_.ids()) {
+    if (rank != sender && server_->isRegistered(rank.index())) send(rank, "store", body);
   }
 }
 
@@ -359,7 +360,7 @@ void Coordinator::handleHeartbeat(Worker& worker, const nlohmann::json& body) {
   worker.progress = progress;
 }
 
-void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
+void Coordinator::handleLoaded(RankId rank, const nlohmann::json& body) {
   Worker& worker = workers_[rank];
   RankResult& result = result_.ranks[rank];
   worker.loaded = true;
@@ -374,7 +375,7 @@ void Coordinator::handleLoaded(int rank, const nlohmann::json& body) {
   report({.kind = JobProgress::Kind::kLoaded, .rank = rank});
 }
 
-std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const nlohmann::json& body) {
+std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, const nlohmann::json& body) {
   const auto step = body.at("step").get<int64_t>();
   if (step != worker.steps_done + 1 || step > spec_.steps) {
     return Failure{ErrorCode::kInternal,
@@ -398,14 +399,13 @@ std::optional<Failure> Coordinator::handleStep(int rank, Worker& worker, const n
       result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
   }
-  if (body.contains("dump"))
-    dumps_[index * static_cast<size_t>(ranks_) + static_cast<size_t>(rank)] = body["dump"].get<std::string>();
+  if (body.contains("dump")) dumps_[index * workers_.size() + rank.index()] = body["dump"].get<std::string>();
   return std::nullopt;
 }
 
 std::optional<Failure> Coordinator::findStuckWorker() const {
   const Clock::time_point now = Clock::now();
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (RankId rank : workers_.ids()) {
     const Worker& worker = workers_[rank];
     if (!worker.started) continue;
     if (now - worker.last_heard >= kSilence) {
@@ -425,8 +425,8 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
 
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.
 void Coordinator::abortWorkers() {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (server_->isRegistered(rank)) send(rank, "abort", nlohmann::json::object());
+  for (RankId rank : workers_.ids()) {
+    if (server_->isRegistered(rank.index())) send(rank, "abort", nlohmann::json::object());
   }
 }
 
@@ -441,8 +441,8 @@ void Coordinator::failJob(Failure first) {
 }
 
 void Coordinator::stopWorkers(int exit_code, const std::string& message) {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (server_->isRegistered(rank)) send(rank, "stop", nlohmann::json::object());
+  for (RankId rank : workers_.ids()) {
+    if (server_->isRegistered(rank.index())) send(rank, "stop", nlohmann::json::object());
   }
   const Clock::time_point end = Clock::now() + spec_.stop_timeout;
   while (!placement_->allEnded() && Clock::now() < end) {

@@ -39,7 +39,7 @@ struct JobSpec {
 
   // nullptr: all workers run on this machine. Else rank r runs on node node_of_rank[r] of those that join.
   NodePool* nodes = nullptr;
-  std::vector<int> node_of_rank;
+  IdVector<RankId, int> node_of_rank;
 
   // How a worker is started (on nodes the daemon's own executable is): the executable is called with these
   // arguments and then the options of worker.h.
@@ -61,12 +61,12 @@ struct JobSpec {
   SignalWatch* signals = nullptr;
 };
 
-// What people see meanwhile. `rank` is -1 for the job as a whole.
+// What people see meanwhile. `rank` is invalid for the job as a whole.
 struct JobProgress {
   enum class Kind : uint8_t { kNodeJoined, kStarted, kLoaded, kStep, kNotice };
   Kind kind = Kind::kStarted;
   int node = -1;          // kNodeJoined
-  int rank = -1;          // kStarted, kLoaded
+  RankId rank = {};       // kStarted, kLoaded
   int pid = 0;            // kStarted; of the daemon in kNodeJoined
   std::string host = {};  // kStarted, kNodeJoined
   int64_t step = 0;       // kStep: this step is done on all ranks
@@ -80,10 +80,10 @@ struct StepResult {
   int64_t step = 0;  // 1-based
   // of the whole batch; of a window of several updates: the mean over them
   double loss = 0;
-  std::vector<double> losses;            // of every update, where a step is a window of several; else empty
-  double seconds = 0;                    // on the slowest rank
-  std::vector<double> compute_seconds;   // by rank
-  std::vector<double> transfer_seconds;  // by rank, waiting included
+  std::vector<double> losses;  // of every update, where a step is a window of several; else empty
+  double seconds = 0;          // on the slowest rank
+  IdVector<RankId, double> compute_seconds;
+  IdVector<RankId, double> transfer_seconds;  // waiting included
 };
 
 struct RankResult {
@@ -98,7 +98,7 @@ struct RankResult {
 
 struct JobResult {
   std::vector<StepResult> steps;
-  std::vector<RankResult> ranks;
+  IdVector<RankId, RankResult> ranks;
   double load_seconds = 0;
   std::vector<std::string> dump_files;  // in order of step, rank
 };

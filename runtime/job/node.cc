@@ -13,6 +13,7 @@
 #include <random>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "runtime/files/hex.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
@@ -243,7 +244,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
   spec.arguments = options_.worker_arguments;
   spec.plan_directory = body.at("directory").get<std::string>();
   spec.threads = body.at("threads").get<int>();
-  spec.ranks = body.at("ranks").get<std::vector<int>>();
+  spec.ranks = idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>());
   spec.options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
   spec.options.endpoint = endpoint_;
   spec.options.keys = keys_;
@@ -260,7 +261,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
            spec.plan_directory);
     }
     workers_.emplace(spec);
-    for (const int rank : spec.ranks) pids.push_back(workers_->pid(rank));
+    for (RankId rank : spec.ranks) pids.push_back(workers_->pid(rank));
     say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
   }
   tell("started", {{"pids", pids}});
@@ -268,7 +269,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
 
 void NodeDaemon::sendTraces() {
   if (!workers_) return;
-  for (const int rank : workers_->ranks()) {
+  for (RankId rank : workers_->ranks()) {
     std::vector<std::byte> bytes;
     try {
       bytes = workers_->readTrace(rank);
@@ -277,7 +278,8 @@ void NodeDaemon::sendTraces() {
     }
     for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kTracePiece) {
       const auto piece = std::span(bytes).subspan(offset, std::min(kTracePiece, bytes.size() - offset));
-      tell("trace", {{"rank", rank}, {"offset", offset}, {"total", bytes.size()}, {"bytes", toHex(piece)}});
+      tell("trace",
+           {{"rank", rank.index()}, {"offset", offset}, {"total", bytes.size()}, {"bytes", toHex(piece)}});
     }
   }
 }
@@ -285,7 +287,7 @@ void NodeDaemon::sendTraces() {
 void NodeDaemon::reportEnds() {
   if (!workers_) return;
   for (const WorkerEnd& end : workers_->takeEnds())
-    tell("ended", {{"rank", end.rank}, {"description", end.description}});
+    tell("ended", {{"rank", end.rank.index()}, {"description", end.description}});
 }
 
 void NodeDaemon::tell(std::string_view type, nlohmann::json body) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "ir/base/ids_format.h"
 #include "runtime/files/hex.h"
 #include "runtime/job/node_pool.h"
 #include "transport/control/control_endpoint.h"
@@ -26,12 +27,12 @@ struct Node {
   std::string host;
   int pid = 0;
   Clock::time_point last_heard;
-  std::vector<int> ranks;
-  std::map<int, int> pids;  // by rank; empty until started
-  int clock_questions = 0;  // that are still to be answered
+  std::vector<RankId> ranks;
+  std::map<RankId, int> pids;  // empty until started
+  int clock_questions = 0;     // that are still to be answered
   ClockAlignment clock;
-  std::map<int, std::vector<std::byte>> traces;  // by rank, as far as they have come
-  std::set<int> whole_traces;
+  std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
+  std::set<RankId> whole_traces;
 };
 
 class NodePlacement : public WorkerPlacement {
@@ -42,7 +43,7 @@ class NodePlacement : public WorkerPlacement {
         progress_(progress),
         node_of_rank_(spec.node_of_rank) {
     nodes_.resize(pool_.count());
-    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) {
+    for (RankId rank : node_of_rank_.ids()) {
       nodes_.at(node_of_rank_[rank]).ranks.push_back(rank);
     }
   }
@@ -62,13 +63,13 @@ class NodePlacement : public WorkerPlacement {
   std::string describeMissing() const override;
   std::chrono::milliseconds startTimeout() const override { return pool_.wait(); }
 
-  int pid(int rank) const override {
+  int pid(RankId rank) const override {
     const auto& pids = nodeOf(rank).pids;
     const auto found = pids.find(rank);
     return found == pids.end() ? 0 : found->second;
   }
-  std::string host(int rank) const override { return nodeOf(rank).host; }
-  std::string processState(int) const override { return ""; }
+  std::string host(RankId rank) const override { return nodeOf(rank).host; }
+  std::string processState(RankId) const override { return ""; }
   std::vector<int> descriptors() const override { return {}; }
   std::vector<WorkerEnd> takeEnds() override { return std::exchange(ends_, {}); }
   bool allEnded() const override {
@@ -87,7 +88,7 @@ class NodePlacement : public WorkerPlacement {
   void release(int exit_code, const std::string& message) override;
 
  private:
-  const Node& nodeOf(int rank) const { return nodes_.at(node_of_rank_.at(rank)); }
+  const Node& nodeOf(RankId rank) const { return nodes_.at(node_of_rank_.at(rank)); }
   std::string nameOf(const Node& node) const {
     return fmt::format("node {} (host {}, pid {})", &node - nodes_.data(), node.host, node.pid);
   }
@@ -104,7 +105,7 @@ class NodePlacement : public WorkerPlacement {
   NodePool& pool_;
   WorkerGroupSpec workers_;
   const JobProgressCallback& progress_;
-  std::vector<int> node_of_rank_;
+  IdVector<RankId, int> node_of_rank_;
   std::vector<Node> nodes_;
   std::vector<WorkerEnd> ends_;
   size_t ended_ = 0;
@@ -147,7 +148,7 @@ void NodePlacement::tellToStart() {
   }
   for (const Node& node : nodes_) {
     send(node, "start",
-         {{"ranks", node.ranks},
+         {{"ranks", positionsOf(node.ranks)},
           {"threads", workers_.threads},
           {"directory", workers_.plan_directory},
           {"towards", towards},
@@ -225,7 +226,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     for (size_t i = 0; i < pids.size(); ++i) node->pids[node->ranks[i]] = pids[i];
     if (workers_.options.trace_steps > 0) askClock(*node, kClockQuestions);
   } else if (message.type == "ended") {
-    const int rank = body.at("rank").get<int>();
+    const RankId rank(body.at("rank").get<size_t>());
     if (!node->pids.contains(rank)) return std::nullopt;
     ends_.push_back({rank, body.at("description").get<std::string>()});
     ++ended_;
@@ -283,7 +284,7 @@ void NodePlacement::takeClock(Node& node, const nlohmann::json& body) {
 }
 
 void NodePlacement::takeTracePiece(Node& node, const nlohmann::json& body) {
-  const int rank = body.at("rank").get<int>();
+  const RankId rank(body.at("rank").get<size_t>());
   std::vector<std::byte>& trace = node.traces[rank];
   if (body.at("offset").get<size_t>() != trace.size()) return;  // a piece is missing: the rest is of no use
   const std::vector<std::byte> bytes = fromHex(body.at("bytes").get<std::string>());
@@ -318,7 +319,7 @@ WorkerPlacement::Recorded NodePlacement::collectTraces(Clock::time_point deadlin
   }
   hearUntil([](const Node& node) { return node.whole_traces.size() == node.pids.size(); }, deadline);
   for (Node& node : nodes_) {
-    for (const int rank : node.whole_traces) {
+    for (RankId rank : node.whole_traces) {
       if (!node.pids.contains(rank)) continue;
       recorded.bytes[rank] = std::move(node.traces[rank]);
       recorded.clocks[rank] = node.clock;

@@ -31,7 +31,7 @@ bool isMessage(const Instruction& instruction) {
 // there are in a step.
 struct MessageNumbers {
   std::vector<int64_t> of_instruction;
-  std::map<std::pair<InstructionKind, int>, int64_t> in_step;  // by direction and peer
+  std::map<std::pair<InstructionKind, RankId>, int64_t> in_step;  // by direction and peer
 
   explicit MessageNumbers(const Program& program) : of_instruction(program.instructions.size(), -1) {
     for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -41,7 +41,7 @@ struct MessageNumbers {
   }
 };
 
-using MessageKey = std::tuple<int, int, int64_t>;  // sender, receiver, number
+using MessageKey = std::tuple<RankId, RankId, int64_t>;  // sender, receiver, number
 
 std::string rankName(const Program& program) {
   std::set<StageId> stages;
@@ -172,7 +172,7 @@ class RankEvents {
   int64_t end_;
   Trace& trace_;
   std::vector<MessageNumbers> numbers_;
-  std::map<std::pair<InstructionKind, int>, int64_t> sent_before_;  // in earlier steps
+  std::map<std::pair<InstructionKind, RankId>, int64_t> sent_before_;  // in earlier steps
   int64_t held_ = -1;
 };
 
@@ -231,7 +231,7 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   Trace trace;
   trace.source = "measured";
   trace.ranks = ranks;
-  for (int rank = 0; rank < ranks; ++rank) trace.rank_names.push_back(fmt::format("rank {}", rank));
+  for (RankId rank : idsBelow<RankId>(ranks)) trace.rank_names.push_back(fmt::format("rank {}", rank));
   int64_t first_step = 1;
   for (const RankRecording& recording : recordings) {
     if (!recording.records.steps.empty())
@@ -240,8 +240,8 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   int64_t zero = std::numeric_limits<int64_t>::max();
   const int64_t latest = latestTime(recordings);
   for (const RankRecording& recording : recordings) {
-    const int rank = recording.records.rank;
-    if (rank < 0 || rank >= ranks || recording.programs.empty()) {
+    const RankId rank = recording.records.rank;
+    if (rank >= RankId(ranks) || recording.programs.empty()) {
       fail(ErrorCode::kConfiguration, "a recording of rank {}, of {} ranks", rank, ranks);
     }
     trace.rank_names[rank] = rankName(recording.programs[0]);
@@ -256,15 +256,15 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   return trace;
 }
 
-Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vector<std::byte>>& bytes,
-                 const std::vector<ClockAlignment>& clocks) {
+Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::vector<std::byte>>& bytes,
+                 const IdVector<RankId, ClockAlignment>& clocks) {
   PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(),
                   clocks.size());
   std::vector<RankRecording> recordings;
-  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+  for (RankId rank : bytes.ids()) {
     std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);
     if (!records) continue;
-    if (records->rank != static_cast<int>(rank)) {
+    if (records->rank != rank) {
       fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank,
            records->rank);
     }

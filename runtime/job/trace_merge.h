@@ -34,7 +34,7 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings);
 
 // Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks. Errors as above
 // and loadProgram's.
-Trace mergeTrace(const std::string& plan_directory, const std::vector<std::vector<std::byte>>& bytes,
-                 const std::vector<ClockAlignment>& clocks);
+Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::vector<std::byte>>& bytes,
+                 const IdVector<RankId, ClockAlignment>& clocks);
 
 }  // namespace pipeshard

@@ -324,7 +324,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
       progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
     });
   };
-  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(0));
+  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(RankId(0)));
   checkDiskSpace(spec, image.program);
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");

@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "ir/base/ids_format.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/job/worker_link.h"
 #include "runtime/trace/trace_memory.h"
@@ -43,8 +44,8 @@ T parseNumber(const std::string& option, const std::string& text) {
   return number;
 }
 
-std::vector<int> parseNumbers(const std::string& option, const std::string& text) {
-  std::vector<int> numbers;
+IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
+  IdVector<RankId, int> numbers;
   std::istringstream list(text);
   for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
   return numbers;
@@ -120,12 +121,13 @@ struct Communicators {
 
 // Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each
 // of them finds the same.
-std::vector<int> ranksAcrossNodes(const std::vector<std::vector<int>>& groups,
-                                  const std::vector<int>& node_of_rank) {
-  std::set<int> ranks;
-  for (const std::vector<int>& group : groups) {
-    const auto node = [&](int rank) { return node_of_rank[rank]; };
-    if (std::any_of(group.begin(), group.end(), [&](int rank) { return node(rank) != node(group.front()); }))
+std::vector<RankId> ranksAcrossNodes(const std::vector<std::vector<RankId>>& groups,
+                                     const IdVector<RankId, int>& node_of_rank) {
+  std::set<RankId> ranks;
+  for (const std::vector<RankId>& group : groups) {
+    const auto node = [&](RankId rank) { return node_of_rank[rank]; };
+    if (std::any_of(group.begin(), group.end(),
+                    [&](RankId rank) { return node(rank) != node(group.front()); }))
       ranks.insert(group.begin(), group.end());
   }
   return {ranks.begin(), ranks.end()};
@@ -136,17 +138,17 @@ Communicators openCommunicators(const WorkerOptions& options, const StepRunner& 
                                 SharedSegments segments) {
   const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
-  std::vector<int> nodes = options.node_of_rank;
+  IdVector<RankId, int> nodes = options.node_of_rank;
   if (nodes.empty()) nodes.resize(ranks);
   if (std::ssize(nodes) != ranks) {
     fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
   }
-  const std::vector<int> here = ranksOnNode(nodes, options.rank);
-  const int local_rank = std::find(here.begin(), here.end(), options.rank) - here.begin();
+  const std::vector<RankId> here = ranksOnNode(nodes, options.rank);
+  const RankId local_rank(std::find(here.begin(), here.end(), options.rank) - here.begin());
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
   Communicators opened;
   opened.arena = on_node->createArena(runner.arenaBytes());
-  const std::vector<std::vector<int>> groups = runner.backgroundGroups();
+  const std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
   if (!groups.empty()) opened.second = on_node->openSecond();
   opened.first = std::move(on_node);
   if (std::ssize(here) == ranks) return opened;
@@ -269,7 +271,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
                                      "--generation",
                                      std::to_string(options.generation),
                                      "--rank",
-                                     std::to_string(options.rank),
+                                     std::to_string(options.rank.index()),
                                      "--parent",
                                      std::to_string(options.parent),
                                      "--seed",
@@ -302,7 +304,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
   const std::map<std::string, std::function<void(const std::string&)>> valued{
       {"--connect", [&](const std::string& text) { options.endpoint = text; }},
       {"--job", [&](const std::string& text) { options.job = text; }},
-      {"--rank", [&](const std::string& text) { options.rank = parseNumber<int>("--rank", text); }},
+      {"--rank", [&](const std::string& text) { options.rank = RankId(parseNumber<int>("--rank", text)); }},
       {"--segments", [&](const std::string& text) { options.segments = text; }},
       {"--directory", [&](const std::string& text) { options.directory = text; }},
       {"--generation",

@@ -28,11 +28,11 @@ struct WorkerOptions {
   std::string job;
   uint64_t generation = 0;
   std::optional<ClientKeys> keys;  // to the coordinator; not among the arguments
-  int rank = 0;
-  std::string segments;           // SharedSegments::describe(), of the ranks on this node
-  std::string directory;          // ranks/NNNN
-  int parent = 0;                 // process id of the coordinator or node daemon that started it
-  std::vector<int> node_of_rank;  // by rank; empty: all on one node
+  RankId rank = RankId(0);
+  std::string segments;                // SharedSegments::describe(), of the ranks on this node
+  std::string directory;               // ranks/NNNN
+  int parent = 0;                      // process id of the coordinator or node daemon that started it
+  IdVector<RankId, int> node_of_rank;  // empty: all on one node
   // this node's address or name, as other nodes reach it; used with several nodes
   std::string host;
   DataDescription data;

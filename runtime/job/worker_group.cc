@@ -21,7 +21,7 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
   options.segments = segments_.describe();
   options.parent = ::getpid();
   members_.reserve(spec.ranks.size());
-  for (const int rank : spec.ranks) {
+  for (RankId rank : spec.ranks) {
     options.rank = rank;
     options.directory =
         (std::filesystem::path(spec.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
@@ -38,14 +38,14 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
   }
 }
 
-int WorkerGroup::pid(int rank) const {
+int WorkerGroup::pid(RankId rank) const {
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const Member& member) { return member.rank == rank; });
   return found == members_.end() ? 0 : found->process.pid();
 }
 
-std::vector<int> WorkerGroup::ranks() const {
-  std::vector<int> ranks;
+std::vector<RankId> WorkerGroup::ranks() const {
+  std::vector<RankId> ranks;
   for (const Member& member : members_) ranks.push_back(member.rank);
   return ranks;
 }
@@ -63,7 +63,7 @@ std::vector<WorkerEnd> WorkerGroup::takeEnds() {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     if (member.process.isReaped() || !member.process.tryReap()) continue;
-    segments_.markDead(i);
+    segments_.markDead(RankId(i));
     ends.push_back({member.rank, member.process.describeEnd()});
   }
   return ends;
@@ -75,11 +75,11 @@ bool WorkerGroup::allEnded() const {
 }
 
 void WorkerGroup::kill() {
-  for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(i);
+  for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(RankId(i));
   for (Member& member : members_) member.process.kill();
 }
 
-std::vector<std::byte> WorkerGroup::readTrace(int rank) const {
+std::vector<std::byte> WorkerGroup::readTrace(RankId rank) const {
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const Member& member) { return member.rank == rank; });
   return found == members_.end() || !found->trace.valid() ? std::vector<std::byte>()

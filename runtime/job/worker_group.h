@@ -28,13 +28,13 @@ struct WorkerGroupSpec {
   // of each; 0: the processors divided by the workers, at least 1
   int threads = 0;
   std::string plan_directory;  // holds ranks/0000 and so on
-  std::vector<int> ranks;      // of this node, ascending
+  std::vector<RankId> ranks;   // of this node, ascending
   // what all workers have in common; rank, segments, directory, parent are filled in
   WorkerOptions options;
 };
 
 struct WorkerEnd {
-  int rank = 0;
+  RankId rank;
   std::string description;  // "was killed by signal 9 (Killed)", "ended with exit code 3"
 };
 
@@ -46,8 +46,8 @@ class WorkerGroup {
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
-  int pid(int rank) const;
-  std::vector<int> ranks() const;
+  int pid(RankId rank) const;
+  std::vector<RankId> ranks() const;
   // of those that have not been taken by takeEnds: readable when the process has ended
   std::vector<int> descriptors() const;
   // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
@@ -56,11 +56,11 @@ class WorkerGroup {
   // SIGKILL to all that are left, and waits for their end.
   void kill();
   // What the rank has recorded, when it has ended (readTraceMemory); empty when nothing was asked for.
-  std::vector<std::byte> readTrace(int rank) const;
+  std::vector<std::byte> readTrace(RankId rank) const;
 
  private:
   struct Member {
-    int rank;
+    RankId rank;
     ChildProcess process;
     Descriptor trace;  // not valid: nothing is recorded
   };

@@ -107,8 +107,8 @@ void WorkerLink::serve(const WorkerOptions& options) {
     client_options.keys = options.keys;
     client_options.schema = workerCommands();
     client_options.body = {{"pid", ::getpid()}};
-    const auto client =
-        ControlClient::connect(options.endpoint, options.job, options.rank, kLinkTimeout, client_options);
+    const auto client = ControlClient::connect(options.endpoint, options.job, options.rank.index(),
+                                               kLinkTimeout, client_options);
     {
       const std::lock_guard lock(mutex_);
       registered = registered_ = true;

@@ -21,9 +21,9 @@ class HerePlacement : public WorkerPlacement {
   }
   std::string describeMissing() const override { return ""; }
   std::chrono::milliseconds startTimeout() const override { return std::chrono::minutes(1); }
-  int pid(int rank) const override { return group_ ? group_->pid(rank) : 0; }
-  std::string host(int) const override { return hostName(); }
-  std::string processState(int rank) const override { return describeProcessState(pid(rank)); }
+  int pid(RankId rank) const override { return group_ ? group_->pid(rank) : 0; }
+  std::string host(RankId) const override { return hostName(); }
+  std::string processState(RankId rank) const override { return describeProcessState(pid(rank)); }
   std::vector<int> descriptors() const override {
     return group_ ? group_->descriptors() : std::vector<int>();
   }
@@ -40,7 +40,7 @@ class HerePlacement : public WorkerPlacement {
   Recorded collectTraces(std::chrono::steady_clock::time_point) override {
     Recorded recorded;
     recorded.clocks.resize(spec_.ranks.size());
-    for (const int rank : spec_.ranks)
+    for (RankId rank : spec_.ranks)
       recorded.bytes.push_back(group_ ? group_->readTrace(rank) : std::vector<std::byte>());
     return recorded;
   }

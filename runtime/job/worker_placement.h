@@ -47,10 +47,10 @@ class WorkerPlacement {
   // How long all that may take, not counting loading.
   virtual std::chrono::milliseconds startTimeout() const = 0;
 
-  virtual int pid(int rank) const = 0;           // 0: not started
-  virtual std::string host(int rank) const = 0;  // "" before it has started
+  virtual int pid(RankId rank) const = 0;           // 0: not started
+  virtual std::string host(RankId rank) const = 0;  // "" before it has started
   // How a silent worker looks from outside (describeProcessState), "" where that cannot be known.
-  virtual std::string processState(int rank) const = 0;
+  virtual std::string processState(RankId rank) const = 0;
 
   virtual std::vector<int> descriptors() const = 0;  // readable when there is an end to take
   virtual std::vector<WorkerEnd> takeEnds() = 0;
@@ -69,8 +69,8 @@ class WorkerPlacement {
   // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their
   // hosts' clocks. Gives up on nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
   struct Recorded {
-    std::vector<std::vector<std::byte>> bytes;  // by rank; empty: nothing came
-    std::vector<ClockAlignment> clocks;         // by rank
+    IdVector<RankId, std::vector<std::byte>> bytes;  // empty: nothing came
+    IdVector<RankId, ClockAlignment> clocks;
   };
   virtual Recorded collectTraces(std::chrono::steady_clock::time_point deadline) = 0;
   // The job is over: nodes may go, with this exit code and message ("" when all went well).

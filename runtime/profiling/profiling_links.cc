@@ -9,7 +9,6 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <thread>
 
 #include "ir/base/error.h"
@@ -77,11 +76,7 @@ struct Side {
   std::byte* input() const { return memory.data(); }
   std::byte* output() const { return memory.data() + memory.size() / 2; }
 
-  Group all() const {
-    Group group(communicator->size());
-    std::iota(group.begin(), group.end(), 0);
-    return group;
-  }
+  Group all() const { return idsBelow<RankId>(communicator->size()); }
 
   // `bytes` as CollectiveCost counts them, of float32 over all ranks.
   void perform(Work work, int64_t bytes) const {
@@ -103,10 +98,10 @@ struct Side {
 
  private:
   void transfer(size_t bytes) const {
-    if (communicator->rank() == 0) {
-      communicator->send(1, {input(), bytes})->wait();
-    } else if (communicator->rank() == 1) {
-      communicator->receive(0, {output(), bytes});
+    if (communicator->rank() == RankId(0)) {
+      communicator->send(RankId(1), {input(), bytes})->wait();
+    } else if (communicator->rank() == RankId(1)) {
+      communicator->receive(RankId(0), {output(), bytes});
     }
   }
 };
@@ -122,14 +117,14 @@ struct Order {
 void follow(const Side& side) {
   while (true) {
     Order order{};
-    side.communicator->receive(0, std::as_writable_bytes(std::span(&order, 1)));
+    side.communicator->receive(RankId(0), std::as_writable_bytes(std::span(&order, 1)));
     if (order.work == Work::kEnd) return;
     for (int64_t i = 0; i < repetitions(order.bytes); ++i) side.perform(order.work, order.bytes);
   }
 }
 
 void announce(const Side& side, Order order) {
-  for (int peer = 1; peer < side.communicator->size(); ++peer)
+  for (RankId peer : IdRange(RankId(1), RankId(side.communicator->size())))
     side.communicator->send(peer, std::as_bytes(std::span(&order, 1)))->wait();
 }
 
@@ -168,7 +163,7 @@ LinkTimes measureAll(const Side& side, int64_t most_bytes) {
 LinkTimes measureInside(int64_t most_bytes, int ranks) {
   SharedSegments segments = SharedSegments::create(ranks);
   const std::string inherited = segments.describe();
-  const auto open = [&](SharedSegments own, int rank) {
+  const auto open = [&](SharedSegments own, RankId rank) {
     auto communicator = SharedMemoryCommunicator::open(std::move(own), rank, kTimeout);
     Side side;
     side.memory = communicator->createArena(2 * most_bytes);
@@ -177,24 +172,24 @@ LinkTimes measureInside(int64_t most_bytes, int ranks) {
     return side;
   };
   std::vector<std::unique_ptr<ProfilingPeer>> peers;
-  for (int rank = 1; rank < ranks; ++rank) {
+  for (RankId rank : IdRange(RankId(1), RankId(ranks))) {
     peers.push_back(std::make_unique<ProfilingPeer>(
         [&, rank](ProfilingPeer::Orders&) { follow(open(SharedSegments::inherit(inherited), rank)); }));
   }
-  return measureAll(open(std::move(segments), 0), most_bytes);
+  return measureAll(open(std::move(segments), RankId(0)), most_bytes);
 }
 
 CostCurve measureBetween(int64_t most_bytes) {
   ForkedStore store;
-  const auto open = [&](int rank) {
+  const auto open = [&](RankId rank) {
     Side side;
     side.communicator = openGloo({.rank = rank, .size = 2, .host = "127.0.0.1", .timeout = kTimeout}, store);
     side.heap.resize(2 * most_bytes);
     side.memory = side.heap;
     return side;
   };
-  const ProfilingPeer peer([&](ProfilingPeer::Orders&) { follow(open(1)); });
-  const Side side = open(0);
+  const ProfilingPeer peer([&](ProfilingPeer::Orders&) { follow(open(RankId(1))); });
+  const Side side = open(RankId(0));
   CostCurve send = measure(side, Work::kSend, most_bytes);
   announce(side, {Work::kEnd, 0});
   return send;

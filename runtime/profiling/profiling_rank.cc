@@ -123,12 +123,12 @@ class NoPeers : public Communicator {
     }
   }
 
-  int rank() const override { return rank_; }
+  RankId rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<SendHandle> send(int, std::span<const std::byte>) override {
+  std::unique_ptr<SendHandle> send(RankId, std::span<const std::byte>) override {
     return std::make_unique<Sent>();
   }
-  void receive(int, Bytes data) override {
+  void receive(RankId, Bytes data) override {
     const auto content = received_.find(data.size());
     if (content != received_.end() && !data.empty())
       std::memcpy(data.data(), content->second.data(), data.size());
@@ -157,7 +157,7 @@ class NoPeers : public Communicator {
     if (from != to && bytes > 0) std::memmove(to, from, bytes);
   }
 
-  int rank_;
+  RankId rank_;
   int size_;
   std::map<size_t, std::vector<std::byte>> received_;  // by size
 };
@@ -182,7 +182,7 @@ RankImage withoutFiles(RankImage image) {
 
 StandaloneRank::StandaloneRank(RankImage image, const ExecutorOptions& options)
     : executor_(withoutFiles(std::move(image)), options) {
-  memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), 0, std::chrono::seconds(1));
+  memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), RankId(0), std::chrono::seconds(1));
   const Bytes arena = memory_->createArena(executor_.memory().total_bytes);
   peers_ = std::make_unique<NoPeers>(program());
   background_peers_ = std::make_unique<NoPeers>(program());

@@ -64,7 +64,8 @@ size_t collectivesOf(const Program& program, const Instruction& instruction) {
 
 struct TraceRecorder::Slot : SlotImage {};
 
-TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int64_t steps, size_t most_bytes)
+TraceRecorder::TraceRecorder(RankId rank, std::vector<TracedProgram> programs, int64_t steps,
+                             size_t most_bytes)
     : rank_(rank), programs_(std::move(programs)) {
   PIPESHARD_CHECK(steps >= 1, "a recording of {} steps", steps);
   PIPESHARD_CHECK(!programs_.empty() && programs_.size() <= 2, "{} programs", programs_.size());
@@ -87,7 +88,8 @@ TraceRecorder::TraceRecorder(int rank, std::vector<TracedProgram> programs, int6
 void TraceRecorder::place(std::span<std::byte> memory) {
   PIPESHARD_CHECK(memory.size() >= bytes_, "{} bytes for a recording of {}", memory.size(), bytes_);
   memory_ = memory.data();
-  Header header{0, rank_, slots_, 0, {capacity_[0], capacity_[1], capacity_[2]}, {}};
+  Header header{0, static_cast<int64_t>(rank_.index()),        slots_,
+                0, {capacity_[0], capacity_[1], capacity_[2]}, {}};
   std::byte* table = memory_ + sizeof(Header);
   for (size_t p = 0; p < programs_.size(); ++p) {
     const std::vector<int64_t>& live = programs_[p].live_bytes;
@@ -231,7 +233,7 @@ size_t usedTraceBytes(std::span<const std::byte> memory) {
 std::optional<TraceRecords> readTraceRecords(std::span<const std::byte> memory) {
   const std::optional<Recording> recording = findRecording(memory);
   if (!recording) return std::nullopt;
-  TraceRecords result{.rank = static_cast<int>(recording->header.rank), .live_bytes = {}, .steps = {}};
+  TraceRecords result{.rank = RankId(recording->header.rank), .live_bytes = {}, .steps = {}};
   const std::byte* table = memory.data() + sizeof(Header);
   for (const uint64_t count : recording->header.live_counts) {
     std::vector<int64_t> live(count);

@@ -60,7 +60,7 @@ struct TraceStepRecords {
 };
 
 struct TraceRecords {
-  int rank = 0;
+  RankId rank;
   std::vector<std::vector<int64_t>> live_bytes;  // by program
   std::vector<TraceStepRecords> steps;           // ascending
 };
@@ -71,7 +71,8 @@ class TraceRecorder {
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
   // One or two programs. Room for `steps` steps, or as many as fit `most_bytes`, at least one.
-  TraceRecorder(int rank, std::vector<TracedProgram> programs, int64_t steps, size_t most_bytes = kMostBytes);
+  TraceRecorder(RankId rank, std::vector<TracedProgram> programs, int64_t steps,
+                size_t most_bytes = kMostBytes);
 
   size_t bytes() const { return bytes_; }
   // At least bytes() bytes, zeroed, 64-byte aligned; used until destruction.
@@ -100,7 +101,7 @@ class TraceRecorder {
   Slot& slot(size_t index) const;
   TraceRecord* append(TraceLane lane);
 
-  int rank_;
+  RankId rank_;
   std::vector<TracedProgram> programs_;
   size_t capacity_[kTraceLanes] = {};  // records of a step
   size_t slot_bytes_ = 0;

@@ -21,8 +21,8 @@ int64_t countTogether(const Graph& piece, const Node& node, int64_t rows_here, i
 
 }  // namespace
 
-std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,
-                                               int group) {
+std::vector<GroupId> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,
+                                                   GroupId group) {
   PIPESHARD_CHECK(1 <= rows_here && rows_here <= rows_together, "{} of {} rows", rows_here, rows_together);
   if (rows_here == rows_together || std::none_of(piece.nodes.begin(), piece.nodes.end(), needsBatchMoments))
     return {};
@@ -43,11 +43,7 @@ std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, 
     return function.domain == kPipeshardDomain && (function.name == "BatchNormalizationInputGrad" ||
                                                    function.name == "BatchNormalizationWeightGrad");
   });
-  std::vector<int> groups;
-  for (const Node& node : piece.nodes) {
-    if (collectiveKind(node)) groups.push_back(node.intAttribute("group", -1));
-  }
-  return groups;
+  return collectiveGroups(piece);
 }
 
 }  // namespace pipeshard

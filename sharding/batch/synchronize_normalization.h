@@ -10,7 +10,7 @@
 namespace pipeshard {
 
 // `piece`: a subgraph of one device (static shapes), whose batch axis holds rows_here of the rows_together
-// rows that the devices of `group` (index into Program::groups) hold together. Every BatchNormalization with
+// rows that the devices of `group` (one of Program::groups) hold together. Every BatchNormalization with
 // training_mode = 1, and every pipeshard::BatchNormalizationInputGrad and ...WeightGrad, becomes standard
 // nodes and pipeshard::AllReduce nodes over `group`, as batch_moments.h says. Gradients of Scale and Bias are
 // over this device's rows: parts of the gradient, to be summed.
@@ -28,7 +28,7 @@ namespace pipeshard {
 //   synchronizeBatchNormalization(piece, 2, 5, 0) == {0, 0};  N = 2*16 * 5/2 = 80
 //
 // Error(kInternal) when 1 <= rows_here <= rows_together does not hold or when N is no integer.
-std::vector<int> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,
-                                               int group);
+std::vector<GroupId> synchronizeBatchNormalization(Graph& piece, int64_t rows_here, int64_t rows_together,
+                                                   GroupId group);
 
 }  // namespace pipeshard

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 namespace {
@@ -24,6 +25,19 @@ std::optional<CollectiveKind> collectiveKind(const Node& node) {
   const auto found = std::find(kNames.begin(), kNames.end(), node.op_type);
   if (found == kNames.end()) return std::nullopt;
   return static_cast<CollectiveKind>(found - kNames.begin());
+}
+
+GroupId collectiveGroup(const Node& node) {
+  const int64_t group = node.intAttribute("group", -1);
+  return group < 0 ? GroupId() : GroupId(group);
+}
+
+std::vector<GroupId> collectiveGroups(const Graph& graph) {
+  std::vector<GroupId> groups;
+  for (const Node& node : graph.nodes) {
+    if (collectiveKind(node)) groups.push_back(collectiveGroup(node));
+  }
+  return groups;
 }
 
 int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output) {
@@ -47,14 +61,14 @@ namespace {
 const ClusterNode& nodeAt(const Cluster& cluster, int node) { return cluster.nodes[node]; }
 
 // Of every device of a stage; Cluster::nodeOf goes through all nodes.
-IdVector<DeviceId, int> nodesOf(const Cluster& cluster, const std::vector<int>& devices) {
+IdVector<DeviceId, int> nodesOf(const Cluster& cluster, const std::vector<RankId>& devices) {
   std::vector<int> begins(1);
   for (const ClusterNode& node : cluster.nodes) begins.push_back(begins.back() + node.devices);
   IdVector<DeviceId, int> nodes;
-  for (int device : devices) {
-    PIPESHARD_CHECK(device >= 0 && device < begins.back(), "the cluster {} has no device {}", cluster.name,
-                    device);
-    nodes.push_back(std::upper_bound(begins.begin(), begins.end(), device) - begins.begin() - 1);
+  for (RankId device : devices) {
+    PIPESHARD_CHECK(device < RankId(begins.back()), "the cluster {} has no device {}", cluster.name, device);
+    const int position = device.index();
+    nodes.push_back(std::upper_bound(begins.begin(), begins.end(), position) - begins.begin() - 1);
   }
   return nodes;
 }
@@ -168,7 +182,7 @@ class AxisGroups {
 };
 
 // Of each of the devices that send, or receive, through their nodes' NICs: the least.
-LinkCost nicShare(const Cluster& cluster, const std::vector<int>& devices) {
+LinkCost nicShare(const Cluster& cluster, const std::vector<RankId>& devices) {
   SlowestLink slowest;
   for (const auto& [index, count] : countNodes(nodesOf(cluster, devices))) {
     const ClusterNode& node = nodeAt(cluster, index);
@@ -185,7 +199,7 @@ int64_t linkTime(const LinkCost& link, double bytes) {
   return link.latency_ns + nanoseconds(bytes, link.bytes_per_ns);
 }
 
-CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh) {
+CostModel costModelOn(const Cluster& cluster, const std::vector<RankId>& devices, const LogicalMesh& mesh) {
   PIPESHARD_CHECK(std::ssize(devices) == mesh.deviceCount(), "{} devices for mesh {}", devices.size(),
                   printMesh(mesh));
   CostModel model;
@@ -212,9 +226,9 @@ CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, c
   return model;
 }
 
-LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to) {
-  const int node_index = cluster.nodeOf(from.front());
-  const auto isThere = [&](int device) { return cluster.nodeOf(device) == node_index; };
+LinkCost linkBetween(const Cluster& cluster, const std::vector<RankId>& from, const std::vector<RankId>& to) {
+  const int node_index = cluster.nodeOf(from.front().index());
+  const auto isThere = [&](RankId device) { return cluster.nodeOf(device.index()) == node_index; };
   if (std::all_of(from.begin(), from.end(), isThere) && std::all_of(to.begin(), to.end(), isThere)) {
     const ClusterNode& node = nodeAt(cluster, node_index);
     const Link pair = node.insideOf(2);
@@ -244,9 +258,9 @@ LinkCost receivingSide(const LinkCost& between) {
   return link;
 }
 
-CostModel groupModel(const CostModel& model, int group) {
+CostModel groupModel(const CostModel& model, GroupId group) {
   CostModel result = model;
-  if (model.links.size() > 1) result.links = {model.links.at(group)};
+  if (model.links.size() > 1) result.links = {model.links.at(group.index())};
   return result;
 }
 

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/base/sharding_spec.h"
 #include "ir/cluster/cluster.h"
 #include "ir/cluster/profile.h"
@@ -35,6 +36,10 @@ enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kA
 std::string_view collectiveName(CollectiveKind kind);
 // Of a node; nullopt when it is no collective.
 std::optional<CollectiveKind> collectiveKind(const Node& node);
+// The group of the program over which it goes; invalid: it names none.
+GroupId collectiveGroup(const Node& node);
+// Of every collective, in node order (Subgraph::collectives).
+std::vector<GroupId> collectiveGroups(const Graph& graph);
 // The B above, from the bytes of the collective's local input and output.
 int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output);
 
@@ -77,11 +82,11 @@ struct CostModel {
 //   on mesh [8]:    3
 //   on mesh [2,4]:  axis 1: 100;  axis 0: four groups share the NIC: 0.75
 //   on mesh [4,2]:  axis 0 (groups 0,2,4,6 and 1,3,5,7): two groups share the NIC: 1.5
-CostModel costModelOn(const Cluster& cluster, const std::vector<int>& devices, const LogicalMesh& mesh);
+CostModel costModelOn(const Cluster& cluster, const std::vector<RankId>& devices, const LogicalMesh& mesh);
 
 // From the devices of one stage to those of another. Inside a node its link; if the two stages lie on several
 // nodes, what the NICs give: all devices of a node that send share its NICs, and those that receive.
-LinkCost linkBetween(const Cluster& cluster, const std::vector<int>& from, const std::vector<int>& to);
+LinkCost linkBetween(const Cluster& cluster, const std::vector<RankId>& from, const std::vector<RankId>& to);
 // The same link as those see it that receive.
 LinkCost receivingSide(const LinkCost& between);
 
@@ -89,7 +94,7 @@ LinkCost receivingSide(const LinkCost& between);
 int64_t linkTime(const LinkCost& link, double bytes);
 
 // Of one group of a program's: `model` has one link for all of them, or one for each.
-CostModel groupModel(const CostModel& model, int group);
+CostModel groupModel(const CostModel& model, GroupId group);
 
 // `bytes`: B. 0 over a mesh axis of one device.
 int64_t collectiveCost(const CostModel& model, const LogicalMesh& mesh, CollectiveKind kind, int mesh_axis,

@@ -85,10 +85,10 @@ ValueId NodeEmitter::reshape(ValueId x, const std::vector<int64_t>& pattern, Sha
   return op("Reshape", {x, integers(pattern)}, type(x), std::move(wanted));
 }
 
-ValueId NodeEmitter::allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction) {
-  for (const int group : groups) {
+ValueId NodeEmitter::allReduce(ValueId x, const std::vector<GroupId>& groups, std::string_view reduction) {
+  for (const GroupId group : groups) {
     x = op("pipeshard::AllReduce", {x}, type(x), shape(x),
-           {{"group", int64_t{group}}, {"reduction", std::string(reduction)}});
+           {{"group", static_cast<int64_t>(group.index())}, {"reduction", std::string(reduction)}});
   }
   return x;
 }
@@ -157,12 +157,12 @@ void NodeEmitter::giveCast(size_t position, ValueId x, DataType wanted) {
   give(position, "Cast", {x}, wanted, shape(x), {{"to", static_cast<int64_t>(wanted)}});
 }
 
-void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups,
+void NodeEmitter::giveAllReduce(size_t position, ValueId x, const std::vector<GroupId>& groups,
                                 std::string_view reduction) {
   if (groups.empty()) return give(position, "Identity", {x}, type(x), shape(x));
   const ValueId before = allReduce(x, {groups.begin(), groups.end() - 1}, reduction);
   give(position, "pipeshard::AllReduce", {before}, type(x), shape(x),
-       {{"group", int64_t{groups.back()}}, {"reduction", std::string(reduction)}});
+       {{"group", static_cast<int64_t>(groups.back().index())}, {"reduction", std::string(reduction)}});
 }
 
 }  // namespace pipeshard

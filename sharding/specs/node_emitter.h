@@ -47,7 +47,7 @@ class NodeEmitter : public OpEmitter {
   // pattern: Reshape's input, the same on all devices
   ValueId reshape(ValueId x, const std::vector<int64_t>& pattern, Shape shape);
   // pipeshard::AllReduce over each group in turn; x itself for none. reduction: "sum", "max", "min".
-  ValueId allReduce(ValueId x, const std::vector<int>& groups, std::string_view reduction = "sum");
+  ValueId allReduce(ValueId x, const std::vector<GroupId>& groups, std::string_view reduction = "sum");
 
   // Constants that all devices have alike.
   ValueId scalar(DataType type, double number) override;
@@ -63,7 +63,8 @@ class NodeEmitter : public OpEmitter {
   // The same with the type and (broadcast) shape of the first two inputs, or of the only one.
   void giveElementwise(size_t position, std::string_view op_type, std::vector<ValueId> inputs);
   void giveCast(size_t position, ValueId x, DataType type);
-  void giveAllReduce(size_t position, ValueId x, const std::vector<int>& groups, std::string_view reduction);
+  void giveAllReduce(size_t position, ValueId x, const std::vector<GroupId>& groups,
+                     std::string_view reduction);
   // The node again, with other inputs and attributes; outputs by position: target() or value(), invalid ones
   // are left out.
   void copy(std::vector<ValueId> inputs, Attributes attributes, std::vector<ValueId> outputs) {

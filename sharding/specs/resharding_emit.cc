@@ -88,9 +88,10 @@ class Emitter {
 
   ValueId collective(CollectiveKind kind, ValueId local, const ReshardingStep& step,
                      std::map<std::string, Attribute> attributes) {
-    const int group = groups_.group_of_axis.at(step.mesh_axis);
-    PIPESHARD_CHECK(group >= 0, "no group along mesh axis {} of mesh {}", step.mesh_axis, printMesh(mesh_));
-    attributes["group"] = int64_t{group};
+    const GroupId group = groups_.group_of_axis.at(step.mesh_axis);
+    PIPESHARD_CHECK(group.valid(), "no group along mesh axis {} of mesh {}", step.mesh_axis,
+                    printMesh(mesh_));
+    attributes["group"] = static_cast<int64_t>(group.index());
     const ValueId whole = result(local, "_" + std::string(collectiveName(kind)), step.after);
     builder_.graph().opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
     builder_.addNode(kPipeshardDomain, collectiveName(kind), {local}, {whole}, std::move(attributes));

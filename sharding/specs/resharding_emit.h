@@ -11,10 +11,10 @@
 
 namespace pipeshard {
 
-// Where the devices of the mesh stand in the program: the group (index into Program::groups) of a device's
+// Where the devices of the mesh stand in the program: the group (one of Program::groups) of a device's
 // line along each mesh axis.
 struct MeshGroups {
-  std::vector<int> group_of_axis;  // by mesh axis; -1 along an axis of one device
+  std::vector<GroupId> group_of_axis;  // by mesh axis; invalid along an axis of one device
 };
 
 // Appends the steps to a device's local graph: Slice (slice), Where (keep one: the tensor, or zeros of its

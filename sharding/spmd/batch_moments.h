@@ -14,7 +14,7 @@ bool needsBatchMoments(const Node& node);
 
 // Over which devices, and how many elements each channel has on all of them together.
 struct BatchTogether {
-  std::vector<int> groups;
+  std::vector<GroupId> groups;
   int64_t count = 0;
 };
 

@@ -199,7 +199,7 @@ class LossForm {
                           type, elementCount(emit_.shape(labels_)));
   }
   // The weight of all labels. `class_groups`: over which `weight` is a partial sum.
-  ValueId totalWeight(ValueId weight, const std::vector<int>& class_groups) {
+  ValueId totalWeight(ValueId weight, const std::vector<GroupId>& class_groups) {
     if (reductionOf(context_.node) != "mean") return ValueId();
     const DataType type = emit_.type(context_.inputs[at_.scores]);
     if (!weight.valid() && !ignored_.valid())
@@ -222,8 +222,8 @@ class LossForm {
   ValueId labels_;
   ValueId ignored_;  // bool, of the labels; invalid: none is
   bool classes_cut_ = false;
-  std::vector<int> class_groups_;
-  std::vector<int> label_groups_;
+  std::vector<GroupId> class_groups_;
+  std::vector<GroupId> label_groups_;
 };
 
 }  // namespace

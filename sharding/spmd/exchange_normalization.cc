@@ -105,7 +105,7 @@ class LayerForm {
   ValueId x_;
   DataType type_ = DataType::kUndefined;
   std::vector<int64_t> axes_;
-  std::vector<int> groups_;
+  std::vector<GroupId> groups_;
   ValueId count_;
 };
 

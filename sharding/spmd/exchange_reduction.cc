@@ -54,7 +54,7 @@ void emitArg(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const auto axis = normalizeAxis(context.node.intAttribute("axis", 0), context.wholeInput(0).size());
   const size_t position = axis;
-  const std::vector<int> groups = context.groupsOf({soleFactor(context.rule.inputs[0], position)});
+  const std::vector<GroupId> groups = context.groupsOf({soleFactor(context.rule.inputs[0], position)});
   const bool last = context.node.intAttribute("select_last_index", 0) != 0;
   const bool greatest = context.node.is("ArgMax");
   const ValueId best = emit.reduce(greatest ? "ReduceMax" : "ReduceMin", context.inputs[0], {axis});
@@ -109,9 +109,9 @@ void emitCumSum(FormContext& context) {
     const std::vector<int64_t> sizes(devices, emit.shape(totals)[axis]);
     Shape gathered = emit.shape(totals);
     gathered[axis] *= devices;
-    const int64_t group = context.exchange.groups.group_of_axis.at(*mesh_axis);
+    const GroupId group = context.exchange.groups.group_of_axis.at(*mesh_axis);
     totals = emit.op("pipeshard::AllGather", {totals}, type, gathered,
-                     {{"group", group}, {"axis", axis}, {"sizes", sizes}});
+                     {{"group", static_cast<int64_t>(group.index())}, {"axis", axis}, {"sizes", sizes}});
   }
   const auto [index, parts] = partOfAxis(context.exchange, mesh_axes);
   const bool reverse = context.node.intAttribute("reverse", 0) != 0;

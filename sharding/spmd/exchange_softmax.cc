@@ -7,7 +7,7 @@
 namespace pipeshard {
 
 ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,
-                      const std::vector<int>& groups) {
+                      const std::vector<GroupId>& groups) {
   const ValueId most = emit.allReduce(emit.reduce("ReduceMax", x, axes), groups, "max");
   ShiftedSum result;
   result.shifted = emit.binary("Sub", x, most);

@@ -14,6 +14,6 @@ struct ShiftedSum {
   ValueId sum;          // of the exponentials; size 1 along the axes
 };
 ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,
-                      const std::vector<int>& groups);
+                      const std::vector<GroupId>& groups);
 
 }  // namespace pipeshard

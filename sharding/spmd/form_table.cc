@@ -27,8 +27,8 @@ Shard FormContext::outputShard(size_t position) const {
   return shardOf(strategy.outputs.at(position), wholeOutput(position), exchange.mesh, exchange.device);
 }
 
-std::vector<int> FormContext::groupsOf(const std::vector<int>& factors) const {
-  std::vector<int> groups;
+std::vector<GroupId> FormContext::groupsOf(const std::vector<int>& factors) const {
+  std::vector<GroupId> groups;
   for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
     const AxisUse& use = strategy.uses[axis];
     if (use.kind != AxisUse::Kind::kFactor ||

@@ -27,7 +27,7 @@ struct FormContext {
   Shard inputShard(size_t position) const;
   Shard outputShard(size_t position) const;
   // Groups of the mesh axes that cut any of the factors; those of one device are left out.
-  std::vector<int> groupsOf(const std::vector<int>& factors) const;
+  std::vector<GroupId> groupsOf(const std::vector<int>& factors) const;
 };
 
 // The numbers of one tensor axis that is cut, as a text that is the same on all devices:

@@ -53,9 +53,7 @@ class Rewriter {
     }
     for (ValueId output : piece_.outputs) graph().outputs.push_back(held(output, kept(output)));
     nameValues();
-    for (const Node& node : graph().nodes) {
-      if (collectiveKind(node)) result_.collectives.push_back(node.intAttribute("group", -1));
-    }
+    result_.collectives = collectiveGroups(graph());
     result_.groups = groups_;
     return std::move(result_);
   }

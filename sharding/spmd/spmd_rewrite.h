@@ -27,7 +27,8 @@ struct PieceSharding {
 struct LocalPiece {
   // inputs and outputs as the piece's, in their kept specs' local shapes, names as in the piece
   Graph graph;
-  std::vector<int> collectives;  // the group of every collective node, in node order (Subgraph::collectives)
+  std::vector<GroupId>
+      collectives;  // the group of every collective node, in node order (Subgraph::collectives)
   // by local node: index of the piece's node that it belongs to; not descending
   std::vector<size_t> origins;
   MeshGroups groups;  // as they were given

@@ -96,7 +96,6 @@ class Verifier {
         graph.inputs.size() != piece_.inputs.size() || graph.outputs.size() != piece_.outputs.size()) {
       fault(device, nullptr, "its inputs and outputs are not those of the piece");
     }
-    std::vector<int> groups;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
       const Node& other = first().nodes[n];
@@ -106,9 +105,8 @@ class Verifier {
       if (!alike || (!collectiveKind(node) && node.attributes != other.attributes)) {
         fault(device, &node, "it is not the node that device 0 has here");
       }
-      if (collectiveKind(node)) groups.push_back(node.intAttribute("group", -1));
     }
-    if (groups != piece.collectives)
+    if (collectiveGroups(graph) != piece.collectives)
       fault(device, nullptr, "its list of groups is not that of its collectives");
   }
 
@@ -143,9 +141,8 @@ class Verifier {
     int mesh_axis = -1;
     for (const DeviceId device : mesh_.devices()) {
       const Node& node = nodeOf(device, n);
-      const std::vector<int>& groups = devices_[device].groups.group_of_axis;
-      const auto found =
-          std::find(groups.begin(), groups.end(), static_cast<int>(node.intAttribute("group", -1)));
+      const std::vector<GroupId>& groups = devices_[device].groups.group_of_axis;
+      const auto found = std::find(groups.begin(), groups.end(), collectiveGroup(node));
       const int axis = found - groups.begin();
       if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1)
         fault(device, &node, "its group is no line of the mesh");

@@ -19,7 +19,7 @@ class NodeCost {
         model_(model),
         builder_(graph, node, mesh),
         whole_(nodeWork(graph, node, builder_.rule())) {
-    for (int axis = 0; axis < mesh.rank(); ++axis) groups_.group_of_axis.push_back(axis);
+    groups_.group_of_axis = idsBelow<GroupId>(mesh.rank());
   }
 
   StrategyCost of(const Strategy& strategy) const {

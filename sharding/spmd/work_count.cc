@@ -14,7 +14,7 @@ const std::pair<std::string, std::string> kPlacing = {"pipeshard.role", "placing
 
 int axisOfGroup(const MeshGroups& groups, const Node& node) {
   const auto& list = groups.group_of_axis;
-  const auto found = std::find(list.begin(), list.end(), static_cast<int>(node.intAttribute("group", -1)));
+  const auto found = std::find(list.begin(), list.end(), collectiveGroup(node));
   PIPESHARD_CHECK(found != list.end(), "{} has a group that belongs to no mesh axis", describeNode(node));
   return found - list.begin();
 }
@@ -79,15 +79,15 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
   return count;
 }
 
-std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes,
+std::vector<WorkPart> workParts(const Graph& local, const IdVector<GroupId, int>& group_sizes,
                                 const CostModel& model) {
   std::vector<WorkPart> parts(1);
   for (const Node& node : local.nodes) {
     if (const auto kind = collectiveKind(node)) {
       WorkPart& part = parts.back();
-      part.group = node.intAttribute("group", -1);
-      PIPESHARD_CHECK(part.group >= 0 && part.group < std::ssize(group_sizes),
-                      "{} has a group that does not exist", describeNode(node));
+      part.group = collectiveGroup(node);
+      PIPESHARD_CHECK(part.group < group_sizes.nextId(), "{} has a group that does not exist",
+                      describeNode(node));
       part.bytes = collectiveBytes(*kind, local.bytes(node.inputs[0]), local.bytes(node.outputs[0]));
       part.exchange =
           collectiveCost(groupModel(model, part.group), {{group_sizes[part.group]}}, *kind, 0, part.bytes);

@@ -51,12 +51,12 @@ WorkCount countWork(const Graph& local, const LogicalMesh& mesh, const MeshGroup
 // for (countWork).
 struct WorkPart {
   int64_t compute = 0;   // nanoseconds
-  int group = -1;        // of the program's groups; -1: no collective follows
+  GroupId group = {};    // of the program's; invalid: no collective follows
   int64_t exchange = 0;  // nanoseconds
   int64_t bytes = 0;     // of the collective
 };
 // group_sizes[g]: the members of group g. The model's links: groupModel.
-std::vector<WorkPart> workParts(const Graph& local, const std::vector<int>& group_sizes,
+std::vector<WorkPart> workParts(const Graph& local, const IdVector<GroupId, int>& group_sizes,
                                 const CostModel& model);
 
 }  // namespace pipeshard

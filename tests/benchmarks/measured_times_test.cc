@@ -17,7 +17,7 @@ Trace traceOf(const Schedule& schedule, const Simulation& simulation,
     const auto add = [&](const Action& of, TraceWork work, int64_t start, int64_t end) {
       TraceEvent event;
       event.work = work;
-      event.rank = rank;
+      event.rank = RankId(rank);
       event.stage = of.stage;
       event.microbatch = of.microbatch;
       event.name = "any";

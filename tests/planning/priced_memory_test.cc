@@ -48,7 +48,7 @@ std::vector<double> ratios(const Asked& asked) {
   std::vector<double> result;
   for (size_t s = 0; s < searched.stages.size(); ++s) {
     int64_t arena = 0;
-    for (int rank : planned.plan.stages[StageId(s)].devices)
+    for (RankId rank : planned.plan.stages[StageId(s)].devices)
       arena = std::max(arena, plannedMemory(planned.whole.ranks[rank], planned.plan.cluster));
     result.push_back(static_cast<double>(searched.stages[s].memory_bytes) / static_cast<double>(arena));
     fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model,
@@ -122,7 +122,7 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
 // What adds up gradients without memory of its own is known to those who price it.
 TEST_P(PricedMemory, KnowsWhichGradientsAreSummedInPlace) {
   const PlannedTraining planned = plan({.model = GetParam()});
-  const RankProgram& rank = planned.whole.ranks.at(0);
+  const RankProgram& rank = planned.whole.ranks.front();
   const Executor executor({rank.program, rank.subgraphs, ""}, {});
   std::vector<const Instruction*> writer(rank.program.buffers.size());
   int compared = 0, in_place = 0;

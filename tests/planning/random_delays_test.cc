@@ -68,12 +68,12 @@ Outcome run(const PlannedTraining& planned, std::optional<uint64_t> seed) {
   Outcome outcome(planned.whole.ranks.size());
   testing::runRankThreads(static_cast<int>(outcome.size()), [&](Communicator& opened) {
     ::prctl(PR_SET_TIMERSLACK, 1UL);  // short sleeps are short
-    const size_t rank = opened.rank();
+    const size_t rank = opened.rank().index();
     auto& shared = dynamic_cast<SharedMemoryCommunicator&>(opened);
     std::optional<RandomDelays> delays;
     ExecutorOptions options;
     if (seed) options.delays = &delays.emplace(*seed, opened.rank(), std::chrono::microseconds(400));
-    const RankProgram& program = planned.whole.ranks[rank];
+    const RankProgram& program = planned.whole.ranks[opened.rank()];
     Executor executor({program.program, program.subgraphs, ""}, options);
     const std::span<std::byte> arena = shared.createArena(executor.memory().total_bytes);
     const std::unique_ptr<Communicator> second = shared.openSecond();

@@ -31,9 +31,9 @@ WorkCount countedOf(const PlannedTraining& planned) {
   const LogicalMesh mesh{sharding.mesh};
   const CostModel model = CostModel::uniform(mesh);
   MeshGroups groups;
-  std::vector<int> axis_of_group;
+  IdVector<GroupId, int> axis_of_group;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    groups.group_of_axis.push_back(mesh.axisSize(axis) > 1 ? static_cast<int>(axis_of_group.size()) : -1);
+    groups.group_of_axis.push_back(mesh.axisSize(axis) > 1 ? axis_of_group.nextId() : GroupId());
     if (mesh.axisSize(axis) > 1) axis_of_group.push_back(axis);
   }
   const RankProgram& rank = planned.whole.ranks.back();

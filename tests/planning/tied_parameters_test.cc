@@ -99,14 +99,14 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
   const PlannedTraining planned = planTraining(request, [](const std::string&) {});
   const std::string name = kTied;
   const int64_t half = 256 * 64 / 2;
-  for (size_t rank : {0, 1}) {
+  for (RankId rank : {RankId(0), RankId(1)}) {
     const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks[rank].program);
     EXPECT_EQ(held.at(name), half);
     EXPECT_EQ(held.at(name + ".first_moment"), half);
     EXPECT_EQ(held.at(name + ".gradient"), half);
     EXPECT_FALSE(held.contains(name + ".gradient@part1"));  // its own part is added up in the gradient
   }
-  for (size_t rank : {2, 3}) {
+  for (RankId rank : {RankId(2), RankId(3)}) {
     const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks[rank].program);
     EXPECT_EQ(held.at(name), half);
     EXPECT_EQ(held.at(name + ".gradient@part0"), half);

@@ -81,8 +81,8 @@ struct Halves {
     first.add(InstructionKind::kLoadInput, {}, {x}, microbatch).offset = k * first.rows();
     first.run(forward0, {x, w0}, {h0}, microbatch);
     if (is_pipeline) {
-      first.add(InstructionKind::kSend, {h0}, {}, microbatch).peer = 1;
-      last.add(InstructionKind::kReceive, {}, {h1}, microbatch).peer = 0;
+      first.add(InstructionKind::kSend, {h0}, {}, microbatch).peer = RankId(1);
+      last.add(InstructionKind::kReceive, {}, {h1}, microbatch).peer = RankId(0);
     }
     const BufferId part = last.buffer(at("loss", k), BufferKind::kActivation, {});
     const BufferId dh1 = last.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden});
@@ -93,8 +93,8 @@ struct Halves {
     const BufferId dh0 =
         is_pipeline ? first.buffer(at("dh", k), BufferKind::kActivation, {first.rows(), kHidden}) : dh1;
     if (is_pipeline) {
-      last.add(InstructionKind::kSend, {dh1}, {}, microbatch).peer = 0;
-      first.add(InstructionKind::kReceive, {}, {dh0}, microbatch).peer = 1;
+      last.add(InstructionKind::kSend, {dh1}, {}, microbatch).peer = RankId(0);
+      first.add(InstructionKind::kReceive, {}, {dh0}, microbatch).peer = RankId(1);
       for (const BufferId id : {part, dw1, h1, dh1}) last.free(id);
     }
     const BufferId dw0 = first.buffer(at("dw0", k), BufferKind::kActivation, kShape0);

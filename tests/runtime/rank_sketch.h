@@ -51,7 +51,7 @@ class RankSketch {
  public:
   RankSketch(int rank, int ranks, const PipelineOptions& options)
       : options_(options), rows_(options.batch / options.microbatches) {
-    image_.program.rank = rank;
+    image_.program.rank = RankId(rank);
     image_.program.world_size = ranks;
     image_.program.microbatches = options.microbatches;
     image_.program.inputs = {{"x", options.data_type, {options.batch, kFeatures}, 0, 0, 0}};
@@ -97,7 +97,7 @@ class RankSketch {
     buffer.part = BufferPart{whole, std::move(start)};
     if (buffer.source) std::get<Constant>(*buffer.source).shape = whole;
   }
-  void groups(std::vector<std::vector<int>> groups) { image_.program.groups = std::move(groups); }
+  void group(std::vector<RankId> ranks) { image_.program.groups.push_back(std::move(ranks)); }
   void free(BufferId id) { add(InstructionKind::kFree, {id}, {}); }
   void result(Result::Kind kind, const std::string& name, BufferId id) {
     image_.program.results.push_back({kind, name, "", id});

@@ -42,8 +42,7 @@ Graph backward(const RankSketch& rank, int64_t hidden) {
 RankImage rankImage(int rank, int ranks, const PipelineOptions& options) {
   RankSketch sketch(rank, ranks, options);
   std::vector<int> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(r);
-  sketch.groups({all});
+  sketch.group(idsBelow<RankId>(ranks));
   const int64_t begin = rank * kHidden / ranks;
   const int64_t hidden = (rank + 1) * kHidden / ranks - begin;
   const Shape shape0{kFeatures, hidden}, shape1{hidden, kOutputs};
@@ -67,7 +66,7 @@ RankImage rankImage(int rank, int ranks, const PipelineOptions& options) {
                    dw1 = activation("dw1", shape1);
     sketch.add(InstructionKind::kLoadInput, {}, {x}, microbatch).offset = k * sketch.rows();
     sketch.run(run_forward, {x, w0, w1}, {h, y}, microbatch);
-    sketch.add(InstructionKind::kAllReduce, {y}, {y}, microbatch).group = 0;
+    sketch.add(InstructionKind::kAllReduce, {y}, {y}, microbatch).group = GroupId(0);
     sketch.run(run_backward, {x, h, y, w1}, {part, dw0, dw1}, microbatch);
     sketch.add(InstructionKind::kAccumulate, {part}, {loss}, microbatch).overwrite = k == 0;
     sketch.add(InstructionKind::kAccumulate, {dw0}, {g0}, microbatch).overwrite = k == 0;

@@ -15,12 +15,13 @@ namespace {
 
 class MeshCollectives : public Collectives {
  public:
-  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, int first_rank)
+  MeshCollectives(Communicator& communicator, const LogicalMesh& mesh, RankId first_rank)
       : communicator_(communicator) {
     for (int axis = 0; axis < mesh.rank(); ++axis) {
       Group& line = lines_.emplace_back();
-      for (const DeviceId member : mesh.lineOf(DeviceId(communicator.rank() - first_rank), axis))
-        line.push_back(first_rank + member.index());
+      for (const DeviceId member :
+           mesh.lineOf(DeviceId(communicator.rank().index() - first_rank.index()), axis))
+        line.push_back(RankId(first_rank.index() + member.index()));
     }
   }
   void call(const CollectiveCall& call) override {
@@ -29,7 +30,7 @@ class MeshCollectives : public Collectives {
 
  private:
   Communicator& communicator_;
-  std::vector<Group> lines_;
+  IdVector<GroupId, Group> lines_;
 };
 
 template <typename Body>
@@ -87,18 +88,18 @@ Constant emptyShard(const Constant& whole, const Shard& shard) {
 MeshGroups meshGroups(const LogicalMesh& mesh) {
   MeshGroups groups;
   for (int axis = 0; axis < mesh.rank(); ++axis)
-    groups.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? -1 : axis);
+    groups.group_of_axis.push_back(mesh.axisSize(axis) == 1 ? GroupId() : GroupId(axis));
   return groups;
 }
 
 std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh,
-                                             int first_rank) {
+                                             RankId first_rank) {
   return std::make_unique<MeshCollectives>(communicator, mesh, first_rank);
 }
 
 void runDevices(const LogicalMesh& mesh, const std::function<void(DeviceId, Collectives&)>& body) {
   runRankThreads(mesh.deviceCount(), [&](Communicator& communicator) {
-    body(DeviceId(communicator.rank()), *meshCollectives(communicator, mesh, 0));
+    body(DeviceId(communicator.rank().index()), *meshCollectives(communicator, mesh, RankId(0)));
   });
 }
 

@@ -17,7 +17,7 @@ MeshGroups meshGroups(const LogicalMesh& mesh);
 
 // Of a rank that is device rank - first_rank of the mesh. The communicator must outlive it.
 std::unique_ptr<Collectives> meshCollectives(Communicator& communicator, const LogicalMesh& mesh,
-                                             int first_rank);
+                                             RankId first_rank);
 
 // Runs body(device, collectives) once per device, all at the same time.
 void runDevices(const LogicalMesh& mesh,

@@ -37,7 +37,7 @@ size_t postedReceives(const std::string& rank_folder) {
 size_t postedReceives(const std::string& plan, int ranks) {
   size_t posted = 0;
   for (int rank = 0; rank < ranks; ++rank)
-    posted += postedReceives(plan + "/ranks/" + rankDirectoryName(rank));
+    posted += postedReceives(plan + "/ranks/" + rankDirectoryName(RankId(rank)));
   return posted;
 }
 
@@ -141,7 +141,7 @@ TEST(OverlapReceivesOption, IsByDefaultBetweenNodes) {
               cluster == "2x2" ? "between-nodes" : "off");
     std::vector<bool> posts;
     for (int rank = 0; rank < 4; ++rank)
-      posts.push_back(postedReceives(plan + "/ranks/" + rankDirectoryName(rank)) > 0);
+      posts.push_back(postedReceives(plan + "/ranks/" + rankDirectoryName(RankId(rank))) > 0);
     EXPECT_EQ(posts, ranks_that_post) << cluster;
     const CommandResult validated = runPipeshard({"validate", plan});
     EXPECT_EQ(validated.exit_code, 0) << validated.errors;

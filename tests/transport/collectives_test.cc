@@ -29,9 +29,9 @@ std::span<T> makeInput(Rank& rank, size_t count, size_t shift = 0) {
 
 template <typename T>
 T reduced(const Group& group, Reduction reduction, size_t i) {
-  T result = valueOf<T>(group[0], i);
+  T result = valueOf<T>(group[0].index(), i);
   for (size_t k = 1; k < group.size(); ++k) {
-    const T value = valueOf<T>(group[k], i);
+    const T value = valueOf<T>(group[k].index(), i);
     if (reduction == Reduction::kSum) result += value;
     if (reduction == Reduction::kMax) result = std::max(result, value);
     if (reduction == Reduction::kMin) result = std::min(result, value);
@@ -73,9 +73,9 @@ void checkMoves(Rank& rank, const Group& group, size_t self, size_t count) {
   rank->allToAll(group, DataType::kFloat32, blocks.data(), exchanged.data(), count);
   for (size_t member = 0; member < size; ++member) {
     for (size_t i = 0; i < count; ++i) {
-      require(gathered[member * count + i] == valueOf<float>(group[member], i),
+      require(gathered[member * count + i] == valueOf<float>(group[member].index(), i),
               "allGather of {}: element {} of member {}", count, i, member);
-      require(exchanged[member * count + i] == valueOf<float>(group[member], self * count + i),
+      require(exchanged[member * count + i] == valueOf<float>(group[member].index(), self * count + i),
               "allToAll of {}: element {} of member {}", count, i, member);
     }
   }
@@ -83,14 +83,14 @@ void checkMoves(Rank& rank, const Group& group, size_t self, size_t count) {
     const auto data = makeInput<float>(rank, count, root);
     rank->broadcast(group, DataType::kFloat32, root, data.data(), count);
     for (size_t i = 0; i < count; ++i)
-      require(data[i] == valueOf<float>(group[root], i + root), "broadcast of {} from {}: element {}", count,
-              root, i);
+      require(data[i] == valueOf<float>(group[root].index(), i + root), "broadcast of {} from {}: element {}",
+              count, root, i);
   }
   rank->barrier(group);
 }
 
 void checkAll(Rank& rank, const Group& group, size_t count) {
-  const size_t self = std::find(group.begin(), group.end(), rank.rank()) - group.begin();
+  const size_t self = std::find(group.begin(), group.end(), rank->rank()) - group.begin();
   for (const bool in_place : {false, true}) {
     checkAllReduce<float>(rank, group, Reduction::kSum, count, in_place);
     checkAllReduce<double>(rank, group, Reduction::kMax, count, in_place);
@@ -115,11 +115,13 @@ TEST_P(Collectives, AgreeWithClosedFormsOnOneToFourRanks) {
 }
 
 TEST_P(Collectives, OverlappingGroupsAlternate) {
-  const std::vector<Group> groups = {{0, 2}, {1, 3}, {0, 1, 2, 3}, {1, 2, 3}, {0, 3}, {2}, {0, 1}};
+  const std::vector<Group> groups = {
+      idsAt<RankId>({0, 2}), idsAt<RankId>({1, 3}), idsAt<RankId>({0, 1, 2, 3}), idsAt<RankId>({1, 2, 3}),
+      idsAt<RankId>({0, 3}), idsAt<RankId>({2}),    idsAt<RankId>({0, 1})};
   expectSuccess(run(4, [&](Rank& rank) {
     for (const size_t count : {3, 5000, 40000}) {
       for (const Group& group : groups) {
-        if (std::find(group.begin(), group.end(), rank.rank()) != group.end())
+        if (std::find(group.begin(), group.end(), rank->rank()) != group.end())
           checkAll(rank, group, static_cast<size_t>(count));
       }
     }
@@ -188,7 +190,7 @@ TEST_P(Collectives, ABarrierIsLeftOnlyWhenAllHaveEntered) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   expectSuccess(runRanks(4, [&](int number) {
-    Rank rank(*job, GetParam(), number);
+    Rank rank(*job, GetParam(), RankId(number));
     for (int round = 0; round < 50; ++round) {
       const char mark = 'x';
       if (rank.rank() == round % 4) std::this_thread::sleep_for(std::chrono::microseconds(500));

@@ -22,7 +22,7 @@ class Failures : public TransportTest {
     const auto results = runRanks(
         2,
         [&](int number) {
-          Rank rank(*job, GetParam(), number, 20s);
+          Rank rank(*job, GetParam(), RankId(number), 20s);
           if (number == 1) std::this_thread::sleep_for(30s);
           body(rank);
         },
@@ -30,7 +30,7 @@ class Failures : public TransportTest {
         [&](const std::vector<pid_t>& ranks) {
           std::this_thread::sleep_for(200ms);
           ::kill(ranks[1], SIGKILL);
-          job->markDead(1);
+          job->markDead(RankId(1));
           killed = Clock::now();
         });
     EXPECT_LT(Clock::now() - killed, 2s);
@@ -43,13 +43,13 @@ TEST_P(Failures, ADeadRankEndsAReceive) {
   expectDeathEnds(
       [](Rank& rank) {
         std::array<std::byte, 1234> data;
-        rank->receive(1, data);
+        rank->receive(RankId(1), data);
       },
       {"rank 0", "rank 1", "1234 bytes", "died"});
 }
 
 TEST_P(Failures, ADeadRankEndsAWaitForASend) {
-  expectDeathEnds([](Rank& rank) { rank->send(1, rank.pattern(2 << 20, 0))->wait(); },
+  expectDeathEnds([](Rank& rank) { rank->send(RankId(1), rank.pattern(2 << 20, 0))->wait(); },
                   {"rank 0", "rank 1", "2097152 bytes", "died"});
 }
 
@@ -68,15 +68,15 @@ TEST_P(Failures, ADeadMemberEndsTheCollectiveOfThoseWhoWaitForOthers) {
   const auto results = runRanks(
       3,
       [&](int number) {
-        Rank rank(*job, GetParam(), number, 20s);
+        Rank rank(*job, GetParam(), RankId(number), 20s);
         if (number == 2) std::this_thread::sleep_for(30s);
-        rank->barrier({0, 1, 2});
+        rank->barrier(idsAt<RankId>({0, 1, 2}));
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
         std::this_thread::sleep_for(1500ms);  // by then they have opened, and wait
         ::kill(ranks[2], SIGKILL);
-        job->markDead(2);
+        job->markDead(RankId(2));
       });
   expectError(results[0], ErrorCode::kPeerUnavailable, {"barrier"});
   expectError(results[1], ErrorCode::kPeerUnavailable, {"barrier"});
@@ -87,20 +87,20 @@ TEST_P(Failures, WhatADeadRankHadSentStillArrives) {
   const auto results = runRanks(
       2,
       [&](int number) {
-        Rank rank(*job, GetParam(), number, 20s);
+        Rank rank(*job, GetParam(), RankId(number), 20s);
         if (number == 1) {
-          const auto handle = rank->send(0, rank.pattern(5000, 3));
+          const auto handle = rank->send(RankId(0), rank.pattern(5000, 3));
           ::kill(::getpid(), SIGKILL);
         }
         std::this_thread::sleep_for(300ms);
         const std::span<std::byte> data{rank.allocate(5000), 5000};
-        rank->receive(1, data);
+        rank->receive(RankId(1), data);
         requirePattern(data, 3);
       },
       25s,
       [&](const std::vector<pid_t>&) {
         std::this_thread::sleep_for(200ms);
-        job->markDead(1);
+        job->markDead(RankId(1));
       });
   EXPECT_EQ(results[0].exit_code, 0) << results[0].error;
 }
@@ -112,7 +112,7 @@ TEST_P(Failures, AStuckRankIsAHangAfterTheTimeout) {
       [](Rank& rank) {
         if (rank.rank() == 1) return std::this_thread::sleep_for(1500ms);
         std::array<std::byte, 4321> data;
-        rank->receive(1, data);
+        rank->receive(RankId(1), data);
       },
       400ms);
   EXPECT_GE(Clock::now() - start, 400ms);
@@ -124,10 +124,11 @@ TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
   const auto results = runRanks(
       2,
       [&](int number) {
-        Rank rank(*job, GetParam(), number, 500ms);
+        Rank rank(*job, GetParam(), RankId(number), 500ms);
         const auto data = rank.allocate<float>(1000);
         while (true)
-          rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), data.size());
+          rank->allReduce(idsAt<RankId>({0, 1}), DataType::kFloat32, Reduction::kSum, data.data(),
+                          data.data(), data.size());
       },
       10s,
       [&](const std::vector<pid_t>& ranks) {
@@ -142,8 +143,8 @@ TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
 TEST_P(Failures, ARankThatNeverStartsIsNamed) {
   const auto job = GetParam().make(2);
   const auto results = runRanks(1, [&](int number) {
-    Rank rank(*job, GetParam(), number, 200ms);
-    rank->barrier({0, 1});
+    Rank rank(*job, GetParam(), RankId(number), 200ms);
+    rank->barrier(idsAt<RankId>({0, 1}));
   });
   if (GetParam().connects) {
     expectError(results[0], ErrorCode::kPeerUnavailable, {"rank 0 connects to rank 1", "did it start"});
@@ -157,7 +158,7 @@ TEST_P(Failures, ARankThatEndsEarlyIsNotWaitedFor) {
   const auto results = run(2, [](Rank& rank) {
     if (rank.rank() == 1) return;
     std::array<std::byte, 10> data;
-    rank->receive(1, data);
+    rank->receive(RankId(1), data);
   });
   EXPECT_LT(Clock::now() - start, 5s);
   expectError(results[0], ErrorCode::kPeerUnavailable, {"rank 1", "ended"});
@@ -165,9 +166,9 @@ TEST_P(Failures, ARankThatEndsEarlyIsNotWaitedFor) {
 
 TEST_P(Failures, DifferentSizesAreBothNamed) {
   const auto results = run(2, [](Rank& rank) {
-    if (rank.rank() == 0) return rank->send(1, rank.pattern(1000, 0))->wait();
+    if (rank.rank() == 0) return rank->send(RankId(1), rank.pattern(1000, 0))->wait();
     std::array<std::byte, 999> data;
-    rank->receive(0, data);
+    rank->receive(RankId(0), data);
   });
   expectError(results[1], ErrorCode::kInternal, {"1000 bytes", "999 bytes", "rank 0", "rank 1"});
 }
@@ -176,8 +177,9 @@ TEST_P(Failures, DifferentCollectivesAreBothNamed) {
   const auto results = run(2, [](Rank& rank) {
     const auto data = rank.allocate<float>(300);
     if (rank.rank() == 0)
-      return rank->allReduce({0, 1}, DataType::kFloat32, Reduction::kSum, data.data(), data.data(), 100);
-    rank->allGather({0, 1}, DataType::kFloat32, data.data(), data.data() + 100, 100);
+      return rank->allReduce(idsAt<RankId>({0, 1}), DataType::kFloat32, Reduction::kSum, data.data(),
+                             data.data(), 100);
+    rank->allGather(idsAt<RankId>({0, 1}), DataType::kFloat32, data.data(), data.data() + 100, 100);
   });
   expectError(results[1], ErrorCode::kInternal, {"allReduce", "allGather", "rank 0", "rank 1"});
 }
@@ -190,12 +192,12 @@ TEST_P(Failures, ABrokenCommunicatorRepeatsItsFirstError) {
         std::array<std::byte, 77> data;
         bool thrown = false;
         try {
-          rank->receive(1, data);
+          rank->receive(RankId(1), data);
         } catch (const Error&) {
           thrown = true;
         }
         require(thrown, "no error");
-        rank->barrier({0, 1});
+        rank->barrier(idsAt<RankId>({0, 1}));
       },
       200ms);
   expectError(results[0], ErrorCode::kHang, {"broken by an earlier error", "77 bytes"});
@@ -205,20 +207,24 @@ TEST_P(Failures, ArgumentsAreChecked) {
   const auto expectRefused = [&](const std::function<void(Rank&)>& body, ErrorCode code,
                                  const std::string& part) { expectError(run(1, body)[0], code, {part}); };
   std::array<float, 4> data{};
-  expectRefused([&](Rank& rank) { rank->barrier({}); }, ErrorCode::kInternal, "group");
-  expectRefused([&](Rank& rank) { rank->barrier({0, 0}); }, ErrorCode::kInternal, "group");
-  expectRefused([&](Rank& rank) { rank->barrier({0, 1}); }, ErrorCode::kInternal, "group");
-  expectRefused([&](Rank& rank) { rank->send(1, {}); }, ErrorCode::kInternal, "peer 1");
-  expectRefused([&](Rank& rank) { rank->receive(-1, {}); }, ErrorCode::kInternal, "peer -1");
-  expectRefused([&](Rank& rank) { rank->broadcast({0}, DataType::kFloat32, 1, data.data(), 1); },
-                ErrorCode::kInternal, "member 1");
+  expectRefused([&](Rank& rank) { rank->barrier(idsAt<RankId>({})); }, ErrorCode::kInternal, "group");
+  expectRefused([&](Rank& rank) { rank->barrier(idsAt<RankId>({0, 0})); }, ErrorCode::kInternal, "group");
+  expectRefused([&](Rank& rank) { rank->barrier(idsAt<RankId>({0, 1})); }, ErrorCode::kInternal, "group");
+  expectRefused([&](Rank& rank) { rank->send(RankId(1), {}); }, ErrorCode::kInternal, "peer 1");
+  expectRefused([&](Rank& rank) { rank->receive(RankId(-1), {}); }, ErrorCode::kInternal, "peer -1");
+  expectRefused(
+      [&](Rank& rank) { rank->broadcast(idsAt<RankId>({0}), DataType::kFloat32, 1, data.data(), 1); },
+      ErrorCode::kInternal, "member 1");
   expectRefused(
       [&](Rank& rank) {
-        rank->allReduce({0}, DataType::kFloat16, Reduction::kSum, data.data(), data.data(), 1);
+        rank->allReduce(idsAt<RankId>({0}), DataType::kFloat16, Reduction::kSum, data.data(), data.data(), 1);
       },
       ErrorCode::kConfiguration, "float16");
-  expectRefused([&](Rank& rank) { rank->allGather({0}, DataType::kString, data.data(), data.data(), 1); },
-                ErrorCode::kInternal, "string");
+  expectRefused(
+      [&](Rank& rank) {
+        rank->allGather(idsAt<RankId>({0}), DataType::kString, data.data(), data.data(), 1);
+      },
+      ErrorCode::kInternal, "string");
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Failures, ::testing::ValuesIn(allTransports()), transportName);

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Body = std::function<void(Communicator&)>;
 
 GlooOptions optionsOf(int rank, int size, std::chrono::milliseconds timeout) {
-  return {rank, size, "127.0.0.1", timeout, 5s};
+  return {RankId(rank), size, "127.0.0.1", timeout, 5s};
 }
 
 RankBody overGloo(SharedStore& store, std::chrono::milliseconds timeout, const Body& body) {
@@ -86,7 +86,7 @@ TEST(Gloo, ListensOnTheGivenHostOnlyAndOnlyUntilConnected) {
     const auto communicator = openGloo(optionsOf(rank, 3, 10s), watched);
     require(socketsOfThisProcess().listening == 0, "{} sockets still listen",
             socketsOfThisProcess().listening);
-    communicator->barrier({0, 1, 2});
+    communicator->barrier(idsAt<RankId>({0, 1, 2}));
   }));
 }
 
@@ -96,7 +96,7 @@ TEST(Gloo, ClosingLeavesNothingBehind) {
   expectSuccess(runRanks(3, [&](int rank) {
     size_t descriptors = 0;
     for (size_t round = 0; round < stores.size(); ++round) {
-      openGloo(optionsOf(rank, 3, 10s), *stores[round])->barrier({0, 1, 2});
+      openGloo(optionsOf(rank, 3, 10s), *stores[round])->barrier(idsAt<RankId>({0, 1, 2}));
       if (round == 0) descriptors = entriesOf("/proc/self/fd");
     }
     require(entriesOf("/proc/self/fd") == descriptors, "{} descriptors, {} before",
@@ -110,13 +110,14 @@ TEST(Gloo, ConnectsToListedPeersOnly) {
   expectSuccess(runRanks(3, [&](int rank) {
     GlooOptions options = optionsOf(rank, 3, 5s);
     options.channel = "some";
-    options.peers = rank == 1 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
-    if (rank != 1) std::erase(*options.peers, 1);
+    options.peers = idsAt<RankId>({0, 1, 2});
+    if (rank == 1) options.peers->clear();
+    if (rank != 1) std::erase(*options.peers, RankId(1));
     const auto communicator = openGloo(options, store);
-    if (rank != 1) communicator->barrier({0, 2});
+    if (rank != 1) communicator->barrier(idsAt<RankId>({0, 2}));
     const int stranger = rank == 1 ? 0 : 1;
     try {
-      communicator->send(stranger, {});
+      communicator->send(RankId(stranger), {});
       failRank("a message to a rank that is not connected");
     } catch (const Error& error) {
       require(error.message().find(fmt::format("has not opened a connection to rank {}", stranger)) !=
@@ -128,10 +129,10 @@ TEST(Gloo, ConnectsToListedPeersOnly) {
 
 TEST(Gloo, OptionsAreChecked) {
   SharedStore store(2);
-  EXPECT_ERROR(openGloo({2, 2, "127.0.0.1", 1s}, store), ErrorCode::kConfiguration, "rank 2");
-  EXPECT_ERROR(openGloo({0, 2, "", 1s}, store), ErrorCode::kConfiguration, "address of this machine");
-  EXPECT_ERROR(openGloo({0, 2, "127.0.0.1", 0s}, store), ErrorCode::kConfiguration, "timeout");
-  EXPECT_ERROR(openGloo({0, 2, "192.0.2.1", 1s}, store), ErrorCode::kConfiguration, "'192.0.2.1'");
+  EXPECT_ERROR(openGloo({RankId(2), 2, "127.0.0.1", 1s}, store), ErrorCode::kConfiguration, "rank 2");
+  EXPECT_ERROR(openGloo({RankId(0), 2, "", 1s}, store), ErrorCode::kConfiguration, "address of this machine");
+  EXPECT_ERROR(openGloo({RankId(0), 2, "127.0.0.1", 0s}, store), ErrorCode::kConfiguration, "timeout");
+  EXPECT_ERROR(openGloo({RankId(0), 2, "192.0.2.1", 1s}, store), ErrorCode::kConfiguration, "'192.0.2.1'");
 }
 
 TEST(Gloo, AForeignAddressIsRefused) {
@@ -144,7 +145,7 @@ TEST(Gloo, AForeignAddressIsRefused) {
 
 TEST(Gloo, ARankWithoutAnAddressIsNamed) {
   SharedStore store(3);
-  const auto results = runRanks(2, [&](int rank) { openGloo({rank, 3, "127.0.0.1", 300ms}, store); });
+  const auto results = runRanks(2, [&](int rank) { openGloo({RankId(rank), 3, "127.0.0.1", 300ms}, store); });
   for (const RankResult& result : results)
     expectError(result, ErrorCode::kPeerUnavailable, {"connects to rank 2", "did it start"});
 }
@@ -156,7 +157,7 @@ TEST(Gloo, ARankThatLeavesItsAddressAndNeverConnectsIsNamed) {
     WatchedStore watched(store, [&] {
       if (rank == 2) std::this_thread::sleep_for(1s);
     });
-    openGloo({rank, 3, "127.0.0.1", rank == 2 ? 5000ms : 500ms}, watched);
+    openGloo({RankId(rank), 3, "127.0.0.1", rank == 2 ? 5000ms : 500ms}, watched);
   });
   EXPECT_LT(Clock::now() - start, 10s);
   for (int rank : {0, 1}) expectError(results[rank], ErrorCode::kHang, {"rank 2 did not connect", "500 ms"});
@@ -181,19 +182,21 @@ TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
   SharedStore store(3);
   const auto results = runRanks(3, overGloo(store, 20s, [](Communicator& communicator) {
                                   std::byte word{};
-                                  communicator.barrier({0, 1, 2});
-                                  if (communicator.rank() == 2) {
+                                  communicator.barrier(idsAt<RankId>({0, 1, 2}));
+                                  if (communicator.rank() == RankId(2)) {
                                     // what it sent for the barrier may still be on its way
                                     std::this_thread::sleep_for(100ms);
                                     ::kill(::getpid(), SIGKILL);
                                   }
                                   std::this_thread::sleep_for(300ms);
                                   // The two survivors can go on with each other.
-                                  if (communicator.rank() == 0) communicator.send(1, {&word, 1})->wait();
-                                  if (communicator.rank() == 1) communicator.receive(0, {&word, 1});
+                                  if (communicator.rank() == RankId(0))
+                                    communicator.send(RankId(1), {&word, 1})->wait();
+                                  if (communicator.rank() == RankId(1))
+                                    communicator.receive(RankId(0), {&word, 1});
                                   const auto start = Clock::now();
                                   try {
-                                    communicator.barrier({0, 1, 2});
+                                    communicator.barrier(idsAt<RankId>({0, 1, 2}));
                                   } catch (const Error&) {
                                     require(Clock::now() - start < 1s, "the death became known late");
                                     throw;
@@ -205,17 +208,18 @@ TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
 
 TEST(Gloo, SendingToTheDeadIsNoSignal) {
   SharedStore store(2);
-  const auto results = runRanks(2, overGloo(store, 20s, [](Communicator& communicator) {
-                                  if (communicator.rank() == 1) ::kill(::getpid(), SIGKILL);
-                                  const std::vector<std::byte> small(1000);
-                                  const std::vector<std::byte> large(1 << 20);
-                                  std::vector<std::unique_ptr<SendHandle>> handles;
-                                  for (int i = 0; i < 100; ++i) {
-                                    handles.push_back(communicator.send(1, i % 2 == 0 ? small : large));
-                                    std::this_thread::sleep_for(2ms);
-                                  }
-                                  handles.back()->wait();
-                                }));
+  const auto results =
+      runRanks(2, overGloo(store, 20s, [](Communicator& communicator) {
+                 if (communicator.rank() == RankId(1)) ::kill(::getpid(), SIGKILL);
+                 const std::vector<std::byte> small(1000);
+                 const std::vector<std::byte> large(1 << 20);
+                 std::vector<std::unique_ptr<SendHandle>> handles;
+                 for (int i = 0; i < 100; ++i) {
+                   handles.push_back(communicator.send(RankId(1), i % 2 == 0 ? small : large));
+                   std::this_thread::sleep_for(2ms);
+                 }
+                 handles.back()->wait();
+               }));
   expectError(results[0], ErrorCode::kPeerUnavailable, {"send of 1048576 bytes", "rank 1 has died"});
 }
 
@@ -228,9 +232,10 @@ TEST(Gloo, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
                                            [](Communicator& communicator) {
                                              std::vector<std::byte> data(64 << 20);
                                              while (true) {
-                                               if (communicator.rank() == 0)
-                                                 communicator.send(1, data)->wait();
-                                               if (communicator.rank() == 1) communicator.receive(0, data);
+                                               if (communicator.rank() == RankId(0))
+                                                 communicator.send(RankId(1), data)->wait();
+                                               if (communicator.rank() == RankId(1))
+                                                 communicator.receive(RankId(0), data);
                                              }
                                            }),
                                   20s, [&](const std::vector<pid_t>& ranks) {
@@ -248,14 +253,14 @@ TEST(Gloo, ManyLargeSendsBothWaysDoNotDeadlock) {
   SharedStore store(2);
   expectSuccess(runRanks(
       2, overGloo(store, 20s, [](Communicator& communicator) {
-        const int peer = 1 - communicator.rank();
-        const std::vector<std::byte> out(3 << 20, static_cast<std::byte>(communicator.rank() + 1));
+        const int self = communicator.rank().index(), peer = 1 - self;
+        const std::vector<std::byte> out(3 << 20, static_cast<std::byte>(self + 1));
         std::vector<std::unique_ptr<SendHandle>> handles;
-        for (int i = 0; i < 40; ++i) handles.push_back(communicator.send(peer, out));
+        for (int i = 0; i < 40; ++i) handles.push_back(communicator.send(RankId(peer), out));
         std::vector<std::byte> in(out.size());
         for (int i = 0; i < 40; ++i) {
           std::fill(in.begin(), in.end(), std::byte{0});
-          communicator.receive(peer, in);
+          communicator.receive(RankId(peer), in);
           require(in.front() == static_cast<std::byte>(peer + 1) && in.back() == in.front(), "message {}", i);
         }
         for (const auto& handle : handles) handle->wait();
@@ -272,12 +277,13 @@ TEST(Gloo, SmallMessagesBeyondTheWindowArriveInOrder) {
         for (uint32_t i = 0; i < kMessages; ++i) words[i * 256] = i;
         std::vector<std::unique_ptr<SendHandle>> handles;
         const auto bytes = std::as_writable_bytes(std::span(words));
-        for (size_t i = 0; i < kMessages && communicator.rank() == 0; ++i) {
-          handles.push_back(communicator.send(1, bytes.subspan(i * 1024, i % 3 == 0 ? 4 : 1024)));
+        for (size_t i = 0; i < kMessages && communicator.rank() == RankId(0); ++i) {
+          handles.push_back(communicator.send(RankId(1), bytes.subspan(i * 1024, i % 3 == 0 ? 4 : 1024)));
         }
         std::array<uint32_t, 256> word;
-        for (uint32_t i = 0; i < kMessages && communicator.rank() == 1; ++i) {
-          communicator.receive(0, std::as_writable_bytes(std::span(word)).first(i % 3 == 0 ? 4 : 1024));
+        for (uint32_t i = 0; i < kMessages && communicator.rank() == RankId(1); ++i) {
+          communicator.receive(RankId(0),
+                               std::as_writable_bytes(std::span(word)).first(i % 3 == 0 ? 4 : 1024));
           require(word[0] == i, "message {} where {} was expected", word[0], i);
         }
         for (const auto& handle : handles) handle->wait();
@@ -297,7 +303,8 @@ TEST(Gloo, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {
         if (rank == 2) return std::this_thread::sleep_for(2s);
         std::this_thread::sleep_for(200ms);
         for (int peer : {1, 2}) {
-          for (int i = 0; i < 5; ++i) handles.push_back(communicator->send(peer, i % 2 == 0 ? large : small));
+          for (int i = 0; i < 5; ++i)
+            handles.push_back(communicator->send(RankId(peer), i % 2 == 0 ? large : small));
         }
         const auto start = Clock::now();
         communicator.reset();

@@ -28,7 +28,7 @@ std::vector<RankResult> run(int size, const std::function<void(Rank&)>& body,
                             std::chrono::milliseconds timeout) {
   const auto job = joined().make(size);
   return runRanks(size, [&](int number) {
-    Rank rank(*job, joined(), number, timeout);
+    Rank rank(*job, joined(), RankId(number), timeout);
     body(rank);
   });
 }
@@ -38,8 +38,8 @@ TEST(Joined, MessagesOfBothSpeakOfTheSameRanks) {
       4,
       [](Rank& rank) {
         std::array<std::byte, 99> data;
-        if (rank.rank() == 0) rank->receive(2, data);
-        if (rank.rank() == 1) rank->receive(2, data);
+        if (rank.rank() == 0) rank->receive(RankId(2), data);
+        if (rank.rank() == 1) rank->receive(RankId(2), data);
         std::this_thread::sleep_for(1s);
       },
       300ms);
@@ -55,16 +55,16 @@ TEST(Joined, GroupsOnOneNodeUseSharedMemory) {
   const auto results = runRanks(
       4,
       [&](int number) {
-        Rank rank(*job, joined(), number, 20s);
-        rank->barrier({0, 1, 2, 3});
+        Rank rank(*job, joined(), RankId(number), 20s);
+        rank->barrier(idsAt<RankId>({0, 1, 2, 3}));
         if (number == 3) ::kill(::getpid(), SIGKILL);
-        if (number == 1) rank->barrier({1, 3});
-        if (number != 1) rank->barrier({0, 2, 3});
+        if (number == 1) rank->barrier(idsAt<RankId>({1, 3}));
+        if (number != 1) rank->barrier(idsAt<RankId>({0, 2, 3}));
       },
       25s,
       [&](const std::vector<pid_t>&) {
         std::this_thread::sleep_for(300ms);
-        job->markDead(3);
+        job->markDead(RankId(3));
       });
   expectError(results[1], ErrorCode::kPeerUnavailable, {"rank 1: barrier", "rank 3 has died;"});
   expectError(results[0], ErrorCode::kPeerUnavailable,
@@ -81,17 +81,17 @@ TEST(Joined, AWaitBetweenNodesMovesSendsOnTheNode) {
         for (const size_t reply : {size_t{8}, kBytes}) {
           const std::span<std::byte> data{rank.allocate(kBytes), kBytes};
           if (rank.rank() == 0) {
-            const auto handle = rank->send(2, rank.pattern(kBytes, 1));
-            rank->receive(1, data.first(reply));
+            const auto handle = rank->send(RankId(2), rank.pattern(kBytes, 1));
+            rank->receive(RankId(1), data.first(reply));
             handle->wait();
           } else if (rank.rank() == 2) {
             std::this_thread::sleep_for(50ms);
-            rank->receive(0, data);
+            rank->receive(RankId(0), data);
             requirePattern(data, 1);
-            rank->send(1, data.first(reply))->wait();
+            rank->send(RankId(1), data.first(reply))->wait();
           } else {
-            rank->receive(2, data.first(reply));
-            rank->send(0, data.first(reply))->wait();
+            rank->receive(RankId(2), data.first(reply));
+            rank->send(RankId(0), data.first(reply))->wait();
           }
         }
       },
@@ -101,11 +101,11 @@ TEST(Joined, AWaitBetweenNodesMovesSendsOnTheNode) {
 // A communicator that does nothing, of any rank and size.
 class Nothing : public Communicator {
  public:
-  Nothing(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
+  Nothing(RankId rank, int size) : rank_(rank), size_(size) {}
+  RankId rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<SendHandle> send(int, std::span<const std::byte>) override { return nullptr; }
-  void receive(int, std::span<std::byte>) override {}
+  std::unique_ptr<SendHandle> send(RankId, std::span<const std::byte>) override { return nullptr; }
+  void receive(RankId, std::span<std::byte>) override {}
   void allReduce(const Group&, DataType, Reduction, const void*, void*, size_t) override {}
   void allGather(const Group&, DataType, const void*, void*, size_t) override {}
   void reduceScatter(const Group&, DataType, Reduction, const void*, void*, size_t) override {}
@@ -114,21 +114,24 @@ class Nothing : public Communicator {
   void barrier(const Group&) override {}
 
  private:
-  int rank_;
+  RankId rank_;
   int size_;
 };
 
 TEST(Joined, CommunicatorsThatDoNotFitAreRefused) {
-  const std::vector<int> nodes = {0, 1, 0, 1};
-  const auto make = [](int rank, int size) { return std::make_unique<Nothing>(rank, size); };
-  EXPECT_EQ(joinCommunicators(nodes, 3, make(1, 2), make(3, 4))->rank(), 3);
-  EXPECT_ERROR(joinCommunicators(nodes, 3, make(0, 2), make(3, 4)), ErrorCode::kInternal,
+  const IdVector<RankId, int> nodes = {0, 1, 0, 1};
+  const auto make = [](int rank, int size) { return std::make_unique<Nothing>(RankId(rank), size); };
+  EXPECT_EQ(joinCommunicators(nodes, RankId(3), make(1, 2), make(3, 4))->rank(), RankId(3));
+  EXPECT_ERROR(joinCommunicators(nodes, RankId(3), make(0, 2), make(3, 4)), ErrorCode::kInternal,
                "rank 0 of 2, expected 1 of 2");
-  EXPECT_ERROR(joinCommunicators(nodes, 3, make(1, 3), make(3, 4)), ErrorCode::kInternal, "rank 1 of 3");
-  EXPECT_ERROR(joinCommunicators(nodes, 3, nullptr, make(3, 4)), ErrorCode::kInternal, "shares its node");
-  EXPECT_ERROR(joinCommunicators(nodes, 3, make(1, 2), make(2, 4)), ErrorCode::kInternal, "all 4 ranks");
-  EXPECT_ERROR(joinCommunicators(nodes, 4, nullptr, make(2, 4)), ErrorCode::kInternal, "rank 4");
-  EXPECT_EQ(ranksOnNode(nodes, 1), (std::vector<int>{1, 3}));
+  EXPECT_ERROR(joinCommunicators(nodes, RankId(3), make(1, 3), make(3, 4)), ErrorCode::kInternal,
+               "rank 1 of 3");
+  EXPECT_ERROR(joinCommunicators(nodes, RankId(3), nullptr, make(3, 4)), ErrorCode::kInternal,
+               "shares its node");
+  EXPECT_ERROR(joinCommunicators(nodes, RankId(3), make(1, 2), make(2, 4)), ErrorCode::kInternal,
+               "all 4 ranks");
+  EXPECT_ERROR(joinCommunicators(nodes, RankId(4), nullptr, make(2, 4)), ErrorCode::kInternal, "rank 4");
+  EXPECT_EQ(ranksOnNode(nodes, RankId(1)), idsAt<RankId>({1, 3}));
 }
 
 }  // namespace

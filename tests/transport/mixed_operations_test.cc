@@ -21,7 +21,7 @@ size_t drawBytes(std::mt19937& random) {
 Group drawGroup(std::mt19937& random) {
   Group group;
   while (group.empty()) {
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (RankId rank : idsBelow<RankId>(kRanks)) {
       if (random() % 2 == 0) group.push_back(rank);
     }
   }
@@ -33,9 +33,9 @@ void doMessage(Rank& rank, std::mt19937& random, std::vector<std::unique_ptr<Sen
   const int from = random() % kRanks;
   const int to = (from + 1 + static_cast<int>(random() % (kRanks - 1))) % kRanks;
   const size_t bytes = drawBytes(random);
-  if (rank.rank() == from) handles.push_back(rank->send(to, rank.pattern(bytes, number)));
+  if (rank.rank() == from) handles.push_back(rank->send(RankId(to), rank.pattern(bytes, number)));
   if (rank.rank() == to) {
-    rank->receive(from, memory.first(bytes));
+    rank->receive(RankId(from), memory.first(bytes));
     requirePattern(memory.first(bytes), number);
   }
 }
@@ -43,10 +43,10 @@ void doMessage(Rank& rank, std::mt19937& random, std::vector<std::unique_ptr<Sen
 void doAllReduce(Rank& rank, std::mt19937& random, size_t number) {
   const Group group = drawGroup(random);
   const size_t count = drawBytes(random) / 8;
-  if (std::find(group.begin(), group.end(), rank.rank()) == group.end()) return;
+  if (std::find(group.begin(), group.end(), rank->rank()) == group.end()) return;
   const auto data = rank.allocate<int64_t>(count);
   int64_t ranks = 0;
-  for (const int member : group) ranks += member;
+  for (const RankId member : group) ranks += member.index();
   for (size_t i = 0; i < count; ++i) data[i] = static_cast<int64_t>(i * number) + rank.rank();
   rank->allReduce(group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), count);
   for (size_t i = 0; i < count; ++i) {
@@ -59,9 +59,9 @@ void doBroadcast(Rank& rank, std::mt19937& random, size_t number) {
   const Group group = drawGroup(random);
   const size_t root = random() % group.size();
   const size_t bytes = drawBytes(random);
-  if (std::find(group.begin(), group.end(), rank.rank()) == group.end()) return;
+  if (std::find(group.begin(), group.end(), rank->rank()) == group.end()) return;
   const std::span<std::byte> data =
-      group[root] == rank.rank() ? rank.pattern(bytes, number) : std::span{rank.allocate(bytes), bytes};
+      group[root] == rank->rank() ? rank.pattern(bytes, number) : std::span{rank.allocate(bytes), bytes};
   rank->broadcast(group, DataType::kUint8, root, data.data(), bytes);
   requirePattern(data, number);
 }

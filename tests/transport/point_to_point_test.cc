@@ -15,10 +15,10 @@ TEST_P(PointToPoint, MessagesOfAllSizesArriveWholeAndInOrder) {
   expectSuccess(run(2, [](Rank& rank) {
     for (size_t i = 0; i < kSizes.size(); ++i) {
       if (rank.rank() == 0) {
-        rank->send(1, rank.pattern(kSizes[i], i))->wait();
+        rank->send(RankId(1), rank.pattern(kSizes[i], i))->wait();
       } else {
         const std::span<std::byte> data{rank.allocate(kSizes[i]), kSizes[i]};
-        rank->receive(0, data);
+        rank->receive(RankId(0), data);
         requirePattern(data, i);
       }
     }
@@ -30,9 +30,9 @@ TEST_P(PointToPoint, BothDirectionsAtOnceDoNotWaitForEachOther) {
     const int peer = 1 - rank.rank();
     const size_t bytes = (8 << 20) + 5;
     for (int round = 0; round < 3; ++round) {
-      const auto handle = rank->send(peer, rank.pattern(bytes, rank.rank() + round));
+      const auto handle = rank->send(RankId(peer), rank.pattern(bytes, rank.rank() + round));
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
-      rank->receive(peer, data);
+      rank->receive(RankId(peer), data);
       requirePattern(data, peer + round);
       handle->wait();
     }
@@ -45,10 +45,11 @@ TEST_P(PointToPoint, ManySendsMayBeOutstanding) {
   expectSuccess(run(2, [&](Rank& rank) {
     const int peer = 1 - rank.rank();
     std::vector<std::unique_ptr<SendHandle>> handles;
-    for (size_t i = 0; i < kMessages; ++i) handles.push_back(rank->send(peer, rank.pattern(sizeOf(i), i)));
+    for (size_t i = 0; i < kMessages; ++i)
+      handles.push_back(rank->send(RankId(peer), rank.pattern(sizeOf(i), i)));
     const std::span<std::byte> data{rank.allocate(70000), 70000};
     for (size_t i = 0; i < kMessages; ++i) {
-      rank->receive(peer, data.first(sizeOf(i)));
+      rank->receive(RankId(peer), data.first(sizeOf(i)));
       requirePattern(data.first(sizeOf(i)), i);
     }
     for (const auto& handle : handles) handle->wait();
@@ -63,12 +64,13 @@ TEST_P(PointToPoint, PairsAreIndependent) {
     std::vector<std::unique_ptr<SendHandle>> handles;
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer == rank.rank()) continue;
-      handles.push_back(rank->send(peer, rank.pattern(sizeOf(rank.rank(), peer), seedOf(rank.rank(), peer))));
+      handles.push_back(
+          rank->send(RankId(peer), rank.pattern(sizeOf(rank.rank(), peer), seedOf(rank.rank(), peer))));
     }
     for (int peer = kRanks - 1; peer >= 0; --peer) {
       if (peer == rank.rank()) continue;
       const std::span<std::byte> data{rank.allocate(sizeOf(peer, rank.rank())), sizeOf(peer, rank.rank())};
-      rank->receive(peer, data);
+      rank->receive(RankId(peer), data);
       requirePattern(data, seedOf(peer, rank.rank()));
     }
     std::reverse(handles.begin(), handles.end());
@@ -81,7 +83,7 @@ TEST_P(PointToPoint, ASendIsDoneWhenThePeerHasTheData) {
     const size_t bytes = 1000;
     if (rank.rank() == 0) {
       const auto data = rank.pattern(bytes, 1);
-      const auto handle = rank->send(1, data);
+      const auto handle = rank->send(RankId(1), data);
       require(!handle->done(), "done before the peer receives");
       rank->barrier(rank.everybody());
       require(!handle->done(), "done before the peer receives");
@@ -93,7 +95,7 @@ TEST_P(PointToPoint, ASendIsDoneWhenThePeerHasTheData) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       rank->barrier(rank.everybody());
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
-      rank->receive(0, data);
+      rank->receive(RankId(0), data);
       requirePattern(data, 1);
     }
   }));
@@ -107,9 +109,9 @@ TEST_P(PointToPoint, ABufferMayBeOverwrittenAfterWait) {
       const auto value = static_cast<std::byte>(round);
       if (rank.rank() == 0) {
         std::fill(data.begin(), data.end(), value);
-        rank->send(1, data)->wait();
+        rank->send(RankId(1), data)->wait();
       } else {
-        rank->receive(0, data);
+        rank->receive(RankId(0), data);
         const bool same = std::all_of(data.begin(), data.end(), [&](std::byte b) { return b == value; });
         require(same, "round {}: bytes of another round", round);
       }
@@ -123,16 +125,16 @@ TEST_P(PointToPoint, AWaitForOneRankServesTheOthers) {
     const size_t bytes = 4 << 20;
     const std::span<std::byte> data{rank.allocate(bytes), bytes};
     if (rank.rank() == 0) {
-      const auto handle = rank->send(1, rank.pattern(bytes, 9));
-      rank->receive(2, data.first(8));  // comes only after rank 1 has everything
+      const auto handle = rank->send(RankId(1), rank.pattern(bytes, 9));
+      rank->receive(RankId(2), data.first(8));  // comes only after rank 1 has everything
       handle->wait();
     } else if (rank.rank() == 1) {
-      rank->receive(0, data);
+      rank->receive(RankId(0), data);
       requirePattern(data, 9);
-      rank->send(2, data.first(8))->wait();
+      rank->send(RankId(2), data.first(8))->wait();
     } else {
-      rank->receive(1, data.first(8));
-      rank->send(0, data.first(8))->wait();
+      rank->receive(RankId(1), data.first(8));
+      rank->send(RankId(0), data.first(8))->wait();
     }
   }));
 }
@@ -144,9 +146,9 @@ TEST_P(PointToPoint, EightRanksOnFewCoresPassARing) {
     const std::span<std::byte> data{rank.allocate(30000), 30000};
     const auto start = rank.pattern(30000, 4);
     for (int round = 0; round < 100; ++round) {
-      if (rank.rank() == 0) rank->send(next, round == 0 ? start : data)->wait();
-      rank->receive(previous, data);
-      if (rank.rank() != 0) rank->send(next, data)->wait();
+      if (rank.rank() == 0) rank->send(RankId(next), round == 0 ? start : data)->wait();
+      rank->receive(RankId(previous), data);
+      if (rank.rank() != 0) rank->send(RankId(next), data)->wait();
     }
     requirePattern(data, 4);
   }));

@@ -44,21 +44,21 @@ TEST_P(PostedReceives, TheBytesComeWhileTheReceivingRankDoesSomethingElse) {
         const size_t bytes = kSizes[i];
         const auto pattern = rank.pattern(bytes, i + 1);
         if (rank.rank() == 0) {
-          if (posted_first) rank->barrier({0, 1});
-          const auto send = rank->send(1, pattern);
-          if (!posted_first) rank->barrier({0, 1});
+          if (posted_first) rank->barrier(idsAt<RankId>({0, 1}));
+          const auto send = rank->send(RankId(1), pattern);
+          if (!posted_first) rank->barrier(idsAt<RankId>({0, 1}));
           send->wait();
         } else {
           const std::span<std::byte> data{rank.allocate(bytes), bytes};
-          if (!posted_first) rank->barrier({0, 1});
-          const auto receive = rank->postReceive(0, data);
-          if (posted_first) rank->barrier({0, 1});
+          if (!posted_first) rank->barrier(idsAt<RankId>({0, 1}));
+          const auto receive = rank->postReceive(RankId(0), data);
+          if (posted_first) rank->barrier(idsAt<RankId>({0, 1}));
           awaitBytes(data, pattern);
           receive->wait();
           require(receive->waited() == 0ns, "it waited {} ns for what was there", receive->waited().count());
           requirePattern(data, i + 1);
         }
-        rank->barrier({0, 1});
+        rank->barrier(idsAt<RankId>({0, 1}));
         rank.release();
       }
     }
@@ -68,13 +68,13 @@ TEST_P(PostedReceives, TheBytesComeWhileTheReceivingRankDoesSomethingElse) {
 TEST_P(PostedReceives, EmptyMessagesTakeTheirTurn) {
   expectSuccess(run(2, [](Rank& rank) {
     if (rank.rank() == 0) {
-      const auto empty = rank->send(1, {});
-      rank->send(1, rank.pattern(100, 1))->wait();
+      const auto empty = rank->send(RankId(1), {});
+      rank->send(RankId(1), rank.pattern(100, 1))->wait();
       return;
     }
-    rank->postReceive(0, {})->wait();
+    rank->postReceive(RankId(0), {})->wait();
     const std::span<std::byte> data{rank.allocate(100), 100};
-    rank->receive(0, data);
+    rank->receive(RankId(0), data);
     requirePattern(data, 1);
   }));
 }
@@ -92,11 +92,11 @@ TEST_P(PostedReceives, OtherOperationsGoOnBesideThem) {
       for (size_t peer = 0; peer < kRanks; ++peer) {
         if (peer == self) continue;
         data[peer] = {rank.allocate(bytes), bytes};
-        if (peer % 2 == 0) receives[peer] = rank->postReceive(peer, data[peer]);
+        if (peer % 2 == 0) receives[peer] = rank->postReceive(RankId(peer), data[peer]);
       }
       for (size_t peer = 0; peer < kRanks; ++peer) {
         if (peer != self)
-          sends.push_back(rank->send(peer, rank.pattern(bytes, round * 100 + self * 10 + peer)));
+          sends.push_back(rank->send(RankId(peer), rank.pattern(bytes, round * 100 + self * 10 + peer)));
       }
       const auto sums = rank.allocate<int64_t>(20000);
       for (size_t i = 0; i < sums.size(); ++i) sums[i] = i + self;
@@ -106,7 +106,7 @@ TEST_P(PostedReceives, OtherOperationsGoOnBesideThem) {
         require(sums[i] == static_cast<int64_t>(4 * i + 6), "element {} is {}", i, sums[i]);
       for (size_t peer = kRanks; peer-- > 0;) {
         if (peer == self) continue;
-        receives[peer] ? receives[peer]->wait() : rank->receive(peer, data[peer]);
+        receives[peer] ? receives[peer]->wait() : rank->receive(RankId(peer), data[peer]);
         requirePattern(data[peer], round * 100 + peer * 10 + self);
       }
       for (const auto& send : sends) send->wait();
@@ -130,11 +130,11 @@ TEST_P(PostedReceives, RandomMomentsChangeNothing) {
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
       const auto pattern = rank.pattern(bytes, message + static_cast<size_t>(rank.rank()));
       const bool posts = own() % 3 != 0;
-      const auto receive = posts ? rank->postReceive(peer, data) : nullptr;
+      const auto receive = posts ? rank->postReceive(RankId(peer), data) : nullptr;
       pause();
-      const auto send = rank->send(peer, pattern);
+      const auto send = rank->send(RankId(peer), pattern);
       pause();
-      receive ? receive->wait() : rank->receive(peer, data);
+      receive ? receive->wait() : rank->receive(RankId(peer), data);
       requirePattern(data, message + static_cast<size_t>(peer));
       send->wait();
       rank.release();
@@ -147,16 +147,16 @@ TEST_P(PostedReceives, ADeadRankEndsTheWait) {
   const auto results = runRanks(
       2,
       [&](int number) {
-        Rank rank(*job, GetParam(), number, 20s);
+        Rank rank(*job, GetParam(), RankId(number), 20s);
         if (number == 1) std::this_thread::sleep_for(30s);
         std::array<std::byte, 1234> data;
-        rank->postReceive(1, data)->wait();
+        rank->postReceive(RankId(1), data)->wait();
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
         std::this_thread::sleep_for(200ms);
         ::kill(ranks[1], SIGKILL);
-        job->markDead(1);
+        job->markDead(RankId(1));
       });
   expectError(results[0], ErrorCode::kPeerUnavailable, {"rank 0", "rank 1", "1234 bytes", "died"});
 }
@@ -167,7 +167,7 @@ TEST_P(PostedReceives, AStuckRankIsAHangAfterTheTimeout) {
       [](Rank& rank) {
         if (rank.rank() == 1) return std::this_thread::sleep_for(700ms);
         std::array<std::byte, 4321> data;
-        const auto receive = rank->postReceive(1, data);
+        const auto receive = rank->postReceive(RankId(1), data);
         std::this_thread::sleep_for(300ms);  // does not count
         receive->wait();
       },
@@ -177,9 +177,9 @@ TEST_P(PostedReceives, AStuckRankIsAHangAfterTheTimeout) {
 
 TEST_P(PostedReceives, DifferentSizesAreBothNamed) {
   const auto results = run(2, [](Rank& rank) {
-    if (rank.rank() == 0) return rank->send(1, rank.pattern(100000, 0))->wait();
+    if (rank.rank() == 0) return rank->send(RankId(1), rank.pattern(100000, 0))->wait();
     std::array<std::byte, 999> data;
-    const auto receive = rank->postReceive(0, data);
+    const auto receive = rank->postReceive(RankId(0), data);
     std::this_thread::sleep_for(50ms);
     receive->wait();
   });
@@ -196,11 +196,11 @@ TEST_P(PostedReceives, ManyFromOnePeerComeInOrder) {
     std::vector<std::span<std::byte>> data;
     for (size_t i = 0; i < kMessages; ++i) {
       if (rank.rank() == 0) {
-        sends.push_back(rank->send(1, rank.pattern(sizeOf(i), i)));
+        sends.push_back(rank->send(RankId(1), rank.pattern(sizeOf(i), i)));
         continue;
       }
       data.emplace_back(rank.allocate(sizeOf(i)), sizeOf(i));
-      receives.push_back(rank->postReceive(0, data.back()));
+      receives.push_back(rank->postReceive(RankId(0), data.back()));
       if (i == 20) receives[0]->wait();
     }
     for (const auto& send : sends) send->wait();
@@ -208,7 +208,7 @@ TEST_P(PostedReceives, ManyFromOnePeerComeInOrder) {
       if (i > 0) receives[i]->wait();
       requirePattern(data[i], i);
     }
-    rank->barrier({0, 1});
+    rank->barrier(idsAt<RankId>({0, 1}));
   }));
 }
 
@@ -217,13 +217,13 @@ TEST_P(PostedReceives, AreWaitedForBeforeOtherReceives) {
     const auto results = run(2, [&](Rank& rank) {
       std::array<std::byte, 10> data, more;
       if (rank.rank() == 0) {
-        const auto first = rank->send(1, data), second = rank->send(1, data);
+        const auto first = rank->send(RankId(1), data), second = rank->send(RankId(1), data);
         std::this_thread::sleep_for(200ms);
         return;
       }
-      const auto first = rank->postReceive(0, data);
-      if (!posts) return rank->receive(0, more);
-      const auto second = rank->postReceive(0, more);
+      const auto first = rank->postReceive(RankId(0), data);
+      if (!posts) return rank->receive(RankId(0), more);
+      const auto second = rank->postReceive(RankId(0), more);
       second->wait();
     });
     expectError(results[1], ErrorCode::kInternal, {"rank 1", "from rank 0 before it has waited for"});
@@ -234,16 +234,16 @@ TEST_P(PostedReceives, WhoGivesOneUpHasBrokenTheCommunicator) {
   const auto results = run(2, [](Rank& rank) {
     const size_t bytes = 1 << 20;
     if (rank.rank() == 0) {
-      const auto send = rank->send(1, rank.pattern(bytes, 1));
+      const auto send = rank->send(RankId(1), rank.pattern(bytes, 1));
       std::this_thread::sleep_for(200ms);
       return;
     }
     {
       const std::span<std::byte> data{rank.allocate(bytes), bytes};
-      rank->postReceive(0, data);
+      rank->postReceive(RankId(0), data);
     }
     std::array<std::byte, 10> more;
-    rank->receive(0, more);
+    rank->receive(RankId(0), more);
   });
   expectError(results[1], ErrorCode::kInternal,
               {"broken by an earlier error", "gave up a posted receive from rank 0"});
@@ -253,7 +253,7 @@ TEST_P(PostedReceives, InterruptEndsTheWait) {
   const auto results = run(2, [](Rank& rank) {
     if (rank.rank() == 0) return std::this_thread::sleep_for(500ms);
     std::array<std::byte, 10> data;
-    const auto receive = rank->postReceive(0, data);
+    const auto receive = rank->postReceive(RankId(0), data);
     std::thread other([&] {
       std::this_thread::sleep_for(100ms);
       rank->interrupt();

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <exception>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -20,8 +19,8 @@ namespace {
 // Each rank closes its own descriptors.
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
-  for (int rank = 0; rank < segments.size(); ++rank)
-    text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
+  for (RankId rank : idsBelow<RankId>(segments.size()))
+    text += fmt::format("{}{}", rank.index() == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
   return SharedSegments::inherit(text);
 }
 
@@ -29,24 +28,22 @@ SharedSegments duplicate(const SharedSegments& segments) {
 
 void runRankThreads(int size, const std::function<void(Communicator&)>& body) {
   SharedSegments segments = SharedSegments::create(size);
-  std::vector<std::string> errors(size);
-  const auto run_rank = [&](int rank) {
+  IdVector<RankId, std::string> errors(size);
+  const auto run_rank = [&](RankId rank) {
     try {
       const auto communicator =
           SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(60));
       body(*communicator);
-      Group everybody(size);
-      std::iota(everybody.begin(), everybody.end(), 0);
-      communicator->barrier(everybody);
+      communicator->barrier(idsBelow<RankId>(size));
     } catch (const std::exception& error) {
       errors[rank] = error.what();
       segments.markDead(rank);
     }
   };
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.emplace_back(run_rank, rank);
+  for (RankId rank : errors.ids()) ranks.emplace_back(run_rank, rank);
   for (std::thread& rank : ranks) rank.join();
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
+  for (RankId rank : errors.ids()) EXPECT_EQ(errors[rank], "") << "rank " << rank.index();
 }
 
 }  // namespace pipeshard::testing

@@ -18,10 +18,10 @@ using SecondCommunicator = TransportTest;
 void sumRounds(Communicator& communicator, const Group& group, std::span<int64_t> data, int64_t rounds,
                int64_t factor) {
   int64_t ranks = 0;
-  for (const int member : group) ranks += member;
+  for (const RankId member : group) ranks += member.index();
   for (int64_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < data.size(); ++i)
-      data[i] = static_cast<int64_t>(i) * round * factor + communicator.rank();
+      data[i] = static_cast<int64_t>(i) * round * factor + static_cast<int64_t>(communicator.rank().index());
     communicator.allReduce(group, DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());
     for (size_t i = 0; i < data.size(); ++i) {
       const int64_t expected = static_cast<int64_t>(i * group.size()) * round * factor + ranks;
@@ -37,8 +37,9 @@ void passRounds(Rank& rank, std::span<std::byte> memory, size_t rounds) {
   const int previous = (rank.rank() + rank.size() - 1) % rank.size();
   for (size_t round = 0; round < rounds; ++round) {
     const size_t bytes = 1 + round * 7919 % memory.size();
-    const auto handle = rank->send(next, rank.pattern(bytes, round * 10 + static_cast<size_t>(rank.rank())));
-    rank->receive(previous, memory.first(bytes));
+    const auto handle =
+        rank->send(RankId(next), rank.pattern(bytes, round * 10 + static_cast<size_t>(rank.rank())));
+    rank->receive(RankId(previous), memory.first(bytes));
     requirePattern(memory.first(bytes), round * 10 + static_cast<size_t>(previous));
     handle->wait();
   }
@@ -68,13 +69,13 @@ TEST_P(SecondCommunicator, NeitherWaitsForTheOther) {
         const auto data = rank.allocate<int64_t>(50000);
         const std::span<std::byte> memory{rank.allocate(100000), 100000};
         if (rank.rank() == 0) {
-          std::thread other([&] { sumRounds(*second, {0, 1}, data, 4, 1); });
-          rank->receive(1, memory);
+          std::thread other([&] { sumRounds(*second, idsAt<RankId>({0, 1}), data, 4, 1); });
+          rank->receive(RankId(1), memory);
           requirePattern(memory, 9);
           other.join();
         } else {
-          sumRounds(*second, {0, 1}, data, 4, 1);
-          rank->send(0, rank.pattern(memory.size(), 9))->wait();
+          sumRounds(*second, idsAt<RankId>({0, 1}), data, 4, 1);
+          rank->send(RankId(0), rank.pattern(memory.size(), 9))->wait();
         }
       },
       3s));
@@ -86,17 +87,18 @@ TEST_P(SecondCommunicator, ADeadRankEndsItsWaits) {
   const auto results = runRanks(
       2,
       [&](int number) {
-        Rank rank(*job, GetParam(), number, 20s);
+        Rank rank(*job, GetParam(), RankId(number), 20s);
         const auto second = rank.openSecond(20s);
         if (number == 1) std::this_thread::sleep_for(30s);
         const auto data = rank.allocate<int64_t>(50000);
-        second->allReduce({0, 1}, DataType::kInt64, Reduction::kSum, data.data(), data.data(), data.size());
+        second->allReduce(idsAt<RankId>({0, 1}), DataType::kInt64, Reduction::kSum, data.data(), data.data(),
+                          data.size());
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
         std::this_thread::sleep_for(300ms);
         ::kill(ranks[1], SIGKILL);
-        job->markDead(1);
+        job->markDead(RankId(1));
         killed = Clock::now();
       });
   EXPECT_LT(Clock::now() - killed, 2s);
@@ -113,7 +115,7 @@ TEST_P(SecondCommunicator, AnInterruptEndsAWaitOfEither) {
       if (rank.rank() == 0) {
         std::future<std::string> waiting = std::async(std::launch::async, [&]() -> std::string {
           try {
-            used.receive(1, data);
+            used.receive(RankId(1), data);
           } catch (const Error& error) {
             return error.what();
           }
@@ -128,7 +130,7 @@ TEST_P(SecondCommunicator, AnInterruptEndsAWaitOfEither) {
       }
       // The other one is as before.
       std::vector<int64_t> sums(10);
-      sumRounds(other, {0, 1}, sums, 3, 2);
+      sumRounds(other, idsAt<RankId>({0, 1}), sums, 3, 2);
     }));
   }
 }

@@ -46,9 +46,9 @@ bool hasSegmentsMapped() {
 
 TEST(SharedSegments, AreDescribedInTextAndInherited) {
   SharedSegments made = SharedSegments::create(3);
-  EXPECT_EQ(made.describe(),
-            fmt::format("control={},arenas={}:{}:{}", made.controlDescriptor(), made.arenaDescriptor(0),
-                        made.arenaDescriptor(1), made.arenaDescriptor(2)));
+  EXPECT_EQ(made.describe(), fmt::format("control={},arenas={}:{}:{}", made.controlDescriptor(),
+                                         made.arenaDescriptor(RankId(0)), made.arenaDescriptor(RankId(1)),
+                                         made.arenaDescriptor(RankId(2))));
   const std::string text = made.describe();
   expectSuccess(runRanks(1, [&](int) {
     const SharedSegments inherited = SharedSegments::inherit(text);
@@ -70,10 +70,10 @@ TEST(SharedSegments, RefuseMalformedDescriptions) {
   const std::string closed = fmt::format("control={},arenas=987", made.controlDescriptor());
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(closed); }), ErrorCode::kConfiguration);
   const std::string swapped =
-      fmt::format("control={},arenas={}", made.arenaDescriptor(0), made.controlDescriptor());
+      fmt::format("control={},arenas={}", made.arenaDescriptor(RankId(0)), made.controlDescriptor());
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(swapped); }), ErrorCode::kConfiguration);
   const std::string too_many = fmt::format("control={},arenas={}:{}", made.controlDescriptor(),
-                                           made.arenaDescriptor(0), made.arenaDescriptor(0));
+                                           made.arenaDescriptor(RankId(0)), made.arenaDescriptor(RankId(0)));
   EXPECT_EQ(codeOf([&] { SharedSegments::inherit(too_many); }), ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { SharedSegments::create(0); }), ErrorCode::kConfiguration);
   EXPECT_EQ(codeOf([] { SharedSegments::create(100000); }), ErrorCode::kConfiguration);
@@ -102,19 +102,19 @@ TEST(SharedMemory, LeavesNoDescriptorAndNoMapping) {
       const auto without = openDescriptors();
       require(!hasSegmentsMapped(), "mapped before");
       {
-        auto communicator = SharedMemoryCommunicator::open(std::move(made), number, 10s);
+        auto communicator = SharedMemoryCommunicator::open(std::move(made), RankId(number), 10s);
         const auto arena = communicator->createArena(1 << 20);
-        const auto handle = communicator->send(1 - number, arena.first(1000));
-        communicator->receive(1 - number, arena.subspan(2000, 1000));
+        const auto handle = communicator->send(RankId(1 - number), arena.first(1000));
+        communicator->receive(RankId(1 - number), arena.subspan(2000, 1000));
         handle->wait();
-        communicator->barrier({0, 1});
+        communicator->barrier(idsAt<RankId>({0, 1}));
         require(hasSegmentsMapped(), "the test cannot see mappings");
       }
       require(!hasSegmentsMapped(), "still mapped");
       require(openDescriptors().size() + 3 == without.size(), "descriptors: {} before, {} after",
               without.size(), openDescriptors().size());
     }));
-    made.markDead(0);
+    made.markDead(RankId(0));
   }
   EXPECT_EQ(openDescriptors(), before);
   EXPECT_FALSE(hasSegmentsMapped());
@@ -123,7 +123,8 @@ TEST(SharedMemory, LeavesNoDescriptorAndNoMapping) {
 TEST(SharedMemory, AnArenaIsPopulatedBeforeItIsHandedOut) {
   const SharedSegments made = SharedSegments::create(1);
   expectSuccess(runRanks(1, [&](int) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), 0, 1s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(0), 1s);
     const auto arena = communicator->createArena((8 << 20) + 100);
     std::vector<unsigned char> resident((arena.size() + 4095) / 4096);
     require(::mincore(arena.data(), arena.size(), resident.data()) == 0, "mincore");
@@ -134,7 +135,8 @@ TEST(SharedMemory, AnArenaIsPopulatedBeforeItIsHandedOut) {
 TEST(SharedMemory, AnArenaLargerThanTheMemoryIsRefusedByItsSize) {
   const SharedSegments made = SharedSegments::create(1);
   const auto results = runRanks(1, [&](int) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), 0, 1s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(0), 1s);
     communicator->createArena(size_t{1} << 50);
   });
   expectError(results[0], ErrorCode::kOutOfMemory, {"1125899906842624 bytes", "rank 0"});
@@ -147,15 +149,16 @@ TEST(SharedMemory, ArenasMadeAtTheSameTimeAreCountedTogether) {
   const auto counter =
       static_cast<off_t>(shm::ranksOffset() + sizeof(shm::RankState) + offsetof(shm::RankState, unpopulated));
   const auto results = runRanks(2, [&](int number) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), number, 20s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(number), 20s);
     if (number == 1) {
       const uint64_t promised = available - (size_t{32} << 20);
       require(::pwrite(made.controlDescriptor(), &promised, sizeof(promised), counter) == 8, "pwrite");
-      communicator->barrier({0, 1});
-      communicator->barrier({0, 1});
+      communicator->barrier(idsAt<RankId>({0, 1}));
+      communicator->barrier(idsAt<RankId>({0, 1}));
       return;
     }
-    communicator->barrier({0, 1});
+    communicator->barrier(idsAt<RankId>({0, 1}));
     bool refused = false;
     try {
       communicator->createArena(size_t{1} << 20);
@@ -163,7 +166,7 @@ TEST(SharedMemory, ArenasMadeAtTheSameTimeAreCountedTogether) {
       refused = error.code() == ErrorCode::kOutOfMemory;
     }
     require(refused, "the promise of rank 1 was not counted");
-    communicator->barrier({0, 1});
+    communicator->barrier(idsAt<RankId>({0, 1}));
   });
   expectSuccess(results);
 }
@@ -171,7 +174,8 @@ TEST(SharedMemory, ArenasMadeAtTheSameTimeAreCountedTogether) {
 TEST(SharedMemory, AnArenaIsMadeOnce) {
   const SharedSegments made = SharedSegments::create(1);
   const auto results = runRanks(1, [&](int) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), 0, 1s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(0), 1s);
     require(communicator->createArena(0).empty(), "not empty");
     communicator->createArena(4096);
   });
@@ -182,9 +186,9 @@ TEST(SharedMemory, ARankOpensOnce) {
   const SharedSegments made = SharedSegments::create(1);
   const auto results = runRanks(1, [&](int) {
     const std::string text = made.describe();
-    const auto first = SharedMemoryCommunicator::open(SharedSegments::inherit(text), 0, 1s);
+    const auto first = SharedMemoryCommunicator::open(SharedSegments::inherit(text), RankId(0), 1s);
     SharedSegments again = SharedSegments::inherit(text);
-    const auto second = SharedMemoryCommunicator::open(std::move(again), 0, 1s);
+    const auto second = SharedMemoryCommunicator::open(std::move(again), RankId(0), 1s);
   });
   expectError(results[0], ErrorCode::kInternal, {"twice"});
 }
@@ -192,7 +196,8 @@ TEST(SharedMemory, ARankOpensOnce) {
 TEST(SharedMemory, ArenaAndOtherMemoryMix) {
   SharedSegments made = SharedSegments::create(2);
   expectSuccess(runRanks(2, [&](int number) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), number, 10s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(number), 10s);
     const auto arena = communicator->createArena(4 << 20);
     std::vector<std::byte> heap(1 << 20);
     const auto fill = [](std::span<std::byte> data, int value) {
@@ -203,19 +208,19 @@ TEST(SharedMemory, ArenaAndOtherMemoryMix) {
       fill(arena.first(heap.size()), 9);
       std::vector<std::unique_ptr<SendHandle>> handles;
       for (int i = 0; i < 20; ++i)
-        handles.push_back(
-            communicator->send(1, i % 2 == 0 ? std::span<const std::byte>(heap) : arena.first(heap.size())));
+        handles.push_back(communicator->send(
+            RankId(1), i % 2 == 0 ? std::span<const std::byte>(heap) : arena.first(heap.size())));
       // The last bytes of the arena, and bytes that only begin inside it, are no different to the receiver.
-      handles.push_back(communicator->send(1, arena.last(1)));
+      handles.push_back(communicator->send(RankId(1), arena.last(1)));
       for (const auto& handle : handles) handle->wait();
     } else {
       for (int i = 0; i < 20; ++i) {
         const std::span<std::byte> target =
             i % 3 == 0 ? std::span<std::byte>(heap) : arena.first(heap.size());
-        communicator->receive(0, target);
+        communicator->receive(RankId(0), target);
         for (const std::byte b : target) require(b == std::byte(i % 2 == 0 ? 7 : 9), "message {}", i);
       }
-      communicator->receive(0, arena.first(1));
+      communicator->receive(RankId(0), arena.first(1));
     }
   }));
 }
@@ -223,11 +228,12 @@ TEST(SharedMemory, ArenaAndOtherMemoryMix) {
 TEST(SharedMemory, ARankMaySendToItself) {
   SharedSegments made = SharedSegments::create(1);
   expectSuccess(runRanks(1, [&](int) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), 0, 2s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(0), 2s);
     std::vector<std::byte> from(3 << 20, std::byte{5});
     std::vector<std::byte> to(from.size());
-    const auto handle = communicator->send(0, from);
-    communicator->receive(0, to);
+    const auto handle = communicator->send(RankId(0), from);
+    communicator->receive(RankId(0), to);
     handle->wait();
     require(from == to, "other bytes");
   }));
@@ -237,9 +243,10 @@ TEST(SharedMemory, ARankMaySendToItself) {
 TEST(SharedMemory, WaitingSleeps) {
   SharedSegments made = SharedSegments::create(2);
   expectSuccess(runRanks(2, [&](int number) {
-    auto communicator = SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), number, 10s);
+    auto communicator =
+        SharedMemoryCommunicator::open(SharedSegments::inherit(made.describe()), RankId(number), 10s);
     if (number == 1) std::this_thread::sleep_for(500ms);
-    communicator->barrier({0, 1});
+    communicator->barrier(idsAt<RankId>({0, 1}));
     const double used = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
     require(used < 0.1, "{} s of processor time in a wait of 0.5 s", used);
   }));

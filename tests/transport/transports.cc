@@ -1,7 +1,5 @@
 #include "tests/transport/transports.h"
 
-#include <numeric>
-
 #include "tests/transport/shared_store.h"
 #include "transport/collectives/joined_communicator.h"
 #include "transport/gloo/gloo_communicator.h"
@@ -16,7 +14,7 @@ constexpr size_t kOwnBytes = size_t{96} << 20;
 class SharedMemoryJob : public TransportJob {
  public:
   explicit SharedMemoryJob(int size) : segments_(SharedSegments::create(size)) {}
-  std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
+  std::unique_ptr<Communicator> open(RankId rank, std::chrono::milliseconds timeout) override {
     return SharedMemoryCommunicator::open(SharedSegments::inherit(segments_.describe()), rank, timeout);
   }
   std::span<std::byte> ownMemory(Communicator& communicator, size_t bytes) override {
@@ -25,7 +23,7 @@ class SharedMemoryJob : public TransportJob {
   std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds) override {
     return dynamic_cast<SharedMemoryCommunicator&>(first).openSecond();
   }
-  void markDead(int rank) override { segments_.markDead(rank); }
+  void markDead(RankId rank) override { segments_.markDead(rank); }
 
  private:
   SharedSegments segments_;
@@ -37,7 +35,7 @@ constexpr std::chrono::milliseconds kConnectTimeout{2000};
 class GlooJob : public TransportJob {
  public:
   explicit GlooJob(int size) : store_(size) {}
-  std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
+  std::unique_ptr<Communicator> open(RankId rank, std::chrono::milliseconds timeout) override {
     return openGloo({rank, store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout)}, store_);
   }
   std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
@@ -45,7 +43,7 @@ class GlooJob : public TransportJob {
         {first.rank(), store_.size(), "127.0.0.1", timeout, std::max(timeout, kConnectTimeout), "second"},
         store_);
   }
-  void markDead(int) override {}
+  void markDead(RankId) override {}
 
  private:
   SharedStore store_;
@@ -55,17 +53,17 @@ class GlooJob : public TransportJob {
 class JoinedJob : public TransportJob {
  public:
   explicit JoinedJob(int size) : gloo_(size), node_of_rank_(size) {
-    for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) node_of_rank_[rank] = rank % 2;
+    for (RankId rank : node_of_rank_.ids()) node_of_rank_[rank] = nodeOf(rank);
     for (int node = 0; node < std::min(2, size); ++node) {
-      segments_.push_back(SharedSegments::create(ranksOnNode(node_of_rank_, node).size()));
+      segments_.push_back(SharedSegments::create(ranksOnNode(node_of_rank_, RankId(node)).size()));
     }
   }
-  std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) override {
-    const std::vector<int> names = ranksOnNode(node_of_rank_, rank);
+  std::unique_ptr<Communicator> open(RankId rank, std::chrono::milliseconds timeout) override {
+    const std::vector<RankId> names = ranksOnNode(node_of_rank_, rank);
     std::unique_ptr<SharedMemoryCommunicator> on_node;
     if (names.size() > 1) {
-      SharedSegments& segments = segments_[rank % 2];
-      on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), rank / 2,
+      SharedSegments& segments = segments_[nodeOf(rank)];
+      on_node = SharedMemoryCommunicator::open(SharedSegments::inherit(segments.describe()), localOf(rank),
                                                timeout, names);
     }
     on_node_ = on_node.get();
@@ -76,11 +74,14 @@ class JoinedJob : public TransportJob {
                              on_node_ == nullptr ? nullptr : on_node_->openSecond(),
                              gloo_.openSecond(first, timeout));
   }
-  void markDead(int rank) override { segments_[rank % 2].markDead(rank / 2); }
+  void markDead(RankId rank) override { segments_[nodeOf(rank)].markDead(localOf(rank)); }
 
  private:
+  static size_t nodeOf(RankId rank) { return rank.index() % 2; }
+  static RankId localOf(RankId rank) { return RankId(rank.index() / 2); }
+
   GlooJob gloo_;
-  std::vector<int> node_of_rank_;
+  IdVector<RankId, int> node_of_rank_;
   std::vector<SharedSegments> segments_;
   SharedMemoryCommunicator* on_node_ = nullptr;  // in a rank
 };
@@ -107,16 +108,12 @@ std::vector<Transport> allTransports() {
 
 std::string transportName(const ::testing::TestParamInfo<Transport>& info) { return info.param.name; }
 
-Rank::Rank(TransportJob& job, const Transport& transport, int rank, std::chrono::milliseconds timeout)
+Rank::Rank(TransportJob& job, const Transport& transport, RankId rank, std::chrono::milliseconds timeout)
     : job_(job), communicator_(job.open(rank, timeout)), use_own_(transport.own_memory) {
   if (use_own_) own_ = job.ownMemory(*communicator_, kOwnBytes);
 }
 
-Group Rank::everybody() const {
-  Group group(size());
-  std::iota(group.begin(), group.end(), 0);
-  return group;
-}
+Group Rank::everybody() const { return idsBelow<RankId>(size()); }
 
 std::byte* Rank::allocate(size_t bytes) {
   if (!use_own_) {
@@ -153,7 +150,7 @@ std::vector<RankResult> TransportTest::run(int size, const std::function<void(Ra
                                            std::chrono::milliseconds timeout) {
   const auto job = GetParam().make(size);
   return runRanks(size, [&](int number) {
-    Rank rank(*job, GetParam(), number, timeout);
+    Rank rank(*job, GetParam(), RankId(number), timeout);
     body(rank);
   });
 }

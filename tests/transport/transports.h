@@ -22,14 +22,14 @@ class TransportJob {
  public:
   virtual ~TransportJob() = default;
   // In a rank.
-  virtual std::unique_ptr<Communicator> open(int rank, std::chrono::milliseconds timeout) = 0;
+  virtual std::unique_ptr<Communicator> open(RankId rank, std::chrono::milliseconds timeout) = 0;
   // In a rank: memory of the transport's own (an arena), or nothing when it has none. Once per communicator.
   virtual std::span<std::byte> ownMemory(Communicator&, size_t) { return {}; }
   // In a rank: its second communicator, for another thread; after ownMemory.
   virtual std::unique_ptr<Communicator> openSecond(Communicator& first,
                                                    std::chrono::milliseconds timeout) = 0;
   // In the launcher: the rank's process has ended.
-  virtual void markDead(int rank) = 0;
+  virtual void markDead(RankId rank) = 0;
 };
 
 struct Transport {
@@ -46,7 +46,7 @@ std::string transportName(const ::testing::TestParamInfo<Transport>& info);
 // A rank of a test: its communicator and memory for its messages.
 class Rank {
  public:
-  Rank(TransportJob& job, const Transport& transport, int rank,
+  Rank(TransportJob& job, const Transport& transport, RankId rank,
        std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
   Communicator* operator->() { return communicator_.get(); }
@@ -54,7 +54,7 @@ class Rank {
   std::unique_ptr<Communicator> openSecond(std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
     return job_.openSecond(*communicator_, timeout);
   }
-  int rank() const { return communicator_->rank(); }
+  int rank() const { return communicator_->rank().index(); }  // for tests that count with it
   int size() const { return communicator_->size(); }
   Group everybody() const;
 

@@ -41,15 +41,15 @@ TEST_P(Waited, OfAReceiveIsTheTimeUntilItsMessageCame) {
       const std::span<std::byte> data = rank.pattern(bytes, 1);
       if (rank.rank() == 0) {
         std::this_thread::sleep_for(kLate);
-        const auto late = rank->send(1, data);
-        const auto prompt = rank->send(1, data);
+        const auto late = rank->send(RankId(1), data);
+        const auto prompt = rank->send(RankId(1), data);
         late->wait();
         prompt->wait();
       } else {
-        rank->receive(0, data);
+        rank->receive(RankId(0), data);
         require(rank->waited() >= kWaits, "of a late message", rank);
         std::this_thread::sleep_for(milliseconds(20));  // the second one comes meanwhile
-        rank->receive(0, data);
+        rank->receive(RankId(0), data);
         require(rank->waited() < kPromptly, "of a message that is there", rank);
       }
       rank->barrier(rank.everybody());
@@ -61,15 +61,15 @@ TEST_P(Waited, OfAPostedReceiveIsWhatItsWaitWaited) {
   expectOnce(2, [](Rank& rank) {
     const std::span<std::byte> data = rank.pattern(1 << 20, 1);
     if (rank.rank() == 0) {
-      rank->send(1, data)->wait();
+      rank->send(RankId(1), data)->wait();
       std::this_thread::sleep_for(kLate);
-      rank->send(1, data)->wait();
+      rank->send(RankId(1), data)->wait();
     } else {
-      const auto first = rank->postReceive(0, data);
+      const auto first = rank->postReceive(RankId(0), data);
       std::this_thread::sleep_for(milliseconds(20));
       first->wait();
       require(first->waited() < kPromptly, "of a message that is there", rank);
-      const auto second = rank->postReceive(0, data);
+      const auto second = rank->postReceive(RankId(0), data);
       second->wait();
       require(second->waited() >= kWaits - milliseconds(20), "of a late message", rank);
     }

@@ -60,8 +60,8 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   pool_options.listen = options.listen;
   pool_options.count = cluster.nodeCount();
   auto pool = std::make_unique<NodePool>(pool_options);
-  const int ranks = countRanks(job.plan_directory);
-  for (int rank = 0; rank < ranks; ++rank) job.node_of_rank.push_back(cluster.nodeOf(rank));
+  for (RankId rank : idsBelow<RankId>(countRanks(job.plan_directory)))
+    job.node_of_rank.push_back(cluster.nodeOf(rank.index()));
   job.nodes = pool.get();
   fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(),
              cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());

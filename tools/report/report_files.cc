@@ -39,7 +39,7 @@ Trace eventsOfLastStep(const Trace& trace) {
 void checkTraceIsOf(const Plan& plan, const Trace& trace, const std::string& path) {
   size_t ranks = 0;
   for (const StagePlan& stage : plan.stages) {
-    for (const int device : stage.devices) ranks = std::max(ranks, static_cast<size_t>(device) + 1);
+    for (RankId device : stage.devices) ranks = std::max(ranks, device.next().index());
   }
   size_t stages = 0;
   for (const TraceEvent& event : trace.events) {

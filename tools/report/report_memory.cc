@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids_format.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/job/validate.h"
 #include "tools/report/report_html.h"
@@ -48,7 +49,7 @@ std::string measuredTable(const JobResult& job) {
        numberCell("Activations"), numberCell("Workspace"), numberCell("Padding"), numberCell("Arena"),
        numberCell("Constants"), numberCell("Process, measured")},
       {}};
-  for (size_t rank = 0; rank < std::min(job.ranks.size(), kMostMemoryRows); ++rank) {
+  for (RankId rank : idsBelow<RankId>(std::min(job.ranks.size(), kMostMemoryRows))) {
     const RankResult& result = job.ranks[rank];
     const MemoryParts& parts = result.memory;
     table.rows.push_back({numberCell(fmt::format("{}", rank))});

@@ -151,7 +151,7 @@ Chart memoryChart(std::span<const Timeline> timelines) { return MemoryChart(time
 std::vector<std::string> seats(const Plan& plan) {
   std::vector<std::vector<StageId>> stages(plan.cluster.deviceCount());
   for (const StageId s : plan.stages.ids()) {
-    for (int device : plan.stages[s].devices) stages.at(device).push_back(s);
+    for (RankId device : plan.stages[s].devices) stages.at(device.index()).push_back(s);
   }
   std::vector<std::string> texts;
   for (const std::vector<StageId>& of_device : stages)

@@ -97,9 +97,9 @@ std::string searchTable(const Plan& plan) {
                      plan.search->complete ? "" : " before it was cut short", renderTable(table));
 }
 
-std::string rankText(const std::vector<int>& devices) {
+std::string rankText(const std::vector<RankId>& devices) {
   if (devices.size() <= 8) return fmt::format("{}", fmt::join(devices, ", "));
-  const bool consecutive = devices.back() - devices.front() + 1 == std::ssize(devices);
+  const bool consecutive = devices.back().index() - devices.front().index() + 1 == devices.size();
   return consecutive ? fmt::format("{}–{}", devices.front(), devices.back())
                      : fmt::format("{} ranks from {} on", devices.size(), devices.front());
 }

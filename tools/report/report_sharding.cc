@@ -122,7 +122,7 @@ std::string renderOthers(StageId s, const std::vector<std::pair<std::string, std
 
 }  // namespace
 
-std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs) {
+std::vector<ReportedParameter> parametersOf(const Plan& plan, const IdVector<RankId, Program>& programs) {
   std::vector<ReportedParameter> parameters;
   for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;

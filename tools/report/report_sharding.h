@@ -9,7 +9,7 @@
 namespace pipeshard {
 
 // Of the stages that are sharded, as the programs of their first devices say.
-std::vector<ReportedParameter> parametersOf(const Plan& plan, const std::vector<Program>& programs);
+std::vector<ReportedParameter> parametersOf(const Plan& plan, const IdVector<RankId, Program>& programs);
 
 // For every stage with a sharding: mesh, method, what was predicted, its parameters and other tensors with
 // their specs. Each spec has one colour on the page.

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/time_spans.h"
 #include "partition/families/plan_schedule.h"
 
@@ -48,8 +49,8 @@ int64_t lastStep(const Trace& trace) {
 
 void addMemory(const Trace& trace, int64_t begin, int64_t end, std::vector<TimelineRank>& ranks) {
   for (const TraceMemory& point : trace.memory) {
-    if (point.rank < 0 || point.rank >= std::ssize(ranks) || point.time_ns > end) continue;
-    std::vector<MemoryPoint>& memory = ranks[point.rank].memory;
+    if (point.rank >= RankId(ranks.size()) || point.time_ns > end) continue;
+    std::vector<MemoryPoint>& memory = ranks[point.rank.index()].memory;
     const int64_t time = std::max<int64_t>(0, point.time_ns - begin);
     if (!memory.empty() && memory.back().time == time) {
       memory.back().held = point.bytes;
@@ -143,7 +144,7 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
     timeline.ranks.at(schedule.rank_of_stage[stage].index()).stages.push_back(stage);
   for (const PipelineRankId r : simulation.ranks.ids()) {
     TimelineRank& rank = timeline.ranks[r.index()];
-    const std::vector<int>& devices = plan.stages.at(rank.stages.at(0)).devices;
+    const std::vector<RankId>& devices = plan.stages.at(rank.stages.at(0)).devices;
     rank.name = devices.size() == 1 ? fmt::format("rank {}", devices[0])
                                     : fmt::format("ranks {}–{}", devices.front(), devices.back());
     for (const SimulatedAction& done : simulation.ranks[r])
@@ -172,20 +173,19 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
   timeline.length = end - begin;
   timeline.nanoseconds = timeline.memory_in_bytes = true;
   timeline.ranks.resize(trace.ranks);
-  for (int r = 0; r < trace.ranks; ++r) {
-    TimelineRank& rank = timeline.ranks[r];
+  for (RankId r : idsBelow<RankId>(trace.ranks)) {
+    TimelineRank& rank = timeline.ranks[r.index()];
     rank.name = fmt::format("rank {}", r);
     for (const StageId s : plan.stages.ids()) {
-      const std::vector<int>& devices = plan.stages[s].devices;
+      const std::vector<RankId>& devices = plan.stages[s].devices;
       if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(s);
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }
   for (const TraceEvent& event : trace.events) {
-    if (event.step != step || event.rank < 0 || event.rank >= trace.ranks ||
-        event.kind == TraceEventKind::kSend)
+    if (event.step != step || event.rank >= RankId(trace.ranks) || event.kind == TraceEventKind::kSend)
       continue;
-    TimelineRank& rank = timeline.ranks[event.rank];
+    TimelineRank& rank = timeline.ranks[event.rank.index()];
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
       rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
     } else {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/ids_format.h"
 #include "runtime/job/validate.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_sections.h"
@@ -129,7 +130,7 @@ std::string renderTimes(const ValidationReport& validation) {
   HtmlTable table{"Time of the last step",
                   {numberCell("Rank"), numberCell("Computing"), numberCell("Transfers and waiting")},
                   {}};
-  for (size_t rank = 0; rank < std::min(step.compute_seconds.size(), step.transfer_seconds.size()); ++rank) {
+  for (RankId rank : idsBelow<RankId>(std::min(step.compute_seconds.size(), step.transfer_seconds.size()))) {
     table.rows.push_back({numberCell(fmt::format("{}", rank)),
                           numberCell(fmt::format("{:.4f} s", step.compute_seconds[rank])),
                           numberCell(fmt::format("{:.4f} s", step.transfer_seconds[rank]))});

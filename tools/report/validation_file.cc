@@ -73,8 +73,8 @@ ValidationReport fromJson(const Json& json) {
     StepResult& step = report.planned.steps.emplace_back();
     step.step = last.at("step");
     step.seconds = last.at("seconds");
-    step.compute_seconds = last.at("compute_seconds").get<std::vector<double>>();
-    step.transfer_seconds = last.at("transfer_seconds").get<std::vector<double>>();
+    step.compute_seconds = last.at("compute_seconds").get<IdVector<RankId, double>>();
+    step.transfer_seconds = last.at("transfer_seconds").get<IdVector<RankId, double>>();
   }
   return report;
 }

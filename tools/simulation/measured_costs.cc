@@ -51,7 +51,7 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   const auto [first, last] = std::minmax_element(
       events.begin(), events.end(), [](const auto* a, const auto* b) { return a->step < b->step; });
   const int64_t left_out = (*first)->step < (*last)->step ? (*first)->step : (*first)->step - 1;
-  std::map<std::pair<int, Key>, std::vector<Ticks>> by_rank;
+  std::map<std::pair<RankId, Key>, std::vector<Ticks>> by_rank;
   std::map<Key, std::vector<Ticks>> anywhere;
   for (const TraceEvent* event : events) {
     if (event->step == left_out || event->unfinished) continue;
@@ -68,7 +68,7 @@ std::string MeasuredDurations::apply(const Program& program, ProgramCosts& costs
   std::string missing;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     std::vector<WorkPart>& parts = costs.instructions[i];
-    if (parts.size() != 1 || parts[0].group >= 0) continue;
+    if (parts.size() != 1 || parts[0].group.valid()) continue;
     const TraceEvent event = traceEventOf(program, program.instructions[i]);
     const auto own = by_rank_.find({program.rank, keyOf(event)});
     const auto other = anywhere_.find(keyOf(event));

@@ -37,7 +37,7 @@ class MeasuredDurations {
   };
   static Key keyOf(const TraceEvent& event);
 
-  std::map<std::pair<int, Key>, Ticks> by_rank_;
+  std::map<std::pair<RankId, Key>, Ticks> by_rank_;
   std::map<Key, Ticks> anywhere_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/simulation/program_simulation.h"
 #include "planning/directory/plan_directory.h"
@@ -27,7 +28,7 @@ namespace {
 
 struct SimulatedPlan {
   Plan plan;
-  std::vector<Program> programs;
+  IdVector<RankId, Program> programs;
   ProgramSimulation simulation;
   std::vector<int64_t> arena_bytes;  // by rank, as its worker will allocate
   std::vector<int64_t> constant_bytes;
@@ -48,8 +49,8 @@ CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const 
 }
 
 // Of `ranks`, how many are on the rank's node.
-int ranksBeside(const Cluster& cluster, int rank, int ranks) {
-  const int node = cluster.nodeOf(rank);
+int ranksBeside(const Cluster& cluster, RankId rank, int ranks) {
+  const int node = cluster.nodeOf(rank.index());
   return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[node].devices);
 }
 
@@ -72,9 +73,9 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   }
   std::optional<MeasuredDurations> measured;
   if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
-  std::vector<ProgramCosts> costs;
+  IdVector<RankId, ProgramCosts> costs;
   int ranks = 1;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (RankId rank(0); rank < RankId(ranks); ++rank) {
     const std::filesystem::path folder =
         std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
     RankImage image = loadRank(folder.string());
@@ -95,7 +96,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
     }
     result.programs.push_back(std::move(image.program));
   }
-  std::function<LinkCost(int, int)> link_between = [&](int from, int to) {
+  std::function<LinkCost(RankId, RankId)> link_between = [&](RankId from, RankId to) {
     return rankLink(result.plan, from, to);
   };
   if (link) link_between = nullptr;
@@ -147,7 +148,7 @@ double peakActivationsOf(const std::vector<Action>& order) {
 
 // As they are executed. An action may be several runs: of the rows that a device shares, of the layers of a
 // stage that recomputes layer by layer, whose halves of the backward pass take turns.
-ScheduleOrders ordersOf(const std::vector<Program>& programs) {
+ScheduleOrders ordersOf(const IdVector<RankId, Program>& programs) {
   ScheduleOrders orders;
   for (const Program& program : programs) {
     std::vector<Action>& order = orders.emplace_back();
@@ -180,7 +181,7 @@ std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
   for (const TraceEvent& event : trace.events) {
     if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy))
       continue;
-    const size_t rank = event.rank;
+    const size_t rank = event.rank.index();
     if (!first_stage[rank].valid()) first_stage[rank] = event.stage;
     rows[rank].push_back(
         {kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
@@ -208,7 +209,7 @@ std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders)
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;
   const int ranks = simulated.programs.size();
-  for (int rank = 0; rank < ranks; ++rank)
+  for (RankId rank : simulated.programs.ids())
     json["communicator_bytes"].push_back(
         SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
   for (const std::vector<Action>& order : orders) {
@@ -225,13 +226,13 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
   std::vector<std::vector<std::string>> table = {
       {"rank", "busy", "idle", "waiting", "transfer", "beside", "span", "peak activations", "peak memory"}};
   const TraceBreakdown parts = breakDown(simulation.trace);
-  const std::vector<Ticks> idle = simulation.idlePerRank();
-  for (size_t rank = 0; rank < simulated.programs.size(); ++rank) {
+  const IdVector<RankId, Ticks> idle = simulation.idlePerRank();
+  for (RankId rank : simulated.programs.ids()) {
     table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]),
                      formatNanoseconds(idle[rank]), formatNanoseconds(parts.ranks[rank].waiting),
                      formatNanoseconds(parts.ranks[rank].transfer),
                      formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
-                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(rank)])),
+                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(rank.index())])),
                      formatBytes(simulation.peak_memory[rank])});
   }
   return table;

@@ -223,7 +223,7 @@ class TraceOfSchedule {
           fmt::format("rank {} (stage{} {})", rank, stages.size() > 1 ? "s" : "", fmt::join(stages, ", ")));
       for (const MemoryPoint& point : bare_.simulation.memory[rank]) {
         trace.memory.push_back(
-            {number(rank), nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
+            {rowOf(rank), nanoseconds(point.time), scaled(point.held, bare_.exact.memory_unit)});
       }
     }
     std::map<std::pair<PipelineRankId, PipelineRankId>, int64_t> count;
@@ -234,7 +234,7 @@ class TraceOfSchedule {
       send.start_ns = nanoseconds(message.posted);
       send.end_ns = nanoseconds(message.arrived);
       send.arrived_ns = send.start_ns;
-      send.peer = number(message.to);
+      send.peer = rowOf(message.to);
       send.message = count[{message.from, message.to}]++;
       const bool forward = message.sent.kind == ActionKind::kSendForward;
       const StageId needs = forward ? message.sent.stage.next() : message.sent.stage.previous();
@@ -255,11 +255,11 @@ class TraceOfSchedule {
   }
   int64_t nanoseconds(Ticks ticks) const { return scaled(ticks, bare_.exact.time_unit); }
 
-  static int number(PipelineRankId rank) { return rank.index(); }
+  static RankId rowOf(PipelineRankId rank) { return RankId(rank.index()); }
 
   static TraceEvent eventOf(PipelineRankId rank, const Action& action) {
     TraceEvent event;
-    event.rank = number(rank);
+    event.rank = rowOf(rank);
     event.stage = action.stage;
     event.microbatch = action.microbatch;
     return event;
@@ -281,7 +281,7 @@ class TraceOfSchedule {
         receive.start_ns = nanoseconds(free);
         receive.end_ns = nanoseconds(std::clamp(message.arrived, free, timed.start));
         receive.arrived_ns = std::clamp(nanoseconds(message.started), receive.start_ns, receive.end_ns);
-        receive.peer = number(message.from);
+        receive.peer = rowOf(message.from);
         receive.message = found->second.second;
         trace.events.push_back(receive);
       }

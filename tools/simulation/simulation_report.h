@@ -27,7 +27,7 @@ struct SimulationReport {
   std::string json;           // all of it, as --json writes it
   ScheduleOrders orders;
   Trace trace;
-  std::vector<Program> programs;  // of a plan, by rank
+  IdVector<RankId, Program> programs;  // of a plan
 };
 
 // As makeSchedule names it, or a .csv file.

@@ -46,7 +46,9 @@ class Writer {
   }
 
  private:
-  using MessageKey = std::tuple<int, int, int64_t>;
+  using MessageKey = std::tuple<RankId, RankId, int64_t>;
+
+  int processOf(RankId rank) const { return first_process_ + rank.index(); }
 
   void add(const std::string& event) {
     text_ += first_ ? "\n" : ",\n";
@@ -57,12 +59,11 @@ class Writer {
   void addTrace(const Trace& trace) {
     lanes_.clear();
     arrows_.clear();
-    for (int rank = 0; rank < trace.ranks; ++rank) {
-      const size_t index = rank;
+    for (RankId rank : idsBelow<RankId>(trace.ranks)) {
       const std::string name =
-          index < trace.rank_names.size() ? trace.rank_names[index] : fmt::format("rank {}", rank);
-      nameOf("process", first_process_ + rank, 0, trace.source.empty() ? name : trace.source + " " + name,
-             first_process_ + rank);
+          rank < trace.rank_names.nextId() ? trace.rank_names[rank] : fmt::format("rank {}", rank);
+      nameOf("process", processOf(rank), 0, trace.source.empty() ? name : trace.source + " " + name,
+             processOf(rank));
     }
     for (const TraceEvent& event : trace.events) {
       if (event.kind == TraceEventKind::kSend)
@@ -71,7 +72,7 @@ class Writer {
     for (const TraceEvent& event : trace.events) addEvent(event);
     for (const TraceMemory& memory : trace.memory) {
       add(fmt::format(R"({{"name":"memory","ph":"C","pid":{},"tid":0,"ts":{},"args":{{"bytes":{}}}}})",
-                      first_process_ + memory.rank, microseconds(memory.time_ns), memory.bytes));
+                      processOf(memory.rank), microseconds(memory.time_ns), memory.bytes));
     }
   }
 
@@ -92,7 +93,7 @@ class Writer {
     if (lane == lanes.size()) {
       lanes.push_back(0);
       const char* name = kTrackNames[static_cast<size_t>(track)];
-      nameOf("thread", first_process_ + event.rank, thread, name,
+      nameOf("thread", processOf(event.rank), thread, name,
              static_cast<int>(track) * 1000 + static_cast<int>(lane));
     }
     lanes[lane] = drawnEnd(event);
@@ -110,8 +111,8 @@ class Writer {
     const auto arrow = arrows_.find(key);
     if (arrow == arrows_.end()) return;
     add(fmt::format(R"({{"name":"message","cat":"message","ph":"{}",{}"id":{},"pid":{},"tid":{},"ts":{}}})",
-                    phase, *phase == 'f' ? R"("bp":"e",)" : "", arrow->second, first_process_ + event.rank,
-                    thread, microseconds(time)));
+                    phase, *phase == 'f' ? R"("bp":"e",)" : "", arrow->second, processOf(event.rank), thread,
+                    microseconds(time)));
   }
 
   static std::string argumentsOf(const TraceEvent& event) {
@@ -121,14 +122,14 @@ class Writer {
     if (event.unfinished) text += R"(,"unfinished":true)";
     if (event.stage.valid()) text += fmt::format(R"(,"stage":{})", event.stage);
     if (event.microbatch >= 0) text += fmt::format(R"(,"microbatch":{})", event.microbatch);
-    if (event.peer >= 0) text += fmt::format(R"(,"peer":{})", event.peer);
+    if (event.peer.valid()) text += fmt::format(R"(,"peer":{})", event.peer);
     if (event.bytes > 0) text += fmt::format(R"(,"bytes":{})", event.bytes);
     return text;
   }
 
   void addEvent(const TraceEvent& event) {
     const int thread = lane(event);
-    const int process = first_process_ + event.rank;
+    const int process = processOf(event.rank);
     const bool met = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
     std::string arguments = argumentsOf(event);
     if (met) {
@@ -152,7 +153,7 @@ class Writer {
   bool first_ = true;
   int first_process_ = 0;
   int64_t next_arrow_ = 0;
-  std::map<std::pair<int, Track>, std::vector<int64_t>> lanes_;  // the end of what was drawn last on each
+  std::map<std::pair<RankId, Track>, std::vector<int64_t>> lanes_;  // the end of what was drawn last on each
   std::map<MessageKey, int64_t> arrows_;
 };
 

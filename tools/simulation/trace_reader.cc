@@ -77,7 +77,7 @@ class Reader {
     for (const auto& [process, name] : processes_) sources.insert(name.substr(0, name.find(' ')));
     for (const auto& [process, name] : processes_) {
       if (sources.size() > 1 && !name.starts_with(prefix)) continue;
-      ranks_[process] = trace_.ranks++;
+      ranks_[process] = RankId(trace_.ranks++);
       const size_t space = name.find(' ');
       trace_.source = name.substr(0, space);
       trace_.rank_names.push_back(space == std::string::npos ? name : name.substr(space + 1));
@@ -101,7 +101,7 @@ class Reader {
     const int stage = arguments.value("stage", -1);
     if (stage >= 0) event.stage = StageId(stage);
     event.microbatch = arguments.value("microbatch", -1);
-    event.peer = arguments.value("peer", -1);
+    if (const int peer = arguments.value("peer", -1); peer >= 0) event.peer = RankId(peer);
     event.bytes = arguments.value("bytes", int64_t{0});
     event.background =
         background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
@@ -119,7 +119,7 @@ class Reader {
   Trace trace_;
   int64_t position_ = 0;  // of the event that is read, from 1 on
   std::map<int, std::string> processes_;
-  std::map<int, int> ranks_;  // by process
+  std::map<int, RankId> ranks_;  // by process
   std::set<std::pair<int, int>> background_;
 };
 

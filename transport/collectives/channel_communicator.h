@@ -47,7 +47,7 @@ class ChannelCommunicator : public Base {
   template <typename... Arguments>
   explicit ChannelCommunicator(Arguments&&... arguments) : channel_(std::forward<Arguments>(arguments)...) {}
 
-  int rank() const override { return channel_.rank(); }
+  RankId rank() const override { return channel_.rank(); }
   int size() const override { return channel_.size(); }
   std::chrono::nanoseconds waited() const override { return channel_.waitedTime().get(); }
   void interrupt() override { channel_.interrupt(); }

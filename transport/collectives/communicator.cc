@@ -5,7 +5,7 @@ namespace {
 
 class LaterReceive : public ReceiveHandle {
  public:
-  LaterReceive(Communicator& communicator, int peer, std::span<std::byte> data)
+  LaterReceive(Communicator& communicator, RankId peer, std::span<std::byte> data)
       : communicator_(communicator), peer_(peer), data_(data) {}
   void wait() override {
     communicator_.receive(peer_, data_);
@@ -15,14 +15,14 @@ class LaterReceive : public ReceiveHandle {
 
  private:
   Communicator& communicator_;
-  int peer_;
+  RankId peer_;
   std::span<std::byte> data_;
   std::chrono::nanoseconds waited_{};
 };
 
 }  // namespace
 
-std::unique_ptr<ReceiveHandle> Communicator::postReceive(int peer, std::span<std::byte> data) {
+std::unique_ptr<ReceiveHandle> Communicator::postReceive(RankId peer, std::span<std::byte> data) {
   return std::make_unique<LaterReceive>(*this, peer, data);
 }
 

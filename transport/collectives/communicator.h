@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
+#include "ir/base/ids.h"
 
 namespace pipeshard {
 
@@ -27,7 +28,7 @@ enum class Reduction : uint8_t { kSum, kMax, kMin };
 // Ranks that take part in a collective, ascending, containing the caller. Collectives of one group must be
 // called by all its members in the same order. Sums are taken in rank order: the same bits on every rank and
 // in every run.
-using Group = std::vector<int>;
+using Group = std::vector<RankId>;
 
 // A posted send. wait() returns when the peer has the data, so that the buffer may be overwritten. Destroying
 // it without waiting is allowed only when the communicator is broken or destroyed.
@@ -52,7 +53,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual int rank() const = 0;
+  virtual RankId rank() const = 0;
   virtual int size() const = 0;
   // Of the last receive or collective: how long it was blocked before each peer that it takes something from
   // had begun its part. The rest of its time was transfer. Precision: that of waking up, some microseconds;
@@ -60,16 +61,16 @@ class Communicator {
   virtual std::chrono::nanoseconds waited() const { return {}; }
 
   // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
-  virtual std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) = 0;
+  virtual std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) = 0;
   // Waits for the matching send; sizes must agree (Error(kInternal) names both).
-  virtual void receive(int peer, std::span<std::byte> data) = 0;
+  virtual void receive(RankId peer, std::span<std::byte> data) = 0;
   // Posts a receive and returns at once. `data` belongs to it until wait() has returned. Several may be
   // posted from one peer; they are to be waited for in their order, and before receive() from this peer
   // (Error(kInternal)). The bytes come while the caller computes: over Gloo its own thread moves them, in
   // shared memory a thread that the first posted receive starts. What is wrong with a message, or its peer,
   // is said by wait(), whose deadline begins with it. The sender may learn that the message has been received
   // before wait() was called, or in wait(). (By default: all happens in wait().)
-  virtual std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data);
+  virtual std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data);
 
   // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place
   // (input == output) is allowed for allReduce and broadcast.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "transport/collectives/operation.h"
 
 namespace pipeshard {
@@ -10,8 +11,8 @@ namespace {
 
 class JoinedCommunicator : public Communicator {
  public:
-  JoinedCommunicator(std::vector<int> local_of_rank, int rank, std::unique_ptr<Communicator> on_node,
-                     std::unique_ptr<Communicator> between)
+  JoinedCommunicator(IdVector<RankId, RankId> local_of_rank, RankId rank,
+                     std::unique_ptr<Communicator> on_node, std::unique_ptr<Communicator> between)
       : local_of_rank_(std::move(local_of_rank)),
         rank_(rank),
         between_(std::move(between)),
@@ -22,7 +23,7 @@ class JoinedCommunicator : public Communicator {
   }
   ~JoinedCommunicator() override { between_->whileWaiting(nullptr); }
 
-  int rank() const override { return rank_; }
+  RankId rank() const override { return rank_; }
   int size() const override { return local_of_rank_.size(); }
   std::chrono::nanoseconds waited() const override {
     return last_ == nullptr ? std::chrono::nanoseconds() : last_->waited();
@@ -36,20 +37,20 @@ class JoinedCommunicator : public Communicator {
     return between_->progress() || more;
   }
 
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
-    const int local = localOf(peer);
-    return local >= 0 ? on_node_->send(local, data) : between_->send(peer, data);
+  std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) override {
+    const RankId local = localOf(peer);
+    return local.valid() ? on_node_->send(local, data) : between_->send(peer, data);
   }
 
-  void receive(int peer, std::span<std::byte> data) override {
-    const int local = localOf(peer);
-    last_ = local >= 0 ? on_node_.get() : between_.get();
-    last_->receive(local >= 0 ? local : peer, data);
+  void receive(RankId peer, std::span<std::byte> data) override {
+    const RankId local = localOf(peer);
+    last_ = local.valid() ? on_node_.get() : between_.get();
+    last_->receive(local.valid() ? local : peer, data);
   }
 
-  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
-    const int local = localOf(peer);
-    return local >= 0 ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
+  std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data) override {
+    const RankId local = localOf(peer);
+    return local.valid() ? on_node_->postReceive(local, data) : between_->postReceive(peer, data);
   }
 
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
@@ -91,21 +92,23 @@ class JoinedCommunicator : public Communicator {
     Group group;  // in its ranks
   };
 
-  // The rank on this node's communicator; negative for ranks of other nodes, and for those that `between`
+  // The rank on this node's communicator; none for ranks of other nodes, and for those that `between`
   // refuses.
-  int localOf(int peer) const { return peer >= 0 && peer < size() ? local_of_rank_[peer] : -1; }
+  RankId localOf(RankId peer) const {
+    return peer < local_of_rank_.nextId() ? local_of_rank_[peer] : RankId();
+  }
 
   Choice choose(const Group& group, DataType type) {
     checkGroup(rank_, size(), group, type);
     Group local(group.size());
-    std::transform(group.begin(), group.end(), local.begin(), [&](int rank) { return localOf(rank); });
-    const bool here = std::all_of(local.begin(), local.end(), [](int rank) { return rank >= 0; });
+    std::transform(group.begin(), group.end(), local.begin(), [&](RankId rank) { return localOf(rank); });
+    const bool here = std::all_of(local.begin(), local.end(), [](RankId rank) { return rank.valid(); });
     last_ = here ? on_node_.get() : between_.get();
     return {*last_, here ? std::move(local) : group};
   }
 
-  std::vector<int> local_of_rank_;  // -1 on other nodes
-  int rank_;
+  IdVector<RankId, RankId> local_of_rank_;  // invalid on other nodes
+  RankId rank_;
   std::unique_ptr<Communicator> between_;
   std::unique_ptr<Communicator> on_node_;  // destroyed first: its peers on the node learn at once
   Communicator* last_ = nullptr;           // that of the last receive or collective
@@ -113,25 +116,24 @@ class JoinedCommunicator : public Communicator {
 
 }  // namespace
 
-std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank) {
-  std::vector<int> ranks;
-  for (size_t other = 0; other < node_of_rank.size(); ++other) {
+std::vector<RankId> ranksOnNode(const IdVector<RankId, int>& node_of_rank, RankId rank) {
+  std::vector<RankId> ranks;
+  for (RankId other : node_of_rank.ids()) {
     if (node_of_rank[other] == node_of_rank.at(rank)) ranks.push_back(other);
   }
   return ranks;
 }
 
-std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank,
+std::unique_ptr<Communicator> joinCommunicators(const IdVector<RankId, int>& node_of_rank, RankId rank,
                                                 std::unique_ptr<Communicator> on_node,
                                                 std::unique_ptr<Communicator> between) {
   const int size = node_of_rank.size();
-  if (rank < 0 || rank >= size)
-    fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
-  const std::vector<int> here = ranksOnNode(node_of_rank, rank);
-  std::vector<int> local_of_rank(node_of_rank.size(), -1);
+  if (rank >= RankId(size)) fail(ErrorCode::kInternal, "rank {} joins communicators of {} ranks", rank, size);
+  const std::vector<RankId> here = ranksOnNode(node_of_rank, rank);
+  IdVector<RankId, RankId> local_of_rank(node_of_rank.size());
   if (on_node) {
-    for (size_t local = 0; local < here.size(); ++local) local_of_rank[here[local]] = local;
-    const int expected = local_of_rank[rank];
+    for (size_t local = 0; local < here.size(); ++local) local_of_rank[here[local]] = RankId(local);
+    const RankId expected = local_of_rank[rank];
     if (on_node->size() != std::ssize(here) || on_node->rank() != expected) {
       fail(ErrorCode::kInternal, "rank {}: the communicator on the node is rank {} of {}, expected {} of {}",
            rank, on_node->rank(), on_node->size(), expected, here.size());

@@ -17,11 +17,11 @@ namespace pipeshard {
 // Make the arena of a SharedMemoryCommunicator before it is handed over, and open it with the node's ranks as
 // names, so that messages of both speak of the same ranks: for node_of_rank {0, 0, 1, 1}, rank 3 opens rank 1
 // of 2 with names {2, 3}.
-std::unique_ptr<Communicator> joinCommunicators(const std::vector<int>& node_of_rank, int rank,
+std::unique_ptr<Communicator> joinCommunicators(const IdVector<RankId, int>& node_of_rank, RankId rank,
                                                 std::unique_ptr<Communicator> on_node,
                                                 std::unique_ptr<Communicator> between);
 
 // The ranks on the node of `rank`, ascending: the names for on_node.
-std::vector<int> ranksOnNode(const std::vector<int>& node_of_rank, int rank);
+std::vector<RankId> ranksOnNode(const IdVector<RankId, int>& node_of_rank, RankId rank);
 
 }  // namespace pipeshard

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 
 namespace pipeshard {
 
@@ -20,10 +21,10 @@ std::string_view operationName(Operation operation) {
   return "unknown operation";
 }
 
-void checkGroup(int rank, int size, const Group& group, DataType type) {
+void checkGroup(RankId rank, int size, const Group& group, DataType type) {
   const bool ascending =
       std::adjacent_find(group.begin(), group.end(), std::greater_equal<>()) == group.end();
-  const bool inside = !group.empty() && group.front() >= 0 && group.back() < size;
+  const bool inside = !group.empty() && group.back() < RankId(size);
   if (!ascending || !inside || !std::binary_search(group.begin(), group.end(), rank)) {
     fail(ErrorCode::kInternal, "rank {} of {}: group [{}] must be ascending ranks that contain the caller",
          rank, size, fmt::join(group, ", "));
@@ -32,7 +33,7 @@ void checkGroup(int rank, int size, const Group& group, DataType type) {
     fail(ErrorCode::kInternal, "a collective of {}, which has no size in bytes", dataTypeName(type));
 }
 
-void checkRoot(int rank, const Group& group, int root) {
+void checkRoot(RankId rank, const Group& group, int root) {
   if (root >= 0 && root < std::ssize(group)) return;
   fail(ErrorCode::kInternal, "rank {}: broadcast from member {} of a group of {}", rank, root, group.size());
 }

@@ -31,9 +31,9 @@ std::string_view operationName(Operation operation);
 struct Waiting {
   Operation operation;
   std::string_view action;  // "waits for", "sends to"
-  int peer;
+  RankId peer;
   size_t bytes;
-  std::span<const int> members;
+  std::span<const RankId> members;
 };
 
 // What Communicator::waited() is made of: a transport reports how long it was blocked for the beginning of
@@ -63,8 +63,8 @@ class WaitedTime {
 
 // Error(kInternal) unless the group is ascending ranks of 0..size-1 that contain `rank`, and the type has a
 // size in bytes.
-void checkGroup(int rank, int size, const Group& group, DataType type);
+void checkGroup(RankId rank, int size, const Group& group, DataType type);
 // Error(kInternal) unless `root` is an index into the group.
-void checkRoot(int rank, const Group& group, int root);
+void checkRoot(RankId rank, const Group& group, int root);
 
 }  // namespace pipeshard

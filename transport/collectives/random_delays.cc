@@ -51,22 +51,22 @@ class DelayedCommunicator : public Communicator {
   DelayedCommunicator(Communicator& communicator, RandomDelays& delays)
       : inner_(communicator), delays_(delays) {}
 
-  int rank() const override { return inner_.rank(); }
+  RankId rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   std::chrono::nanoseconds waited() const override { return inner_.waited(); }
   bool progress() override { return inner_.progress(); }
   void interrupt() override { inner_.interrupt(); }
   void whileWaiting(const std::function<bool()>& work) override { inner_.whileWaiting(work); }
 
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+  std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) override {
     const Pauses pauses(delays_);
     return std::make_unique<DelayedSend>(inner_.send(peer, data), delays_);
   }
-  void receive(int peer, std::span<std::byte> data) override {
+  void receive(RankId peer, std::span<std::byte> data) override {
     const Pauses pauses(delays_);
     inner_.receive(peer, data);
   }
-  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+  std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data) override {
     const Pauses pauses(delays_);
     return std::make_unique<DelayedReceive>(inner_.postReceive(peer, data), delays_);
   }
@@ -111,8 +111,8 @@ class DelayedCommunicator : public Communicator {
 
 }  // namespace
 
-RandomDelays::RandomDelays(uint64_t seed, int rank, std::chrono::microseconds longest)
-    : seed_(mixed(mixed(seed) + static_cast<uint64_t>(rank))), longest_(longest) {}
+RandomDelays::RandomDelays(uint64_t seed, RankId rank, std::chrono::microseconds longest)
+    : seed_(mixed(mixed(seed) + rank.index())), longest_(longest) {}
 
 void RandomDelays::pause() {
   const uint64_t random = mixed(seed_ + calls_.fetch_add(1, std::memory_order_relaxed));

@@ -27,7 +27,7 @@ class RandomDelays {
  public:
   // Which moments are chosen, and how long each pause is, depends on the seed, the rank and the number of the
   // call alone.
-  RandomDelays(uint64_t seed, int rank, std::chrono::microseconds longest);
+  RandomDelays(uint64_t seed, RankId rank, std::chrono::microseconds longest);
   // Most often nothing; else a yield, a short sleep, or, seldom, one of up to `longest`. Any thread.
   void pause();
 

@@ -26,7 +26,7 @@ namespace pipeshard {
 
 class RoundMembers {
  public:
-  RoundMembers(const Group& group, int rank, DataType type)
+  RoundMembers(const Group& group, RankId rank, DataType type)
       : group_(group),
         element_bytes_(dataTypeSize(type)),
         self_(std::find(group.begin(), group.end(), rank) - group.begin()) {}

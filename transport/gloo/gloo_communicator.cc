@@ -28,7 +28,7 @@ class Handle : public SendHandle {
 
 class EarlyReceive : public ReceiveHandle {
  public:
-  EarlyReceive(mesh::Mesh& mesh, int peer, std::span<std::byte> data)
+  EarlyReceive(mesh::Mesh& mesh, RankId peer, std::span<std::byte> data)
       : mesh_(mesh), peer_(peer), data_(data) {
     mesh_.expect(peer, data);
   }
@@ -48,7 +48,7 @@ class EarlyReceive : public ReceiveHandle {
 
  private:
   mesh::Mesh& mesh_;
-  int peer_;
+  RankId peer_;
   std::span<std::byte> data_;
   bool awaited_ = false;
   std::chrono::nanoseconds waited_{};
@@ -60,19 +60,19 @@ class GlooCommunicator : public ChannelCommunicator<Communicator, mesh::Mesh> {
 
   void whileWaiting(const std::function<bool()>& work) override { channel_.whileWaiting(work); }
 
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+  std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) override {
     return std::make_unique<Handle>(
         channel_, channel_.post(mesh::Channel::kPointToPoint, peer, Operation::kSend, data), data.size());
   }
 
-  void receive(int peer, std::span<std::byte> data) override {
+  void receive(RankId peer, std::span<std::byte> data) override {
     channel_.waitedTime().beginOperation();
     auto incoming = channel_.take(mesh::Channel::kPointToPoint, data,
                                   {Operation::kSend, "waits for", peer, data.size(), {&peer, 1}});
     channel_.finish(incoming);
   }
 
-  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+  std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data) override {
     return std::make_unique<EarlyReceive>(channel_, peer, data);
   }
 

@@ -39,7 +39,7 @@ class RendezvousStore {
 };
 
 struct GlooOptions {
-  int rank = 0;
+  RankId rank = RankId(0);
   int size = 1;
   // address or name of this machine's interface, as other nodes reach it
   std::string host;
@@ -49,7 +49,7 @@ struct GlooOptions {
   std::string channel = "rank";
   // Those to connect to, in any order; nothing: all. Whoever lists a rank is to be listed by it. Others
   // cannot be spoken to.
-  std::optional<std::vector<int>> peers = {};
+  std::optional<std::vector<RankId>> peers = {};
 };
 
 // Connects to all other ranks, which do the same; returns when every connection has been used in both

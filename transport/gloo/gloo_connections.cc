@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ir/base/ids_format.h"
 #include "transport/gloo/gloo_mesh.h"
 #include "transport/gloo/gloo_peer.h"
 
@@ -43,11 +44,11 @@ void ignoreBrokenPipes() {
   }
 }
 
-std::string keyOf(const GlooOptions& options, int rank) {
+std::string keyOf(const GlooOptions& options, RankId rank) {
   return fmt::format("gloo/{}/{}", options.channel, rank);
 }
 
-bool speaksTo(const GlooOptions& options, int peer) {
+bool speaksTo(const GlooOptions& options, RankId peer) {
   if (peer == options.rank) return false;
   return !options.peers ||
          std::find(options.peers->begin(), options.peers->end(), peer) != options.peers->end();
@@ -60,10 +61,10 @@ void appendAddress(std::string& text, const std::vector<char>& address) {
   text.append(address.data(), address.size());
 }
 
-std::vector<char> addressFor(int rank, int size, const std::string& text) {
+std::vector<char> addressFor(RankId rank, int size, const std::string& text) {
   std::vector<char> found;
   size_t position = 0;
-  for (int reader = 0; reader < size; ++reader) {
+  for (RankId reader : idsBelow<RankId>(size)) {
     uint32_t length = 0;
     if (text.size() - position < sizeof(length)) return {};
     std::memcpy(&length, text.data() + position, sizeof(length));
@@ -89,7 +90,7 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
       size_(options.size),
       timeout_(options.timeout),
       watch_until_(Clock::time_point::max()) {
-  if (size_ < 1 || rank_ < 0 || rank_ >= size_)
+  if (size_ < 1 || rank_ >= RankId(size_))
     fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank_, size_);
   if (timeout_ <= 0ms)
     fail(ErrorCode::kConfiguration, "a timeout of {} ms; it must be positive", timeout_.count());
@@ -98,7 +99,7 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
          rank_);
   peers_.resize(size_);
   bool alone = true;
-  for (int peer = 0; peer < size_; ++peer) alone = alone && !speaksTo(options, peer);
+  for (RankId peer : idsBelow<RankId>(size_)) alone = alone && !speaksTo(options, peer);
   if (alone) return;
   ignoreBrokenPipes();
   try {
@@ -119,10 +120,10 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     const SignalsBlocked blocked;
     ::gloo::transport::tcp::attr attributes(options.host.c_str());
     device_ = ::gloo::transport::tcp::CreateDevice(attributes);
-    context_ = device_->createContext(rank_, size_);
+    context_ = device_->createContext(rank_.index(), size_);
     context_->setTimeout(timeout);
-    for (int peer = 0; peer < size_; ++peer) {
-      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer)->address().bytes()
+    for (RankId peer : idsBelow<RankId>(size_)) {
+      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer.index())->address().bytes()
                                                        : std::vector<char>{});
     }
   } catch (const std::exception& error) {
@@ -135,7 +136,7 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     const SignalsBlocked blocked;
     watch_ = std::thread([this] { runWatch(); });
   }
-  for (int rank = 0; rank < size_; ++rank) {
+  for (RankId rank : idsBelow<RankId>(size_)) {
     if (speaksTo(options, rank)) peers_[rank] = std::make_unique<Peer>(rank);
   }
   for (const auto& peer : peers_) {
@@ -181,7 +182,7 @@ void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds tim
          "rank {} cannot connect to rank {}: {}; look at that rank's log for the first cause", rank_,
          (*lost)->rank, (*lost)->reason);
   }
-  std::vector<int> silent;
+  std::vector<RankId> silent;
   for (const auto& peer : peers_) {
     if (missing(peer)) silent.push_back(peer->rank);
   }
@@ -193,7 +194,7 @@ void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds tim
 void Mesh::runPeer(Peer& peer) {
   std::string reason;
   try {
-    context_->getPair(peer.rank)->connect(peer.address);
+    context_->getPair(peer.rank.index())->connect(peer.address);
     {
       const Lock lock(mutex_);
       peer.connected = true;
@@ -223,7 +224,7 @@ void Mesh::runPeer(Peer& peer) {
 void Mesh::postReceive(Peer& peer, Small& small) {
   small.posted = false;
   try {
-    if (peer.broken.empty()) small.buffer->recv(peer.rank, 0);
+    if (peer.broken.empty()) small.buffer->recv(peer.rank.index(), 0);
     small.posted = peer.broken.empty();
   } catch (const std::exception& error) {
     peer.broken = error.what();
@@ -306,7 +307,7 @@ void Mesh::sendSmall(Peer& peer, Header header, std::span<const std::byte> paylo
   small.buffer = context_->createUnboundBuffer(small.memory.get(), sizeof(header) + payload.size());
   peer.sent.push_back(std::move(small));
   try {
-    peer.sent.back().buffer->send(peer.rank, 0);
+    peer.sent.back().buffer->send(peer.rank.index(), 0);
   } catch (const std::exception&) {
     // The connection is broken: its thread says so to whoever waits, after what the peer had sent before.
   }
@@ -379,7 +380,7 @@ void Mesh::endPeerThread(Peer& peer) {
   while (!peer.gone) {
     if (!peer.connected) {
       lock.unlock();
-      context_->getPair(peer.rank)->close();
+      context_->getPair(peer.rank.index())->close();
       lock.lock();
     }
     for (Small& small : peer.receiving) small.buffer->abortWaitRecv();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ir/base/ids_format.h"
 #include "transport/gloo/gloo_peer.h"
 
 namespace pipeshard::mesh {
@@ -32,9 +33,9 @@ void Mesh::checkUsable() const {
                 fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
 }
 
-void Mesh::checkPeer(int peer) const {
+void Mesh::checkPeer(RankId peer) const {
   checkUsable();
-  if (peer < 0 || peer >= size_)
+  if (peer >= RankId(size_))
     fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", rank_, peer, size_);
   if (peer == rank_)
     fail(ErrorCode::kInternal, "rank {} sends to itself, or receives from itself, through Gloo", rank_);
@@ -42,9 +43,9 @@ void Mesh::checkPeer(int peer) const {
     fail(ErrorCode::kInternal, "rank {} has not opened a connection to rank {}", rank_, peer);
 }
 
-Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const std::byte> data) {
+Ticket Mesh::post(Channel channel, RankId to, Operation operation, std::span<const std::byte> data) {
   checkPeer(to);
-  Peer& peer = *peers_[static_cast<size_t>(to)];
+  Peer& peer = *peers_[to];
   const auto c = static_cast<size_t>(channel);
   Header header{.kind = Kind::kMessage, .channel = channel, .operation = operation, .bytes = data.size()};
   const Lock lock(mutex_);
@@ -62,7 +63,7 @@ Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const 
   sendSmall(peer, header, {});
   try {
     forPieces(data.size(),
-              [&](size_t begin, size_t bytes) { buffer->send(to, slotOf(channel), begin, bytes); });
+              [&](size_t begin, size_t bytes) { buffer->send(to.index(), slotOf(channel), begin, bytes); });
   } catch (const std::exception&) {
     // The connection is broken: its thread says so to whoever waits, after what the peer had sent before.
   }
@@ -72,12 +73,11 @@ Ticket Mesh::post(Channel channel, int to, Operation operation, std::span<const 
 bool Mesh::completed(const Ticket& ticket) {
   if (work_) work_();
   const Lock lock(mutex_);
-  return peers_[static_cast<size_t>(ticket.peer)]->completed[static_cast<size_t>(ticket.channel)] >
-         ticket.number;
+  return peers_[ticket.peer]->completed[static_cast<size_t>(ticket.channel)] > ticket.number;
 }
 
 void Mesh::awaitCompleted(const Ticket& ticket, const Waiting& waiting) {
-  Peer& peer = *peers_[static_cast<size_t>(ticket.peer)];
+  Peer& peer = *peers_[ticket.peer];
   const auto c = static_cast<size_t>(ticket.channel);
   std::shared_ptr<Buffer> buffer;
   {
@@ -94,7 +94,7 @@ void Mesh::awaitCompleted(const Ticket& ticket, const Waiting& waiting) {
 
 Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& waiting) {
   checkPeer(waiting.peer);
-  Peer& peer = *peers_[static_cast<size_t>(waiting.peer)];
+  Peer& peer = *peers_[waiting.peer];
   auto& inbox = peer.inbox[static_cast<size_t>(channel)];
   Lock lock(mutex_);
   const auto has_come = [&] { return !inbox.empty(); };
@@ -136,14 +136,14 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   }
 }
 
-std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, int peer, std::span<std::byte> to) {
+std::unique_ptr<Buffer> Mesh::postPieces(Channel channel, RankId peer, std::span<std::byte> to) {
   std::unique_ptr<Buffer> buffer = context_->createUnboundBuffer(to.data(), to.size());
   forPieces(to.size(),
-            [&](size_t begin, size_t bytes) { buffer->recv(peer, slotOf(channel), begin, bytes); });
+            [&](size_t begin, size_t bytes) { buffer->recv(peer.index(), slotOf(channel), begin, bytes); });
   return buffer;
 }
 
-void Mesh::expect(int from, std::span<std::byte> to) {
+void Mesh::expect(RankId from, std::span<std::byte> to) {
   checkPeer(from);
   Peer& peer = *peers_[from];
   const Lock lock(mutex_);
@@ -160,7 +160,7 @@ void Mesh::beginExpected(Peer& peer) {
   }
 }
 
-bool Mesh::begin(int peer, const Arrival& arrival, Expected& expected) {
+bool Mesh::begin(RankId peer, const Arrival& arrival, Expected& expected) {
   if (arrival.operation != Operation::kSend || arrival.bytes != expected.to.size()) return false;
   if (arrival.eager) {
     if (arrival.bytes > 0) std::memcpy(expected.to.data(), arrival.payload.data(), arrival.bytes);
@@ -175,7 +175,7 @@ bool Mesh::begin(int peer, const Arrival& arrival, Expected& expected) {
   return true;
 }
 
-void Mesh::giveUp(int from) {
+void Mesh::giveUp(RankId from) {
   const Lock lock(mutex_);
   const auto& peer = peers_[from];
   if (!peer || peer->expected.empty()) return;
@@ -191,7 +191,7 @@ void Mesh::finish(Incoming& incoming) {
               [&](size_t, size_t) { awaitPiece(*incoming.buffer, false, incoming.waiting); });
   incoming.buffer.reset();
   const Lock lock(mutex_);
-  Peer& peer = *peers_[static_cast<size_t>(incoming.waiting.peer)];
+  Peer& peer = *peers_[incoming.waiting.peer];
   ++peer.taken[static_cast<size_t>(incoming.channel)];
   sendSmall(peer,
             {.kind = Kind::kCounts,
@@ -252,15 +252,15 @@ void Mesh::interrupt() {
   gate_changed_.notify_all();
 }
 
-bool Mesh::isLost(std::span<const int> members) const {
-  return std::any_of(members.begin(), members.end(), [&](int member) {
+bool Mesh::isLost(std::span<const RankId> members) const {
+  return std::any_of(members.begin(), members.end(), [&](RankId member) {
     const auto& peer = peers_[member];
     return peer && peer->contact == Contact::kLost;
   });
 }
 
 void Mesh::checkWait(const Waiting& waiting, Clock::time_point deadline) {
-  for (const int member : waiting.members) {
+  for (const RankId member : waiting.members) {
     if (isLost({&member, 1})) breakLost(waiting, *peers_[member]);
   }
   const Peer& peer = *peers_[waiting.peer];

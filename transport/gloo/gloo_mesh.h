@@ -60,7 +60,7 @@ struct Small;
 
 struct Ticket {
   Channel channel;
-  int peer;
+  RankId peer;
   uint64_t number;
   bool copied;  // the bytes may be overwritten at once
 };
@@ -80,11 +80,11 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  int rank() const { return rank_; }
+  RankId rank() const { return rank_; }
   int size() const { return size_; }
 
   // Hands a message over. `data` must stay unchanged until it is completed, unless Ticket::copied.
-  Ticket post(Channel channel, int peer, Operation operation, std::span<const std::byte> data);
+  Ticket post(Channel channel, RankId peer, Operation operation, std::span<const std::byte> data);
   // The receiver has all of it.
   bool completed(const Ticket& ticket);
   void awaitCompleted(const Ticket& ticket, const Waiting& waiting);
@@ -96,13 +96,13 @@ class Mesh {
   void finish(Incoming& incoming);
   // Lets the next point-to-point message from `peer` that is not expected yet flow into `to` as soon as it is
   // announced. take() with the same memory, in the same order, finds what is wrong with the message.
-  void expect(int peer, std::span<std::byte> to);
+  void expect(RankId peer, std::span<std::byte> to);
   // What was expected from the peer is not taken: its memory is not touched any more, and the mesh is broken.
-  void giveUp(int peer);
+  void giveUp(RankId peer);
 
   // Throws the first error again, if there was one; and when `peer` is out of range or this rank.
   void checkUsable() const;
-  void checkPeer(int peer) const;
+  void checkPeer(RankId peer) const;
   // Any thread: ends this and all later waits.
   void interrupt();
   void whileWaiting(std::function<bool()> work) { work_ = std::move(work); }
@@ -117,7 +117,7 @@ class Mesh {
     gloo::transport::UnboundBuffer* buffer = nullptr;
     bool sends = false;
     Clock::time_point until;
-    std::span<const int> members;
+    std::span<const RankId> members;
   };
 
   void connect(const GlooOptions& options, RendezvousStore& store);
@@ -132,8 +132,8 @@ class Mesh {
   void readSmall(Peer& peer);
   void handle(Peer& peer, const Header& header, std::vector<std::byte> payload);
   void beginExpected(Peer& peer);
-  bool begin(int peer, const Arrival& arrival, Expected& expected);
-  std::unique_ptr<gloo::transport::UnboundBuffer> postPieces(Channel channel, int peer,
+  bool begin(RankId peer, const Arrival& arrival, Expected& expected);
+  std::unique_ptr<gloo::transport::UnboundBuffer> postPieces(Channel channel, RankId peer,
                                                              std::span<std::byte> to);
   void sendSmall(Peer& peer, Header header, std::span<const std::byte> payload);
   void noteLost(Peer& peer, const std::string& reason);
@@ -144,12 +144,12 @@ class Mesh {
   // One completion of a buffer's pieces.
   void awaitPiece(gloo::transport::UnboundBuffer& buffer, bool sends, const Waiting& waiting);
   void checkWait(const Waiting& waiting, Clock::time_point deadline);
-  bool isLost(std::span<const int> members) const;
+  bool isLost(std::span<const RankId> members) const;
   std::string describeWait(const Waiting& waiting) const;
   [[noreturn]] void breakLost(const Waiting& waiting, const Peer& lost);
   [[noreturn]] void breakWith(ErrorCode code, std::string message);
 
-  int rank_;
+  RankId rank_;
   int size_;
   std::chrono::milliseconds timeout_;
   std::function<bool()> work_;
@@ -158,7 +158,7 @@ class Mesh {
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null for this rank and those that it is not connected to
+  IdVector<RankId, std::unique_ptr<Peer>> peers_;  // null for this rank and those that it is not connected to
 
   mutable std::mutex mutex_;         // guards the peers' state, the gate and the flags below
   std::condition_variable changed_;  // a peer's state

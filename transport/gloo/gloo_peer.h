@@ -75,9 +75,9 @@ struct Expected {
 enum class Contact { kConnecting, kOpen, kEnded, kLost };
 
 struct Peer {
-  explicit Peer(int number) : rank(number) {}
+  explicit Peer(RankId number) : rank(number) {}
 
-  const int rank;
+  const RankId rank;
   std::vector<char> address;
   std::thread thread;
   std::array<Small, kPosted> receiving;  // used in turn, by the thread only

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ir/base/ids_format.h"
+
 namespace pipeshard::shm {
 namespace {
 
@@ -71,7 +73,7 @@ void EarlyReceiver::release(EarlyMessage& message) {
   if (more) wake();
 }
 
-bool EarlyReceiver::expects(int source) {
+bool EarlyReceiver::expects(RankId source) {
   const Lock lock(mutex_);
   return std::any_of(posted_.begin(), posted_.end(),
                      [&](const EarlyMessage* message) { return message->source == source; });

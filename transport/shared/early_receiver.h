@@ -29,7 +29,7 @@
 namespace pipeshard::shm {
 
 struct EarlyMessage {
-  int source;
+  RankId source;
   std::span<std::byte> to;
   size_t position = 0;    // so many bytes are there
   bool finished = false;  // all of it is there, and the sender knows
@@ -53,7 +53,7 @@ class EarlyReceiver {
   void takeOver(EarlyMessage& message);
   void release(EarlyMessage& message);
   // Something is posted from this source.
-  bool expects(int source);
+  bool expects(RankId source);
 
  private:
   using Lock = std::unique_lock<std::mutex>;

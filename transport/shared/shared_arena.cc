@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "transport/shared/memory_available.h"
 
 namespace pipeshard::shm {
@@ -21,7 +22,7 @@ constexpr size_t kReserve = size_t{64} << 20;  // for everything else on the mac
 // same time.
 class Promise {
  public:
-  Promise(ControlView view, int rank, size_t bytes) : mine_(view.rank(rank).unpopulated) {
+  Promise(ControlView view, RankId rank, size_t bytes) : mine_(view.rank(rank).unpopulated) {
     mine_.store(bytes, std::memory_order_seq_cst);
   }
   ~Promise() { mine_.store(0, std::memory_order_seq_cst); }
@@ -34,7 +35,7 @@ class Promise {
 // The promises of the living ranks together; those that overflow count as all memory.
 uint64_t promisedBytes(ControlView view) {
   uint64_t total = 0;
-  for (int rank = 0; rank < view.size(); ++rank) {
+  for (RankId rank : idsBelow<RankId>(view.size())) {
     if (view.rank(rank).dead.load(std::memory_order_relaxed) != 0) continue;
     if (__builtin_add_overflow(total, view.rank(rank).unpopulated.load(std::memory_order_seq_cst), &total))
       return UINT64_MAX;
@@ -42,7 +43,7 @@ uint64_t promisedBytes(ControlView view) {
   return total;
 }
 
-void populateStep(std::byte* begin, size_t bytes, int rank, size_t total) {
+void populateStep(std::byte* begin, size_t bytes, RankId rank, size_t total) {
 #ifdef MADV_POPULATE_WRITE
   if (::madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
   // Older kernels do not know the request: there, the pages are touched.
@@ -59,7 +60,7 @@ void populateStep(std::byte* begin, size_t bytes, int rank, size_t total) {
 
 }  // namespace
 
-Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank) {
+Mapping populateArena(int descriptor, size_t bytes, ControlView view, RankId rank) {
   Promise promise(view, rank, bytes);
   const uint64_t promised = promisedBytes(view);
   const size_t available = availableMemory();

@@ -12,6 +12,6 @@ namespace pipeshard::shm {
 // Grows the segment to `bytes`, maps it, and gives every page its memory. Refuses with Error(kOutOfMemory)
 // before touching anything when the arenas being made by all ranks of the job exceed the memory available
 // now.
-Mapping populateArena(int descriptor, size_t bytes, ControlView view, int rank);
+Mapping populateArena(int descriptor, size_t bytes, ControlView view, RankId rank);
 
 }  // namespace pipeshard::shm

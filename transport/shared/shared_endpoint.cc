@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ir/base/ids_format.h"
 #include "transport/shared/shared_arena.h"
 
 namespace pipeshard::shm {
@@ -29,8 +30,8 @@ std::chrono::nanoseconds spinTime(int ranks) {
 
 }  // namespace
 
-Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank,
-                   std::chrono::milliseconds timeout, std::vector<int> names)
+Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, RankId rank,
+                   std::chrono::milliseconds timeout, std::vector<RankId> names)
     : segments_(std::make_shared<SharedSegments>(std::move(segments))),
       control_(std::move(control)),
       rank_(rank),
@@ -38,7 +39,7 @@ Endpoint::Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, in
       names_(std::move(names)) {
   const int size = segments_->size();
   PIPESHARD_CHECK(names_.empty() || std::ssize(names_) == size, "{} names for {} ranks", names_.size(), size);
-  if (rank < 0 || rank >= size)
+  if (rank >= RankId(size))
     fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank, size);
   view_ = ControlView(control_->data(), size);
   spin_ = spinTime(size);
@@ -70,7 +71,7 @@ void Endpoint::open() {
 
 Endpoint::~Endpoint() {
   view_.rank(rank_).life.store(static_cast<uint32_t>(Life::kClosed), std::memory_order_seq_cst);
-  for (int peer = 0; peer < size(); ++peer) ring(view_.rank(peer));
+  for (RankId peer : idsBelow<RankId>(size())) ring(view_.rank(peer));
 }
 
 void Endpoint::interrupt() {
@@ -78,7 +79,7 @@ void Endpoint::interrupt() {
   ring(view_.rank(rank_));
 }
 
-void Endpoint::giveUp(int peer) {
+void Endpoint::giveUp(RankId peer) {
   if (!broken_)
     broken_.emplace(ErrorCode::kInternal,
                     fmt::format("rank {} gave up a posted receive from rank {}", name(rank_), name(peer)));
@@ -108,7 +109,7 @@ std::optional<uint64_t> Endpoint::arenaOffset(std::span<const std::byte> data) c
 //   filled - released     slots in use, at most kSlots
 // `active_` lists exactly the boxes whose queue is not empty. A staged message may be larger than all slots:
 // it leaves bit by bit, in later calls of progress(), while the receiver empties slots.
-Ticket Endpoint::post(Channel channel, int peer, Operation operation, std::span<const std::byte> data,
+Ticket Endpoint::post(Channel channel, RankId peer, Operation operation, std::span<const std::byte> data,
                       bool staged) {
   checkUsable(peer);
   const auto offset = staged ? std::nullopt : arenaOffset(data);
@@ -145,7 +146,7 @@ bool Endpoint::progress() {
   return !active_.empty();
 }
 
-void Endpoint::pump(Channel channel, int peer) {
+void Endpoint::pump(Channel channel, RankId peer) {
   OutBox& box = outBox(channel, peer);
   while (!box.queue.empty() && pushFront(channel, peer, box.queue.front())) {
     box.queue.pop_front();
@@ -154,7 +155,7 @@ void Endpoint::pump(Channel channel, int peer) {
 }
 
 // True when the message has left: its descriptor is posted and, if staged, all its bytes are in slots.
-bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
+bool Endpoint::pushFront(Channel channel, RankId peer, Outgoing& message) {
   Mailbox& mailbox = view_.mailbox(channel, rank_, peer);
   if (!message.posted) {
     const uint64_t number = mailbox.posted.load(std::memory_order_relaxed);
@@ -180,7 +181,7 @@ bool Endpoint::pushFront(Channel channel, int peer, Outgoing& message) {
   return true;
 }
 
-const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes) {
+const std::byte* Endpoint::findPeerArena(RankId peer, uint64_t offset, size_t bytes) {
   const std::lock_guard lock(peer_arenas_mutex_);
   Mapping& mapping = peer_arenas_[peer];
   if (mapping.bytes() == 0) {
@@ -192,7 +193,7 @@ const std::byte* Endpoint::findPeerArena(int peer, uint64_t offset, size_t bytes
   return mapping.data() + offset;
 }
 
-const std::byte* Endpoint::peerArena(int peer, uint64_t offset, size_t bytes) {
+const std::byte* Endpoint::peerArena(RankId peer, uint64_t offset, size_t bytes) {
   if (const std::byte* found = findPeerArena(peer, offset, bytes)) return found;
   breakWith(ErrorCode::kInternal,
             fmt::format("rank {} announces bytes {} to {} of an arena of {} bytes", name(peer), offset,
@@ -204,8 +205,8 @@ std::string Endpoint::describeWait(const Waiting& waiting) const {
                      waiting.bytes, waiting.action, name(waiting.peer));
 }
 
-std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
-  for (const int member : waiting.members) {
+std::optional<RankId> Endpoint::findLost(const Waiting& waiting) const {
+  for (const RankId member : waiting.members) {
     if (view_.rank(member).dead.load(std::memory_order_seq_cst) != 0) return member;
   }
   const bool closed =
@@ -213,7 +214,7 @@ std::optional<int> Endpoint::findLost(const Waiting& waiting) const {
   return closed ? std::optional(waiting.peer) : std::nullopt;
 }
 
-void Endpoint::breakLost(const Waiting& waiting, int lost) {
+void Endpoint::breakLost(const Waiting& waiting, RankId lost) {
   const bool dead = view_.rank(lost).dead.load(std::memory_order_seq_cst) != 0;
   breakWith(
       ErrorCode::kPeerUnavailable,
@@ -238,11 +239,11 @@ std::chrono::nanoseconds Endpoint::checkDeadline(const Waiting& waiting, Clock::
   return std::min<std::chrono::nanoseconds>(kSlice, timeout_ - waited);
 }
 
-void Endpoint::checkUsable(int peer) const {
+void Endpoint::checkUsable(RankId peer) const {
   if (broken_)
     throw Error(broken_->code(),
                 fmt::format("the communicator is broken by an earlier error: {}", broken_->message()));
-  if (peer < 0 || peer >= size())
+  if (peer >= RankId(size()))
     fail(ErrorCode::kInternal, "rank {}: peer {} of a communicator of {} ranks", name(rank_), peer, size());
 }
 
@@ -251,8 +252,8 @@ void Endpoint::breakWith(ErrorCode code, std::string message) {
   throw *broken_;
 }
 
-IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation,
-                                 size_t bytes, std::span<const int> members)
+IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, RankId source, Operation operation,
+                                 size_t bytes, std::span<const RankId> members)
     : endpoint_(endpoint),
       channel_(channel),
       waiting_{operation, "waits for", source, bytes, members},

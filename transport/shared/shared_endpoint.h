@@ -38,7 +38,7 @@ using pipeshard::Waiting;
 // kArena once the receiver has completed the message.
 struct Ticket {
   Channel channel;
-  int peer;
+  RankId peer;
   uint64_t sequence;
   Route route;
 };
@@ -47,8 +47,8 @@ class Endpoint {
  public:
   // `control` is a mapping of the segments' control segment; shared so that tests can run several ranks in
   // one process. `names`: what messages call the ranks; empty for their own numbers.
-  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, int rank,
-           std::chrono::milliseconds timeout, std::vector<int> names = {});
+  Endpoint(SharedSegments segments, std::shared_ptr<Mapping> control, RankId rank,
+           std::chrono::milliseconds timeout, std::vector<RankId> names = {});
   // The same rank's end on another lane than `first`, for another thread. It knows the arena that `first` has
   // made before.
   Endpoint(const Endpoint& first, Lane lane);
@@ -56,14 +56,14 @@ class Endpoint {
   ~Endpoint();
   Endpoint& operator=(const Endpoint&) = delete;
 
-  int rank() const { return rank_; }
+  RankId rank() const { return rank_; }
   int size() const { return view_.size(); }
 
   std::span<std::byte> createArena(size_t bytes);
 
   // Queues a message and pushes what fits. `data` must stay unchanged as Ticket says. `staged` forbids the
   // arena route.
-  Ticket post(Channel channel, int peer, Operation operation, std::span<const std::byte> data,
+  Ticket post(Channel channel, RankId peer, Operation operation, std::span<const std::byte> data,
               bool staged = false);
   // The receiver has all of it.
   bool completed(const Ticket& ticket) const;
@@ -82,13 +82,13 @@ class Endpoint {
 
   // A posted receive from `peer` is given up: nothing can be received in order any more, so the endpoint is
   // broken.
-  void giveUp(int peer);
+  void giveUp(RankId peer);
 
   WaitedTime& waitedTime() { return waited_; }
   const WaitedTime& waitedTime() const { return waited_; }
 
   // Throws the first error again, if there was one; and when `peer` is out of range.
-  void checkUsable(int peer) const;
+  void checkUsable(RankId peer) const;
   [[noreturn]] void breakWith(ErrorCode code, std::string message);
 
  private:
@@ -111,43 +111,41 @@ class Endpoint {
   };
   using Clock = std::chrono::steady_clock;
 
-  OutBox& outBox(Channel channel, int peer) {
-    return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)];
+  OutBox& outBox(Channel channel, RankId peer) { return out_[static_cast<size_t>(channel)][peer]; }
+  const OutBox& outBox(Channel channel, RankId peer) const {
+    return out_[static_cast<size_t>(channel)][peer];
   }
-  const OutBox& outBox(Channel channel, int peer) const {
-    return out_[static_cast<size_t>(channel)][static_cast<size_t>(peer)];
-  }
-  void pump(Channel channel, int peer);
-  bool pushFront(Channel channel, int peer, Outgoing& message);
+  void pump(Channel channel, RankId peer);
+  bool pushFront(Channel channel, RankId peer, Outgoing& message);
   std::optional<uint64_t> arenaOffset(std::span<const std::byte> data) const;
   // nullptr when the arena ends before these bytes do. Any thread.
-  const std::byte* findPeerArena(int peer, uint64_t offset, size_t bytes);
-  const std::byte* peerArena(int peer, uint64_t offset, size_t bytes);
+  const std::byte* findPeerArena(RankId peer, uint64_t offset, size_t bytes);
+  const std::byte* peerArena(RankId peer, uint64_t offset, size_t bytes);
   // A member that is dead, or the peer when it has closed its communicator: nothing comes from it that is not
   // there now.
-  std::optional<int> findLost(const Waiting& waiting) const;
-  [[noreturn]] void breakLost(const Waiting& waiting, int lost);
+  std::optional<RankId> findLost(const Waiting& waiting) const;
+  [[noreturn]] void breakLost(const Waiting& waiting, RankId lost);
   [[noreturn]] void breakInterrupted(const Waiting& waiting);
   // Throws when the deadline has passed; returns how long to sleep.
   std::chrono::nanoseconds checkDeadline(const Waiting& waiting, Clock::time_point start);
   std::string describeWait(const Waiting& waiting) const;
   // What messages call a rank.
-  int name(int rank) const { return names_.empty() ? rank : names_[rank]; }
+  RankId name(RankId rank) const { return names_.empty() ? rank : names_[rank.index()]; }
 
   void open();
 
   std::shared_ptr<SharedSegments> segments_;  // shared by both lanes, like the arena
   std::shared_ptr<Mapping> control_;
   ControlView view_;
-  int rank_;
+  RankId rank_;
   std::chrono::milliseconds timeout_;
   std::chrono::nanoseconds spin_;
   std::shared_ptr<Mapping> arena_;  // null until it is made
   std::mutex peer_arenas_mutex_;
-  std::vector<Mapping> peer_arenas_;  // guarded; mapped when first needed
-  std::vector<OutBox> out_[kChannels];
-  std::vector<std::pair<Channel, int>> active_;  // boxes with a queue
-  std::vector<int> names_;
+  IdVector<RankId, Mapping> peer_arenas_;  // guarded; mapped when first needed
+  IdVector<RankId, OutBox> out_[kChannels];
+  std::vector<std::pair<Channel, RankId>> active_;  // boxes with a queue
+  std::vector<RankId> names_;
   std::optional<Error> broken_;
   WaitedTime waited_;
   std::atomic<bool> interrupted_{false};
@@ -158,8 +156,8 @@ class Endpoint {
 class IncomingMessage {
  public:
   // Waits until the message is posted and checks that it is what the caller expects.
-  IncomingMessage(Endpoint& endpoint, Channel channel, int source, Operation operation, size_t bytes,
-                  std::span<const int> members);
+  IncomingMessage(Endpoint& endpoint, Channel channel, RankId source, Operation operation, size_t bytes,
+                  std::span<const RankId> members);
 
   size_t bytes() const { return waiting_.bytes; }
   // The bytes that can be read in one go from here: everything (arena) or one slot. Waits for a slot.
@@ -200,7 +198,7 @@ void Endpoint::await(const Waiting& waiting, Ready&& ready) {
   while (true) {
     const uint32_t bell = self.doorbell.load(std::memory_order_seq_cst);
     // before ready(): the last words of a lost rank still count
-    const std::optional<int> lost = findLost(waiting);
+    const std::optional<RankId> lost = findLost(waiting);
     progress();
     if (ready()) return;
     if (lost) breakLost(waiting, *lost);

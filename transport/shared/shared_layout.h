@@ -121,19 +121,20 @@ class ControlView {
       : base_(base + static_cast<size_t>(lane) * laneBytes(size)), size_(size) {}
 
   int size() const { return size_; }
-  RankState& rank(int rank) const { return reinterpret_cast<RankState*>(base_ + ranksOffset())[rank]; }
-  Mailbox& mailbox(Channel channel, int source, int destination) const {
+  RankState& rank(RankId rank) const {
+    return reinterpret_cast<RankState*>(base_ + ranksOffset())[rank.index()];
+  }
+  Mailbox& mailbox(Channel channel, RankId source, RankId destination) const {
     return reinterpret_cast<Mailbox*>(base_ + mailboxesOffset(size_))[index(channel, source, destination)];
   }
-  std::byte* slot(Channel channel, int source, int destination, uint64_t number) const {
+  std::byte* slot(Channel channel, RankId source, RankId destination, uint64_t number) const {
     return base_ + slotsOffset(size_) +
            (index(channel, source, destination) * kSlots + number % kSlots) * kSlotBytes;
   }
 
  private:
-  size_t index(Channel channel, int source, int destination) const {
-    return (static_cast<size_t>(channel) * size_ + static_cast<size_t>(source)) * size_ +
-           static_cast<size_t>(destination);
+  size_t index(Channel channel, RankId source, RankId destination) const {
+    return (static_cast<size_t>(channel) * size_ + source.index()) * size_ + destination.index();
   }
 
   std::byte* base_ = nullptr;

@@ -1,5 +1,6 @@
 #include "transport/shared/shared_memory.h"
 
+#include "ir/base/ids_format.h"
 #include "transport/collectives/channel_communicator.h"
 #include "transport/collectives/operation.h"
 #include "transport/shared/early_receiver.h"
@@ -34,7 +35,7 @@ class Handle : public SendHandle {
 
 class EarlyReceive : public ReceiveHandle {
  public:
-  EarlyReceive(shm::Endpoint& endpoint, shm::EarlyReceiver& receiver, int peer, std::span<std::byte> data)
+  EarlyReceive(shm::Endpoint& endpoint, shm::EarlyReceiver& receiver, RankId peer, std::span<std::byte> data)
       : endpoint_(endpoint), receiver_(receiver), message_{.source = peer, .to = data} {
     receiver_.post(message_);
   }
@@ -82,12 +83,12 @@ class Implementation : public ChannelCommunicator<SharedMemoryCommunicator, shm:
 
   bool progress() override { return channel_.progress(); }
 
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+  std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) override {
     const shm::Ticket ticket = channel_.post(shm::Channel::kPointToPoint, peer, shm::Operation::kSend, data);
     return std::make_unique<Handle>(channel_, ticket, data.size());
   }
 
-  void receive(int peer, std::span<std::byte> data) override {
+  void receive(RankId peer, std::span<std::byte> data) override {
     channel_.checkUsable(peer);
     if (receiver_.expects(peer)) {
       channel_.breakWith(
@@ -101,7 +102,7 @@ class Implementation : public ChannelCommunicator<SharedMemoryCommunicator, shm:
     message.copyTo(data.data());
   }
 
-  std::unique_ptr<ReceiveHandle> postReceive(int peer, std::span<std::byte> data) override {
+  std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data) override {
     channel_.checkUsable(peer);
     return std::make_unique<EarlyReceive>(channel_, receiver_, peer, data);
   }
@@ -114,9 +115,9 @@ class Implementation : public ChannelCommunicator<SharedMemoryCommunicator, shm:
 
 }  // namespace
 
-std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, int rank,
+std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::open(SharedSegments segments, RankId rank,
                                                                          std::chrono::milliseconds timeout,
-                                                                         std::vector<int> names) {
+                                                                         std::vector<RankId> names) {
   const size_t bytes = shm::controlBytes(segments.size());
   auto control = std::make_shared<shm::Mapping>(
       shm::Mapping::map(segments.controlDescriptor(), bytes, true, "the control segment"));

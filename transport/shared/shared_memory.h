@@ -23,9 +23,9 @@ class SharedMemoryCommunicator : public Communicator {
   // new ones). A rank that destroys its communicator is not waited for any more: who still waits for it gets
   // Error(kPeerUnavailable). `names`, one per rank, is what error messages call the ranks (their numbers in a
   // larger job); empty: their own numbers.
-  static std::unique_ptr<SharedMemoryCommunicator> open(SharedSegments segments, int rank,
+  static std::unique_ptr<SharedMemoryCommunicator> open(SharedSegments segments, RankId rank,
                                                         std::chrono::milliseconds timeout,
-                                                        std::vector<int> names = {});
+                                                        std::vector<RankId> names = {});
 
   // Sizes this rank's arena and maps it, pre-faulted: call once, before the first operation that uses it.
   // Sends out of the arena are received without a second copy and (up to 128 outstanding per pair) need

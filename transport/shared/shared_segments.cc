@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "transport/shared/doorbell.h"
 #include "transport/shared/mapping.h"
 #include "transport/shared/shared_layout.h"
@@ -159,16 +160,16 @@ int SharedSegments::size() const { return arenas_.size(); }
 
 int SharedSegments::controlDescriptor() const { return control_; }
 
-int SharedSegments::arenaDescriptor(int rank) const { return arenas_.at(rank); }
+int SharedSegments::arenaDescriptor(RankId rank) const { return arenas_.at(rank.index()); }
 
-void SharedSegments::markDead(int rank) {
-  PIPESHARD_CHECK(rank >= 0 && rank < size(), "rank {} of {}", rank, size());
+void SharedSegments::markDead(RankId rank) {
+  PIPESHARD_CHECK(rank < RankId(size()), "rank {} of {}", rank, size());
   const size_t bytes = shm::laneBytes(arenas_.size()) + shm::mailboxesOffset(arenas_.size());
   const shm::Mapping mapping = shm::Mapping::map(control_, bytes, true, "the control segment's flags");
   for (const shm::Lane lane : {shm::Lane::kFirst, shm::Lane::kSecond}) {
     const shm::ControlView view(mapping.data(), size(), lane);
     view.rank(rank).dead.store(1, std::memory_order_seq_cst);
-    for (int other = 0; other < size(); ++other) shm::ring(view.rank(other));
+    for (RankId other : idsBelow<RankId>(size())) shm::ring(view.rank(other));
   }
 }
 

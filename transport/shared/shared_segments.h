@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/ids.h"
+
 namespace pipeshard {
 
 // File descriptors of a job's segments: one for mailboxes and flags, one arena per rank (size 0 until the
@@ -27,11 +29,11 @@ class SharedSegments {
   // The same, as this segment has it.
   int64_t communicatorBytes() const;
   int controlDescriptor() const;
-  int arenaDescriptor(int rank) const;
+  int arenaDescriptor(RankId rank) const;
 
   // Marks a rank as dead (called by the launcher): every wait for it, in any process, ends with
   // Error(kPeerUnavailable).
-  void markDead(int rank);
+  void markDead(RankId rank);
 
  private:
   SharedSegments() = default;

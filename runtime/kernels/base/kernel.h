@@ -33,13 +33,13 @@ struct KernelSpec {
   std::vector<TensorSpec> outputs;
 };
 
-// One collective, by the group's index in Program::groups. Meaning of the pointers as in
+// One collective, over a group of Program::groups. Meaning of the pointers as in
 // transport/collectives/communicator.h: `count` elements per member; results in rank order, the same bits in
 // every run. input == output is allowed for kAllReduce.
 struct CollectiveCall {
   enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
   Kind kind = Kind::kAllReduce;
-  int group = -1;
+  GroupId group;
   size_t members = 0;  // that the caller counts on; 0: any number
   DataType type = DataType::kUndefined;
   Reduction reduction = Reduction::kSum;  // kAllReduce, kReduceScatter
@@ -78,9 +78,9 @@ class Kernel {
   // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate
   // addition element by element.
   virtual bool mayAccumulate(int /*output*/) const { return false; }
-  // The group over which run() calls its one collective; nullopt for all others, which need nothing but their
+  // The group over which run() calls its one collective; invalid for all others, which need nothing but their
   // arguments.
-  virtual std::optional<int> collectiveGroup() const { return std::nullopt; }
+  virtual GroupId collectiveGroup() const { return {}; }
   // As many members that group must have; 0: any number.
   virtual size_t collectiveMembers() const { return 0; }
 };

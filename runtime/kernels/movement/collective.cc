@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "ir/base/ids_format.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/strided_copy.h"
 #include "runtime/kernels/base/support.h"
@@ -95,7 +96,7 @@ class CollectiveKernel : public Kernel {
   }
   size_t workspaceBytes() const override { return output_begin_ + aligned(output_.count() * sizeof(T)); }
   bool mayRunInPlace(int, int) const override { return call_.kind == Kind::kAllReduce; }
-  std::optional<int> collectiveGroup() const override { return call_.group; }
+  GroupId collectiveGroup() const override { return call_.group; }
   size_t collectiveMembers() const override { return call_.members; }
 
  private:
@@ -113,7 +114,7 @@ CollectiveCall makeCall(const KernelSpec& spec, Kind kind) {
   const int64_t group = spec.node->intAttribute("group", -1);
   if (group < 0 || group > INT32_MAX)
     refuse(spec, "attribute group must be an index into the program's groups");
-  call.group = group;
+  call.group = GroupId(group);
   if (kind != Kind::kAllReduce && kind != Kind::kReduceScatter) return call;
   const std::string reduction = spec.node->stringAttribute("reduction", "sum");
   if (reduction == "max") {

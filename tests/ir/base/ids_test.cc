@@ -28,6 +28,14 @@ TEST(Ids, ArePositionsOfAVector) {
   EXPECT_THROW(widths.at(StageId(3)), std::out_of_range);
 }
 
+TEST(Ids, AreMadeOfPositionsAndOfRanges) {
+  EXPECT_EQ(idsAt<RankId>({0, 2}), (std::vector<RankId>{RankId(0), RankId(2)}));
+  EXPECT_EQ(idsAt<RankId>(std::vector<int64_t>{3}), std::vector<RankId>{RankId(3)});
+  EXPECT_EQ(positionsOf(idsAt<RankId>({4, 1})), (std::vector<size_t>{4, 1}));
+  const std::vector<RankId> all = idsBelow<RankId>(2);
+  EXPECT_EQ(all, idsAt<RankId>({0, 1}));
+}
+
 TEST(Ids, OfDifferentThingsAreNotExchanged) {
   EXPECT_FALSE((std::is_convertible_v<StageId, RankId>));
   EXPECT_FALSE((std::is_convertible_v<int, RankId>));

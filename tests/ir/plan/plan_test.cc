@@ -28,8 +28,8 @@ Plan examplePlan() {
   plan.schedule = "1f1b";
   plan.layers = {
       {"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000000000}, {"head", "loss", 6, 9, 2000}};
-  plan.stages = {{0, 1, {0}, {1, 1}, 3000001000, 6000002000, 4000000, 2},
-                 {2, 2, {1}, {1, 1}, 2000, 4000, 12, 1}};
+  plan.stages = {{0, 1, {RankId(0)}, {1, 1}, 3000001000, 6000002000, 4000000, 2},
+                 {2, 2, {RankId(1)}, {1, 1}, 2000, 4000, 12, 1}};
   plan.notes = {"a \"quoted\" note"};
   return plan;
 }
@@ -134,12 +134,12 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
 TEST(PlanJson, RefusesGapsAmongTheDevicesInUse) {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 4);
-  plan.stages[StageId(1)].devices = {2};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({2});
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages: found device 2 in use; expected 0 to 1 without gaps");
-  plan.stages[StageId(0)].devices = {3, 1};
+  plan.stages[StageId(0)].devices = idsAt<RankId>({3, 1});
   plan.stages[StageId(0)].mesh_shape = {2, 1};
-  plan.stages[StageId(1)].devices = {0, 2};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({0, 2});
   plan.stages[StageId(1)].mesh_shape = {1, 2};
   EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
 }
@@ -148,15 +148,15 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 4);
   for (StagePlan& stage : plan.stages) {
-    stage.devices = {1, 0};
+    stage.devices = idsAt<RankId>({1, 0});
     stage.mesh_shape = {2, 1};
   }
   EXPECT_EQ(planToJson(planFromJson(planToJson(plan))), planToJson(plan));
-  plan.stages[StageId(1)].devices = {0, 1};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({0, 1});
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[0]: found 0; expected a device that no stage has, or all devices "
               "of stages[0], which has it, in its order");
-  plan.stages[StageId(1)].devices = {2, 1};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({2, 1});
   expectError(planToJson(plan), ErrorCode::kConfiguration,
               "plan.json.stages[1].devices[1]: found 1; expected a device that no stage has");
 }
@@ -165,9 +165,9 @@ TEST(PlanJson, StagesOfOnePipelineRankListTheSameDevices) {
 Plan shardedPlan() {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[StageId(0)].devices = {0, 1, 2, 3};
+  plan.stages[StageId(0)].devices = idsAt<RankId>({0, 1, 2, 3});
   plan.stages[StageId(0)].mesh_shape = {1, 4};
-  plan.stages[StageId(1)].devices = {4};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({4});
   plan.stages[StageId(0)].sharding = ShardingPlan{{ShardingKind::kAuto},
                                                   {2, 2},
                                                   {{"mul", "0:i"}, {"add_1", "0:k 1:j"}},
@@ -362,9 +362,9 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
 TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
   Plan plan = examplePlan();
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[StageId(0)].devices = {0, 1};
+  plan.stages[StageId(0)].devices = idsAt<RankId>({0, 1});
   plan.stages[StageId(0)].mesh_shape = {2, 1};
-  plan.stages[StageId(1)].devices = {2, 3, 4, 6, 7, 5};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({2, 3, 4, 6, 7, 5});
   plan.stages[StageId(1)].mesh_shape = {3, 2};
   const std::string text = printPlan(plan);
   EXPECT_THAT(text, HasSubstr("  stage    devices  data x model     layers"));

@@ -39,9 +39,9 @@ TEST(StageFile, SaysLayersDevicesAndMeshes) {
   EXPECT_EQ(read.stages[1].first_layer, 3);
   EXPECT_EQ(read.stages[1].last_layer, 3);
   EXPECT_EQ(read.stages[2].last_layer, 7);
-  EXPECT_THAT(read.stages[0].devices, ElementsAre(3));
-  EXPECT_THAT(read.stages[1].devices, ElementsAre(0, 1, 2));
-  EXPECT_THAT(read.stages[2].devices, ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(read.stages[0].devices, idsAt<RankId>({3}));
+  EXPECT_EQ(read.stages[1].devices, idsAt<RankId>({0, 1, 2}));
+  EXPECT_EQ(read.stages[2].devices, idsAt<RankId>({4, 5, 6, 7}));
   EXPECT_THAT(read.stages[1].mesh_shape, ElementsAre(3, 1));
   EXPECT_THAT(read.stages[2].mesh_shape, ElementsAre(2, 2));
 }
@@ -51,7 +51,7 @@ TEST(StageFile, CountsLayers) {
   EXPECT_EQ(read.layers, 8);
   EXPECT_EQ(read.stages[1].first_layer, 3);
   EXPECT_EQ(read.stages[1].last_layer, 7);
-  EXPECT_THAT(read.stages[1].devices, ElementsAre(1));  // by default the next device
+  EXPECT_EQ(read.stages[1].devices, idsAt<RankId>({1}));  // by default the next device
   EXPECT_THAT(read.stages[1].mesh_shape, ElementsAre(1, 1));
 }
 
@@ -78,9 +78,9 @@ TEST(StageFile, PlacesSubmeshesOnUnequalNodes) {
       file(
           R"({"layer_count": 1, "submesh": [1, 3]}, {"layer_count": 1, "submesh": [2, 2]}, {"layer_count": 1})"),
       cluster);
-  EXPECT_THAT(read.stages[0].devices, ElementsAre(0, 1, 2));
-  EXPECT_THAT(read.stages[1].devices, ElementsAre(3, 4, 5, 6));
-  EXPECT_THAT(read.stages[2].devices, ElementsAre(7));
+  EXPECT_EQ(read.stages[0].devices, idsAt<RankId>({0, 1, 2}));
+  EXPECT_EQ(read.stages[1].devices, idsAt<RankId>({3, 4, 5, 6}));
+  EXPECT_EQ(read.stages[2].devices, idsAt<RankId>({7}));
   EXPECT_ERROR(
       parse(file(R"({"layer_count": 1, "submesh": [1, 2]}, {"layer_count": 1, "submesh": [1, 2]})"), cluster),
       ErrorCode::kConfiguration, "the first device that is free is 2 of 0 to 7, with 3, 2, 2, 1 to a node");

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 // The example of ir/program/background.h: two gradients, each summed as soon as it is there.
 ProgramWriter bucketWriter(int rank) {
   ProgramWriter writer(rank, 2, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   for (const char* name : {"a", "b"}) writer.parameter(name);
   for (const char* name : {"da", "db"}) writer.buffer(name, BufferKind::kGradient);
   writer.input("x", {2, 3}, 0);
@@ -64,7 +64,7 @@ TEST(BackgroundWaits, AreForWhatTouchesTheSameBuffers) {
 
 TEST(BackgroundWaits, OfReadersOnlyConcernWhoWritesOrFrees) {
   ProgramWriter writer(0, 2, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   writer.subgraph("scatter", Phase::kUpdate, {"whole"}, {"part"}, {0});
   writer.subgraph("read", Phase::kForward, {"whole"}, {"other"});
   writer.zero("whole");
@@ -79,7 +79,7 @@ TEST(BackgroundWaits, OfReadersOnlyConcernWhoWritesOrFrees) {
 
 TEST(BackgroundWaits, SeeBuffersThatShareMemory) {
   ProgramWriter writer(0, 2, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   const BufferId part = writer.buffer("part"), total = writer.buffer("total");
   writer.zero("total");
   writer.allReduce(0, "total");
@@ -120,7 +120,7 @@ TEST(BackgroundWaits, OfSeveralReceivesFromAPeerGoInTheirOrder) {
 
 TEST(BackgroundGroups, AreThoseOfTheLane) {
   Program program = bucketProgram(0);
-  EXPECT_THAT(backgroundGroups(program), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(backgroundGroups(program), ElementsAre(idsAt<RankId>({0, 1})));
   EXPECT_THAT(backgroundGroups(bucketProgram(0, false)), IsEmpty());
 }
 
@@ -141,13 +141,13 @@ TEST(VerifyBackground, RefusesOtherKinds) {
 
 TEST(VerifyBackground, RefusesASubgraphThatRunsInBothThreads) {
   ProgramWriter writer(0, 2, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   writer.subgraph("scatter", Phase::kUpdate, {"whole"}, {"part"}, {0});
   writer.zero("whole");
   for (const char* name : {"part", "again"}) writer.run(0, -1, {"whole"}, {name});
   writer.inBackground();
   Program other = writer.program();
-  other.rank = 1;
+  other.rank = RankId(1);
   EXPECT_THAT(verifierMessage({writer.program(), other}),
               AllOf(HasSubstr("instruction 2 (run scatter background"),
                     HasSubstr("its subgraph runs elsewhere, too")));
@@ -185,7 +185,7 @@ std::vector<Program> sumAndMessage(bool in_background, bool reads_sum_first) {
   std::vector<Program> programs;
   for (const int rank : {0, 1}) {
     ProgramWriter writer(rank, 2, 1);
-    writer.program().groups = {{0, 1}};
+    writer.program().groups = {idsAt<RankId>({0, 1})};
     writer.buffer("sum", BufferKind::kGradient);
     writer.zero("sum");
     const auto sum = [&] {

@@ -36,7 +36,7 @@ void expectError(const std::string& text, ErrorCode code, const std::string& mes
 
 TEST(ProgramJson, RoundTripsEveryField) {
   auto programs = twoRankPrograms();
-  programs[0].groups = {{0, 1}};
+  programs[0].groups = {idsAt<RankId>({0, 1})};
   programs[0].inputs[0].low = -5;
   programs[0].inputs[0].high = 50257;
   programs[0].inputs[0].allowed = AllowedIntegers{-7, 9, -100, false};
@@ -57,7 +57,7 @@ TEST(ProgramJson, RoundTripsEveryField) {
 
 TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
   ProgramWriter writer(0, 2, 2);
-  writer.program().groups = {{0}, {0, 1}};
+  writer.program().groups = {idsAt<RankId>({0}), idsAt<RankId>({0, 1})};
   writer.input("x", {5, 3}, 0);
   writer.buffer("x@1", BufferKind::kInput, {2, 3});
   writer.buffer("half", BufferKind::kActivation, {2, 1});
@@ -74,7 +74,7 @@ TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
   const Program parsed = programFromJson(json);
   EXPECT_EQ(programToJson(parsed), json);
   EXPECT_EQ(printProgram(parsed), printProgram(program));
-  EXPECT_EQ(parsed.subgraphs[0].collectives, (std::vector<int>{1, 0, 1}));
+  EXPECT_EQ(parsed.subgraphs[0].collectives, idsAt<GroupId>({1, 0, 1}));
   EXPECT_EQ(parsed.buffer(mean).kind, BufferKind::kForwardState);
   EXPECT_EQ(parsed.buffer(mean).source, program.buffer(mean).source);
   EXPECT_EQ(parsed.results[0].kind, Result::Kind::kForwardState);

@@ -24,7 +24,7 @@ std::vector<Program> partPrograms() {
   for (int rank = 0; rank < 2; ++rank) {
     ProgramWriter writer(rank, 2, 2);
     const int64_t start = rank == 0 ? 0 : 2, columns = rank == 0 ? 2 : 3;
-    writer.program().groups = {{0, 1}};
+    writer.program().groups = {idsAt<RankId>({0, 1})};
     writer.input("x", {4, 5}, 0);
     Buffer& w = writer.program().buffer(writer.parameter("w"));
     w.shape = {3, columns};

@@ -129,7 +129,7 @@ TEST(VerifyRows, LetsNothingButAnOverwriteReplaceAForwardState) {
 
 TEST(PrintProgram, ShowsRowsAndCollectives) {
   ProgramWriter writer = rowsProgram();
-  writer.program().groups = {{0}};
+  writer.program().groups = {idsAt<RankId>({0})};
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 0});
   const std::string text = printProgram(writer.program());
   EXPECT_THAT(text, HasSubstr("     1  load_input microbatch=1 offset=2 -> \"x@1\"\n"));
@@ -145,8 +145,7 @@ TEST(PrintProgram, ShowsRowsAndCollectives) {
 // `ranks` ranks run the subgraph "forward" (its collectives: twice over all ranks) for each of two
 // microbatches.
 std::vector<ProgramWriter> collectivePrograms(int ranks) {
-  std::vector<int> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
+  const std::vector<RankId> all = idsBelow<RankId>(ranks);
   std::vector<ProgramWriter> writers;
   for (int rank = 0; rank < ranks; ++rank) {
     ProgramWriter& writer = writers.emplace_back(rank, ranks, 2);
@@ -176,7 +175,7 @@ TEST(VerifyCollectives, AcceptsMembersThatMeet) {
 
 TEST(VerifyCollectives, FindsAGroupThatDoesNotExist) {
   auto programs = programsOf(collectivePrograms(2));
-  programs[1].subgraphs[0].collectives = {0, 1};
+  programs[1].subgraphs[0].collectives = idsAt<GroupId>({0, 1});
   EXPECT_THAT(verifierMessage(programs),
               AllOf(HasSubstr("rank 1"), HasSubstr("subgraph \"forward\": there is no group 1")));
 }
@@ -197,7 +196,7 @@ TEST(VerifyCollectives, FindsAMemberThatNeverArrives) {
 TEST(VerifyCollectives, FindsAMemberWithOneCollectiveFewer) {
   for (size_t shorter : {size_t{0}, size_t{1}, size_t{2}}) {
     auto programs = programsOf(collectivePrograms(3));
-    programs[shorter].subgraphs[0].collectives = {0};
+    programs[shorter].subgraphs[0].collectives = idsAt<GroupId>({0});
     EXPECT_THAT(verifierMessage(programs), HasSubstr("orders of collectives differ")) << shorter;
     for (Program& program : programs) program.instructions.resize(4);
     for (Program& program : programs) program.buffers.resize(2);
@@ -223,12 +222,12 @@ TEST(VerifyCollectives, FindsPhasesThatMeet) {
 
 TEST(VerifyCollectives, FindsAnAllReduceThatMeetsACollectiveOfASubgraph) {
   auto writers = collectivePrograms(2);
-  for (ProgramWriter& writer : writers) writer.program().subgraphs[0].collectives = {0};
+  for (ProgramWriter& writer : writers) writer.program().subgraphs[0].collectives = idsAt<GroupId>({0});
   Program& program = writers[1].program();
   Instruction instruction = program.instructions[1];
   instruction.kind = InstructionKind::kAllReduce;
   instruction.subgraph = SubgraphId();
-  instruction.group = 0;
+  instruction.group = GroupId(0);
   program.instructions[1] = instruction;
   EXPECT_THAT(verifierMessage(programsOf(writers)), HasSubstr("the orders of collectives differ"));
 }
@@ -236,13 +235,13 @@ TEST(VerifyCollectives, FindsAnAllReduceThatMeetsACollectiveOfASubgraph) {
 TEST(VerifyCollectives, FindsGroupsThatAreEnteredInDifferentOrders) {
   auto programs = programsOf(collectivePrograms(3));
   for (Program& program : programs)
-    program.groups = {{0, 1, 2}, program.rank == 2 ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 1}};
-  programs[0].subgraphs[0].collectives = {1, 0};
-  programs[1].subgraphs[0].collectives = {0, 1};
-  programs[2].subgraphs[0].collectives = {0};
+    program.groups = {idsAt<RankId>({0, 1, 2}), idsBelow<RankId>(program.rank == RankId(2) ? 3 : 2)};
+  programs[0].subgraphs[0].collectives = idsAt<GroupId>({1, 0});
+  programs[1].subgraphs[0].collectives = idsAt<GroupId>({0, 1});
+  programs[2].subgraphs[0].collectives = idsAt<GroupId>({0});
   EXPECT_THAT(verifierMessage(programs),
               AllOf(HasSubstr("a cycle of waits"), HasSubstr("and so back to rank")));
-  programs[0].subgraphs[0].collectives = {0, 1};
+  programs[0].subgraphs[0].collectives = idsAt<GroupId>({0, 1});
   EXPECT_NO_THROW(verifyPrograms(programs));
 }
 
@@ -252,7 +251,7 @@ TEST(VerifyCollectives, FindsAMemberThatWaitsForASendWhichTheOthersReceiveLater)
   ProgramWriter a(0, 2, 1), b(1, 2, 1);
   for (ProgramWriter* writer : {&a, &b}) {
     writer->input("x", {2, 3}, -1);
-    writer->program().groups = {{0, 1}};
+    writer->program().groups = {idsAt<RankId>({0, 1})};
     writer->load("x", 0);
   }
   b.accumulate("x", "s", true, -1);

@@ -269,7 +269,7 @@ TEST(VerifyPrograms, FindsAWriteToAWeight) {
 
 TEST(VerifyPrograms, FindsAPeerThatDoesNotExist) {
   auto programs = twoRankPrograms();
-  programs[0].instructions[2].peer = 2;
+  programs[0].instructions[2].peer = RankId(2);
   EXPECT_THAT(verifierMessage(programs), HasSubstr("there is no peer 2 of rank 0"));
 }
 
@@ -284,7 +284,7 @@ std::vector<Program> allReducePrograms() {
   for (int rank = 0; rank < 3; ++rank) {
     ProgramWriter writer(rank, 3, 1);
     writer.input("x", {2, 3}, -1);
-    writer.program().groups = {{0, 1, 2}};
+    writer.program().groups = {idsAt<RankId>({0, 1, 2})};
     writer.load("x", 0);
     writer.allReduce(0, "x");
     writer.allReduce(0, "x");

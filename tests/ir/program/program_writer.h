@@ -17,7 +17,7 @@ namespace pipeshard {
 class ProgramWriter {
  public:
   ProgramWriter(int rank, int world_size, int64_t microbatches) {
-    program_.rank = rank;
+    program_.rank = RankId(rank);
     program_.world_size = world_size;
     program_.microbatches = microbatches;
   }
@@ -50,9 +50,9 @@ class ProgramWriter {
     program_.inputs.push_back({name, DataType::kFloat32, std::move(whole), axis, 0, 0});
   }
   void subgraph(const std::string& name, Phase phase, std::vector<std::string> inputs,
-                std::vector<std::string> outputs, std::vector<int> collectives = {}) {
+                std::vector<std::string> outputs, const std::vector<int>& groups = {}) {
     program_.subgraphs.push_back(
-        {name, name + ".onnx", phase, std::move(inputs), std::move(outputs), std::move(collectives)});
+        {name, name + ".onnx", phase, std::move(inputs), std::move(outputs), idsAt<GroupId>(groups)});
   }
 
   void load(const std::string& name, int microbatch, int64_t offset = 0) {
@@ -79,14 +79,14 @@ class ProgramWriter {
     add(InstructionKind::kAccumulate, microbatch, ids({part}), ids({total})).overwrite = overwrite;
   }
   void send(int peer, const std::string& name, int microbatch = -1) {
-    add(InstructionKind::kSend, microbatch, ids({name}), {}).peer = peer;
+    add(InstructionKind::kSend, microbatch, ids({name}), {}).peer = RankId(peer);
   }
   void receive(int peer, const std::string& name, int microbatch = -1) {
-    add(InstructionKind::kReceive, microbatch, {}, ids({name})).peer = peer;
+    add(InstructionKind::kReceive, microbatch, {}, ids({name})).peer = RankId(peer);
   }
   void release(const std::string& name) { add(InstructionKind::kFree, -1, ids({name}), {}); }
   void allReduce(int group, const std::string& name) {
-    add(InstructionKind::kAllReduce, -1, ids({name}), ids({name})).group = group;
+    add(InstructionKind::kAllReduce, -1, ids({name}), ids({name})).group = GroupId(group);
   }
   // The last instruction goes on in the background.
   void inBackground() { program_.instructions.back().background = true; }

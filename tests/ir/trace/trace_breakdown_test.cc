@@ -8,14 +8,14 @@ namespace {
 TraceEvent event(int rank, TraceEventKind kind, int64_t start, int64_t arrived, int64_t end,
                  bool background = false) {
   TraceEvent made;
-  made.rank = rank;
+  made.rank = RankId(rank);
   made.kind = kind;
   made.start_ns = start;
   made.arrived_ns = arrived;
   made.end_ns = end;
   made.background = background;
   const bool message = kind == TraceEventKind::kSend || kind == TraceEventKind::kReceive;
-  if (message) made.peer = 1 - rank, made.message = 0;
+  if (message) made.peer = RankId(1 - rank), made.message = 0;
   return made;
 }
 
@@ -42,16 +42,16 @@ Trace example() {
 TEST(TraceBreakdown, PartsAddUpAndMessagesUnderWayExplainGaps) {
   const TraceBreakdown parts = breakDown(example());
   EXPECT_EQ(parts.length, 95);
-  EXPECT_EQ(parts.ranks[0].compute, 38);  // 10 + 8 + 20
-  EXPECT_EQ(parts.ranks[0].waiting, 32);  // 10-12 and 20-40 for its message, 70-80 for the group
-  EXPECT_EQ(parts.ranks[0].transfer, 5);  // 80-85
-  EXPECT_EQ(parts.ranks[0].idle, 20);     // 60-70, 85-95
-  EXPECT_EQ(parts.ranks[0].hidden, 8);    // of the message, beside the copy
-  EXPECT_EQ(parts.ranks[1].compute, 50);
-  EXPECT_EQ(parts.ranks[1].waiting, 30);  // 5-30; 90-95, when only the background works
-  EXPECT_EQ(parts.ranks[1].transfer, 10);
-  EXPECT_EQ(parts.ranks[1].idle, 5);
-  EXPECT_EQ(parts.ranks[1].hidden, 25);
+  EXPECT_EQ(parts.ranks[RankId(0)].compute, 38);  // 10 + 8 + 20
+  EXPECT_EQ(parts.ranks[RankId(0)].waiting, 32);  // 10-12 and 20-40 for its message, 70-80 for the group
+  EXPECT_EQ(parts.ranks[RankId(0)].transfer, 5);  // 80-85
+  EXPECT_EQ(parts.ranks[RankId(0)].idle, 20);     // 60-70, 85-95
+  EXPECT_EQ(parts.ranks[RankId(0)].hidden, 8);    // of the message, beside the copy
+  EXPECT_EQ(parts.ranks[RankId(1)].compute, 50);
+  EXPECT_EQ(parts.ranks[RankId(1)].waiting, 30);  // 5-30; 90-95, when only the background works
+  EXPECT_EQ(parts.ranks[RankId(1)].transfer, 10);
+  EXPECT_EQ(parts.ranks[RankId(1)].idle, 5);
+  EXPECT_EQ(parts.ranks[RankId(1)].hidden, 25);
 }
 
 // Posted at 5, its message comes from 30 to 60 and is wanted at 50.
@@ -61,7 +61,7 @@ TEST(TraceBreakdown, OfAReceivePostedEarlyHidesWhatTravelsBesideCompute) {
   trace.ranks = 1;
   trace.events = {event(0, kReceive, 5, 30, 60, true), event(0, kCompute, 5, 5, 50),
                   event(0, kCompute, 60, 60, 70)};
-  const RankBreakdown rank = breakDown(trace).ranks[0];
+  const RankBreakdown rank = breakDown(trace).ranks[RankId(0)];
   EXPECT_EQ(rank.compute, 55);
   EXPECT_EQ(rank.hidden, 20);
   EXPECT_EQ(rank.waiting, 10);

@@ -21,19 +21,19 @@ Trace twoRanks() {
                   .name = "send h@0",
                   .start_ns = 100,
                   .end_ns = 150,
-                  .peer = 1,
+                  .peer = RankId(1),
                   .bytes = 64,
                   .message = 0};
   TraceEvent receive = send;
   receive.kind = TraceEventKind::kReceive;
-  receive.rank = 1;
-  receive.peer = 0;
+  receive.rank = RankId(1);
+  receive.peer = RankId(0);
   receive.start_ns = 20;
   receive.arrived_ns = 100;
   TraceEvent last{
-      .rank = 1, .stage = StageId(1), .microbatch = 0, .name = "1F0", .start_ns = 150, .end_ns = 250};
+      .rank = RankId(1), .stage = StageId(1), .microbatch = 0, .name = "1F0", .start_ns = 150, .end_ns = 250};
   trace.events = {compute, send, receive, last};
-  trace.memory = {{0, 0, 64}, {1, 20, 64}};
+  trace.memory = {{RankId(0), 0, 64}, {RankId(1), 20, 64}};
   return trace;
 }
 
@@ -53,9 +53,9 @@ std::string refused(const std::function<void(Trace&)>& change) {
 TEST(VerifyTrace, AcceptsASendThatIsReceived) { EXPECT_NO_THROW(verifyTrace(twoRanks())); }
 
 TEST(VerifyTrace, FindsARankOutOfRange) {
-  EXPECT_THAT(refused([](Trace& trace) { trace.events[3].rank = 2; }),
+  EXPECT_THAT(refused([](Trace& trace) { trace.events[3].rank = RankId(2); }),
               HasSubstr("\"1F0\" from 150 ns to 250 ns: there are 2 ranks"));
-  EXPECT_THAT(refused([](Trace& trace) { trace.memory[1].rank = 7; }), HasSubstr("memory of rank 7"));
+  EXPECT_THAT(refused([](Trace& trace) { trace.memory[1].rank = RankId(7); }), HasSubstr("memory of rank 7"));
 }
 
 TEST(VerifyTrace, FindsTimesThatRunBackwards) {
@@ -95,7 +95,7 @@ TEST(VerifyTrace, FindsAReceiveWithoutItsSend) {
               HasSubstr("rank 0 never sent message 0"));
   EXPECT_THAT(refused([](Trace& trace) { trace.events[1].bytes = 63; }),
               HasSubstr("63 bytes were sent, 64 received"));
-  EXPECT_THAT(refused([](Trace& trace) { trace.events[2].peer = 1; }), HasSubstr("its peer is 1"));
+  EXPECT_THAT(refused([](Trace& trace) { trace.events[2].peer = RankId(1); }), HasSubstr("its peer is 1"));
   EXPECT_THAT(refused([](Trace& trace) { trace.events.insert(trace.events.begin() + 1, trace.events[1]); }),
               HasSubstr("sent twice"));
 }

@@ -14,9 +14,9 @@
 namespace pipeshard {
 namespace {
 
-std::vector<int> devicesOf(const Submesh& submesh) {
-  std::vector<int> devices;
-  for (int i = 0; i < submesh.deviceCount(); ++i) devices.push_back(submesh.first_device + i);
+std::vector<RankId> devicesOf(const Submesh& submesh) {
+  std::vector<RankId> devices;
+  for (int i = 0; i < submesh.deviceCount(); ++i) devices.push_back(RankId(submesh.first_device + i));
   return devices;
 }
 
@@ -92,7 +92,7 @@ TEST(StageCosts, TransfersAreThoseOfAllValuesThatCrossTheCut) {
                                    {{3, 1, 1}, 0, 1, {4, 1, 4}, 2, 4}, {{0, 1, 4}, 2, 4, {4, 1, 4}, 2, 4}};
   for (const Case& test : cases) {
     const CrossMeshSide from = sideOf(test.from, test.from_parts), to = sideOf(test.to, test.to_parts);
-    const std::vector<int> senders = devicesOf(test.from), receivers = devicesOf(test.to);
+    const std::vector<RankId> senders = devicesOf(test.from), receivers = devicesOf(test.to);
     const int64_t there =
         planCrossMesh({16, 64}, DataType::kFloat32, from, to, linkBetween(cluster, senders, receivers))
             .cost_ns;

@@ -52,9 +52,9 @@ TrainingGraph gpt(int64_t layers, int64_t microbatches, int64_t vocabulary = 0,
   return training;
 }
 
-std::vector<int> devicesOf(const Submesh& submesh) {
-  std::vector<int> devices;
-  for (int i = 0; i < submesh.deviceCount(); ++i) devices.push_back(submesh.first_device + i);
+std::vector<RankId> devicesOf(const Submesh& submesh) {
+  std::vector<RankId> devices;
+  for (int i = 0; i < submesh.deviceCount(); ++i) devices.push_back(RankId(submesh.first_device + i));
   return devices;
 }
 
@@ -82,7 +82,7 @@ struct WholeStage {
       StagePlan& stage = plan.stages.emplace_back();
       stage.first_layer = from;
       stage.last_layer = to;
-      stage.devices = {device++};
+      stage.devices = {RankId(device++)};
     };
     add(0, first - 1);
     const StageId own = plan.stages.nextId();
@@ -379,10 +379,10 @@ TEST(StageCosts, AStageThatRecomputesByLayersIsShardedWithinTheirMemory) {
     plan.layers.push_back({"", "", first, end});
     first = end + 1;
   }
-  plan.stages.push_back({0, 5, {0, 1}});
+  plan.stages.push_back({0, 5, idsAt<RankId>({0, 1})});
   const std::vector<NodeId> nodes = shardedNodes(cutTraining(training, plan), StageId(0));
   const LogicalMesh mesh{{2}};
-  const CostModel model = costModelOn(uniformCluster(1, 2), {0, 1}, mesh);
+  const CostModel model = costModelOn(uniformCluster(1, 2), idsAt<RankId>({0, 1}), mesh);
   ShardStageOptions options;
   options.microbatches = training.microbatches;
   const ShardingResult whole = shardStage(training, nodes, mesh, model, options);

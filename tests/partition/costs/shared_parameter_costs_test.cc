@@ -149,7 +149,7 @@ TEST_F(TiedCosts, AreThoseOfTheWholeStage) {
   for (size_t node = 0; node < tied_.training.graph.nodes.size(); ++node) nodes.emplace_back(node);
   for (const std::vector<int>& shape : {std::vector<int>{4}, {2, 2}}) {
     const LogicalMesh mesh{shape};
-    const CostModel model = costModelOn(cluster_, {0, 1, 2, 3}, mesh);
+    const CostModel model = costModelOn(cluster_, idsAt<RankId>({0, 1, 2, 3}), mesh);
     ShardStageOptions options;
     options.microbatches = tied_.training.microbatches;
     const ShardingResult whole = shardStage(tied_.training, nodes, mesh, model, options);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/cut/layout.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/shipments.h"
@@ -28,7 +29,7 @@ Plan planOf(const std::vector<Mesh>& meshes, int64_t microbatches) {
   Plan plan;
   plan.microbatches = microbatches;
   for (const Mesh& mesh : meshes) {
-    plan.stages.emplace_back().devices = mesh.devices;
+    plan.stages.emplace_back().devices = idsAt<RankId>(mesh.devices);
     plan.stages.back().mesh_shape = {mesh.data, mesh.model};
   }
   return plan;
@@ -61,22 +62,22 @@ TEST(Layout, CellsAreTheRowsOfTheDataAxis) {
   const TrainingFamily family = familyOf(8, 2);
   const Layout layout(planOf({{{0}, 1, 1}, {{1, 2, 3}, 3, 1}}, 2), family);
   EXPECT_EQ(layout.ranks(), 4);
-  EXPECT_EQ(layout.cell(0, 1), (Rows{4, 4}));
-  EXPECT_EQ(layout.cell(1, 1), (Rows{4, 1}));
-  EXPECT_EQ(layout.cell(2, 1), (Rows{5, 1}));
-  EXPECT_EQ(layout.cell(3, 1), (Rows{6, 2}));
-  EXPECT_THAT(layout.dataGroup(2), ElementsAre(1, 2, 3));
-  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0));
+  EXPECT_EQ(layout.cell(RankId(0), 1), (Rows{4, 4}));
+  EXPECT_EQ(layout.cell(RankId(1), 1), (Rows{4, 1}));
+  EXPECT_EQ(layout.cell(RankId(2), 1), (Rows{5, 1}));
+  EXPECT_EQ(layout.cell(RankId(3), 1), (Rows{6, 2}));
+  EXPECT_EQ(layout.dataGroup(RankId(2)), idsAt<RankId>({1, 2, 3}));
+  EXPECT_EQ(layout.dataGroup(RankId(0)), idsAt<RankId>({0}));
 }
 
 TEST(Layout, DevicesAlongTheModelAxisHaveTheSameRows) {
   const TrainingFamily family = familyOf(4, 1);
   const Layout layout(planOf({{{3, 2, 1, 0}, 2, 2}}, 1), family);
-  EXPECT_EQ(layout.cell(3, 0), (Rows{0, 2}));
-  EXPECT_EQ(layout.cell(2, 0), (Rows{0, 2}));
-  EXPECT_EQ(layout.cell(1, 0), (Rows{2, 2}));
-  EXPECT_THAT(layout.dataGroup(3), ElementsAre(1, 3));
-  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 2));
+  EXPECT_EQ(layout.cell(RankId(3), 0), (Rows{0, 2}));
+  EXPECT_EQ(layout.cell(RankId(2), 0), (Rows{0, 2}));
+  EXPECT_EQ(layout.cell(RankId(1), 0), (Rows{2, 2}));
+  EXPECT_EQ(layout.dataGroup(RankId(3)), idsAt<RankId>({1, 3}));
+  EXPECT_EQ(layout.dataGroup(RankId(0)), idsAt<RankId>({0, 2}));
 }
 
 TEST(Layout, StagesOnTheSameDevicesAreOneGroup) {
@@ -87,9 +88,9 @@ TEST(Layout, StagesOnTheSameDevicesAreOneGroup) {
   ASSERT_EQ(layout.groups(), 2);
   EXPECT_THAT(layout.stagesOf(PipelineRankId(0)), ElementsAre(StageId(0), StageId(2)));
   EXPECT_THAT(layout.stagesOf(PipelineRankId(1)), ElementsAre(StageId(1), StageId(3)));
-  EXPECT_EQ(layout.place(2).group, PipelineRankId(0));
-  EXPECT_EQ(layout.cell(1, 1), (Rows{6, 2}));
-  EXPECT_THAT(layout.dataGroup(0), ElementsAre(0, 1));
+  EXPECT_EQ(layout.place(RankId(2)).group, PipelineRankId(0));
+  EXPECT_EQ(layout.cell(RankId(1), 1), (Rows{6, 2}));
+  EXPECT_EQ(layout.dataGroup(RankId(0)), idsAt<RankId>({0, 1}));
 }
 
 TEST(Layout, RefusesWhatDoesNotFitTogether) {

@@ -209,10 +209,10 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
         most_alive = std::max(most_alive, found.most_alive);
         for (const Instruction& instruction : ranks[rank].program.instructions) {
           if (instruction.kind != InstructionKind::kSend) continue;
-          const bool forward = static_cast<size_t>(instruction.peer) > rank;
+          const bool forward = instruction.peer > RankId(rank);
           const size_t other = forward ? stage + 1 : stage - 1;
           const int first = std::accumulate(c.replicas.begin(), c.replicas.begin() + other, 0);
-          EXPECT_EQ(instruction.peer, first + instruction.microbatch % c.replicas[other]);
+          EXPECT_EQ(instruction.peer, RankId(first + instruction.microbatch % c.replicas[other]));
         }
       }
       EXPECT_EQ(most_alive, c.alive[stage]) << "stage " << stage;

@@ -63,7 +63,7 @@ std::vector<std::string> passesAndReceives(const Program& program) {
   return texts;
 }
 std::vector<std::string> posted(
-    ProgramWriter& writer, const std::function<bool(int)>& from = [](int) { return true; }) {
+    ProgramWriter& writer, const std::function<bool(RankId)>& from = [](RankId) { return true; }) {
   postReceivesEarly(writer.program(), from);
   return passesAndReceives(writer.program());
 }
@@ -75,7 +75,7 @@ TEST(EarlyReceives, StayWhereTheyAreFromOtherPeers) {
   forward(writer, 0);
   forward(writer, 1);
   backward(writer, 0);
-  EXPECT_EQ(posted(writer, [](int peer) { return peer == 2; }),
+  EXPECT_EQ(posted(writer, [](RankId peer) { return peer == RankId(2); }),
             (Texts{"h@0", "(dy@0)", "F0", "h@1", "F1", "B0"}));
 }
 
@@ -152,13 +152,13 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
 using ActionKey = std::tuple<StageId, int, bool>;  // stage, microbatch, forward
 
 // By peer and number of the message from it: the action that runs behind its receive.
-using Takers = std::map<std::pair<int, int>, ActionKey>;
+using Takers = std::map<std::pair<RankId, int>, ActionKey>;
 Takers takersOf(const Program& program) {
   Takers takers;
-  std::map<int, int> received;
+  std::map<RankId, int> received;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].kind != InstructionKind::kReceive) continue;
-    const int peer = program.instructions[i].peer;
+    const RankId peer = program.instructions[i].peer;
     ActionKey& taker = takers[{peer, received[peer]++}];
     for (size_t run = i + 1; run < program.instructions.size(); ++run) {
       const Instruction& instruction = program.instructions[run];
@@ -176,17 +176,17 @@ Takers takersOf(const Program& program) {
 size_t actionsUnderWay(const Program& program, const Takers& takers) {
   size_t most = 0;
   const BackgroundWaits waits = backgroundWaits(program);
-  std::map<int, int> received;
-  std::map<size_t, std::pair<int, ActionKey>> under_way;  // by receive: peer and taker
+  std::map<RankId, int> received;
+  std::map<size_t, std::pair<RankId, ActionKey>> under_way;  // by receive: peer and taker
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     for (size_t receive : waits.receives[i]) under_way.erase(receive);
     const Instruction& instruction = program.instructions[i];
     const bool posts = instruction.kind == InstructionKind::kReceive && instruction.background;
     if (instruction.kind == InstructionKind::kReceive) {
-      const std::pair<int, int> message{instruction.peer, received[instruction.peer]++};
+      const std::pair<RankId, int> message{instruction.peer, received[instruction.peer]++};
       if (posts) under_way[i] = {instruction.peer, takers.at(message)};
     }
-    std::map<int, std::set<ActionKey>> actions;
+    std::map<RankId, std::set<ActionKey>> actions;
     for (const auto& [receive, what] : under_way) actions[what.first].insert(what.second);
     for (const auto& [peer, keys] : actions) most = posts ? most : std::max(most, keys.size());
   }
@@ -198,7 +198,7 @@ TEST(EarlyReceives, AreAtMostThoseOfOneActionForEachPeer) {
        {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "interleaved:v=2", "dual-pipe-v"}) {
     const std::vector<RankProgram> before = emitted(schedule, 3, 9, false);
     for (const RankProgram& rank : emitted(schedule, 3, 9, true)) {
-      SCOPED_TRACE(schedule + ", rank " + std::to_string(rank.program.rank));
+      SCOPED_TRACE(schedule + ", rank " + std::to_string(rank.program.rank.index()));
       size_t posted = 0, of_passes = 0;
       for (const Instruction& instruction : rank.program.instructions) {
         if (instruction.kind != InstructionKind::kReceive || instruction.microbatch < 0) continue;
@@ -206,7 +206,7 @@ TEST(EarlyReceives, AreAtMostThoseOfOneActionForEachPeer) {
         if (instruction.background) ++posted;
       }
       EXPECT_GE(posted * 10, of_passes * 7);
-      EXPECT_EQ(actionsUnderWay(rank.program, takersOf(before[rank.program.rank].program)), 1u);
+      EXPECT_EQ(actionsUnderWay(rank.program, takersOf(before[rank.program.rank.index()].program)), 1u);
     }
   }
 }
@@ -251,7 +251,7 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
 
 ProgramSimulation simulated(const std::vector<RankProgram>& ranks) {
   std::vector<Program> programs;
-  std::vector<ProgramCosts> costs;
+  IdVector<RankId, ProgramCosts> costs;
   for (const RankProgram& rank : ranks) {
     programs.push_back(rank.program);
     ProgramCosts& cost = costs.emplace_back();

@@ -158,8 +158,7 @@ void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, st
   }
   int devices = 0;
   for (const auto& [data, model] : meshes) devices += data * model;
-  std::vector<int> numbers(devices);
-  std::iota(numbers.begin(), numbers.end(), 0);
+  std::vector<RankId> numbers = idsBelow<RankId>(devices);
   std::shuffle(numbers.begin(), numbers.end(), random);
   auto next = numbers.begin();
   for (size_t g = 0; g < count; ++g) {
@@ -345,7 +344,7 @@ class Mutations {
         std::find_if(mine.begin(), mine.end(), [&](Place p) { return p.instruction == place.instruction; }) -
         mine.begin();
     std::vector<Place> result;
-    for (int rank : program(place).groups[at(place).group]) result.push_back(of(rank)[turn]);
+    for (RankId rank : program(place).groups[at(place).group]) result.push_back(of(rank.index())[turn]);
     return result;
   }
 
@@ -426,8 +425,8 @@ TEST(RandomTrainingFamilies, AMissingAllReduceOrOneOverAnotherGroupIsFound) {
       if (partners.front().rank != place.rank) continue;
       const bool alone_is_noticed = mutations.isNoticed([&](std::vector<RankProgram>& ranks) {
         for (const auto& [rank, instruction] : partners) {
-          ranks[rank].program.instructions[instruction].group = ranks[rank].program.groups.size();
-          ranks[rank].program.groups.push_back({static_cast<int>(rank)});
+          ranks[rank].program.instructions[instruction].group = ranks[rank].program.groups.nextId();
+          ranks[rank].program.groups.push_back({RankId(rank)});
         }
       });
       const bool is_loss = mutations.program(place).buffer(mutations.at(place).inputs[0]).name == "loss";

@@ -88,8 +88,7 @@ std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937&
   const Schedule schedule =
       randomSchedule(plan.stages.size(), 1 + static_cast<int>(random() % 4), training.microbatches, random);
   for (const StageId s : schedule.rank_of_stage.ids()) {
-    const int device = schedule.rank_of_stage[s].index();
-    plan.stages[s].devices = {device};
+    plan.stages[s].devices = {RankId(schedule.rank_of_stage[s].index())};
   }
   recomputeAtRandom(plan, random);
   return emitPrograms(TrainingFamily(training), plan, schedule);
@@ -157,7 +156,7 @@ class LazyExecution {
  private:
   void step(size_t rank) {
     const Instruction& instruction = programs_[rank].instructions[at_[rank]];
-    const size_t peer = instruction.peer;
+    const size_t peer = instruction.peer.index();
     if (instruction.kind == InstructionKind::kReceive) {
       while (sent_[{peer, rank}] <= received_[{peer, rank}]) step(peer);
       ++received_[{peer, rank}];

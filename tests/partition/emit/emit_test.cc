@@ -308,11 +308,11 @@ TEST(EmitPrograms, RefusesPlansThatItCannotRun) {
   plan.microbatches = 3;
   expect(plan, "the plan has 3 microbatches, the training graph was built for 2");
   plan = planFor(training, {"h0"}, "gpipe");
-  plan.stages[StageId(1)].devices = {0, 1};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({0, 1});
   expect(plan,
          "the stages are on devices [0,0,1]; expected 0 to 2, and stages that share a device to list the "
          "same devices");
-  plan.stages[StageId(1)].devices = {1, 2};
+  plan.stages[StageId(1)].devices = idsAt<RankId>({1, 2});
   expect(plan, "stage 1 has the logical mesh [1,1] and 2 device(s)");
   plan.stages[StageId(1)].mesh_shape = {2, 1};
   expect(plan,

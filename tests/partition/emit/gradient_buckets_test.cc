@@ -76,7 +76,7 @@ TEST(CutIntoSegments, HandsOnWhatIsAnOutputToo) {
 // A data-parallel rank with two microbatches, as it is emitted.
 RankProgram rankProgram(int rank = 0) {
   ProgramWriter writer(rank, 2, 2);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   writer.input("x", {8, 4}, 0);
   for (const char* name : {"w", "v"}) {
     writer.buffer(name, BufferKind::kParameter, {4, 4});

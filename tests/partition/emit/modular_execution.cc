@@ -205,7 +205,7 @@ class ProgramExecutor {
   // False: a message that the instruction needs has not been sent.
   bool takeWhatIsNeeded(size_t r, const Instruction& instruction) {
     while (const auto message = states_[r].posted.neededBy(instruction)) {
-      auto& channel = channels_[{message->peer, r}];
+      auto& channel = channels_[{message->peer.index(), r}];
       if (channel.empty()) return false;
       write(r, message->buffer, std::move(channel.front()));
       channel.pop_front();
@@ -217,7 +217,7 @@ class ProgramExecutor {
   bool execute(size_t r) {
     const Program& program = ranks_[r].program;
     const Instruction& instruction = *next(r);
-    const size_t peer = instruction.peer;
+    const size_t peer = instruction.peer.index();
     if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput: load(r, instruction); break;
@@ -290,19 +290,19 @@ class ProgramExecutor {
     write(r, instruction.outputs[0], std::move(whole));
   }
 
-  bool allReduce(const std::vector<int>& group) {
-    const auto arrived = [&](int rank) {
-      const Instruction* at = next(rank);
+  bool allReduce(const std::vector<RankId>& group) {
+    const auto arrived = [&](RankId rank) {
+      const Instruction* at = next(rank.index());
       return at != nullptr && at->kind == InstructionKind::kAllReduce &&
-             ranks_[rank].program.groups[at->group] == group;
+             ranks_[rank.index()].program.groups[at->group] == group;
     };
-    for (int rank : group) {
+    for (RankId rank : group) {
       if (!arrived(rank)) return false;
     }
     Content sum{Kind::kSum, {0}};
-    for (int rank : group) modular::addTo(sum, read(rank, next(rank)->inputs[0]));
-    for (int rank : group) {
-      const size_t r = rank;
+    for (RankId rank : group) modular::addTo(sum, read(rank.index(), next(rank.index())->inputs[0]));
+    for (RankId rank : group) {
+      const size_t r = rank.index();
       write(r, next(r)->outputs[0], sum);
       ++states_[r].at;
     }

@@ -13,13 +13,11 @@ namespace pipeshard {
 class PostedMessages {
  public:
   struct Message {
-    size_t peer;
+    RankId peer;
     BufferId buffer;
   };
 
-  void post(const Instruction& receive) {
-    posted_.push_back({static_cast<size_t>(receive.peer), receive.outputs[0]});
-  }
+  void post(const Instruction& receive) { posted_.push_back({receive.peer, receive.outputs[0]}); }
   bool empty() const { return posted_.empty(); }
 
   // The next message that must have come before the instruction begins: the first one of a peer, up to that
@@ -31,16 +29,16 @@ class PostedMessages {
         return std::find(ids.begin(), ids.end(), message.buffer) != ids.end();
       };
       if (!has(instruction.inputs) && !has(instruction.outputs) &&
-          !(receives && static_cast<int>(message.peer) == instruction.peer))
+          !(receives && message.peer == instruction.peer))
         continue;
       return *firstOf(message.peer);
     }
     return std::nullopt;
   }
-  void takeFirstOf(size_t peer) { posted_.erase(firstOf(peer)); }
+  void takeFirstOf(RankId peer) { posted_.erase(firstOf(peer)); }
 
  private:
-  std::vector<Message>::const_iterator firstOf(size_t peer) const {
+  std::vector<Message>::const_iterator firstOf(RankId peer) const {
     return std::find_if(posted_.begin(), posted_.end(),
                         [&](const Message& message) { return message.peer == peer; });
   }

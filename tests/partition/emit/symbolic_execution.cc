@@ -110,7 +110,7 @@ class ProgramExecutor {
   // False: a message that the instruction needs has not been sent.
   bool takeWhatIsNeeded(size_t r, const Instruction& instruction) {
     while (const auto message = states_[r].posted.neededBy(instruction)) {
-      auto& channel = channels_[{message->peer, r}];
+      auto& channel = channels_[{message->peer.index(), r}];
       if (channel.empty()) return false;
       states_[r].contents[message->buffer.index()] = channel.front();
       channel.pop_front();
@@ -124,7 +124,7 @@ class ProgramExecutor {
     const Instruction& instruction = program.instructions[states_[r].at];
     auto& contents = states_[r].contents;
     const auto read = [&](size_t i) { return contents[instruction.inputs[i].index()].value(); };
-    const size_t peer = instruction.peer;
+    const size_t peer = instruction.peer.index();
     if (!takeWhatIsNeeded(r, instruction)) return false;
     switch (instruction.kind) {
       case InstructionKind::kLoadInput:

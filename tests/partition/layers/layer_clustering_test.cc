@@ -226,7 +226,7 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
       first = clustering.ends[l] + 1;
       StagePlan stage;
       stage.first_layer = stage.last_layer = l;
-      stage.devices = {static_cast<int>(l)};
+      stage.devices = {RankId(l)};
       stage.mesh_shape = {1, 1};
       plan.stages.push_back(stage);
     }

@@ -249,7 +249,7 @@ TEST_F(PipeDreamLevels, StageFilesOfPlansAreRead) {
   for (size_t s = 0; s < stages.size(); ++s) {
     EXPECT_EQ(file.stages[s].first_layer, stages[s]->first_layer);
     EXPECT_EQ(file.stages[s].last_layer, stages[s]->last_layer);
-    EXPECT_EQ(file.stages[s].devices, stages[s]->workers);
+    EXPECT_EQ(file.stages[s].devices, idsAt<RankId>(stages[s]->workers));
   }
 }
 

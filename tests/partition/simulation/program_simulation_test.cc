@@ -35,9 +35,9 @@ const std::map<Phase, Ticks> kPhases = {
     {Phase::kForward, 10}, {Phase::kBackwardInput, 11}, {Phase::kBackwardWeight, 7}};
 constexpr LinkCost kFree = {0, 1e30};
 
-std::vector<ProgramCosts> costsOf(const std::vector<Program>& programs,
-                                  const std::map<Phase, Ticks>& times = kPhases) {
-  std::vector<ProgramCosts> costs;
+IdVector<RankId, ProgramCosts> costsOf(const std::vector<Program>& programs,
+                                       const std::map<Phase, Ticks>& times = kPhases) {
+  IdVector<RankId, ProgramCosts> costs;
   for (const Program& program : programs) costs.push_back(costsOf(program, times));
   return costs;
 }
@@ -45,7 +45,7 @@ std::vector<ProgramCosts> costsOf(const std::vector<Program>& programs,
 std::string textOf(const Trace& trace, int rank) {
   std::vector<std::string> parts;
   for (const TraceEvent& event : trace.events) {
-    if (event.rank != rank) continue;
+    if (event.rank != RankId(rank)) continue;
     const bool waited = event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective;
     parts.push_back(fmt::format("{}@{}-{}{}", event.name, event.start_ns,
                                 waited ? fmt::format("{}-", event.arrived_ns) : "", event.end_ns));
@@ -100,7 +100,7 @@ TEST(ProgramSimulation, ABackgroundInstructionRunsBesideUntilItsBufferIsNeeded) 
   std::vector<Program> programs;
   for (int rank = 0; rank < 2; ++rank) {
     ProgramWriter writer(rank, 2, 1);
-    writer.program().groups = {{0, 1}};
+    writer.program().groups = {idsAt<RankId>({0, 1})};
     writer.subgraph("backward", Phase::kBackwardWeight, {}, {"g"});
     writer.subgraph("update", Phase::kUpdate, {"g"}, {"w"});
     writer.run(0, 0, {}, {"g"});
@@ -110,9 +110,11 @@ TEST(ProgramSimulation, ABackgroundInstructionRunsBesideUntilItsBufferIsNeeded) 
     writer.update(1, {"g"}, {"w"});
     programs.push_back(writer.program());
   }
-  std::vector<ProgramCosts> costs = costsOf(programs, {{Phase::kBackwardWeight, 10}, {Phase::kUpdate, 1}});
-  for (ProgramCosts& cost : costs) cost.instructions[1] = {{.group = 0, .exchange = 25, .bytes = 24}};
-  costs[1].instructions[0][0].compute = 14;
+  IdVector<RankId, ProgramCosts> costs =
+      costsOf(programs, {{Phase::kBackwardWeight, 10}, {Phase::kUpdate, 1}});
+  for (ProgramCosts& cost : costs)
+    cost.instructions[1] = {{.group = GroupId(0), .exchange = 25, .bytes = 24}};
+  costs[RankId(1)].instructions[0][0].compute = 14;
   const ProgramSimulation simulation = simulatePrograms({.programs = programs, .costs = costs});
   EXPECT_EQ(textOf(simulation.trace, 0), "backward@0-10 all_reduce g@10-14-39 backward@10-20 update@39-40");
   EXPECT_EQ(textOf(simulation.trace, 1), "backward@0-14 all_reduce g@14-14-39 backward@14-24 update@39-40");
@@ -123,14 +125,16 @@ TEST(ProgramSimulation, CollectivesInsideASubgraphMeet) {
   std::vector<Program> programs;
   for (int rank = 0; rank < 2; ++rank) {
     ProgramWriter writer(rank, 2, 1);
-    writer.program().groups = {{0, 1}};
+    writer.program().groups = {idsAt<RankId>({0, 1})};
     writer.subgraph("forward", Phase::kForward, {}, {"h"}, {0});
     writer.run(0, 0, {}, {"h"});
     programs.push_back(writer.program());
   }
-  std::vector<ProgramCosts> costs(2);
-  costs[0].instructions = {{{.compute = 3, .group = 0, .exchange = 5, .bytes = 8}, {.compute = 2}}};
-  costs[1].instructions = {{{.compute = 9, .group = 0, .exchange = 5, .bytes = 8}, {.compute = 1}}};
+  IdVector<RankId, ProgramCosts> costs(2);
+  costs[RankId(0)].instructions = {
+      {{.compute = 3, .group = GroupId(0), .exchange = 5, .bytes = 8}, {.compute = 2}}};
+  costs[RankId(1)].instructions = {
+      {{.compute = 9, .group = GroupId(0), .exchange = 5, .bytes = 8}, {.compute = 1}}};
   const ProgramSimulation simulation = simulatePrograms({.programs = programs, .costs = costs});
   EXPECT_EQ(textOf(simulation.trace, 0), "forward@0-3 forward@3-9-14 forward@14-16");
   EXPECT_THAT(simulation.busy, ElementsAre(5, 10));
@@ -143,11 +147,11 @@ TEST(ProgramSimulation, HoldsBuffersFromTheirFirstWriterToTheirFree) {
   // Rank 0: w and the step throughout; x and h of two microbatches; then dh of one, and in the place of its h
   // and x: dw, and its sum.
   const int64_t base = 24 + 8;
-  EXPECT_EQ(simulation.peak_memory[0], base + 5 * 24);
+  EXPECT_EQ(simulation.peak_memory[RankId(0)], base + 5 * 24);
   EXPECT_EQ(simulation.trace.memory.front().bytes, base + 2 * 24);
   int64_t last = 0;
   for (const TraceMemory& memory : simulation.trace.memory) {
-    if (memory.rank == 0) last = memory.bytes;
+    if (memory.rank == RankId(0)) last = memory.bytes;
   }
   EXPECT_EQ(last, base + 24);
 }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/plan/plan_json.h"
 #include "partition/stages/partition_training.h"
 #include "tests/partition/training_builder.h"

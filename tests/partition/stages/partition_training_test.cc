@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/graph/training_graph.h"
 #include "ir/plan/plan_json.h"
 #include "partition/cut/node_stages.h"
@@ -49,7 +50,7 @@ TEST(PartitionTraining, GivesEachDeviceOneStageOfEqualFlops) {
   EXPECT_EQ(plan.schedule, "1f1b");
   EXPECT_THAT(plan.notes, IsEmpty());
   for (size_t s = 0; s < 4; ++s) {
-    EXPECT_THAT(plan.stages[StageId(s)].devices, ElementsAre(s));
+    EXPECT_THAT(plan.stages[StageId(s)].devices, ElementsAre(RankId(s)));
     EXPECT_EQ(plan.stages[StageId(s)].peak_activations, static_cast<int64_t>(4 - s));
   }
   EXPECT_THAT(stageEnds(plan), ElementsAre(1, 3, 5, 7));

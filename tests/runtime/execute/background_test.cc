@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "ir/base/ids_format.h"
 #include "ir/program/program_verify.h"
 #include "runtime/execute/executor.h"
 #include "tests/expect_error.h"
@@ -77,8 +78,8 @@ TEST(BackgroundLane, EndsWithItsFirstError) {
 
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
-  for (int rank = 0; rank < segments.size(); ++rank)
-    text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
+  for (RankId rank : idsBelow<RankId>(segments.size()))
+    text += fmt::format("{}{}", rank.index() == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
   return SharedSegments::inherit(text);
 }
 
@@ -87,12 +88,12 @@ class DelayedCommunicator : public Communicator {
  public:
   DelayedCommunicator(std::unique_ptr<Communicator> inner, std::function<Clock::duration()> delay)
       : inner_(std::move(inner)), delay_(std::move(delay)) {}
-  int rank() const override { return inner_->rank(); }
+  RankId rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  std::unique_ptr<SendHandle> send(int peer, std::span<const std::byte> data) override {
+  std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) override {
     return inner_->send(peer, data);
   }
-  void receive(int peer, std::span<std::byte> data) override { inner_->receive(peer, data); }
+  void receive(RankId peer, std::span<std::byte> data) override { inner_->receive(peer, data); }
   void allReduce(const Group& group, DataType type, Reduction reduction, const void* input, void* output,
                  size_t count) override {
     std::this_thread::sleep_for(delay_());
@@ -162,10 +163,10 @@ struct Script {
   explicit Script(std::mt19937& random) : values(kRanks) {
     for (int rank = 0; rank < kRanks; ++rank) {
       ProgramWriter& writer = writers.emplace_back(rank, kRanks, 1);
-      std::vector<int> groups[] = {{0, 1, 2}, {0, 1}, {1, 2}};
-      for (std::vector<int>& group : groups) {
-        writer.program().groups.push_back(
-            std::count(group.begin(), group.end(), rank) > 0 ? group : std::vector<int>{rank});
+      for (const Group& group : {idsAt<RankId>({0, 1, 2}), idsAt<RankId>({0, 1}), idsAt<RankId>({1, 2})}) {
+        const RankId own(rank);
+        writer.program().groups.push_back(std::count(group.begin(), group.end(), own) > 0 ? group
+                                                                                          : Group{own});
       }
       for (int t = 0; t < kTensors; ++t) {
         const int64_t size = shape(t);
@@ -261,7 +262,7 @@ TEST(Background, RandomProgramsComputeWhatLoopsDoUnderRandomDelays) {
         EXPECT_EQ(contentOf(self.executor, self.executor.program().results[t].buffer), script.value(rank, t))
             << "rank " << rank << ", tensor " << t;
       }
-      self.first->barrier({0, 1, 2});
+      self.first->barrier(idsAt<RankId>({0, 1, 2}));
     };
     std::vector<std::thread> others;
     for (int rank = 1; rank < kRanks; ++rank) others.emplace_back(run_rank, rank);
@@ -294,7 +295,7 @@ class SlowSource : public DataSource {
 Program sumThenLoad(int rank, int ranks, bool in_background,
                     const std::function<void(ProgramWriter&)>& behind = {}) {
   ProgramWriter writer(rank, ranks, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   writer.input("x", {2, 3}, 0);
   writer.zero("sum");
   writer.allReduce(0, "sum");
@@ -316,15 +317,15 @@ StepReport lateSum(bool in_background) {
   StepReport report;
   std::thread other([&] {
     ThreadRank self(segments, programs[1], 20s, &fast);
-    self.first->barrier({0, 1});
+    self.first->barrier(idsAt<RankId>({0, 1}));
     std::this_thread::sleep_for(250ms);
     self.executor.runStep(1);
-    self.first->barrier({0, 1});
+    self.first->barrier(idsAt<RankId>({0, 1}));
   });
   ThreadRank self(segments, programs[0], 20s, &slow);
-  self.first->barrier({0, 1});
+  self.first->barrier(idsAt<RankId>({0, 1}));
   report = self.executor.runStep(1);
-  self.first->barrier({0, 1});
+  self.first->barrier(idsAt<RankId>({0, 1}));
   other.join();
   return report;
 }
@@ -369,7 +370,7 @@ void runUntilError(const std::function<void(SharedSegments&)>& rank_one, std::ch
   SlowSource fast(0ms);
   ThreadRank self(segments, sumThenLoad(0, 3, true, [](ProgramWriter& writer) { writer.receive(2, "y"); }),
                   20s, &fast);
-  const auto third = SharedMemoryCommunicator::open(duplicate(segments), 2, timeout);
+  const auto third = SharedMemoryCommunicator::open(duplicate(segments), RankId(2), timeout);
   std::thread other([&] {
     std::this_thread::sleep_for(100ms);
     rank_one(segments);
@@ -387,7 +388,8 @@ void runUntilError(const std::function<void(SharedSegments&)>& rank_one, std::ch
 }
 
 TEST(Background, ADeadPeerOfTheLaneEndsTheStepWhateverItsThreadDoes) {
-  runUntilError([](SharedSegments& segments) { segments.markDead(1); }, 20s, ErrorCode::kPeerUnavailable,
+  runUntilError([](SharedSegments& segments) { segments.markDead(RankId(1)); }, 20s,
+                ErrorCode::kPeerUnavailable,
                 {"step 3, rank 0, instruction 1: all_reduce background group=0 \"sum\" -> \"sum\": ",
                  "rank 1 has died"});
 }
@@ -395,9 +397,9 @@ TEST(Background, ADeadPeerOfTheLaneEndsTheStepWhateverItsThreadDoes) {
 TEST(Background, APeerThatGivesTheLaneSomethingElseIsNamed) {
   runUntilError(
       [](SharedSegments& segments) {
-        const auto first = SharedMemoryCommunicator::open(duplicate(segments), 1, 20s);
+        const auto first = SharedMemoryCommunicator::open(duplicate(segments), RankId(1), 20s);
         const auto second = first->openSecond();
-        EXPECT_ERROR(second->barrier({0, 1}), ErrorCode::kInternal, "rank 0 does allReduce");
+        EXPECT_ERROR(second->barrier(idsAt<RankId>({0, 1})), ErrorCode::kInternal, "rank 0 does allReduce");
       },
       20s, ErrorCode::kInternal,
       {"step 3, rank 0, instruction 1: all_reduce background",
@@ -425,7 +427,7 @@ TEST(Background, NeedsASecondCommunicator) {
   const SharedSegments segments = SharedSegments::create(2);
   SlowSource fast(0ms);
   Executor executor({sumThenLoad(0, 2, true), {}, ""}, {});
-  const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), 0, 20s);
+  const auto communicator = SharedMemoryCommunicator::open(duplicate(segments), RankId(0), 20s);
   const std::span<std::byte> arena = communicator->createArena(executor.memory().total_bytes);
   EXPECT_ERROR(executor.attach(arena, communicator.get(), &fast), ErrorCode::kConfiguration,
                "no second communicator of 2 ranks");

@@ -33,11 +33,9 @@ using Sizes = std::vector<int64_t>;
 class EverybodysCollectives : public Collectives {
  public:
   explicit EverybodysCollectives(Communicator& communicator)
-      : communicator_(communicator), everybody_(communicator.size()) {
-    std::iota(everybody_.begin(), everybody_.end(), 0);
-  }
+      : communicator_(communicator), everybody_(idsBelow<RankId>(communicator.size())) {}
   void call(const CollectiveCall& call) override {
-    EXPECT_EQ(call.group, 5);
+    EXPECT_EQ(call.group, GroupId(5));
     runCollective(communicator_, everybody_, call);
   }
 
@@ -64,7 +62,7 @@ template <typename T>
 std::vector<T> runKernel(Collectives& collectives, const char* op, const Shape& from, const Shape& to,
                          const Attributes& attributes, const std::vector<T>& x) {
   const std::unique_ptr<Kernel> kernel = makeKernel(op, dataTypeOf<T>(), from, to, attributes);
-  EXPECT_EQ(kernel->collectiveGroup(), 5);
+  EXPECT_EQ(kernel->collectiveGroup(), GroupId(5));
   const size_t count = elementCount(to);
   std::vector<T> y(count + 16, T{77});
   // NaNs, if anybody read them
@@ -108,7 +106,7 @@ void gatherAndExchange(const Sizes& sizes, const Sizes& other_sizes, size_t axis
   SCOPED_TRACE(dataTypeName(dataTypeOf<T>()));
   runRankThreads(sizes.size(), [&](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
-    const size_t me = communicator.rank();
+    const size_t me = communicator.rank().index();
     Shape whole{2, 2, 2};
     whole[axis] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     whole[to_axis] = std::accumulate(other_sizes.begin(), other_sizes.end(), int64_t{0});
@@ -160,10 +158,10 @@ void reduceAndScatter(const Sizes& sizes, size_t axis, const std::string& reduct
   const int64_t ranks = sizes.size();
   runRankThreads(ranks, [&](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
-    const size_t me = communicator.rank();
+    const size_t me = communicator.rank().index();
     Shape whole{3, 2, 5};
     whole[axis] = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    const std::vector<T> x = box<T>(communicator.rank(), {0, 0, 0}, whole);
+    const std::vector<T> x = box<T>(communicator.rank().index(), {0, 0, 0}, whole);
     const auto expected = [&](const Shape& start, const Shape& size) {
       std::vector<T> elements;
       for (int64_t a = 0; a < size[0]; ++a)
@@ -199,11 +197,13 @@ TEST(CollectiveKernels, SumsAreTakenInRankOrder) {
   // 1e8 + 1 - 1e8 in float32: 0 from the left, 1 otherwise.
   runRankThreads(3, [](Communicator& communicator) {
     EverybodysCollectives collectives(communicator);
-    const float mine = communicator.rank() == 0 ? 1e8F : communicator.rank() == 1 ? 1.F : -1e8F;
+    const float mine = communicator.rank() == RankId(0)   ? 1e8F
+                       : communicator.rank() == RankId(1) ? 1.F
+                                                          : -1e8F;
     EXPECT_EQ(runKernel<float>(collectives, "AllReduce", {1, 1, 4}, {1, 1, 4}, {}, {mine, mine, mine, mine}),
               std::vector<float>(4, 0.F));
     const Sizes sizes{1, 1, 2};
-    const Shape part{1, 1, sizes[communicator.rank()]};
+    const Shape part{1, 1, sizes[communicator.rank().index()]};
     EXPECT_EQ(runKernel<float>(collectives, "ReduceScatter", {1, 1, 4}, part,
                                {{"axis", int64_t{2}}, {"sizes", sizes}}, {mine, mine, mine, mine}),
               std::vector<float>(part[2], 0.F));
@@ -309,7 +309,7 @@ RankImage roundTripImage(int rank, const Sizes& columns) {
   const int ranks = columns.size();
   ProgramWriter writer(rank, ranks, 1);
   writer.input("x", {ranks, 7}, 0);
-  writer.program().groups = {{0, 1, 2}};
+  writer.program().groups = {idsAt<RankId>({0, 1, 2})};
   writer.program().inputs[0].data_type = DataType::kFloat32;
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 0, 0});
   writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 7})).data_type = DataType::kFloat32;
@@ -334,9 +334,10 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
   const TemporaryFolder folder;
   writePlanDirectory(folder.path(), images);
   runRankThreads(3, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
+    const int rank = communicator.rank().index();
     Executor executor(
-        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
+        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(RankId(rank))).string()),
+        {});
     const auto data = makeDataSource({"", 7}, executor.program());
     AlignedMemory arena(executor.memory().total_bytes);
     executor.attach(arena.bytes(), &communicator, data.get());
@@ -354,7 +355,7 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
 
 TEST(CollectiveKernels, AGroupOfAnotherSizeIsRefusedWhenLoading) {
   RankImage image = roundTripImage(0, {2, 1, 4});
-  image.program.groups = {{0, 1}};
+  image.program.groups = {idsAt<RankId>({0, 1})};
   EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration,
                "is cut for 3 members, but group 0 of the program has 2");
 }

@@ -186,9 +186,8 @@ RankImage collectiveImage(int rank, int ranks, DataType type) {
   ProgramWriter writer(rank, ranks, 1);
   writer.input("x", {ranks, 3}, 0);
   writer.program().inputs[0].data_type = type;
-  std::vector<int> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(r);
-  writer.program().groups = {all, rank < 2 && ranks > 1 ? std::vector<int>{0, 1} : std::vector<int>{rank}};
+  writer.program().groups = {idsBelow<RankId>(ranks),
+                             idsAt<RankId>(rank < 2 && ranks > 1 ? std::vector{0, 1} : std::vector{rank})};
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 1});
   writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 3})).data_type = type;
   writer.program().buffer(writer.buffer("y", BufferKind::kActivation, {1, 3})).data_type = type;
@@ -201,8 +200,8 @@ RankImage collectiveImage(int rank, int ranks, DataType type) {
 
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
-  for (int rank = 0; rank < segments.size(); ++rank)
-    text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
+  for (RankId rank : idsBelow<RankId>(segments.size()))
+    text += fmt::format("{}{}", rank.index() == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
   return SharedSegments::inherit(text);
 }
 
@@ -222,16 +221,17 @@ void expectCollectives(int ranks, DataType type) {
   std::vector<StepReport> reports(ranks);
   const auto run_rank = [&](int rank) {
     Executor executor(
-        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(rank)).string()), {});
+        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(RankId(rank))).string()),
+        {});
     const auto data = makeDataSource({"", 7}, executor.program());
     const auto communicator =
-        SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
+        SharedMemoryCommunicator::open(duplicate(segments), RankId(rank), std::chrono::seconds(20));
     executor.attach(communicator->createArena(executor.memory().total_bytes), communicator.get(), data.get());
     // the others wait inside their subgraph
     if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     reports[rank] = executor.runStep(1);
     std::memcpy(y[rank].data(), executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
-    communicator->barrier(executor.program().groups[0]);
+    communicator->barrier(executor.program().groups[GroupId(0)]);
   };
   std::vector<std::thread> others;
   for (int rank = 1; rank < ranks; ++rank) others.emplace_back(run_rank, rank);
@@ -268,7 +268,7 @@ TEST(ExecutorCollectives, RefusesAProgramWithoutCommunicatorWhenLoading) {
 TEST(ExecutorCollectives, RefusesGroupsThatDifferFromTheProgram) {
   const auto refuse = [](const std::vector<int>& collectives, const char* message) {
     RankImage image = collectiveImage(0, 2, DataType::kFloat64);
-    image.program.subgraphs[0].collectives = collectives;
+    image.program.subgraphs[0].collectives = idsAt<GroupId>(collectives);
     EXPECT_ERROR(Executor(std::move(image), {}), ErrorCode::kConfiguration, message);
   };
   refuse({1, 0}, "has collectives over the groups [0,1], but program.json says [1,0]");

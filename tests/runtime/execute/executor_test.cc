@@ -229,8 +229,8 @@ TEST(Executor, NamesANodeOnceThatNamesItself) {
 // A second set of descriptors for the same segments, as another process would inherit it.
 SharedSegments duplicate(const SharedSegments& segments) {
   std::string text = fmt::format("control={},arenas=", ::dup(segments.controlDescriptor()));
-  for (int rank = 0; rank < segments.size(); ++rank)
-    text += fmt::format("{}{}", rank == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
+  for (RankId rank : idsBelow<RankId>(segments.size()))
+    text += fmt::format("{}{}", rank.index() == 0 ? "" : ":", ::dup(segments.arenaDescriptor(rank)));
   return SharedSegments::inherit(text);
 }
 
@@ -250,14 +250,14 @@ TEST(Executor, TwoRanksComputeTheBitsOfOne) {
     Executor executor(std::move(pipelineImages(2)[rank]), {});
     const auto data = makeDataSource({"", 5}, executor.program());
     const auto communicator =
-        SharedMemoryCommunicator::open(duplicate(segments), rank, std::chrono::seconds(20));
+        SharedMemoryCommunicator::open(duplicate(segments), RankId(rank), std::chrono::seconds(20));
     executor.attach(communicator->createArena(executor.memory().total_bytes), communicator.get(), data.get());
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepReport report = executor.runStep(step);
       if (report.loss) pipeline_losses.push_back(*report.loss);
       writeStepDump(executor, folder2.path(), step, {true, true, true});
     }
-    communicator->barrier({0, 1});
+    communicator->barrier(idsAt<RankId>({0, 1}));
   };
   std::thread other([&] { run_rank(1); });
   run_rank(0);

@@ -91,7 +91,7 @@ void writeParts(const std::string& folder, const ShardingSpec& spec, const Logic
     std::vector<TensorView> tensors;
     if (std::find(left_out.begin(), left_out.end(), rank) == left_out.end())
       tensors.push_back({"parameter/w", DataType::kFloat64, box.size, numbers.data()});
-    writeTensorFile(folder + "/" + dumpFileName(1, rank), tensors,
+    writeTensorFile(folder + "/" + dumpFileName(1, RankId(rank)), tensors,
                     {{"part/parameter/w", shapeToString(kWhole) + " from " + shapeToString(box.start)}});
   }
 }
@@ -124,7 +124,7 @@ TEST(StepDump, NamesATensorWhosePartsAreNotTheWhole) {
                          DataType type = DataType::kFloat64) {
     std::map<std::string, std::string> metadata;
     if (!part.empty()) metadata["part/parameter/w"] = part;
-    writeTensorFile(folder.file(dumpFileName(1, rank)),
+    writeTensorFile(folder.file(dumpFileName(1, RankId(rank))),
                     std::vector<TensorView>{{"parameter/w", type, shape, numbers.data()}}, metadata);
   };
   write(0, {5, 3}, "[5,7] from [0,0]");

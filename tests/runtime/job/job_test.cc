@@ -1,6 +1,7 @@
 // Jobs with real processes. This program is test, coordinator ("coordinate DIR STEPS": a job in a process of
 // its own that prints its workers) and worker ("worker ...").
 #include "runtime/job/job.h"
+#include "ir/base/ids_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -198,7 +199,7 @@ TEST(RunJob, LeavesATrace) {
   verifyTrace(trace);
   EXPECT_EQ(trace.ranks, 2);
   std::set<std::pair<int, int64_t>> seen;
-  for (const TraceEvent& event : trace.events) seen.emplace(event.rank, event.step);
+  for (const TraceEvent& event : trace.events) seen.emplace(event.rank.index(), event.step);
   EXPECT_EQ(seen, (std::set<std::pair<int, int64_t>>{{0, 3}, {0, 4}, {0, 5}, {1, 3}, {1, 4}, {1, 5}}));
   EXPECT_FALSE(trace.memory.empty());
 }
@@ -219,7 +220,7 @@ TEST(RunJob, LeavesATraceOfWhatAKilledWorkerDid) {
   verifyTrace(trace);
   for (const int rank : {0, 1}) {
     EXPECT_GT(std::count_if(trace.events.begin(), trace.events.end(),
-                            [&](const TraceEvent& event) { return event.rank == rank; }),
+                            [&](const TraceEvent& event) { return event.rank == RankId(rank); }),
               10);
   }
 }
@@ -294,7 +295,7 @@ TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
   Plan plan;
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == 1)
+                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == RankId(1))
                           ::kill(progress.pid, SIGKILL);
                       }),
                ErrorCode::kPeerUnavailable, "worker of rank 1");
@@ -462,7 +463,7 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   WorkerOptions options;
   options.endpoint = "tcp://127.0.0.1:4000";
   options.job = "ab";
-  options.rank = 3;
+  options.rank = RankId(3);
   options.segments = "control=5,arenas=6:7";
   options.directory = "/plan/ranks/0003";
   options.parent = 77;

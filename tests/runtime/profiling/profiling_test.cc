@@ -136,7 +136,7 @@ TEST(StandaloneRank, RunsWithoutItsPeers) {
     for (Buffer& buffer : image.program.buffers) {
       if (buffer.source) buffer.source = WeightReference{"nowhere", 0, 8};
     }
-    const int rank = image.program.rank;
+    const RankId rank = image.program.rank;
     StandaloneRank alone(image, {});
     for (int step = 0; step < 3; ++step) alone.runStep();
     EXPECT_EQ(alone.program().rank, rank);

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "ir/base/ids_format.h"
 #include "ir/trace/trace_breakdown.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/executor.h"
@@ -28,7 +29,7 @@ TraceRecorder::Time at(int64_t ns) { return TraceRecorder::Time(nanoseconds(ns))
 // Rank 0 of a pair: computes, sends, receives; a collective inside a run.
 Program firstProgram() {
   ProgramWriter writer(0, 2, 1);
-  writer.program().groups = {{0, 1}};
+  writer.program().groups = {idsAt<RankId>({0, 1})};
   writer.subgraph("forward", Phase::kForward, {"x"}, {"h"}, {0});
   writer.run(0, 0, {"x@0"}, {"h@0"});
   writer.send(1, "h@0", 0);
@@ -71,7 +72,7 @@ TEST(TraceRecorder, KeepsTheLastSteps) {
   }
   const TraceRecords records = recorded.read();
   ASSERT_EQ(records.steps.size(), 2u);
-  EXPECT_EQ(records.rank, 1);
+  EXPECT_EQ(records.rank, RankId(1));
   EXPECT_EQ(records.steps[0].step, 4);
   EXPECT_EQ(records.steps[1].step, 5);
   EXPECT_EQ(records.steps[1].end_ns, 5009);
@@ -100,7 +101,7 @@ TEST(TraceMemory, KeepsWhatWasRecorded) {
   const Program program = secondProgram();
   const Descriptor memory = makeTraceMemory();
   EXPECT_TRUE(readTraceMemory(memory).empty());
-  TraceRecorder recorder(1, {{&program, {}}}, 1000);
+  TraceRecorder recorder(RankId(1), {{&program, {}}}, 1000);
   {
     const shm::Mapping mapping = openTraceMemory(memory.get(), recorder.bytes());
     recorder.place(mapping.span());
@@ -167,10 +168,10 @@ TEST(MergeTrace, NamesInstructionsSplitsRunsAndJoinsMessages) {
   for (const TraceEvent& event : trace.events) events.push_back(describe(event));
   EXPECT_EQ(events, kMerged);
   EXPECT_EQ(trace.source, "measured");
-  EXPECT_EQ(trace.rank_names, (std::vector<std::string>{"rank 0 (stage 0)", "rank 1 (stage 1)"}));
+  EXPECT_EQ(trace.rank_names, (IdVector<RankId, std::string>{"rank 0 (stage 0)", "rank 1 (stage 1)"}));
   std::vector<std::pair<int64_t, int64_t>> memory;
   for (const TraceMemory& point : trace.memory) {
-    if (point.rank == 0) memory.emplace_back(point.time_ns, point.bytes);
+    if (point.rank == RankId(0)) memory.emplace_back(point.time_ns, point.bytes);
   }
   EXPECT_EQ(memory,
             (std::vector<std::pair<int64_t, int64_t>>{{0, 100}, {100, 250}, {1000, 100}, {1100, 250}}));
@@ -252,7 +253,7 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
   const std::vector<RankImage> images = pipelineImages(2);
   std::vector<RankRecording> recordings(2);
   testing::runRankThreads(2, [&](Communicator& communicator) {
-    const size_t rank = communicator.rank();
+    const size_t rank = communicator.rank().index();
     Executor executor(images[rank], {});
     AlignedMemory arena(executor.memory().total_bytes);
     const auto data = makeDataSource({"", 5}, executor.program());
@@ -278,7 +279,8 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
   for (int rank = 0; rank < 2; ++rank) {
     for (int64_t step = 1; step <= 3; ++step) {
       size_t events = 0, expected = 0;
-      for (const TraceEvent& event : trace.events) events += event.rank == rank && event.step == step ? 1 : 0;
+      for (const TraceEvent& event : trace.events)
+        events += event.rank == RankId(rank) && event.step == step ? 1 : 0;
       for (const Instruction& instruction : images[rank].program.instructions) {
         const bool shown =
             instruction.kind != InstructionKind::kFree && instruction.kind != InstructionKind::kAccumulate;
@@ -290,13 +292,13 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
   int64_t waited = 0, others = 0;
   for (const TraceEvent& event : trace.events) {
     if (event.kind != TraceEventKind::kReceive || event.step != 2) continue;
-    waited = std::max(waited, event.rank == 1 ? event.arrived_ns - event.start_ns : 0);
+    waited = std::max(waited, event.rank == RankId(1) ? event.arrived_ns - event.start_ns : 0);
     others = std::max(others, event.end_ns - event.arrived_ns);
   }
   EXPECT_GE(waited, 45'000'000);
   EXPECT_LT(others, 20'000'000);
   const TraceBreakdown parts = breakDown(trace);
-  EXPECT_GE(parts.ranks[1].waiting, 45'000'000);
+  EXPECT_GE(parts.ranks[RankId(1)].waiting, 45'000'000);
   for (const RankBreakdown& part : parts.ranks) {
     EXPECT_GE(part.idle, 0);
     EXPECT_GT(part.compute, 0);

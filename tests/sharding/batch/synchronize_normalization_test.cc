@@ -43,14 +43,14 @@ class ThreadCollectives : public Collectives {
     meeting_.barrier.arrive_and_wait();
     std::memcpy(call.output, sum.data(), call.count * sizeof(double));
   }
-  std::vector<int> groups;
+  std::vector<GroupId> groups;
 
  private:
   Meeting& meeting_;
   size_t device_;
 };
 
-constexpr int kGroup = 3;
+constexpr GroupId kGroup(3);
 
 // Two normalisations of one x with different parameters, with running statistics, and the gradients of the
 // first. What comes before and after shows that other nodes stay. `shape`: of x.
@@ -144,7 +144,8 @@ void expectAsOnOneDevice(const Shape& shape, const std::vector<int64_t>& cuts) {
       Shape part = shape;
       part[0] = cuts[d];
       Piece piece(part);
-      const std::vector<int> groups = synchronizeBatchNormalization(piece.graph, cuts[d], shape[0], kGroup);
+      const std::vector<GroupId> groups =
+          synchronizeBatchNormalization(piece.graph, cuts[d], shape[0], kGroup);
       EXPECT_NO_THROW(verifyGraph(piece.graph));
       Tensors mine = given;
       for (const char* name : {"x0", "dy"}) mine[name] = selectAlong(given.at(name), 0, rows[d]);
@@ -187,9 +188,9 @@ TEST(SynchronizeBatchNormalization, GivesWhatOneDeviceGivesForTheWholeMicrobatch
 TEST(SynchronizeBatchNormalization, KeepsTheInterfaceAndComputesMomentsOfOneTensorOnce) {
   Piece piece({2, 3, 4});
   const Graph before = piece.graph;
-  const std::vector<int> groups = synchronizeBatchNormalization(piece.graph, 2, 5, kGroup);
+  const std::vector<GroupId> groups = synchronizeBatchNormalization(piece.graph, 2, 5, kGroup);
   // mean, variance; sum of dY and of dY x_hat
-  EXPECT_EQ(groups, (std::vector<int>{kGroup, kGroup, kGroup, kGroup}));
+  EXPECT_EQ(groups, (std::vector<GroupId>{kGroup, kGroup, kGroup, kGroup}));
   EXPECT_EQ(names(piece.graph, piece.graph.inputs), names(before, before.inputs));
   EXPECT_EQ(names(piece.graph, piece.graph.outputs), names(before, before.outputs));
   ASSERT_EQ(piece.graph.functions.size(), 1u);

@@ -1,8 +1,6 @@
 // Costs on clusters, computed by hand.
 #include "sharding/specs/cost_model.h"
 
-#include <numeric>
-
 #include <gtest/gtest.h>
 
 #include "sharding/specs/cross_mesh.h"
@@ -10,10 +8,8 @@
 namespace pipeshard {
 namespace {
 
-std::vector<int> devicesFrom(int first, int count) {
-  std::vector<int> devices(count);
-  std::iota(devices.begin(), devices.end(), first);
-  return devices;
+std::vector<RankId> devicesFrom(int first, int count) {
+  return IdRange(RankId(first), RankId(first + count));
 }
 
 // 100 GB/s inside, NICs of 3 GB/s.
@@ -27,7 +23,7 @@ Cluster twoNodes(int devices, int nics = 1) {
   return cluster;
 }
 
-std::vector<double> rates(const Cluster& cluster, const std::vector<int>& devices,
+std::vector<double> rates(const Cluster& cluster, const std::vector<RankId>& devices,
                           const std::vector<int>& mesh) {
   std::vector<double> result;
   for (const LinkCost& link : costModelOn(cluster, devices, {mesh}).links)
@@ -37,7 +33,7 @@ std::vector<double> rates(const Cluster& cluster, const std::vector<int>& device
 
 TEST(CostModelOn, SharesNicsAmongTheGroupsOfAnAxis) {
   const Cluster cluster = twoNodes(4);
-  const std::vector<int> all = devicesFrom(0, 8);
+  const std::vector<RankId> all = devicesFrom(0, 8);
   // one ring, out of each node once
   EXPECT_EQ(rates(cluster, all, {8}), (std::vector<double>{3}));
   // axis 0: four rings share the NIC
@@ -45,9 +41,9 @@ TEST(CostModelOn, SharesNicsAmongTheGroupsOfAnAxis) {
   EXPECT_EQ(rates(cluster, all, {4, 2}), (std::vector<double>{1.5, 100}));  // axis 0: two rings of four
   EXPECT_EQ(rates(cluster, all, {2, 2, 2}), (std::vector<double>{0.75, 100, 100}));
   EXPECT_EQ(rates(cluster, devicesFrom(4, 4), {2, 2}), (std::vector<double>{100, 100}));
-  EXPECT_EQ(rates(cluster, {0, 4}, {2}), (std::vector<double>{3}));
+  EXPECT_EQ(rates(cluster, idsAt<RankId>({0, 4}), {2}), (std::vector<double>{3}));
   // in the mesh's order, not the cluster's
-  EXPECT_EQ(rates(cluster, {0, 4, 1, 5}, {2, 2}), (std::vector<double>{100, 1.5}));
+  EXPECT_EQ(rates(cluster, idsAt<RankId>({0, 4, 1, 5}), {2, 2}), (std::vector<double>{100, 1.5}));
   EXPECT_EQ(rates(cluster, all, {1, 8})[1], 3);
 }
 
@@ -58,14 +54,14 @@ TEST(CostModelOn, GroupsWithoutASwitchHaveTheLinksBetweenThem) {
   EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {8}), (std::vector<double>{12}));
   EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {4, 2}), (std::vector<double>{8, 2}));
   EXPECT_EQ(rates(cluster, devicesFrom(0, 6), {2, 3}), (std::vector<double>{2, 8}));
-  EXPECT_EQ(linkBetween(cluster, {0, 1, 2, 3}, {4, 5, 6, 7}).bytes_per_ns, 2);
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0, 1, 2, 3}), idsAt<RankId>({4, 5, 6, 7})).bytes_per_ns, 2);
 }
 
 TEST(CostModelOn, UsesAllNicsButOneForADevice) {
   const Cluster cluster = twoNodes(4, 4);
   EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {8}), (std::vector<double>{12}));  // a ring over each NIC
   EXPECT_EQ(rates(cluster, devicesFrom(0, 8), {2, 4}), (std::vector<double>{3, 100}));
-  EXPECT_EQ(rates(cluster, {0, 4}, {2}), (std::vector<double>{3}));  // not all four
+  EXPECT_EQ(rates(cluster, idsAt<RankId>({0, 4}), {2}), (std::vector<double>{3}));  // not all four
   EXPECT_EQ(rates(twoNodes(4, 64), devicesFrom(0, 8), {8}), (std::vector<double>{12}));
 }
 
@@ -89,9 +85,9 @@ TEST(CostModelOn, IsAsSlowAsTheSlowestOfUnequalNodes) {
   cluster.nodes[1].inside.bytes_per_ns = 20;
   cluster.nodes[1].nic.bytes_per_ns = 1;
   EXPECT_EQ(rates(cluster, devicesFrom(0, 5), {5}), (std::vector<double>{1}));
-  EXPECT_EQ(rates(cluster, {0, 1}, {2}), (std::vector<double>{100}));
-  EXPECT_EQ(rates(cluster, {0, 1, 2, 3}, {2, 2}), (std::vector<double>{0.5, 20}));
-  EXPECT_EQ(costModelOn(cluster, {0, 1, 2, 3}, {{2, 2}}).links[1].latency_ns, 1'000);
+  EXPECT_EQ(rates(cluster, idsAt<RankId>({0, 1}), {2}), (std::vector<double>{100}));
+  EXPECT_EQ(rates(cluster, idsAt<RankId>({0, 1, 2, 3}), {2, 2}), (std::vector<double>{0.5, 20}));
+  EXPECT_EQ(costModelOn(cluster, idsAt<RankId>({0, 1, 2, 3}), {{2, 2}}).links[1].latency_ns, 1'000);
 
   DeviceKind fast, slow;
   fast.rates.push_back(
@@ -103,7 +99,9 @@ TEST(CostModelOn, IsAsSlowAsTheSlowestOfUnequalNodes) {
   const CostModel both = costModelOn(cluster, devicesFrom(0, 5), {{5}});
   EXPECT_EQ(computeCost(both, 1e6, 1000, WorkClass::kContraction), 2000);     // by the second
   EXPECT_EQ(computeCost(both, 1, 100'000, WorkClass::kContraction), 10'000);  // by the first
-  EXPECT_EQ(computeCost(costModelOn(cluster, {0, 1}, {{2}}), 1e6, 1000, WorkClass::kContraction), 1000);
+  EXPECT_EQ(
+      computeCost(costModelOn(cluster, idsAt<RankId>({0, 1}), {{2}}), 1e6, 1000, WorkClass::kContraction),
+      1000);
   EXPECT_EQ(computeCost(both, 0, 0, WorkClass::kContraction), 0);
 }
 
@@ -116,8 +114,8 @@ TEST(CostModelOn, OfEqualNodesWithoutAProfileIsWhatItWas) {
     EXPECT_EQ(costModelOn(cluster, devicesFrom(0, 12), mesh).kinds, nullptr);
   }
   EXPECT_EQ(costModelOn(cluster, devicesFrom(2, 5), {{5}}).links, CostModel::uniform({{5}}).links);
-  EXPECT_EQ(linkBetween(cluster, {0, 1, 2}, {3, 4, 5, 6, 7}), LinkCost{});
-  EXPECT_EQ(linkBetween(cluster, {0}, {1}), LinkCost{});
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0, 1, 2}), idsAt<RankId>({3, 4, 5, 6, 7})), LinkCost{});
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0}), idsAt<RankId>({1})), LinkCost{});
 }
 
 TEST(CostModelOn, SharesMemoryAndCoresOfOneComputer) {
@@ -127,9 +125,9 @@ TEST(CostModelOn, SharesMemoryAndCoresOfOneComputer) {
   cluster.nodes[0].cores = 2;
   EXPECT_EQ(rates(cluster, devicesFrom(0, 4), {4}), (std::vector<double>{2}));
   EXPECT_EQ(rates(cluster, devicesFrom(0, 2), {2}), (std::vector<double>{4}));
-  EXPECT_EQ(linkBetween(cluster, {0, 1}, {2}).bytes_per_ns, 4);
-  EXPECT_EQ(linkBetween(cluster, {0, 1}, {2}).receive_bytes_per_ns, 8);
-  const CostModel model = costModelOn(cluster, {0}, {{1}});
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0, 1}), idsAt<RankId>({2})).bytes_per_ns, 4);
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0, 1}), idsAt<RankId>({2})).receive_bytes_per_ns, 8);
+  const CostModel model = costModelOn(cluster, idsAt<RankId>({0}), {{1}});
   EXPECT_EQ(computeCost(model, 1e6, 0), 40'000);  // 50 GFLOP/s of two devices on a core each
 }
 
@@ -145,13 +143,14 @@ TEST(CostModelOn, FollowsMeasuredLinks) {
 
 TEST(LinkBetween, SharesTheNicsOfBothSides) {
   const Cluster cluster = twoNodes(4);
-  EXPECT_EQ(linkBetween(cluster, {0}, {1}).bytes_per_ns, 100);
-  EXPECT_EQ(linkBetween(cluster, {0}, {4}).bytes_per_ns, 3);
-  const LinkCost link = linkBetween(cluster, {0, 1, 2, 3}, {4, 5});
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0}), idsAt<RankId>({1})).bytes_per_ns, 100);
+  EXPECT_EQ(linkBetween(cluster, idsAt<RankId>({0}), idsAt<RankId>({4})).bytes_per_ns, 3);
+  const LinkCost link = linkBetween(cluster, idsAt<RankId>({0, 1, 2, 3}), idsAt<RankId>({4, 5}));
   EXPECT_EQ(link.bytes_per_ns, 0.75);
   EXPECT_EQ(link.receive_bytes_per_ns, 1.5);
   EXPECT_EQ(link.latency_ns, 7'000);
-  EXPECT_EQ(linkBetween(twoNodes(4, 2), {0, 1, 2, 3}, {4, 5}).bytes_per_ns, 1.5);
+  EXPECT_EQ(linkBetween(twoNodes(4, 2), idsAt<RankId>({0, 1, 2, 3}), idsAt<RankId>({4, 5})).bytes_per_ns,
+            1.5);
   // 12 kB, a fourth from each of four devices, half to each of two: through one NIC of 3 GB/s, in two
   // messages each way at most.
   const CrossMeshTransfer transfer =

@@ -45,8 +45,8 @@ std::vector<int64_t> range(int64_t offset, int64_t size) {
   return indices;
 }
 
-void send(const Case& one, DeviceId device, Communicator& communicator, int first_receiver) {
-  const auto collectives = meshCollectives(communicator, one.from.mesh, 0);
+void send(const Case& one, DeviceId device, Communicator& communicator, RankId first_receiver) {
+  const auto collectives = meshCollectives(communicator, one.from.mesh, RankId(0));
   const Shape& shape = one.whole.shape;
   const Constant held = reshard(shardOfTensor(one.whole, one.from.spec, one.from.mesh, device), shape,
                                 one.from.spec, one.plan.before, one.from.mesh, device, *collectives);
@@ -59,12 +59,13 @@ void send(const Case& one, DeviceId device, Communicator& communicator, int firs
     for (const AxisRange& cut : cutOut(shardOf(one.plan.sent, shape, one.from.mesh, device), piece.box)) {
       pieces.back() = selectAlong(pieces.back(), cut.axis, range(cut.offset, cut.size));
     }
-    sends.push_back(communicator.send(first_receiver + piece.receiver.index(), pieces.back().bytes));
+    sends.push_back(
+        communicator.send(RankId(first_receiver.index() + piece.receiver.index()), pieces.back().bytes));
   }
   for (const auto& sent : sends) sent->wait();
 }
 
-Constant receive(const Case& one, DeviceId device, Communicator& communicator, int first_receiver) {
+Constant receive(const Case& one, DeviceId device, Communicator& communicator, RankId first_receiver) {
   const CrossMeshAssembly& assembly = one.plan.transfer.assemblies[device];
   std::vector<Constant> parts;
   const auto addPart = [&](const Shape& shape) -> Constant& {
@@ -75,7 +76,7 @@ Constant receive(const Case& one, DeviceId device, Communicator& communicator, i
   for (int index : assembly.pieces) {
     const CrossMeshPiece& piece = one.plan.transfer.pieces[index];
     EXPECT_EQ(piece.receiver, device);
-    communicator.receive(piece.sender.index(), addPart(piece.box.size).bytes);
+    communicator.receive(RankId(piece.sender.index()), addPart(piece.box.size).bytes);
   }
   for (const Concatenation& step : putTogether(assembly)) {
     Constant joined = addPart(step.shape);
@@ -120,12 +121,12 @@ size_t runAllPairs(const Shape& shape, const LogicalMesh& from, const LogicalMes
   std::vector<Case> cases = casesOf(shape, from, to);
   const int senders = from.deviceCount();
   runRankThreads(senders + to.deviceCount(), [&](Communicator& communicator) {
-    const int rank = communicator.rank();
+    const int rank = communicator.rank().index();
     for (Case& one : cases) {
       if (rank < senders) {
-        send(one, DeviceId(rank), communicator, senders);
+        send(one, DeviceId(rank), communicator, RankId(senders));
       } else {
-        one.results[rank - senders] = receive(one, DeviceId(rank - senders), communicator, senders);
+        one.results[rank - senders] = receive(one, DeviceId(rank - senders), communicator, RankId(senders));
       }
     }
   });

@@ -173,8 +173,8 @@ MeshGroups groupsOf(const LogicalMesh& mesh, DeviceId device) {
   MeshGroups groups;
   int first = 0;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
-    const int line = mesh.lineOf(device, axis)[0].index();
-    groups.group_of_axis.push_back(mesh.axisSize(axis) > 1 ? first + line : -1);
+    GroupId& group = groups.group_of_axis.emplace_back();
+    if (mesh.axisSize(axis) > 1) group = GroupId(first + mesh.lineOf(device, axis)[0].index());
     first += mesh.deviceCount();
   }
   return groups;

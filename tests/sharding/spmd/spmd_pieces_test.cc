@@ -293,11 +293,12 @@ TEST_F(Broken, GroupsThatDoNotMeet) {
   LocalPiece& piece = pieces[DeviceId(3)];
   find(DeviceId(3), "ReduceScatter").attributes["group"] = int64_t{77};
   expectFault("its list of groups is not that of its collectives");
-  int& listed = *std::find(piece.collectives.begin(), piece.collectives.end(), piece.groups.group_of_axis[0]);
-  listed = 77;
+  GroupId& listed =
+      *std::find(piece.collectives.begin(), piece.collectives.end(), piece.groups.group_of_axis[0]);
+  listed = GroupId(77);
   expectFault("its group is no line of the mesh");
   listed = piece.groups.group_of_axis[1];
-  find(DeviceId(3), "ReduceScatter").attributes["group"] = int64_t{listed};
+  find(DeviceId(3), "ReduceScatter").attributes["group"] = static_cast<int64_t>(listed.index());
   expectFault("it meets along another mesh axis than device 0");
 }
 

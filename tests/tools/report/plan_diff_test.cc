@@ -27,7 +27,8 @@ Plan twoStages() {
   plan.microbatches = 4;
   plan.schedule = "1f1b";
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000}, {"head", "loss", 6, 9, 2000}};
-  plan.stages = {{0, 1, {0, 1}, {1, 2}, 4000, 8000, 400, 2}, {2, 2, {2, 3}, {1, 2}, 2000, 4000, 12, 1}};
+  plan.stages = {{0, 1, idsAt<RankId>({0, 1}), {1, 2}, 4000, 8000, 400, 2},
+                 {2, 2, idsAt<RankId>({2, 3}), {1, 2}, 2000, 4000, 12, 1}};
   plan.stages[StageId(0)].sharding =
       ShardingPlan{ShardingMethod(),
                    {2},
@@ -52,7 +53,7 @@ TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   Plan other = twoStages();
   other.stages[StageId(0)].last_layer = 0;
   other.stages[StageId(1)].first_layer = 1;
-  other.stages[StageId(1)].devices = {2};
+  other.stages[StageId(1)].devices = idsAt<RankId>({2});
   other.stages[StageId(1)].mesh_shape = {1, 1};
   other.stages[StageId(1)].recomputation = Recomputation::kAlways;
   other.microbatches = 8;

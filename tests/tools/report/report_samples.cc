@@ -27,7 +27,7 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
         {fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});
     StagePlan stage;
     stage.first_layer = stage.last_layer = s;
-    stage.devices = {s};
+    stage.devices = {RankId(s)};
     stage.forward_flops = 100;
     stage.backward_flops = 200;
     plan.stages.push_back(stage);
@@ -45,7 +45,7 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
       "operator /transformer/h.0/attn/Softmax is replicated: it has no factor rule for a sharded class axis"};
   for (int s = 0; s < ranks * chunks; ++s) {
     StagePlan& stage = plan.stages[StageId(s)];
-    stage.devices = {s % ranks};
+    stage.devices = {RankId(s % ranks)};
     stage.forward_flops = 3'400'000'000 + 150'000'000 * (s % 3);
     stage.backward_flops = 2 * stage.forward_flops;
     stage.parameter_bytes = 28'500'000;
@@ -61,8 +61,8 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
 Plan shardedPlan() {
   Plan plan = planOf(2, 2, "gpipe");
   plan.cluster = uniformCluster(1, 8);
-  plan.stages[StageId(0)].devices = {0, 1, 2, 3};
-  plan.stages[StageId(1)].devices = {4};
+  plan.stages[StageId(0)].devices = idsAt<RankId>({0, 1, 2, 3});
+  plan.stages[StageId(1)].devices = idsAt<RankId>({4});
   plan.stages[StageId(0)].sharding = ShardingPlan{parseShardingMethod("megatron:2,2"),
                                                   {2, 2},
                                                   {{"h", "0:i"}},
@@ -97,7 +97,7 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
   for (int r = 0; r < schedule.ranks(); ++r) {
     for (const SimulatedAction& done : run.ranks[PipelineRankId(r)]) {
       TraceEvent event{.work = traceWorkOf(done.action.kind),
-                       .rank = r,
+                       .rank = RankId(r),
                        .step = 2,
                        .stage = done.action.stage,
                        .microbatch = done.action.microbatch,
@@ -108,11 +108,11 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
       trace.events.push_back(event);
     }
     for (const MemoryPoint& point : run.memory[PipelineRankId(r)])
-      trace.memory.push_back({r, point.time, point.held + (100 << 20)});
+      trace.memory.push_back({RankId(r), point.time, point.held + (100 << 20)});
   }
   for (const SimulatedMessage& message : run.messages) {
     TraceEvent event{.kind = TraceEventKind::kReceive,
-                     .rank = static_cast<int>(message.to.index()),
+                     .rank = RankId(message.to.index()),
                      .step = 2,
                      .stage = message.sent.stage,
                      .microbatch = message.sent.microbatch,
@@ -120,7 +120,7 @@ Trace measuredTrace(const Plan& plan, const Schedule& schedule) {
                      .start_ns = message.started,
                      .end_ns = message.arrived};
     event.arrived_ns = message.started;
-    event.peer = message.from.index();
+    event.peer = RankId(message.from.index());
     trace.events.push_back(event);
   }
   return trace;
@@ -155,7 +155,7 @@ ValidationReport validatedRun(int ranks) {
   rank.peak_resident_bytes = 190 << 20;
   report.planned.ranks.assign(ranks, rank);
   report.planned.steps = {
-      {2, 1.125, {}, 0.75, std::vector<double>(ranks, 0.5), std::vector<double>(ranks, 0.125)}};
+      {2, 1.125, {}, 0.75, IdVector<RankId, double>(ranks, 0.5), IdVector<RankId, double>(ranks, 0.125)}};
   return report;
 }
 

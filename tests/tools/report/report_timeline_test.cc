@@ -90,7 +90,7 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
                          int64_t end) {
     TraceEvent e{.kind = kind,
                  .work = work,
-                 .rank = rank,
+                 .rank = RankId(rank),
                  .step = step,
                  .stage = StageId(rank),
                  .microbatch = 0,
@@ -109,7 +109,7 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   event(TraceEventKind::kCompute, 0, 2, TraceWork::kUpdate, 220, 230);
   event(TraceEventKind::kReceive, 1, 2, TraceWork::kOther, 150, 170);
   event(TraceEventKind::kCopy, 1, 2, TraceWork::kOther, 240, 250);
-  trace.memory = {{1, 20, 7}, {1, 160, 9}, {1, 400, 11}};
+  trace.memory = {{RankId(1), 20, 7}, {RankId(1), 160, 9}, {RankId(1), 400, 11}};
   const Timeline timeline = timelineOf(trace, plan);
   EXPECT_EQ(timeline.length, 150);
   std::vector<TraceWork> works;

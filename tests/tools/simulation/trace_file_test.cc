@@ -22,17 +22,17 @@ Trace chain(int messages) {
   for (int rank = 0; rank < 2; ++rank) {
     for (int k = 0; k < messages; ++k) {
       const int64_t start = rank == 0 ? 1000 * k : 1500 + 1000 * k;
-      TraceEvent compute{.rank = rank,
+      TraceEvent compute{.rank = RankId(rank),
                          .stage = StageId(rank),
                          .microbatch = k,
                          .name = "pass",
                          .start_ns = start,
                          .end_ns = start + 750};
       TraceEvent message{.kind = rank == 0 ? TraceEventKind::kSend : TraceEventKind::kReceive,
-                         .rank = rank,
+                         .rank = RankId(rank),
                          .microbatch = k,
                          .name = "message"};
-      message.peer = 1 - rank;
+      message.peer = RankId(1 - rank);
       message.message = k;
       message.bytes = 4096;
       message.start_ns = rank == 0 ? start + 750 : start - 250;
@@ -46,7 +46,7 @@ Trace chain(int messages) {
         trace.events.push_back(compute);
       }
     }
-    trace.memory.push_back({rank, 0, 1 << 20});
+    trace.memory.push_back({RankId(rank), 0, 1 << 20});
   }
   return trace;
 }

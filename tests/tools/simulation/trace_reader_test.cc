@@ -20,7 +20,7 @@ Trace twoRanks(const std::string& source) {
               .events = {},
               .memory = {}};
   TraceEvent pass{.work = TraceWork::kForward,
-                  .rank = 0,
+                  .rank = RankId(0),
                   .step = 7,
                   .stage = StageId(0),
                   .microbatch = 3,
@@ -29,25 +29,25 @@ Trace twoRanks(const std::string& source) {
                   .end_ns = 2'000'003};
   pass.arrived_ns = pass.start_ns;
   TraceEvent send{.kind = TraceEventKind::kSend,
-                  .rank = 0,
+                  .rank = RankId(0),
                   .step = 7,
                   .name = "send h@3",
                   .start_ns = 2'000'003,
                   .end_ns = 2'500'000};
   send.arrived_ns = send.start_ns;
-  send.peer = 1;
+  send.peer = RankId(1);
   send.bytes = 4096;
   send.message = 0;
   send.unfinished = source == "measured";
   TraceEvent receive = send;
   receive.kind = TraceEventKind::kReceive;
-  receive.rank = 1;
-  receive.peer = 0;
+  receive.rank = RankId(1);
+  receive.peer = RankId(0);
   receive.start_ns = 5;
   receive.arrived_ns = 2'000'003;
   receive.background = true;
   trace.events = {pass, send, receive};
-  trace.memory = {{0, 0, 1 << 20}, {1, 1'234'567, 99}};
+  trace.memory = {{RankId(0), 0, 1 << 20}, {RankId(1), 1'234'567, 99}};
   return trace;
 }
 
