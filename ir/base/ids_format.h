@@ -1,5 +1,9 @@
-// Ids in messages: fmt::format("stage {}", stage) prints the position; "-" where there is no such thing.
+// Ids in messages: fmt::format("stage {}", stage) prints the position; "-" where there is no such thing. Widths
+// are those of texts: "{:>3}".
 #pragma once
+
+#include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -9,6 +13,7 @@ template <typename Tag>
 struct fmt::formatter<pipeshard::Id<Tag>> : fmt::formatter<std::string_view> {
   template <typename Context>
   auto format(pipeshard::Id<Tag> id, Context& context) const {
-    return id.valid() ? fmt::format_to(context.out(), "{}", id.index()) : fmt::format_to(context.out(), "-");
+    const std::string text = id.valid() ? std::to_string(id.index()) : "-";
+    return fmt::formatter<std::string_view>::format(text, context);
   }
 };

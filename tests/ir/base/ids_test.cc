@@ -45,6 +45,7 @@ TEST(Ids, OfDifferentThingsAreNotExchanged) {
 TEST(Ids, ArePrintedAsPositions) {
   EXPECT_EQ(fmt::format("{}", fmt::join(std::vector<RankId>{RankId(0), RankId(12)}, ",")), "0,12");
   EXPECT_EQ(fmt::format("{}", RankId()), "-");
+  EXPECT_EQ(fmt::format("{:>3}|", RankId(7)), "  7|");
 }
 
 }  // namespace
