@@ -99,7 +99,7 @@ void run(const Options& options) {
       return fmt::format("{:+.1f}%",
                          100 * (static_cast<double>(predicted) / static_cast<double>(step.makespan()) - 1));
     };
-    rows.push_back({side.schedule.name, ms(step.makespan()), ms(own.makespan), difference(own.makespan),
+    rows.push_back({side.schedule.name(), ms(step.makespan()), ms(own.makespan), difference(own.makespan),
                     ms(other.makespan), difference(other.makespan),
                     fmt::format("{:.1f}%", 100 * step.bubble()),
                     fmt::format("{:.1f}%", 100 * own.bubbleOfMakespan())});

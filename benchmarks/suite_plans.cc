@@ -8,6 +8,7 @@
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/search/plan_prediction.h"
 #include "partition/search/plan_search.h"
 #include "partition/search/search_memory.h"
@@ -78,7 +79,8 @@ std::string memoryText(const PredictedPlan& plan, const CountedCosts& costs) {
 }
 
 std::string planText(const PredictedPlan& plan, const CountedCosts& costs) {
-  std::string text = fmt::format("{} microbatches, {}:", plan.microbatches, plan.schedule);
+  std::string text =
+      fmt::format("{} microbatches, {}:", plan.microbatches, scheduleSpecToString(plan.schedule));
   for (const AssignedStage& stage : plan.stages) {
     const StageConfig config = costs.config(stage.option.config);
     text += fmt::format(
@@ -141,7 +143,7 @@ Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency
     const AssignmentResult result = assignStagesToMeshes(request);
     if (result.assignments.empty()) continue;
     const auto plan = predictPlan(countedCosts(costs), result.assignments.front().stages, row.microbatches,
-                                  "1f1b", {.updates = 1, .exposed_transfers = true});
+                                  usualSchedule(), {.updates = 1, .exposed_transfers = true});
     if (plan) return {!any_memory, plan->step_ns, plan->peakMemory(), memoryText(*plan, countedCosts(costs))};
   }
   return {};
@@ -160,7 +162,7 @@ Prediction predictOneStage(const Step& step, const Cluster& cluster, const Shard
   Prediction best;
   for (const StageOption& option : costs->options(0, costs->layers() - 1, *whole)) {
     const auto plan =
-        predictPlan(countedCosts(costs), {{0, costs->layers() - 1, *whole, option}}, 1, "1f1b", {});
+        predictPlan(countedCosts(costs), {{0, costs->layers() - 1, *whole, option}}, 1, usualSchedule(), {});
     if (!plan) continue;
     const Prediction found{fitsDevices(*plan, *costs), plan->step_ns, plan->peakMemory(),
                            memoryText(*plan, countedCosts(costs))};
@@ -207,7 +209,7 @@ Planned RowSearch::uniform(const ShardingMethod& method) {
 
 Planned RowSearch::only(const ShardingMethod& method, int stages) {
   PlanSearchRequest request = requestFor({method});
-  request.schedule = "1f1b";
+  request.schedule = usualSchedule();
   request.neighbours = false;
   request.least_stages = request.most_stages = stages;
   const int devices = row_.gpus / stages;
@@ -233,7 +235,7 @@ Planned RowSearch::only(const ShardingMethod& method, int stages) {
 
 std::pair<Planned, int64_t> RowSearch::within(const ShortageRow& way) {
   PlanSearchRequest request = requestFor(way.methods);
-  request.schedule = "1f1b";
+  request.schedule = usualSchedule();
   request.neighbours = false;
   request.microbatches =
       way.microbatches.empty() ? std::vector<int64_t>{row_.microbatches} : way.microbatches;

@@ -5,6 +5,7 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
+#include "partition/families/plan_schedule.h"
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
 #include "planning/model/forward_model.h"
@@ -24,7 +25,8 @@ PlanRequest completed(PlanRequest request) {
   if (options.stages.kind != StagesRequest::Kind::kSearched && (request.submeshes || request.logical_meshes))
     fail(ErrorCode::kUsage,
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
-  const bool evaluates = !askSchedule(options.schedule).given && familyOf(options.schedule).forward_only;
+  const AskedSchedule schedule = askSchedule(options.schedule);
+  const bool evaluates = !schedule.given && familyOf(schedule.spec).forward_only;
   if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");

@@ -83,8 +83,8 @@ std::string printPlan(const Plan& plan) {
   std::string text = fmt::format("plan of {}\n", plan.model_path);
   text += fmt::format("  cluster       {}\n", printCluster(plan.cluster));
   if (!plan.profile.empty()) text += fmt::format("  profile       {}\n", plan.profile);
-  text += fmt::format("  schedule      {}, {} microbatch{}\n", plan.schedule, plan.microbatches,
-                      plan.microbatches == 1 ? "" : "es");
+  text += fmt::format("  schedule      {}, {} microbatch{}\n", scheduleSpecToString(plan.schedule),
+                      plan.microbatches, plan.microbatches == 1 ? "" : "es");
   if (plan.updates_per_step > 1)
     text += fmt::format("  window        {} updates per step\n", plan.updates_per_step);
   if (plan.last_batch > 0) {

@@ -13,6 +13,7 @@
 #include "ir/cluster/cluster.h"
 #include "ir/plan/given_options.h"
 #include "ir/plan/recomputation.h"
+#include "ir/plan/schedule_spec.h"
 #include "ir/plan/search_record.h"
 #include "ir/plan/shard_constraint.h"
 #include "ir/plan/sharding_method.h"
@@ -87,7 +88,7 @@ struct Plan {
   int64_t last_batch = 0;
   int64_t last_microbatches = 0;
   std::vector<std::string> boundaries;  // as given: --boundary; to plan the same again
-  std::string schedule;                 // partition/schedules/schedule.h: "1f1b", "interleaved:v=2", "file"
+  ScheduleSpec schedule;  // as the family names itself: {"interleaved", {{"v", 2}}}; or ofFile()
   // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives
   // them. A file's, and those of schedules that were made for measured or predicted times.
   std::vector<std::string> schedule_orders;

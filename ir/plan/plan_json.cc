@@ -312,7 +312,7 @@ std::string planToJson(const Plan& plan) {
     document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   addGivenOptions(plan.given, OptionPlace::kExecution, document);
-  document["schedule"] = plan.schedule;
+  document["schedule"] = scheduleSpecToString(plan.schedule);
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
   addGivenOptions(plan.given, OptionPlace::kTrain, document);
   addGivenOptions(plan.given, OptionPlace::kFreeze, document);
@@ -362,7 +362,8 @@ void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   faults.attemptField(json, "updates_per_step",
                       [&](const JsonReader& count) { plan.updates_per_step = count.integer(1, INT32_MAX); });
   readGivenOptions(json, OptionPlace::kExecution, faults, plan.given);
-  faults.attemptField(json, "schedule", [&](const JsonReader& name) { plan.schedule = name.string(); });
+  faults.attemptField(json, "schedule",
+                      [&](const JsonReader& text) { plan.schedule = text.parsed(parseScheduleSpec); });
   faults.attemptField(json, "schedule_orders",
                       [&](const JsonReader& orders) { plan.schedule_orders = orders.strings(); });
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ir/plan/recomputation.h"
+#include "ir/plan/schedule_spec.h"
 #include "ir/plan/sharding_method.h"
 
 namespace pipeshard {
@@ -39,7 +40,7 @@ struct SearchedPlan {
   int64_t step_ns = 0;       // predicted
   int64_t memory_bytes = 0;  // of the device that needs the most
   int64_t microbatches = 1;
-  std::string schedule;
+  ScheduleSpec schedule;
   std::vector<SearchedStage> stages;
 };
 

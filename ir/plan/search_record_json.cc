@@ -48,7 +48,7 @@ SearchedPlan planFromJson(const JsonReader& json) {
   plan.step_ns = json.at("step_ns").integer(0, INT64_MAX);
   plan.memory_bytes = json.at("memory_bytes").integer(0, INT64_MAX);
   plan.microbatches = json.at("microbatches").integer(1, INT32_MAX);
-  plan.schedule = json.at("schedule").string();
+  plan.schedule = json.at("schedule").parsed(parseScheduleSpec);
   for (const JsonReader& stage : json.at("stages").elements()) plan.stages.push_back(stageFromJson(stage));
   return plan;
 }
@@ -71,7 +71,7 @@ void addSearch(const SearchRecord& record, Json& document) {
     document["alternatives"].push_back({{"step_ns", plan.step_ns},
                                         {"memory_bytes", plan.memory_bytes},
                                         {"microbatches", plan.microbatches},
-                                        {"schedule", plan.schedule},
+                                        {"schedule", scheduleSpecToString(plan.schedule)},
                                         {"stages", std::move(stages)}});
   }
   document["reasons"] = Json::array();

@@ -49,11 +49,11 @@ IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& pla
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
     PIPESHARD_CHECK(!layout.inTurn() || schedule.replicasOf(stage) == layout.dataWidth(stage),
-                    "the schedule {} is of other replicas", schedule.name);
+                    "the schedule {} is of other replicas", schedule.name());
   }
   PIPESHARD_CHECK(schedule.stages == layout.stages() &&
                       schedule.microbatches == family.microbatches() * plan.updates_per_step,
-                  "the schedule {} is of another plan", schedule.name);
+                  "the schedule {} is of another plan", schedule.name());
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
   std::vector<TimeKind> kinds(training.graph.values.size());
@@ -92,7 +92,7 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
     fail(ErrorCode::kConfiguration,
          "the schedule {} has no backward passes, and does not train; for evaluation take --schedule "
          "forward-only",
-         schedule.name);
+         schedule.name());
   }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
@@ -111,7 +111,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
   } else {
     PartitionOptions options;
     options.stages = uniformStages(1);
-    options.schedule = "sequential";
+    options.schedule = ScheduleSpec{"sequential"};
     partitionTraining(family.base(), options, alone);  // forgets the orders, too
     alone.updates_per_step = plan.updates_per_step;
   }

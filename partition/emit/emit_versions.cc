@@ -63,6 +63,7 @@ std::vector<bool> WeightVersions::inParameter(size_t parameter, const std::vecto
 void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, const Plan& plan,
                              const Schedule& schedule) {
   if (!schedule.asynchronous()) return;
+  const std::string schedule_text = scheduleSpecToString(plan.schedule);
   for (size_t p = 0; p < training.parameters.size(); ++p) {
     if (!isTrained(training.parameters[p])) continue;
     const std::vector<StageId> stages = stagesOfParameter(training, cut, p);
@@ -70,7 +71,7 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
     fail(ErrorCode::kConfiguration,
          "--schedule {}: the weight '{}' belongs to stages {}, which have different versions of their "
          "weights at one time; {}, or stages that keep its readers together (--boundary)",
-         plan.schedule, training.graph.value(training.parameters[p].value).name, fmt::join(stages, " and "),
+         schedule_text, training.graph.value(training.parameters[p].value).name, fmt::join(stages, " and "),
          kAdvice);
   }
   for (size_t p = 0; p < training.parameters.size(); ++p) {
@@ -82,26 +83,26 @@ void refuseUndefinedVersions(const TrainingGraph& training, const Cut& cut, cons
       fail(ErrorCode::kConfiguration,
            "--schedule {}: stage {} makes a gradient of the weight '{}' of stage {}, and their replicas take "
            "minibatches in turn; move the boundary between them (--boundary), or take {}",
-           plan.schedule, maker, training.graph.value(training.parameters[p].value).name, owner,
-           plan.schedule + (plan.schedule.find(':') == std::string::npos ? ":" : ",") + "rows=1");
+           schedule_text, maker, training.graph.value(training.parameters[p].value).name, owner,
+           scheduleSpecToString(plan.schedule.with("rows", 1)));
     }
   }
   for (const ForwardState& state : training.forward_states) {
     fail(ErrorCode::kConfiguration,
          "--schedule {}: '{}' is a running statistic, which forward passes replace: it has no version that a "
          "pass could read again; {}",
-         plan.schedule, training.graph.value(state.value).name, kAdvice);
+         schedule_text, training.graph.value(state.value).name, kAdvice);
   }
   for (const StageId stage : plan.stages.ids()) {
     if (!plan.stages[stage].sharding) continue;
     fail(ErrorCode::kConfiguration,
-         "--schedule {}: stage {} is sharded (--method {}); {}, or leave out --method", plan.schedule, stage,
+         "--schedule {}: stage {} is sharded (--method {}); {}, or leave out --method", schedule_text, stage,
          shardingMethodToString(plan.stages[stage].sharding->method), kAdvice);
   }
 }
 
 Schedule onOneDevice(const Schedule& schedule) {
-  Schedule alone = makeSchedule("sequential", 1, schedule.microbatches);
+  Schedule alone = makeSchedule(ScheduleSpec{"sequential"}, 1, schedule.microbatches);
   if (!schedule.asynchronous()) return alone;
   alone.microbatches_per_update = schedule.microbatches_per_update;
   alone.versions = schedule.versions;

@@ -12,12 +12,12 @@
 
 namespace pipeshard {
 
-// What a family's function gets: a request with its text taken apart.
+// What a family's function gets: a request whose options are understood.
 struct FamilyRequest {
   int ranks = 1;
   int microbatches = 1;
   int chunks = 1;                          // v
-  std::map<std::string, int64_t> options;  // "extra=2", but v
+  std::map<std::string, int64_t> options;  // all but v
   ScheduleCosts costs;
   IdVector<StageId, int> replicas = {};  // as ScheduleRequest
   std::string name = {};                 // canonical text, for messages

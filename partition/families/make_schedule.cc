@@ -1,8 +1,8 @@
 #include "partition/families/make_schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -13,8 +13,8 @@
 namespace pipeshard {
 namespace {
 
-// "interleaved:v=3,group=4" taken apart.
-struct ScheduleText {
+// What a value asks of its family.
+struct AskedOptions {
   const FamilyEntry* family = nullptr;
   int chunks = 1;
   std::map<std::string, int64_t> options;
@@ -30,48 +30,42 @@ struct ScheduleText {
        option, family.about.name, fmt::join(known, ", "), family.about.name, known.front());
 }
 
-ScheduleText parseText(std::string_view text) {
-  const size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
-  const auto entry = std::find_if(familyEntries().begin(), familyEntries().end(),
-                                  [&](const auto& e) { return e.about.name == name; });
+// `text` is the whole one, for messages.
+AskedOptions understand(const ScheduleSpec& schedule, std::string_view text) {
+  const auto entry =
+      std::find_if(familyEntries().begin(), familyEntries().end(),
+                   [&](const FamilyEntry& known) { return known.about.name == schedule.family; });
   if (entry == familyEntries().end()) {
-    fail(ErrorCode::kUsage, "there is no schedule \"{}\"; the schedules are {}", name,
+    fail(ErrorCode::kUsage, "there is no schedule \"{}\"; the schedules are {}", schedule.family,
          fmt::join(scheduleNames(), ", "));
   }
-  ScheduleText result{&*entry, entry->about.chunks, {}};
-  std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
-  while (!rest.empty()) {
-    const std::string_view option = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), option.size() + 1));
-    const size_t equals = option.find('=');
-    const std::string key(option.substr(0, equals));
-    const std::string_view number =
-        equals == std::string_view::npos ? std::string_view() : option.substr(equals + 1);
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    const bool chunks = key == "v" && entry->most_chunks != 1;
-    const bool known =
-        chunks || std::find(entry->options.begin(), entry->options.end(), key) != entry->options.end();
-    if (!known || error != std::errc() || end != number.data() + number.size() || value < 0)
-      failOption(text, option, *entry);
-    if (!chunks && !result.options.emplace(key, value).second) failOption(text, option, *entry);
-    if (!chunks) continue;
-    constexpr int64_t kMostChunks = 4096;
-    if (value < 1 || value > (entry->most_chunks > 0 ? entry->most_chunks : kMostChunks))
-      failOption(text, option, *entry);
-    result.chunks = value;
+  AskedOptions result{&*entry, entry->about.chunks, {}};
+  for (const auto& [name, value] : schedule.options) {
+    const auto refuse = [&, &name = name, &value = value] {
+      failOption(text, fmt::format("{}={}", name, value), *entry);
+    };
+    if (name == "v" && entry->most_chunks != 1) {
+      constexpr int64_t kMostChunks = 4096;
+      if (value < 1 || value > (entry->most_chunks > 0 ? entry->most_chunks : kMostChunks)) refuse();
+      result.chunks = value;
+      continue;
+    }
+    const bool known = std::find(entry->options.begin(), entry->options.end(), name) != entry->options.end();
+    if (!known || !result.options.emplace(name, value).second) refuse();
   }
   return result;
 }
 
-std::string canonicalName(const ScheduleText& text) {
-  std::vector<std::string> options;
-  if (text.family->most_chunks != 1 && (text.chunks != 1 || text.family->about.chunks != 1))
-    options.push_back(fmt::format("v={}", text.chunks));
-  for (const auto& [key, value] : text.options) options.push_back(fmt::format("{}={}", key, value));
-  return options.empty() ? text.family->about.name
-                         : fmt::format("{}:{}", text.family->about.name, fmt::join(options, ","));
+AskedOptions understand(const ScheduleSpec& schedule) {
+  return understand(schedule, scheduleSpecToString(schedule));
+}
+
+ScheduleSpec canonicalOf(const AskedOptions& asked) {
+  ScheduleSpec result{asked.family->about.name};
+  if (asked.family->most_chunks != 1 && (asked.chunks != 1 || asked.family->about.chunks != 1))
+    result.options.push_back({"v", asked.chunks});
+  for (const auto& [name, value] : asked.options) result.options.push_back({name, value});
+  return result;
 }
 
 }  // namespace
@@ -91,87 +85,98 @@ std::vector<std::string> scheduleNames() {
   return names;
 }
 
-const ScheduleFamily& familyOf(std::string_view text) { return parseText(text).family->about; }
+ScheduleSpec usualSchedule() { return {"1f1b"}; }
 
-std::vector<std::string> triedSchedules(bool several_stages) {
-  std::map<int, std::vector<std::string>> tried;  // by place
+ScheduleSpec parseSchedule(std::string_view text) {
+  ScheduleText read = readScheduleText(text);
+  const AskedOptions asked = understand(read.spec, text);
+  if (!read.understood) failOption(text, read.wrong, *asked.family);
+  return std::move(read.spec);
+}
+
+const ScheduleFamily& familyOf(const ScheduleSpec& schedule) { return understand(schedule).family->about; }
+
+std::vector<ScheduleSpec> triedSchedules(bool several_stages) {
+  std::map<int, std::vector<ScheduleSpec>> tried;  // by place
   for (const FamilyEntry& entry : familyEntries()) {
     const ScheduleFamily& family = entry.about;
     if (family.tried_as == 0) continue;
     for (const int chunks : family.tried_chunks) {
       if ((chunks > 1) != several_stages) continue;
-      const bool says_chunks = entry.most_chunks != 1;
-      tried[family.tried_as].push_back(says_chunks ? fmt::format("{}:v={}", family.name, chunks)
-                                                   : family.name);
+      ScheduleSpec& schedule = tried[family.tried_as].emplace_back(ScheduleSpec{family.name});
+      if (entry.most_chunks != 1) schedule.options.push_back({"v", chunks});
     }
   }
-  std::vector<std::string> texts;
-  for (const auto& [place, of_family] : tried) texts.insert(texts.end(), of_family.begin(), of_family.end());
-  return texts;
+  std::vector<ScheduleSpec> schedules;
+  for (const auto& [place, of_family] : tried)
+    schedules.insert(schedules.end(), of_family.begin(), of_family.end());
+  return schedules;
 }
 
 BubbleFormula bubbleFormula(const Schedule& schedule) {
   const int64_t p = schedule.ranks();
   const int64_t m = schedule.microbatches;
   if (schedule.forward_only || schedule.asynchronous() || p < 1 || m < 1) return {};
-  const std::string name = schedule.name.substr(0, schedule.name.find(':'));
   for (const ScheduleFamily& family : scheduleFamilies()) {
-    if (family.name == name)
+    if (family.name == schedule.spec.family)
       return family.bubble == nullptr ? BubbleFormula() : family.bubble(p, m, schedule.stages / p);
   }
   return {};
 }
 
-int chunksOf(std::string_view text) { return parseText(text).chunks; }
+int chunksOf(const ScheduleSpec& schedule) { return understand(schedule).chunks; }
 
 Schedule makeSchedule(const ScheduleRequest& request) {
   PIPESHARD_CHECK(request.ranks >= 1 && request.microbatches >= 1, "{} ranks, {} microbatches", request.ranks,
                   request.microbatches);
-  const ScheduleText text = parseText(request.text);
+  const AskedOptions asked = understand(request.schedule);
   constexpr int64_t kMostPasses = 1 << 24;
-  const int64_t passes = int64_t{request.ranks} * text.chunks * request.microbatches;
+  const int64_t passes = int64_t{request.ranks} * asked.chunks * request.microbatches;
   if (passes > kMostPasses) {
     fail(ErrorCode::kConfiguration,
          "schedule {}: found {} forward passes ({} ranks, {} stages on each, {} microbatches); expected at "
          "most {}",
-         request.text, passes, request.ranks, text.chunks, request.microbatches, kMostPasses);
+         scheduleSpecToString(request.schedule), passes, request.ranks, asked.chunks, request.microbatches,
+         kMostPasses);
   }
-  Schedule schedule = text.family->make({request.ranks, request.microbatches, text.chunks, text.options,
-                                         request.costs, request.replicas, canonicalName(text)});
-  schedule.name = canonicalName(text);
+  const ScheduleSpec canonical = canonicalOf(asked);
+  Schedule schedule = asked.family->make({request.ranks, request.microbatches, asked.chunks, asked.options,
+                                          request.costs, request.replicas, scheduleSpecToString(canonical)});
+  schedule.spec = canonical;
   schedule.microbatches = request.microbatches;
   schedule.stages = schedule.rank_of_stage.size();
   verifySchedule(schedule);
   return schedule;
 }
 
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches) {
-  return makeSchedule(ScheduleRequest{std::string(text), ranks, microbatches, {}});
+Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches) {
+  return makeSchedule(ScheduleRequest{schedule, ranks, microbatches, {}});
 }
 
-bool isAsynchronous(std::string_view text) { return parseText(text).family->about.asynchronous; }
+bool isAsynchronous(const ScheduleSpec& schedule) { return understand(schedule).family->about.asynchronous; }
 
-bool takesTurns(std::string_view text) {
-  const ScheduleText parsed = parseText(text);
-  const auto rows = parsed.options.find("rows");
-  return parsed.family->about.asynchronous && (rows == parsed.options.end() || rows->second == 0);
+bool takesTurns(const ScheduleSpec& schedule) {
+  const AskedOptions asked = understand(schedule);
+  const auto rows = asked.options.find("rows");
+  return asked.family->about.asynchronous && (rows == asked.options.end() || rows->second == 0);
 }
 
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
+Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches, int updates,
                       const IdVector<StageId, int>& replicas) {
-  ScheduleText parsed = parseText(text);
-  if (!parsed.family->about.asynchronous) {
+  AskedOptions asked = understand(schedule);
+  const std::string text = scheduleSpecToString(schedule);
+  if (!asked.family->about.asynchronous) {
     if (updates != 1)
       fail(ErrorCode::kConfiguration, "schedule {}: found {} updates in a step; expected one", text, updates);
-    return makeSchedule(text, ranks, microbatches);
+    return makeSchedule(schedule, ranks, microbatches);
   }
-  const std::vector<std::string>& options = parsed.family->options;
+  const std::vector<std::string>& options = asked.family->options;
   const bool has_m = std::find(options.begin(), options.end(), "m") != options.end();
-  if (has_m && parsed.options.try_emplace("m", microbatches).first->second != microbatches) {
+  if (has_m && asked.options.try_emplace("m", microbatches).first->second != microbatches) {
     fail(ErrorCode::kConfiguration,
          "schedule {}: found {} microbatches per update; expected {}: give --microbatches {} as well, or "
          "leave out the option m",
-         text, microbatches, parsed.options.at("m"), parsed.options.at("m"));
+         text, microbatches, asked.options.at("m"), asked.options.at("m"));
   }
   constexpr int64_t kMostMicrobatches = 1 << 20;
   const int64_t window = int64_t{microbatches} * updates;
@@ -181,11 +186,11 @@ Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int up
          text, updates, microbatches, kMostMicrobatches);
   }
   const int all_microbatches = window;
-  const Schedule schedule = makeSchedule({canonicalName(parsed), ranks, all_microbatches, {}, replicas});
-  if (schedule.microbatches_per_update == microbatches) return schedule;
+  const Schedule made = makeSchedule({canonicalOf(asked), ranks, all_microbatches, {}, replicas});
+  if (made.microbatches_per_update == microbatches) return made;
   fail(ErrorCode::kConfiguration,
        "schedule {}: found {} microbatches per update; expected {} (--microbatches {})", text, microbatches,
-       schedule.microbatches_per_update, schedule.microbatches_per_update);
+       made.microbatches_per_update, made.microbatches_per_update);
 }
 
 }  // namespace pipeshard

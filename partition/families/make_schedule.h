@@ -1,4 +1,5 @@
-// Schedules by name: the families that there are, and what a text such as "interleaved:v=3" asks for.
+// Schedules by name: the families that there are, and what a value such as {"interleaved", {{"v", 3}}}
+// (ir/plan/schedule_spec.h) asks for.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +7,17 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/plan/schedule_spec.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {
 
 struct ScheduleRequest {
-  // "1f1b", "interleaved:v=3", "eager-1f1b:extra=2"; names and options: scheduleFamilies()
-  std::string text;
+  ScheduleSpec schedule;
   int ranks = 1;         // p
   int microbatches = 1;  // m
   ScheduleCosts costs = {};
-  // by stage: those that take minibatches in turn, if the text asks for that; empty: one each
+  // by stage: those that take minibatches in turn, if the schedule asks for that; empty: one each
   IdVector<StageId, int> replicas = {};
 };
 
@@ -38,7 +39,7 @@ struct BubbleFormula {
 struct ScheduleFamily {
   std::string name;
   std::string description;  // one sentence; its options
-  int chunks = 1;           // v unless the text says otherwise
+  int chunks = 1;           // v unless an option says otherwise
   bool asynchronous = false;
   bool splits_backward = false;
   bool automatic = false;      // made for given times, by a search of its own
@@ -53,28 +54,32 @@ struct ScheduleFamily {
 };
 const std::vector<ScheduleFamily>& scheduleFamilies();
 std::vector<std::string> scheduleNames();
-// Of a text such as "interleaved:v=3". Errors as makeSchedule.
-const ScheduleFamily& familyOf(std::string_view text);
-// The texts that `--stages auto` tries, in its order: those of one stage per rank, or of several.
-std::vector<std::string> triedSchedules(bool several_stages);
+// The one that nobody needs to ask for: 1f1b.
+ScheduleSpec usualSchedule();
+// Of a text such as "interleaved:v=3". Error(kUsage) for an unknown name or option (lists those that exist).
+ScheduleSpec parseSchedule(std::string_view text);
+// Errors as makeSchedule.
+const ScheduleFamily& familyOf(const ScheduleSpec& schedule);
+// Those that `--stages auto` tries, in its order: those of one stage per rank, or of several.
+std::vector<ScheduleSpec> triedSchedules(bool several_stages);
 // Of a schedule's own ranks, microbatches and stages; nothing for orders of a file.
 BubbleFormula bubbleFormula(const Schedule& schedule);
-// Stages per pipeline rank that the text asks for. Errors as makeSchedule.
-int chunksOf(std::string_view text);
+// Stages per pipeline rank that are asked for. Errors as makeSchedule.
+int chunksOf(const ScheduleSpec& schedule);
 
 // Errors: kUsage for an unknown name or option (lists those that exist); kConfiguration where the schedule
 // does not exist for so many ranks or microbatches: the message says which numbers would do. The result
 // passes verifySchedule.
 Schedule makeSchedule(const ScheduleRequest& request);
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches);
+Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches);
 // Of a window of so many updates of so many microbatches each. Error(kConfiguration) where the schedule takes
 // another number of microbatches per update (pipedream: one).
-Schedule makeSchedule(std::string_view text, int ranks, int microbatches, int updates,
+Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches, int updates,
                       const IdVector<StageId, int>& replicas = {});
-// Whether the text asks for an asynchronous schedule. Errors as makeSchedule.
-bool isAsynchronous(std::string_view text);
-// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, unless the text
-// has the option rows=1.
-bool takesTurns(std::string_view text);
+// Errors as makeSchedule.
+bool isAsynchronous(const ScheduleSpec& schedule);
+// Whether the devices of a stage take the microbatches in turn: under asynchronous schedules, but with the
+// option rows=1.
+bool takesTurns(const ScheduleSpec& schedule);
 
 }  // namespace pipeshard

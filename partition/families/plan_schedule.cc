@@ -16,8 +16,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr const char* kOfFile = "file";  // Plan::schedule of orders that were read
-
 std::string readOrders(const std::string& path) {
   constexpr uint64_t kMostBytes = 64 << 20;
   if (std::optional<std::string> text = readTextFile(path, kMostBytes, "a file of orders"))
@@ -37,7 +35,7 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const RankOfStag
   if (schedule.stages != std::ssize(groups)) {
     fail(ErrorCode::kConfiguration,
          "the schedule {} runs {} on {}; the plan has {} on {} of devices; ask for {}, or another schedule",
-         schedule.name, counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"),
+         schedule.name(), counted(schedule.stages, "stage"), counted(schedule.ranks(), "pipeline rank"),
          counted(std::ssize(groups), "stage"), counted(countGroups(groups), "group"),
          counted(schedule.stages, "stage"));
   }
@@ -47,7 +45,7 @@ void checkPlacement(const Schedule& schedule, const Plan& plan, const RankOfStag
       if (one_rank == (groups[s] == groups[t])) continue;
       fail(ErrorCode::kConfiguration,
            "the schedule {} has stages {} and {} on {}, but their devices are {} and {}; expected {} devices",
-           schedule.name, t, s, one_rank ? "one pipeline rank" : "different pipeline ranks",
+           schedule.name(), t, s, one_rank ? "one pipeline rank" : "different pipeline ranks",
            devicesText(plan, t), devicesText(plan, s), one_rank ? "the same" : "different");
     }
   }
@@ -83,7 +81,7 @@ Schedule scheduleOf(const Plan& plan) {
     schedule = makeSchedule(plan.schedule, ranks, plan.microbatches, updates, replicas);
   } else {
     schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
-    schedule.name = plan.schedule;
+    schedule.spec = plan.schedule;
   }
   if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration,
@@ -95,7 +93,7 @@ Schedule scheduleOf(const Plan& plan) {
 }
 
 RankOfStage AskedSchedule::rankOfStage(int ranks, int microbatches) const {
-  if (!given) return makeSchedule(text, ranks, microbatches, 1).rank_of_stage;
+  if (!given) return makeSchedule(spec, ranks, microbatches, 1).rank_of_stage;
   if (given->ranks() == ranks) return given->rank_of_stage;
   fail(ErrorCode::kConfiguration,
        "--schedule {}: found orders of {} pipeline ranks; expected {}, as the stages need", text,
@@ -114,17 +112,20 @@ int AskedSchedule::ranksFor(int stages, const std::string& subject) const {
        subject, counted(stages, "stage"), chunks, text, chunks);
 }
 
-bool meansOrders(const std::string& schedule) {
-  return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
+ScheduleChoice parseScheduleChoice(const std::string& text) {
+  if (text.find('/') != std::string::npos || text.ends_with(".csv")) return OrdersFile{text};
+  return parseSchedule(text);
 }
 
-AskedSchedule askSchedule(const std::string& text) {
-  AskedSchedule asked{text, 1, std::nullopt};
-  if (!meansOrders(text)) {
-    asked.chunks = chunksOf(text);
+AskedSchedule askSchedule(const std::optional<ScheduleChoice>& choice) {
+  const ScheduleChoice chosen = choice.value_or(usualSchedule());
+  AskedSchedule asked{ScheduleSpec::ofFile(), scheduleChoiceToString(chosen), 1, std::nullopt};
+  if (const auto* spec = std::get_if<ScheduleSpec>(&chosen)) {
+    asked.spec = *spec;
+    asked.chunks = chunksOf(*spec);
     return asked;
   }
-  asked.given = scheduleFromCsv(readOrders(text), text);
+  asked.given = scheduleFromCsv(readOrders(asked.text), asked.text);
   asked.chunks = (asked.given->stages + asked.given->ranks() - 1) / asked.given->ranks();
   return asked;
 }
@@ -132,7 +133,7 @@ AskedSchedule askSchedule(const std::string& text) {
 Schedule firstMicrobatches(Schedule schedule, int count) {
   if (count == schedule.microbatches) return schedule;
   PIPESHARD_CHECK(count >= 1 && count <= schedule.microbatches && !schedule.asynchronous(),
-                  "{} of {} microbatches of {}", count, schedule.microbatches, schedule.name);
+                  "{} of {} microbatches of {}", count, schedule.microbatches, schedule.name());
   schedule.microbatches = count;
   for (std::vector<Action>& order : schedule.orders) {
     std::vector<Action> kept;
@@ -154,17 +155,16 @@ void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& p
     std::istringstream lines(scheduleToCsv(orders));
     for (std::string line; std::getline(lines, line);) plan.schedule_orders.push_back(line);
   };
+  plan.schedule = asked.spec;
   if (asked.given) {
-    plan.schedule = kOfFile;
     store(asked.given->orders);
     scheduleOf(plan);
     return;
   }
-  plan.schedule = asked.text;
   const Schedule usual = scheduleOf(plan);
-  plan.schedule = usual.name;
+  plan.schedule = usual.spec;
   if (usual.asynchronous()) return;
-  const Schedule fitting = makeSchedule({asked.text, usual.ranks(), usual.microbatches, costs});
+  const Schedule fitting = makeSchedule({asked.spec, usual.ranks(), usual.microbatches, costs});
   if (fitting.orders != usual.orders) store(fitting.orders);
 }
 

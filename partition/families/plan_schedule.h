@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/plan/plan.h"
+#include "ir/plan/schedule_spec.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 
@@ -15,10 +16,10 @@ namespace pipeshard {
 // group. Groups are numbered by their first stages.
 RankOfStage deviceGroups(const Plan& plan);
 
-// The schedule of the plan: its name's, for as many pipeline ranks as there are groups of devices, or that of
-// its stored orders. Errors: kConfiguration when it does not exist for so many ranks or microbatches, has
-// another number of stages, or has stages together on a rank whose devices the plan keeps apart (or the other
-// way round); the message names stages and devices.
+// The schedule of the plan: that of Plan::schedule, for as many pipeline ranks as there are groups of
+// devices, or that of its stored orders. Errors: kConfiguration when it does not exist for so many ranks or
+// microbatches, has another number of stages, or has stages together on a rank whose devices the plan keeps
+// apart (or the other way round); the message names stages and devices.
 Schedule scheduleOf(const Plan& plan);
 
 // Whether the devices of a stage take whole microbatches in turn (asynchronous schedules) instead of sharing
@@ -28,17 +29,18 @@ bool devicesTakeTurns(const Plan& plan);
 // The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
 Schedule firstMicrobatches(Schedule schedule, int count);
 
-// Whether the text of --schedule is the path of a file of orders, and not a name: it has a '/', or ends in
-// .csv.
-bool meansOrders(const std::string& schedule);
+// The text of --schedule: the path of a file of orders has a '/', or ends in .csv; all else is a schedule.
+// Errors as parseSchedule.
+ScheduleChoice parseScheduleChoice(const std::string& text);
 
-// --schedule, as far as it is known without a model.
+// What was asked for, as far as it is known without a model.
 struct AskedSchedule {
-  std::string text;               // as given
+  ScheduleSpec spec;              // of a file: ScheduleSpec::ofFile()
+  std::string text;               // as --schedule has it, for messages
   int chunks = 1;                 // stages of each pipeline rank
   std::optional<Schedule> given;  // of a file
 
-  bool turns() const { return !given && takesTurns(text); }
+  bool turns() const { return !given && takesTurns(spec); }
   // The pipeline rank of each stage, for so many of them. Error(kConfiguration) when a file is for another
   // number.
   RankOfStage rankOfStage(int ranks, int microbatches) const;
@@ -47,11 +49,12 @@ struct AskedSchedule {
   int ranksFor(int stages, const std::string& subject) const;
 };
 
-// Errors: kUsage (no such schedule), kMissingInput (no such file), kConfiguration (a file that is wrong).
-AskedSchedule askSchedule(const std::string& text);
+// Nothing: the usual one. Errors: kUsage (no such schedule), kMissingInput (no such file), kConfiguration (a
+// file that is wrong).
+AskedSchedule askSchedule(const std::optional<ScheduleChoice>& choice);
 
-// Writes it into the plan: a name, and the orders where the name alone does not give them, as with a file or
-// a schedule that depends on costs. The plan's stages and microbatches must be known.
+// Writes it into the plan: the schedule, and the orders where that alone does not give them, as with a file
+// or a schedule that depends on costs. The plan's stages and microbatches must be known.
 void setSchedule(const AskedSchedule& asked, const ScheduleCosts& costs, Plan& plan);
 
 }  // namespace pipeshard

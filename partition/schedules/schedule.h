@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ir/base/ids.h"
+#include "ir/plan/schedule_spec.h"
 
 namespace pipeshard {
 
@@ -62,8 +63,7 @@ using ScheduleOrders = IdVector<PipelineRankId, std::vector<Action>>;
 using RankOfStage = IdVector<StageId, PipelineRankId>;
 
 struct Schedule {
-  // canonical text with options: "interleaved:v=2"; "file" for one that was read
-  std::string name;
+  ScheduleSpec spec;     // as the family names itself, {"interleaved", {{"v", 2}}}; ofFile() where read
   int stages = 1;        // S
   int microbatches = 1;  // m: of one step (of the whole window, for asynchronous schedules)
   RankOfStage rank_of_stage = {PipelineRankId(0)};
@@ -84,6 +84,7 @@ struct Schedule {
   // average the gradients of one minibatch each. Empty: microbatches_per_update.
   IdVector<StageId, int> update_every = {};
 
+  std::string name() const { return scheduleSpecToString(spec); }  // "interleaved:v=2"
   int ranks() const { return orders.size(); }
   bool asynchronous() const { return microbatches_per_update > 0; }
   int replicasOf(StageId stage) const { return replicas.empty() ? 1 : replicas[stage]; }

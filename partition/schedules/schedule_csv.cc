@@ -159,7 +159,7 @@ ScheduleOrders ordersFromCsv(std::string_view text, std::string_view what) {
 
 Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
   Schedule schedule;
-  schedule.name = "file";
+  schedule.spec = ScheduleSpec::ofFile();
   schedule.rank_of_stage.clear();
   schedule.forward_only = true;
   const ScheduleOrders read = ordersFromCsv(text, what);

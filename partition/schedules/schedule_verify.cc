@@ -67,7 +67,7 @@ class Verifier {
   template <typename... Args>
   [[noreturn]] void failAt(const std::vector<Place>& marks, fmt::format_string<Args...> format,
                            Args&&... args) const {
-    fail(ErrorCode::kConfiguration, "schedule {}: {}{}", schedule_.name,
+    fail(ErrorCode::kConfiguration, "schedule {}: {}{}", schedule_.name(),
          fmt::format(format, std::forward<Args>(args)...), markedGrid(orders_, marks));
   }
 

@@ -87,7 +87,7 @@ class Neighbours {
   int behind(int s) const { return std::ssize(plan_.stages) - 1 - s; }
 
   void add(std::string about, std::string chosen, std::string instead, std::optional<Stages> stages,
-           const std::string& schedule) {
+           const ScheduleSpec& schedule) {
     Neighbour neighbour{std::move(about), std::move(chosen), std::move(instead), 0, ""};
     if (!stages) {
       neighbour.why = "no sharding";
@@ -107,7 +107,7 @@ class Neighbours {
     found_.push_back({std::move(neighbour), std::move(plan)});
   }
 
-  std::optional<PredictedPlan> predict(Stages stages, const std::string& schedule) {
+  std::optional<PredictedPlan> predict(Stages stages, const ScheduleSpec& schedule) {
     const PredictionOptions options{request_.search.updates, request_.search.exposed_transfers, &made_};
     return predictPlan(request_.costs, std::move(stages), plan_.microbatches, schedule, options);
   }
@@ -220,8 +220,10 @@ class Neighbours {
   }
 
   void otherSchedules() {
-    for (const std::string& schedule : request_.schedules) {
-      if (schedule != plan_.schedule) add("schedule", plan_.schedule, schedule, plan_.stages, schedule);
+    for (const ScheduleSpec& schedule : request_.schedules) {
+      if (schedule == plan_.schedule) continue;
+      add("schedule", scheduleSpecToString(plan_.schedule), scheduleSpecToString(schedule), plan_.stages,
+          schedule);
     }
   }
 

@@ -20,8 +20,8 @@ struct PlanNeighbour {
 struct NeighbourRequest {
   const PlanSearchRequest& search;
   const CountedCosts& costs;
-  std::vector<std::string> schedules;  // that are tried besides the plan's, for stages of their own
-  int64_t passes = 0;                  // so many are simulated, then no more neighbours are looked at
+  std::vector<ScheduleSpec> schedules;  // that are tried besides the plan's, for stages of their own
+  int64_t passes = 0;                   // so many are simulated, then no more neighbours are looked at
 };
 
 std::vector<PlanNeighbour> neighboursOf(const PredictedPlan& plan, const NeighbourRequest& request);

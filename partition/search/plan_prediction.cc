@@ -79,28 +79,28 @@ int64_t liveVersions(const Schedule& schedule, StageId stage) {
 }
 
 // Nothing where there is no such schedule.
-std::optional<MadeSchedule> makeFor(const std::string& text, int ranks, int64_t microbatches, int updates,
+std::optional<MadeSchedule> makeFor(const ScheduleSpec& asked, int ranks, int64_t microbatches, int updates,
                                     const ScheduleCosts& costs) {
   try {
-    if (isAsynchronous(text)) return MadeSchedule{makeSchedule(text, ranks, microbatches, updates), costs};
-    return MadeSchedule{makeSchedule({text, ranks, static_cast<int>(microbatches), costs}), costs};
+    if (isAsynchronous(asked)) return MadeSchedule{makeSchedule(asked, ranks, microbatches, updates), costs};
+    return MadeSchedule{makeSchedule({asked, ranks, static_cast<int>(microbatches), costs}), costs};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
     return std::nullopt;
   }
 }
 
-std::optional<MadeSchedule> scheduleFor(const std::string& text, const RankOfStage& ranks,
+std::optional<MadeSchedule> scheduleFor(const ScheduleSpec& asked, const RankOfStage& ranks,
                                         int64_t microbatches, const ScheduleCosts& costs,
                                         const PredictionOptions& options) {
   const int count = std::max_element(ranks.begin(), ranks.end())->index() + 1;
-  if (std::ssize(ranks) != int64_t{count} * chunksOf(text)) return std::nullopt;
-  const auto key = std::tuple(text, count, microbatches);
+  if (std::ssize(ranks) != int64_t{count} * chunksOf(asked)) return std::nullopt;
+  const auto key = std::tuple(asked, count, microbatches);
   std::optional<MadeSchedule> made;
   if (options.made != nullptr && options.made->contains(key)) {
     made = options.made->at(key);
   } else {
-    made = makeFor(text, count, microbatches, options.updates, costs);
+    made = makeFor(asked, count, microbatches, options.updates, costs);
     if (made && options.made != nullptr) options.made->emplace(key, *made);
   }
   if (!made || !samePlacement(made->schedule.rank_of_stage, ranks)) return std::nullopt;
@@ -187,7 +187,7 @@ bool fitsDevices(const PredictedPlan& plan, const StageCosts& costs) {
 }
 
 std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<AssignedStage> stages,
-                                         int64_t microbatches, const std::string& schedule_text,
+                                         int64_t microbatches, const ScheduleSpec& asked,
                                          const PredictionOptions& options) {
   fillTransfers(*costs.costs, stages);
   std::vector<StageCostParts> parts;
@@ -200,14 +200,14 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
                      part.update_ns + part.synchronization_ns, stage.option.activation_bytes, 0, 0});
     occupancies.push_back(stage.transfer_ns / 2);
   }
-  PredictedPlan plan{std::move(stages), microbatches, schedule_text};
-  const std::optional<MadeSchedule> made = scheduleFor(schedule_text, ranksOf(plan.stages), microbatches,
-                                                       scheduleCostsOf(parts, plan.stages), options);
+  PredictedPlan plan{std::move(stages), microbatches, asked};
+  const std::optional<MadeSchedule> made =
+      scheduleFor(asked, ranksOf(plan.stages), microbatches, scheduleCostsOf(parts, plan.stages), options);
   if (!made) return std::nullopt;
   const Schedule& schedule = made->schedule;
   for (const StageId stage : times.ids())
     times[stage].recomputed = isHalved(schedule, stage) ? parts[stage.index()].remade_bytes : 0;
-  plan.schedule = schedule.name;
+  plan.schedule = schedule.spec;
   plan.schedule_costs = made->costs;
   SimulationRequest request{.schedule = schedule, .stages = times};
   request.communication =

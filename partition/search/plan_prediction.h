@@ -42,20 +42,20 @@ CountedCosts countedCosts(std::shared_ptr<const ShardedStageCosts> costs);
 struct PredictedPlan {
   std::vector<AssignedStage> stages;  // stages on one submesh are the chunks of one pipeline rank
   int64_t microbatches = 1;
-  std::string schedule;  // partition/families/make_schedule.h
-  int64_t step_ns = 0;   // of one update
+  ScheduleSpec schedule;
+  int64_t step_ns = 0;  // of one update
   // by stage: of its pipeline rank, on the device with the largest shards
   std::vector<int64_t> memory_bytes = {};
   ScheduleCosts schedule_costs = {};  // what an automatic schedule was made for
   int64_t peakMemory() const;
 };
 
-// Schedules that were made, by text, ranks and microbatches.
+// Schedules that were made, by what was asked for, ranks and microbatches.
 struct MadeSchedule {
   Schedule schedule;
   ScheduleCosts costs;
 };
-using MadeSchedules = std::map<std::tuple<std::string, int, int64_t>, MadeSchedule>;
+using MadeSchedules = std::map<std::tuple<ScheduleSpec, int, int64_t>, MadeSchedule>;
 
 struct PredictionOptions {
   int updates = 1;                 // asynchronous schedules: of the window
@@ -67,7 +67,7 @@ struct PredictionOptions {
 // The stages' transfer_ns are filled in. Nothing where the schedule does not exist for so many ranks and
 // microbatches, or places stages otherwise. Errors: kUsage as makeSchedule.
 std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<AssignedStage> stages,
-                                         int64_t microbatches, const std::string& schedule,
+                                         int64_t microbatches, const ScheduleSpec& schedule,
                                          const PredictionOptions& options);
 
 // All devices of the plan have the memory.

@@ -22,7 +22,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr const char* kUsualSchedule = "1f1b";
 constexpr const char* kNoBetter = "no better than others";
 // numbers of microbatches, before the search in that direction ends,
 constexpr int kWorseInARow = 2;
@@ -81,7 +80,7 @@ class PlanSearch {
   explicit PlanSearch(const PlanSearchRequest& request)
       : request_(request),
         counts_(request.microbatches.size()),
-        chunks_(request.schedule.empty() ? 1 : chunksOf(request.schedule)) {
+        chunks_(request.schedule ? chunksOf(*request.schedule) : 1) {
     PIPESHARD_CHECK(request.first < request.microbatches.size(), "{} numbers of microbatches",
                     request.microbatches.size());
     best_objective_ = request.bound_ns;
@@ -89,16 +88,16 @@ class PlanSearch {
 
   PlanSearchResult run() {
     tryCounts();
-    simulateCandidates(request_.schedule.empty() ? kUsualSchedule : request_.schedule);
-    if (plans_.empty() && chunks_ == 1 && !request_.schedule.empty() && !stopped()) {
+    simulateCandidates(request_.schedule.value_or(usualSchedule()));
+    if (plans_.empty() && chunks_ == 1 && request_.schedule && !stopped()) {
       everything_in_flight_ = true;  // the schedule holds more than the assignment had foreseen
       candidates_.clear();
       equal_.clear();
       best_objective_ = request_.bound_ns;
       tryCounts();
-      simulateCandidates(request_.schedule);
+      simulateCandidates(*request_.schedule);
     }
-    if (request_.schedule.empty() && !stopped()) {
+    if (!request_.schedule && !stopped()) {
       trySchedules();
       tryChunks();
     }
@@ -167,7 +166,7 @@ class PlanSearch {
     }
     say(fmt::format("{} microbatches: assigning stages to devices", microbatches(index)));
     const int64_t before = best_objective_;
-    for (Assignment& assignment : chunks_ > 1 ? assignChunks(index, request_.schedule) : assign(index)) {
+    for (Assignment& assignment : chunks_ > 1 ? assignChunks(index, *request_.schedule) : assign(index)) {
       if (count.tried.objective_ns == 0 || assignment.objective_ns < count.tried.objective_ns)
         count.tried.objective_ns = assignment.objective_ns;
       best_objective_ = std::min(best_objective_, assignment.objective_ns);
@@ -226,7 +225,7 @@ class PlanSearch {
   }
 
   // Stages for a schedule of several per rank; the objective is no less than what the busiest rank works.
-  std::vector<Assignment> assignChunks(size_t index, const std::string& schedule) const {
+  std::vector<Assignment> assignChunks(size_t index, const ScheduleSpec& schedule) const {
     const StageCosts& costs = *counts_[index].costs->costs;
     const int chunks = chunksOf(schedule);
     std::vector<Assignment> found;
@@ -247,14 +246,14 @@ class PlanSearch {
     return found;
   }
 
-  static RankOfStage placementOf(const std::string& schedule, int ranks) {
+  static RankOfStage placementOf(const ScheduleSpec& schedule, int ranks) {
     return familyOf(schedule).placement == StagePlacement::kLooped
                ? loopedPlacement(ranks, ranks * chunksOf(schedule))
                : vPlacement(ranks);
   }
 
   std::optional<PredictedPlan> predict(size_t count, const std::vector<AssignedStage>& stages,
-                                       const std::string& schedule, int64_t& passes) {
+                                       const ScheduleSpec& schedule, int64_t& passes) {
     const bool automatic = familyOf(schedule).automatic;
     passes -= 2 * microbatches(count) * request_.updates * std::ssize(stages) +
               (automatic ? kPassesOfAutomatic : 0);
@@ -278,7 +277,7 @@ class PlanSearch {
     plans_.emplace_back(count, std::move(plan));
   }
 
-  void simulateCandidates(const std::string& schedule) {
+  void simulateCandidates(const ScheduleSpec& schedule) {
     say("simulating the best plans");
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
       return a.assignment.objective_ns < b.assignment.objective_ns;
@@ -317,10 +316,10 @@ class PlanSearch {
                      [](const auto& a, const auto& b) { return a.second.step_ns < b.second.step_ns; });
   }
 
-  std::vector<std::string> schedulesFor(const PredictedPlan& plan, bool automatic = true) const {
-    std::vector<std::string> schedules;
-    if (plan.stages.size() < 2 || !request_.schedule.empty()) return schedules;
-    for (const std::string& schedule : triedSchedules(false)) {
+  std::vector<ScheduleSpec> schedulesFor(const PredictedPlan& plan, bool automatic = true) const {
+    std::vector<ScheduleSpec> schedules;
+    if (plan.stages.size() < 2 || request_.schedule) return schedules;
+    for (const ScheduleSpec& schedule : triedSchedules(false)) {
       if (familyOf(schedule).automatic && !automatic) continue;
       if (familyOf(schedule).automatic && plan.microbatches * std::ssize(plan.stages) > kMostAutomatic)
         continue;
@@ -336,7 +335,7 @@ class PlanSearch {
     const std::vector<std::pair<size_t, PredictedPlan>> best(
         first, first + std::min<ptrdiff_t>(kScheduled, std::ssize(plans_)));
     for (const auto& [count, plan] : best) {
-      for (const std::string& schedule : schedulesFor(plan)) {
+      for (const ScheduleSpec& schedule : schedulesFor(plan)) {
         if (stopped()) return;
         if (auto other = predict(count, plan.stages, schedule, passes)) keep(count, std::move(*other));
       }
@@ -350,8 +349,8 @@ class PlanSearch {
     for (size_t i = 0; i < plans_.size() && i < kScheduled; ++i) counts.insert(plans_[i].first);
     int64_t passes = kMostPasses;
     for (const size_t count : counts) {
-      for (const std::string& schedule : triedSchedules(true)) {
-        say(fmt::format("{} microbatches: trying {}", microbatches(count), schedule));
+      for (const ScheduleSpec& schedule : triedSchedules(true)) {
+        say(fmt::format("{} microbatches: trying {}", microbatches(count), scheduleSpecToString(schedule)));
         std::vector<Assignment> found = assignChunks(count, schedule);
         std::stable_sort(found.begin(), found.end(), [](const Assignment& a, const Assignment& b) {
           return a.objective_ns < b.objective_ns;
@@ -453,8 +452,7 @@ PlanSearchResult searchPlans(const PlanSearchRequest& request) {
     again.costs = request.costs_in_need;
     return PlanSearch(again).run();
   }
-  if (!request.costs_where_memory_binds ||
-      chunksOf(request.schedule.empty() ? kUsualSchedule : request.schedule) > 1)
+  if (!request.costs_where_memory_binds || chunksOf(request.schedule.value_or(usualSchedule())) > 1)
     return result;
   const std::optional<int64_t> bound = boundByMemory(request, result);
   if (!bound) return result;

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/cluster/cluster.h"
+#include "ir/plan/schedule_spec.h"
 #include "partition/costs/stage_costs.h"
 #include "partition/search/plan_prediction.h"
 
@@ -26,8 +28,8 @@ struct PlanSearchRequest {
   // both are returned.
   std::function<CountedCosts(int64_t microbatches)> costs_where_memory_binds = {};
   int64_t bound_ns = INT64_MAX;  // assignments of this objective or more, and a quarter, are of no interest
-  // only this one; empty: every synchronous one that trains
-  std::string schedule = {};
+  // only this one; nothing: every synchronous one that trains
+  std::optional<ScheduleSpec> schedule = {};
   int updates = 1;                                   // of a window of an asynchronous schedule
   std::function<bool(const Submesh&)> allowed = {};  // empty: all
   int least_stages = 1;

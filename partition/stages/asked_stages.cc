@@ -25,7 +25,7 @@ std::string readStageFileText(const std::string& path) {
        path);
 }
 
-bool scheduleExists(const std::string& schedule, int ranks, int64_t microbatches) {
+bool scheduleExists(const ScheduleSpec& schedule, int ranks, int64_t microbatches) {
   try {
     makeSchedule(schedule, ranks, microbatches, 1);
     return true;
@@ -89,11 +89,12 @@ AskedStages askedStages(const PartitionOptions& options) {
 
 int64_t chooseMicrobatches(int64_t batch, const PartitionOptions& options, const AskedStages& stages) {
   if (stages.microbatches > 0) return stages.microbatches;
+  const AskedSchedule schedule = askSchedule(options.schedule);
   const auto fits = [&](int64_t count) {
     return count == 1 || (batch % count == 0 && batch / count >= stages.widest);
   };
   const auto exists = [&](int64_t count) {
-    return fits(count) && scheduleExists(options.schedule, stages.ranks, count);
+    return fits(count) && (schedule.given || scheduleExists(schedule.spec, stages.ranks, count));
   };
   const int64_t usual = std::min<int64_t>(batch, 2 * stages.ranks);
   for (int64_t count = usual; count >= 1; --count) {

@@ -9,6 +9,7 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_options.h"
 
@@ -17,11 +18,10 @@ namespace {
 
 constexpr std::string_view kMegatron = "megatron:";
 constexpr int kMostSize = 1 << 10;  // of a factor: the number of devices still is an int
-const PartitionOptions kDefaults;
 
 void useSchedule(const std::string& given, const MegatronGrid& grid, PartitionOptions& options) {
-  if (grid.chunks > 1 && options.schedule == kDefaults.schedule)
-    options.schedule = fmt::format("interleaved:v={}", grid.chunks);
+  if (grid.chunks > 1 && options.schedule.value_or(usualSchedule()) == ScheduleChoice(usualSchedule()))
+    options.schedule = ScheduleSpec{"interleaved"}.with("v", grid.chunks);
   const AskedSchedule schedule = askSchedule(options.schedule);
   const bool fits =
       schedule.given ? schedule.given->stages == grid.pipeline * grid.chunks : schedule.chunks == grid.chunks;
@@ -29,7 +29,7 @@ void useSchedule(const std::string& given, const MegatronGrid& grid, PartitionOp
   fail(ErrorCode::kConfiguration,
        "{}: found {} on each pipeline rank, but --schedule {} has {}; leave --schedule out, or make them "
        "equal",
-       given, counted(grid.chunks, "stage"), options.schedule, schedule.chunks);
+       given, counted(grid.chunks, "stage"), schedule.text, schedule.chunks);
 }
 
 }  // namespace

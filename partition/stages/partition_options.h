@@ -9,6 +9,7 @@
 #include "ir/base/ids.h"
 #include "ir/cluster/cluster.h"
 #include "ir/plan/recomputation.h"
+#include "ir/plan/schedule_spec.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/schedules/schedule.h"
 #include "partition/stages/balance.h"
@@ -42,8 +43,8 @@ struct PartitionOptions {
   std::vector<std::string> boundaries;
   std::optional<Balance> balance;  // what stages have in equal shares; nothing: FLOPs
   std::vector<int> stage_devices;  // devices of each pipeline rank, in order; empty: equal shares
-  // "gpipe", "interleaved:v=2" (families/make_schedule.h); or the path of a file of orders ("x.csv", "./x")
-  std::string schedule = "1f1b";
+  // nothing: a search decides, else the usual one (families/make_schedule.h)
+  std::optional<ScheduleChoice> schedule;
   RecomputationChoice recomputation;
   int layers = 0;  // how many layers to form; 0: automatic
   int window = 0;  // updates of a step under an asynchronous schedule; 0: kDefaultWindow

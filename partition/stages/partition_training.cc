@@ -374,13 +374,13 @@ void noteUntrained(const Chain& chain, Plan& plan) {
 
 // Before the stages are known.
 int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
-  if (!schedule.given && isAsynchronous(schedule.text))
+  if (!schedule.given && isAsynchronous(schedule.spec))
     return options.window > 0 ? options.window : kDefaultWindow;
   if (options.window == 0) return 1;
   fail(ErrorCode::kUsage,
        "--window {}: the schedule {} updates once per step; a window of several updates goes with pipedream "
        "schedules",
-       options.window, options.schedule);
+       options.window, schedule.text);
 }
 
 // Replicas that take minibatches in turn take equally many: a window that nobody asked for is rounded up.

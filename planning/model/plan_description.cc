@@ -16,7 +16,6 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   if (one_node && plan.given.overlap_receives == OverlapReceives::kBetweenNodes)
     plan.given.overlap_receives = OverlapReceives::kOff;
   plan.microbatches = model.microbatches;
-  plan.schedule = request.partition.schedule;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   plan.cluster = request.partition.cluster;

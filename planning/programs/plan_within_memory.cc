@@ -70,7 +70,7 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
     fail(ErrorCode::kConfiguration,
          "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (`run` and "
          "`validate` leave out the rest of a file with --drop-last)",
-         rows, plan.schedule);
+         rows, scheduleSpecToString(plan.schedule));
   }
   if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
     const auto& [name, axis] = *model.batch_axes.begin();

@@ -35,9 +35,7 @@ struct PlanRequest {
   // That a search (PartitionOptions::stages) may use (partition/search/search_limits.h).
   std::optional<SubmeshLimit> submeshes;           // nothing: as many as the cluster's size allows
   std::optional<LogicalMeshLimit> logical_meshes;  // nothing: those of the method
-  // Else a search decides about them.
-  bool schedule_given = false;
-  bool recomputation_given = false;
+  bool recomputation_given = false;                // else a search decides about it
 };
 
 }  // namespace pipeshard

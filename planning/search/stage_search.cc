@@ -49,7 +49,7 @@ void refuseOptions(const PartitionOptions& options) {
   refuse(options.sharding.method == ShardingMethod{ShardingKind::kExhaustive}, "--method exhaustive");
   refuse(!options.recomputation.by_stage.empty() || options.recomputation.all == Recomputation::kExceptLast,
          "--recompute by stage, or but for the last microbatch,");
-  refuse(meansOrders(options.schedule), "a file of orders");
+  refuse(options.schedule && std::holds_alternative<OrdersFile>(*options.schedule), "a file of orders");
 }
 
 std::vector<int64_t> divisors(int64_t number) {
@@ -120,8 +120,8 @@ class Search {
       if (options_.cluster.deviceCount() <= kMostWithMethods)
         search.costs_where_memory_binds = costsWith({automatic, grid});
     }
-    if (request_.schedule_given) search.schedule = options_.schedule;
-    const bool asynchronous = !search.schedule.empty() && isAsynchronous(search.schedule);
+    if (options_.schedule) search.schedule = std::get<ScheduleSpec>(*options_.schedule);
+    const bool asynchronous = search.schedule && isAsynchronous(*search.schedule);
     if (asynchronous) search.updates = options_.window > 0 ? options_.window : kDefaultWindow;
     search.microbatches = request_.microbatches > 0 ? std::vector<int64_t>{request_.microbatches}
                           : cut_                    ? divisors(model_.batch)

@@ -4,6 +4,7 @@
 
 #include "partition/families/make_schedule.h"
 #include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 
 namespace pipeshard {
 namespace {

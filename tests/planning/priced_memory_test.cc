@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/operators/operator_facts.h"
+#include "partition/families/make_schedule.h"
 #include "planning/pipeline.h"
 #include "planning/programs/memory_shortage.h"
 #include "runtime/execute/executor.h"
@@ -35,8 +36,7 @@ PlannedTraining plan(const Asked& asked) {
   request.partition.stages = parseStages("auto");
   request.partition.recomputation = parseRecomputation(asked.recomputation);
   request.recomputation_given = true;
-  request.partition.schedule = asked.schedule;
-  request.schedule_given = true;
+  request.partition.schedule = parseSchedule(asked.schedule);
   if (!asked.method.empty()) request.partition.sharding.method = parseShardingMethod(asked.method);
   return planTraining(request, [](const std::string&) {});
 }

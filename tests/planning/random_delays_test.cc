@@ -13,6 +13,7 @@
 #include "partition/families/make_schedule.h"
 #include "planning/pipeline.h"
 #include "runtime/execute/executor.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/transport/rank_threads.h"
 #include "transport/collectives/random_delays.h"
 #include "transport/shared/shared_memory.h"
@@ -41,7 +42,7 @@ PlannedTraining plan(const Case& of) {
   request.given.optimizer = parseOptimizer("sgd:lr=0.05,momentum=0.9");
   request.microbatches = of.microbatches;
   request.partition.cluster = parseCluster(fmt::format("1x{}", of.ranks * of.devices));
-  request.partition.schedule = of.schedule;
+  request.partition.schedule = parseSchedule(of.schedule);
   request.partition.stage_devices = of.stage_devices;
   request.given.overlap_receives = of.overlap_receives ? OverlapReceives::kOn : OverlapReceives::kOff;
   request.partition.stages = uniformStages(of.ranks * chunksOf(of.schedule));

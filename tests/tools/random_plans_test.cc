@@ -13,6 +13,7 @@
 
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -14,6 +14,7 @@
 #include "partition/families/plan_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "runtime/execute/memory_plan.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "partition/families/make_schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {

@@ -7,6 +7,7 @@
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
 #include "planning/request/profile_store.h"
 #include "tools/options/cluster_option.h"
 #include "tools/options/option_checks.h"
@@ -198,10 +199,11 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       .add_option("--layers", request.partition.layers,
                   "How many layers to group operators into (0: automatic)")
       ->capture_default_str();
-  command.add_option("--schedule", request.partition.schedule, scheduleHelp())
+  command
+      .add_option_function<std::string>(
+          "--schedule", [&options](const std::string& text) { options.schedule = text; }, scheduleHelp())
       ->type_name("NAME[:OPTIONS]")
-      ->each([&request](const std::string&) { request.schedule_given = true; })
-      ->capture_default_str();
+      ->default_str(scheduleSpecToString(usualSchedule()));
   command
       .add_option("--window", request.partition.window,
                   "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once "
@@ -266,6 +268,7 @@ PlanRequest planRequest(const PlanOptions& options) {
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
   request.partition.stages = parseStages(options.stages);
+  if (options.schedule) request.partition.schedule = parseScheduleChoice(*options.schedule);
   if (!options.balance.empty()) request.partition.balance = parseBalance(options.balance);
   if (!options.submeshes.empty()) request.submeshes = parseSubmeshLimit(options.submeshes);
   if (!options.logical_meshes.empty()) request.logical_meshes = parseLogicalMeshLimit(options.logical_meshes);

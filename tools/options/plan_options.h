@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct PlanOptions {
   std::string recomputation = "never";
   std::string method;
   std::string stages = "per-device";
+  std::optional<std::string> schedule;
   std::string balance;
   std::string submeshes;
   std::string logical_meshes;

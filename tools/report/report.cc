@@ -77,7 +77,7 @@ std::string clusterText(const Cluster& cluster) {
 std::string renderFacts(const Plan& plan) {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"Cluster", clusterText(plan.cluster)},
-      {"Schedule", plan.schedule},
+      {"Schedule", scheduleSpecToString(plan.schedule)},
       {"Loss", plan.loss},
       {"Optimizer", optimizerToString(plan.given.optimizer)},
       {"Precision", std::string(dataTypeName(plan.given.precision))}};
@@ -161,7 +161,7 @@ std::string planCommand(const Plan& plan) {
   }
   add_given(OptionPlace::kFreeze);
   add_given(OptionPlace::kTrain);
-  if (plan.schedule != "file") add("--schedule", plan.schedule);
+  if (!plan.schedule.isOfFile()) add("--schedule", scheduleSpecToString(plan.schedule));
   if (plan.updates_per_step > 1) add("--window", fmt::format("{}", plan.updates_per_step));
   if (const std::string recomputed = recomputedStages(plan); !recomputed.empty())
     add("--recompute", recomputed);

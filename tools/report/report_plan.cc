@@ -89,7 +89,8 @@ std::string searchTable(const Plan& plan) {
     table.rows.push_back({textCell(i == plan.search->chosen ? "chosen" : ""),
                           numberCell(fmt::format("{:.3f} ms", static_cast<double>(other.step_ns) / 1e6)),
                           numberCell(formatBytes(other.memory_bytes)),
-                          numberCell(fmt::format("{}", other.microbatches)), textCell(other.schedule),
+                          numberCell(fmt::format("{}", other.microbatches)),
+                          textCell(scheduleSpecToString(other.schedule)),
                           textCell(fmt::format("{}", fmt::join(stages, ", ")))});
   }
   return fmt::format("<details><summary>The {} that the search found{}</summary>\n{}</details>\n",

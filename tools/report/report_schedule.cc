@@ -106,7 +106,7 @@ std::string lessons(const Schedule& schedule) {
     longer.microbatches *= 2;
     const bool falls = bubbleFormula(longer).step < formula.step;
     html += lesson(
-        fmt::format("{} in theory", schedule.name),
+        fmt::format("{} in theory", schedule.name()),
         fmt::format(
             "With p = {} equal ranks and m = {} microbatches{}, and F = I = W: {} = {} of the step, {} = {} "
             "of the useful work.{}",
@@ -182,7 +182,7 @@ std::vector<LegendEntry> partsLegend(std::span<const Timeline> timelines) {
 std::string renderSchedule(const Plan& plan, const Schedule& schedule, std::span<const Timeline> timelines) {
   const int64_t chunks = chunksOfRank(timelines[0]);
   std::string html = paragraph(fmt::format(
-      "{}: {} on {}{}. {}", schedule.name,
+      "{}: {} on {}{}. {}", schedule.name(),
       schedule.microbatches == 1 ? "one microbatch" : fmt::format("{} microbatches", schedule.microbatches),
       plural(schedule.ranks(), "pipeline rank"),
       chunks > 1 ? fmt::format(", up to {} stages each", chunks) : "", boxWidths(plan, timelines)));

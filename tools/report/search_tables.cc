@@ -57,8 +57,8 @@ std::string bestTable(const SearchRecord& record) {
   for (size_t i = 0; i < record.alternatives.size(); ++i) {
     const SearchedPlan& plan = record.alternatives[i];
     rows.push_back({i == record.chosen ? "chosen" : "", formatNanoseconds(plan.step_ns),
-                    formatBytes(plan.memory_bytes), std::to_string(plan.microbatches), plan.schedule,
-                    stagesText(plan)});
+                    formatBytes(plan.memory_bytes), std::to_string(plan.microbatches),
+                    scheduleSpecToString(plan.schedule), stagesText(plan)});
   }
   return formatTable(rows);
 }

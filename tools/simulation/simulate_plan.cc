@@ -192,7 +192,7 @@ std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
 std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
   const ProgramSimulation& simulation = simulated.simulation;
   nlohmann::ordered_json json;
-  json["schedule"] = simulated.plan.schedule;
+  json["schedule"] = scheduleSpecToString(simulated.plan.schedule);
   json["ranks"] = simulated.programs.size();
   json["stages"] = simulated.plan.stages.size();
   json["microbatches"] = simulated.plan.microbatches;
@@ -245,10 +245,11 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   SimulationReport report;
   report.orders = ordersOf(simulated.programs);
   const Plan& plan = simulated.plan;
-  report.title = fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory,
-                             plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
-                             simulated.programs.size(), simulated.programs.size() == 1 ? "" : "s",
-                             plan.schedule, plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  report.title =
+      fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory, plan.stages.size(),
+                  plan.stages.size() == 1 ? "" : "s", simulated.programs.size(),
+                  simulated.programs.size() == 1 ? "" : "s", scheduleSpecToString(plan.schedule),
+                  plan.microbatches, plan.microbatches == 1 ? "" : "es");
   report.table = tableOf(simulated, report.orders);
   report.makespan = simulated.simulation.makespan;
   report.makespan_text = formatNanoseconds(report.makespan);

@@ -113,15 +113,15 @@ bool isFile(const std::string& text) {
   return text.size() > 4 && text.compare(text.size() - 4, 4, ".csv") == 0;
 }
 
-std::string scheduleText(const BareRequest& request) {
+ScheduleSpec scheduleAsked(const BareRequest& request) {
   std::string text = request.schedule;
   const auto add = [&](const std::string& option) {
     text += (text.find(':') == std::string::npos ? ":" : ",") + option;
   };
-  if (request.chunks > 0 && request.chunks != chunksOf(request.schedule))
+  if (request.chunks > 0 && request.chunks != chunksOf(parseSchedule(request.schedule)))
     add(fmt::format("v={}", request.chunks));
   if (!request.limit.empty()) add("limit=" + request.limit);
-  return text;
+  return parseSchedule(text);
 }
 
 struct Bare {
@@ -152,15 +152,15 @@ Bare run(const BareRequest& request) {
       fail(ErrorCode::kUsage, "--schedule {} needs --p (pipeline ranks) and --m (microbatches): --p 4 --m 8",
            request.schedule);
     }
-    const std::string text = scheduleText(request);
-    bare.exact = exactly(given, chunksOf(text));
-    checkRange(bare.exact, int64_t{request.ranks} * chunksOf(text), request.microbatches);
+    const ScheduleSpec asked = scheduleAsked(request);
+    bare.exact = exactly(given, chunksOf(asked));
+    checkRange(bare.exact, int64_t{request.ranks} * chunksOf(asked), request.microbatches);
     ScheduleCosts costs{
         bare.exact.share.forward,         bare.exact.share.recomputation + bare.exact.share.backward_input,
         bare.exact.share.backward_weight, bare.exact.latency + bare.exact.occupancy,
         bare.exact.share.activation,      bare.exact.share.input_memory,
         bare.exact.weight_memory};
-    bare.schedule = makeSchedule({text, request.ranks, request.microbatches, costs});
+    bare.schedule = makeSchedule({asked, request.ranks, request.microbatches, costs});
   }
   checkRange(bare.exact, bare.schedule.stages, bare.schedule.microbatches);
   bare.simulation = simulate(
@@ -305,7 +305,7 @@ std::string jsonOf(const Bare& bare) {
     return static_cast<double>(units) / static_cast<double>(unit);
   };
   nlohmann::ordered_json json;
-  json["schedule"] = bare.schedule.name;
+  json["schedule"] = bare.schedule.name();
   json["ranks"] = bare.schedule.ranks();
   json["stages"] = bare.schedule.stages;
   json["microbatches"] = bare.schedule.microbatches;
@@ -351,11 +351,12 @@ std::vector<std::vector<std::string>> tableOf(const Bare& bare, bool memory) {
 SimulationReport simulateBare(const BareRequest& request) {
   const Bare bare = run(request);
   SimulationReport report;
-  report.title = fmt::format(
-      "{}: {} pipeline rank{}, {} stage{}, {} microbatch{}; {}{}", bare.schedule.name, bare.schedule.ranks(),
-      bare.schedule.ranks() == 1 ? "" : "s", bare.schedule.stages, bare.schedule.stages == 1 ? "" : "s",
-      bare.schedule.microbatches, bare.schedule.microbatches == 1 ? "" : "es", request.times,
-      request.communication == "0" ? "" : fmt::format(", comm {}", request.communication));
+  report.title =
+      fmt::format("{}: {} pipeline rank{}, {} stage{}, {} microbatch{}; {}{}", bare.schedule.name(),
+                  bare.schedule.ranks(), bare.schedule.ranks() == 1 ? "" : "s", bare.schedule.stages,
+                  bare.schedule.stages == 1 ? "" : "s", bare.schedule.microbatches,
+                  bare.schedule.microbatches == 1 ? "" : "es", request.times,
+                  request.communication == "0" ? "" : fmt::format(", comm {}", request.communication));
   report.table = tableOf(bare, request.memory_model != BareRequest().memory_model);
   report.makespan = bare.simulation.makespan;
   report.makespan_text = decimalText(bare.simulation.makespan, bare.exact.time_unit);

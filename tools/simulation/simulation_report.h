@@ -30,9 +30,8 @@ struct SimulationReport {
   IdVector<RankId, Program> programs;  // of a plan
 };
 
-// As makeSchedule names it, or a .csv file.
 struct BareRequest {
-  std::string schedule;
+  std::string schedule;  // as parseSchedule takes it, or a .csv file
   int ranks = 0;
   int microbatches = 0;
   int chunks = 0;  // 0: as the schedule says

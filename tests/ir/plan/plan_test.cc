@@ -25,7 +25,7 @@ Plan examplePlan() {
   plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 2);
   plan.microbatches = 4;
-  plan.schedule = "1f1b";
+  plan.schedule = {"1f1b"};
   plan.layers = {
       {"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000000000}, {"head", "loss", 6, 9, 2000}};
   plan.stages = {{0, 1, {RankId(0)}, {1, 1}, 3000001000, 6000002000, 4000000, 2},
@@ -68,7 +68,7 @@ TEST(PlanJson, KeepsWhatASearchHasFound) {
   SearchRecord& search = plan.search.emplace();
   search.complete = false;
   search.objective = "time";
-  search.alternatives = {{1200, 4096, 4, "gpipe", {first}}, {1300, 4000, 8, "1f1b", {first, first}}};
+  search.alternatives = {{1200, 4096, 4, {"gpipe"}, {first}}, {1300, 4000, 8, {"1f1b"}, {first, first}}};
   search.chosen = 1;
   search.reasons = {{"cut 0", "behind layer 1", "behind layer 0", 1250, ""},
                     {"mesh 0", "2x1", "1x2", 0, "too large"}};
@@ -100,6 +100,8 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
   const std::string json = planToJson(examplePlan());
   expectError(replaced(json, "\"1f1b\"", "1"), ErrorCode::kConfiguration,
               "plan.json.schedule: found 1; expected a string");
+  expectError(replaced(json, "\"schedule\": \"1f1b\"", "\"schedule\": \"1f1b:v\""), ErrorCode::kConfiguration,
+              "plan.json.schedule: --schedule 1f1b:v: found \"v\"; expected options as in 1f1b:key=2");
   expectError(replaced(json, "\"microbatches\": 4", "\"microbatches\": 0"), ErrorCode::kConfiguration,
               "plan.json.microbatches: found 0; expected an integer from 1");
   expectError(replaced(json, "\"microbatches\": 4", "\"microbatches\": \"4\""), ErrorCode::kConfiguration,

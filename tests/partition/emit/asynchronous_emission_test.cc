@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 Plan planOf(const TrainingGraph& training, const std::string& schedule, int stages, int window) {
   PartitionOptions options;
-  options.schedule = schedule;
+  options.schedule = parseSchedule(schedule);
   options.cluster = uniformCluster(1, stages);
   options.stages = uniformStages(stages);
   options.window = window;
@@ -185,7 +185,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
     const int stages = c.replicas.size();
     const TrainingGraph training = chainTraining(stages, 1);
     PartitionOptions options;
-    options.schedule = "pipedream";
+    options.schedule = ScheduleSpec{"pipedream"};
     options.cluster = uniformCluster(1, 4);
     for (int stage = 0; stage + 1 < stages; ++stage)
       options.boundaries.push_back("h" + std::to_string(stage));

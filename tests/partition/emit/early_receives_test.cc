@@ -19,6 +19,7 @@
 #include "partition/simulation/program_simulation.h"
 #include "partition/stages/partition_training.h"
 #include "tests/ir/program/program_writer.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -139,7 +140,7 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
   const int stages = ranks * chunksOf(schedule);
   const TrainingGraph training = chain(stages, microbatches);
   PartitionOptions options;
-  options.schedule = schedule;
+  options.schedule = parseSchedule(schedule);
   options.cluster = uniformCluster(1, ranks);
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   Plan plan;

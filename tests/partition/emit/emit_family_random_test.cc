@@ -204,7 +204,7 @@ Job randomJob(unsigned seed, bool rows_differ = false) {
 
 std::vector<RankProgram> emit(const Job& job, const std::string& schedule) {
   Plan plan = job.plan;
-  plan.schedule = schedule;
+  plan.schedule = parseSchedule(schedule);
   return emitPrograms(job.family(), plan);
 }
 

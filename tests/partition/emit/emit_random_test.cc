@@ -62,7 +62,7 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
   cuts.resize(stages - 1);
   std::sort(cuts.begin(), cuts.end());
   PartitionOptions options;
-  options.schedule = schedule;
+  options.schedule = parseSchedule(schedule);
   options.cluster = uniformCluster(1, stages);
   options.stages = uniformStages(stages);
   std::vector<std::string> names;

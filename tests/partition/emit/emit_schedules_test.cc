@@ -15,6 +15,7 @@
 #include "partition/schedules/schedule.h"
 #include "partition/stages/partition_training.h"
 #include "tests/partition/emit/symbolic_execution.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -72,7 +73,7 @@ std::vector<Case> allCases() {
 Plan planOf(const TrainingGraph& training, const Case& c, const std::string& recomputation) {
   const int stages = c.ranks * chunksOf(c.schedule);
   PartitionOptions options;
-  options.schedule = c.schedule;
+  options.schedule = parseSchedule(c.schedule);
   options.cluster = uniformCluster(1, c.ranks);
   options.recomputation = parseRecomputation(recomputation);
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));

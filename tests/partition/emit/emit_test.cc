@@ -12,6 +12,7 @@
 #include "ir/program/program_json.h"
 #include "ir/program/program_print.h"
 #include "partition/emit/emit_programs.h"
+#include "partition/families/make_schedule.h"
 #include "partition/stages/partition_training.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
@@ -27,7 +28,7 @@ Plan planFor(const TrainingGraph& training, const std::vector<std::string>& boun
              const std::string& schedule) {
   PartitionOptions options;
   options.boundaries = boundaries;
-  options.schedule = schedule;
+  options.schedule = parseSchedule(schedule);
   options.cluster = uniformCluster(1, static_cast<int>(boundaries.size()) + 1);
   Plan plan;
   plan.microbatches = training.microbatches;

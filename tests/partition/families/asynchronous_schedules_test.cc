@@ -13,6 +13,7 @@
 #include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_verify.h"
 #include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 
 namespace pipeshard {
 namespace {
@@ -109,7 +110,7 @@ void expectVersions(const Schedule& schedule, int updates, const Most& most) {
     EXPECT_LE(walked.most_versions, std::min(most(stage), updates));
     if (updates >= 2 * most(stage) - 2) {
       EXPECT_EQ(walked.most_versions, most(stage))
-          << schedule.name << " stage " << stage << " of " << schedule.stages;
+          << schedule.name() << " stage " << stage << " of " << schedule.stages;
     }
   }
 }
@@ -129,7 +130,7 @@ TEST(PipeDream, AtMostTheStatedNumberOfVersionsLives) {
 
 TEST(PipeDream, AWindowHasUpdatesOfSoManyMicrobatches) {
   const Schedule two_buffers = makeSchedule("pipedream-2bw", 2, 3, 4);
-  EXPECT_EQ(two_buffers.name, "pipedream-2bw:m=3");
+  EXPECT_EQ(two_buffers.name(), "pipedream-2bw:m=3");
   EXPECT_EQ(two_buffers.microbatches, 12);
   EXPECT_EQ(two_buffers.microbatches_per_update, 3);
   EXPECT_EQ(makeSchedule("pipedream", 3, 1, 8).orders, makeSchedule("pipedream", 3, 8).orders);
@@ -140,8 +141,8 @@ TEST(PipeDream, AWindowHasUpdatesOfSoManyMicrobatches) {
                "found 6 microbatches per update; expected 4: give --microbatches 4 as well");
   EXPECT_ERROR(makeSchedule("pipedream-2bw:m=5", 3, 4, 8), ErrorCode::kConfiguration,
                "found 4 microbatches per update; expected 5");
-  EXPECT_TRUE(isAsynchronous("pipedream-vertical"));
-  EXPECT_FALSE(isAsynchronous("gpipe"));
+  EXPECT_TRUE(isAsynchronous({"pipedream-vertical"}));
+  EXPECT_FALSE(isAsynchronous({"gpipe"}));
 }
 
 std::string messageOf(const std::string& name, int ranks, int microbatches) {
@@ -162,7 +163,7 @@ TEST(PipeDream, TwoBuffersNeedAMicrobatchPerStageAndWholeUpdates) {
 }
 
 Schedule onReplicas(const std::string& name, const IdVector<StageId, int>& replicas, int window) {
-  return makeSchedule({name, static_cast<int>(replicas.size()), window, {}, replicas});
+  return makeSchedule({parseSchedule(name), static_cast<int>(replicas.size()), window, {}, replicas});
 }
 
 TEST(PipeDreamReplicas, TakeMinibatchesInTurn) {

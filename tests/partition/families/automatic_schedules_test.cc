@@ -11,6 +11,7 @@
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/simulation/second_simulator.h"
 
 namespace pipeshard {
@@ -56,7 +57,8 @@ TEST(AutomaticSchedules, AreAsGoodAsPublishedOrBetter) {
                               -(2 * row.width + scores),
                               -32 * row.width};
     for (const int shares : {1, 2}) {
-      const SecondSimulation result = simulated({fmt::format("zb-{}p", shares), 8, row.microbatches, costs});
+      const SecondSimulation result =
+          simulated({{fmt::format("zb-{}p", shares)}, 8, row.microbatches, costs});
       const auto work = static_cast<double>(row.microbatches * (row.forward + row.input + row.weight));
       const auto span = static_cast<double>(result.longestSpan());
       EXPECT_LE((span - work) / span, (shares == 1 ? row.rate_1p : row.rate_2p) + .00005)
@@ -70,11 +72,11 @@ TEST(AutomaticSchedules, AreAsGoodAsPublishedOrBetter) {
 TEST(AutomaticSchedules, TakeTheTimeAndMemoryOfHandMadeOrdersForEqualTimes) {
   for (const int p : {2, 3, 4, 8}) {
     for (const int m : {2 * p, 4 * p}) {
-      const SecondSimulation one = simulated({"zb-1p", p, m, {}});
+      const SecondSimulation one = simulated({{"zb-1p"}, p, m, {}});
       EXPECT_EQ(one.makespan, 3 * m + p - 1);
       EXPECT_THAT(one.idle, Each(p - 1));
       EXPECT_THAT(one.peak_memory, Each(p));
-      const SecondSimulation two = simulated({"zb-2p", p, m, {}});
+      const SecondSimulation two = simulated({{"zb-2p"}, p, m, {}});
       EXPECT_EQ(two.makespan, 3 * m + p - 1);
       EXPECT_EQ(two.longestSpan(), 3 * m);
       EXPECT_THAT(two.peak_memory, Each(Le(2 * p)));
@@ -103,7 +105,7 @@ TEST(AutomaticSchedules, EverySizeRunsWithinItsMemory) {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 1; m <= 4 * p; ++m) {
       for (const int shares : {1, 2}) {
-        const ScheduleRequest request{fmt::format("zb-{}p", shares), p, m, {}};
+        const ScheduleRequest request{{fmt::format("zb-{}p", shares)}, p, m, {}};
         const SecondSimulation result = simulated(request);  // made, so verified
         ASSERT_FALSE(result.stuck);
         EXPECT_THAT(result.peak_memory, Each(Le(shares * p))) << p << " " << m;
@@ -136,7 +138,7 @@ TEST(AutomaticSchedules, HoldTheirLimitForGivenCosts) {
     const int p = 1 + static_cast<int>(random() % 6), m = 1 + static_cast<int>(random() % 14);
     const ScheduleCosts costs = randomCosts(random);
     const int64_t limit = smallestLimit(costs) + static_cast<int64_t>(random() % 8);
-    const SecondSimulation result = simulated({fmt::format("zb-2p:limit={}", limit), p, m, costs});
+    const SecondSimulation result = simulated({ScheduleSpec{"zb-2p"}.with("limit", limit), p, m, costs});
     ASSERT_FALSE(result.stuck);
     EXPECT_THAT(result.peak_memory, Each(Le(limit * costs.forward_memory))) << round;
     EXPECT_GE(result.longestSpan(), automaticSpanBound({p, m, 1, {}, costs})) << round;
@@ -238,7 +240,7 @@ TEST(AutomaticSchedules, AreNearlyAlwaysTheBestThatThereIs) {
       const ScheduleCosts costs = round == 0 ? ScheduleCosts{} : randomCosts(random);
       const int64_t limit = smallestLimit(costs) + static_cast<int64_t>(random() % 4);
       const int64_t best = Exhaustive(p, m, costs, limit * costs.forward_memory).best();
-      const int64_t span = simulated({fmt::format("zb-2p:limit={}", limit), p, m, costs}).longestSpan();
+      const int64_t span = simulated({ScheduleSpec{"zb-2p"}.with("limit", limit), p, m, costs}).longestSpan();
       EXPECT_GE(span, best) << p << " " << m << " " << round;
       EXPECT_LE(span * 100, best * 108) << p << " " << m << " " << round;
       EXPECT_GE(best, automaticSpanBound({p, m, 1, {}, costs}));
@@ -253,12 +255,12 @@ TEST(AutomaticSchedules, RefuseWhatTheyCannotDo) {
   EXPECT_ERROR(makeSchedule("zb-1p:limit=0", 4, 8), ErrorCode::kConfiguration,
                "found a memory limit of 0 microbatches' activations; expected at least 1");
   const ScheduleCosts growing{1, 1, 1, 0, 2, 3, -5};  // I takes 3 on top of F's 2
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, growing}), ErrorCode::kConfiguration,
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{{"zb-1p"}, 2, 8, growing}), ErrorCode::kConfiguration,
                "expected at least 3");
-  EXPECT_NO_THROW(makeSchedule(ScheduleRequest{"zb-1p:limit=3", 2, 8, growing}));
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {1, 1, 1, 0, 2, 0, -1}}),
+  EXPECT_NO_THROW(makeSchedule(ScheduleRequest{parseSchedule("zb-1p:limit=3"), 2, 8, growing}));
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{{"zb-1p"}, 2, 8, {1, 1, 1, 0, 2, 0, -1}}),
                ErrorCode::kConfiguration, "and a sum of 0");
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"zb-1p", 2, 8, {-1, 1, 1, 0, 1, 0, -1}}),
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{{"zb-1p"}, 2, 8, {-1, 1, 1, 0, 1, 0, -1}}),
                ErrorCode::kConfiguration, "found a time of -1");
   EXPECT_ERROR(makeSchedule("zb-1p:extra=2", 4, 8), ErrorCode::kUsage, "expected options of zb-1p (limit)");
   // A limit that all microbatches fit in is none.
@@ -269,8 +271,8 @@ TEST(AutomaticSchedules, RefuseWhatTheyCannotDo) {
 TEST(AutomaticSchedules, DependOnTheRequestAlone) {
   const ScheduleCosts costs{29718, 29444, 19927, 527, 303104, -172032, -131072};
   for (const char* name : {"zb-1p", "zb-2p", "v-half", "v-min"}) {
-    EXPECT_EQ(makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders,
-              makeSchedule(ScheduleRequest{name, 8, 24, costs}).orders);
+    EXPECT_EQ(makeSchedule(ScheduleRequest{{name}, 8, 24, costs}).orders,
+              makeSchedule(ScheduleRequest{{name}, 8, 24, costs}).orders);
   }
 }
 

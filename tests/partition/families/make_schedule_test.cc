@@ -11,6 +11,9 @@
 #include "ir/base/error.h"
 #include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_csv.h"
+#include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
+#include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {
 namespace {
@@ -156,10 +159,33 @@ TEST(Schedule, NamesAreCanonicalTextsThatMakeTheSameSchedule) {
            {"forward-only:v=2", "forward-only:v=2"},
            {"dual-pipe-v", "dual-pipe-v"}}) {
     const Schedule schedule = makeSchedule(asked, 4, 8);
-    EXPECT_EQ(schedule.name, name);
+    EXPECT_EQ(schedule.name(), name);
     EXPECT_EQ(makeSchedule(name, 4, 8).orders, schedule.orders);
     EXPECT_EQ(chunksOf(asked) * 4, schedule.stages);
   }
+}
+
+TEST(Schedule, EveryTextIsAValueAndBack) {
+  for (const std::string& text : scheduleTexts()) EXPECT_EQ(scheduleSpecToString(parseSchedule(text)), text);
+  for (const Schedule& schedule : schedulesOf(2, 8)) EXPECT_EQ(parseSchedule(schedule.name()), schedule.spec);
+  for (const bool several : {false, true}) {
+    for (const ScheduleSpec& tried : triedSchedules(several))
+      EXPECT_EQ(chunksOf(parseSchedule(scheduleSpecToString(tried))) > 1, several);
+  }
+}
+
+TEST(Schedule, MessagesNameTheFirstOptionThatIsWrong) {
+  EXPECT_ERROR(parseSchedule("interleaved:grop=4,v=x"), ErrorCode::kUsage,
+               "--schedule interleaved:grop=4,v=x: found \"grop=4\"; expected options of interleaved (v, "
+               "group), as in interleaved:v=2");
+  EXPECT_ERROR(parseSchedule("interleaved:v=3,group,grop=4"), ErrorCode::kUsage, "found \"group\"; expected");
+  EXPECT_ERROR(parseSchedule("gpipe:,"), ErrorCode::kUsage,
+               "--schedule gpipe:,: found \"\"; gpipe has no options");
+  EXPECT_ERROR(parseSchedule("2f2b:x"), ErrorCode::kUsage,
+               "there is no schedule \"2f2b\"; the schedules are");
+  EXPECT_ERROR(parseSchedule(""), ErrorCode::kUsage, "there is no schedule \"\"");
+  EXPECT_ERROR(makeSchedule(ScheduleSpec{"gpipe"}.with("v", 2), 2, 4), ErrorCode::kUsage,
+               "--schedule gpipe:v=2: found \"v=2\"; gpipe has no options");
 }
 
 std::string messageOf(std::string_view text, int ranks, int microbatches, ErrorCode code) {

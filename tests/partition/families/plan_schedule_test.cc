@@ -17,6 +17,7 @@
 #include "partition/stages/asked_stages.h"
 #include "partition/stages/partition_training.h"
 #include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -28,7 +29,7 @@ using ::testing::IsEmpty;
 
 PartitionOptions optionsFor(const std::string& schedule, int devices) {
   PartitionOptions options;
-  options.schedule = schedule;
+  options.schedule = parseScheduleChoice(schedule);
   options.cluster = uniformCluster(1, devices);
   return options;
 }
@@ -68,7 +69,7 @@ std::string writeFile(const std::string& name, const std::string& content) {
 
 TEST(PlanSchedule, SeveralStagesPerRankShareItsDevices) {
   const Plan looped = planFor(optionsFor("interleaved", 2));
-  EXPECT_EQ(looped.schedule, "interleaved:v=2");
+  EXPECT_EQ(looped.schedule, (ScheduleSpec{"interleaved", {{"v", 2}}}));
   EXPECT_EQ(devicesOf(looped), "0 | 1 | 0 | 1");
   EXPECT_THAT(looped.schedule_orders, IsEmpty());
   EXPECT_EQ(devicesOf(planFor(optionsFor("interleaved:v=3", 2))), "0 | 1 | 0 | 1 | 0 | 1");
@@ -109,7 +110,9 @@ TEST(PlanSchedule, NumbersOfStagesMustFit) {
   expectError(options, ErrorCode::kConfiguration,
               "--stage-devices 1,1,1: found 3 pipeline ranks; expected 2, one number per pipeline rank");
   expectError(optionsFor("dual-pipe-v", 4), ErrorCode::kConfiguration, "dual-pipe-v", 4);
-  expectError(optionsFor("2f2b", 4), ErrorCode::kUsage, "there is no schedule \"2f2b\"");
+  options.schedule = ScheduleSpec{"2f2b"};
+  expectError(options, ErrorCode::kUsage, "there is no schedule \"2f2b\"");
+  EXPECT_ERROR(parseScheduleChoice("2f2b"), ErrorCode::kUsage, "there is no schedule \"2f2b\"");
 }
 
 TEST(PlanSchedule, StageFilesPlaceChunks) {
@@ -117,11 +120,11 @@ TEST(PlanSchedule, StageFilesPlaceChunks) {
   options.stages = parseStages(writeFile("chunks.json", R"({"version": 1, "stages": [
       {"layer_count": 2, "devices": [1]}, {"layer_count": 3, "devices": [0]}, {"layer_count": 4, "devices": [1]}, {"layer_count": 2, "devices": [0]}]})"));
   EXPECT_EQ(devicesOf(planFor(options)), "1 | 0 | 1 | 0");
-  options.schedule = "dual-pipe-v";
+  options.schedule = ScheduleSpec{"dual-pipe-v"};
   expectError(options, ErrorCode::kConfiguration,
               "the schedule dual-pipe-v has stages 0 and 2 on different pipeline ranks, but their devices "
               "are [1] and [1]; expected different devices");
-  options.schedule = "1f1b";
+  options.schedule = ScheduleSpec{"1f1b"};
   expectError(options, ErrorCode::kConfiguration,
               "the schedule 1f1b runs 2 stages on 2 pipeline ranks; the plan has 4 stages on 2 groups of "
               "devices; ask for 2 stages");
@@ -130,11 +133,11 @@ TEST(PlanSchedule, StageFilesPlaceChunks) {
 TEST(PlanSchedule, AFileOfOrdersIsStoredAndReplays) {
   const std::string path = writeFile("orders.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n");
   const Plan plan = planFor(optionsFor(path, 2), 2);
-  EXPECT_EQ(plan.schedule, "file");
+  EXPECT_EQ(plan.schedule, ScheduleSpec::ofFile());
   EXPECT_THAT(plan.schedule_orders, ElementsAre("0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1I1,1W1"));
   std::filesystem::remove(path);
   const Schedule schedule = scheduleOf(planFromJson(planToJson(plan)));
-  EXPECT_EQ(schedule.name, "file");
+  EXPECT_EQ(schedule.name(), "file");
   EXPECT_EQ(scheduleToCsv(schedule.orders), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n");
   EXPECT_EQ(emitPrograms(chainTraining(11, 2), plan).size(), 2u);
 }

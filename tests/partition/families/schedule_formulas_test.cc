@@ -11,6 +11,7 @@
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
 #include "partition/simulation/simulator.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/simulation/second_simulator.h"
 
 namespace pipeshard {
@@ -97,7 +98,7 @@ TEST_P(Summary, MakespanIdleAndPeakAreThePublishedOnes) {
     EXPECT_DOUBLE_EQ(simulation.bubbleOfSpan(), (row.span - 24) / row.span);
   }
   const std::vector<int64_t> peaks = peaksOf(schedule);
-  if (schedule.name == "zb-2p") {
+  if (schedule.name() == "zb-2p") {
     EXPECT_THAT(peaks, Each(::testing::Le(8)));
   } else {
     EXPECT_THAT(peaks, ElementsAreArray(row.peaks));
@@ -138,8 +139,8 @@ class Formulas : public ::testing::TestWithParam<std::tuple<int, int, Ratio>> {
   void expectIdle(const std::string& name, Ticks part, int v = 1) {
     const Schedule schedule = makeSchedule(v == 1 ? name : fmt::format("{}:v={}", name, v), p, m);
     const Simulation simulation = simulated(schedule, ratio);
-    EXPECT_THAT(simulation.idlePerRank(), Each((p - 1) * part * kUnit / v)) << schedule.name;
-    EXPECT_EQ(simulation.makespan, m * ratio.all() * kUnit + (p - 1) * part * kUnit / v) << schedule.name;
+    EXPECT_THAT(simulation.idlePerRank(), Each((p - 1) * part * kUnit / v)) << schedule.name();
+    EXPECT_EQ(simulation.makespan, m * ratio.all() * kUnit + (p - 1) * part * kUnit / v) << schedule.name();
   }
 };
 // F:B is 1:2, 1:3 and 2:3. Split schedules: W no longer than F and I.
@@ -300,7 +301,7 @@ TEST_P(AnySchedule, IsNoFasterThanItsWorkAndItsLongestWay) {
       const Ratio ratio{2, 1, 1};
       const Simulation simulation = simulated(*schedule, ratio, latency);
       const Ticks work = m * (schedule->forward_only ? ratio.forward : ratio.all()) * kUnit;
-      EXPECT_THAT(simulation.busy, Each(work)) << schedule->name;
+      EXPECT_THAT(simulation.busy, Each(work)) << schedule->name();
       // One microbatch through all stages and back, over every boundary between ranks.
       Ticks hops = 0;
       const RankOfStage& ranks = schedule->rank_of_stage;
@@ -308,15 +309,15 @@ TEST_P(AnySchedule, IsNoFasterThanItsWorkAndItsLongestWay) {
       const Ticks there = p * ratio.forward * kUnit + hops;
       const Ticks back = p * ratio.input * kUnit + hops;
       EXPECT_GE(simulation.makespan, std::max(work, schedule->forward_only ? there : there + back))
-          << schedule->name << " m=" << m;
+          << schedule->name() << " m=" << m;
       EXPECT_LE(simulation.longestSpan(), simulation.makespan);
       const Simulation exposed = simulate({.schedule = *schedule,
                                            .stages = equalStages(*schedule, ratio.share()),
                                            .latency = latency,
                                            .communication = CommunicationModel::kExposed});
-      EXPECT_GE(exposed.makespan, simulation.makespan) << schedule->name << " m=" << m;
+      EXPECT_GE(exposed.makespan, simulation.makespan) << schedule->name() << " m=" << m;
       for (const auto& memory : simulation.memory)
-        EXPECT_EQ(memory.back().held, 0) << schedule->name << " m=" << m;
+        EXPECT_EQ(memory.back().held, 0) << schedule->name() << " m=" << m;
     }
   }
 }
@@ -345,17 +346,17 @@ TEST_P(AnySchedule, AgreesWithASecondSimulator) {
           simulate({.schedule = schedule, .stages = stages, .latency = latency, .pairs_together = false});
       const SecondSimulation second = secondSimulation(schedule, costs, latency);
       ASSERT_FALSE(second.stuck);
-      ASSERT_EQ(simulation.makespan, second.makespan) << schedule.name << " p=" << p << " m=" << m;
-      ASSERT_EQ(simulation.idlePerRank(), second.idle) << schedule.name << " p=" << p << " m=" << m;
+      ASSERT_EQ(simulation.makespan, second.makespan) << schedule.name() << " p=" << p << " m=" << m;
+      ASSERT_EQ(simulation.idlePerRank(), second.idle) << schedule.name() << " p=" << p << " m=" << m;
       ASSERT_EQ(simulation.longestSpan(), second.longestSpan());
       if (!schedule.forward_only) {
-        ASSERT_EQ(simulation.peak_memory, second.peak_memory) << schedule.name << " p=" << p << " m=" << m;
+        ASSERT_EQ(simulation.peak_memory, second.peak_memory) << schedule.name() << " p=" << p << " m=" << m;
       }
       for (size_t rank = 0; rank < schedule.orders.size(); ++rank) {
         std::vector<Ticks> starts;
         for (const SimulatedAction& timed : simulation.ranks[PipelineRankId(rank)])
           starts.push_back(timed.start);
-        ASSERT_EQ(starts, second.starts[rank]) << schedule.name << " p=" << p << " m=" << m;
+        ASSERT_EQ(starts, second.starts[rank]) << schedule.name() << " p=" << p << " m=" << m;
       }
     }
   }

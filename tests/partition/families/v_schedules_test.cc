@@ -8,6 +8,7 @@
 #include "partition/families/v_pattern.h"
 #include "partition/schedules/schedule.h"
 #include "tests/expect_error.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/simulation/second_simulator.h"
 
 namespace pipeshard {
@@ -161,8 +162,8 @@ TEST(VSchedules, HoldTheirLimitForGivenCosts) {
          std::vector<std::tuple<int, int, int>>{{2, 5, 2}, {3, 9, 2}, {4, 8, 3}, {5, 3, 2}, {8, 16, 5}}) {
       for (const char* name : {"v-half", "v-min"}) {
         const Schedule schedule =
-            makeSchedule(ScheduleRequest{fmt::format("{}:limit={}", name, limit), p, m, c});
-        EXPECT_EQ(schedule.name, fmt::format("{}:limit={}", name, limit));
+            makeSchedule(ScheduleRequest{ScheduleSpec{name}.with("limit", limit), p, m, c});
+        EXPECT_EQ(schedule.name(), fmt::format("{}:limit={}", name, limit));
         const SecondCosts stage{c.forward,        c.backward_input, c.backward_weight,
                                 c.forward_memory, c.input_memory,   c.weight_memory};
         const SecondSimulation result = secondSimulation(schedule, stage, 2 * c.transfer);
@@ -185,10 +186,11 @@ TEST(VSchedules, MoreMemoryIsNotSlowerAtThePublishedSize) {
 
 TEST(VSchedules, RefuseWhatTheyCannotDo) {
   EXPECT_ERROR(makeSchedule("v-min:limit=0", 4, 8), ErrorCode::kConfiguration, "expected at least 1");
-  EXPECT_ERROR(makeSchedule(ScheduleRequest{"v-half:limit=1", 4, 8, {1, 1, 1, 0, 2, 3, -5}}),
+  EXPECT_ERROR(makeSchedule(ScheduleRequest{parseSchedule("v-half:limit=1"), 4, 8, {1, 1, 1, 0, 2, 3, -5}}),
                ErrorCode::kConfiguration,
                "found a memory limit of 1 microbatches' activations; expected at least 2");
-  EXPECT_NO_THROW(makeSchedule(ScheduleRequest{"v-half:limit=2", 4, 8, {1, 1, 1, 0, 2, 3, -5}}));
+  EXPECT_NO_THROW(
+      makeSchedule(ScheduleRequest{parseSchedule("v-half:limit=2"), 4, 8, {1, 1, 1, 0, 2, 3, -5}}));
   EXPECT_ERROR(makeSchedule("zbv:limit=3", 4, 8), ErrorCode::kUsage, "zbv has no options");
   EXPECT_ERROR(makeSchedule("v-min:v=2", 4, 8), ErrorCode::kUsage, "expected options of v-min (limit)");
 }

@@ -12,6 +12,7 @@
 #include "partition/schedules/schedule_transfers.h"
 #include "partition/schedules/schedule_verify.h"
 #include "tests/partition/schedules/placed_transfers.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {
@@ -68,15 +69,16 @@ TEST_P(TransfersGrid, EveryScheduleRunsWithRendezvousAndBoundedBuffers) {
   const int p = GetParam();
   for (int m : std::set<int>{1, 2, std::max(1, p - 1), p, p + 1, 2 * p, 3 * p + 1}) {
     for (Schedule& schedule : schedulesOf(p, m)) {
-      SCOPED_TRACE(schedule.name + ", m=" + std::to_string(m));
+      SCOPED_TRACE(schedule.name() + ", m=" + std::to_string(m));
       const ScheduleOrders passes = schedule.orders;
       schedule.orders = withTransfers(schedule);
       EXPECT_TRUE(runSchedule(schedule).legal());
       EXPECT_NO_THROW(verifySchedule(schedule));
       const int64_t waiting = mostWaitingMessages(schedule.orders);
-      if (schedule.name == "sequential" || schedule.name == "gpipe" || schedule.name == "forward-only") {
+      if (schedule.name() == "sequential" || schedule.name() == "gpipe" ||
+          schedule.name() == "forward-only") {
         EXPECT_LE(waiting, 1);
-      } else if (schedule.name == "1f1b" || schedule.name == "zb-h1") {
+      } else if (schedule.name() == "1f1b" || schedule.name() == "zb-h1") {
         EXPECT_LE(waiting, 2);
       }
       if (!schedule.forward_only) {

@@ -7,6 +7,7 @@
 #include "partition/schedules/schedule.h"
 #include "partition/schedules/schedule_csv.h"
 #include "tests/partition/schedules/placed_transfers.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {
@@ -18,13 +19,13 @@ using ::testing::HasSubstr;
 TEST(ScheduleCsv, EveryScheduleComesBackAsItWas) {
   for (const auto& [p, m] : std::vector<std::pair<int, int>>{{1, 1}, {1, 4}, {2, 3}, {3, 6}, {4, 10}}) {
     for (const Schedule& schedule : schedulesOf(p, m)) {
-      SCOPED_TRACE(schedule.name);
+      SCOPED_TRACE(schedule.name());
       EXPECT_EQ(ordersFromCsv(scheduleToCsv(schedule.orders), "f.csv"), schedule.orders);
       const ScheduleOrders transfers = withTransfers(schedule);
       EXPECT_EQ(ordersFromCsv(scheduleToCsv(transfers), "f.csv"), transfers);
       if (schedule.asynchronous()) continue;
       const Schedule read = scheduleFromCsv(scheduleToCsv(transfers), "f.csv");
-      EXPECT_EQ(read.name, "file");
+      EXPECT_EQ(read.spec, ScheduleSpec::ofFile());
       EXPECT_EQ(read.orders, schedule.orders);
       EXPECT_EQ(read.stages, schedule.stages);
       EXPECT_EQ(read.microbatches, m);

@@ -6,6 +6,7 @@
 
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {
@@ -60,10 +61,10 @@ TEST_P(ScheduleGrid, EveryScheduleIsLegalInOrderAndNoFasterThanItsWork) {
   const PassDurations durations{2, 3, 1};
   for (int m = 1; m <= 4 * p; ++m) {
     for (const Schedule& schedule : schedulesOf(p, m)) {
-      SCOPED_TRACE(schedule.name + ", m=" + std::to_string(m));
+      SCOPED_TRACE(schedule.name() + ", m=" + std::to_string(m));
       EXPECT_EQ(schedule.ranks(), p);
       EXPECT_EQ(schedule.microbatches, m);
-      EXPECT_EQ(schedule.stages, p * chunksOf(schedule.name));
+      EXPECT_EQ(schedule.stages, p * chunksOf(schedule.spec));
       const ScheduleRun run = runSchedule(schedule, durations);
       ASSERT_TRUE(run.complete);
       ASSERT_TRUE(run.acyclic);

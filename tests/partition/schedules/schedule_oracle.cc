@@ -10,13 +10,14 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "partition/families/make_schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 
 namespace pipeshard {
 namespace {
 
 bool accepts(const std::string& text) {
   try {
-    chunksOf(text);
+    parseSchedule(text);
     return true;
   } catch (const Error&) {
     return false;

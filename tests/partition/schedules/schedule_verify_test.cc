@@ -11,6 +11,7 @@
 #include "partition/schedules/schedule_verify.h"
 #include "tests/partition/schedules/placed_transfers.h"
 #include "tests/partition/schedules/random_schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/schedules/schedule_oracle.h"
 
 namespace pipeshard {
@@ -275,7 +276,7 @@ INSTANTIATE_TEST_SUITE_P(WithMessages, MessageMutations, ::testing::Values(true)
 
 TEST_P(Mutations, OfADroppedActionAreRefusedByItsName) {
   for (const Schedule& good : schedules()) {
-    ASSERT_EQ(refusal(good), "") << good.name;
+    ASSERT_EQ(refusal(good), "") << good.name();
     for (int trial = 0; trial < 12; ++trial) {
       Schedule bad = good;
       std::vector<Action>& order = bad.orders[PipelineRankId(below(bad.orders.size()))];
@@ -288,7 +289,7 @@ TEST_P(Mutations, OfADroppedActionAreRefusedByItsName) {
       EXPECT_THAT(refusal(bad), ::testing::AnyOf(HasSubstr(text + " is missing"), HasSubstr(text + " of "),
                                                  ::testing::AllOf(HasSubstr("needs either"), HasSubstr(half)),
                                                  HasSubstr("runs " + text + " for it")))
-          << good.name << ": " << text;
+          << good.name() << ": " << text;
     }
   }
 }
@@ -301,7 +302,7 @@ TEST_P(Mutations, OfADoubledActionAreRefusedByItsName) {
       const Action action = order[below(order.size())];
       order.insert(order.begin() + static_cast<std::ptrdiff_t>(below(order.size() + 1)), action);
       ASSERT_FALSE(runSchedule(bad).legal());
-      EXPECT_THAT(refusal(bad), HasSubstr(actionToString(action) + " runs twice")) << good.name;
+      EXPECT_THAT(refusal(bad), HasSubstr(actionToString(action) + " runs twice")) << good.name();
     }
   }
 }
@@ -322,7 +323,7 @@ TEST_P(Mutations, OfTwoSwappedActionsAreRefusedExactlyWhereTheyAreIllegal) {
       const bool is_legal = runSchedule(other).legal();
       (is_legal ? legal : illegal) += 1;
       EXPECT_EQ(refusal(other).empty(), is_legal)
-          << good.name << ": " << actionToString(order[a]) << " " << actionToString(second[b]);
+          << good.name() << ": " << actionToString(order[a]) << " " << actionToString(second[b]);
       if (HasFailure()) return;
     }
   }
@@ -350,7 +351,7 @@ TEST_P(MessageMutations, OfAReorderedSendAreRefusedExactlyWhereTheyAreIllegal) {
       order.insert(order.begin() + to, send);
       const bool is_legal = runSchedule(other).legal();
       (is_legal ? legal : illegal) += 1;
-      EXPECT_EQ(refusal(other).empty(), is_legal) << good.name << ": " << actionToString(send);
+      EXPECT_EQ(refusal(other).empty(), is_legal) << good.name() << ": " << actionToString(send);
       if (HasFailure()) return;
     }
   }

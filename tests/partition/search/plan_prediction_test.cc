@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "tests/expect_error.h"
 #include "tests/partition/search/stage_cost_tables.h"
 
@@ -60,7 +61,7 @@ std::vector<AssignedStage> stagesOn(const std::vector<int>& devices) {
 
 TEST(PlanPrediction, OfEqualStagesIsWhatTheFormulasSay) {
   const auto step = [&](const std::string& schedule, std::vector<int> devices, int64_t microbatches) {
-    return predictPlan(counted(), stagesOn(devices), microbatches, schedule, {})->step_ns;
+    return predictPlan(counted(), stagesOn(devices), microbatches, parseSchedule(schedule), {})->step_ns;
   };
   EXPECT_EQ(step("1f1b", {0}, 4), 4 * 30 + 7);
   EXPECT_EQ(step("1f1b", {0, 1}, 2), (2 + 1) * 30 + 7);
@@ -71,7 +72,7 @@ TEST(PlanPrediction, OfEqualStagesIsWhatTheFormulasSay) {
 }
 
 TEST(PlanPrediction, TransfersTravelBetweenStagesOnDifferentDevices) {
-  const std::optional<PredictedPlan> plan = predictPlan(counted(8), stagesOn({0, 1}), 1, "1f1b", {});
+  const std::optional<PredictedPlan> plan = predictPlan(counted(8), stagesOn({0, 1}), 1, {"1f1b"}, {});
   EXPECT_EQ(plan->step_ns, 10 + 4 + 10 + 20 + 4 + 20 + 7);
   EXPECT_EQ(plan->stages[0].transfer_ns, 8);
   EXPECT_EQ(plan->stages[1].transfer_ns, 0);
@@ -79,7 +80,7 @@ TEST(PlanPrediction, TransfersTravelBetweenStagesOnDifferentDevices) {
 
 TEST(PlanPrediction, MemoryIsThatOfTheScheduleInFlight) {
   const auto memory = [&](const std::string& schedule, std::vector<int> devices) {
-    return predictPlan(counted(), stagesOn(devices), 8, schedule, {})->memory_bytes;
+    return predictPlan(counted(), stagesOn(devices), 8, parseSchedule(schedule), {})->memory_bytes;
   };
   EXPECT_EQ(memory("1f1b", {0, 1, 2}), (std::vector<int64_t>{1310, 1210, 1110}));
   EXPECT_EQ(memory("gpipe", {0, 1}), (std::vector<int64_t>{1810, 1810}));
@@ -87,28 +88,28 @@ TEST(PlanPrediction, MemoryIsThatOfTheScheduleInFlight) {
   // Two stages' weights, and by families.h min(2(p-1-r) + (v-1)N + 1, m v) chunks: 5 and 3.
   EXPECT_EQ(memory("interleaved:v=2", {0, 1, 0, 1}), (std::vector<int64_t>{2510, 2310, 2510, 2310}));
   // Rank 0 of two stashes two versions of its weights of 300.
-  EXPECT_EQ(predictPlan(counted(), stagesOn({0, 1}), 1, "pipedream", {8})->memory_bytes,
+  EXPECT_EQ(predictPlan(counted(), stagesOn({0, 1}), 1, {"pipedream"}, {8})->memory_bytes,
             (std::vector<int64_t>{1510, 1110}));
   const CountedCosts costs = counted();
-  EXPECT_TRUE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2}), 8, "1f1b", {}), *costs.costs));
-  EXPECT_FALSE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2, 3}), 8, "1f1b", {}), *costs.costs));
+  EXPECT_TRUE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2}), 8, {"1f1b"}, {}), *costs.costs));
+  EXPECT_FALSE(fitsDevices(*predictPlan(costs, stagesOn({0, 1, 2, 3}), 8, {"1f1b"}, {}), *costs.costs));
 }
 
 TEST(PlanPrediction, AStepOfAnAsynchronousScheduleIsItsShareOfTheWindow) {
   // 16 updates in a pipeline that drains once: 16 (30 + 7), and the ramp of one stage.
-  const int64_t step = predictPlan(counted(), stagesOn({0, 1}), 1, "pipedream", {16})->step_ns;
+  const int64_t step = predictPlan(counted(), stagesOn({0, 1}), 1, {"pipedream"}, {16})->step_ns;
   EXPECT_GE(step, 37);
   EXPECT_LE(step, 37 + 2 * 37 / 16 + 1);
 }
 
 TEST(PlanPrediction, ThereIsNoneWhereTheScheduleDoesNotExist) {
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 0, 1}), 4, "zbv", {}));  // placed forth and back
-  EXPECT_TRUE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 4, "zbv", {}));
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 0, 1}), 4, {"zbv"}, {}));  // placed forth and back
+  EXPECT_TRUE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 4, {"zbv"}, {}));
   // needs 2p microbatches
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, "dual-pipe-v", {}));
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 1, 0}), 2, {"dual-pipe-v"}, {}));
   // needs an even number of stages
-  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, "interleaved:v=2", {}));
-  EXPECT_ERROR(predictPlan(counted(), stagesOn({0, 1}), 4, "magic", {}), ErrorCode::kUsage, "magic");
+  EXPECT_FALSE(predictPlan(counted(), stagesOn({0, 1, 2}), 4, parseSchedule("interleaved:v=2"), {}));
+  EXPECT_ERROR(predictPlan(counted(), stagesOn({0, 1}), 4, {"magic"}, {}), ErrorCode::kUsage, "magic");
 }
 
 }  // namespace

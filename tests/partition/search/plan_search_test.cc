@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "partition/families/make_schedule.h"
 #include "partition/search/assignment_request.h"
 #include "partition/search/equal_stages.h"
 #include "partition/search/plan_prediction.h"
@@ -56,8 +57,8 @@ class SearchProblem {
 };
 
 std::string text(const PredictedPlan& plan) {
-  std::string result = plan.schedule + " of " + std::to_string(plan.microbatches) + " in " +
-                       std::to_string(plan.step_ns) + ":";
+  std::string result = scheduleSpecToString(plan.schedule) + " of " + std::to_string(plan.microbatches) +
+                       " in " + std::to_string(plan.step_ns) + ":";
   for (const AssignedStage& stage : plan.stages) {
     result += " " + std::to_string(stage.first_layer) + ".." + std::to_string(stage.last_layer) + "@" +
               std::to_string(stage.submesh.first_device) + "x" + std::to_string(stage.submesh.deviceCount()) +
@@ -72,7 +73,7 @@ int64_t bruteForce(const CountedCosts& costs, const Cluster& cluster, int64_t mi
   int64_t best = INT64_MAX;
   const int first = stages.empty() ? 0 : stages.back().last_layer + 1;
   if (first == costs.costs->layers()) {
-    const std::optional<PredictedPlan> plan = predictPlan(costs, stages, microbatches, "1f1b", {});
+    const std::optional<PredictedPlan> plan = predictPlan(costs, stages, microbatches, {"1f1b"}, {});
     return plan && fitsDevices(*plan, *costs.costs) ? plan->step_ns : INT64_MAX;
   }
   if (device >= cluster.deviceCount()) return best;
@@ -95,7 +96,7 @@ TEST(PlanSearch, IsNoWorseThanAllPlansSimulatedWithin2PercentAndMostlyEqual) {
   for (uint64_t seed = 1; seed <= kInstances; ++seed) {
     SearchProblem problem({seed, 3, 1, 3, seed % 2 == 0 ? int64_t{600} : INT64_MAX});
     PlanSearchRequest request = problem.request({2, 4, 8});
-    request.schedule = "1f1b";
+    request.schedule = {"1f1b"};
     const PlanSearchResult result = searchPlans(request);
     int64_t best = INT64_MAX;
     for (const int64_t count : request.microbatches) {
@@ -197,7 +198,7 @@ TEST(PlanSearch, OverAllNumbersOfMicrobatchesIsTheBestOfEach) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SearchProblem problem({seed, 5, 1, 4});
     PlanSearchRequest request = problem.request();
-    request.schedule = "gpipe";
+    request.schedule = {"gpipe"};
     request.neighbours = false;
     request.first = 2;
     const PlanSearchResult all = searchPlans(request);
@@ -220,7 +221,7 @@ TEST(PlanSearch, IsNoWorseThanEqualStages) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     SearchProblem problem({seed, 7, 2, 4, seed % 2 == 0 ? int64_t{2000} : INT64_MAX});
     PlanSearchRequest request = problem.request({2, 4, 8, 16});
-    request.schedule = "1f1b";
+    request.schedule = {"1f1b"};
     request.exposed_transfers = true;
     request.neighbours = false;
     const PlanSearchResult result = searchPlans(request);
@@ -234,7 +235,7 @@ TEST(PlanSearch, IsNoWorseThanEqualStages) {
            equalStages(assignmentRequest(request, *costs.costs, tried.microbatches))) {
         ASSERT_EQ(problem.cluster().deviceCount() % std::ssize(equal.stages), 0);
         if (equal.objective_ns > least + least / 8) continue;
-        const auto plan = predictPlan(costs, equal.stages, tried.microbatches, "1f1b",
+        const auto plan = predictPlan(costs, equal.stages, tried.microbatches, {"1f1b"},
                                       {.updates = 1, .exposed_transfers = true});
         if (!plan || !fitsDevices(*plan, *costs.costs)) continue;
         EXPECT_LE(result.plans[0].step_ns, plan->step_ns) << seed << " " << text(*plan);
@@ -292,15 +293,15 @@ TEST(PlanSearch, AScheduleThatIsNamedIsTheOnlyOne) {
   SearchProblem problem({5, 8, 1, 4});
   for (const std::string schedule : {"gpipe", "zb-h1", "interleaved:v=2", "zbv", "pipedream"}) {
     PlanSearchRequest request = problem.request();
-    request.schedule = schedule;
+    request.schedule = parseSchedule(schedule);
     request.least_stages = 2;
     if (schedule == "pipedream") request.microbatches = {1};
     const PlanSearchResult result = searchPlans(request);
     ASSERT_FALSE(result.plans.empty()) << schedule;
-    for (const PredictedPlan& plan : result.plans) EXPECT_EQ(plan.schedule, schedule);
+    for (const PredictedPlan& plan : result.plans) EXPECT_EQ(plan.schedule, request.schedule);
   }
   PlanSearchRequest request = problem.request();
-  request.schedule = "magic";
+  request.schedule = {"magic"};
   EXPECT_ERROR(searchPlans(request), ErrorCode::kUsage, "magic");
 }
 
@@ -308,11 +309,11 @@ TEST(PlanSearch, SchedulesThatFillTheBubbleAreFoundWhereTheyPay) {
   SearchProblem problem({7, 8, 1, 4});
   PlanSearchRequest request = problem.request({4});
   const PlanSearchResult free = searchPlans(request);
-  request.schedule = "1f1b";
+  request.schedule = {"1f1b"};
   const PlanSearchResult plain = searchPlans(request);
   ASSERT_FALSE(free.plans.empty());
   EXPECT_LE(free.plans[0].step_ns, plain.plans[0].step_ns);
-  const auto other = [](const PredictedPlan& plan) { return plan.schedule != "1f1b"; };
+  const auto other = [](const PredictedPlan& plan) { return plan.schedule != ScheduleSpec{"1f1b"}; };
   EXPECT_TRUE(std::any_of(free.plans.begin(), free.plans.end(), other));
 }
 

@@ -11,6 +11,7 @@
 #include "partition/simulation/simulator.h"
 #include "partition/stages/partition_training.h"
 #include "tests/ir/program/program_writer.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -177,7 +178,7 @@ TEST(ProgramSimulation, NamesTheInstructionsThatWaitForEachOther) {
 std::vector<Program> emitted(const std::string& schedule, int stages, int microbatches) {
   const TrainingGraph training = chainTraining(stages, microbatches);
   PartitionOptions options;
-  options.schedule = schedule;
+  options.schedule = parseSchedule(schedule);
   options.cluster = uniformCluster(1, stages);
   options.stages = uniformStages(stages);
   Plan plan;

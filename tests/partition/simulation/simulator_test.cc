@@ -9,6 +9,7 @@
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
 #include "tests/partition/schedules/random_schedule.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 
 namespace pipeshard {
 namespace {

@@ -55,7 +55,7 @@ TEST(MegatronGrid, IsUniformStagesOnSoManyDevicesEach) {
   EXPECT_EQ(stagesToString(options.stages), "uniform:2");
   EXPECT_THAT(options.stage_devices, ElementsAre(6, 6));
   EXPECT_EQ(options.sharding.method, (ShardingMethod{ShardingKind::kMegatron, 2, 3}));
-  EXPECT_EQ(options.schedule, "1f1b");
+  EXPECT_FALSE(options.schedule);
 }
 
 TEST(MegatronGrid, InterleavesSeveralStagesPerRank) {
@@ -65,11 +65,11 @@ TEST(MegatronGrid, InterleavesSeveralStagesPerRank) {
   EXPECT_EQ(stagesToString(options.stages), "uniform:12");
   EXPECT_THAT(options.stage_devices, ElementsAre(1, 1, 1, 1));
   EXPECT_FALSE(options.sharding.method);
-  EXPECT_EQ(options.schedule, "interleaved:v=3");
+  EXPECT_EQ(options.schedule, ScheduleChoice(ScheduleSpec{"interleaved", {{"v", 3}}}));
   options = gridOn(4, "megatron:1,1,4,2");
-  options.schedule = "zbv";
+  options.schedule = ScheduleSpec{"zbv"};
   useMegatronGrid(options);
-  EXPECT_EQ(options.schedule, "zbv");
+  EXPECT_EQ(options.schedule, ScheduleChoice(ScheduleSpec{"zbv"}));
 }
 
 TEST(MegatronGrid, RefusesWhatContradictsIt) {
@@ -90,7 +90,7 @@ TEST(MegatronGrid, RefusesWhatContradictsIt) {
   options.stage_devices = {4, 4};
   refuse(options, ErrorCode::kUsage, "leave out --stage-devices");
   options = gridOn(8, "megatron:2,2,2,2");
-  options.schedule = "gpipe";
+  options.schedule = ScheduleSpec{"gpipe"};
   refuse(options, ErrorCode::kConfiguration,
          "found 2 stages on each pipeline rank, but --schedule gpipe has 1");
   EXPECT_ERROR(parseStages("megatron:2,2"), ErrorCode::kUsage,

@@ -47,7 +47,7 @@ TEST(PartitionTraining, GivesEachDeviceOneStageOfEqualFlops) {
   const TrainingGraph training = chainTraining(7, 4);  // and the loss node: 8 forward nodes
   const Plan plan = planFor(training, onDevices(4));
   ASSERT_EQ(plan.stages.size(), 4u);
-  EXPECT_EQ(plan.schedule, "1f1b");
+  EXPECT_EQ(plan.schedule, ScheduleSpec{"1f1b"});
   EXPECT_THAT(plan.notes, IsEmpty());
   for (size_t s = 0; s < 4; ++s) {
     EXPECT_THAT(plan.stages[StageId(s)].devices, ElementsAre(RankId(s)));
@@ -185,7 +185,7 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
   options.layers = 4;
   expectError(training, options, ErrorCode::kConfiguration, "4 layers were asked for");
   options.layers = 0;
-  options.schedule = "none";
+  options.schedule = ScheduleSpec{"none"};
   expectError(training, options, ErrorCode::kUsage, "there is no schedule \"none\"");
 }
 

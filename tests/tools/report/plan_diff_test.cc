@@ -25,7 +25,7 @@ Plan twoStages() {
   plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, 4);
   plan.microbatches = 4;
-  plan.schedule = "1f1b";
+  plan.schedule = {"1f1b"};
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000}, {"head", "loss", 6, 9, 2000}};
   plan.stages = {{0, 1, idsAt<RankId>({0, 1}), {1, 2}, 4000, 8000, 400, 2},
                  {2, 2, idsAt<RankId>({2, 3}), {1, 2}, 2000, 4000, 12, 1}};
@@ -57,7 +57,7 @@ TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   other.stages[StageId(1)].mesh_shape = {1, 1};
   other.stages[StageId(1)].recomputation = Recomputation::kAlways;
   other.microbatches = 8;
-  other.schedule = "gpipe";
+  other.schedule = {"gpipe"};
   other.stages[StageId(0)].peak_activations = 8;
   other.stages[StageId(0)].sharding->compute_ns = 11;
   other.layers[1].last = 6;
@@ -115,7 +115,7 @@ TEST(PlanDiff, StagesThatOnlyOnePlanHasAreShownAgainstNothing) {
 // A list of each part, no longer than asked.
 TEST(PlanDiff, PrintsEachPartAndSaysWhatItLeavesOut) {
   Plan other = twoStages();
-  other.schedule = "gpipe";
+  other.schedule = {"gpipe"};
   for (StagePlan& stage : other.stages) stage.forward_flops += 1;
   const std::string text = printDifferences(diffPlans(twoStages(), other), 1);
   EXPECT_THAT(text,

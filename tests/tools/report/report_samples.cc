@@ -21,7 +21,7 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
   plan.given.optimizer = parseOptimizer("sgd:lr=0.1");
   plan.cluster = uniformCluster(1, stages);
   plan.microbatches = microbatches;
-  plan.schedule = schedule;
+  plan.schedule = parseSchedule(schedule);
   for (int s = 0; s < stages; ++s) {
     plan.layers.push_back(
         {fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});

@@ -1,4 +1,5 @@
 #include "tools/report/report.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 #include "tools/report/report_sharding.h"
 
 #include <cmath>
@@ -194,7 +195,7 @@ TEST(Report, TellsTheBubbleByFormulaWhereThereIsOne) {
   EXPECT_THAT(page, HasSubstr("(p−1)/(m+p−1) = 27.3% of the step, (p−1)/m = 37.5% of the useful work"));
   const Plan plan = planOf(4, 8, "1f1b");
   Schedule schedule = makeSchedule("1f1b", 4, 8);
-  schedule.name = "file";
+  schedule.spec = ScheduleSpec::ofFile();
   EXPECT_THAT(renderReport({.plan = plan, .schedule = &schedule}), Not(HasSubstr("by formula")));
 }
 

@@ -1,4 +1,5 @@
 #include "tools/report/report_timeline.h"
+#include "tests/partition/schedules/schedule_from_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,9 +38,10 @@ TEST(BubbleFormula, IsWhatSimulationGives) {
         const BubbleFormula formula = bubbleFormula(schedule);
         if (formula.of_step.empty()) continue;
         const Timeline timeline = timelineOfEqualStages(schedule);
-        EXPECT_NEAR(timeline.idleOfStep(), formula.step, 1e-12) << schedule.name << " p=" << p << " m=" << m;
+        EXPECT_NEAR(timeline.idleOfStep(), formula.step, 1e-12)
+            << schedule.name() << " p=" << p << " m=" << m;
         EXPECT_NEAR(timeline.idleOfUseful(), formula.useful, 1e-12)
-            << schedule.name << " p=" << p << " m=" << m;
+            << schedule.name() << " p=" << p << " m=" << m;
         ++checked;
       }
     }
@@ -49,7 +51,7 @@ TEST(BubbleFormula, IsWhatSimulationGives) {
 
 TEST(BubbleFormula, IsUnknownForOrdersFromAFile) {
   Schedule schedule = makeSchedule("gpipe", 4, 8);
-  schedule.name = "file";
+  schedule.spec = ScheduleSpec::ofFile();
   EXPECT_EQ(bubbleFormula(schedule).of_step, "");
 }
 
