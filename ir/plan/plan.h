@@ -55,8 +55,8 @@ struct ShardingPlan {
 };
 
 struct StagePlan {
-  int first_layer = 0;  // inclusive
-  int last_layer = 0;
+  LayerId first_layer = LayerId(0);  // inclusive
+  LayerId last_layer = LayerId(0);
   // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them:
   // they are the chunks of one pipeline rank.
   std::vector<RankId> devices;
@@ -95,7 +95,7 @@ struct Plan {
   // Asynchronous schedules: a step of a program is a window of so many updates, of `microbatches`
   // microbatches each, and drains at its end.
   int64_t updates_per_step = 1;
-  std::vector<LayerPlan> layers;
+  IdVector<LayerId, LayerPlan> layers;
   IdVector<StageId, StagePlan> stages;
   std::vector<std::string> notes;           // what the user should know: operators replicated, defaults taken
   std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)

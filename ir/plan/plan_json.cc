@@ -48,7 +48,7 @@ void readLayer(const JsonReader& json, JsonFaults& faults, Plan& plan) {
 }
 
 Json stageToJson(const StagePlan& stage) {
-  Json json = {{"first_layer", stage.first_layer},         {"last_layer", stage.last_layer},
+  Json json = {{"first_layer", stage.first_layer.index()}, {"last_layer", stage.last_layer.index()},
                {"devices", positionsOf(stage.devices)},    {"mesh_shape", stage.mesh_shape},
                {"forward_flops", stage.forward_flops},     {"backward_flops", stage.backward_flops},
                {"parameter_bytes", stage.parameter_bytes}, {"peak_activations", stage.peak_activations}};
@@ -82,21 +82,20 @@ void readDevices(const JsonReader& json, const Plan& plan, StagePlan& stage) {
 }
 
 bool readLayersOfStage(const JsonReader& json, const Plan& plan, JsonFaults& faults, StagePlan& stage) {
-  const int expected_first = stage.first_layer;
-  const int64_t last_layer = std::ssize(plan.layers) - 1;
+  const LayerId expected_first = stage.first_layer;
   const bool follows = faults.attemptField(json, "first_layer", [&](const JsonReader& first) {
-    stage.first_layer = first.integer(0, INT32_MAX);
+    stage.first_layer = LayerId(first.integer(0, INT32_MAX));
     if (stage.first_layer != expected_first) {
       first.failExpected(fmt::format("{}: stages follow each other without gap or overlap", expected_first));
     }
-    if (stage.first_layer > last_layer)
-      json.failExpected(fmt::format("no further stage: there are {} layers", last_layer + 1));
+    if (!plan.layers.has(stage.first_layer))
+      json.failExpected(fmt::format("no further stage: there are {} layers", plan.layers.size()));
   });
   stage.last_layer = stage.first_layer;
-  if (stage.first_layer > last_layer) return false;
-  const int64_t least = follows ? stage.first_layer : 0;
+  if (!plan.layers.has(stage.first_layer)) return false;
+  const int64_t least = follows ? stage.first_layer.index() : 0;
   return faults.attemptField(json, "last_layer", [&](const JsonReader& last) {
-    stage.last_layer = last.integer(least, last_layer);
+    stage.last_layer = LayerId(last.integer(least, std::ssize(plan.layers) - 1));
   });
 }
 
@@ -118,7 +117,8 @@ struct KnownStages {
 void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, Plan& plan) {
   StagePlan stage;
   // where it cannot be read
-  stage.first_layer = stage.last_layer = plan.stages.empty() ? 0 : plan.stages.back().last_layer + 1;
+  stage.first_layer = stage.last_layer =
+      plan.stages.empty() ? LayerId(0) : plan.stages.back().last_layer.next();
   faults.attempt([&] {
     json.expectObject({"first_layer", "last_layer", "devices", "mesh_shape", "forward_flops",
                        "backward_flops", "parameter_bytes", "peak_activations"},
@@ -149,8 +149,8 @@ void readStages(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   if (stages.empty()) json.failExpected("at least one stage");
   KnownStages known;
   for (const JsonReader& stage : stages) readStage(stage, faults, known, plan);
-  const int covered = plan.stages.back().last_layer + 1;
-  if (known.layers && covered < std::ssize(plan.layers)) {
+  const LayerId covered = plan.stages.back().last_layer.next();
+  if (known.layers && plan.layers.has(covered)) {
     faults.attempt([&] {
       json.failExpected(fmt::format("stages that cover all {} layers; the last stage ends before layer {}",
                                     plan.layers.size(), covered));

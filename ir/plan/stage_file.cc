@@ -121,19 +121,19 @@ class StageFileReader {
               : fmt::format("the key \"{}\", which says the stage's operators", form_));
     }
     StageSpec stage;
-    const int left = (file_.layers > 0 ? file_.layers : kMostLayers) - next_layer_;
+    const int left = (file_.layers > 0 ? file_.layers : kMostLayers) - next_layer_.index();
     if (left < 1)
       json.failExpected(fmt::format("no further stage: all {} layers belong to stages already", next_layer_));
     if (form == "layers") readLayers(json.at("layers"), index, stage);
     if (form == "layer_count") {
       stage.first_layer = next_layer_;
-      stage.last_layer = next_layer_ + static_cast<int>(json.at("layer_count").integer(1, left)) - 1;
+      stage.last_layer = LayerId(next_layer_.index() + json.at("layer_count").integer(1, left) - 1);
     }
     if (form == "until") {
       stage.until = json.at("until").string();
       if (stage.until.empty()) json.at("until").failExpected("the name of a value that a forward node makes");
     }
-    if (form.starts_with("layer")) next_layer_ = stage.last_layer + 1;
+    if (form.starts_with("layer")) next_layer_ = stage.last_layer.next();
     readDevices(json, index, stage);
     readMesh(json, stage);
     file_.stages.push_back(std::move(stage));
@@ -156,18 +156,18 @@ class StageFileReader {
             "{}: a list names all layers of the stage, in order; a range is \"0..2\"", listed[i - 1] + 1));
       }
     }
-    if (listed.front() < next_layer_) {
+    stage.first_layer = LayerId(listed.front());
+    stage.last_layer = LayerId(listed.back());
+    if (stage.first_layer < next_layer_) {
       json.failExpected(
           fmt::format("layers from {} on: layer {} belongs to a stage before stages[{}] already, and stages "
                       "take layers in order",
-                      next_layer_, listed.front(), index));
+                      next_layer_, stage.first_layer, index));
     }
-    if (listed.front() > next_layer_) {
+    if (stage.first_layer > next_layer_) {
       json.failExpected(
           fmt::format("layers from {} on: layer {} would belong to no stage", next_layer_, next_layer_));
     }
-    stage.first_layer = listed.front();
-    stage.last_layer = listed.back();
   }
 
   void finishLayers() {
@@ -180,11 +180,11 @@ class StageFileReader {
       }
       return;
     }
-    if (file_.layers == 0) file_.layers = next_layer_;
-    if (next_layer_ < file_.layers) {
+    if (file_.layers == 0) file_.layers = next_layer_.index();
+    if (next_layer_ < LayerId(file_.layers)) {
       fail(ErrorCode::kConfiguration,
            "{}.stages: found stages that hold layers 0..{}; expected all of 0..{}, as there are {} layers",
-           file_.name, next_layer_ - 1, file_.layers - 1, file_.layers);
+           file_.name, next_layer_.previous(), file_.layers - 1, file_.layers);
     }
   }
 
@@ -326,9 +326,9 @@ class StageFileReader {
   const JsonReader& json_;
   const Cluster& cluster_;
   StageFile file_;
-  std::string form_;                // of every stage
-  int next_layer_ = 0;              // the first that belongs to no stage yet
-  std::map<RankId, size_t> owner_;  // device -> index of its stage
+  std::string form_;                 // of every stage
+  LayerId next_layer_ = LayerId(0);  // the first that belongs to no stage yet
+  std::map<RankId, size_t> owner_;   // device -> index of its stage
 };
 
 }  // namespace

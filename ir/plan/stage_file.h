@@ -20,8 +20,8 @@ namespace pipeshard {
 inline constexpr int kStageFileVersion = 1;
 
 struct StageSpec {
-  int first_layer = 0;  // inclusive; when StageFile::layers > 0
-  int last_layer = 0;
+  LayerId first_layer;  // inclusive; when StageFile::layers > 0
+  LayerId last_layer;
   // otherwise: the value at which the stage ends; "" for the last stage: the rest
   std::string until;
   // ranks, at least one; two stages share all of them (one pipeline rank) or none

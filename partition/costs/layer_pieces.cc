@@ -23,14 +23,14 @@ namespace {
 Plan planOfLayers(const Clustering& clustering) {
   Plan plan;
   int64_t first = 0;
-  for (size_t layer = 0; layer < clustering.ends.size(); ++layer) {
+  for (const LayerId layer : clustering.ends.ids()) {
     LayerPlan& of = plan.layers.emplace_back();
     of.first = first;
     of.last = clustering.ends[layer];
     first = of.last + 1;
     StagePlan& stage = plan.stages.emplace_back();
     stage.first_layer = stage.last_layer = layer;
-    stage.devices = {RankId(layer)};
+    stage.devices = {RankId(layer.index())};
   }
   return plan;
 }
@@ -233,7 +233,7 @@ class Pieces {
     std::map<std::pair<int, uint64_t>, int> kinds;
     std::map<uint64_t, int> cut_kinds;
     for (int layer = 0; layer < layers_; ++layer) {
-      const std::pair key(clustering.kinds[layer], signatureOf(layer));
+      const std::pair key(clustering.kinds[LayerId(layer)], signatureOf(layer));
       result_.kinds.push_back(kinds.try_emplace(key, static_cast<int>(kinds.size())).first->second);
       result_.cut_kinds.push_back(
           cut_kinds.try_emplace(signatureOfCut(layer), static_cast<int>(cut_kinds.size())).first->second);

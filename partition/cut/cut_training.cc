@@ -238,7 +238,8 @@ class Cutter {
   }
 
   // Of the stage's nodes in these layers. Values that are `kept` are there.
-  RecomputedPart partOf(StageId stage, int first_layer, int last_layer, const std::vector<bool>& kept) const {
+  RecomputedPart partOf(StageId stage, LayerId first_layer, LayerId last_layer,
+                        const std::vector<bool>& kept) const {
     RecomputedPart part;
     part.layer = last_layer;
     const auto inPhase = [&](Phase phase) {
@@ -269,7 +270,7 @@ class Cutter {
   std::vector<bool> readByOtherLayers(StageId stage) const {
     std::vector<bool> read(graph_.values.size());
     for (ValueId value : outputsOf(cut_.piece(stage, Phase::kForward).nodes)) {
-      const int layer = layers_[uses_.producer[value.index()].index()];
+      const LayerId layer = layers_[uses_.producer[value.index()].index()];
       const std::vector<NodeId>& readers = uses_.consumers[value.index()];
       read[value.index()] = std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
         return stages_[reader.index()] == stage && live_[reader.index()] &&
@@ -285,7 +286,8 @@ class Cutter {
     std::vector<bool> kept(graph_.values.size());
     if (plan.recomputation == Recomputation::kLayers) {
       kept = readByOtherLayers(stage);
-      for (int layer = plan.last_layer; layer >= plan.first_layer; --layer) {
+      for (LayerId layer = plan.last_layer; layer.valid() && layer >= plan.first_layer;
+           layer = layer.previous()) {
         RecomputedPart part = partOf(stage, layer, layer, kept);
         for (ValueId input : part.again.inputs) kept[input.index()] = true;
         if (!part.backward_input.empty() || !part.backward_weight.empty())
@@ -381,7 +383,7 @@ class Cutter {
   const Graph& graph_;
   const UseDef uses_;
   const std::vector<StageId> stages_;  // by node
-  const std::vector<int> layers_;      // by node
+  const std::vector<LayerId> layers_;  // by node
   std::vector<Phase> phases_;          // by node
   std::vector<bool> live_;             // by node: its piece has it
   Cut cut_;

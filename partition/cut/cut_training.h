@@ -46,7 +46,7 @@ using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
 
 // Some layers of a stage, whose forward pass is made again, and their backward pass.
 struct RecomputedPart {
-  int layer = 0;  // the last one
+  LayerId layer;  // the last one
   // makes what the part's own backward pieces read of its forward pass, but for what the forward pass has
   // kept
   Piece again;

@@ -92,13 +92,13 @@ void placePrologue(const TrainingGraph& training, const UseDef& uses, std::vecto
 
 }  // namespace
 
-std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
-                            const std::vector<StageId>& node_stages) {
+std::vector<LayerId> nodeLayers(const TrainingGraph& training, const Plan& plan,
+                                const std::vector<StageId>& node_stages) {
   const Graph& graph = training.graph;
   const UseDef uses = computeUseDef(graph);
-  std::vector<int> layers(graph.nodes.size());
+  std::vector<LayerId> layers(graph.nodes.size(), LayerId(0));
   const std::vector<NodeId> forward = forwardNodes(training);
-  for (size_t layer = 0; layer < plan.layers.size(); ++layer) {
+  for (const LayerId layer : plan.layers.ids()) {
     for (int64_t i = plan.layers[layer].first; i <= plan.layers[layer].last; ++i)
       layers[forward.at(i).index()] = layer;
   }
@@ -106,8 +106,8 @@ std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
     const bool backward = isBackward(training.node_phase[n]);
     if (!backward && training.node_phase[n] != Phase::kForward) continue;
     const StagePlan& stage = plan.stages[node_stages[n]];
-    int layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer,
-                           stage.last_layer);
+    LayerId layer = std::clamp(layers[backward ? training.forward_node[n].index() : n], stage.first_layer,
+                               stage.last_layer);
     for (ValueId input : graph.nodes[n].inputs) {
       const NodeId producer = input.valid() ? uses.producer[input.index()] : NodeId();
       if (!producer.valid() || node_stages[producer.index()] != node_stages[n]) continue;

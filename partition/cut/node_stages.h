@@ -19,9 +19,9 @@ std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan)
 
 // By node of a pass: its layer in the plan, one of its stage's. Forward nodes never read what a later layer
 // of their stage makes, and backward nodes never what the backward nodes of an earlier layer make: passes may
-// run layer by layer. Other nodes: 0.
-std::vector<int> nodeLayers(const TrainingGraph& training, const Plan& plan,
-                            const std::vector<StageId>& node_stages);
+// run layer by layer. Other nodes: the first layer.
+std::vector<LayerId> nodeLayers(const TrainingGraph& training, const Plan& plan,
+                                const std::vector<StageId>& node_stages);
 
 // By parameter: the stages whose forward or backward nodes read it, ascending, without repetitions.
 std::vector<std::vector<StageId>> parameterReaders(const TrainingGraph& training,

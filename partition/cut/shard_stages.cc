@@ -237,7 +237,7 @@ class StageSearch {
   const Cut& cut_;
   IdVector<StageId, std::optional<StageSharding>> decided_;
   IdVector<PipelineRankId, std::vector<ValueId>> whole_;  // valuesOfSeveralStages
-  std::vector<int> layers_;                               // by node, where a stage recomputes by layers
+  std::vector<LayerId> layers_;                           // by node, where a stage recomputes by layers
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.

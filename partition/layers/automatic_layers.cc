@@ -148,15 +148,14 @@ std::vector<Piece> blockLayers(const LayerMaterial& material, const std::vector<
 }
 
 // As many layers as possible whose cuts cost at most half more than the best cut into two.
-std::vector<int64_t> layersWithoutBlocks(const LayerMaterial& material, int most_layers, double tolerance) {
+LayerEnds layersWithoutBlocks(const LayerMaterial& material, int most_layers, double tolerance) {
   ClusteringProblem problem{material.flops, material.cut_bytes, {}, 2, tolerance};
-  const std::vector<int64_t> two =
-      material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : std::vector<int64_t>{};
+  const LayerEnds two = material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : LayerEnds{};
   if (two.empty()) return {material.count() - 1};
-  const int64_t bytes = material.cut_bytes[two[0]];
+  const int64_t bytes = material.cut_bytes[two.front()];
   for (int64_t cut : material.cut_bytes) problem.may_end.push_back(cut <= bytes + bytes / 2);
   for (problem.layers = most_layers; problem.layers > 2; --problem.layers) {
-    std::vector<int64_t> ends = clusterLayers(problem);
+    LayerEnds ends = clusterLayers(problem);
     if (!ends.empty()) return ends;
   }
   return two;
@@ -208,14 +207,14 @@ std::vector<RepeatedBlocks> allRepeats(const LayerMaterial& material) {
   return found;
 }
 
-std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
-                                   int most_layers, double tolerance) {
+LayerEnds automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
+                        int most_layers, double tolerance) {
   int64_t covered = 0;
   for (const RepeatedBlocks& run : repeats)
     covered += sumOver(material.flops, run.first, run.first + run.blocks * run.length - 1);
   const int64_t total = std::accumulate(material.flops.begin(), material.flops.end(), int64_t{0});
   if (repeats.empty() || covered < total / 2) return layersWithoutBlocks(material, most_layers, tolerance);
-  std::vector<int64_t> ends;
+  LayerEnds ends;
   for (const Piece& piece : blockLayers(material, repeats, most_layers, tolerance))
     ends.push_back(piece.last);
   return ends;

@@ -27,8 +27,8 @@ RepeatedBlocks repeatsWithin(const LayerMaterial& material, int64_t begin, int64
 // twentieth of all FLOPs; in order.
 std::vector<RepeatedBlocks> allRepeats(const LayerMaterial& material);
 
-// The last position of each layer as clusterTraining's head comment says.
-std::vector<int64_t> automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
-                                   int most_layers, double tolerance);
+// Layers as clusterTraining's head comment says.
+LayerEnds automaticEnds(const LayerMaterial& material, const std::vector<RepeatedBlocks>& repeats,
+                        int most_layers, double tolerance);
 
 }  // namespace pipeshard

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "ir/base/error.h"
-#include "partition/layers/layers.h"
 #include "sharding/rules/factor_rule.h"
 #include "sharding/spmd/operator_work.h"
 
@@ -98,8 +97,8 @@ int64_t sumOver(const std::vector<int64_t>& amounts, int64_t first, int64_t last
   return std::accumulate(amounts.begin() + first, amounts.begin() + last + 1, int64_t{0});
 }
 
-std::vector<int64_t> sumsByLayer(const std::vector<int64_t>& amounts, const std::vector<int64_t>& ends) {
-  std::vector<int64_t> sums;
+IdVector<LayerId, int64_t> sumsByLayer(const std::vector<int64_t>& amounts, const LayerEnds& ends) {
+  IdVector<LayerId, int64_t> sums;
   int64_t first = 0;
   for (int64_t last : ends) {
     sums.push_back(sumOver(amounts, first, last));

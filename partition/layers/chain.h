@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "partition/layers/layers.h"
 #include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
@@ -35,7 +36,7 @@ std::vector<int64_t> nodeSizes(const Chain& chain);
 // The sum of amounts[first..last], both inclusive.
 int64_t sumOver(const std::vector<int64_t>& amounts, int64_t first, int64_t last);
 
-// By layer the sum of amounts; ends[i] is the last position of layer i.
-std::vector<int64_t> sumsByLayer(const std::vector<int64_t>& amounts, const std::vector<int64_t>& ends);
+// By layer the sum of amounts.
+IdVector<LayerId, int64_t> sumsByLayer(const std::vector<int64_t>& amounts, const LayerEnds& ends);
 
 }  // namespace pipeshard

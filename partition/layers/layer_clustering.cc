@@ -106,8 +106,8 @@ struct Score {
 
 // best[p]: of the nodes behind place p-1, in so many layers. From the back, so that the first of equal
 // choices gives the earliest cuts.
-std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers,
-                              const FlopsBounds& bounds) {
+LayerEnds bestEnds(const Places& places, const std::vector<int64_t>& ends, int layers,
+                   const FlopsBounds& bounds) {
   const size_t count = ends.size();
   const auto square = [](int64_t flops) { return static_cast<Wide>(flops) * static_cast<Wide>(flops); };
   const auto firstOf = [&](size_t p) { return p == 0 ? 0 : ends[p - 1] + 1; };
@@ -135,7 +135,7 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
     }
     best = std::move(with);
   }
-  std::vector<int64_t> result;
+  LayerEnds result;
   size_t next = 0;
   for (size_t left = layers; left > 1; --left) {
     const size_t end = choice[left - 1][next];
@@ -146,7 +146,7 @@ std::vector<int64_t> bestEnds(const Places& places, const std::vector<int64_t>& 
   return result;
 }
 
-std::vector<int64_t> clusterWithin(const Places& places, int layers, const FlopsBounds& bounds) {
+LayerEnds clusterWithin(const Places& places, int layers, const FlopsBounds& bounds) {
   if (!places.feasible(places.upTo(INT64_MAX), bounds)) return {};
   return bestEnds(places, places.upTo(leastLargestCut(places, bounds)), layers, bounds);
 }
@@ -180,13 +180,13 @@ FlopsBounds bestBounds(const ClusteringProblem& problem, const Places& places) {
 
 }  // namespace
 
-std::vector<int64_t> clusterLayers(const ClusteringProblem& problem) {
+LayerEnds clusterLayers(const ClusteringProblem& problem) {
   checkProblem(problem);
   const Places places(problem);
   return clusterWithin(places, problem.layers, boundsOf(problem, places.total()));
 }
 
-std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem) {
+LayerEnds clusterAsEvenlyAsPossible(const ClusteringProblem& problem) {
   checkProblem(problem);
   const Places places(problem);
   if (std::ssize(places.upTo(INT64_MAX)) < problem.layers) return {};
@@ -210,14 +210,14 @@ std::vector<bool> bordersOf(const LayerMaterial& material, const std::vector<Rep
 }
 
 // Whole blocks, if that lets the layers be as even as they must be.
-std::vector<int64_t> endsOfGivenNumber(const LayerMaterial& material, const std::vector<bool>& borders,
-                                       const ClusteringOptions& options) {
+LayerEnds endsOfGivenNumber(const LayerMaterial& material, const std::vector<bool>& borders,
+                            const ClusteringOptions& options) {
   const ClusteringProblem anywhere{material.flops, material.cut_bytes, {}, options.layers, options.tolerance};
   ClusteringProblem whole = anywhere;
   whole.may_end = borders;
   const Places places(anywhere);
   const FlopsBounds bounds = bestBounds(anywhere, places);
-  std::vector<int64_t> ends = clusterWithin(Places(whole), options.layers, bounds);
+  LayerEnds ends = clusterWithin(Places(whole), options.layers, bounds);
   return ends.empty() ? clusterWithin(places, options.layers, bounds) : ends;
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "partition/layers/layers.h"
 
 namespace pipeshard {
 
@@ -42,12 +43,12 @@ struct ClusteringProblem {
   int layers = 1;
   double tolerance = 0.5;
 };
-// The last position of each layer; empty when there is no solution within the tolerance.
-std::vector<int64_t> clusterLayers(const ClusteringProblem& problem);
+// Empty when there is no solution within the tolerance.
+LayerEnds clusterLayers(const ClusteringProblem& problem);
 
 // clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger),
 // with the least bound that can be kept. Empty: there are fewer places than layers.
-std::vector<int64_t> clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
+LayerEnds clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
 
 struct ClusteringOptions {
   int layers = 0;  // 0: automatic
@@ -55,9 +56,9 @@ struct ClusteringOptions {
   int most_layers = 64;  // of the automatic choice
 };
 struct Clustering {
-  std::vector<int64_t> ends;  // last position of each layer, in forwardNodes(training)
-  // by layer: layers of equal numbers are structurally equal, with equal parameters, inputs and outputs
-  std::vector<int> kinds;
+  LayerEnds ends;  // in forwardNodes(training)
+  // layers of equal numbers are structurally equal, with equal parameters, inputs and outputs
+  IdVector<LayerId, int> kinds;
   RepeatedBlocks blocks;
   std::vector<std::string> notes;  // what the user should know ("layers end inside blocks: ...")
 };

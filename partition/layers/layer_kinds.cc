@@ -22,14 +22,13 @@ enum class Source : uint8_t {
 
 class KindReader {
  public:
-  KindReader(const TrainingGraph& training, const std::vector<NodeId>& order,
-             const std::vector<int64_t>& ends)
+  KindReader(const TrainingGraph& training, const std::vector<NodeId>& order, const LayerEnds& ends)
       : training_(training),
         graph_(training.graph),
         uses_(computeUseDef(graph_)),
-        layer_(graph_.nodes.size(), -1) {
+        layer_(graph_.nodes.size()) {
     int64_t first = 0;
-    for (size_t l = 0; l < ends.size(); ++l) {
+    for (const LayerId l : ends.ids()) {
       members_.emplace_back(order.begin() + first, order.begin() + ends[l] + 1);
       for (NodeId node : members_.back()) layer_[node.index()] = l;
       first = ends[l] + 1;
@@ -48,7 +47,7 @@ class KindReader {
     classify();
   }
 
-  std::vector<int64_t> signature(size_t layer) const {
+  std::vector<int64_t> signature(LayerId layer) const {
     std::vector<int64_t> text;
     std::unordered_map<ValueId, int64_t> inside, outside;
     for (NodeId id : members_[layer]) {
@@ -85,12 +84,12 @@ class KindReader {
     }
     for (const Parameter& parameter : training_.parameters) {
       const bool trained = isTrained(parameter);
-      int first = -1;
+      LayerId first;
       bool shared = false;
       for (NodeId reader : uses_.consumers[parameter.value.index()]) {
-        const int layer = layer_[reader.index()];
-        if (layer < 0) continue;
-        shared = shared || (first >= 0 && layer != first);
+        const LayerId layer = layer_[reader.index()];
+        if (!layer.valid()) continue;
+        shared = shared || (first.valid() && layer != first);
         first = layer;
       }
       source_[parameter.value.index()] = shared    ? Source::kSharedParameter
@@ -98,7 +97,7 @@ class KindReader {
                                                    : Source::kUntrained;
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (layer_[n] < 0) continue;
+      if (!layer_[n].valid()) continue;
       for (ValueId output : graph_.nodes[n].outputs) {
         if (output.valid()) source_[output.index()] = Source::kEarlierLayer;
       }
@@ -107,11 +106,13 @@ class KindReader {
 
   // Bit 0: a forward node of a later layer reads it; bit 1: of one behind the next layer; bit 2: it is the
   // loss.
-  int64_t readers(ValueId value, int layer) const {
+  int64_t readers(ValueId value, LayerId layer) const {
     int64_t bits = value == training_.loss ? 4 : 0;
     for (NodeId reader : uses_.consumers[value.index()]) {
-      if (layer_[reader.index()] > layer) bits |= 1;
-      if (layer_[reader.index()] > layer + 1) bits |= 2;
+      const LayerId reading = layer_[reader.index()];
+      if (!reading.valid()) continue;
+      if (reading > layer) bits |= 1;
+      if (reading > layer.next()) bits |= 2;
     }
     return bits;
   }
@@ -119,21 +120,21 @@ class KindReader {
   const TrainingGraph& training_;
   const Graph& graph_;
   UseDef uses_;
-  std::vector<int> layer_;                      // by node; -1: no forward node
-  std::vector<std::vector<NodeId>> members_;    // by layer
-  std::vector<std::vector<NodeId>> followers_;  // by layer: backward nodes
-  std::vector<int> keys_;                       // by node
-  std::vector<Source> source_;                  // by value: what it is to a layer that does not make it
+  std::vector<LayerId> layer_;  // by node; invalid: no forward node
+  IdVector<LayerId, std::vector<NodeId>> members_;
+  IdVector<LayerId, std::vector<NodeId>> followers_;  // backward nodes
+  std::vector<int> keys_;                             // by node
+  std::vector<Source> source_;                        // by value: what it is to a layer that does not make it
 };
 
 }  // namespace
 
-std::vector<int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order,
-                            const std::vector<int64_t>& ends) {
+IdVector<LayerId, int> layerKinds(const TrainingGraph& training, const std::vector<NodeId>& order,
+                                  const LayerEnds& ends) {
   const KindReader reader(training, order, ends);
   std::map<std::vector<int64_t>, int> known;
-  std::vector<int> kinds;
-  for (size_t l = 0; l < ends.size(); ++l) {
+  IdVector<LayerId, int> kinds;
+  for (const LayerId l : ends.ids()) {
     kinds.push_back(known.try_emplace(reader.signature(l), static_cast<int>(known.size())).first->second);
   }
   return kinds;

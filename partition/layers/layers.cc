@@ -47,8 +47,7 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
   return result;
 }
 
-std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
-                                int layers) {
+LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers) {
   const int64_t count = flops.size();
   PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes",
                   layers, count);
@@ -56,7 +55,7 @@ std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::ve
   std::partial_sum(flops.begin(), flops.end(), cumulative.begin());
   const int64_t total = cumulative.back();
   const int64_t half = total / (2 * static_cast<int64_t>(layers));
-  std::vector<int64_t> last;
+  LayerEnds last;
   for (int layer = 1; layer < layers; ++layer) {
     const int64_t aim = share(total, layer, layers);
     const int64_t from = last.empty() ? 0 : last.back() + 1;

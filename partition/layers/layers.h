@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "ir/base/ids.h"
 #include "ir/graph/graph.h"
 #include "ir/graph/training_graph.h"
 
 namespace pipeshard {
+
+// The last position of each layer, in an order of forward nodes: the layers.
+using LayerEnds = IdVector<LayerId, int64_t>;
 
 // Forward FLOPs of each forward node, by position.
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward);
@@ -23,7 +27,6 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
 // flops.size().
 //   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3}
 //   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) == {2,7}
-std::vector<int64_t> formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes,
-                                int layers);
+LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers);
 
 }  // namespace pipeshard

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "partition/layers/layers.h"
 
 namespace pipeshard {
 
@@ -34,12 +35,12 @@ struct ModuleMatch {
 ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& pattern);
 
 // Layers for units: one starts where each unit first appears, and another behind the unit's last node if
-// nodes of no unit follow. Nodes before the first unit are a layer too. weights[i]: how many units start in
-// layer i, 0 or 1.
+// nodes of no unit follow. Nodes before the first unit are a layer too. `weights`: how many units start in a
+// layer, 0 or 1.
 //   unitLayers({-1, 0, 0, 1, 1, -1}): ends {0, 2, 4, 5}, weights {0, 1, 1, 0}
 struct UnitLayers {
-  std::vector<int64_t> ends;
-  std::vector<int64_t> weights;
+  LayerEnds ends;
+  IdVector<LayerId, int64_t> weights;
 };
 UnitLayers unitLayers(const std::vector<int>& unit);
 

@@ -39,8 +39,8 @@ std::vector<int> parseCounts(std::string_view text) {
   }
 }
 
-std::vector<int64_t> cutBytesByLayer(const Chain& chain, const std::vector<int64_t>& ends) {
-  std::vector<int64_t> bytes;
+IdVector<LayerId, int64_t> cutBytesByLayer(const Chain& chain, const LayerEnds& ends) {
+  IdVector<LayerId, int64_t> bytes;
   for (int64_t end : ends) bytes.push_back(chain.cut_bytes[end]);
   return bytes;
 }
@@ -98,7 +98,7 @@ Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<i
   }
   Cuts cuts{formLayers(chain.flops, chain.cut_bytes, sum), {}};
   int last = -1;
-  for (int count : balance.counts) cuts.stage_ends.push_back(last += count);
+  for (int count : balance.counts) cuts.stage_ends.push_back(LayerId(last += count));
   return cuts;
 }
 
@@ -157,8 +157,8 @@ Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector
     problem.weight = sumsByLayer(nodeTimes(chain, model), cuts.layer_ends);
   } else {
     problem.weight = sumsByLayer(chain.flops, cuts.layer_ends);
-    const std::vector<int64_t> backward = sumsByLayer(chain.backward_flops, cuts.layer_ends);
-    for (size_t i = 0; i < backward.size(); ++i) problem.weight[i] += backward[i];
+    const IdVector<LayerId, int64_t> backward = sumsByLayer(chain.backward_flops, cuts.layer_ends);
+    for (const LayerId layer : backward.ids()) problem.weight[layer] += backward[layer];
   }
   cuts.stage_ends = assignStages(problem);
   return cuts;

@@ -31,10 +31,10 @@ struct Balance {
 Balance parseBalance(std::string_view text);
 std::string balanceToString(const Balance& balance);  // parse gives the same balance
 
-// A way to cut the forward nodes: the last node position of each layer, and the last layer of each stage.
+// A way to cut the forward nodes: layers, and the last layer of each stage.
 struct Cuts {
-  std::vector<int64_t> layer_ends;
-  std::vector<int> stage_ends;
+  LayerEnds layer_ends;
+  std::vector<LayerId> stage_ends;
 };
 
 // As many stages as widths[s] (devices of stage s) has entries. `layers`: how many layers to form, 0:

@@ -22,14 +22,14 @@ inline constexpr int kDefaultWindow = 8;
 
 // What a search (partition/search/plan_search.h) has chosen.
 struct ChosenStage {
-  int last_layer = 0;
+  LayerId last_layer;
   std::vector<RankId> devices;
   ShardingMethod method;  // of several devices
   std::vector<int> mesh;  // the logical mesh
   Recomputation recomputation = Recomputation::kNever;
 };
 struct ChosenStages {
-  std::vector<int64_t> layer_ends;  // last position of each layer, in the forward nodes of the training graph
+  LayerEnds layer_ends;  // in the forward nodes of the training graph
   std::vector<ChosenStage> stages;
   ScheduleCosts schedule_costs;
   bool cut_batch = false;  // the training graph is of a batch that is cut into parts

@@ -174,11 +174,10 @@ void fillDevices(const PartitionOptions& options, const Placement& placement, Ch
 }
 
 // Each run of nodes up to a cut is one layer and one stage.
-Cuts oneLayerPerStage(std::vector<int64_t> positions, const Chain& chain) {
-  positions.push_back(chain.count() - 1);
-  Cuts cuts{std::move(positions), {}};
-  cuts.stage_ends.resize(cuts.layer_ends.size());
-  std::iota(cuts.stage_ends.begin(), cuts.stage_ends.end(), 0);
+Cuts oneLayerPerStage(const std::vector<int64_t>& positions, const Chain& chain) {
+  Cuts cuts{LayerEnds(positions.begin(), positions.end()), {}};
+  cuts.layer_ends.push_back(chain.count() - 1);
+  cuts.stage_ends = cuts.layer_ends.ids();
   return cuts;
 }
 
@@ -300,19 +299,19 @@ Choice decide(const PartitionOptions& options, const AskedSchedule& schedule, co
   return choice;
 }
 
-void fillLayers(const std::vector<int64_t>& cuts, Plan& plan) {
+void fillLayers(const LayerEnds& ends, Plan& plan) {
   plan.layers.clear();
   int64_t first = 0;
-  for (int64_t last : cuts) {
+  for (int64_t last : ends) {
     plan.layers.push_back({"", "", first, last, 0});
     first = last + 1;
   }
 }
 
 void fillStages(const Choice& choice, Plan& plan) {
-  const std::vector<int>& last_layers = choice.cuts.stage_ends;
+  const std::vector<LayerId>& last_layers = choice.cuts.stage_ends;
   plan.stages.clear();
-  int first_layer = 0;
+  LayerId first_layer(0);
   for (size_t s = 0; s < last_layers.size(); ++s) {
     StagePlan stage;
     stage.first_layer = first_layer;
@@ -321,7 +320,7 @@ void fillStages(const Choice& choice, Plan& plan) {
     stage.mesh_shape = choice.meshes[s];
     stage.sharding = choice.shardings[s];
     plan.stages.push_back(std::move(stage));
-    first_layer = last_layers[s] + 1;
+    first_layer = last_layers[s].next();
   }
 }
 

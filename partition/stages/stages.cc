@@ -38,7 +38,7 @@ class StageSearch {
     std::partial_sum(problem.weight.begin(), problem.weight.end(), before_.begin() + 1);
   }
 
-  std::vector<int> run() const {
+  std::vector<LayerId> run() const {
     const Wide limit = leastMaximum();
     PIPESHARD_CHECK(limit != kImpossible, "no partition gives each of {} stages a weight of {}", stages_,
                     problem_.least_weight);
@@ -56,11 +56,11 @@ class StageSearch {
         }
       }
     }
-    std::vector<int> last;
+    std::vector<LayerId> last;
     size_t start = 0;
     for (size_t left = stages_; left > 0; --left) {
       start = next_start[left][start];
-      last.push_back(static_cast<int>(start) - 1);
+      last.push_back(LayerId(start - 1));
     }
     return last;
   }
@@ -77,7 +77,7 @@ class StageSearch {
 
   Rest withStage(const Rest& rest, size_t left, size_t first, size_t next) const {
     const Wide square = problem_.even ? Wide{weight(first, next)} * perDevice(left, first, next) : 0;
-    return {rest.squares + square, rest.bytes + (next < layers_ ? problem_.cut_bytes[next - 1] : 0)};
+    return {rest.squares + square, rest.bytes + (next < layers_ ? problem_.cut_bytes[LayerId(next - 1)] : 0)};
   }
 
   // The least possible largest weight per device.
@@ -104,10 +104,10 @@ class StageSearch {
 
 }  // namespace
 
-std::vector<int> assignStages(const StageProblem& problem) { return StageSearch(problem).run(); }
+std::vector<LayerId> assignStages(const StageProblem& problem) { return StageSearch(problem).run(); }
 
-std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes,
-                              int stages) {
+std::vector<LayerId> assignStages(const IdVector<LayerId, int64_t>& cost,
+                                  const IdVector<LayerId, int64_t>& cut_bytes, int stages) {
   return assignStages({.weight = cost, .cut_bytes = cut_bytes, .widths = std::vector<int>(stages, 1)});
 }
 

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "ir/base/ids.h"
+
 namespace pipeshard {
 
 struct StageProblem {
-  std::vector<int64_t> weight;     // by layer, not negative
-  std::vector<int64_t> cut_bytes;  // by layer: of the cut behind it
+  IdVector<LayerId, int64_t> weight;     // not negative
+  IdVector<LayerId, int64_t> cut_bytes;  // of the cut behind the layer
   // by stage: how many devices share its weight; {1, 1, 1}: three stages of one device
   std::vector<int> widths;
   bool even = false;         // spread what the largest stage leaves open evenly, too
@@ -29,11 +31,11 @@ struct StageProblem {
 // Requires 1 <= stages <= layers, widths of at least 1, and that some partition gives every stage the least
 // weight.
 //   assignStages({.weight = {1,1,1,1}, .cut_bytes = {1,1,1,0}, .widths = {1,3}}) == {0,3}
-std::vector<int> assignStages(const StageProblem& problem);
+std::vector<LayerId> assignStages(const StageProblem& problem);
 
 // The same for `stages` stages of one device, not even, any weight.
 //   assignStages({2,1,1,2}, {5,5,5,0}, 2) == {1,3};   assignStages({1,1,1,1,9}, {1,9,3,4,0}, 2) == {3,4}
-std::vector<int> assignStages(const std::vector<int64_t>& cost, const std::vector<int64_t>& cut_bytes,
-                              int stages);
+std::vector<LayerId> assignStages(const IdVector<LayerId, int64_t>& cost,
+                                  const IdVector<LayerId, int64_t>& cut_bytes, int stages);
 
 }  // namespace pipeshard

@@ -240,7 +240,7 @@ class Search {
     for (const AssignedStage& stage : plan.stages) {
       const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
       ChosenStage& one = chosen.stages.emplace_back();
-      one.last_layer = stage.last_layer;
+      one.last_layer = LayerId(stage.last_layer);
       one.devices = devicesOf(stage.submesh);
       one.method = config.method;
       one.mesh = config.mesh;

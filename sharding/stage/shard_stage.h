@@ -50,7 +50,7 @@ struct ShardStageOptions {
   int64_t in_flight = 1;  // microbatches whose activations are alive together
   // By node of the training graph its layer, where layers make again what they alone read, just before their
   // backward passes; else empty.
-  std::vector<int> recomputed_layers = {};
+  std::vector<LayerId> recomputed_layers = {};
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
   // followBatch(training), for who has it; else methods that need it find it

@@ -72,7 +72,7 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
 // What one layer alone makes and reads.
 void StageMemory::recompute(ValueId id, LiveInterval& live) const {
   const StageValue& value = values_[id.index()];
-  const int layer = options_.recomputed_layers[value.producer.index()];
+  const LayerId layer = options_.recomputed_layers[value.producer.index()];
   const auto elsewhere = [&](const ValueReader& reader) {
     return options_.recomputed_layers[reader.node.index()] != layer;
   };

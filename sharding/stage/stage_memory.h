@@ -32,7 +32,7 @@ struct LiveInterval {
 struct MemoryOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;
-  std::vector<int> recomputed_layers = {};  // ShardStageOptions
+  std::vector<LayerId> recomputed_layers = {};  // ShardStageOptions
 };
 
 class StageMemory {
@@ -61,7 +61,7 @@ class StageMemory {
   MemoryOptions options_;
   std::vector<int64_t> position_;  // by node index
   // by layer: where its forward nodes end, and its backward nodes begin
-  std::map<int, std::pair<int64_t, int64_t>> recomputed_;
+  std::map<LayerId, std::pair<int64_t, int64_t>> recomputed_;
   int64_t passes_end_ = 0;  // position of the first update node
   // by value index: a backward pass makes it, of this stage or of another one
   std::vector<bool> gradient_;

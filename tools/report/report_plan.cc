@@ -57,8 +57,8 @@ std::string layersTable(const Plan& plan) {
       {numberCell("Layer"), numberCell("Stage"), textCell("First and last operator"), numberCell("Forward")},
       {}};
   StageId stage(0);
-  for (size_t l = 0; l < std::min(plan.layers.size(), kMostLayersShown); ++l) {
-    while (plan.stages.has(stage.next()) && static_cast<int>(l) > plan.stages[stage].last_layer) ++stage;
+  for (const LayerId l : idsBelow<LayerId>(std::min(plan.layers.size(), kMostLayersShown))) {
+    while (plan.stages.has(stage.next()) && l > plan.stages[stage].last_layer) ++stage;
     const LayerPlan& layer = plan.layers[l];
     table.rows.push_back({numberCell(fmt::format("{}", l)), numberCell(fmt::format("{}", stage)),
                           HtmlCell{codeCell(layer.first_node).html + codeCell(layer.last_node).html, false},

@@ -28,8 +28,8 @@ Plan examplePlan() {
   plan.schedule = {"1f1b"};
   plan.layers = {
       {"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000000000}, {"head", "loss", 6, 9, 2000}};
-  plan.stages = {{0, 1, {RankId(0)}, {1, 1}, 3000001000, 6000002000, 4000000, 2},
-                 {2, 2, {RankId(1)}, {1, 1}, 2000, 4000, 12, 1}};
+  plan.stages = {{LayerId(0), LayerId(1), {RankId(0)}, {1, 1}, 3000001000, 6000002000, 4000000, 2},
+                 {LayerId(2), LayerId(2), {RankId(1)}, {1, 1}, 2000, 4000, 12, 1}};
   plan.notes = {"a \"quoted\" note"};
   return plan;
 }

@@ -34,11 +34,11 @@ TEST(StageFile, SaysLayersDevicesAndMeshes) {
       {"layers": "4..7", "submesh": [1, 4], "mesh": [2, 2]}]})");
   EXPECT_EQ(read.layers, 8);
   ASSERT_EQ(read.stages.size(), 3u);
-  EXPECT_EQ(read.stages[0].first_layer, 0);
-  EXPECT_EQ(read.stages[0].last_layer, 2);
-  EXPECT_EQ(read.stages[1].first_layer, 3);
-  EXPECT_EQ(read.stages[1].last_layer, 3);
-  EXPECT_EQ(read.stages[2].last_layer, 7);
+  EXPECT_EQ(read.stages[0].first_layer, LayerId(0));
+  EXPECT_EQ(read.stages[0].last_layer, LayerId(2));
+  EXPECT_EQ(read.stages[1].first_layer, LayerId(3));
+  EXPECT_EQ(read.stages[1].last_layer, LayerId(3));
+  EXPECT_EQ(read.stages[2].last_layer, LayerId(7));
   EXPECT_EQ(read.stages[0].devices, idsAt<RankId>({3}));
   EXPECT_EQ(read.stages[1].devices, idsAt<RankId>({0, 1, 2}));
   EXPECT_EQ(read.stages[2].devices, idsAt<RankId>({4, 5, 6, 7}));
@@ -49,8 +49,8 @@ TEST(StageFile, SaysLayersDevicesAndMeshes) {
 TEST(StageFile, CountsLayers) {
   const StageFile read = parse(file(R"({"layer_count": 3}, {"layer_count": 5})"));
   EXPECT_EQ(read.layers, 8);
-  EXPECT_EQ(read.stages[1].first_layer, 3);
-  EXPECT_EQ(read.stages[1].last_layer, 7);
+  EXPECT_EQ(read.stages[1].first_layer, LayerId(3));
+  EXPECT_EQ(read.stages[1].last_layer, LayerId(7));
   EXPECT_EQ(read.stages[1].devices, idsAt<RankId>({1}));  // by default the next device
   EXPECT_THAT(read.stages[1].mesh_shape, ElementsAre(1, 1));
 }

@@ -38,14 +38,14 @@ TrainingGraph skipping() {
 // How many values go forward, and how many gradients back, between two stages: by the stage of every node.
 std::pair<int64_t, int64_t> crossingsOf(const TrainingGraph& training, const Clustering& clustering,
                                         int cut) {
-  const int64_t border = clustering.ends[cut];
+  const int64_t border = clustering.ends[LayerId(cut)];
   Plan plan;
   plan.layers.resize(2);
-  plan.layers[0].last = border;
-  plan.layers[1].first = border + 1;
-  plan.layers[1].last = clustering.ends.back();
+  plan.layers[LayerId(0)].last = border;
+  plan.layers[LayerId(1)].first = border + 1;
+  plan.layers[LayerId(1)].last = clustering.ends.back();
   plan.stages.resize(2);
-  plan.stages[StageId(1)].first_layer = plan.stages[StageId(1)].last_layer = 1;
+  plan.stages[StageId(1)].first_layer = plan.stages[StageId(1)].last_layer = LayerId(1);
   const std::vector<StageId> stages = nodeStages(training, plan);
   std::pair<int64_t, int64_t> counts;
   for (size_t n = 0; n < stages.size(); ++n) {

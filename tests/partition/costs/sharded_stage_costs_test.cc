@@ -80,8 +80,8 @@ struct WholeStage {
     const auto add = [&](int from, int to) {
       if (from > to) return;
       StagePlan& stage = plan.stages.emplace_back();
-      stage.first_layer = from;
-      stage.last_layer = to;
+      stage.first_layer = LayerId(from);
+      stage.last_layer = LayerId(to);
       stage.devices = {RankId(device++)};
     };
     add(0, first - 1);
@@ -379,7 +379,7 @@ TEST(StageCosts, AStageThatRecomputesByLayersIsShardedWithinTheirMemory) {
     plan.layers.push_back({"", "", first, end});
     first = end + 1;
   }
-  plan.stages.push_back({0, 5, idsAt<RankId>({0, 1})});
+  plan.stages.push_back({LayerId(0), LayerId(5), idsAt<RankId>({0, 1})});
   const std::vector<NodeId> nodes = shardedNodes(cutTraining(training, plan), StageId(0));
   const LogicalMesh mesh{{2}};
   const CostModel model = costModelOn(uniformCluster(1, 2), idsAt<RankId>({0, 1}), mesh);

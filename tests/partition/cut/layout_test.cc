@@ -187,7 +187,7 @@ Plan cutAt(const std::vector<int64_t>& ends, const std::vector<int>& widths) {
     layer.last = ends[s];
     first = ends[s] + 1;
     StagePlan& stage = plan.stages.emplace_back();
-    stage.first_layer = stage.last_layer = s;
+    stage.first_layer = stage.last_layer = LayerId(s);
     stage.mesh_shape = {widths[s], 1};
   }
   return plan;

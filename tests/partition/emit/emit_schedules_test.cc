@@ -276,9 +276,9 @@ TEST(EveryScheduleEmitted, RecomputesLayerByLayer) {
     plan.layers.clear();
     for (int64_t layer = 0; layer < 8; ++layer)
       plan.layers.push_back({"", "", 2 * layer, layer == 7 ? 16 : 2 * layer + 1});
-    plan.stages[StageId(0)].last_layer = 3;
-    plan.stages[StageId(1)].first_layer = 4;
-    plan.stages[StageId(1)].last_layer = 7;
+    plan.stages[StageId(0)].last_layer = LayerId(3);
+    plan.stages[StageId(1)].first_layer = LayerId(4);
+    plan.stages[StageId(1)].last_layer = LayerId(7);
     const std::vector<RankProgram> ranks = emitPrograms(training, plan);
     EXPECT_EQ(executePrograms(ranks, 2), executeDefinition(training, 2));
     for (const RankProgram& rank : ranks) {

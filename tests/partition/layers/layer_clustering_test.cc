@@ -89,7 +89,7 @@ TEST(LayerClusteringTest, ClusterLayersEqualsBruteForceOnRandomInstances) {
     std::vector<int64_t> ends;
     std::optional<Score> best;
     enumerate(problem, ends, best);
-    const std::vector<int64_t> got = clusterLayers(problem);
+    const LayerEnds got = clusterLayers(problem);
     ASSERT_EQ(got, best ? std::get<3>(*best) : std::vector<int64_t>{}) << "trial " << trial;
     ++(best ? solved : unsolved);
   }
@@ -134,7 +134,7 @@ TEST(LayerClusteringTest, BlocksOfATransformerAreFoundByStructureAndAreLayersOfO
   EXPECT_EQ(clustering.ends.back(), std::ssize(forward) - 1);
   EXPECT_THAT(clustering.notes, IsEmpty());
   // No layer of next to nothing where cuts are cheapest, behind the inputs and before the loss.
-  const std::vector<int64_t> four = clusterTraining(training, {.layers = 4}).ends;
+  const LayerEnds four = clusterTraining(training, {.layers = 4}).ends;
   EXPECT_GE(four.front() + 1, 6 * blocks.length);
   // The first has the embedding, the last the loss.
   const std::vector<int> inner(clustering.kinds.begin() + 1, clustering.kinds.end() - 1);
@@ -152,7 +152,7 @@ TEST(LayerClusteringTest, MoreBlocksThanLayersAreLayersOfSeveralBlocks) {
   const Clustering given = clusterTraining(training, {.layers = 5});
   EXPECT_THAT(given.ends, SizeIs(5));
   EXPECT_THAT(given.notes, IsEmpty());
-  EXPECT_EQ(given.kinds[1], given.kinds[2]);
+  EXPECT_EQ(given.kinds[LayerId(1)], given.kinds[LayerId(2)]);
   // 20 blocks are not 24 layers.
   const Clustering finer = clusterTraining(training, {.layers = 24});
   EXPECT_THAT(finer.ends, SizeIs(24));
@@ -165,12 +165,12 @@ TEST(LayerClusteringTest, FewBlocksAreCutWhereThatCostsNoMoreThanBetweenThem) {
   const Clustering clustering = clusterTraining(training, {});
   ASSERT_THAT(clustering.ends, SizeIs(8));  // attention and feed-forward apart
   const std::vector<int64_t> cuts = cutBytes(training, forwardNodes(training));
-  for (size_t l = 0; l + 1 < clustering.ends.size(); ++l) {
-    EXPECT_EQ(cuts[clustering.ends[l]], 2 * 32 * 64 * 4) << l;
+  for (const LayerId l : idsBelow<LayerId>(clustering.ends.size() - 1)) {
+    EXPECT_EQ(cuts[clustering.ends[l]], 2 * 32 * 64 * 4) << l.index();
   }
-  EXPECT_EQ(clustering.kinds[2], clustering.kinds[4]);
-  EXPECT_EQ(clustering.kinds[1], clustering.kinds[3]);
-  EXPECT_NE(clustering.kinds[2], clustering.kinds[3]);
+  EXPECT_EQ(clustering.kinds[LayerId(2)], clustering.kinds[LayerId(4)]);
+  EXPECT_EQ(clustering.kinds[LayerId(1)], clustering.kinds[LayerId(3)]);
+  EXPECT_NE(clustering.kinds[LayerId(2)], clustering.kinds[LayerId(3)]);
 }
 
 TEST(LayerClusteringTest, KindsTellParameterShapesAndWiringApart) {
@@ -221,12 +221,12 @@ TEST_P(ExampleLayersTest, BackwardNodesFollowTheirForwardLayersAtEveryCut) {
     ASSERT_EQ(clustering.ends.back(), count - 1);
     Plan plan;
     int64_t first = 0;
-    for (size_t l = 0; l < clustering.ends.size(); ++l) {
+    for (const LayerId l : clustering.ends.ids()) {
       plan.layers.push_back({"", "", first, clustering.ends[l], 0});
       first = clustering.ends[l] + 1;
       StagePlan stage;
       stage.first_layer = stage.last_layer = l;
-      stage.devices = {RankId(l)};
+      stage.devices = {RankId(l.index())};
       stage.mesh_shape = {1, 1};
       plan.stages.push_back(stage);
     }

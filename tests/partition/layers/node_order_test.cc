@@ -160,7 +160,7 @@ TEST(NodeOrderTest, TwoTowersWrittenInterleavedHaveACheaperCutAfterwards) {
   const auto cutOfTwo = [](const Graph& graph) {
     const TrainingGraph training = train(graph);
     const Clustering clustering = clusterTraining(training, {.layers = 2});
-    return cutBytes(training, forwardNodes(training))[clustering.ends[0]];
+    return cutBytes(training, forwardNodes(training))[clustering.ends.front()];
   };
   Graph graph = twoTowers(true);
   EXPECT_EQ(cutOfTwo(graph), 2 * 8 * 64 * 4);

@@ -247,8 +247,8 @@ TEST_F(PipeDreamLevels, StageFilesOfPlansAreRead) {
   const std::vector<const PipeDreamStage*> stages = plan.workerStages();
   ASSERT_EQ(file.stages.size(), stages.size());
   for (size_t s = 0; s < stages.size(); ++s) {
-    EXPECT_EQ(file.stages[s].first_layer, stages[s]->first_layer);
-    EXPECT_EQ(file.stages[s].last_layer, stages[s]->last_layer);
+    EXPECT_EQ(file.stages[s].first_layer, LayerId(stages[s]->first_layer));
+    EXPECT_EQ(file.stages[s].last_layer, LayerId(stages[s]->last_layer));
     EXPECT_EQ(file.stages[s].devices, idsAt<RankId>(stages[s]->workers));
   }
 }

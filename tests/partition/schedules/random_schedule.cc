@@ -56,11 +56,11 @@ Schedule randomSchedule(int stages, int ranks, int microbatches, std::mt19937& r
 }
 
 void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
-  const std::vector<LayerPlan> layers = std::move(plan.layers);
+  const IdVector<LayerId, LayerPlan> layers = std::move(plan.layers);
   plan.layers.clear();
   for (StagePlan& stage : plan.stages) {
-    const int first = plan.layers.size();
-    for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    const LayerId first = plan.layers.nextId();
+    for (const LayerId layer : IdRange(stage.first_layer, stage.last_layer.next())) {
       LayerPlan part = layers[layer];
       const int64_t last = part.last;
       for (part.last = part.first; part.last <= last; ++part.last) {
@@ -70,7 +70,7 @@ void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
       }
     }
     stage.first_layer = first;
-    stage.last_layer = std::ssize(plan.layers) - 1;
+    stage.last_layer = plan.layers.nextId().previous();
   }
 }
 

@@ -37,27 +37,28 @@ void expectError(F&& f, ErrorCode code, const std::string& message) {
 
 // What assignStages minimises, in its order, and the cuts. Weights and widths in the tests are small and
 // widths divide 12, so that weight * 12 / width is exact.
-using Score = std::tuple<int64_t, int64_t, int64_t, std::vector<int>>;
+using Score = std::tuple<int64_t, int64_t, int64_t, std::vector<LayerId>>;
 
-std::optional<Score> score(const StageProblem& problem, const std::vector<int>& last) {
+std::optional<Score> score(const StageProblem& problem, const std::vector<LayerId>& last) {
   int64_t largest = 0, squares = 0, cut = 0;
-  int first = 0;
+  LayerId first(0);
   for (size_t s = 0; s < last.size(); ++s) {
-    const int64_t weight =
-        std::accumulate(problem.weight.begin() + first, problem.weight.begin() + last[s] + 1, int64_t{0});
+    const int64_t weight = std::accumulate(problem.weight.begin() + first.index(),
+                                           problem.weight.begin() + last[s].index() + 1, int64_t{0});
     if (weight < problem.least_weight) return std::nullopt;
     largest = std::max(largest, weight * 12 / problem.widths[s]);
     if (problem.even) squares += weight * weight * 12 / problem.widths[s];
     if (s + 1 < last.size()) cut += problem.cut_bytes[last[s]];
-    first = last[s] + 1;
+    first = last[s].next();
   }
   return Score{largest, squares, cut, last};
 }
 
-void enumerate(const StageProblem& problem, std::vector<int>& last, std::optional<Score>& best) {
-  const int count = problem.weight.size();
-  const int left = problem.widths.size() - last.size();
-  for (int l = left == 1 ? count - 1 : last.empty() ? 0 : last.back() + 1; l <= count - left; ++l) {
+void enumerate(const StageProblem& problem, std::vector<LayerId>& last, std::optional<Score>& best) {
+  const size_t left = problem.widths.size() - last.size();
+  const LayerId latest(problem.weight.size() - left);
+  const LayerId first = last.empty() ? LayerId(0) : last.back().next();
+  for (LayerId l = left == 1 ? latest : first; l <= latest; ++l) {
     last.push_back(l);
     if (left > 1) {
       enumerate(problem, last, best);
@@ -84,7 +85,7 @@ TEST(WeightedStages, AgreeWithBruteForceOverAllPartitions) {
     problem.even = random() % 2 == 0;
     problem.least_weight = random() % 2;
     std::optional<Score> best;
-    std::vector<int> last;
+    std::vector<LayerId> last;
     enumerate(problem, last, best);
     if (!best) continue;
     ++feasible;
@@ -94,28 +95,30 @@ TEST(WeightedStages, AgreeWithBruteForceOverAllPartitions) {
 }
 
 TEST(WeightedStages, GiveAWideStageMore) {
-  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 3}}),
-              ElementsAre(0, 3));
-  EXPECT_THAT(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {3, 1}}),
-              ElementsAre(2, 3));
+  EXPECT_THAT(
+      positionsOf(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 3}})),
+      ElementsAre(0, 3));
+  EXPECT_THAT(
+      positionsOf(assignStages({.weight = {1, 1, 1, 1}, .cut_bytes = {1, 1, 1, 0}, .widths = {3, 1}})),
+      ElementsAre(2, 3));
 }
 
 TEST(WeightedStages, LeaveNoStageEmptyWhereEvenIsPossible) {
   // Five equal blocks between layers without weight: one stage has two and none has none, even where a cheap
   // cut tempts.
-  const std::vector<int> last = assignStages({.weight = {0, 1, 1, 1, 1, 1, 0},
-                                              .cut_bytes = {0, 9, 9, 9, 9, 0, 0},
-                                              .widths = {1, 1, 1, 1},
-                                              .even = true,
-                                              .least_weight = 1});
-  EXPECT_THAT(last, ElementsAre(1, 2, 3, 6));
+  const std::vector<LayerId> last = assignStages({.weight = {0, 1, 1, 1, 1, 1, 0},
+                                                  .cut_bytes = {0, 9, 9, 9, 9, 0, 0},
+                                                  .widths = {1, 1, 1, 1},
+                                                  .even = true,
+                                                  .least_weight = 1});
+  EXPECT_THAT(positionsOf(last), ElementsAre(1, 2, 3, 6));
 }
 
 TEST(WeightedStages, DoNotOverflowOnLargeParameters) {
   const int64_t huge = int64_t{1} << 50;
   const StageProblem problem{
       .weight = {huge, 1, 1, huge}, .cut_bytes = {1, 1, 1, 0}, .widths = {1, 1}, .even = true};
-  EXPECT_THAT(assignStages(problem), ElementsAre(1, 3));
+  EXPECT_THAT(positionsOf(assignStages(problem)), ElementsAre(1, 3));
 }
 
 // ---- modules ----
@@ -191,8 +194,8 @@ TEST(UnitLayers, StartWhereAUnitStartsAndEndBehindIt) {
   const auto text = [](const std::vector<int>& unit) {
     const UnitLayers layers = unitLayers(unit);
     std::string result;
-    for (size_t i = 0; i < layers.ends.size(); ++i)
-      result += std::to_string(layers.ends[i]) + ":" + std::to_string(layers.weights[i]) + " ";
+    for (const LayerId layer : layers.ends.ids())
+      result += std::to_string(layers.ends[layer]) + ":" + std::to_string(layers.weights[layer]) + " ";
     return result;
   };
   EXPECT_EQ(text({-1, 0, 0, 1, 1, -1}), "0:0 2:1 4:1 5:0 ");
@@ -240,10 +243,11 @@ TEST(BalanceStages, ByParametersPutsEqualBytesOnStages) {
   const TrainingGraph training = builder.finish({last});
   const Cuts cuts = balance(training, "parameters", {1, 1}, 7);
   EXPECT_THAT(cuts.layer_ends, ElementsAre(0, 1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(cuts.stage_ends, ElementsAre(0, 6));  // 3 + 3 parameters
-  EXPECT_THAT(balance(training, "flops", {1, 1}, 7).stage_ends, ElementsAre(2, 6));
+  EXPECT_THAT(positionsOf(cuts.stage_ends), ElementsAre(0, 6));  // 3 + 3 parameters
+  EXPECT_THAT(positionsOf(balance(training, "flops", {1, 1}, 7).stage_ends), ElementsAre(2, 6));
   // The first parameters decide the largest stage; the others are even all the same.
-  EXPECT_THAT(balance(training, "parameters", {1, 1, 1, 1}, 7).stage_ends, ElementsAre(0, 3, 4, 6));
+  EXPECT_THAT(positionsOf(balance(training, "parameters", {1, 1, 1, 1}, 7).stage_ends),
+              ElementsAre(0, 3, 4, 6));
 }
 
 TEST(BalanceStages, ByParametersCountsASharedParameterOnce) {
@@ -289,7 +293,7 @@ TEST(BalanceStages, BySizeCountsParametersWithTheirStatesAndWhatTheBackwardPassR
   // some activations are read again
   EXPECT_GT(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 4 * 96);
   const Cuts cuts = balance(training, "size", {1, 1}, 7);
-  EXPECT_GE(cuts.stage_ends[0], 2);
+  EXPECT_GE(cuts.stage_ends[0], LayerId(2));
 }
 
 // A device ten times as fast at everything: the balance stays; times follow.
@@ -312,8 +316,8 @@ TEST(BalanceStages, ByTypeSpreadsModulesEvenly) {
   const Cuts cuts = balance(training, "type:block", {1, 1, 1});
   EXPECT_THAT(cuts.layer_ends, ElementsAre(0, 2, 4, 6, 7));
   ASSERT_EQ(cuts.stage_ends.size(), 3u);
-  EXPECT_EQ(balance(training, "type:block", {1, 2}).stage_ends.front(), 1);  // one block, then two
-  EXPECT_EQ(balance(training, "type:block", {2, 1}).stage_ends.front(), 2);  // two blocks, then one
+  EXPECT_EQ(balance(training, "type:block", {1, 2}).stage_ends.front(), LayerId(1));  // one block, then two
+  EXPECT_EQ(balance(training, "type:block", {2, 1}).stage_ends.front(), LayerId(2));  // two blocks, then one
   expectError(
       [&] {
         balance(training, "type:block", {1, 1, 1, 1});
@@ -337,8 +341,8 @@ TEST(BalanceStages, ByAListGivesEachStageItsLayers) {
   const TrainingGraph training = chainTraining(7, 1);  // 8 forward nodes
   const Cuts cuts = balance(training, "3,4,1", {1, 1, 1});
   EXPECT_THAT(cuts.layer_ends, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
-  EXPECT_THAT(cuts.stage_ends, ElementsAre(2, 6, 7));
-  EXPECT_THAT(balance(training, "1,3", {1, 1}, 4).stage_ends, ElementsAre(0, 3));
+  EXPECT_THAT(positionsOf(cuts.stage_ends), ElementsAre(2, 6, 7));
+  EXPECT_THAT(positionsOf(balance(training, "1,3", {1, 1}, 4).stage_ends), ElementsAre(0, 3));
   expectError(
       [&] {
         balance(training, "1,3", {1, 1}, 5);

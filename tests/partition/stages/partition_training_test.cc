@@ -55,8 +55,8 @@ TEST(PartitionTraining, GivesEachDeviceOneStageOfEqualFlops) {
   }
   EXPECT_THAT(stageEnds(plan), ElementsAre(1, 3, 5, 7));
   EXPECT_EQ(plan.layers.size(), 8u);
-  EXPECT_EQ(plan.layers[0].first_node, "node_h0");
-  EXPECT_EQ(plan.layers[7].last_node, "node_loss");
+  EXPECT_EQ(plan.layers[LayerId(0)].first_node, "node_h0");
+  EXPECT_EQ(plan.layers[LayerId(7)].last_node, "node_loss");
   EXPECT_EQ(plan.stages[StageId(0)].parameter_bytes, 2 * 24);
   EXPECT_GT(plan.stages[StageId(0)].backward_flops, 0);
 }

@@ -19,54 +19,55 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(StageAssignment, MinimisesTheLargestStage) {
-  EXPECT_THAT(assignStages({1, 1, 1, 1, 9}, {1, 9, 3, 4, 0}, 2), ElementsAre(3, 4));
-  EXPECT_THAT(assignStages({5, 1, 1, 1, 5}, {1, 1, 1, 1, 0}, 3), ElementsAre(0, 3, 4));
+  EXPECT_THAT(positionsOf(assignStages({1, 1, 1, 1, 9}, {1, 9, 3, 4, 0}, 2)), ElementsAre(3, 4));
+  EXPECT_THAT(positionsOf(assignStages({5, 1, 1, 1, 5}, {1, 1, 1, 1, 0}, 3)), ElementsAre(0, 3, 4));
 }
 
 TEST(StageAssignment, PrefersFewerCutBytesOnEqualTime) {
-  EXPECT_THAT(assignStages({4, 1, 1, 4}, {9, 5, 2, 0}, 2), ElementsAre(1, 3));
-  EXPECT_THAT(assignStages({2, 0, 2}, {9, 2, 0}, 2), ElementsAre(1, 2));
-  EXPECT_THAT(assignStages({2, 0, 2}, {2, 9, 0}, 2), ElementsAre(0, 2));
+  EXPECT_THAT(positionsOf(assignStages({4, 1, 1, 4}, {9, 5, 2, 0}, 2)), ElementsAre(1, 3));
+  EXPECT_THAT(positionsOf(assignStages({2, 0, 2}, {9, 2, 0}, 2)), ElementsAre(1, 2));
+  EXPECT_THAT(positionsOf(assignStages({2, 0, 2}, {2, 9, 0}, 2)), ElementsAre(0, 2));
 }
 
 TEST(StageAssignment, PrefersEarlierCutsOnEqualTimeAndBytes) {
-  EXPECT_THAT(assignStages({2, 0, 0, 2}, {3, 3, 3, 0}, 2), ElementsAre(0, 3));
-  EXPECT_THAT(assignStages({0, 0, 0, 0}, {1, 1, 1, 0}, 3), ElementsAre(0, 1, 3));
+  EXPECT_THAT(positionsOf(assignStages({2, 0, 0, 2}, {3, 3, 3, 0}, 2)), ElementsAre(0, 3));
+  EXPECT_THAT(positionsOf(assignStages({0, 0, 0, 0}, {1, 1, 1, 0}, 3)), ElementsAre(0, 1, 3));
 }
 
 TEST(StageAssignment, GivesOneLayerPerStageOrAllToOne) {
-  EXPECT_THAT(assignStages({3, 1, 2}, {1, 1, 0}, 3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(assignStages({3, 1, 2}, {1, 1, 0}, 1), ElementsAre(2));
+  EXPECT_THAT(positionsOf(assignStages({3, 1, 2}, {1, 1, 0}, 3)), ElementsAre(0, 1, 2));
+  EXPECT_THAT(positionsOf(assignStages({3, 1, 2}, {1, 1, 0}, 1)), ElementsAre(2));
 }
 
 // The objective and the cuts, so that comparing them compares partitions.
-using Score = std::tuple<int64_t, int64_t, std::vector<int>>;
+using Amounts = IdVector<LayerId, int64_t>;
+using Score = std::tuple<int64_t, int64_t, std::vector<LayerId>>;
 
-Score score(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes,
-            const std::vector<int>& last) {
+Score score(const Amounts& cost, const Amounts& bytes, const std::vector<LayerId>& last) {
   int64_t largest = 0;
   int64_t cut = 0;
-  int first = 0;
-  for (int l : last) {
-    largest = std::max(largest, std::accumulate(cost.begin() + first, cost.begin() + l + 1, int64_t{0}));
-    if (l + 1 < std::ssize(cost)) cut += bytes[l];
-    first = l + 1;
+  LayerId first(0);
+  for (const LayerId l : last) {
+    largest = std::max(
+        largest, std::accumulate(cost.begin() + first.index(), cost.begin() + l.index() + 1, int64_t{0}));
+    if (cost.has(l.next())) cut += bytes[l];
+    first = l.next();
   }
   return {largest, cut, last};
 }
 
-void enumerate(const std::vector<int64_t>& cost, const std::vector<int64_t>& bytes, int stages,
-               std::vector<int>& last, std::optional<Score>& best) {
-  const int count = cost.size();
-  const int first = last.empty() ? 0 : last.back() + 1;
+void enumerate(const Amounts& cost, const Amounts& bytes, int stages, std::vector<LayerId>& last,
+               std::optional<Score>& best) {
+  const LayerId first = last.empty() ? LayerId(0) : last.back().next();
+  const LayerId latest(cost.size() - stages);
   if (stages == 1) {
-    last.push_back(count - 1);
+    last.push_back(latest);
     const Score found = score(cost, bytes, last);
     if (!best || found < *best) best = found;
     last.pop_back();
     return;
   }
-  for (int l = first; l <= count - stages; ++l) {
+  for (LayerId l = first; l <= latest; ++l) {
     last.push_back(l);
     enumerate(cost, bytes, stages - 1, last, best);
     last.pop_back();
@@ -77,12 +78,12 @@ TEST(StageAssignment, AgreesWithBruteForceOnRandomLayers) {
   std::mt19937 random(7);
   for (int round = 0; round < 500; ++round) {
     const size_t layers = 1 + random() % 9;
-    std::vector<int64_t> cost(layers), bytes(layers);
+    Amounts cost(layers), bytes(layers);
     for (int64_t& c : cost) c = random() % 6;  // small numbers: many ties
     for (int64_t& b : bytes) b = random() % 4;
     const int stages = 1 + static_cast<int>(random() % layers);
     std::optional<Score> best;
-    std::vector<int> last;
+    std::vector<LayerId> last;
     enumerate(cost, bytes, stages, last, best);
     EXPECT_EQ(score(cost, bytes, assignStages(cost, bytes, stages)), *best) << "round " << round;
   }
@@ -112,7 +113,7 @@ TEST(FormLayers, AlwaysGivesTheNumberAskedFor) {
     for (int64_t& f : flops) f = random() % 3 ? random() % 10 : random() % 1000000;
     for (int64_t& b : bytes) b = random() % 100;
     const int layers = 1 + static_cast<int>(random() % nodes);
-    const std::vector<int64_t> last = formLayers(flops, bytes, layers);
+    const LayerEnds last = formLayers(flops, bytes, layers);
     ASSERT_EQ(static_cast<int>(last.size()), layers);
     EXPECT_TRUE(std::adjacent_find(last.begin(), last.end(), std::greater_equal<>()) == last.end());
     EXPECT_EQ(last.back(), static_cast<int64_t>(nodes) - 1);

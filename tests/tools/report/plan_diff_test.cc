@@ -27,8 +27,8 @@ Plan twoStages() {
   plan.microbatches = 4;
   plan.schedule = {"1f1b"};
   plan.layers = {{"embed", "add_1", 0, 4, 1000}, {"norm", "mlp", 5, 5, 3000}, {"head", "loss", 6, 9, 2000}};
-  plan.stages = {{0, 1, idsAt<RankId>({0, 1}), {1, 2}, 4000, 8000, 400, 2},
-                 {2, 2, idsAt<RankId>({2, 3}), {1, 2}, 2000, 4000, 12, 1}};
+  plan.stages = {{LayerId(0), LayerId(1), idsAt<RankId>({0, 1}), {1, 2}, 4000, 8000, 400, 2},
+                 {LayerId(2), LayerId(2), idsAt<RankId>({2, 3}), {1, 2}, 2000, 4000, 12, 1}};
   plan.stages[StageId(0)].sharding =
       ShardingPlan{ShardingMethod(),
                    {2},
@@ -51,8 +51,8 @@ TEST(PlanDiff, EqualPlansHaveNoDifferences) { EXPECT_THAT(diffPlans(twoStages(),
 
 TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   Plan other = twoStages();
-  other.stages[StageId(0)].last_layer = 0;
-  other.stages[StageId(1)].first_layer = 1;
+  other.stages[StageId(0)].last_layer = LayerId(0);
+  other.stages[StageId(1)].first_layer = LayerId(1);
   other.stages[StageId(1)].devices = idsAt<RankId>({2});
   other.stages[StageId(1)].mesh_shape = {1, 1};
   other.stages[StageId(1)].recomputation = Recomputation::kAlways;
@@ -60,8 +60,8 @@ TEST(PlanDiff, NamesEveryFieldThatDiffersByPart) {
   other.schedule = {"gpipe"};
   other.stages[StageId(0)].peak_activations = 8;
   other.stages[StageId(0)].sharding->compute_ns = 11;
-  other.layers[1].last = 6;
-  other.layers[2].first = 7;
+  other.layers[LayerId(1)].last = 6;
+  other.layers[LayerId(2)].first = 7;
   other.dimensions["batch"] = 16;
   EXPECT_THAT(
       diffPlans(twoStages(), other),
@@ -105,7 +105,7 @@ TEST(PlanDiff, GroupsValuesByPatternAndChange) {
 TEST(PlanDiff, StagesThatOnlyOnePlanHasAreShownAgainstNothing) {
   Plan one = twoStages();
   one.stages.pop_back();
-  one.stages[StageId(0)].last_layer = 2;
+  one.stages[StageId(0)].last_layer = LayerId(2);
   const std::vector<PlanDifference> found = diffPlans(one, twoStages());
   EXPECT_THAT(found, testing::Contains(difference("stages", "stages", "1", "2")));
   EXPECT_THAT(found, testing::Contains(difference("stages", "stage 1: layers", "-", "2..2")));

@@ -26,7 +26,7 @@ Plan planOf(int stages, int64_t microbatches, const std::string& schedule) {
     plan.layers.push_back(
         {fmt::format("first_of_{}", s), fmt::format("last_of_{}", s), 2 * s, 2 * s + 1, 100});
     StagePlan stage;
-    stage.first_layer = stage.last_layer = s;
+    stage.first_layer = stage.last_layer = LayerId(s);
     stage.devices = {RankId(s)};
     stage.forward_flops = 100;
     stage.backward_flops = 200;
@@ -50,7 +50,7 @@ Plan chunkedPlan(int ranks, int chunks, int64_t microbatches) {
     stage.backward_flops = 2 * stage.forward_flops;
     stage.parameter_bytes = 28'500'000;
     stage.peak_activations = ranks - s % ranks;
-    LayerPlan& layer = plan.layers[s];
+    LayerPlan& layer = plan.layers[LayerId(s)];
     layer.first_node = fmt::format("/transformer/h.{}/attn/c_attn/MatMul_output_0_with_a_long_suffix", s);
     layer.last_node = fmt::format("/transformer/h.{}/mlp/c_proj/Add", s);
     layer.flops = stage.forward_flops;

@@ -35,7 +35,7 @@ TEST(Report, NamesEveryStageWithItsOperatorsAndRank) {
 TEST(Report, EscapesWhateverComesFromTheModel) {
   Plan plan = planOf(2, 2, "gpipe");
   plan.notes = {"operator <script>alert('x')</script> & co. is \"replicated\""};
-  plan.layers[0].first_node = "<img src=x>";
+  plan.layers[LayerId(0)].first_node = "<img src=x>";
   const std::string page = renderReport({plan});
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("<img")));
