@@ -1,5 +1,5 @@
-// Ids in messages: fmt::format("stage {}", stage) prints the position; "-" where there is no such thing. Widths
-// are those of texts: "{:>3}".
+// Ids in messages: fmt::format("stage {}", stage) prints the position; "-" where there is no such thing.
+// Widths are those of texts: "{:>3}".
 #pragma once
 
 #include <string>
