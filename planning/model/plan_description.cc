@@ -11,15 +11,18 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.batch_dimension = model.batch_dimension;
   plan.loss = lossToString(request.loss);
   if (plan.loss.empty()) plan.loss = model.graph.value(model.loss).name;
-  plan.given = request.given;
-  const bool one_node = request.partition.cluster.nodeCount() == 1;
-  if (one_node && plan.given.overlap_receives == OverlapReceives::kBetweenNodes)
-    plan.given.overlap_receives = OverlapReceives::kOff;
+  plan.given = keptOptions(request.given, request.partition.cluster);
   plan.microbatches = model.microbatches;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   plan.cluster = request.partition.cluster;
   return plan;
+}
+
+GivenOptions keptOptions(GivenOptions given, const Cluster& cluster) {
+  if (cluster.nodeCount() == 1 && given.overlap_receives == OverlapReceives::kBetweenNodes)
+    given.overlap_receives = OverlapReceives::kOff;
+  return given;
 }
 
 PlanRequest requestOf(const Plan& plan) {

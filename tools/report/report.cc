@@ -10,6 +10,7 @@
 
 #include "ir/base/amounts.h"
 #include "partition/families/plan_schedule.h"
+#include "planning/model/plan_description.h"
 #include "runtime/job/validate.h"
 #include "tools/report/report_gantt.h"
 #include "tools/report/report_html.h"
@@ -128,10 +129,13 @@ std::string planCommand(const Plan& plan) {
   const auto add = [&](const char* option, const std::string& value) {
     command += fmt::format(" \\\n  {} {}", option, shellWord(value));
   };
+  const GivenOptions unsaid = keptOptions(defaultOptions(), plan.cluster);
   const auto add_given = [&](OptionPlace place) {
     for (const GivenOption& option : givenOptions()) {
-      if (option.place != place || !isWritten(option, plan.given)) continue;
-      for (const std::string& text : textsOf(option, plan.given)) add(option.flag, text);
+      const std::vector<std::string> texts = textsOf(option, plan.given);
+      const bool said = isWritten(option, plan.given) || texts != textsOf(option, unsaid);
+      if (option.place != place || !said) continue;
+      for (const std::string& text : texts) add(option.flag, text);
     }
   };
   for (const auto& [name, size] : plan.dimensions) add("--dim", fmt::format("{}={}", name, size));

@@ -132,6 +132,13 @@ TEST(Report, GivesTheOptionsThatDecideWhatAStepDoes) {
   EXPECT_THAT(page, Not(HasSubstr("--stage-devices")));
 }
 
+TEST(Report, SaysThatReceivesDoNotOverlapWhereTheyWouldByDefault) {
+  Plan plan = planOf(2, 2, "gpipe");
+  EXPECT_THAT(renderReport({plan}), Not(HasSubstr("--overlap-receives")));
+  plan.cluster = uniformCluster(2, 1);
+  EXPECT_THAT(renderReport({plan}), HasSubstr("--overlap-receives off"));
+}
+
 TEST(Report, CountsUnusedDevices) {
   Plan plan = planOf(2, 2, "gpipe");
   plan.cluster = uniformCluster(2, 2);
