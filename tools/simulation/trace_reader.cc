@@ -95,7 +95,14 @@ class Reader {
     event.kind = *known;
     event.rank = ranks_.at(json_event.at("pid"));
     event.name = json_event.at("name");
-    if (event.kind == TraceEventKind::kCompute) event.work = workOf(arguments.at("work"));
+    if (event.kind == TraceEventKind::kCompute) {
+      if (!arguments.contains("work"))
+        fail(ErrorCode::kConfiguration,
+             "event {} of \"traceEvents\" has no \"args.work\", as older traces do; record it again with "
+             "`pipeshard run DIR --trace FILE`",
+             position_);
+      event.work = workOf(arguments.at("work"));
+    }
     event.unfinished = arguments.value("unfinished", false);
     event.step = arguments.value("step", int64_t{1});
     const int stage = arguments.value("stage", -1);

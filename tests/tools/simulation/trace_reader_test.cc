@@ -90,7 +90,9 @@ TEST(TraceReader, RefusesComputingThatDoesNotSayWhatItIs) {
   const std::string text = tracesToJson({&trace, 1});
   const std::string work = R"(,"work":"forward")";
   ASSERT_NE(text.find(work), std::string::npos);
-  EXPECT_ERROR(traceFromJson(replaced(text, work, "")), ErrorCode::kConfiguration, "lacks a field");
+  EXPECT_ERROR(
+      traceFromJson(replaced(text, work, "")), ErrorCode::kConfiguration,
+      "has no \"args.work\", as older traces do; record it again with `pipeshard run DIR --trace FILE`");
   EXPECT_ERROR(traceFromJson(replaced(text, work, R"(,"work":"idle")")), ErrorCode::kConfiguration,
                "found the work \"idle\"");
 }
