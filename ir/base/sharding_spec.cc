@@ -42,18 +42,23 @@ std::vector<int> meshAxes(std::string_view text, std::string_view digits) {
   return axes;
 }
 
-// The share of a mesh coordinate in [start, start + size).
-void takeShare(int64_t& start, int64_t& size, int64_t index, int64_t parts) {
-  const int64_t begin = index * size / parts;
-  const int64_t end = (index + 1) * size / parts;
-  start += begin;
-  size = end - begin;
+// The share of a mesh coordinate in [start, start + size), in whole units.
+void takeShare(int64_t& start, int64_t& size, int64_t index, int64_t parts, int64_t unit) {
+  const int64_t units = size / unit;
+  const int64_t begin = index * units / parts;
+  const int64_t end = (index + 1) * units / parts;
+  start += begin * unit;
+  size = (end - begin) * unit;
 }
 
 }  // namespace
 
 int LogicalMesh::deviceCount() const {
   return std::accumulate(shape.begin(), shape.end(), 1, std::multiplies<>());
+}
+
+int64_t LogicalMesh::unit(int64_t axis_size) const {
+  return rows > 0 && axis_size > 0 && axis_size % rows == 0 ? axis_size / rows : 1;
 }
 
 int LogicalMesh::coordinate(DeviceId device, int mesh_axis) const {
@@ -144,8 +149,9 @@ std::string specFault(const ShardingSpec& spec, const Shape& shape, const Logica
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     int64_t parts = 1;
     for (int mesh_axis : spec.axes[axis]) parts *= mesh.axisSize(mesh_axis);
-    if (parts > 1 && shape[axis] < parts)
-      return fmt::format("axis {} has {} elements for {} devices", axis, shape[axis], parts);
+    if (parts == 1 || shape[axis] / mesh.unit(shape[axis]) >= parts) continue;
+    return fmt::format("axis {} has {} {} for {} devices", axis, shape[axis] / mesh.unit(shape[axis]),
+                       mesh.unit(shape[axis]) > 1 ? "rows" : "elements", parts);
   }
   return "";
 }
@@ -155,7 +161,7 @@ Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& m
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     for (int mesh_axis : spec.axes[axis]) {
       takeShare(shard.start[axis], shard.size[axis], mesh.coordinate(device, mesh_axis),
-                mesh.axisSize(mesh_axis));
+                mesh.axisSize(mesh_axis), mesh.unit(shape[axis]));
     }
   }
   return shard;
@@ -169,7 +175,7 @@ std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t s
     for (const auto& part : parts) {
       for (int index = 0; index < mesh.axisSize(mesh_axis); ++index) {
         auto& [start, length] = finer.emplace_back(part);
-        takeShare(start, length, index, mesh.axisSize(mesh_axis));
+        takeShare(start, length, index, mesh.axisSize(mesh_axis), mesh.unit(size));
       }
     }
     parts = std::move(finer);
@@ -182,10 +188,11 @@ std::vector<int64_t> partStarts(const ShardingSpec& spec, size_t axis, int64_t s
 int64_t largestShard(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh) {
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
-    int64_t size = shape[axis];
+    const int64_t unit = mesh.unit(shape[axis]);
+    int64_t units = shape[axis] / unit;
     for (int mesh_axis : spec.axes[axis])
-      size = (size + mesh.axisSize(mesh_axis) - 1) / mesh.axisSize(mesh_axis);
-    elements *= size;
+      units = (units + mesh.axisSize(mesh_axis) - 1) / mesh.axisSize(mesh_axis);
+    elements *= units * unit;
   }
   return elements;
 }

@@ -14,6 +14,10 @@
 //
 // Uneven sizes are allowed, and nothing is padded: every device has programs of its own, with its own shapes.
 // An axis has at least one element on every device.
+//
+// Where devices share the rows of a batch, a mesh says how many rows there are. An axis that holds a multiple
+// of them (rows x tokens, merged by a Reshape) is then cut between rows, so that a Reshape keeps the cut:
+//   "S0" on mesh [3] of 4 rows: an axis of 4 is cut at 0, 1, 2, and one of 4x16 at 0, 16, 32, not 0, 21, 42
 #pragma once
 
 #include <compare>
@@ -29,10 +33,13 @@ namespace pipeshard {
 
 struct LogicalMesh {
   std::vector<int> shape;  // devices along each mesh axis
+  int64_t rows = 0;        // of the batch, between which axes are cut; 0: axes are cut anywhere
 
   int rank() const { return shape.size(); }
   int axisSize(int mesh_axis) const { return shape[mesh_axis]; }
   int deviceCount() const;
+  // How many entries of a tensor axis of so many stay on one device, whoever gets them; at least 1.
+  int64_t unit(int64_t axis_size) const;
   IdRange<DeviceId> devices() const { return idsBelow<DeviceId>(deviceCount()); }
   int coordinate(DeviceId device, int mesh_axis) const;
   // The devices that differ from this one along `mesh_axis` only, itself included, by coordinate.
@@ -67,8 +74,8 @@ struct Shard {
   Shape size;
   friend bool operator==(const Shard&, const Shard&) = default;
 };
-// Along an axis cut by mesh axes a (major) and b: share of a share; share i of n elements in k is [i n / k,
-// (i+1) n / k).
+// Along an axis cut by mesh axes a (major) and b: share of a share; share i of n units in k is [i n / k,
+// (i+1) n / k). A unit is one element, or the elements of a row.
 Shard shardOf(const ShardingSpec& spec, const Shape& shape, const LogicalMesh& mesh, DeviceId device);
 // Where the parts of an axis of so many entries begin, ascending, as shardOf cuts it.
 //   6 entries over mesh axes 0 and 1 of 2x2: 0, 1, 3, 4

@@ -12,9 +12,9 @@
 // content. Every other buffer begins with the first instruction that lists it as an output and ends at its
 // kFree.
 //
-// A rank is one device of a stage. Where a stage has several data-parallel devices, each runs its rows of
-// every microbatch (a "cell"). A buffer of a cell that is not the whole microbatch has its rows in its name:
-// "h@0[2:4]".
+// A rank is one device of a stage. Where a stage has several, a buffer has this one's part of a tensor
+// (Buffer::part), under the same name on all of them; "h@0[2:4,0:8]" is a box of one on its way between
+// stages.
 //
 // Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
 //   receive peer=0 -> "h@0";  load_input "labels@0"

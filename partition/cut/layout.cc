@@ -88,27 +88,28 @@ Layout::Layout(const Plan& plan, const TrainingFamily& family, bool in_turn)
   places_.resize(ranks);
   for (const PipelineRankId group : groupIds()) {
     const std::vector<RankId>& of_group = devices(firstStage(group));
-    const int model_width = modelWidth(firstStage(group));
-    for (int position = 0; position < std::ssize(of_group); ++position) {
-      places_[of_group[position]] = {group, DeviceId(position), position / model_width,
-                                     position % model_width};
-    }
+    const int of_replica = static_cast<int>(of_group.size()) / replicas(firstStage(group));
+    for (int position = 0; position < std::ssize(of_group); ++position)
+      places_[of_group[position]] = {group, DeviceId(position), position / of_replica};
   }
 }
 
-bool Layout::hasDataParallelism() const {
-  if (in_turn_) return false;
-  return std::any_of(stages_.begin(), stages_.end(),
-                     [](const StagePlan& stage) { return stage.mesh_shape[0] > 1; });
+std::vector<RankId> Layout::devicesOf(StageId stage, int replica) const {
+  const std::vector<RankId>& all = devices(stage);
+  const size_t count = all.size() / replicas(stage);
+  const auto first = all.begin() + replica * count;
+  return {first, first + count};
 }
 
-std::vector<RankId> Layout::dataGroup(RankId rank) const {
+std::vector<RankId> Layout::counterparts(RankId rank) const {
   const Place& own = place(rank);
   const StageId stage = firstStage(own.group);
-  std::vector<RankId> group;
-  for (int data = 0; data < dataWidth(stage); ++data) group.push_back(rankAt(stage, data, own.model));
-  std::sort(group.begin(), group.end());
-  return group;
+  const size_t place_in_replica = own.position.index() % (devices(stage).size() / replicas(stage));
+  std::vector<RankId> ranks;
+  for (int replica = 0; replica < replicas(stage); ++replica)
+    ranks.push_back(devicesOf(stage, replica)[place_in_replica]);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
 }
 
 }  // namespace pipeshard

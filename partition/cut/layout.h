@@ -6,14 +6,9 @@
 // same rows in each.
 //   stages 0..3 on devices [0], [1], [0], [1]: group 0 has the stages 0 and 2, group 1 the stages 1 and 3
 //
-// A stage's devices form a logical mesh [data, model], row-major. The rows of a microbatch are cut over the
-// data axis (data parallelism); along the model axis every device has the same rows. A rank's rows of one
-// microbatch are a *cell*.
-//   stage on devices [1,2,3] with mesh [3,1], microbatch {4, 3} (rows 4, 5, 6): rank 1 has row 4, rank 2
-//   row 5, rank 3 row 6
-//
-// Under asynchronous schedules the devices along the data axis may be replicas that take the microbatches in
-// turn: microbatch k is a cell of replica k mod R, whole, and the others have nothing of it. Internal to
+// How the devices of a stage share the work on a microbatch, stage_shardings.h says. But under asynchronous
+// schedules they may be replicas that take the microbatches in turn: their mesh is [replicas, devices of
+// one], row-major, and replica k mod R has all of microbatch k, the others nothing of it. Internal to
 // partition/.
 #pragma once
 
@@ -27,9 +22,8 @@ namespace pipeshard {
 
 struct Place {
   PipelineRankId group;
-  DeviceId position;  // of its stages, in the list of devices: data * (model devices) + model
-  int data = 0;
-  int model = 0;
+  DeviceId position;  // of its stages, in the list of devices
+  int replica = 0;    // where they take turns
 };
 
 class Layout {
@@ -53,36 +47,25 @@ class Layout {
   const Place& place(RankId rank) const { return places_[rank]; }
   const std::vector<RankId>& devices(StageId stage) const { return stages_[stage].devices; }
   int width(StageId stage) const { return devices(stage).size(); }
-  int dataWidth(StageId stage) const { return stages_[stage].mesh_shape[0]; }
-  int modelWidth(StageId stage) const { return stages_[stage].mesh_shape[1]; }
-  bool hasDataParallelism() const;  // rows of a microbatch are shared out
   bool inTurn() const { return in_turn_; }
-  RankId rankAt(StageId stage, int data, int model) const {
-    const int index = data * modelWidth(stage) + model;
-    return devices(stage)[index];
-  }
 
-  // Ranks that compute the other rows of this rank's microbatches, itself included; ascending.
-  std::vector<RankId> dataGroup(RankId rank) const;
-
-  // The replica of the stage that has microbatch k; 0 where there are no turns. And whether the rank has a
-  // cell of it.
-  int replicaOf(StageId stage, int64_t k) const {
-    return in_turn_ ? static_cast<int>(k % dataWidth(stage)) : 0;
-  }
+  // Replicas that take turns; 1 where there are no turns.
+  int replicas(StageId stage) const { return in_turn_ ? stages_[stage].mesh_shape[0] : 1; }
+  // The replica of the stage that has microbatch k; and whether the rank has it.
+  int replicaOf(StageId stage, int64_t k) const { return static_cast<int>(k % replicas(stage)); }
   bool takes(RankId rank, int64_t k) const {
-    return !in_turn_ || place(rank).data == replicaOf(firstStage(place(rank).group), k);
+    return place(rank).replica == replicaOf(firstStage(place(rank).group), k);
   }
+  // The devices of one replica, in the order of the stage's.
+  std::vector<RankId> devicesOf(StageId stage, int replica) const;
+  // This rank and those in its place in the other replicas; ascending.
+  std::vector<RankId> counterparts(RankId rank) const;
 
   // Rows of the whole batch; of microbatch k of a window, of the batches of all its updates together.
   Rows microbatch(int64_t k) const {
     const Rows rows = family_->microbatch(k % family_->microbatches());
     return {rows.first + k / family_->microbatches() * family_->batch(), rows.count};
   }
-  Rows cell(StageId stage, int data, int64_t k) const {
-    return in_turn_ ? microbatch(k) : shareOf(microbatch(k), data, dataWidth(stage));
-  }
-  Rows cell(RankId rank, int64_t k) const { return cell(firstStage(place(rank).group), place(rank).data, k); }
 
  private:
   const TrainingFamily* family_;

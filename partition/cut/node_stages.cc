@@ -4,7 +4,6 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
-#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
@@ -22,41 +21,6 @@ void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<S
     const int64_t first = plan.layers.at(plan.stages[s].first_layer).first;
     const int64_t last = plan.layers.at(plan.stages[s].last_layer).last;
     for (int64_t i = first; i <= last; ++i) stages[forward[i].index()] = s;
-  }
-}
-
-bool givesMean(const Graph& graph, NodeId node) {
-  const auto rule = factorRule(graph, node);
-  return rule && std::any_of(rule->factors.begin(), rule->factors.end(),
-                             [](const Factor& f) { return f.kind == FactorKind::kMean; });
-}
-
-bool scalesByConstant(const Graph& graph, const Node& node) {
-  const Constant* factor =
-      node.is("Mul") && node.inputs.size() == 2 ? graph.constant(node.inputs[1]) : nullptr;
-  return factor != nullptr && isFloatingPoint(factor->data_type) && elementCount(factor->shape) == 1;
-}
-
-// The mean over a device's rows is no part of a sum before it has been scaled by their share of the batch:
-// between stages whose devices have other rows it cannot travel, so the scaling happens where the mean is
-// made.
-void keepMeansWithTheirShares(const TrainingGraph& training, const UseDef& uses, const Plan& plan,
-                              std::vector<StageId>& stages) {
-  const Graph& graph = training.graph;
-  const auto dataWidth = [&](StageId stage) { return plan.stages[stage].mesh_shape.at(0); };
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (training.node_phase[n] != Phase::kForward || !scalesByConstant(graph, graph.nodes[n])) continue;
-    const NodeId mean = uses.producer[graph.nodes[n].inputs[0].index()];
-    if (!mean.valid() || training.node_phase[mean.index()] != Phase::kForward) continue;
-    const StageId stage = stages[mean.index()];
-    if (dataWidth(stage) == dataWidth(stages[n]) || !givesMean(graph, mean)) continue;
-    const StageId emptied = stages[n];
-    stages[n] = stage;
-    if (std::find(stages.begin(), stages.end(), emptied) != stages.end()) continue;
-    fail(ErrorCode::kConfiguration,
-         "stage {} has only {}, which belongs to {} in stage {}: it scales the mean over a device's examples "
-         "by their share of the batch; end stage {} earlier, or give both stages equally many devices",
-         emptied, describeNode(graph.nodes[n]), describeNode(graph.node(mean)), stage, stage);
   }
 }
 
@@ -156,7 +120,6 @@ std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan)
   const UseDef uses = computeUseDef(training.graph);
   std::vector<StageId> stages(training.graph.nodes.size(), kNowhere);
   placeForward(training, plan, stages);
-  keepMeansWithTheirShares(training, uses, plan, stages);
   placeBackward(training, uses, stages);
   placePrologue(training, uses, stages);
   const std::vector<StageId> owners = parameterOwners(training, stages);

@@ -12,9 +12,7 @@ namespace pipeshard {
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer;
 // prologue nodes with each of their readers (they are cheap and replicated: the list holds the first);
 // backward nodes with the forward node that they differentiate; an update with the owner of its parameter,
-// the first stage that reads it. A mean's scaling by its share of the batch stays with the mean where the
-// stages have unequally many data-parallel devices. Errors: kConfiguration when the plan is of another model,
-// or a stage is empty without such a scaling.
+// the first stage that reads it. Error(kConfiguration) when the plan is of another model.
 std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan);
 
 // By node of a pass: its layer in the plan, one of its stage's. Forward nodes never read what a later layer

@@ -197,7 +197,7 @@ class StageSearch {
  private:
   const std::vector<RankId>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
   bool isBeside(StageId stage, StageId other) const { return cut_.groups[stage] == cut_.groups[other]; }
-  bool sharesRows(StageId stage) const { return hasUnshardedDevices(plan_.stages[stage]); }
+  bool sharesRows(StageId stage) const { return followsRows(plan_.stages[stage]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(StageId stage, ValueId value) const {

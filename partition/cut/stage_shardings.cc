@@ -6,6 +6,9 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/graph/training_graph.h"
+#include "sharding/batch/batch_dependence.h"
+#include "sharding/specs/direct_transfer.h"
+#include "sharding/stage/row_sharding.h"
 
 namespace pipeshard {
 
@@ -55,7 +58,7 @@ IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const Train
   return result;
 }
 
-bool hasUnshardedDevices(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
+bool followsRows(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
 
 namespace {
 
@@ -91,26 +94,54 @@ IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph&
   return shardingsOf(training, plan, cutTraining(training, plan));
 }
 
-StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut)
-    : family_(family), cluster_(plan.cluster) {
-  const Graph& graph = family.base().graph;
+StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn)
+    : family_(family), cluster_(plan.cluster), stages_(plan.stages.size()) {
   for (const StagePlan& stage : plan.stages) {
-    has_unsharded_devices_.push_back(hasUnshardedDevices(stage));
+    follows_rows_.push_back(followsRows(stage));
     devices_.push_back(stage.devices);
   }
-  for (std::optional<StageSharding>& sharding : shardingsOf(family.base(), plan, cut)) {
-    std::optional<Stage>& stage = stages_.emplace_back();
-    if (!sharding) continue;
-    // What the stage has nothing of is nowhere asked for, or comes whole.
-    for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (sharding->kept[v].axes.size() != graph.shape(ValueId(v)).size())
-        sharding->kept[v] = replicated(graph.shape(ValueId(v)).size());
-    }
-    CostModel model = costModelOn(cluster_, devices_[StageId(stages_.size() - 1)], sharding->mesh);
-    stage = {std::move(*sharding), std::move(model)};
-  }
+  takeChosen(plan, cut);
   agree(family.base(), cut);
   takeParts(family.base(), cut);
+  if (!in_turn) followRows(plan, cut);
+}
+
+void StageShardings::takeChosen(const Plan& plan, const Cut& cut) {
+  const Graph& graph = family_.base().graph;
+  IdVector<StageId, std::optional<StageSharding>> chosen = shardingsOf(family_.base(), plan, cut);
+  for (const StageId s : stages_.ids()) {
+    if (!chosen[s]) continue;
+    // What the stage has nothing of is nowhere asked for, or comes whole.
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (chosen[s]->kept[v].axes.size() != graph.shape(ValueId(v)).size())
+        chosen[s]->kept[v] = replicated(graph.shape(ValueId(v)).size());
+    }
+    CostModel model = costModelOn(cluster_, devices_[s], chosen[s]->mesh);
+    stages_[s] = {std::make_shared<const StageSharding>(std::move(*chosen[s])), std::move(model)};
+  }
+}
+
+void StageShardings::followRows(const Plan& plan, const Cut& cut) {
+  const TrainingGraph& training = family_.base();
+  std::optional<BatchDependence> batch;
+  std::map<std::vector<int>, std::shared_ptr<const StageSharding>> by_mesh;
+  for (const StageId s : stages_.ids()) {
+    const StagePlan& stage = plan.stages[s];
+    if (!follows_rows_[s]) continue;
+    if (!batch) batch = followBatch(training);
+    const LogicalMesh mesh{stage.mesh_shape, family_.largestMicrobatch()};
+    std::shared_ptr<const StageSharding>& sharding = by_mesh[mesh.shape];
+    if (sharding == nullptr)
+      sharding = std::make_shared<const StageSharding>(rowSharding(training, *batch, mesh));
+    verifyStageSharding(training, shardedNodes(cut, s), *sharding);
+    stages_[s] = {sharding, CostModel::uniform(mesh)};  // nothing is left to be weighed
+  }
+}
+
+LogicalMesh StageShardings::mesh(StageId stage, int64_t rows) const {
+  LogicalMesh mesh = of(stage).sharding->mesh;
+  if (mesh.rows > 0) mesh.rows = rows;
+  return mesh;
 }
 
 void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
@@ -122,8 +153,9 @@ void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {
       if (cut.groups[cut.place(part).stage] == group) continue;
       for (const StageId s : stages_.ids()) {
         if (cut.groups[s] != group || !stages_[s]) continue;
-        std::vector<ShardingSpec>& kept = stages_[s]->sharding.kept;
-        kept[part.index()] = kept[parameter.gradient.index()];
+        StageSharding taking = *stages_[s]->sharding;
+        taking.kept[part.index()] = taking.kept[parameter.gradient.index()];
+        stages_[s]->sharding = std::make_shared<const StageSharding>(std::move(taking));
       }
     }
   }
@@ -137,20 +169,20 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
       if (cut.groups[s] == g && stages_[s]) stages.push_back(s);
     }
     if (stages.size() < 2) continue;
-    std::vector<ShardingSpec> kept = stages_[stages.front()]->sharding.kept;
+    const LogicalMesh& mesh = stages_[stages.front()]->sharding->mesh;
+    std::vector<ShardingSpec> kept = stages_[stages.front()]->sharding->kept;
     std::vector<StageId> user(values);
     for (const StageId s : stages) {
-      if (stages_[s]->sharding.mesh != stages_[stages.front()]->sharding.mesh) {
+      if (stages_[s]->sharding->mesh != mesh) {
         fail(ErrorCode::kConfiguration,
              "stages {} and {} share their devices, but are sharded on meshes {} and {}; expected one mesh "
              "(--mesh)",
-             stages.front(), s, printMesh(stages_[stages.front()]->sharding.mesh),
-             printMesh(stages_[s]->sharding.mesh));
+             stages.front(), s, printMesh(mesh), printMesh(stages_[s]->sharding->mesh));
       }
       const std::vector<bool> used = valuesOf(training, cut, s);
       for (size_t v = 0; v < values; ++v) {
         if (!used[v]) continue;
-        const ShardingSpec& own = stages_[s]->sharding.kept[v];
+        const ShardingSpec& own = stages_[s]->sharding->kept[v];
         if (user[v].valid() && own != kept[v]) {
           fail(ErrorCode::kConfiguration,
                "stages {} and {} share their devices, but keep '{}' as {} and {}; expected one spec", user[v],
@@ -160,16 +192,21 @@ void StageShardings::agree(const TrainingGraph& training, const Cut& cut) {
         user[v] = s;
       }
     }
-    for (const StageId s : stages) stages_[s]->sharding.kept = kept;
+    for (const StageId s : stages) {
+      StageSharding agreed = *stages_[s]->sharding;
+      agreed.kept = kept;
+      stages_[s]->sharding = std::make_shared<const StageSharding>(std::move(agreed));
+    }
   }
 }
 
 PieceSharding StageShardings::pieceSharding(StageId stage, const std::vector<NodeId>& nodes, int64_t rows,
                                             const Graph& subgraph) const {
-  const StageSharding& sharding = of(stage).sharding;
+  const StageSharding& sharding = *of(stage).sharding;
+  const LogicalMesh mesh = this->mesh(stage, rows);
   const Graph& base = family_.base().graph;
   const Graph& member = family_.at(rows).graph;
-  PieceSharding piece{sharding.mesh, of(stage).model, {}, std::vector<ShardingSpec>(subgraph.values.size())};
+  PieceSharding piece{mesh, of(stage).model, {}, std::vector<ShardingSpec>(subgraph.values.size())};
   std::unordered_map<std::string_view, ValueId> base_of;  // by name in the member
   const auto match = [&](const std::vector<ValueId>& of_member, const std::vector<ValueId>& of_base) {
     for (size_t i = 0; i < of_member.size(); ++i) {
@@ -179,12 +216,12 @@ PieceSharding StageShardings::pieceSharding(StageId stage, const std::vector<Nod
   for (NodeId id : nodes) {
     const Node& node = member.node(id);
     const std::vector<AxisUse>& uses = sharding.strategies[id.index()].uses;
-    std::optional<Strategy> strategy = makeStrategy(member, node, sharding.mesh, uses);
+    std::optional<Strategy> strategy = makeStrategy(member, node, mesh, uses);
     if (!strategy) {
       fail(ErrorCode::kConfiguration,
            "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal "
            "size (--microbatches), or another sharding",
-           describeNode(node), printUses(base, base.node(id), uses), printMesh(sharding.mesh), rows);
+           describeNode(node), printUses(base, base.node(id), uses), printMesh(mesh), rows);
     }
     piece.strategies.push_back(std::move(*strategy));
     match(node.inputs, base.node(id).inputs);
@@ -195,35 +232,41 @@ PieceSharding StageShardings::pieceSharding(StageId stage, const std::vector<Nod
     if (found == base_of.end()) continue;
     piece.kept[v] = sharding.kept[found->second.index()];
     if (piece.kept[v].axes.size() == subgraph.shape(ValueId(v)).size()) {
-      requireFit(subgraph.shape(ValueId(v)), piece.kept[v], sharding.mesh, subgraph.values[v].name, rows);
+      requireFit(subgraph.shape(ValueId(v)), piece.kept[v], mesh, subgraph.values[v].name, rows);
     }
   }
   return piece;
 }
 
-CrossMeshSide StageShardings::side(StageId stage, ValueId value) const {
-  if (isSharded(stage)) return {mesh(stage), kept(stage, value), model(stage)};
+CrossMeshSide StageShardings::side(StageId stage, ValueId value, int64_t rows) const {
+  if (isSharded(stage)) return {mesh(stage, rows), kept(stage, value), model(stage)};
   const LogicalMesh one{{1}};
   return {one, replicated(family_.base().graph.shape(value).size()), CostModel::uniform(one)};
 }
 
-const CrossMeshPlan* StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
-  const auto ships_whole = [&](StageId stage) { return has_unsharded_devices_[stage]; };
-  if ((!isSharded(from) && !isSharded(to)) || ships_whole(from) || ships_whole(to)) return nullptr;
+bool StageShardings::chooseTransfers(StageId from, StageId to) const {
+  return (isChosen(from) || isChosen(to)) && !follows_rows_[from] && !follows_rows_[to];
+}
+
+const CrossMeshPlan& StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
   const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
   if (is_new) {
     const Graph& member = family_.at(rows).graph;
     const ValueId counterpart = family_.valueAt(rows, value);
     for (StageId stage : {from, to}) {
       if (isSharded(stage))
-        requireFit(member.shape(counterpart), kept(stage, value), mesh(stage), member.value(counterpart).name,
-                   rows);
+        requireFit(member.shape(counterpart), kept(stage, value), mesh(stage, rows),
+                   member.value(counterpart).name, rows);
     }
-    const LinkCost between = linkBetween(cluster_, devices_[from], devices_[to]);
-    found->second = planCrossMesh(member.shape(counterpart), member.dataType(counterpart), side(from, value),
-                                  side(to, value), between);
+    const Shape& shape = member.shape(counterpart);
+    const DataType type = member.dataType(counterpart);
+    const CrossMeshSide sent = side(from, value, rows), received = side(to, value, rows);
+    found->second =
+        chooseTransfers(from, to)
+            ? planCrossMesh(shape, type, sent, received, linkBetween(cluster_, devices_[from], devices_[to]))
+            : planDirectTransfer(shape, type, sent, received, LinkCost{});
   }
-  return &found->second;
+  return found->second;
 }
 
 }  // namespace pipeshard

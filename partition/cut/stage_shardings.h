@@ -1,9 +1,12 @@
-// The shardings of a plan's stages while programs are made. A stage without one (StagePlan::sharding) shares
-// rows, as layout.h says. A sharded stage's devices all have the rows of the whole microbatch, cut inside as
-// its StageSharding says. Internal to partition/.
+// The shardings of a plan's stages while programs are made: how each device of a stage of several has its
+// part of a microbatch's values. A stage has the one that the plan says (StagePlan::sharding), or else shares
+// the rows of every microbatch over the data axis of StagePlan::mesh_shape (rowSharding), and along the model
+// axis its devices do the same. Only replicas that take microbatches in turn are not sharded, nor is a stage
+// of one device. Internal to partition/.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -26,23 +29,28 @@ std::vector<NodeId> shardedNodes(const Cut& cut, StageId stage);
 IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const TrainingGraph& training,
                                                                      const Cut& cut);
 
-// Whether several devices share the rows of microbatches or all compute the same. What goes to or from them
-// is kept whole and travels as shipments.h says.
-bool hasUnshardedDevices(const StagePlan& stage);
+// Several devices share the rows of microbatches, or all compute the same: nothing was chosen for them. What
+// goes to or from them travels as it lies (planDirectTransfer), so stages with a choice keep it whole.
+bool followsRows(const StagePlan& stage);
 
 class StageShardings {
  public:
-  // Errors: kConfiguration naming stage and entry when plan.json's sharding does not fit the model, or when
-  // stages of one pipeline rank are on different meshes or keep a value that both use in different ways.
-  StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut);
+  // `in_turn`: replicas take microbatches in turn. Errors: kConfiguration naming stage and entry when
+  // plan.json's sharding does not fit the model, or when stages of one pipeline rank are on different meshes
+  // or keep a value that both use in different ways.
+  StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn);
 
   bool isSharded(StageId stage) const { return stages_[stage].has_value(); }
-  const LogicalMesh& mesh(StageId stage) const { return of(stage).sharding.mesh; }
+  // It follows rows: what it keeps as partial sums over microbatches is summed part by part.
+  bool sharesRows(StageId stage) const { return isSharded(stage) && follows_rows_[stage]; }
+  bool isChosen(StageId stage) const { return isSharded(stage) && !follows_rows_[stage]; }
+  // With the rows of a microbatch, where it matters.
+  LogicalMesh mesh(StageId stage, int64_t rows) const;
   const CostModel& model(StageId stage) const { return of(stage).model; }
   // How the stage keeps a value of the family's base; one of several stages on the same devices: as that one
   // of them does that uses it.
   const ShardingSpec& kept(StageId stage, ValueId value) const {
-    return of(stage).sharding.kept[value.index()];
+    return of(stage).sharding->kept[value.index()];
   }
 
   // For a subgraph of the family's member of `rows` rows that holds `nodes` in this order.
@@ -50,28 +58,33 @@ class StageShardings {
   PieceSharding pieceSharding(StageId stage, const std::vector<NodeId>& nodes, int64_t rows,
                               const Graph& subgraph) const;
 
-  // How a value of a microbatch of so many rows gets from one stage to another. nullptr: as shipments.h says,
-  // since neither stage is sharded, or one has several devices that are not. The pointer stays valid.
+  // Values between the stages go the cheapest way (planCrossMesh), since one of the two was chosen and none
+  // follows rows; else as they lie.
+  bool chooseTransfers(StageId from, StageId to) const;
+  // How a value of a microbatch of so many rows gets from one stage to another. The reference stays valid.
   // Error(kConfiguration) when the value cannot be kept so with so many rows.
-  const CrossMeshPlan* transfer(ValueId value, int64_t rows, StageId from, StageId to) const;
+  const CrossMeshPlan& transfer(ValueId value, int64_t rows, StageId from, StageId to) const;
 
  private:
   struct Stage {
-    StageSharding sharding;
+    std::shared_ptr<const StageSharding> sharding;  // of rows: one for all stages on equal meshes
     CostModel model;
   };
   const Stage& of(StageId stage) const { return *stages_[stage]; }
 
+  // Those of the plan, and those of rows.
+  void takeChosen(const Plan& plan, const Cut& cut);
+  void followRows(const Plan& plan, const Cut& cut);
   // All stages of a group get to keep everything as those do that use it.
   void agree(const TrainingGraph& training, const Cut& cut);
   // Parts of gradients that other groups make come to the owner's as its update reads the gradient.
   void takeParts(const TrainingGraph& training, const Cut& cut);
-  CrossMeshSide side(StageId stage, ValueId value) const;
+  CrossMeshSide side(StageId stage, ValueId value, int64_t rows) const;
 
   const TrainingFamily& family_;
   Cluster cluster_;
   IdVector<StageId, std::optional<Stage>> stages_;
-  IdVector<StageId, bool> has_unsharded_devices_;
+  IdVector<StageId, bool> follows_rows_;
   IdVector<StageId, std::vector<RankId>> devices_;
   mutable std::map<std::tuple<ValueId, int64_t, StageId, StageId>, CrossMeshPlan> transfers_;
 };

@@ -11,7 +11,6 @@
 #include "partition/emit/emit_messages.h"
 #include "partition/emit/emit_versions.h"
 #include "partition/schedules/schedule.h"
-#include "sharding/batch/time_axis.h"
 #include "sharding/batch/training_family.h"
 
 namespace pipeshard {
@@ -24,7 +23,6 @@ struct EmissionContext {
   const Schedule& schedule;
   const WeightVersions& versions;
   const Messages& messages;
-  const std::vector<TimeKind>& kinds;  // by value index; all invariant where no stage is data-parallel
   const StageShardings& shardings;
   // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
   // that buffer names are unique and equal on all ranks.

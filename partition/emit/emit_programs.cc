@@ -6,7 +6,6 @@
 #include "ir/program/program_verify.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/layout.h"
-#include "partition/cut/shipments.h"
 #include "partition/cut/stage_shardings.h"
 #include "partition/emit/early_receives.h"
 #include "partition/emit/emit_free.h"
@@ -26,14 +25,6 @@ std::string separatorFor(const Graph& graph) {
   return separator;
 }
 
-int64_t smallestCell(const Layout& layout, const TrainingFamily& family) {
-  int64_t rows = family.largestMicrobatch();
-  for (RankId rank : layout.rankIds()) {
-    for (int64_t k = 0; k < family.microbatches(); ++k) rows = std::min(rows, layout.cell(rank, k).count);
-  }
-  return rows;
-}
-
 }  // namespace
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
@@ -48,7 +39,7 @@ IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& pla
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
-    PIPESHARD_CHECK(!layout.inTurn() || schedule.replicasOf(stage) == layout.dataWidth(stage),
+    PIPESHARD_CHECK(!layout.inTurn() || schedule.replicasOf(stage) == layout.replicas(stage),
                     "the schedule {} is of other replicas", schedule.name());
   }
   PIPESHARD_CHECK(schedule.stages == layout.stages() &&
@@ -56,11 +47,10 @@ IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& pla
                   "the schedule {} is of another plan", schedule.name());
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
-  std::vector<TimeKind> kinds(training.graph.values.size());
-  if (layout.hasDataParallelism()) kinds = batchKinds(family, smallestCell(layout, family));
-  const StageShardings shardings(family, plan, cut);
-  const EmissionContext context{family,   layout,   plan.stages, cut,       schedule,
-                                versions, messages, kinds,       shardings, separatorFor(training.graph)};
+  const StageShardings shardings(family, plan, cut, layout.inTurn());
+  const EmissionContext context{family,   layout,    plan.stages,
+                                cut,      schedule,  versions,
+                                messages, shardings, separatorFor(training.graph)};
   IdVector<RankId, RankProgram> ranks;
   std::vector<Program> programs;
   for (RankId rank : layout.rankIds()) {

@@ -14,11 +14,10 @@ namespace pipeshard {
 // Cuts the training step into per-rank programs and orders them by the schedule. Values that a later stage
 // needs go there directly, whatever lies between. A parameter read on several stages has one owner; the
 // others receive it at the start of the step and send their summed gradient back at its end. The devices of a
-// stage share the rows of every microbatch over the data axis of their logical mesh (partition/cut/layout.h)
-// and hold equal copies of the stage's parameters; gradients are summed over them once, after the last
-// microbatch. Replicas that take microbatches in turn average their gradients at every update instead. The
-// result passes verifyPrograms. Errors: kConfiguration when devices, meshes or microbatches do not fit
-// together.
+// stage share every microbatch as its sharding says (partition/cut/stage_shardings.h); gradients are summed
+// over them once, after the last microbatch. Replicas that take microbatches in turn average their gradients
+// at every update instead. The result passes verifyPrograms. Errors: kConfiguration when devices, meshes or
+// microbatches do not fit together.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
 // The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule
 // every microbatch reads the versions of the parameters that it reads on the plan's stages; where these

@@ -143,12 +143,11 @@ class RankEmitter {
     workForAll();
     const int count = context_.versions.microbatchesPerUpdate();
     for (int k = update * count; k < (update + 1) * count; ++k) {
-      const Cell cell = builder_.whole(k);
-      loadInputs(piece(first, Phase::kPrologue), Phase::kPrologue, cell);
-      builder_.run(first, Phase::kPrologue, cell);
+      loadInputs(piece(first, Phase::kPrologue), Phase::kPrologue, k);
+      builder_.run(first, Phase::kPrologue, k);
       for (const PrologueTotal& total : training_.totals) {
         if (!context_.cut.groupReads(place_.group, total.total)) continue;
-        builder_.accumulate(builder_.bufferOf(total.part, cell), builder_.bufferOf(total.total, cell), k);
+        builder_.accumulate(builder_.bufferOf(total.part, k), builder_.bufferOf(total.total, k), k);
       }
     }
   }
@@ -180,72 +179,69 @@ class RankEmitter {
   void runPass(StageId stage, Phase phase, int microbatch, PassForm form, size_t part = 0) {
     if (piece(stage, phase).empty()) return;
     builder_.workFor(stage);
-    const Cell cell = builder_.own(microbatch);
     const bool forward = phase == Phase::kForward;
     const Piece& running = context_.cut.piece(stage, phase, form, part);
     // a forward pass gets what a recomputation reads, too
     const Piece& reading = forward ? piece(stage, phase) : running;
-    loadInputs(reading, phase, cell);
-    if (form == PassForm::kRemade) recompute(stage, part, running, cell);
+    loadInputs(reading, phase, microbatch);
+    if (form == PassForm::kRemade) recompute(stage, part, running, microbatch);
     for (ValueId input : reading.inputs) {
       const ValuePlace& place = context_.cut.place(input);
       if (place.role == ValueRole::kProduced && !isHere(place.stage))
         transfers_.receiveUntil(layout_.group(place.stage), {input, microbatch});
     }
-    if (form == PassForm::kDiscarding) copyStates(stage, cell);
-    if (!running.empty()) builder_.run(stage, phase, cell, form, part);
+    if (form == PassForm::kDiscarding) copyStates(stage, microbatch);
+    if (!running.empty()) builder_.run(stage, phase, microbatch, form, part);
     const bool complete =
         form != PassForm::kRemade || part + 1 == context_.cut.recomputation(stage).parts.size();
     if (complete) {
       for (const Departure& departure : context_.messages.departures(stage, phase))
-        transfers_.sendTo(departure, cell);
+        transfers_.sendTo(departure, microbatch);
     }
-    if (forward) handStatesOn(stage, cell);
-    for (ValueId output : running.outputs) accumulateOutput(output, cell);
+    if (forward) handStatesOn(stage, microbatch);
+    for (ValueId output : running.outputs) accumulateOutput(output, microbatch);
   }
 
   // Before the first backward piece that reads what the forward pass has not kept.
-  void recompute(StageId stage, size_t part, const Piece& reader, const Cell& cell) {
+  void recompute(StageId stage, size_t part, const Piece& reader, int microbatch) {
     const RecomputedPart& of = context_.cut.recomputation(stage).parts[part];
     if (std::none_of(reader.inputs.begin(), reader.inputs.end(),
                      [&](ValueId input) { return of.remakes(input); }))
       return;
-    if (remade_.insert({stage, cell.microbatch, part}).second)
-      builder_.run(stage, Phase::kForward, cell, PassForm::kAgain, part);
+    if (remade_.insert({stage, microbatch, part}).second)
+      builder_.run(stage, Phase::kForward, microbatch, PassForm::kAgain, part);
   }
 
   // The recomputation reads what the forward pass reads, and states change in between.
-  void copyStates(StageId stage, const Cell& cell) {
+  void copyStates(StageId stage, int microbatch) {
     std::set<BufferId> copied;
     for (const RecomputedPart& part : context_.cut.recomputation(stage).parts) {
       for (ValueId input : part.again.inputs) {
         if (context_.cut.place(input).role != ValueRole::kForwardState) continue;
-        const BufferId copy = builder_.stateBefore(input, cell);
+        const BufferId copy = builder_.stateBefore(input, microbatch);
         if (!copied.insert(copy).second) continue;
-        builder_
-            .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.bufferOf(input, kWholeStep)},
-                 {copy})
+        builder_.add(InstructionKind::kAccumulate, microbatch, {builder_.bufferOf(input, kWholeStep)}, {copy})
             .overwrite = true;
       }
     }
   }
 
-  void loadInputs(const Piece& piece, Phase phase, const Cell& cell) {
+  void loadInputs(const Piece& piece, Phase phase, int microbatch) {
     for (ValueId input : piece.inputs) {
       if (context_.cut.place(input).role == ValueRole::kBatchInput)
-        builder_.load(input, cell, phase == Phase::kPrologue);
+        builder_.load(input, microbatch, phase == Phase::kPrologue);
     }
   }
 
   // ---- sums over microbatches ----
 
-  void handStatesOn(StageId stage, const Cell& cell) {
+  void handStatesOn(StageId stage, int microbatch) {
     const std::vector<ValueId>& outputs = piece(stage, Phase::kForward).outputs;
     for (const ForwardState& state : training_.forward_states) {
       if (std::find(outputs.begin(), outputs.end(), state.updated) == outputs.end()) continue;
       const BufferId lasting = builder_.bufferOf(state.value, kWholeStep);
       builder_
-          .add(InstructionKind::kAccumulate, cell.microbatch, {builder_.produced(state.updated, cell)},
+          .add(InstructionKind::kAccumulate, microbatch, {builder_.produced(state.updated, microbatch)},
                {lasting})
           .overwrite = true;
     }
@@ -299,18 +295,19 @@ class RankEmitter {
   }
 
   // Sums over microbatches: the loss, and each part of each gradient.
-  void accumulateOutput(ValueId output, const Cell& cell) {
-    const int update = context_.versions.updateOf(cell.microbatch);
+  void accumulateOutput(ValueId output, int microbatch) {
+    const int update = context_.versions.updateOf(microbatch);
     if (output == training_.loss)
-      builder_.accumulate(builder_.produced(output, cell), lossBuffer(update), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, microbatch), lossBuffer(update), microbatch);
     const auto [first, last] = parts_of_.equal_range(output);
     for (auto it = first; it != last; ++it) {
-      builder_.accumulate(builder_.produced(output, cell),
-                          partBuffer(it->second.first, it->second.second, update), cell.microbatch);
+      builder_.accumulate(builder_.produced(output, microbatch),
+                          partBuffer(it->second.first, it->second.second, update), microbatch);
     }
   }
 
-  // What the devices of the group have summed over their cells becomes the sum over all of them.
+  // What the devices of the group have summed over their rows, or replicas over their microbatches, becomes
+  // the sum over all of them.
   void sumOverDevices(int update) {
     const StageId loss_stage = context_.cut.place(training_.loss).stage;
     if (isUpdating(loss_stage)) {
@@ -319,7 +316,7 @@ class RankEmitter {
         builder_.sumOverDevices(lossBuffer(of), training_.loss);
       }
     }
-    if (context_.shardings.isSharded(stages_.front())) return;  // synchronizeGradients
+    if (context_.shardings.isChosen(stages_.front())) return;  // synchronizeGradients
     forParts([&](size_t p, size_t i) {
       if (isUpdating(partStage(p, i)))
         builder_.sumOverDevices(partBuffer(p, i, update), training_.parameters[p].gradient_parts[i]);

@@ -16,36 +16,38 @@ namespace {
 // Buffers are found by name and made at their first mention. A name is made of the value's name and of what
 // of it the buffer has, so it is unique, and equal on all ranks that hold the same:
 //
-//   h@0            microbatch 0, all rows           h@0[2:4]         rows 2 and 3 of it: a cell, or a slice
+//   h@0            of microbatch 0                  h@0@summand1     of a partial sum, on its way
 //   h@0@again      as a recomputation makes it      x@0@prologue     a batch input that the prologue reads
 //   w@version2     a version of a parameter         loss@update1     where a step has several updates
 //   dw@part1       a part of a gradient, summed     dw@synchronized  as the update reads it
-//   h@0[0:4,8:16]  a box of a tensor, on its way between sharded stages
+//   h@0[0:4,8:16]  a box of a tensor, on its way between stages
 //
 // In a sharded stage a buffer has this device's part of the tensor (cut), as the value is kept.
 
-// Puts the rank's groups into the program.
+// Puts the rank's groups into the program: ranks ascending, as they add up.
 RankGroups addGroups(const EmissionContext& context, RankId rank, Program& program) {
   RankGroups groups;
   const StageId stage = context.layout.firstStage(context.layout.place(rank).group);
-  std::vector<RankId> group = context.layout.dataGroup(rank);
+  std::vector<RankId> group = context.layout.counterparts(rank);
   if (group.size() > 1) {
-    groups.data = program.groups.nextId();
+    groups.replicas = program.groups.nextId();
     program.groups.push_back(std::move(group));
   }
   if (!context.shardings.isSharded(stage)) return groups;
-  const LogicalMesh& mesh = context.shardings.mesh(stage);
+  const LogicalMesh mesh = context.shardings.mesh(stage, context.family.largestMicrobatch());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     GroupId& group_of_axis = groups.mesh.group_of_axis.emplace_back();
-    if (mesh.axisSize(axis) == 1) continue;
+    const bool same = axis > 0 && context.shardings.sharesRows(stage);  // along it all compute the same
+    if (mesh.axisSize(axis) == 1 || same) continue;
     group_of_axis = program.groups.nextId();
     std::vector<RankId> line;
     for (const DeviceId position : mesh.lineOf(context.layout.place(rank).position, axis)) {
       line.push_back(context.layout.devices(stage)[position.index()]);
     }
     if (!std::is_sorted(line.begin(), line.end())) {
-      fail(ErrorCode::kConfiguration,
-           "stages[{}].devices: a sharded stage lists its devices in ascending order", stage);
+      if (!context.shardings.sharesRows(stage)) refuseOrder(stage);
+      std::sort(line.begin(), line.end());  // for sums the order of devices does not matter
+      groups.in_order = false;
     }
     program.groups.push_back(std::move(line));
   }
@@ -90,72 +92,66 @@ BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId l
   return found->second;
 }
 
-void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value) {
+void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value, int microbatch) {
   Buffer& buffer = program_.buffer(id);
   buffer.shape = whole;
   buffer.part.reset();
   if (!isSharded() || kept(value).axes.size() != whole.size()) return;
-  Shard shard = shardOf(kept(value), whole, context_.shardings.mesh(firstStage()), place().position);
+  Shard shard = shardOf(kept(value), whole, ownMesh(microbatch), place().position);
   if (shard.size == whole) return;
   buffer.shape = std::move(shard.size);
   buffer.part = BufferPart{whole, std::move(shard.start)};
 }
 
-std::string RankBuilder::cellName(ValueId value, const Cell& cell) const {
-  std::string name = fmt::format("{}{}{}", nameOf(value), context_.separator, cell.microbatch);
-  if (cell.rows != context_.layout.microbatch(cell.microbatch))
-    name += fmt::format("[{}:{}]", cell.rows.first, cell.rows.end());
-  return name;
+std::string RankBuilder::nameOf(ValueId value, int microbatch) const {
+  return fmt::format("{}{}{}", nameOf(value), context_.separator, microbatch);
 }
 
-BufferId RankBuilder::produced(ValueId value, const Cell& cell) {
-  const BufferId id = buffer(cellName(value, cell), BufferKind::kActivation, value);
-  const TrainingFamily& family = context_.family;
-  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+BufferId RankBuilder::produced(ValueId value, int microbatch) {
+  const BufferId id = buffer(nameOf(value, microbatch), BufferKind::kActivation, value);
+  cut(id, wholeShapeOf(value, microbatch), value, microbatch);
   return id;
 }
 
-BufferId RankBuilder::remade(ValueId value, const Cell& cell) {
+BufferId RankBuilder::remade(ValueId value, int microbatch) {
   const BufferId id =
-      buffer(cellName(value, cell) + context_.separator + "again", BufferKind::kActivation, value);
-  const TrainingFamily& family = context_.family;
-  cut(id, family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value)), value);
+      buffer(nameOf(value, microbatch) + context_.separator + "again", BufferKind::kActivation, value);
+  cut(id, wholeShapeOf(value, microbatch), value, microbatch);
   return id;
 }
 
-BufferId RankBuilder::stateBefore(ValueId state, const Cell& cell) {
-  return buffer(fmt::format("{}{}{}", nameOf(state), context_.separator, cell.microbatch),
-                BufferKind::kActivation, state);
+BufferId RankBuilder::stateBefore(ValueId state, int microbatch) {
+  return buffer(nameOf(state, microbatch), BufferKind::kActivation, state);
 }
 
-BufferId RankBuilder::bufferOf(ValueId value, const Cell& cell, bool prologue) {
+BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
   const ValuePlace& place = context_.cut.place(value);
   switch (place.role) {
-    case ValueRole::kProduced: return produced(value, cell);
+    case ValueRole::kProduced: return produced(value, microbatch);
     case ValueRole::kWeight: return buffer(nameOf(value), BufferKind::kWeight, value);
     case ValueRole::kParameter:
       return version(place.index,
-                     cell.microbatch < 0 ? 0 : context_.versions.read(place.index, cell.microbatch));
+                     microbatch == kWholeStep ? 0 : context_.versions.read(place.index, microbatch));
     case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
     case ValueRole::kTotal:
-      return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(cell.microbatch));
+      return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
-    case ValueRole::kStep:
-      return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(cell.microbatch));
+    case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
       if (input.axis < 0) return buffer(nameOf(value), BufferKind::kInput, value);
-      const BufferId id = buffer(cellName(value, cell) + (prologue ? context_.separator + "prologue" : ""),
-                                 BufferKind::kInput, value);
+      const BufferId id =
+          buffer(nameOf(value, microbatch) + (prologue ? context_.separator + "prologue" : ""),
+                 BufferKind::kInput, value);
       Shape whole = training_.graph.shape(value);
       int64_t& size = whole[input.axis];
-      size = size / context_.family.largestMicrobatch() * cell.rows.count;
+      size = size / context_.family.largestMicrobatch() * rowsOf(microbatch);
       if (prologue) {
         program_.buffer(id).shape = std::move(whole);
         program_.buffer(id).part.reset();
       } else {
-        cut(id, whole, value);
+        cut(id, whole, value, microbatch);
       }
       return id;
     }
@@ -182,8 +178,7 @@ BufferId RankBuilder::version(size_t parameter, int version) {
     const auto [found, is_new] = in_parameter_.try_emplace(parameter);
     if (is_new) {
       const StageId stage = context_.cut.owners[parameter];
-      std::vector<Action> order =
-          orderOfReplica(context_.schedule, stage, context_.layout.inTurn() ? place().data : 0);
+      std::vector<Action> order = orderOfReplica(context_.schedule, stage, place().replica);
       std::erase_if(order, [&](const Action& action) { return action.stage != stage; });
       found->second = context_.versions.inParameter(parameter, order);
     }
@@ -242,7 +237,7 @@ void RankBuilder::average(int minibatches, BufferId sum) {
 }
 
 void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
-  if (groups_.data.valid()) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.data;
+  if (groups_.replicas.valid()) add(InstructionKind::kAllReduce, -1, {id}, {id}).group = groups_.replicas;
   if (!isSharded()) return;
   for (int axis : kept(kept_like).partial) {
     const GroupId group = groups_.mesh.group_of_axis[axis];
@@ -251,7 +246,8 @@ void RankBuilder::sumOverDevices(BufferId id, ValueId kept_like) {
 }
 
 BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gradient) {
-  if (!isSharded() || kept(part) == kept(gradient)) return accumulator;
+  // of rows: summed part by part, before
+  if (!context_.shardings.isChosen(firstStage()) || kept(part) == kept(gradient)) return accumulator;
   ShardingSpec summed = kept(part);
   summed.partial.clear();
   if (summed == kept(gradient)) {
@@ -262,10 +258,9 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
       buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
   written_.insert(result);
   const Shape& whole = training_.graph.shape(gradient);
-  pending_.push_back(
-      {accumulator, result, whole, kept(part),
-       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
-                      context_.shardings.mesh(firstStage()), context_.shardings.model(firstStage()))});
+  pending_.push_back({accumulator, result, whole, kept(part),
+                      planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
+                                     ownMesh(kWholeStep), context_.shardings.model(firstStage()))});
   return result;
 }
 
@@ -287,8 +282,8 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     const Buffer& from = program_.buffer(one.from);
     const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
-    graph.outputs.push_back(
-        emitResharding(nodes, input, one.whole, one.before, one.steps, ownMesh(), ownDevice(), groups_.mesh));
+    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps,
+                                           ownMesh(microbatch), ownDevice(), groups_.mesh));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
     inputs.push_back(one.from);
@@ -299,29 +294,31 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-// ---- values on their way between sharded stages ----
+// ---- values on their way between stages ----
 
-const Shape& RankBuilder::wholeCell(ValueId value, const Cell& cell) const {
+const Shape& RankBuilder::wholeShapeOf(ValueId value, int microbatch) const {
   const TrainingFamily& family = context_.family;
-  return family.at(cell.rows.count).graph.shape(family.valueAt(cell.rows.count, value));
+  const int64_t rows = rowsOf(microbatch);
+  return family.at(rows).graph.shape(family.valueAt(rows, value));
 }
 
-RankBuilder::Travelling RankBuilder::travelling(ValueId value, const Cell& cell) {
-  return {value,           produced(value, cell),          cellName(value, cell), wholeCell(value, cell),
-          cell.microbatch, context_.cut.place(value).phase};
+RankBuilder::Travelling RankBuilder::travelling(ValueId value, int microbatch) {
+  return {
+      value,      produced(value, microbatch),    nameOf(value, microbatch), wholeShapeOf(value, microbatch),
+      microbatch, context_.cut.place(value).phase};
 }
 
 RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) const {
   return {value, buffer, program_.buffer(buffer).name, training_.graph.shape(value)};
 }
 
-void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId to_stage) {
-  sendShards(plan, travelling(value, cell), to_stage);
+void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, int microbatch, StageId to_stage) {
+  sendShards(plan, travelling(value, microbatch), to_stage);
 }
 
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell,
+void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, int microbatch,
                                 StageId from_stage) {
-  receiveShards(plan, travelling(value, cell), from_stage);
+  receiveShards(plan, travelling(value, microbatch), from_stage);
 }
 
 void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId to_stage) {
@@ -352,7 +349,7 @@ std::string RankBuilder::boxName(const Travelling& tensor, const Shard& box) {
 }
 
 void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage) {
-  const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(), ownDevice());
+  const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(tensor.microbatch), ownDevice());
   BufferId source = tensor.buffer;
   if (!plan.before.steps.empty()) {
     const BufferId resharded = boxBuffer(tensor, held);
@@ -383,7 +380,8 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
 }
 
 void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage) {
-  const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(), ownDevice());
+  if (plan.transfer.adds) return receiveSummands(plan.transfer, tensor, from_stage);
+  const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(tensor.microbatch), ownDevice());
   // What is there once a step has one name on all devices that meet about it (verifyPrograms).
   const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
   const BufferId last = plan.after.steps.empty() ? tensor.buffer : boxBuffer(tensor, wanted, name);
@@ -411,42 +409,50 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
                  {{last, tensor.buffer, tensor.whole, plan.received, plan.after}});
 }
 
+void RankBuilder::receiveSummands(const CrossMeshTransfer& transfer, const Travelling& tensor,
+                                  StageId from_stage) {
+  const std::vector<int>& pieces = transfer.assemblies[ownDevice()].pieces;
+  const auto receiveInto = [&](BufferId buffer, int piece) {
+    const DeviceId sender = transfer.pieces[piece].sender;
+    receive(context_.layout.devices(from_stage)[sender.index()], buffer, tensor.microbatch);
+  };
+  if (pieces.empty()) {  // no summand fell to this device
+    add(InstructionKind::kZero, tensor.microbatch, {}, {tensor.buffer});
+    return;
+  }
+  if (pieces.size() == 1) return receiveInto(tensor.buffer, pieces.front());
+  std::vector<BufferId> summands;
+  const Shard whole{Shape(tensor.whole.size(), 0), tensor.whole};
+  for (int piece : pieces) {
+    const std::string name = fmt::format("{}{}summand{}", tensor.name, context_.separator, summands.size());
+    receiveInto(summands.emplace_back(boxBuffer(tensor, whole, name)), piece);
+  }
+  for (BufferId summand : summands) {
+    add(InstructionKind::kAccumulate, tensor.microbatch, {summand}, {tensor.buffer}).overwrite =
+        summand == summands.front();
+  }
+}
+
 bool RankBuilder::speaksFor(ValueId value) const {
   if (!isSharded()) return place().position == DeviceId(0);
-  const LogicalMesh& mesh = context_.shardings.mesh(firstStage());
+  const LogicalMesh mesh = ownMesh(kWholeStep);
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
   }
   return true;
 }
 
-void RankBuilder::load(ValueId input, const Cell& cell, bool prologue) {
-  const BufferId id = bufferOf(input, cell, prologue);
+void RankBuilder::load(ValueId input, int microbatch, bool prologue) {
+  const BufferId id = bufferOf(input, microbatch, prologue);
   if (!loaded_.insert(id).second) return;
   const int axis = training_.inputs[context_.cut.place(input).index].axis;
-  Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : cell.microbatch, {}, {id});
+  Instruction& instruction = add(InstructionKind::kLoadInput, axis < 0 ? 0 : microbatch, {}, {id});
   if (axis >= 0)
-    instruction.offset = wholeShape(program_.buffer(id))[axis] / cell.rows.count * cell.rows.first;
+    instruction.offset = wholeShape(program_.buffer(id))[axis] / rowsOf(microbatch) *
+                         context_.layout.microbatch(microbatch).first;
 }
 
-BufferId RankBuilder::slice(ValueId value, const Cell& cell, Rows rows) {
-  const BufferId whole = produced(value, cell);
-  const TimeKind& kind = context_.kinds[value.index()];
-  if (kind.kind != TimeKind::Kind::kSplit || rows == cell.rows) return whole;
-  const Cell part_cell{cell.microbatch, rows};
-  const BufferId part = buffer(cellName(value, part_cell), BufferKind::kActivation, value);
-  const size_t axis = kind.axis;
-  const int64_t per_row = program_.buffer(whole).shape[axis] / cell.rows.count;
-  program_.buffer(part).shape = program_.buffer(whole).shape;
-  program_.buffer(part).shape[axis] = per_row * rows.count;
-  if (!sliced_.insert(part).second) return part;
-  Instruction& instruction = add(InstructionKind::kSlice, cell.microbatch, {whole}, {part});
-  instruction.axis = kind.axis;
-  instruction.offset = per_row * (rows.first - cell.rows.first);
-  return part;
-}
-
-void RankBuilder::run(StageId stage, Phase phase, const Cell& cell, PassForm form, size_t part) {
+void RankBuilder::run(StageId stage, Phase phase, int microbatch, PassForm form, size_t part) {
   const bool prologue = phase == Phase::kPrologue;
   const bool again = form == PassForm::kAgain;
   const Piece& piece = context_.cut.piece(stage, phase, form, part);
@@ -455,21 +461,20 @@ void RankBuilder::run(StageId stage, Phase phase, const Cell& cell, PassForm for
     const bool is_state = context_.cut.place(input).role == ValueRole::kForwardState;
     const bool is_remade =
         form == PassForm::kRemade && context_.cut.recomputation(stage).parts[part].remakes(input);
-    inputs.push_back(again && is_state ? stateBefore(input, cell)
-                     : is_remade       ? remade(input, cell)
-                                       : bufferOf(input, cell, prologue));
+    inputs.push_back(again && is_state ? stateBefore(input, microbatch)
+                     : is_remade       ? remade(input, microbatch)
+                                       : bufferOf(input, microbatch, prologue));
   }
   for (ValueId output : piece.outputs)
-    outputs.push_back(again ? remade(output, cell) : bufferOf(output, cell));
-  const SubgraphId id = subgraphs_.of(stage, phase, form, part,
-                                      {cell.rows.count, context_.layout.microbatch(cell.microbatch).count});
-  add(InstructionKind::kRun, cell.microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+    outputs.push_back(again ? remade(output, microbatch) : bufferOf(output, microbatch));
+  const SubgraphId id = subgraphs_.of(stage, phase, form, part, rowsOf(microbatch));
+  add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 void RankBuilder::runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs,
                             std::vector<BufferId> outputs) {
-  const int64_t rows = context_.family.largestMicrobatch();
-  const SubgraphId id = subgraphs_.of(stage, Phase::kUpdate, PassForm::kWhole, 0, {rows, rows});
+  const SubgraphId id =
+      subgraphs_.of(stage, Phase::kUpdate, PassForm::kWhole, 0, context_.family.largestMicrobatch());
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 

@@ -17,32 +17,23 @@
 
 namespace pipeshard {
 
-// Some rows of a microbatch.
-struct Cell {
-  int microbatch = -1;  // -1: the whole step; `rows` mean nothing
-  Rows rows;
-};
-inline constexpr Cell kWholeStep;
+// In the place of a microbatch's number: not of a microbatch, but of the whole step.
+inline constexpr int kWholeStep = -1;
 
 class RankBuilder {
  public:
   RankBuilder(const EmissionContext& context, RankId rank);
-
-  // The rank's own cell, and the whole microbatch.
-  Cell own(int microbatch) const { return {microbatch, context_.layout.cell(program_.rank, microbatch)}; }
-  Cell whole(int microbatch) const { return {microbatch, context_.layout.microbatch(microbatch)}; }
 
   const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
 
   // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage
   // `kept` how it is cut (`like` itself when invalid).
   BufferId buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept = {});
-  // What the cell has of a value that passes make: "h@0", or "h@0[2:4]" where the cell is not the whole
-  // microbatch.
-  BufferId produced(ValueId value, const Cell& cell);
+  // What a microbatch has of a value that passes make: "h@0".
+  BufferId produced(ValueId value, int microbatch);
   // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the
   // passes.
-  BufferId bufferOf(ValueId value, const Cell& cell, bool prologue = false);
+  BufferId bufferOf(ValueId value, int microbatch, bool prologue = false);
   // The same of a value that every update has for itself: totals, the step, the loss.
   BufferId ofUpdate(ValueId value, BufferKind kind, int update);
   // Where a version of a trained parameter lies (emit_versions.h).
@@ -66,35 +57,33 @@ class RankBuilder {
   void forget(BufferId gradient) { written_.erase(gradient); }
   // The sum of a gradient over so many minibatches becomes their mean.
   void average(int minibatches, BufferId sum);
-  // Sum over the data-parallel devices of the stage, in place; nothing where there is one. In a sharded
-  // stage: over the mesh axes that `kept` is a partial sum over.
+  // Sum over replicas that take turns, and over the mesh axes that `kept` is a partial sum over; in place.
   void sumOverDevices(BufferId id, ValueId kept);
-  // In a sharded stage, a tensor kept like `part` becomes one kept like `gradient`: in place where only sums
-  // are taken (returns `accumulator`), else in a new buffer that flushSynchronization fills.
+  // In a stage whose sharding was chosen, a tensor kept like `part` becomes one kept like `gradient`: in
+  // place where only sums are taken (returns `accumulator`), else in a new buffer that flushSynchronization
+  // fills.
   BufferId synchronize(BufferId accumulator, ValueId part, ValueId gradient);
   // Runs what synchronize has gathered, as one subgraph.
   void flushSynchronization();
   // Of all devices of a stage that hold the same shard of the value, this one speaks.
   bool speaksFor(ValueId value) const;
   // Loads a batch input unless it has been loaded.
-  void load(ValueId input, const Cell& cell, bool prologue);
-  // The rows of a split value that a message carries: the buffer itself, or a slice of it, made once.
-  BufferId slice(ValueId value, const Cell& cell, Rows rows);
+  void load(ValueId input, int microbatch, bool prologue);
 
-  // What another stage gets of a value of this (sharded) stage, or this one of another's, as the plan says.
-  void sendShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId to_stage);
-  void receiveShards(const CrossMeshPlan& plan, ValueId value, const Cell& cell, StageId from_stage);
+  // What another stage gets of a value of this stage, or this one of another's, as the plan says.
+  void sendShards(const CrossMeshPlan& plan, ValueId value, int microbatch, StageId to_stage);
+  void receiveShards(const CrossMeshPlan& plan, ValueId value, int microbatch, StageId from_stage);
   // The same of a buffer that is there once a step, kept like `value`.
   void sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId to_stage);
   void receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId from_stage);
 
   // What a recomputation makes again of a value: "h@0@again".
-  BufferId remade(ValueId value, const Cell& cell);
-  // A copy of what a forward state was before the cell's forward pass, for the recomputation.
-  BufferId stateBefore(ValueId state, const Cell& cell);
-  // Runs the piece of a stage's phase on a cell; `part` as Cut::piece. The subgraph comes from the family's
-  // member of the cell's size; batch normalisations see all rows of the microbatch.
-  void run(StageId stage, Phase phase, const Cell& cell, PassForm form = PassForm::kWhole, size_t part = 0);
+  BufferId remade(ValueId value, int microbatch);
+  // A copy of what a forward state was before the microbatch's forward pass, for the recomputation.
+  BufferId stateBefore(ValueId state, int microbatch);
+  // Runs the piece of a stage's phase on a microbatch; `part` as Cut::piece. The subgraph comes from the
+  // family's member of the microbatch's size.
+  void run(StageId stage, Phase phase, int microbatch, PassForm form = PassForm::kWhole, size_t part = 0);
   void runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
@@ -102,7 +91,8 @@ class RankBuilder {
   RankProgram take() &&;
 
  private:
-  std::string cellName(ValueId value, const Cell& cell) const;
+  std::string nameOf(ValueId value, int microbatch) const;
+  int64_t rowsOf(int microbatch) const { return context_.layout.microbatch(microbatch).count; }
   void listInputs();
   bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
   const Place& place() const { return context_.layout.place(program_.rank); }
@@ -110,26 +100,31 @@ class RankBuilder {
   StageId firstStage() const { return context_.layout.firstStage(place().group); }
   const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
-  void cut(BufferId id, const Shape& whole, ValueId value);
+  void cut(BufferId id, const Shape& whole, ValueId value, int microbatch = kWholeStep);
   // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
   struct Travelling {
     ValueId value;
     BufferId buffer;
     std::string name;
     Shape whole;
-    int microbatch = -1;
+    int microbatch = kWholeStep;
     Phase phase = Phase::kUpdate;
   };
-  Travelling travelling(ValueId value, const Cell& cell);
+  Travelling travelling(ValueId value, int microbatch);
   Travelling travelling(BufferId buffer, ValueId value) const;
   void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage);
   void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage);
   // The buffer that holds a box of it, by default under boxName.
   BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
   static std::string boxName(const Travelling& tensor, const Shard& box);
-  const Shape& wholeCell(ValueId value, const Cell& cell) const;
-  LogicalMesh ownMesh() const {
-    return isSharded() ? context_.shardings.mesh(firstStage()) : LogicalMesh{{1}};
+  // Adds up what the pieces of a partial sum bring.
+  void receiveSummands(const CrossMeshTransfer& transfer, const Travelling& tensor, StageId from_stage);
+  // What all devices together have of it.
+  const Shape& wholeShapeOf(ValueId value, int microbatch) const;
+  // As it is while the microbatch runs.
+  LogicalMesh ownMesh(int microbatch) const {
+    const int64_t rows = microbatch == kWholeStep ? context_.family.largestMicrobatch() : rowsOf(microbatch);
+    return isSharded() ? context_.shardings.mesh(firstStage(), rows) : LogicalMesh{{1}};
   }
   DeviceId ownDevice() const { return isSharded() ? place().position : DeviceId(0); }
 

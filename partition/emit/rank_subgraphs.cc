@@ -7,7 +7,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
-#include "sharding/batch/synchronize_normalization.h"
+#include "sharding/specs/cost_model.h"
 #include "sharding/spmd/spmd_verify.h"
 
 namespace pipeshard {
@@ -18,6 +18,11 @@ constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward",
 
 }  // namespace
 
+void refuseOrder(StageId stage) {
+  fail(ErrorCode::kConfiguration,
+       "stages[{}].devices: the devices exchange parts of tensors; expected them in ascending order", stage);
+}
+
 RankSubgraphs::RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups)
     : context_(context),
       training_(context.family.base()),
@@ -26,10 +31,9 @@ RankSubgraphs::RankSubgraphs(const EmissionContext& context, RankId rank, RankGr
       groups_(std::move(groups)) {}
 
 // "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
-// where the rank has cells of several sizes "forward_rows2", or "forward_rows1of3" for a part of a
-// microbatch.
+// where the rank has microbatches of several sizes "forward_rows2".
 std::string RankSubgraphs::nameOf(StageId stage, Phase phase, PassForm form, size_t part,
-                                  const Size& size) const {
+                                  int64_t rows) const {
   std::string name(form == PassForm::kAgain ? "recomputation" : kSubgraphNames[static_cast<size_t>(phase)]);
   if (form == PassForm::kDiscarding) name += "_discarding";
   if (form == PassForm::kAgain || form == PassForm::kRemade) {
@@ -38,46 +42,44 @@ std::string RankSubgraphs::nameOf(StageId stage, Phase phase, PassForm form, siz
   }
   if (phase != Phase::kPrologue && context_.layout.stagesOf(place_.group).size() > 1)
     name = fmt::format("stage{}_{}", stage, name);
-  std::set<Size> sizes;
+  std::set<int64_t> sizes;
   for (int64_t k = 0; k < context_.schedule.microbatches; ++k) {
-    if (!context_.layout.takes(rank_, k)) continue;
-    const Rows together = context_.layout.microbatch(k);
-    const Rows here = phase == Phase::kPrologue ? together : context_.layout.cell(stage, place_.data, k);
-    sizes.emplace(here.count, together.count);
+    if (context_.layout.takes(rank_, k)) sizes.insert(context_.layout.microbatch(k).count);
   }
-  if (phase == Phase::kUpdate || sizes.size() == 1) return name;
-  name += fmt::format("_rows{}", size.first);
-  return size.first == size.second ? name : name + fmt::format("of{}", size.second);
+  return phase == Phase::kUpdate || sizes.size() == 1 ? name : name + fmt::format("_rows{}", rows);
 }
 
-SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t part, const Size& size) {
+SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows) {
   // Where the stage is one part, its backward pieces are those of any microbatch.
   if (form == PassForm::kRemade && context_.cut.recomputation(stage).parts.size() == 1)
     form = PassForm::kWhole;
-  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, size});
+  const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, rows});
   if (!is_new) return found->second;
   const TrainingFamily& family = context_.family;
   const Piece& piece = context_.cut.piece(stage, phase, form, part);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
-    for (ValueId value : values) result.push_back(family.valueAt(size.first, value));
+    for (ValueId value : values) result.push_back(family.valueAt(rows, value));
     return result;
   };
   Subgraph made;
-  made.name = nameOf(stage, phase, form, part, size);
+  made.name = nameOf(stage, phase, form, part, rows);
   made.file = made.name + ".onnx";
   made.phase = phase;
   made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(training_.graph.value(input).name);
   for (ValueId output : piece.outputs) made.outputs.push_back(training_.graph.value(output).name);
-  Graph graph = extractSubgraph(family.at(size.first).graph, made.name, piece.nodes,
-                                counterparts(piece.inputs), counterparts(piece.outputs));
-  if (size.first != size.second)
-    made.collectives = synchronizeBatchNormalization(graph, size.first, size.second, groups_.data);
+  Graph graph = extractSubgraph(family.at(rows).graph, made.name, piece.nodes, counterparts(piece.inputs),
+                                counterparts(piece.outputs));
   if (isSharded() && phase != Phase::kPrologue) {
-    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, size.first, graph);
+    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, rows, graph);
     if (place_.position == DeviceId(0)) verifyPieces(graph, sharding);
     LocalPiece local = rewriteForDevice(graph, sharding, place_.position, groups_.mesh);
+    const auto gathers = [](const Node& node) {
+      return collectiveKind(node).value_or(CollectiveKind::kAllReduce) != CollectiveKind::kAllReduce;
+    };
+    if (!groups_.in_order && std::any_of(local.graph.nodes.begin(), local.graph.nodes.end(), gathers))
+      refuseOrder(stage);
     graph = std::move(local.graph);
     made.collectives = std::move(local.collectives);
   }

@@ -1,12 +1,11 @@
-// The subgraphs of one rank: one for each piece that it runs and each size that its cells have, made when it
-// is first run. Internal to partition/emit/.
+// The subgraphs of one rank: one for each piece that it runs and each size that its microbatches have, made
+// when it is first run. Internal to partition/emit/.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ir/program/program.h"
@@ -19,18 +18,19 @@ namespace pipeshard {
 
 // Of Program::groups.
 struct RankGroups {
-  GroupId data;     // invalid: no data parallelism
-  MeshGroups mesh;  // of a sharded stage
+  GroupId replicas;      // that take turns; invalid: there are none
+  MeshGroups mesh;       // of a sharded stage
+  bool in_order = true;  // their ranks are in the order of the mesh; else they can only add up
 };
+// A stage whose parts are gathered lists its devices in ascending order.
+[[noreturn]] void refuseOrder(StageId stage);
 
 class RankSubgraphs {
  public:
-  using Size = std::pair<int64_t, int64_t>;  // rows of the cell, rows of its microbatch
-
   RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups);
 
-  // That of a stage's phase; `part` as Cut::piece. It comes from the family's member of the cell's size.
-  SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, const Size& size);
+  // That of a stage's phase for a microbatch of so many rows; `part` as Cut::piece.
+  SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows);
   // Any other.
   SubgraphId add(Subgraph description, Graph graph);
 
@@ -39,7 +39,7 @@ class RankSubgraphs {
 
  private:
   bool isSharded() const { return context_.shardings.isSharded(context_.layout.firstStage(place_.group)); }
-  std::string nameOf(StageId stage, Phase phase, PassForm form, size_t part, const Size& size) const;
+  std::string nameOf(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows) const;
   // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
   void countUpdates(StageId stage, Graph& update) const;
   // Of all devices of the stage together. The first one's emission asks for it.
@@ -52,7 +52,7 @@ class RankSubgraphs {
   const RankGroups groups_;
   std::vector<Subgraph> descriptions_;
   std::vector<Graph> graphs_;
-  std::map<std::tuple<StageId, Phase, PassForm, size_t, Size>, SubgraphId> subgraph_of_;
+  std::map<std::tuple<StageId, Phase, PassForm, size_t, int64_t>, SubgraphId> subgraph_of_;
 };
 
 }  // namespace pipeshard

@@ -30,8 +30,9 @@ void RankTransfers::sendToGroup(PipelineRankId group, BufferId buffer) {
 
 const CrossMeshPlan* RankTransfers::planBetween(PipelineRankId from_group, PipelineRankId to_group,
                                                 ValueId value) const {
-  return context_.shardings.transfer(value, context_.family.largestMicrobatch(),
-                                     layout_.firstStage(from_group), layout_.firstStage(to_group));
+  const StageId from = layout_.firstStage(from_group), to = layout_.firstStage(to_group);
+  if (!context_.shardings.chooseTransfers(from, to)) return nullptr;
+  return &context_.shardings.transfer(value, context_.family.largestMicrobatch(), from, to);
 }
 
 void RankTransfers::sendTo(PipelineRankId group, BufferId buffer, ValueId value) {
@@ -50,26 +51,28 @@ void RankTransfers::receiveFrom(PipelineRankId group, BufferId buffer, ValueId v
   }
 }
 
-std::vector<Shipment> RankTransfers::shipmentsOf(ValueId value, int microbatch, StageId from_stage,
-                                                 StageId to_stage) const {
-  return shipments(layout_, context_.kinds[value.index()].kind, microbatch, from_stage, to_stage);
-}
-
 const CrossMeshPlan* RankTransfers::transferOf(ValueId value, int microbatch, StageId from_stage,
                                                StageId to_stage) const {
-  return context_.shardings.transfer(value, layout_.microbatch(microbatch).count, from_stage, to_stage);
+  if (layout_.inTurn()) return nullptr;
+  return &context_.shardings.transfer(value, layout_.microbatch(microbatch).count, from_stage, to_stage);
 }
 
-void RankTransfers::sendTo(const Departure& departure, const Cell& cell) {
-  const StageId own_stage = ownStage();
-  if (const CrossMeshPlan* plan =
-          transferOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
-    return builder_.sendShards(*plan, departure.value, cell, departure.receiver);
-  }
-  for (const Shipment& shipment :
-       shipmentsOf(departure.value, cell.microbatch, own_stage, departure.receiver)) {
-    if (shipment.sender != rank_) continue;
-    builder_.send(shipment.receiver, builder_.slice(departure.value, cell, shipment.rows), cell.microbatch);
+RankId RankTransfers::senderInTurn(int microbatch, StageId from_stage, StageId to_stage,
+                                   RankId receiver) const {
+  const std::vector<RankId> senders =
+      layout_.devicesOf(from_stage, layout_.replicaOf(from_stage, microbatch));
+  const std::vector<RankId> takers = layout_.devicesOf(to_stage, layout_.replicaOf(to_stage, microbatch));
+  const size_t place = std::find(takers.begin(), takers.end(), receiver) - takers.begin();
+  return senders[place % senders.size()];
+}
+
+void RankTransfers::sendTo(const Departure& departure, int microbatch) {
+  const StageId own_stage = ownStage(), to = departure.receiver;
+  if (const CrossMeshPlan* plan = transferOf(departure.value, microbatch, own_stage, to))
+    return builder_.sendShards(*plan, departure.value, microbatch, to);
+  for (const RankId receiver : layout_.devicesOf(to, layout_.replicaOf(to, microbatch))) {
+    if (senderInTurn(microbatch, own_stage, to, receiver) == rank_)
+      builder_.send(receiver, builder_.produced(departure.value, microbatch), microbatch);
   }
 }
 
@@ -90,36 +93,11 @@ void RankTransfers::receiveUntil(PipelineRankId sender, const Message& wanted) {
 
 void RankTransfers::receiveMessage(StageId sender_stage, const Message& message) {
   const StageId own_stage = ownStage();
-  if (const CrossMeshPlan* plan = transferOf(message.value, message.microbatch, sender_stage, own_stage)) {
-    return builder_.receiveShards(*plan, message.value, builder_.own(message.microbatch), sender_stage);
-  }
-  std::vector<Shipment> mine = shipmentsOf(message.value, message.microbatch, sender_stage, own_stage);
-  std::erase_if(mine, [&](const Shipment& shipment) { return shipment.receiver != rank_; });
-  const TimeKind& kind = context_.kinds[message.value.index()];
-  const bool split = kind.kind == TimeKind::Kind::kSplit;
-  const BufferId whole = builder_.produced(message.value, builder_.own(message.microbatch));
-  if (mine.empty()) {  // no part of the sum fell to this device
-    builder_.add(InstructionKind::kZero, message.microbatch, {}, {whole});
-    return;
-  }
-  if (mine.size() == 1) return builder_.receive(mine.front().sender, whole, message.microbatch);
-  std::vector<BufferId> parts;
-  // A part of a sum that has the rows of this device's cell has its buffer, too: it comes first, and the
-  // others are added.
-  std::stable_partition(mine.begin(), mine.end(), [&](const Shipment& shipment) {
-    return shipment.rows == builder_.own(message.microbatch).rows;
-  });
-  for (const Shipment& shipment : mine) {
-    parts.push_back(builder_.produced(message.value, {message.microbatch, shipment.rows}));
-    builder_.receive(shipment.sender, parts.back(), message.microbatch);
-  }
-  if (split) {
-    builder_.add(InstructionKind::kConcatenate, message.microbatch, parts, {whole}).axis = kind.axis;
-  } else {
-    bool begun = parts.front() == whole;
-    for (size_t i = begun ? 1 : 0; i < parts.size(); ++i, begun = true)
-      builder_.add(InstructionKind::kAccumulate, message.microbatch, {parts[i]}, {whole}).overwrite = !begun;
-  }
+  const int microbatch = message.microbatch;
+  if (const CrossMeshPlan* plan = transferOf(message.value, microbatch, sender_stage, own_stage))
+    return builder_.receiveShards(*plan, message.value, microbatch, sender_stage);
+  builder_.receive(senderInTurn(microbatch, sender_stage, own_stage, rank_),
+                   builder_.produced(message.value, microbatch), microbatch);
 }
 
 }  // namespace pipeshard

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "partition/cut/shipments.h"
 #include "partition/emit/emission_context.h"
 #include "partition/emit/rank_builder.h"
 
@@ -17,7 +16,7 @@ class RankTransfers {
   // The builder is the rank's; all are kept by reference.
   RankTransfers(const EmissionContext& context, RankId rank, RankBuilder& builder);
 
-  // How a tensor that is there once a step gets from one group to another where one of them is sharded; else
+  // How a tensor that is there once a step gets from one group to another where that was chosen; else
   // nullptr: whole.
   const CrossMeshPlan* planBetween(PipelineRankId from_group, PipelineRankId to_group, ValueId value) const;
   void sendTo(PipelineRankId group, BufferId buffer, ValueId value);
@@ -26,7 +25,7 @@ class RankTransfers {
   RankId counterpart(PipelineRankId group) const { return counterpart(group, place_.position); }
 
   // What leaves after a pass.
-  void sendTo(const Departure& departure, const Cell& cell);
+  void sendTo(const Departure& departure, int microbatch);
   // What other groups have sent, in the order of the channel, up to what is wanted; nothing twice.
   void receiveUntil(PipelineRankId sender, const Message& wanted);
 
@@ -37,9 +36,11 @@ class RankTransfers {
   StageId ownStage() const { return layout_.firstStage(place_.group); }
   RankId counterpart(PipelineRankId group, DeviceId position) const;
   void sendToGroup(PipelineRankId group, BufferId buffer);
-  std::vector<Shipment> shipmentsOf(ValueId value, int microbatch, StageId from_stage,
-                                    StageId to_stage) const;
+  // nullptr: whole, by replicas that take turns.
   const CrossMeshPlan* transferOf(ValueId value, int microbatch, StageId from_stage, StageId to_stage) const;
+  // Where replicas take turns: of the one that has the microbatch, the device that sends it to a device of
+  // the one that takes it, whole.
+  RankId senderInTurn(int microbatch, StageId from_stage, StageId to_stage, RankId receiver) const;
   void receiveMessage(StageId sender_stage, const Message& message);
 
   const EmissionContext& context_;

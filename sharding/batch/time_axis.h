@@ -34,8 +34,7 @@ struct TimeAxisResult {
   ValueId loss;  // each microbatch's share
 };
 
-// The part of the batch that a graph holds: a microbatch, or the rows of one that a data-parallel device
-// computes.
+// The part of the batch that a graph holds: a microbatch.
 struct BatchShare {
   int64_t rows = 1;   // in the graph
   int64_t batch = 1;  // rows of the whole batch

@@ -1,6 +1,5 @@
-// The same training step at several batch sizes: microbatches need not be equal, and the data-parallel
-// devices of a stage share the rows of a microbatch. A program for r rows is cut out of the training graph of
-// r rows; all members have equal structure.
+// The same training step at several batch sizes: microbatches need not be equal. A program for a microbatch
+// of r rows is cut out of the training graph of r rows; all members have equal structure.
 #pragma once
 
 #include <cstdint>

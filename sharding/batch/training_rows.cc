@@ -16,7 +16,7 @@ namespace {
 [[noreturn]] void refuseForm(const std::string& what, int64_t rows, int64_t base_rows) {
   fail(ErrorCode::kBadModel,
        "the model for {} examples has another form than for {}: {}; cut the batch into parts of equal size "
-       "(microbatches that divide it, data-parallel devices that divide a microbatch)",
+       "(microbatches that divide it)",
        rows, base_rows, what);
 }
 

@@ -131,7 +131,7 @@ std::vector<int64_t> equalParts(const ShardingSpec& spec, const Shape& shape, co
   std::vector<int64_t> parts(shape.size(), 1);
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     for (int mesh_axis : spec.axes[axis]) parts[axis] *= mesh.axisSize(mesh_axis);
-    if (shape[axis] == 0 || shape[axis] % parts[axis] != 0) return {};
+    if (shape[axis] == 0 || shape[axis] / mesh.unit(shape[axis]) % parts[axis] != 0) return {};
   }
   return parts;
 }

@@ -46,16 +46,18 @@ struct CrossMeshAssembly {
 struct CrossMeshTransfer {
   // by receiver, then by cell: the order in which both sides of a pair of devices handle theirs
   std::vector<CrossMeshPiece> pieces;
+  // Pieces are summands of the whole tensor: a receiver adds its pieces up, and has zero where it gets none.
+  bool adds = false;
   IdVector<DeviceId, CrossMeshAssembly> assemblies;  // by receiver
   int64_t bytes = 0;                                 // of all pieces
   int64_t cost_ns = 0;
 };
 
 struct CrossMeshPlan {
-  ShardingSpec sent;  // no partial sum
+  ShardingSpec sent;  // no partial sum, but in a direct transfer
   Resharding before;  // from the sender's spec to `sent`
   CrossMeshTransfer transfer;
-  ShardingSpec received;  // no partial sum
+  ShardingSpec received;  // likewise
   Resharding after;       // from `received` to the receiver's spec
   int64_t cost_ns = 0;    // of all three, one after the other
 };

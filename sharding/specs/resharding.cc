@@ -42,7 +42,7 @@ class TensorSpecs {
     for (size_t axis = 0; axis < shape_.size(); ++axis) {
       int64_t parts = 1;
       for (int mesh_axis : spec.axes[axis]) parts *= mesh_.axisSize(mesh_axis);
-      if (parts > 1 && shape_[axis] < parts) return false;
+      if (parts > 1 && shape_[axis] / mesh_.unit(shape_[axis]) < parts) return false;
     }
     return true;
   }

@@ -1,6 +1,5 @@
 // Batch normalisation of rows that several devices hold together: they exchange sums, so that all normalise
-// with the moments of all rows. Used where a strategy cuts the rows of one node (exchange_forms.h), and where
-// the batch of a whole piece is cut (synchronize_normalization.h).
+// with the moments of all rows. Used where a strategy cuts the rows (exchange_forms.h).
 #pragma once
 
 #include <vector>

@@ -37,7 +37,7 @@ struct ExchangeContext {
   DeviceId device;
   const MeshGroups& groups;
   // one for the whole local graph: nodes share what they need alike (moments of one tensor)
-  EmittedValues* emitted = nullptr;
+  EmittedValues* emitted;
 };
 std::vector<ValueId> emitExchangeForm(GraphBuilder& builder, const ExchangeContext& context, const Node& node,
                                       const Strategy& strategy, const std::vector<ValueId>& inputs);

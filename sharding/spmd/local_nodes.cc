@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "ir/operators/operator_facts.h"
@@ -31,6 +33,19 @@ ValueId scale(GraphBuilder& builder, ValueId mean, double share) {
   const NodeId node = builder.addNode("", "Mul", {mean, constant}, {scaled});
   markPlacing(builder.graph().node(node));
   return scaled;
+}
+
+// The local sizes of the node's output, which nodes share where they share them on all devices.
+ValueId sizesOf(GraphBuilder& builder, const ExchangeContext& context, const ShardingSpec& spec,
+                const Node& node, size_t position) {
+  const Shape& whole = context.whole.shape(node.outputs[0]);
+  const std::string key = fmt::format("sizes {} {}", shapeToString(whole), printSpec(spec));
+  if (const ValueId known = context.emitted->find(key); known.valid()) return known;
+  const Shape shape = shardOf(spec, whole, context.mesh, context.device).size;
+  const ValueId sizes = builder.addConstant(context.whole.value(node.inputs[position]).name,
+                                            makeConstant<int64_t>({std::ssize(shape)}, shape));
+  context.emitted->put(key, sizes);
+  return sizes;
 }
 
 }  // namespace
@@ -75,11 +90,8 @@ std::vector<ValueId> emitLocalNode(GraphBuilder& builder, const StrategyBuilder&
   const auto localShape = [&](size_t o) {
     return shardOf(strategy.outputs[o], whole.shape(node.outputs[o]), context.mesh, context.device).size;
   };
-  if (const auto sizes = sizesInput(node)) {
-    const Shape shape = localShape(0);
-    const std::string name = whole.value(node.inputs[*sizes]).name;
-    inputs[*sizes] = builder.addConstant(name, makeConstant<int64_t>({std::ssize(shape)}, shape));
-  }
+  if (const auto sizes = sizesInput(node))
+    inputs[*sizes] = sizesOf(builder, context, strategy.outputs[0], node, *sizes);
   if (strategies.exchangesAny(strategy.uses))
     return emitExchangeForm(builder, context, node, strategy, inputs);
   Node local = node;

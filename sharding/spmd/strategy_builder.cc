@@ -93,7 +93,9 @@ void StrategyBuilder::describeCut(int factor) {
 bool StrategyBuilder::fits(int factor, int64_t devices) const {
   const Cut& cut = cuts_[factor];
   const int64_t size = rule_->factors[factor].size;
-  return cut.possible && size >= devices && (!cut.even || size % devices == 0);
+  const int64_t units = size / mesh_.unit(size);
+  if (!cut.possible || units < devices) return false;
+  return !cut.even || (mesh_.rows > 0 ? size % mesh_.rows == 0 : size % devices == 0);
 }
 
 int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int factor) const {

@@ -2,9 +2,11 @@
 // backward nodes mirror the forward ones, as reverse-mode differentiation makes them.
 //
 // With a number of rows, values know what the rows of a batch mean to them, as sharding/batch/time_axis.h
-// says, and show it: the batch is the axis of a size below kOtherSize, {rows, kOtherSize} or {kOtherSize, 2 *
-// rows}. The gradient of a split value is split, of a sum invariant, of an invariant value a sum; a backward
-// node reads what such a gradient can be made of.
+// says, and show it: {rows, kTokens, kOtherSize}, {kTokens, rows, kOtherSize}, or with rows and tokens merged
+// {rows * kTokens, kOtherSize}; all else is {kOtherSize}. Passes are then made of ONNX's operators, so that
+// factor rules tell how they can be cut: Max of several values where the operator does not matter, Mul, Sum
+// and Neg for what is linear, ReduceSum, Expand, Reshape. The gradient of a split value is split, of a sum
+// invariant, of an invariant value a sum; a backward node reads what such a gradient can be made of.
 #pragma once
 
 #include <map>
@@ -18,6 +20,7 @@
 namespace pipeshard {
 
 inline constexpr int64_t kOtherSize = 101;  // of every axis that is not the batch
+inline constexpr int64_t kTokens = 50;      // of a row; more than there are rows
 
 class TrainingBuilder {
  public:
@@ -45,7 +48,7 @@ class TrainingBuilder {
   // With the builder's rows only.
   // a sum, from split and invariant values
   ValueId reduce(const std::string& name, const std::vector<ValueId>& inputs);
-  // as op, also reads its output's shape
+  // as op, with rows and tokens merged on the way
   ValueId reshape(const std::string& name, const std::vector<ValueId>& inputs);
   // split, from invariant values; reads its shape
   ValueId expand(const std::string& name, const std::vector<ValueId>& inputs);
@@ -59,18 +62,24 @@ class TrainingBuilder {
   TrainingGraph finish(const std::vector<ValueId>& loss_inputs, int states = 1);
 
  private:
+  // What one call has added: its last node, and what it was given.
   struct Forward {
     NodeId node;
-    bool is_bias = false;
+    std::vector<ValueId> inputs;
+    std::string op_type;
   };
   ValueId forward(const std::string& op_type, const std::vector<ValueId>& inputs, const std::string& name,
                   Kind kind);
-  Shape shapeOf(const std::string& name, Kind kind) const;
+  // With rows: the nodes that make a value of this kind of the others, as the words on top say.
+  ValueId lowered(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs,
+                  const std::string& name, Kind kind, NodeId forward);
+  ValueId linear(Phase phase, const std::vector<ValueId>& inputs, const std::string& name, NodeId forward);
+  ValueId summed(Phase phase, ValueId value, const std::string& name, const Shape& shape, NodeId forward);
+  Shape shapeOf(Kind kind) const;
   bool any(const std::vector<ValueId>& values, Kind kind) const;
-  ValueId shapeConstant(const Shape& shape);
+  ValueId integers(const std::string& name, const std::vector<int64_t>& elements);
   ValueId rowsConstant();
-  bool isSize(ValueId id) const;
-  std::vector<ValueId> gradientReads(const Node& forward, ValueId in, ValueId gradient);
+  std::vector<ValueId> gradientReads(const Forward& forward, ValueId in, ValueId gradient);
   ValueId node(Phase phase, const std::string& op_type, const std::vector<ValueId>& inputs,
                const std::string& output, Shape shape, NodeId forward);
   ValueId value(const std::string& name, Shape shape) {
@@ -83,7 +92,8 @@ class TrainingBuilder {
 
   const int64_t rows_;
   TrainingGraph training_;
-  std::map<ValueId, Kind> kinds_;  // with rows; what is missing is invariant
+  std::map<ValueId, Kind> kinds_;          // with rows; what is missing is invariant
+  std::map<ValueId, ValueId> transposed_;  // of inputs whose batch is axis 1
   std::vector<Forward> forward_;
   std::map<ValueId, std::vector<ValueId>> gradients_;  // contributions, by value
 };

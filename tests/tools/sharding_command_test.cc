@@ -87,8 +87,8 @@ TEST(ShardingCommand, MemoryThatReplicationExceedsIsKeptTo) {
   EXPECT_LE(mostAllocated(nlohmann::json::parse(readFile(folder.file("found.json")))), limit);
 }
 
-// A sharded stage beside one whose devices all compute the same, or share rows: what travels is whole, and
-// reaches every device.
+// A stage whose sharding was chosen beside one whose devices all compute the same, or share rows: it keeps
+// what travels whole, and every device gets what it needs.
 TEST(ShardingCommand, ShardedStagesSendToDevicesThatAreNot) {
   const TemporaryFolder folder;
   for (const std::string unsharded :

@@ -74,5 +74,19 @@ TEST(ShardingSpec, EveryElementIsInOneShard) {
   }
 }
 
+TEST(ShardingSpec, CutsBetweenTheRowsOfABatch) {
+  const LogicalMesh mesh{{3}, 4};
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 4, mesh), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 64, mesh), (std::vector<int64_t>{0, 16, 32}));
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 64, LogicalMesh{{3}}), (std::vector<int64_t>{0, 21, 42}));
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 7, mesh), (std::vector<int64_t>{0, 2, 4}));  // no multiple
+  EXPECT_EQ(shardOf(parseSpec("S0,R"), {64, 5}, mesh, DeviceId(2)), (Shard{{32, 0}, {32, 5}}));
+  EXPECT_EQ(largestShard(parseSpec("S0,R"), {64, 5}, mesh), 160);
+  EXPECT_EQ(specFault(parseSpec("S0"), {64}, (LogicalMesh{{5}, 4})), "axis 0 has 4 rows for 5 devices");
+  EXPECT_EQ(mesh.unit(64), 16);
+  EXPECT_EQ(mesh.unit(6), 1);
+  EXPECT_EQ(mesh.unit(0), 1);
+}
+
 }  // namespace
 }  // namespace pipeshard

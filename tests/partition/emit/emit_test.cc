@@ -14,6 +14,7 @@
 #include "partition/emit/emit_programs.h"
 #include "partition/families/make_schedule.h"
 #include "partition/stages/partition_training.h"
+#include "tests/expect_error.h"
 #include "tests/partition/emit/symbolic_execution.h"
 #include "tests/partition/training_builder.h"
 
@@ -321,6 +322,19 @@ TEST(EmitPrograms, RefusesPlansThatItCannotRun) {
          "microbatches)");
   plan.stages.clear();
   expect(plan, "the plan has no stages");
+}
+
+// Operators without a factor rule need whole tensors; their parts are gathered in the order of ranks.
+TEST(EmitPrograms, RefusesToGatherRowsOfDevicesInAnotherOrder) {
+  const TrainingFamily family(4, 2, [](int64_t) { return chainTraining(2, 2); });
+  Plan plan = planFor(family.base(), {}, "gpipe");
+  StagePlan& stage = plan.stages[StageId(0)];
+  stage.mesh_shape = {2, 1};
+  stage.devices = idsAt<RankId>({0, 1});
+  EXPECT_NO_THROW(emitPrograms(family, plan));
+  stage.devices = idsAt<RankId>({1, 0});
+  EXPECT_ERROR(emitPrograms(family, plan), ErrorCode::kConfiguration,
+               "stages[0].devices: the devices exchange parts of tensors; expected them in ascending order");
 }
 
 TEST(EmitPrograms, GivesTheSameProgramsEveryTime) {

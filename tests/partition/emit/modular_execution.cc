@@ -259,8 +259,10 @@ class ProgramExecutor {
       require(input.axis == (batch ? batch->axis : -1), "'" + input.name + "' is cut along another axis");
       Rows rows;
       if (batch) {
-        require(instruction.offset % batch->per_row == 0, "'" + input.name + "' is cut inside a row");
-        rows = {instruction.offset / batch->per_row, batch->rows};
+        const int64_t first =
+            instruction.offset + (buffer.part ? buffer.part->start[batch->axis] : 0);  // of the microbatch
+        require(first % batch->per_row == 0, "'" + input.name + "' is cut inside a row");
+        rows = {first / batch->per_row, batch->rows};
       }
       return write(r, instruction.outputs[0], inputContent(input.name, input.axis, rows, step_));
     }

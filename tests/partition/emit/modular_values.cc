@@ -8,14 +8,15 @@
 namespace pipeshard::modular {
 namespace {
 
-bool isShape(const Constant& constant) { return constant.data_type == DataType::kInt64; }
+// The sizes of the output, or axes.
+bool isSetting(const Constant& constant) { return constant.data_type == DataType::kInt64; }
 
 // One output of one node.
 class Evaluation {
  public:
   Evaluation(const Graph& graph, const Node& node, size_t output, const Contents& contents)
       : graph_(graph),
-        name_(graph.value(node.outputs[output]).name),
+        name_(node.op_type + ":" + node.name + ":" + std::to_string(output)),
         shape_(graph.shape(node.outputs[output])),
         node_(node) {
     for (ValueId input : node.inputs) {
@@ -24,10 +25,12 @@ class Evaluation {
       const auto known = contents.find(graph.value(input).name);
       if (known != contents.end()) {
         operands_.push_back(known->second);
-      } else if (constant != nullptr && isShape(*constant)) {
-        require(integerElements(*constant) == shape_,
-                describeNode(node) + " reads another shape than that of " + name_);
-      } else if (constant != nullptr && node.op_type.starts_with("Share") && input == node.inputs.back()) {
+      } else if (constant != nullptr && isSetting(*constant)) {
+        require(
+            node.op_type == "ReduceSum" || integerElements(*constant) == shape_,
+            describeNode(node) + " reads another shape than that of " + graph.value(node.outputs[0]).name);
+      } else if (constant != nullptr && node.is("Mul") && constant->shape.empty() &&
+                 input == node.inputs[1]) {
         share_ = numericElements(*constant)[0];
       } else {
         require(constant != nullptr,
@@ -41,15 +44,30 @@ class Evaluation {
     std::vector<uint64_t> numbers;
     for (const Content& operand : operands_)
       numbers.insert(numbers.end(), operand.rows.begin(), operand.rows.end());
-    return invariant(hashOf(node_.op_type + ":" + name_, numbers));
+    return invariant(hashOf(name_, numbers));
   }
 
-  Content state() const { return invariant(rowHash(0, true)); }
-
+  // Of sums and invariant values, which count once: a sum.
   Content sumOfOperands() const {
-    Content sum = operands_.at(0);
-    for (size_t i = 1; i < operands_.size(); ++i) addTo(sum, operands_[i]);
+    const bool sums = has(Kind::kSum);
+    Content sum;
+    for (Content operand : operands_) {
+      if (sums) operand.kind = Kind::kSum;
+      if (sum.rows.empty())
+        sum = operand;
+      else
+        addTo(sum, operand);
+    }
     return sum;
+  }
+
+  // On one device of several a summand of a sum, zero on the others.
+  Content kept() const {
+    const Constant* keeps = graph_.constant(node_.inputs[0]);
+    require(keeps != nullptr && keeps->data_type == DataType::kBool, describeNode(node_) + " is unexpected");
+    const Content& whole = operands_.at(1);
+    require(whole.kind != Kind::kSplit, describeNode(node_) + " keeps rows");
+    return {Kind::kSum, {keeps->bytes[0] == std::byte{0} ? 0 : whole.rows.at(0)}};
   }
 
   Content run() const {
@@ -58,8 +76,7 @@ class Evaluation {
     if (batch) {
       requireNoSums();
       Content result{Kind::kSplit, {}};
-      for (size_t row = 0; row < static_cast<size_t>(batch->rows); ++row)
-        result.rows.push_back(rowHash(row, false));
+      for (size_t row = 0; row < static_cast<size_t>(batch->rows); ++row) result.rows.push_back(rowHash(row));
       require(!rows || static_cast<int64_t>(*rows) == batch->rows,
               describeNode(node_) + " has another number of rows than its operands");
       return result;
@@ -67,15 +84,15 @@ class Evaluation {
     if (share_) {
       require(!rows, describeNode(node_) + " shares a split value");
       requireNoSums();
-      return {Kind::kSum, {*share_ * rowHash(0, false)}};
+      return {Kind::kSum, {*share_ * rowHash(0)}};
     }
     if (rows) {
       requireNoSums();
       Content sum{Kind::kSum, {0}};
-      for (size_t row = 0; row < *rows; ++row) sum.rows[0] += rowHash(row, false);
+      for (size_t row = 0; row < *rows; ++row) sum.rows[0] += rowHash(row);
       return sum;
     }
-    return has(Kind::kSum) ? linear() : invariant(rowHash(0, false));
+    return has(Kind::kSum) ? linear() : invariant(rowHash(0));
   }
 
  private:
@@ -100,18 +117,18 @@ class Evaluation {
   }
 
   // Of the operator, one row of the split operands, and the invariant ones.
-  uint64_t rowHash(size_t row, bool invariants_only) const {
+  uint64_t rowHash(size_t row) const {
     std::vector<uint64_t> numbers;
     for (const Content& operand : operands_) {
-      if (operand.kind == Kind::kSum || (invariants_only && operand.kind == Kind::kSplit)) continue;
+      if (operand.kind == Kind::kSum) continue;
       numbers.push_back(operand.rows.at(operand.kind == Kind::kSplit ? row : 0));
     }
-    return hashOf(node_.op_type + ":" + name_, numbers);
+    return hashOf(name_, numbers);
   }
 
   Content linear() const {
     Content result{Kind::kSum, {0}};
-    const uint64_t others = rowHash(0, false);
+    const uint64_t others = rowHash(0);
     for (size_t i = 0; i < operands_.size(); ++i) {
       if (operands_[i].kind == Kind::kSum)
         result.rows[0] += operands_[i].rows.at(0) * (hashOf("factor", {others, i}) | 1);
@@ -120,7 +137,7 @@ class Evaluation {
   }
 
   const Graph& graph_;
-  const std::string& name_;
+  const std::string name_;  // the same in every cut of the graph
   const Shape& shape_;
   const Node& node_;
   std::vector<Content> operands_;
@@ -146,8 +163,9 @@ Content invariant(uint64_t number) { return {Kind::kInvariant, {number}}; }
 
 std::optional<BatchAxis> batchAxis(const Shape& shape) {
   for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis] >= kOtherSize) continue;
-    const int64_t per_row = axis == 0 ? 1 : 2;
+    const bool merged = shape.size() == 2;
+    if (shape.size() == 1 || (merged ? axis > 0 : shape[axis] >= kTokens)) continue;
+    const int64_t per_row = merged ? kTokens : 1;
     require(shape[axis] % per_row == 0, shapeToString(shape) + " cuts a row");
     return BatchAxis{static_cast<int>(axis), per_row, shape[axis] / per_row};
   }
@@ -177,12 +195,13 @@ void addTo(Content& sum, const Content& part) {
 
 void evaluate(const Graph& graph, const Node& node, bool update, Contents& contents) {
   for (size_t output = 0; output < node.outputs.size(); ++output) {
+    require(node.domain != kPipeshardDomain, describeNode(node) + " is not needed by rows");
     if (!node.outputs[output].valid()) continue;
     const Evaluation evaluation(graph, node, output, contents);
-    Content content = update                  ? evaluation.update()
-                      : output > 0            ? evaluation.state()
-                      : node.op_type == "Sum" ? evaluation.sumOfOperands()
-                                              : evaluation.run();
+    Content content = update                    ? evaluation.update()
+                      : node.op_type == "Sum"   ? evaluation.sumOfOperands()
+                      : node.op_type == "Where" ? evaluation.kept()
+                                                : evaluation.run();
     requireFits(content, graph.shape(node.outputs[output]), graph.value(node.outputs[output]).name);
     contents[graph.value(node.outputs[output]).name] = std::move(content);
   }

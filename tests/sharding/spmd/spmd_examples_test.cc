@@ -9,8 +9,11 @@
 #include "onnx_import/autodiff/precision.h"
 #include "onnx_import/autodiff/training.h"
 #include "sharding/batch/time_axis.h"
+#include "sharding/spmd/batch_moments.h"
+#include "sharding/stage/row_sharding.h"
 #include "tests/sharding/example_model.h"
 #include "tests/sharding/spmd/sharded_runner.h"
+#include "tests/sharding/stage_models.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -21,13 +24,13 @@ ForwardGraph load(const std::string& name, int64_t rows) {
   return forward;
 }
 
-// Everything but the update: what is read from outside, and the loss with all parts of gradients.
-Graph pieceOf(const TrainingGraph& training) {
+// Nodes of these phases: what is read from outside, and the loss with all parts of gradients.
+Graph pieceOf(const TrainingGraph& training, bool (*is_in)(Phase)) {
   const Graph& graph = training.graph;
   std::vector<NodeId> nodes;
   std::vector<bool> made(graph.values.size(), false), read(graph.values.size(), false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (training.node_phase[n] == Phase::kUpdate) continue;
+    if (!is_in(training.node_phase[n])) continue;
     nodes.push_back(NodeId(n));
     for (ValueId output : graph.nodes[n].outputs) {
       if (output.valid()) made[output.index()] = true;
@@ -56,27 +59,69 @@ Constant dataFor(std::mt19937_64& generator, const Value& value) {
   return makeConstant<double>(*value.shape, elements);
 }
 
+// A microbatch of 4 of 8 rows: its step, the piece of it that passes are, and what one device computes.
+struct ExampleStep {
+  ExampleStep(const char* example, bool (*is_in)(Phase))
+      : training(stepOf(example)), piece(pieceOf(training, is_in)) {
+    for (ValueId input : piece.inputs)
+      inputs[piece.value(input).name] = dataFor(generator, piece.value(input));
+    std::vector<std::string> names;
+    for (ValueId output : piece.outputs) names.push_back(piece.value(output).name);
+    outputs = runGraph(piece, inputs, names);
+  }
+
+  static TrainingGraph stepOf(const char* example) {
+    ForwardGraph half = load(example, 4);
+    const ForwardGraph whole = load(example, 8);
+    TimeAxisResult time = splitTimeAxis(half.graph, half.loss, half.inputs, {4, 8, &whole.graph, 8});
+    half.totals = std::move(time.totals);
+    half.microbatches = 2;
+    return buildTrainingGraph(std::move(half), parseOptimizer("sgd"));
+  }
+
+  TrainingGraph training;
+  Graph piece;
+  std::mt19937_64 generator{31};
+  Tensors inputs, outputs;
+};
+
 class SpmdExamples : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SpmdExamples, AnyShardingGivesTheSameGradients) {
-  ForwardGraph half = load(GetParam(), 4);
-  const ForwardGraph whole = load(GetParam(), 8);
-  TimeAxisResult time = splitTimeAxis(half.graph, half.loss, half.inputs, {4, 8, &whole.graph, 8});
-  half.totals = std::move(time.totals);
-  half.microbatches = 2;
-  const TrainingGraph training = buildTrainingGraph(std::move(half), parseOptimizer("sgd"));
-  const Graph piece = pieceOf(training);
-  std::mt19937_64 generator(31);
-  Tensors inputs;
-  for (ValueId input : piece.inputs) inputs[piece.value(input).name] = dataFor(generator, piece.value(input));
-  std::vector<std::string> names;
-  for (ValueId output : piece.outputs) names.push_back(piece.value(output).name);
-  const Tensors outputs = runGraph(piece, inputs, names);
+  ExampleStep step(GetParam(), [](Phase phase) { return phase != Phase::kUpdate; });
   for (const char* mesh : {"2", "2x2", "3"}) {
     SCOPED_TRACE(mesh);
-    const PieceSharding sharding = randomSharding(generator, piece, parseMesh(mesh), false);
-    std::vector<LocalPiece> pieces = rewriteAll(piece, sharding);
-    checkPieces(piece, inputs, outputs, sharding, std::move(pieces), 1e-10);
+    const PieceSharding sharding = randomSharding(step.generator, step.piece, parseMesh(mesh), false);
+    std::vector<LocalPiece> pieces = rewriteAll(step.piece, sharding);
+    checkPieces(step.piece, step.inputs, step.outputs, sharding, std::move(pieces), 1e-10);
+  }
+}
+
+// The part of a whole graph's sharding that is about a piece of it.
+PieceSharding shardingOfPiece(const TrainingGraph& training, const Graph& piece,
+                              const StageSharding& sharding) {
+  PieceSharding result{sharding.mesh, CostModel::uniform(sharding.mesh), {}, {}};
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (isPass(training.node_phase[n])) result.strategies.push_back(sharding.strategies[n]);
+  }
+  for (const Value& value : piece.values)
+    result.kept.push_back(sharding.kept[findValue(training.graph, value.name).index()]);
+  return result;
+}
+
+TEST_P(SpmdExamples, DevicesThatShareRowsExchangeNothingButMomentsOfTheBatch) {
+  ExampleStep step(GetParam(), isPass);
+  const BatchDependence batch = followBatch(step.training);
+  for (const LogicalMesh& mesh : {LogicalMesh{{2, 1}, 4}, LogicalMesh{{3, 1}, 4}, LogicalMesh{{2, 2}, 4}}) {
+    SCOPED_TRACE(printMesh(mesh));
+    const StageSharding rows = rowSharding(step.training, batch, mesh);
+    verifyStageSharding(step.training, allNodes(step.training), rows);
+    const PieceSharding sharding = shardingOfPiece(step.training, step.piece, rows);
+    std::vector<LocalPiece> pieces = rewriteAll(step.piece, sharding);
+    const auto isNormalization = [&](const Node& node) { return needsBatchMoments(node); };
+    const bool normalizes = std::any_of(step.piece.nodes.begin(), step.piece.nodes.end(), isNormalization);
+    for (const LocalPiece& piece : pieces) EXPECT_EQ(!piece.collectives.empty(), normalizes);
+    checkPieces(step.piece, step.inputs, step.outputs, sharding, std::move(pieces), 1e-10);
   }
 }
 
