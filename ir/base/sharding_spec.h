@@ -15,8 +15,9 @@
 // Uneven sizes are allowed, and nothing is padded: every device has programs of its own, with its own shapes.
 // An axis has at least one element on every device.
 //
-// Where devices share the rows of a batch, a mesh says how many rows there are. An axis that holds a multiple
-// of them (rows x tokens, merged by a Reshape) is then cut between rows, so that a Reshape keeps the cut:
+// Where devices share the rows of a microbatch, the mesh says how many there are. An axis that holds a
+// multiple of them (rows x tokens, merged by a Reshape) is then cut between rows, so that a Reshape keeps the
+// cut:
 //   "S0" on mesh [3] of 4 rows: an axis of 4 is cut at 0, 1, 2, and one of 4x16 at 0, 16, 32, not 0, 21, 42
 #pragma once
 
@@ -33,12 +34,12 @@ namespace pipeshard {
 
 struct LogicalMesh {
   std::vector<int> shape;  // devices along each mesh axis
-  int64_t rows = 0;        // of the batch, between which axes are cut; 0: axes are cut anywhere
+  int64_t rows = 0;        // of the microbatch, between which axes are cut; 0: axes are cut anywhere
 
   int rank() const { return shape.size(); }
   int axisSize(int mesh_axis) const { return shape[mesh_axis]; }
   int deviceCount() const;
-  // How many entries of a tensor axis of so many stay on one device, whoever gets them; at least 1.
+  // The smallest piece that an axis of this size is cut into: one entry, or the entries of one row.
   int64_t unit(int64_t axis_size) const;
   IdRange<DeviceId> devices() const { return idsBelow<DeviceId>(deviceCount()); }
   int coordinate(DeviceId device, int mesh_axis) const;

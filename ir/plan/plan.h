@@ -60,14 +60,15 @@ struct StagePlan {
   // Ranks, in the mesh's order; 0..n-1 in all stages together. Stages that share a device share all of them:
   // they are the chunks of one pipeline rank.
   std::vector<RankId> devices;
-  // (data, model), product devices.size(): microbatches are cut along the data axis
+  // (data, model), product devices.size(): the rows of microbatches are shared along the data axis; under
+  // asynchronous schedules it is that of replicas. With a chosen sharding (1, n): its mesh is in `sharding`.
   std::vector<int> mesh_shape = {1, 1};
   int64_t forward_flops = 0;  // one microbatch
   int64_t backward_flops = 0;
   int64_t parameter_bytes = 0;
   int64_t peak_activations = 0;  // microbatches in flight under the schedule
   Recomputation recomputation = Recomputation::kNever;
-  std::optional<ShardingPlan> sharding = {};
+  std::optional<ShardingPlan> sharding = {};  // as chosen; nothing: see mesh_shape
 };
 
 struct Plan {
@@ -80,8 +81,8 @@ struct Plan {
   // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
   std::string profile;
   int64_t microbatches = 1;
-  // The step is of a batch that is cut along its rows, be it over microbatches, over the devices that share
-  // them, or only inside sharded stages: its loss is a sum over parts. False: the batch is computed whole.
+  // The loss is a sum over parts of the batch: microbatches, rows that devices share, or what a chosen
+  // sharding cuts. False: the batch is computed whole.
   bool cut_batch = false;
   // The shorter batch that ends an epoch of data which is no multiple of the batch: its rows and
   // microbatches. 0: there is none.
@@ -101,7 +102,7 @@ struct Plan {
   std::optional<SearchRecord> search = {};  // of plans that were searched for (--stages auto)
 };
 
-// The operators of some stage are sharded.
+// Some stage has a chosen sharding.
 bool hasShardedStage(const Plan& plan);
 
 // A table for people.

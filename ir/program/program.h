@@ -12,9 +12,8 @@
 // content. Every other buffer begins with the first instruction that lists it as an output and ends at its
 // kFree.
 //
-// A rank is one device of a stage. Where a stage has several, a buffer has this one's part of a tensor
-// (Buffer::part), under the same name on all of them; "h@0[2:4,0:8]" is a box of one on its way between
-// stages.
+// A rank is one device. Of a stage of several each holds a part of a tensor (Buffer::part), in a buffer of
+// the same name. "h@0[2:4,0:8]" is a box of it (rows 2 and 3, columns 0 to 7), cut out to be sent.
 //
 // Worked example, rank 1 of 2 in GPipe with one microbatch (buffer names in quotes):
 //   receive peer=0 -> "h@0";  load_input "labels@0"
@@ -95,7 +94,7 @@ Shard boxOf(const Buffer& buffer);
 
 // One .onnx file of this rank. Run instructions bind buffers to its inputs and outputs by position.
 struct Subgraph {
-  std::string name;  // "forward", "backward_input", "backward_weight", "update", "prologue"
+  std::string name;  // such as "forward", "stage4_backward_input", "update", "prologue", "reshard_0"
   std::string file;  // relative to the rank's directory; name + ".onnx"
   Phase phase = Phase::kForward;
   std::vector<std::string> inputs;   // names of the graph inputs, in order
@@ -107,8 +106,8 @@ struct Subgraph {
 };
 
 enum class InstructionKind : uint8_t {
-  // outputs[0] := batch input buffer.value from index `offset` of its axis on, as many as the buffer holds
-  // (loadedBox)
+  // outputs[0] := the buffer's box of batch input buffer.value, of the microbatch that begins at index
+  // `offset` of its axis (loadedBox)
   kLoadInput,
   kRun,  // outputs := subgraph(inputs)
   // like kRun; an output may be the same buffer as an input: it is replaced when all have been read

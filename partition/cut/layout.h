@@ -1,9 +1,9 @@
-// Who computes what: the stages of every rank, its place in their logical mesh, and its rows of every
-// microbatch.
+// Who computes what: the stages of every rank, its place among their devices, and which microbatches it
+// takes.
 //
 // Stages that list the same devices are the chunks of one pipeline rank: these devices are a *group*. Groups
 // are numbered by their first stages. All stages of a group have one logical mesh, so that a device has the
-// same rows in each.
+// same part of a value in each.
 //   stages 0..3 on devices [0], [1], [0], [1]: group 0 has the stages 0 and 2, group 1 the stages 1 and 3
 //
 // How the devices of a stage share the work on a microbatch, stage_shardings.h says. But under asynchronous
@@ -30,7 +30,7 @@ class Layout {
  public:
   // Errors: kConfiguration when the plan's devices are not 0..n-1; when stages share some of their devices
   // but not all, or have them in another order or mesh; when a mesh does not have as many places as the stage
-  // has devices; when a microbatch has fewer rows than data-parallel devices; when the plan was made for
+  // has devices; when a microbatch has fewer rows than places along the data axis; when the plan was made for
   // other microbatches. `in_turn`: replicas take microbatches in turn.
   Layout(const Plan& plan, const TrainingFamily& family, bool in_turn = false);
 
@@ -61,7 +61,7 @@ class Layout {
   // This rank and those in its place in the other replicas; ascending.
   std::vector<RankId> counterparts(RankId rank) const;
 
-  // Rows of the whole batch; of microbatch k of a window, of the batches of all its updates together.
+  // The rows of microbatch k in the step's data; the batches of a window lie one behind the other.
   Rows microbatch(int64_t k) const {
     const Rows rows = family_->microbatch(k % family_->microbatches());
     return {rows.first + k / family_->microbatches() * family_->batch(), rows.count};

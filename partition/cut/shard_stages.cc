@@ -174,8 +174,9 @@ class StageSearch {
     for (auto& [value, list] : crossings) {
       std::erase_if(list, [&](const Crossing& crossing) { return isBeside(stage, crossing.other); });
       if (list.empty() || beside.contains(value)) continue;
-      const auto by_rows = std::find_if(list.begin(), list.end(),
-                                        [&](const Crossing& crossing) { return sharesRows(crossing.other); });
+      const auto by_rows = std::find_if(list.begin(), list.end(), [&](const Crossing& crossing) {
+        return sharesRows(plan_.stages[crossing.other]);
+      });
       if (by_rows == list.end()) {
         options.crossings[value] = costOf(stage, mesh, std::move(list));
       } else if (by_rows->parameter == nullptr) {
@@ -197,7 +198,6 @@ class StageSearch {
  private:
   const std::vector<RankId>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
   bool isBeside(StageId stage, StageId other) const { return cut_.groups[stage] == cut_.groups[other]; }
-  bool sharesRows(StageId stage) const { return followsRows(plan_.stages[stage]); }
 
   // The other side of a crossing; undecided: replicated.
   CrossMeshSide otherSide(StageId stage, ValueId value) const {

@@ -58,7 +58,7 @@ IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const Train
   return result;
 }
 
-bool followsRows(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
+bool sharesRows(const StagePlan& stage) { return !stage.sharding && stage.devices.size() > 1; }
 
 namespace {
 
@@ -97,13 +97,13 @@ IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph&
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn)
     : family_(family), cluster_(plan.cluster), stages_(plan.stages.size()) {
   for (const StagePlan& stage : plan.stages) {
-    follows_rows_.push_back(followsRows(stage));
+    shares_rows_.push_back(pipeshard::sharesRows(stage));
     devices_.push_back(stage.devices);
   }
   takeChosen(plan, cut);
   agree(family.base(), cut);
   takeParts(family.base(), cut);
-  if (!in_turn) followRows(plan, cut);
+  if (!in_turn) shareRows(plan, cut);
 }
 
 void StageShardings::takeChosen(const Plan& plan, const Cut& cut) {
@@ -121,13 +121,13 @@ void StageShardings::takeChosen(const Plan& plan, const Cut& cut) {
   }
 }
 
-void StageShardings::followRows(const Plan& plan, const Cut& cut) {
+void StageShardings::shareRows(const Plan& plan, const Cut& cut) {
   const TrainingGraph& training = family_.base();
   std::optional<BatchDependence> batch;
   std::map<std::vector<int>, std::shared_ptr<const StageSharding>> by_mesh;
   for (const StageId s : stages_.ids()) {
     const StagePlan& stage = plan.stages[s];
-    if (!follows_rows_[s]) continue;
+    if (!shares_rows_[s]) continue;
     if (!batch) batch = followBatch(training);
     const LogicalMesh mesh{stage.mesh_shape, family_.largestMicrobatch()};
     std::shared_ptr<const StageSharding>& sharding = by_mesh[mesh.shape];
@@ -244,8 +244,8 @@ CrossMeshSide StageShardings::side(StageId stage, ValueId value, int64_t rows) c
   return {one, replicated(family_.base().graph.shape(value).size()), CostModel::uniform(one)};
 }
 
-bool StageShardings::chooseTransfers(StageId from, StageId to) const {
-  return (isChosen(from) || isChosen(to)) && !follows_rows_[from] && !follows_rows_[to];
+bool StageShardings::transfersAreChosen(StageId from, StageId to) const {
+  return (isChosen(from) || isChosen(to)) && !shares_rows_[from] && !shares_rows_[to];
 }
 
 const CrossMeshPlan& StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
@@ -262,7 +262,7 @@ const CrossMeshPlan& StageShardings::transfer(ValueId value, int64_t rows, Stage
     const DataType type = member.dataType(counterpart);
     const CrossMeshSide sent = side(from, value, rows), received = side(to, value, rows);
     found->second =
-        chooseTransfers(from, to)
+        transfersAreChosen(from, to)
             ? planCrossMesh(shape, type, sent, received, linkBetween(cluster_, devices_[from], devices_[to]))
             : planDirectTransfer(shape, type, sent, received, LinkCost{});
   }

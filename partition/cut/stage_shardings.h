@@ -1,8 +1,8 @@
 // The shardings of a plan's stages while programs are made: how each device of a stage of several has its
 // part of a microbatch's values. A stage has the one that the plan says (StagePlan::sharding), or else shares
 // the rows of every microbatch over the data axis of StagePlan::mesh_shape (rowSharding), and along the model
-// axis its devices do the same. Only replicas that take microbatches in turn are not sharded, nor is a stage
-// of one device. Internal to partition/.
+// axis its devices do the same. Where replicas take microbatches in turn no stage is sharded, and a stage of
+// one device never is. Internal to partition/.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const Train
 
 // Several devices share the rows of microbatches, or all compute the same: nothing was chosen for them. What
 // goes to or from them travels as it lies (planDirectTransfer), so stages with a choice keep it whole.
-bool followsRows(const StagePlan& stage);
+bool sharesRows(const StagePlan& stage);
 
 class StageShardings {
  public:
@@ -41,10 +41,10 @@ class StageShardings {
   StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn);
 
   bool isSharded(StageId stage) const { return stages_[stage].has_value(); }
-  // It follows rows: what it keeps as partial sums over microbatches is summed part by part.
-  bool sharesRows(StageId stage) const { return isSharded(stage) && follows_rows_[stage]; }
-  bool isChosen(StageId stage) const { return isSharded(stage) && !follows_rows_[stage]; }
-  // With the rows of a microbatch, where it matters.
+  // Its sharding follows from its rows: each part of a gradient is all-reduced by itself. Else it was chosen.
+  bool sharesRows(StageId stage) const { return isSharded(stage) && shares_rows_[stage]; }
+  bool isChosen(StageId stage) const { return isSharded(stage) && !shares_rows_[stage]; }
+  // While a microbatch of so many rows runs: with LogicalMesh::rows, if it shares rows.
   LogicalMesh mesh(StageId stage, int64_t rows) const;
   const CostModel& model(StageId stage) const { return of(stage).model; }
   // How the stage keeps a value of the family's base; one of several stages on the same devices: as that one
@@ -58,9 +58,9 @@ class StageShardings {
   PieceSharding pieceSharding(StageId stage, const std::vector<NodeId>& nodes, int64_t rows,
                               const Graph& subgraph) const;
 
-  // Values between the stages go the cheapest way (planCrossMesh), since one of the two was chosen and none
-  // follows rows; else as they lie.
-  bool chooseTransfers(StageId from, StageId to) const;
+  // Values between the stages go the cheapest way (planCrossMesh), since the sharding of one of the two was
+  // chosen and none shares rows; else as they lie.
+  bool transfersAreChosen(StageId from, StageId to) const;
   // How a value of a microbatch of so many rows gets from one stage to another. The reference stays valid.
   // Error(kConfiguration) when the value cannot be kept so with so many rows.
   const CrossMeshPlan& transfer(ValueId value, int64_t rows, StageId from, StageId to) const;
@@ -74,7 +74,7 @@ class StageShardings {
 
   // Those of the plan, and those of rows.
   void takeChosen(const Plan& plan, const Cut& cut);
-  void followRows(const Plan& plan, const Cut& cut);
+  void shareRows(const Plan& plan, const Cut& cut);
   // All stages of a group get to keep everything as those do that use it.
   void agree(const TrainingGraph& training, const Cut& cut);
   // Parts of gradients that other groups make come to the owner's as its update reads the gradient.
@@ -84,7 +84,7 @@ class StageShardings {
   const TrainingFamily& family_;
   Cluster cluster_;
   IdVector<StageId, std::optional<Stage>> stages_;
-  IdVector<StageId, bool> follows_rows_;
+  IdVector<StageId, bool> shares_rows_;
   IdVector<StageId, std::vector<RankId>> devices_;
   mutable std::map<std::tuple<ValueId, int64_t, StageId, StageId>, CrossMeshPlan> transfers_;
 };

@@ -10,7 +10,8 @@
 
 namespace pipeshard {
 
-// One value of one microbatch on its way; the buffer has the same name on both sides.
+// One value of one microbatch on its way from one group of devices to another: in one send, or several (the
+// pieces of a CrossMeshPlan).
 struct Message {
   ValueId value;
   int microbatch = 0;

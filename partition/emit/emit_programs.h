@@ -15,9 +15,9 @@ namespace pipeshard {
 // needs go there directly, whatever lies between. A parameter read on several stages has one owner; the
 // others receive it at the start of the step and send their summed gradient back at its end. The devices of a
 // stage share every microbatch as its sharding says (partition/cut/stage_shardings.h); gradients are summed
-// over them once, after the last microbatch. Replicas that take microbatches in turn average their gradients
-// at every update instead. The result passes verifyPrograms. Errors: kConfiguration when devices, meshes or
-// microbatches do not fit together.
+// over them once, after the last microbatch, unless a chosen sharding cuts the accumulators. Replicas that
+// take microbatches in turn average their gradients at every update instead. The result passes
+// verifyPrograms. Errors: kConfiguration when devices, meshes or microbatches do not fit together.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan);
 // The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule
 // every microbatch reads the versions of the parameters that it reads on the plan's stages; where these
@@ -26,7 +26,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
                                            const Schedule& schedule);
-// The same for a step that is known at one size only: equal microbatches, no data-parallel devices.
+// The same for a step that is known at one size only: equal microbatches, whose rows nobody shares.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 
 }  // namespace pipeshard

@@ -26,10 +26,10 @@ class RankBuilder {
 
   const std::string& nameOf(ValueId id) const { return training_.graph.value(id).name; }
 
-  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a sharded stage
-  // `kept` how it is cut (`like` itself when invalid).
+  // The buffer of that name, made at its first mention; `like` gives type and shape, and in a stage of
+  // several devices `kept` how it is cut (`like` itself when invalid).
   BufferId buffer(const std::string& name, BufferKind kind, ValueId like, ValueId kept = {});
-  // What a microbatch has of a value that passes make: "h@0".
+  // This device's part of a value that a microbatch's pass makes: "h@0".
   BufferId produced(ValueId value, int microbatch);
   // The buffer that stands for a value in a piece. `prologue`: its inputs are loaded apart from those of the
   // passes.

@@ -16,7 +16,7 @@
 
 namespace pipeshard {
 
-// Of Program::groups.
+// The rank's entries in Program::groups.
 struct RankGroups {
   GroupId replicas;      // that take turns; invalid: there are none
   MeshGroups mesh;       // of a sharded stage

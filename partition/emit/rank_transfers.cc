@@ -31,7 +31,7 @@ void RankTransfers::sendToGroup(PipelineRankId group, BufferId buffer) {
 const CrossMeshPlan* RankTransfers::planBetween(PipelineRankId from_group, PipelineRankId to_group,
                                                 ValueId value) const {
   const StageId from = layout_.firstStage(from_group), to = layout_.firstStage(to_group);
-  if (!context_.shardings.chooseTransfers(from, to)) return nullptr;
+  if (!context_.shardings.transfersAreChosen(from, to)) return nullptr;
   return &context_.shardings.transfer(value, context_.family.largestMicrobatch(), from, to);
 }
 

@@ -16,8 +16,8 @@ class RankTransfers {
   // The builder is the rank's; all are kept by reference.
   RankTransfers(const EmissionContext& context, RankId rank, RankBuilder& builder);
 
-  // How a tensor that is there once a step gets from one group to another where that was chosen; else
-  // nullptr: whole.
+  // How a tensor that is there once a step gets from one group to another; nullptr: nothing was chosen, it
+  // goes whole, from the counterpart.
   const CrossMeshPlan* planBetween(PipelineRankId from_group, PipelineRankId to_group, ValueId value) const;
   void sendTo(PipelineRankId group, BufferId buffer, ValueId value);
   void receiveFrom(PipelineRankId group, BufferId buffer, ValueId value);

@@ -1,7 +1,7 @@
 // The sharding of devices that share the rows of every microbatch, and nothing else: what follows from the
 // batch alone, so there is nothing to choose and nothing to solve.
 //
-// Over axis 0 of the mesh whatever depends on the batch is cut along it, between rows; what lacks the batch
+// Over axis 0 of the mesh whatever depends on the batch is cut along it, between rows; what is a sum over it
 // (a gradient, a loss) is a partial sum from where it is made, and stays one as long as operators let it
 // pass; weights, states, updates and prologues are replicated. Over further axes all devices do the same. So
 // collectives stand only where an operator needs all rows (batch normalisation), or all parts of a sum.
