@@ -38,6 +38,9 @@ class Simplifier {
       collectCaptures(node, names);
       captured_.insert(names.begin(), names.end());
       read_.insert(node.inputs.begin(), node.inputs.end());
+      const bool part = node.is("SequenceAt") && node.inputs.size() == 2 && node.inputs[1].valid() &&
+                        graph.constant(node.inputs[1]) != nullptr;
+      if (!part) whole_sequences_.insert(node.inputs.begin(), node.inputs.end());
     }
   }
 
@@ -46,7 +49,8 @@ class Simplifier {
     nodes.swap(graph_.nodes);
     for (Node& node : nodes) {
       for (ValueId& id : node.inputs) id = resolve(id);
-      if (takeBranch(node) || takeExternal(node) || bypass(node)) {
+      if (castToKnownType(node) || gatherInRows(node)) ++changes_;
+      if (takeBranch(node) || takeExternal(node) || bypass(node) || split(node) || takePart(node)) {
         ++changes_;
       } else {
         graph_.nodes.push_back(std::move(node));
@@ -114,6 +118,99 @@ class Simplifier {
     replacement_[from.index()] = to;
   }
 
+  // CastLike reads a tensor only for its type.
+  bool castToKnownType(Node& node) const {
+    if (!node.is("CastLike") || node.inputs.size() != 2 || !node.inputs[1].valid()) return false;
+    const DataType type = graph_.value(node.inputs[1]).data_type;
+    if (type == DataType::kUndefined) return false;
+    node.op_type = "Cast";
+    node.inputs.resize(1);
+    node.attributes["to"] = static_cast<int64_t>(type);
+    return true;
+  }
+
+  // data[b, i(...)] of every row b is a Gather along axis 1, whose indices know nothing of the rows: so
+  // exporters write masks of a batch, with an index tensor [rows, ..., 2] that counts the rows, too.
+  bool gatherInRows(Node& node) {
+    if (!node.is("GatherND") || node.inputs.size() != 2 || node.intAttribute("batch_dims", 0) != 0)
+      return false;
+    const Constant* indices = node.inputs[1].valid() ? graph_.constant(node.inputs[1]) : nullptr;
+    const std::optional<Shape>& data = graph_.value(node.inputs[0]).shape;
+    if (indices == nullptr || indices->shape.size() < 2 || indices->shape.back() != 2 || !data ||
+        data->size() < 2 || data->at(0) != indices->shape[0])
+      return false;
+    const std::vector<int64_t> pairs = integerElements(*indices);
+    const size_t of_row = data->at(0) == 0 ? 0 : pairs.size() / data->at(0);
+    for (size_t i = 0; i < pairs.size(); i += 2) {
+      const auto row = static_cast<int64_t>(i / of_row);
+      if (pairs[i] != row || pairs[i + 1] != pairs[i % of_row + 1]) return false;
+    }
+    std::vector<int64_t> columns;
+    for (size_t i = 1; i < of_row; i += 2) columns.push_back(pairs[i]);
+    const Shape shape(indices->shape.begin() + 1, indices->shape.end() - 1);
+    node.op_type = "Gather";
+    node.attributes = {{"axis", int64_t{1}}};
+    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, columns));
+    return true;
+  }
+
+  // A sequence of parts of a tensor, of which only single ones are read, is a Split.
+  bool split(const Node& node) {
+    if (!node.is("SplitToSequence") || node.inputs.size() != 2 || !node.outputs[0].valid() ||
+        node.intAttribute("keepdims", 1) != 1 || whole_sequences_.contains(node.outputs[0]) ||
+        outputs_.contains(node.outputs[0]) || isCaptured(node.outputs[0]))
+      return false;
+    const Value whole = graph_.value(node.inputs[0]);
+    const Constant* sizes = node.inputs[1].valid() ? graph_.constant(node.inputs[1]) : nullptr;
+    if (sizes == nullptr || !whole.shape || !isStatic(*whole.shape)) return false;
+    const int64_t rank = std::ssize(*whole.shape);
+    const int64_t axis = (node.intAttribute("axis", 0) + rank) % std::max<int64_t>(1, rank);
+    std::vector<int64_t> parts = integerElements(*sizes);
+    if (sizes->shape.empty()) parts = equalParts(whole.shape->at(axis), parts.at(0));
+    if (parts.empty()) return false;
+    Node made = node;
+    made.op_type = "Split";
+    made.attributes = {{"axis", axis}};
+    made.inputs = {node.inputs[0],
+                   builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(parts)}, parts))};
+    made.outputs.clear();
+    for (int64_t size : parts) {
+      Shape shape = *whole.shape;
+      shape[axis] = size;
+      made.outputs.push_back(
+          builder_.addValue(graph_.value(node.outputs[0]).name + "_part", whole.data_type, shape));
+    }
+    parts_[node.outputs[0]] = made.outputs;
+    graph_.nodes.push_back(std::move(made));
+    return true;
+  }
+
+  static std::vector<int64_t> equalParts(int64_t size, int64_t part) {
+    std::vector<int64_t> parts;
+    for (int64_t at = 0; part > 0 && at < size; at += part) parts.push_back(std::min(part, size - at));
+    return parts;
+  }
+
+  bool takePart(const Node& node) {
+    if (!node.is("SequenceAt") || node.inputs.size() != 2 || !node.inputs[1].valid()) return false;
+    const auto parts = parts_.find(node.inputs[0]);
+    const Constant* position = graph_.constant(node.inputs[1]);
+    if (parts == parts_.end() || position == nullptr || isCaptured(node.outputs[0])) return false;
+    const int64_t count = std::ssize(parts->second);
+    const int64_t index = integerElements(*position).at(0);
+    if (index < -count || index >= count) return false;
+    const ValueId part = parts->second[(index + count) % count];
+    if (!outputs_.contains(node.outputs[0])) {
+      replace(node.outputs[0], part);
+      return true;
+    }
+    Node copy = node;
+    copy.op_type = "Identity";
+    copy.inputs = {part};
+    graph_.nodes.push_back(std::move(copy));
+    return true;
+  }
+
   bool takeExternal(const Node& node) {
     const std::optional<WeightReference> reference = externalTensor(node);
     if (!reference || node.outputs.size() != 1 || !node.outputs[0].valid()) return false;
@@ -152,8 +249,10 @@ class Simplifier {
   std::map<ValueId, ValueId> renamed_;  // node outputs that now have the name of a graph output
   std::unordered_set<ValueId> outputs_;
   std::unordered_set<ValueId> inputs_;
-  std::unordered_set<ValueId> read_;          // inputs of nodes
-  std::unordered_set<std::string> captured_;  // names that subgraphs read
+  std::unordered_set<ValueId> read_;               // inputs of nodes
+  std::unordered_set<std::string> captured_;       // names that subgraphs read
+  std::unordered_set<ValueId> whole_sequences_;    // read by others than SequenceAt of a known place
+  std::map<ValueId, std::vector<ValueId>> parts_;  // by sequence: what its Split gives
   int changes_ = 0;
 };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@ namespace pipeshard {
 namespace {
 
 using testing::elementsOf;
+using testing::errorOf;
 using testing::graphFromText;
 
 constexpr auto kBadModel = ErrorCode::kBadModel;
@@ -101,6 +103,70 @@ TEST(Prepare, IdentitiesAndInferenceDropoutGoButOutputsKeepTheirNames) {
   EXPECT_EQ(graph.nodes[1].op_type, "Neg");
   EXPECT_EQ(graph.nodes[1].outputs[0], graph.outputs[0]);
   checkModel(graph);
+}
+
+TEST(Prepare, ACastLikeOfAKnownTypeReadsItsInputAlone) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2] x, double[7] like) => (double[2] y) { a = Relu(x)  y = CastLike(a, like) })"),
+                                   {});
+  ASSERT_EQ(graph.nodes.size(), 2u);
+  EXPECT_EQ(graph.nodes[1].op_type, "Cast");
+  EXPECT_EQ(graph.nodes[1].inputs.size(), 1u);
+  EXPECT_EQ(graph.dataType(graph.outputs[0]), DataType::kFloat64);
+  checkModel(graph);
+}
+
+TEST(Prepare, ASequenceOfPartsIsASplit) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,9] x) => (float[2,3] y, float[2,3] last)
+      <int64 size = {3}, int64 zero = {0}, int64 two = {2}, int64 minus = {-1}> {
+      parts = SplitToSequence <axis = 1> (x, size)
+      a = SequenceAt(parts, zero)
+      b = SequenceAt(parts, two)
+      y = Add(a, b)
+      last = SequenceAt(parts, minus) })"),
+                                   {});
+  EXPECT_EQ(count(graph, "SplitToSequence") + count(graph, "SequenceAt"), 0u);
+  ASSERT_EQ(count(graph, "Split"), 1u);
+  const Node& split = graph.nodes[0];
+  ASSERT_EQ(split.outputs.size(), 3u);
+  EXPECT_EQ(split.intAttribute("axis", 0), 1);
+  EXPECT_EQ(elementsOf(graph, graph.value(split.inputs[1]).name), (std::vector<double>{3, 3, 3}));
+  const auto add =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.is("Add"); });
+  EXPECT_EQ(add->inputs, (std::vector<ValueId>{split.outputs[0], split.outputs[2]}));
+  EXPECT_EQ(graph.value(graph.outputs[1]).name, "last");
+  checkModel(graph);
+}
+
+TEST(Prepare, ASequenceThatIsReadAtAnUnknownPlaceIsNamed) {
+  const Error error = errorOf([] {
+    prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,9] x, int64 place) => (float[2,a] y) <int64 size = {3}> {
+      parts = SplitToSequence <axis = 1> (x, size)
+      y = SequenceAt(parts, place) })"),
+                 {});
+  });
+  EXPECT_EQ(error.code(), kBadModel);
+  EXPECT_NE(error.message().find("no dense tensor"), std::string::npos) << error.message();
+}
+
+// indices [2,3,2]: (row, column) of each row, as masks of a batch are written.
+TEST(Prepare, TheSamePlacesOfEveryRowAreAGather) {
+  const auto prepared = [](const char* indices) {
+    return prepareModel(graphFromText(fmt::format(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,5] x) => (float[2,3] y) <int64[2,3,2] i = {{{}}}> {{ y = GatherND(x, i) }})",
+                                                  indices)),
+                        {});
+  };
+  const Graph graph = prepared("0,4, 0,0, 0,2,  1,4, 1,0, 1,2");
+  ASSERT_EQ(count(graph, "Gather"), 1u);
+  EXPECT_EQ(graph.nodes[0].intAttribute("axis", 0), 1);
+  EXPECT_EQ(elementsOf(graph, graph.value(graph.nodes[0].inputs[1]).name), (std::vector<double>{4, 0, 2}));
+  EXPECT_EQ(graph.shape(graph.outputs[0]), (Shape{2, 3}));
+  checkModel(graph);
+  EXPECT_EQ(count(prepared("0,4, 0,0, 0,2,  1,4, 1,1, 1,2"), "GatherND"), 1u);  // another place in row 1
+  EXPECT_EQ(count(prepared("1,4, 1,0, 1,2,  0,4, 0,0, 0,2"), "GatherND"), 1u);  // the rows in another order
 }
 
 TEST(Prepare, TrainingDropoutStays) {
