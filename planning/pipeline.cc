@@ -65,7 +65,10 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     if (measured) planned.plan.profile = request.profile->digest;
 
     // What cannot be trained is refused before anything is searched: a search may take a minute.
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
+      refuseLostParameters(model.parameters, request.given.freeze);
     requireParameters(model.graph);
+    planned.trains = trainedSummary(model.graph);
     requireTrainableTypes(model.graph);
 
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first

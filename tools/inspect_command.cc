@@ -96,9 +96,14 @@ struct InspectCommand {
           "gradients\n",
           backward.operators, backward.gradients.size());
     }
-    fmt::print("parameters {} ({}), forward {}, activations {}\n\n", totals.parameters,
+    fmt::print("parameters {} ({}), forward {}, activations {}\n", totals.parameters,
                formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
                formatBytes(totals.activation_bytes));
+    fmt::print("{}\n", trainedSummary(model.graph));
+    for (const LostParameter& lost : model.parameters.lost)
+      fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
+    for (const std::string& note : model.notes) fmt::print("note: {}\n", note);
+    fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});

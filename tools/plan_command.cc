@@ -62,6 +62,7 @@ struct PlanCommand {
       writePlanDirectory(planned, output);
       writeReport(output);
     }
+    fmt::print("{}\n", planned.trains);
     for (const StageCombinations& stage : planned.combinations)
       fmt::print("{}\n", combinationTable(stage, kMostCombinations));
     fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));

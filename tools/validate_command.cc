@@ -143,6 +143,7 @@ struct ValidateCommand {
   ListenOptions listen;
   double bound = 0;
   TraceOptions trace;
+  std::string trains;  // what was planned, if anything was
 
   int run() {
     if (boundGiven() && !(bound > 0 && std::isfinite(bound)))
@@ -181,7 +182,7 @@ struct ValidateCommand {
   bool boundGiven() const { return command->get_option("--bound")->count() > 0; }
 
   // The plan directory to run: the given one, or one that is planned now (kept with -o).
-  std::string preparePlan(const fs::path& scratch, SignalWatch& watch, Progress& progress) const {
+  std::string preparePlan(const fs::path& scratch, SignalWatch& watch, Progress& progress) {
     PlanningSignals signals(watch);
     const auto show = [&](const std::string& phase) {
       signals.check();
@@ -199,7 +200,9 @@ struct ValidateCommand {
         output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = planRequest(options);
     if (!job.data.end.drop_last) asked.data_path = job.data.path;
-    writePlanDirectory(planOrAdvise(asked, show, &signals.interruption()), directory);
+    const PlannedTraining planned = planOrAdvise(asked, show, &signals.interruption());
+    trains = planned.trains;
+    writePlanDirectory(planned, directory);
     signals.finish();
     return directory;
   }
@@ -242,6 +245,7 @@ struct ValidateCommand {
   }
 
   void print(const Plan& plan, const ValidationReport& report) const {
+    if (!trains.empty()) fmt::print("{}\n", trains);
     fmt::print("{}\n", printPlan(plan));
     std::vector<std::vector<std::string>> rows = {{"step", "loss", "loss on one device", "difference"}};
     for (const StepComparison& step : report.steps) {

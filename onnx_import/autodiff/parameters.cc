@@ -85,8 +85,9 @@ bool hasMarks(const Graph& graph) {
   });
 }
 
-// The floating-point initializers whose names one of the patterns is found in.
-std::vector<ValueId> matching(const Graph& graph, const std::string& option, const std::string& pattern) {
+// The floating-point initializers whose names the pattern is found in.
+std::vector<ValueId> matching(const Graph& graph, const std::string& option, const std::string& pattern,
+                              const std::vector<std::string>& lost) {
   std::regex regex;
   try {
     regex.assign(pattern, std::regex::ECMAScript);
@@ -100,7 +101,9 @@ std::vector<ValueId> matching(const Graph& graph, const std::string& option, con
     names.push_back(graph.value(id).name);
     if (std::regex_search(graph.value(id).name, regex)) found.push_back(id);
   }
-  if (found.empty()) {
+  const bool is_lost = std::any_of(lost.begin(), lost.end(),
+                                   [&](const std::string& name) { return std::regex_search(name, regex); });
+  if (found.empty() && !is_lost) {
     if (names.size() > kMostNames) names.resize(kMostNames);
     fail(ErrorCode::kUsage, "{} '{}' is found in no floating-point weight's name; such names are {}", option,
          pattern, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
@@ -131,17 +134,32 @@ std::vector<ValueId> trainableParameters(const Graph& graph) {
 }
 
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
-                        const std::vector<std::string>& freeze) {
+                        const std::vector<std::string>& freeze, const std::vector<std::string>& lost) {
   for (const auto& [option, patterns, mark] :
        {std::tuple("--freeze", &freeze, "no"), std::tuple("--train", &train, "yes")}) {  // the later one wins
     for (const std::string& pattern : *patterns) {
-      for (ValueId id : matching(graph, option, pattern)) {
+      for (ValueId id : matching(graph, option, pattern, lost)) {
         Metadata& metadata = graph.value(id).metadata;
         std::erase_if(metadata, [](const auto& entry) { return entry.first == kTrainedMark; });
         metadata.emplace_back(kTrainedMark, mark);
       }
     }
   }
+}
+
+std::string trainedSummary(const Graph& graph) {
+  const std::vector<ValueId> trained = trainableParameters(graph);
+  const bool marked = hasMarks(graph);
+  int64_t elements = 0, all = 0;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    if (!isFloatingPoint(value.data_type)) continue;
+    const bool is_trained = std::binary_search(trained.begin(), trained.end(), id);
+    const bool counts = marked ? isMarkedParameter(value) : trainedByUser(value) == std::optional(false);
+    if (is_trained) elements += elementCount(graph.shape(id));
+    if (is_trained || counts) all += elementCount(graph.shape(id));
+  }
+  return fmt::format("trains {} of {} parameters in {} tensors", elements, all, trained.size());
 }
 
 std::vector<std::string> parameterNotes(const Graph& graph) {

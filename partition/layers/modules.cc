@@ -7,29 +7,10 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/exporter_marks.h"
 
 namespace pipeshard {
 namespace {
-
-// The strings of a list as Python prints it: "['', 'transformer']".
-std::vector<std::string> pythonStrings(std::string_view text) {
-  std::vector<std::string> strings;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\'' && text[i] != '"') continue;
-    const size_t end = text.find(text[i], i + 1);
-    if (end == std::string_view::npos) break;
-    strings.emplace_back(text.substr(i + 1, end - i - 1));
-    i = end;
-  }
-  return strings;
-}
-
-std::string_view metadataOf(const Node& node, std::string_view key) {
-  for (const auto& [name, value] : node.metadata) {
-    if (name == key) return value;
-  }
-  return {};
-}
 
 // "transformers.models.gpt2.modeling_gpt2.GPT2Block" -> "GPT2Block".
 std::string shortType(const std::string& type) { return type.substr(type.rfind('.') + 1); }
@@ -106,8 +87,9 @@ std::string namesToMatch(const Graph& graph, const std::vector<NodeId>& nodes) {
 }  // namespace
 
 std::vector<ModuleScope> moduleScopes(const Node& node) {
-  std::vector<std::string> paths = pythonStrings(metadataOf(node, "pkg.torch.onnx.name_scopes"));
-  const std::vector<std::string> types = pythonStrings(metadataOf(node, "pkg.torch.onnx.class_hierarchy"));
+  std::vector<std::string> paths = pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.name_scopes"));
+  const std::vector<std::string> types =
+      pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.class_hierarchy"));
   if (paths.empty()) return node.name.starts_with('/') ? scopesOfName(node.name) : std::vector<ModuleScope>{};
   constexpr std::string_view kNoModule = "_empty_nn_module_stack_from_metadata_hook";
   paths.pop_back();  // the operator itself

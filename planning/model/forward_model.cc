@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
@@ -128,13 +129,48 @@ class Preparer {
   std::map<int64_t, Graph> made_;
 };
 
+// What became of the module's parameters.
+std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
+  std::vector<std::string> notes;
+  if (parameters.transposed > 0) {
+    notes.push_back(
+        fmt::format("{} that the exporter's optimizer has stored transposed, trained as such under {} own {}",
+                    counted(parameters.transposed, "parameter"), parameters.transposed == 1 ? "its" : "their",
+                    parameters.transposed == 1 ? "name" : "names"));
+  }
+  if (parameters.separated > 0) {
+    notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal ones, apart again",
+                                counted(parameters.separated, "parameter")));
+  }
+  if (parameters.zero_biases > 0) {
+    notes.push_back(fmt::format(
+        "{} that the exporter's optimizer had left out, as zero, made again",
+        parameters.zero_biases == 1 ? "1 bias" : fmt::format("{} biases", parameters.zero_biases)));
+  }
+  if (!parameters.padded.empty()) {
+    notes.push_back(
+        fmt::format("the row of padding_idx is trained like any other, which PyTorch does not (the file does "
+                    "not have it): {}",
+                    fmt::join(parameters.padded, ", ")));
+  }
+  if (!parameters.unread.empty()) {
+    notes.push_back(fmt::format("not read by any operator (unused, or another name of a tied one): {}",
+                                fmt::join(parameters.unread, ", ")));
+  }
+  return notes;
+}
+
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
+  model.parameters = restoreParameters(raw);
+  std::vector<std::string> lost;
+  for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
+  for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
   ImportedBackward backward = takeBackward(raw);
-  overrideParameters(raw, request.given.train, request.given.freeze);
+  overrideParameters(raw, request.given.train, request.given.freeze, lost);
   const std::string name = raw.value(attachLoss(raw, request.loss)).name;
   const ValueId in_file = findValue(whole, name);
   if (backward.gradients.empty() || request.loss.kind != LossSpec::Kind::kModelOutput || !in_file.valid())

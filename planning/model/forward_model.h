@@ -11,6 +11,7 @@
 
 #include "ir/graph/graph.h"
 #include "onnx_import/autodiff/imported_backward.h"
+#include "onnx_import/prepare/module_parameters.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/file_shardings.h"
 #include "planning/request/plan_request.h"
@@ -39,6 +40,7 @@ struct ForwardModel {
   std::map<std::string, DataType> source_types;   // of weights whose precision was changed
   std::shared_ptr<const ImportedModel> imported;  // null: a forward model
   std::optional<FileShardings> file_shardings;    // with the method manual and no --shard
+  ModuleParameters parameters;                    // what became of the module's
   std::vector<std::string> notes;
 };
 

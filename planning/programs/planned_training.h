@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ir/graph/training_graph.h"
@@ -19,6 +20,7 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
+  std::string trains;                // trainedSummary of the model
   TrainingGraph training;            // of the largest microbatch
   StepPrograms whole;                // no ranks: only a plan was asked for (PlanRequest::programs)
   std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch

@@ -1,0 +1,80 @@
+#include "ir/graph/exporter_marks.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace pipeshard {
+namespace {
+
+bool isNameCharacter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// The name behind the % at `percent`.
+std::string nameAt(std::string_view text, size_t percent) {
+  size_t end = percent + 1;
+  while (end < text.size() && isNameCharacter(text[end])) ++end;
+  return std::string(text.substr(percent + 1, end - percent - 1));
+}
+
+}  // namespace
+
+std::string_view metadataOf(const Metadata& metadata, std::string_view key) {
+  const auto found =
+      std::find_if(metadata.begin(), metadata.end(), [&](const auto& entry) { return entry.first == key; });
+  return found == metadata.end() ? std::string_view() : found->second;
+}
+
+std::vector<std::string> pythonStrings(std::string_view text) {
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\'' && text[i] != '"') continue;
+    const size_t end = text.find(text[i], i + 1);
+    if (end == std::string_view::npos) break;
+    strings.emplace_back(text.substr(i + 1, end - i - 1));
+    i = end;
+  }
+  return strings;
+}
+
+std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
+  constexpr std::string_view kKind = ": PARAMETER target=";
+  std::vector<SignatureParameter> parameters;
+  std::string_view text = metadataOf(graph.metadata, "pkg.torch.export.ExportedProgram.graph_signature");
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const size_t kind = line.find(kKind);
+    if (kind == std::string_view::npos) continue;
+    const std::vector<std::string> target = pythonStrings(line.substr(kind + kKind.size()));
+    if (!target.empty()) parameters.push_back({std::string(line.substr(0, kind)), target.front()});
+  }
+  return parameters;
+}
+
+ExportedCall exportedCall(const Node& node) {
+  constexpr std::string_view kTarget = "[target=";
+  const std::string_view text = metadataOf(node.metadata, "pkg.torch.onnx.fx_node");
+  ExportedCall call;
+  const size_t target = text.find(kTarget);
+  if (text.empty() || text.front() != '%' || target == std::string_view::npos) return call;
+  call.name = nameAt(text, 0);
+  const std::string_view function = text.substr(target + kTarget.size());
+  call.function = function.substr(0, function.find(']'));
+  for (size_t percent = text.find('%', target); percent != std::string_view::npos;
+       percent = text.find('%', percent + 1))
+    call.arguments.push_back(nameAt(text, percent));
+  constexpr std::string_view kArguments = "(args = (";
+  const size_t begin = text.find(kArguments, target), end = text.rfind("), kwargs");
+  if (begin != std::string_view::npos && end != std::string_view::npos && end > begin)
+    call.text = text.substr(begin + kArguments.size(), end - begin - kArguments.size());
+  return call;
+}
+
+std::vector<std::string> foldedFrom(const Value& value) {
+  return pythonStrings(metadataOf(value.metadata, "pkg.onnxscript.optimizer.folded_from"));
+}
+
+bool madeByRule(const Node& node, std::string_view rule) {
+  return metadataOf(node.metadata, "pkg.onnxscript.rewriter.rule_name").find(rule) != std::string_view::npos;
+}
+
+}  // namespace pipeshard

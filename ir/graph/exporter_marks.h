@@ -1,0 +1,48 @@
+// What exporters write beside a graph about the module that it came from: the one reader of these texts.
+//
+// PyTorch's exporter (torch.onnx, `dynamo=True`) leaves, as metadata,
+//   on the graph    its signature: a line "p_fc_weight: PARAMETER target='fc.weight'" per input of the module
+//   on a node       the call that it is part of: "%linear : [...] =
+//   call_function[target=torch.ops.aten.linear
+//                   .default](args = (%x, %p_fc_weight, %p_fc_bias), kwargs = {})"
+//   on a value      what a constant was folded from ("['fc.weight']"), what an initializer is (weight_role.h)
+// Hints: a file may have none of them, or lines that say something else. Internal details of an exporter may
+// change; what is not understood is left out.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// The entry of that key; "" without one.
+std::string_view metadataOf(const Metadata& metadata, std::string_view key);
+// The strings of a list as Python prints it: "['', 'transformer']".
+std::vector<std::string> pythonStrings(std::string_view text);
+
+// A parameter of the module: the name by which calls mention it, and its own.
+struct SignatureParameter {
+  std::string argument;  // "p_fc_weight"
+  std::string name;      // "fc.weight"
+};
+// In the module's order; empty where the file does not say.
+std::vector<SignatureParameter> signatureParameters(const Graph& graph);
+
+// The call that the node is part of; one of several nodes, as a rule.
+struct ExportedCall {
+  std::string name;                    // "linear_3", unique; "" where the file does not say
+  std::string function;                // "torch.ops.aten.linear.default"
+  std::vector<std::string> arguments;  // names after a %, in order: "x", "p_fc_weight"
+  std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"
+};
+ExportedCall exportedCall(const Node& node);
+
+// Values, also such that are gone, that the exporter's optimizer computed this constant from.
+std::vector<std::string> foldedFrom(const Value& value);
+// A rule of the exporter's optimizer made the node ("FuseBatchNormIntoConv").
+bool madeByRule(const Node& node, std::string_view rule);
+
+}  // namespace pipeshard

@@ -1,0 +1,334 @@
+#include "onnx_import/prepare/module_parameters.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <regex>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+// What a call of the module became: its nodes in order, and the floating-point initializers that they read.
+struct Call {
+  ExportedCall exported;
+  std::vector<size_t> nodes;
+  std::vector<ValueId> weights;
+};
+
+// Goes through the calls in order. What a call mentions is compared with what its nodes read, in three steps:
+// parameters that are there under their names; constants that were folded from one that is mentioned; and
+// what is left over on both sides, which is taken in order, as calls list weight before bias and operators do
+// likewise. What the last step gives is a parameter that was merged with another of equal content.
+class Restorer {
+ public:
+  explicit Restorer(Graph& graph) : graph_(graph) {}
+
+  ModuleParameters run() {
+    const std::vector<SignatureParameter> signature = signatureParameters(graph_);
+    result_.known = !signature.empty();
+    if (!result_.known) return std::move(result_);
+    for (const SignatureParameter& parameter : signature) name_of_[parameter.argument] = parameter.name;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      if (isMarkedParameter(graph_.value(id))) parameter_[graph_.value(id).name] = id;
+    }
+    const std::vector<Call> all = calls();
+    calls_are_gone_ = mentionsOthers(all);
+    for (const Call& call : all) restore(call);
+    insertTransposes();
+    for (const SignatureParameter& parameter : signature) {
+      if (!parameter_.contains(parameter.name)) explain(parameter);
+    }
+    if (calls_are_gone_) judgeUnread();
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<Call> calls() const {
+    std::vector<Call> calls;
+    std::map<std::string, size_t> known;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      ExportedCall exported = exportedCall(graph_.nodes[n]);
+      if (exported.name.empty()) continue;
+      const auto [found, is_new] = known.try_emplace(exported.name, calls.size());
+      if (is_new) calls.push_back({std::move(exported), {}, {}});
+      Call& call = calls[found->second];
+      call.nodes.push_back(n);
+      for (ValueId input : graph_.nodes[n].inputs) {
+        const bool weight =
+            input.valid() && graph_.initializers.contains(input) && isFloatingPoint(graph_.dataType(input));
+        if (weight && std::find(call.weights.begin(), call.weights.end(), input) == call.weights.end())
+          call.weights.push_back(input);
+      }
+    }
+    return calls;
+  }
+
+  // Some call mentions what no call, input, parameter or constant of the file is: calls are missing.
+  bool mentionsOthers(const std::vector<Call>& calls) const {
+    std::set<std::string> known;
+    for (const Value& value : graph_.values) known.insert(value.name);
+    for (const Call& call : calls) known.insert(call.exported.name);
+    const auto isModules = [](const std::string& name) {  // parameters, buffers, constants
+      return name.starts_with("p_") || name.starts_with("b_") || name.starts_with("c_");
+    };
+    return std::any_of(calls.begin(), calls.end(), [&](const Call& call) {
+      return std::any_of(call.exported.arguments.begin(), call.exported.arguments.end(),
+                         [&](const std::string& name) { return !known.contains(name) && !isModules(name); });
+    });
+  }
+
+  void restore(const Call& call) {
+    std::vector<std::string> mentioned;  // that are not found yet, in order
+    for (const std::string& argument : call.exported.arguments) {
+      const auto found = name_of_.find(argument);
+      if (found == name_of_.end()) continue;
+      read_.insert(found->second);
+      functions_[found->second].insert(call.exported.function);
+      if (std::find(mentioned.begin(), mentioned.end(), found->second) == mentioned.end())
+        mentioned.push_back(found->second);
+    }
+    if (hasPaddingRow(call.exported) && !mentioned.empty()) result_.padded.push_back(mentioned.front());
+    std::vector<ValueId> weights = call.weights;
+    const auto take = [&](const std::string& name, ValueId id) {
+      std::erase(weights, id);
+      std::erase(mentioned, name);
+    };
+    for (const std::string& name : std::vector<std::string>(mentioned)) {
+      const auto found = parameter_.find(name);
+      if (found != parameter_.end() &&
+          std::find(weights.begin(), weights.end(), found->second) != weights.end())
+        take(name, found->second);
+    }
+    for (ValueId id : std::vector<ValueId>(weights)) {
+      const std::vector<std::string> sources = foldedFrom(graph_.value(id));
+      if (sources.size() != 1 ||
+          std::find(mentioned.begin(), mentioned.end(), sources[0]) == mentioned.end() ||
+          !isTransposedWeight(call, id))
+        continue;
+      takeTransposed(call, sources[0], id);
+      take(sources[0], id);
+    }
+    std::erase_if(weights, [&](ValueId id) { return !isSomebodys(id); });
+    if (weights.empty() && mentioned.size() == 1) restoreBias(call, mentioned[0]);
+    if (weights.size() != mentioned.size()) return;
+    for (size_t i = 0; i < weights.size(); ++i) separate(call, mentioned[i], weights[i]);
+  }
+
+  // embedding(%weight, %indices, 0)
+  static bool hasPaddingRow(const ExportedCall& call) {
+    if (call.function.find("aten.embedding.") == std::string::npos) return false;
+    const size_t first = call.text.find(", "), second = call.text.find(", ", first + 1);
+    return first != std::string::npos && second != std::string::npos && second + 2 < call.text.size() &&
+           std::isdigit(static_cast<unsigned char>(call.text[second + 2])) != 0;
+  }
+
+  // The right factor of the products of a Linear, and nothing else.
+  bool isTransposedWeight(const Call& call, ValueId id) const {
+    if (call.exported.function.find("aten.linear") == std::string::npos ||
+        graph_.value(id).shape.value_or(Shape()).size() != 2)
+      return false;
+    return std::all_of(call.nodes.begin(), call.nodes.end(), [&](size_t n) {
+      const Node& node = graph_.nodes[n];
+      const auto at = std::find(node.inputs.begin(), node.inputs.end(), id);
+      return at == node.inputs.end() || (node.is("MatMul") && at - node.inputs.begin() == 1);
+    });
+  }
+
+  void takeTransposed(const Call& call, const std::string& name, ValueId id) {
+    const auto found = parameter_.find(name);
+    if (found == parameter_.end()) {
+      claim(name, id, true);
+      ++result_.transposed;
+    } else if (isStoredTransposed(found->second)) {  // folded more than once
+      replace(call, id, found->second);
+    } else {
+      transposes_.push_back({call.nodes.front(), found->second, id});
+    }
+  }
+
+  bool isStoredTransposed(ValueId id) const {
+    return !metadataOf(graph_.value(id).metadata, kStoredTransposed).empty();
+  }
+
+  // A parameter, or folded from one alone.
+  bool isSomebodys(ValueId id) const {
+    const Value& value = graph_.value(id);
+    if (isMarkedParameter(value)) return true;
+    const std::vector<std::string> sources = foldedFrom(value);
+    return sources.size() == 1 && isParameterName(sources[0]);
+  }
+  bool isParameterName(const std::string& name) const {
+    return std::any_of(name_of_.begin(), name_of_.end(),
+                       [&](const auto& entry) { return entry.second == name; });
+  }
+
+  void separate(const Call& call, const std::string& name, ValueId merged) {
+    const bool transposed = !isMarkedParameter(graph_.value(merged)) || isStoredTransposed(merged);
+    if (transposed && !isTransposedWeight(call, merged)) return;
+    ValueId own = merged;
+    if (const auto found = parameter_.find(name); found != parameter_.end()) {
+      own = found->second;
+    } else {
+      own = GraphBuilder(graph_).addValue(name, graph_.dataType(merged), graph_.shape(merged));
+      graph_.initializers[own] = graph_.initializers.at(merged);
+      claim(name, own, transposed);
+      ++result_.separated;
+    }
+    replace(call, merged, own);
+  }
+
+  void claim(const std::string& name, ValueId id, bool transposed) {
+    Value& value = graph_.value(id);
+    value.name = name;
+    value.metadata.emplace_back(kKindKey, "PARAMETER");
+    if (transposed) value.metadata.emplace_back(kStoredTransposed, "true");
+    parameter_[name] = id;
+  }
+
+  void replace(const Call& call, ValueId from, ValueId to) {
+    for (size_t n : call.nodes) {
+      std::vector<ValueId>& inputs = graph_.nodes[n].inputs;
+      std::replace(inputs.begin(), inputs.end(), from, to);
+    }
+  }
+
+  // Of a product or convolution whose bias was zero, and so was left out.
+  void restoreBias(const Call& call, const std::string& name) {
+    for (size_t n : call.nodes) {
+      Node& node = graph_.nodes[n];
+      if (!madeByRule(node, "RemoveOptionalBias") || node.inputs.size() != 2) continue;
+      const std::optional<Shape>& weight = graph_.value(node.inputs[1]).shape;
+      if (!weight || weight->size() < 2) continue;
+      const bool by_rows = node.is("Conv") || (node.is("Gemm") && node.intAttribute("transB", 0) == 1);
+      if (!by_rows && !node.is("Gemm")) continue;
+      const Shape shape = {by_rows ? weight->at(0) : weight->at(1)};
+      const DataType type = graph_.dataType(node.inputs[1]);
+      Constant zeros{type, shape, std::vector<std::byte>(byteCount(type, shape))};
+      const ValueId bias = GraphBuilder(graph_).addConstant(name, std::move(zeros));
+      claim(name, bias, false);
+      ++result_.zero_biases;
+      graph_.nodes[n].inputs.push_back(bias);
+      return;
+    }
+  }
+
+  // Before the first node that reads the copy.
+  void insertTransposes() {
+    std::vector<Node> nodes;
+    std::map<ValueId, ValueId> made;  // by the copy
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      for (const Copy& copy : transposes_) {
+        if (copy.before != n || made.contains(copy.copy)) continue;
+        const Shape shape = graph_.shape(copy.copy);
+        const ValueId transposed = GraphBuilder(graph_).addValue(graph_.value(copy.of).name + "_transposed",
+                                                                 graph_.dataType(copy.copy), shape);
+        made[copy.copy] = transposed;
+        Node node;
+        node.op_type = "Transpose";
+        node.opset_version = graph_.nodes[n].opset_version;
+        node.inputs = {copy.of};
+        node.outputs = {transposed};
+        node.attributes["perm"] = std::vector<int64_t>{1, 0};
+        node.name = graph_.nodes[n].name + "_transposed";
+        node.metadata = graph_.nodes[n].metadata;
+        nodes.push_back(std::move(node));
+      }
+      for (ValueId& input : graph_.nodes[n].inputs) {
+        if (const auto found = made.find(input); input.valid() && found != made.end()) input = found->second;
+      }
+      nodes.push_back(std::move(graph_.nodes[n]));
+    }
+    graph_.nodes = std::move(nodes);
+    for (const auto& [copy, transposed] : made) graph_.initializers.erase(copy);
+  }
+
+  void explain(const SignatureParameter& parameter) {
+    for (const auto& [id, initializer] : graph_.initializers) {
+      const std::vector<std::string> sources = foldedFrom(graph_.value(id));
+      if (std::find(sources.begin(), sources.end(), parameter.name) == sources.end()) continue;
+      result_.lost.push_back(
+          {parameter.name, fmt::format("folded into the constant '{}'", graph_.value(id).name)});
+      return;
+    }
+    bool normalizes = false;
+    for (const Node& node : graph_.nodes) {
+      const std::vector<std::string> arguments = exportedCall(node).arguments;
+      if (std::find(arguments.begin(), arguments.end(), parameter.argument) != arguments.end())
+        normalizes = normalizes || madeByRule(node, "FuseBatchNorm");
+    }
+    if (findValue(graph_, parameter.name).valid() || normalizes) {
+      result_.lost.push_back(
+          {parameter.name, "a batch normalisation is folded into it, or it into a convolution"});
+    } else if (read_.contains(parameter.name)) {
+      result_.lost.push_back({parameter.name, "folded into other constants"});
+    } else {
+      result_.unread.push_back(parameter.name);
+    }
+  }
+
+  // A tied weight has several names, of which calls mention one: it is read by calls of different kinds, an
+  // embedding and a Linear. What is not such a name may have been read by a call that is gone.
+  void judgeUnread() {
+    const auto tied = std::count_if(functions_.begin(), functions_.end(),
+                                    [](const auto& entry) { return entry.second.size() > 1; });
+    if (std::ssize(result_.unread) <= tied) return;
+    for (std::string& name : result_.unread) {
+      result_.lost.push_back(
+          {std::move(name),
+           "no operator reads it: unused, or merged with an equal one, and what reads it, too"});
+    }
+    result_.unread.clear();
+  }
+
+  struct Copy {
+    size_t before = 0;  // index of the first node that reads it
+    ValueId of, copy;
+  };
+
+  Graph& graph_;
+  ModuleParameters result_;
+  std::map<std::string, std::string> name_of_;              // by argument
+  std::map<std::string, ValueId> parameter_;                // by name
+  std::set<std::string> read_;                              // mentioned by a call that is in the file
+  std::map<std::string, std::set<std::string>> functions_;  // by parameter: of calls that mention it
+  std::vector<Copy> transposes_;
+  bool calls_are_gone_ = false;  // whose parameters cannot be known
+};
+
+}  // namespace
+
+ModuleParameters restoreParameters(Graph& graph) { return Restorer(graph).run(); }
+
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& freeze) {
+  constexpr size_t kMost = 8;
+  std::vector<std::string> lines;
+  for (const LostParameter& lost : parameters.lost) {
+    const bool frozen = std::any_of(freeze.begin(), freeze.end(), [&](const std::string& pattern) {
+      return std::regex_search(lost.name, std::regex(pattern, std::regex::ECMAScript));
+    });
+    if (!frozen) lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
+  }
+  if (lines.empty()) return;
+  const size_t more = lines.size() > kMost ? lines.size() - kMost : 0;
+  lines.resize(lines.size() - more);
+  fail(ErrorCode::kBadModel,
+       "the exporter's optimizer has changed parameters of the module so that they cannot be trained: {}{}. "
+       "Export "
+       "the module without it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if "
+       "they "
+       "are not to be trained: --freeze NAME_REGEX",
+       fmt::join(lines, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+}  // namespace pipeshard

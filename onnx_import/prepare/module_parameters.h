@@ -1,0 +1,55 @@
+// The module's parameters, as the file has them: what an exporter's optimizer did to them is undone, and what
+// cannot be undone is named.
+//
+// PyTorch's exporter says which parameters the module has (ir/graph/exporter_marks.h). Its optimizer, which
+// runs by default,
+//   transposes   the weight of a Linear into an anonymous constant. It is that parameter again, by its name,
+//                trained where it lies: kStoredTransposed.
+//                  fc.weight [32,16]  →  val_2 [16,32], folded from 'fc.weight', read by a MatMul of
+//                  linear(%x, %p_fc_weight, ...)
+//                If the file has the weight itself, too (a tied embedding), the copy becomes a Transpose of
+//                it.
+//   merges       parameters of different modules that hold equal numbers (biases, normalisations). Each call
+//                that mentions another parameter than it reads gets one of its own, with the same content.
+//   leaves out   a bias that is zero. The parameter is made again.
+//   folds        position rows, batch normalisations; and calls that merging has made equal become one.
+//   Numbers,
+//                or places, are lost: such parameters are listed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// On a parameter's value: its tensor is the transposed one of the module's.
+inline constexpr const char* kStoredTransposed = "pipeshard.transposed";
+
+struct LostParameter {
+  std::string name;
+  std::string reason;  // "folded into the constant 'embedding_1'"
+};
+
+struct ModuleParameters {
+  bool known = false;  // the file says which parameters there are
+  // No operator of the file reads them: the loss does not depend on them, or they are other names of tied
+  // ones.
+  std::vector<std::string> unread;
+  std::vector<LostParameter> lost;
+  // Tables of embeddings with a padding_idx: PyTorch leaves that row as it is, the file does not say so.
+  std::vector<std::string> padded;
+  int transposed = 0;   // found again in their transposed places
+  int separated = 0;    // merged ones that are their own again
+  int zero_biases = 0;  // left out, and made again
+};
+
+// To be called on the graph as read; all parameters that it finds are marked as such (weight_role.h).
+ModuleParameters restoreParameters(Graph& graph);
+
+// Error(kBadModel) that lists the lost parameters, why, and what to do; but for those whose names contain a
+// match of one of the regular expressions in `freeze`.
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& freeze);
+
+}  // namespace pipeshard

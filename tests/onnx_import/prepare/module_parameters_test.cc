@@ -1,0 +1,252 @@
+// What PyTorch's exporter's optimizer does to parameters, on graphs that carry the marks that it leaves.
+#include "onnx_import/prepare/module_parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+#include "tests/expect_error.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Values are small; what counts is their marks.
+class ModuleParametersTest : public ::testing::Test {
+ protected:
+  ModuleParametersTest() {
+    graph.opset_imports = {{"", 20}};
+    graph.inputs = {GraphBuilder(graph).addValue("x", DataType::kFloat32, {3, 5, 4})};
+    last = graph.inputs[0];
+  }
+
+  // A line of the signature, and the parameter itself if the file still has it.
+  void parameter(const std::string& name, const Shape& shape = {}) {
+    std::string argument = "p_" + name;
+    std::replace(argument.begin(), argument.end(), '.', '_');
+    signature += argument + ": PARAMETER target='" + name + "'\n";
+    if (!shape.empty()) graph.value(weight(name, shape)).metadata = {{kKind, "PARAMETER"}};
+  }
+  ValueId weight(const std::string& name, const Shape& shape, const std::string& folded_from = "") {
+    GraphBuilder builder(graph);
+    const ValueId id =
+        builder.addConstant(name, makeConstant<float>(shape, std::vector<float>(elementCount(shape), 0.5F)));
+    if (!folded_from.empty())
+      graph.value(id).metadata = {{"pkg.onnxscript.optimizer.folded_from", folded_from}};
+    return id;
+  }
+  // A node of a call; the first input is what the node before has given, unless `from` says another.
+  ValueId node(const std::string& op_type, const std::vector<ValueId>& weights, const std::string& call,
+               const std::string& function, const std::string& arguments) {
+    GraphBuilder builder(graph);
+    std::vector<ValueId> inputs = {last};
+    inputs.insert(inputs.end(), weights.begin(), weights.end());
+    last = builder.addValue(call + "_out", DataType::kFloat32, {3, 5, 4});
+    builder.addNode("", op_type, inputs, {last});
+    graph.nodes.back().metadata = {
+        {"pkg.torch.onnx.fx_node", "%" + call + " : [num_users=1] = call_function[target=torch.ops." +
+                                       function + "](args = (" + arguments + "), kwargs = {})"}};
+    return last;
+  }
+
+  ModuleParameters restore() {
+    graph.metadata = {{"pkg.torch.export.ExportedProgram.graph_signature", "\n# inputs\n" + signature}};
+    return restoreParameters(graph);
+  }
+  std::string read(size_t node, size_t input) const {
+    return graph.value(graph.nodes.at(node).inputs.at(input)).name;
+  }
+  bool isParameter(const std::string& name) const {
+    const ValueId id = findValue(graph, name);
+    return id.valid() && isMarkedParameter(graph.value(id));
+  }
+
+  static constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+  Graph graph;
+  ValueId last;
+  std::string signature;
+};
+
+TEST_F(ModuleParametersTest, ReadsTheTextsOfExporters) {
+  parameter("fc.weight");
+  node("MatMul", {weight("val_2", {4, 4}, "['fc.weight']")}, "linear_3", "aten.linear.default",
+       "%x, %p_fc_weight, None");
+  graph.metadata = {
+      {"pkg.torch.export.ExportedProgram.graph_signature",
+       "\n# inputs\n" + signature + "b_mean: BUFFER target='mean' persistent=True\nx: USER_INPUT\n"}};
+  const std::vector<SignatureParameter> found = signatureParameters(graph);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].argument, "p_fc_weight");
+  EXPECT_EQ(found[0].name, "fc.weight");
+  const ExportedCall call = exportedCall(graph.nodes[0]);
+  EXPECT_EQ(call.name, "linear_3");
+  EXPECT_EQ(call.function, "torch.ops.aten.linear.default");
+  EXPECT_THAT(call.arguments, ElementsAre("x", "p_fc_weight"));
+  EXPECT_THAT(foldedFrom(graph.value(graph.nodes[0].inputs[1])), ElementsAre("fc.weight"));
+  EXPECT_EQ(exportedCall(Node()).name, "");
+  Node odd;
+  odd.metadata = {{"pkg.torch.onnx.fx_node", "no call at all"}};
+  EXPECT_EQ(exportedCall(odd).name, "");
+}
+
+TEST_F(ModuleParametersTest, AFileWithoutMarksStaysAsItIs) {
+  node("MatMul", {weight("w", {4, 4})}, "linear", "aten.linear.default", "%x, %p_w");
+  EXPECT_FALSE(restoreParameters(graph).known);
+  EXPECT_EQ(read(0, 1), "w");
+}
+
+TEST_F(ModuleParametersTest, ATransposedWeightIsTheParameterAgain) {
+  parameter("fc.weight");
+  parameter("fc.bias", {4});
+  node("MatMul", {weight("val_2", {4, 4}, "['fc.weight']")}, "linear", "aten.linear.default",
+       "%x, %p_fc_weight, %p_fc_bias");
+  node("Add", {findValue(graph, "fc.bias")}, "linear", "aten.linear.default", "%x, %p_fc_weight, %p_fc_bias");
+  const ModuleParameters found = restore();
+  EXPECT_TRUE(found.known);
+  EXPECT_EQ(found.transposed, 1);
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_EQ(read(0, 1), "fc.weight");
+  EXPECT_TRUE(isParameter("fc.weight"));
+  EXPECT_EQ(metadataOf(graph.value(findValue(graph, "fc.weight")).metadata, kStoredTransposed), "true");
+  refuseLostParameters(found, {});
+}
+
+TEST_F(ModuleParametersTest, ATransposedCopyOfATiedWeightIsATransposeOfIt) {
+  parameter("wte.weight", {4, 4});
+  node("Mul", {findValue(graph, "wte.weight")}, "embedding", "aten.embedding.default", "%p_wte_weight, %x");
+  node("MatMul", {weight("val_9", {4, 4}, "['wte.weight']")}, "linear", "aten.linear.default",
+       "%embedding, %p_wte_weight");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.transposed, 0);
+  ASSERT_EQ(graph.nodes.size(), 3u);
+  EXPECT_EQ(graph.nodes[1].op_type, "Transpose");
+  EXPECT_EQ(read(1, 0), "wte.weight");
+  EXPECT_EQ(graph.nodes[2].inputs[1], graph.nodes[1].outputs[0]);
+  EXPECT_FALSE(graph.initializers.contains(findValue(graph, "val_9")));
+}
+
+// Biases and normalisations start equal: the optimizer keeps one of them.
+TEST_F(ModuleParametersTest, MergedParametersAreTheirOwnAgain) {
+  for (const char* name : {"ln1.weight", "fc.bias"}) parameter(name, {4});
+  for (const char* name : {"ln1.bias", "ln2.weight", "ln2.bias"}) parameter(name);
+  const ValueId scale = findValue(graph, "ln1.weight"), shift = findValue(graph, "fc.bias");
+  node("Add", {shift}, "add", "aten.add.Tensor", "%x, %p_fc_bias");
+  node("LayerNormalization", {scale, shift}, "layer_norm", "aten.layer_norm.default",
+       "%add, [4], %p_ln1_weight, %p_ln1_bias");
+  node("LayerNormalization", {scale, shift}, "layer_norm_1", "aten.layer_norm.default",
+       "%layer_norm, [4], %p_ln2_weight, %p_ln2_bias");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.separated, 3);
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_EQ(read(0, 1), "fc.bias");
+  EXPECT_EQ(read(1, 1), "ln1.weight");
+  EXPECT_EQ(read(1, 2), "ln1.bias");
+  EXPECT_EQ(read(2, 1), "ln2.weight");
+  EXPECT_EQ(read(2, 2), "ln2.bias");
+  for (const char* name : {"ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias", "fc.bias"})
+    EXPECT_TRUE(isParameter(name)) << name;
+  const auto content = [&](const char* name) { return graph.initializers.at(findValue(graph, name)); };
+  EXPECT_EQ(content("ln2.bias"), content("fc.bias"));
+}
+
+TEST_F(ModuleParametersTest, EqualTransposedWeightsAreTheirOwnAgain) {
+  parameter("k.weight");
+  parameter("v.weight");
+  const ValueId merged = weight("val_2", {4, 4}, "['k.weight']");
+  node("MatMul", {merged}, "linear", "aten.linear.default", "%x, %p_k_weight");
+  node("MatMul", {merged}, "linear_1", "aten.linear.default", "%linear, %p_v_weight");
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_EQ(read(0, 1), "k.weight");
+  EXPECT_EQ(read(1, 1), "v.weight");
+  EXPECT_EQ(metadataOf(graph.value(findValue(graph, "v.weight")).metadata, kStoredTransposed), "true");
+}
+
+TEST_F(ModuleParametersTest, ABiasThatWasZeroIsThereAgain) {
+  for (const char* name : {"fc.weight", "conv.weight"}) parameter(name, {4, 4, 1, 1});
+  graph.value(findValue(graph, "fc.weight")).shape = {6, 4};
+  parameter("fc.bias");
+  parameter("conv.bias");
+  node("Gemm", {findValue(graph, "fc.weight")}, "linear", "aten.linear.default",
+       "%x, %p_fc_weight, %p_fc_bias");
+  graph.nodes.back().attributes["transB"] = int64_t{1};
+  node("Conv", {findValue(graph, "conv.weight")}, "conv2d", "aten.conv2d.default",
+       "%linear, %p_conv_weight, %p_conv_bias");
+  for (Node& node : graph.nodes)
+    node.metadata.emplace_back("pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.zero_biases, 2);
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_EQ(read(0, 2), "fc.bias");
+  EXPECT_EQ(graph.shape(findValue(graph, "fc.bias")), (Shape{6}));
+  EXPECT_EQ(graph.shape(findValue(graph, "conv.bias")), (Shape{4}));
+  EXPECT_TRUE(isParameter("conv.bias"));
+}
+
+TEST_F(ModuleParametersTest, TablesWithAPaddingRowAreNamed) {
+  for (const char* name : {"words", "types"}) parameter(name, {4, 4});
+  node("Gather", {findValue(graph, "words")}, "embedding", "aten.embedding.default", "%p_words, %x, 0");
+  node("Gather", {findValue(graph, "types")}, "embedding_1", "aten.embedding.default", "%p_types, %expand");
+  EXPECT_THAT(restore().padded, ElementsAre("words"));
+}
+
+// Two normalisations of one value, equal at first, became one.
+TEST_F(ModuleParametersTest, AParameterThatNothingReadsIsLostWhereCallsAreGone) {
+  parameter("ln1.weight", {4});
+  parameter("ln2.weight");
+  node("LayerNormalization", {findValue(graph, "ln1.weight")}, "layer_norm", "aten.layer_norm.default",
+       "%x, [4], %p_ln1_weight");
+  Graph both = graph;
+  ModuleParameters found = restore();
+  EXPECT_THAT(found.unread, ElementsAre("ln2.weight"));
+  EXPECT_THAT(found.lost, IsEmpty());
+  graph = std::move(both);
+  node("Add", {}, "add", "aten.add.Tensor", "%layer_norm, %layer_norm_1");
+  found = restore();
+  EXPECT_THAT(found.unread, IsEmpty());
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].name, "ln2.weight");
+}
+
+TEST_F(ModuleParametersTest, AnotherNameOfATiedWeightIsNotLost) {
+  parameter("wte.weight");
+  parameter("head.weight", {4, 4});
+  node("Gather", {findValue(graph, "head.weight")}, "embedding", "aten.embedding.default",
+       "%p_head_weight, %x");
+  node("MatMul", {weight("val_9", {4, 4}, "['head.weight']")}, "linear", "aten.linear.default",
+       "%slice_1, %p_head_weight");
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_THAT(found.unread, ElementsAre("wte.weight"));
+}
+
+TEST_F(ModuleParametersTest, WhatCannotBeUndoneIsNamed) {
+  for (const char* name : {"wpe.weight", "bn.weight", "scale", "pooler.weight"}) parameter(name);
+  parameter("conv.weight");
+  weight("conv.weight", {4, 4});  // holds other numbers than the module's
+  const ValueId rows = weight("embedding_1", {1, 5, 4}, "['arange', 'wpe.weight']");
+  node("Add", {rows}, "add", "aten.add.Tensor", "%x, %embedding_1");
+  node("Conv", {findValue(graph, "conv.weight")}, "batch_norm", "aten.batch_norm.default",
+       "%x, %p_bn_weight");
+  graph.nodes.back().metadata.emplace_back("pkg.onnxscript.rewriter.rule_name", "FuseBatchNormIntoConv");
+  node("Mul", {weight("val_7", {4}, "['scale', 'val_3']")}, "mul", "aten.mul.Tensor", "%batch_norm, %x");
+  const ModuleParameters found = restore();
+  std::vector<std::string> lost;
+  for (const LostParameter& one : found.lost) lost.push_back(one.name + ": " + one.reason);
+  EXPECT_THAT(lost, ElementsAre("wpe.weight: folded into the constant 'embedding_1'",
+                                HasSubstr("bn.weight: a batch normalisation is folded"),
+                                "scale: folded into the constant 'val_7'",
+                                HasSubstr("conv.weight: a batch normalisation is folded")));
+  EXPECT_THAT(found.unread, ElementsAre("pooler.weight"));
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "optimize=False");
+  EXPECT_ERROR(refuseLostParameters(found, {"^bn", "conv", "scale"}), ErrorCode::kBadModel,
+               "cannot be trained: wpe.weight (folded into the constant 'embedding_1'). Export");
+  refuseLostParameters(found, {"."});
+}
+
+}  // namespace
+}  // namespace pipeshard
