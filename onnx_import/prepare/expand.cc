@@ -14,10 +14,22 @@
 namespace pipeshard {
 namespace {
 
+// The latest opset that the graph imports in which the operator is still the same: a body may be written for
+// a later one than the node is of, as that of HardSigmoid (6) for 18, where HardSwish (14) uses it.
+int latestVersion(const onnx::OpSchema& schema, const Graph& graph, const Node& node) {
+  const auto imported = graph.opset_imports.find(node.domain);
+  if (imported == graph.opset_imports.end() || imported->second <= node.opset_version)
+    return node.opset_version;
+  const auto* latest =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, imported->second, node.domain);
+  return latest != nullptr && latest->since_version() == schema.since_version() ? imported->second
+                                                                                : node.opset_version;
+}
+
 bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& node,
                onnx::FunctionProto& body) {
   if (schema.HasFunction()) {
-    if (const onnx::FunctionProto* fixed = schema.GetFunction(node.opset_version)) {
+    if (const onnx::FunctionProto* fixed = schema.GetFunction(latestVersion(schema, graph, node))) {
       body = *fixed;
       return true;
     }

@@ -26,6 +26,13 @@ struct Call {
   std::vector<ValueId> weights;
 };
 
+// An embedding with a padding_idx.
+struct Padded {
+  std::string name;  // of the table
+  int64_t row = 0;
+  std::string call;
+};
+
 // Goes through the calls in order. What a call mentions is compared with what its nodes read, in three steps:
 // parameters that are there under their names; constants that were folded from one that is mentioned; and
 // what is left over on both sides, which is taken in order, as calls list weight before bias and operators do
@@ -46,6 +53,7 @@ class Restorer {
     calls_are_gone_ = mentionsOthers(all);
     for (const Call& call : all) restore(call);
     insertTransposes();
+    for (const Padded& padded : padded_) keepPaddingRow(padded);
     for (const SignatureParameter& parameter : signature) {
       if (!parameter_.contains(parameter.name)) explain(parameter);
     }
@@ -98,7 +106,8 @@ class Restorer {
       if (std::find(mentioned.begin(), mentioned.end(), found->second) == mentioned.end())
         mentioned.push_back(found->second);
     }
-    if (hasPaddingRow(call.exported) && !mentioned.empty()) result_.padded.push_back(mentioned.front());
+    if (const auto row = paddingRow(call.exported); row && !mentioned.empty())
+      padded_.push_back({mentioned.front(), *row, call.exported.name});
     std::vector<ValueId> weights = call.weights;
     const auto take = [&](const std::string& name, ValueId id) {
       std::erase(weights, id);
@@ -126,11 +135,15 @@ class Restorer {
   }
 
   // embedding(%weight, %indices, 0)
-  static bool hasPaddingRow(const ExportedCall& call) {
-    if (call.function.find("aten.embedding.") == std::string::npos) return false;
+  static std::optional<int64_t> paddingRow(const ExportedCall& call) {
+    if (call.function.find("aten.embedding.") == std::string::npos) return std::nullopt;
     const size_t first = call.text.find(", "), second = call.text.find(", ", first + 1);
-    return first != std::string::npos && second != std::string::npos && second + 2 < call.text.size() &&
-           std::isdigit(static_cast<unsigned char>(call.text[second + 2])) != 0;
+    if (first == std::string::npos || second == std::string::npos) return std::nullopt;
+    const std::string digits = call.text.substr(second + 2, call.text.find(',', second + 2) - second - 2);
+    const bool number =
+        !digits.empty() && digits.size() < 18 &&
+        std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); });
+    return number ? std::optional(std::stoll(digits)) : std::nullopt;
   }
 
   // The right factor of the products of a Linear, and nothing else.
@@ -253,6 +266,69 @@ class Restorer {
     for (const auto& [copy, transposed] : made) graph_.initializers.erase(copy);
   }
 
+  // No gradient reaches the row: where an index is that of the padding, the row comes as a constant. Only of
+  // a table that nothing else reads, which could train the row.
+  void keepPaddingRow(const Padded& padded) {
+    const auto table = parameter_.find(padded.name);
+    const std::string& call = padded.call;
+    const auto reads = [&](const Node& node) {
+      return table != parameter_.end() &&
+             std::find(node.inputs.begin(), node.inputs.end(), table->second) != node.inputs.end();
+    };
+    const auto gather = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), reads);
+    const bool alone = gather != graph_.nodes.end() && gather->is("Gather") &&
+                       gather->intAttribute("axis", 0) == 0 && exportedCall(*gather).name == call &&
+                       std::count_if(graph_.nodes.begin(), graph_.nodes.end(), reads) == 1;
+    const Shape shape = alone ? graph_.shape(table->second) : Shape();
+    if (shape.size() != 2 || padded.row >= shape[0]) {
+      result_.padded.push_back(padded.name);
+      return;
+    }
+    GraphBuilder builder(graph_);
+    const DataType type = graph_.dataType(table->second);
+    const ValueId row = builder.addValue(padded.name + ".padding_row", type, {shape[1]});
+    graph_.initializers[row] =
+        rowOf(graph_.initializers.at(table->second), padded.row, byteCount(type, {shape[1]}));
+    graph_.value(row).metadata = {{std::string(kKindKey), "CONSTANT_TENSOR"}};
+    const ValueId index = builder.addConstant("padding_idx", makeScalar(DataType::kInt64, padded.row));
+    const ValueId last_axis = builder.addConstant("last_axis", makeConstant<int64_t>({1}, {-1}));
+    const auto value = [&](DataType of) {
+      const ValueId made = builder.addValue(padded.name + ".padding", of, {});
+      graph_.value(made).shape.reset();
+      return made;
+    };
+    const ValueId indices = gather->inputs[1], output = gather->outputs[0];
+    const ValueId is_padding = value(DataType::kBool), by_row = value(DataType::kBool), taken = value(type);
+    const size_t place = gather - graph_.nodes.begin();
+    std::vector<Node> added(3, graph_.nodes[place]);
+    graph_.nodes[place].outputs[0] = taken;
+    const auto make = [&](Node& node, const char* op_type, std::vector<ValueId> inputs, ValueId made) {
+      node.op_type = op_type;
+      node.name += std::string("_") + op_type;
+      node.inputs = std::move(inputs);
+      node.outputs = {made};
+      node.attributes.clear();
+    };
+    make(added[0], "Equal", {indices, index}, is_padding);
+    make(added[1], "Unsqueeze", {is_padding, last_axis}, by_row);
+    make(added[2], "Where", {by_row, row, taken}, output);
+    graph_.nodes.insert(graph_.nodes.begin() + place + 1, added.begin(), added.end());
+  }
+
+  static Initializer rowOf(const Initializer& table, int64_t row, int64_t bytes) {
+    if (const auto* weight = std::get_if<WeightReference>(&table)) {
+      WeightReference part = *weight;
+      part.offset += row * bytes;
+      part.length = bytes;
+      return part;
+    }
+    const Constant& whole = std::get<Constant>(table);
+    Constant part{whole.data_type, {whole.shape[1]}, {}};
+    const auto first = whole.bytes.begin() + row * bytes;
+    part.bytes.assign(first, first + bytes);
+    return part;
+  }
+
   void explain(const SignatureParameter& parameter) {
     for (const auto& [id, initializer] : graph_.initializers) {
       const std::vector<std::string> sources = foldedFrom(graph_.value(id));
@@ -303,6 +379,7 @@ class Restorer {
   std::set<std::string> read_;                              // mentioned by a call that is in the file
   std::map<std::string, std::set<std::string>> functions_;  // by parameter: of calls that mention it
   std::vector<Copy> transposes_;
+  std::vector<Padded> padded_;
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };
 

@@ -38,7 +38,8 @@ struct ModuleParameters {
   // ones.
   std::vector<std::string> unread;
   std::vector<LostParameter> lost;
-  // Tables of embeddings with a padding_idx: PyTorch leaves that row as it is, the file does not say so.
+  // Tables of embeddings with a padding_idx whose row is trained, which PyTorch's is not: something else
+  // reads the table, too. (Of others the row comes as a constant, so that no gradient reaches it.)
   std::vector<std::string> padded;
   int transposed = 0;   // found again in their transposed places
   int separated = 0;    // merged ones that are their own again

@@ -187,14 +187,31 @@ TEST_F(ModuleParametersTest, ABiasThatWasZeroIsThereAgain) {
   EXPECT_TRUE(isParameter("conv.bias"));
 }
 
-TEST_F(ModuleParametersTest, TablesWithAPaddingRowAreNamed) {
-  for (const char* name : {"words", "types"}) parameter(name, {4, 4});
-  node("Gather", {findValue(graph, "words")}, "embedding", "aten.embedding.default", "%p_words, %x, 0");
-  node("Gather", {findValue(graph, "types")}, "embedding_1", "aten.embedding.default", "%p_types, %expand");
-  EXPECT_THAT(restore().padded, ElementsAre("words"));
+TEST_F(ModuleParametersTest, NoGradientReachesAPaddingRow) {
+  for (const char* name : {"words", "types", "tied"}) parameter(name, {4, 4});
+  const auto gather = [&](const char* name, const char* call, const char* arguments) {
+    node("Gather", {findValue(graph, name)}, call, "aten.embedding.default", arguments);
+    std::swap(graph.nodes.back().inputs[0], graph.nodes.back().inputs[1]);
+  };
+  gather("words", "embedding", "%p_words, %x, 2");
+  const ValueId of_words = last;
+  gather("types", "embedding_1", "%p_types, %expand");
+  gather("tied", "embedding_2", "%p_tied, %x, 0");
+  node("MatMul", {findValue(graph, "tied")}, "linear", "aten.linear.default", "%embedding_2, %p_tied");
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.padded, ElementsAre("tied"));
+  ASSERT_EQ(graph.nodes.size(), 7u);
+  EXPECT_EQ(graph.nodes[1].op_type, "Equal");
+  EXPECT_EQ(graph.nodes[3].op_type, "Where");
+  EXPECT_EQ(graph.nodes[3].outputs[0], of_words);
+  EXPECT_EQ(graph.nodes[3].inputs[2], graph.nodes[0].outputs[0]);
+  const ValueId row = graph.nodes[3].inputs[1];
+  EXPECT_EQ(graph.shape(row), (Shape{4}));
+  EXPECT_FALSE(isMarkedParameter(graph.value(row)));
+  EXPECT_EQ(numericElements(*graph.constant(graph.nodes[1].inputs[1])), (std::vector<double>{2}));
+  verifyGraph(graph);
 }
 
-// Two normalisations of one value, equal at first, became one.
 TEST_F(ModuleParametersTest, AParameterThatNothingReadsIsLostWhereCallsAreGone) {
   parameter("ln1.weight", {4});
   parameter("ln2.weight");

@@ -228,6 +228,17 @@ TEST(Prepare, OperatorsWithoutSupportAreReplacedByTheirOnnxBodies) {
   checkModel(graph);
 }
 
+// Its body uses HardSigmoid, whose own is written for a later opset than HardSwish is of.
+TEST(Prepare, BodiesOfBodiesMayBeOfLaterOpsets) {
+  const auto supported = [](const Node& node) { return !node.is("HardSwish") && !node.is("HardSigmoid"); };
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 20]>
+    g (float[2,3] x) => (float[2,3] y) { y = HardSwish(x) })"),
+                                   {{}, 1 << 20, supported});
+  EXPECT_EQ(count(graph, "HardSwish") + count(graph, "HardSigmoid"), 0u);
+  EXPECT_EQ(graph.shape(graph.outputs[0]), (Shape{2, 3}));
+  checkModel(graph);
+}
+
 TEST(Prepare, UnsupportedOperatorsWithoutABodyStay) {
   PrepareOptions options;
   options.supported = [](const Node&) { return false; };
