@@ -13,6 +13,7 @@
 #include "onnx_import/autodiff/precision.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/dimensions.h"
+#include "onnx_import/prepare/exporter_traps.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/operator_support.h"
@@ -165,6 +166,7 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
+  model.notes = exporterTraps(raw);
   model.parameters = restoreParameters(raw);
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);

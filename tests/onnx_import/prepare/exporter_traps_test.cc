@@ -1,0 +1,45 @@
+#include "onnx_import/prepare/exporter_traps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Graph graphOf(const std::string& op_type, const std::string& function, const std::string& arguments) {
+  Graph graph;
+  Node& node = graph.nodes.emplace_back();
+  node.op_type = op_type;
+  node.metadata = {{"pkg.torch.onnx.fx_node", "%call : [num_users=1] = call_function[target=torch.ops.aten." +
+                                                  function + "](args = (" + arguments + "), kwargs = {})"}};
+  return graph;
+}
+
+TEST(ExporterTraps, ABatchNormalizationInTrainingModeIsExportedInInferenceMode) {
+  const char* const function = "_native_batch_norm_legit_functional.default";
+  const char* const training = "%conv2d, %p_bn_weight, %p_bn_bias, %b_mean, %b_var, True, 0.1, 1e-05";
+  EXPECT_THAT(exporterTraps(graphOf("BatchNormalization", function, training)),
+              ElementsAre(HasSubstr("1 batch normalization of a module in training mode")));
+  EXPECT_THAT(exporterTraps(graphOf("BatchNormalization", function,
+                                    "%conv2d, %p_bn_weight, %p_bn_bias, %b_mean, %b_var, False, 0.1, 1e-05")),
+              IsEmpty());
+  Graph right = graphOf("BatchNormalization", function, training);
+  right.nodes[0].attributes["training_mode"] = int64_t{1};
+  EXPECT_THAT(exporterTraps(right), IsEmpty());
+}
+
+TEST(ExporterTraps, LabelSmoothingIsDropped) {
+  const auto traps = [](const char* arguments) {
+    return exporterTraps(graphOf("SoftmaxCrossEntropyLoss", "cross_entropy_loss.default", arguments));
+  };
+  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.1"), ElementsAre(HasSubstr("label_smoothing")));
+  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.0"), IsEmpty());
+  EXPECT_THAT(traps("%logits, %y"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace pipeshard
