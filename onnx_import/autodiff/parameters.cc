@@ -149,13 +149,12 @@ void overrideParameters(Graph& graph, const std::vector<std::string>& train,
 
 std::string trainedSummary(const Graph& graph) {
   const std::vector<ValueId> trained = trainableParameters(graph);
-  const bool marked = hasMarks(graph);
   int64_t elements = 0, all = 0;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
     if (!isFloatingPoint(value.data_type)) continue;
     const bool is_trained = std::binary_search(trained.begin(), trained.end(), id);
-    const bool counts = marked ? isMarkedParameter(value) : trainedByUser(value) == std::optional(false);
+    const bool counts = isMarkedParameter(value) || trainedByUser(value) == std::optional(false);
     if (is_trained) elements += elementCount(graph.shape(id));
     if (is_trained || counts) all += elementCount(graph.shape(id));
   }

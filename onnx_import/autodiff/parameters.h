@@ -20,8 +20,8 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 
-// "trains 115008 of 115008 parameters in 21 tensors": elements; of all that are marked as parameters, or,
-// where none is, that are trained or that the user has frozen.
+// "trains 115008 of 115008 parameters in 21 tensors": elements; of all that are marked as parameters, are
+// trained, or were frozen by the user.
 std::string trainedSummary(const Graph& graph);
 
 // What the user should know about the choice: frozen weights, those taken for constants, those of one element

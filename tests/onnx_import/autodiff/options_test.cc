@@ -273,6 +273,7 @@ TEST(Parameters, AreWhatTheUserSays) {
   EXPECT_EQ(model.trained(), (std::vector<std::string>{"head.weight", "scale"}));
   EXPECT_THAT(parameterNotes(model.graph),
               ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): body.weight"));
+  EXPECT_EQ(trainedSummary(model.graph), "trains 3 of 5 parameters in 2 tensors");
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }),
               HasSubstr("--freeze 'tail' is found in no"));
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }),
