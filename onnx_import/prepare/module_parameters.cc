@@ -13,6 +13,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
@@ -49,6 +50,8 @@ class Restorer {
     for (const auto& [id, initializer] : graph_.initializers) {
       if (isMarkedParameter(graph_.value(id))) parameter_[graph_.value(id).name] = id;
     }
+    for (const Value& value : graph_.values) names_.insert(value.name);
+    for (const Node& node : graph_.nodes) collectCaptures(node, captured_);
     const std::vector<Call> all = calls();
     calls_are_gone_ = mentionsOthers(all);
     for (const Call& call : all) restore(call);
@@ -130,8 +133,22 @@ class Restorer {
     }
     std::erase_if(weights, [&](ValueId id) { return !isSomebodys(id); });
     if (weights.empty() && mentioned.size() == 1) restoreBias(call, mentioned[0]);
-    if (weights.size() != mentioned.size()) return;
+    if (weights.size() != mentioned.size() || (weights.size() > 1 && !listsWeightsInOrder(call.exported)))
+      return;
     for (size_t i = 0; i < weights.size(); ++i) separate(call, mentioned[i], weights[i]);
+  }
+
+  // As the operators do that it becomes: weight, bias. (Not addmm, which lists the bias first.)
+  static bool listsWeightsInOrder(const ExportedCall& call) {
+    const auto is = [&](const char* name) { return call.function.find(name) != std::string::npos; };
+    return is("_norm") || is("aten.linear") || is("aten.conv");
+  }
+
+  // Its name is free: another value may have it, as where the exporter has put other numbers in its place.
+  bool canClaim(const std::string& name) const { return !names_.contains(name); }
+  // A subgraph reads the value by its name.
+  bool isCaptured(ValueId id) const {
+    return std::find(captured_.begin(), captured_.end(), graph_.value(id).name) != captured_.end();
   }
 
   // embedding(%weight, %indices, 0)
@@ -161,12 +178,13 @@ class Restorer {
   void takeTransposed(const Call& call, const std::string& name, ValueId id) {
     const auto found = parameter_.find(name);
     if (found == parameter_.end()) {
+      if (!canClaim(name) || isCaptured(id)) return;
       claim(name, id, true);
       ++result_.transposed;
     } else if (isStoredTransposed(found->second)) {  // folded more than once
       replace(call, id, found->second);
     } else {
-      transposes_.push_back({call.nodes.front(), found->second, id});
+      transposes_[id] = found->second;
     }
   }
 
@@ -192,6 +210,8 @@ class Restorer {
     ValueId own = merged;
     if (const auto found = parameter_.find(name); found != parameter_.end()) {
       own = found->second;
+    } else if (!canClaim(name)) {
+      return;
     } else {
       own = GraphBuilder(graph_).addValue(name, graph_.dataType(merged), graph_.shape(merged));
       graph_.initializers[own] = graph_.initializers.at(merged);
@@ -204,6 +224,7 @@ class Restorer {
   void claim(const std::string& name, ValueId id, bool transposed) {
     Value& value = graph_.value(id);
     value.name = name;
+    names_.insert(name);
     value.metadata.emplace_back(kKindKey, "PARAMETER");
     if (transposed) value.metadata.emplace_back(kStoredTransposed, "true");
     parameter_[name] = id;
@@ -220,7 +241,7 @@ class Restorer {
   void restoreBias(const Call& call, const std::string& name) {
     for (size_t n : call.nodes) {
       Node& node = graph_.nodes[n];
-      if (!madeByRule(node, "RemoveOptionalBias") || node.inputs.size() != 2) continue;
+      if (!madeByRule(node, "RemoveOptionalBias") || node.inputs.size() != 2 || !canClaim(name)) continue;
       const std::optional<Shape>& weight = graph_.value(node.inputs[1]).shape;
       if (!weight || weight->size() < 2) continue;
       const bool by_rows = node.is("Conv") || (node.is("Gemm") && node.intAttribute("transB", 0) == 1);
@@ -240,30 +261,33 @@ class Restorer {
   void insertTransposes() {
     std::vector<Node> nodes;
     std::map<ValueId, ValueId> made;  // by the copy
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      for (const Copy& copy : transposes_) {
-        if (copy.before != n || made.contains(copy.copy)) continue;
-        const Shape shape = graph_.shape(copy.copy);
-        const ValueId transposed = GraphBuilder(graph_).addValue(graph_.value(copy.of).name + "_transposed",
-                                                                 graph_.dataType(copy.copy), shape);
-        made[copy.copy] = transposed;
-        Node node;
-        node.op_type = "Transpose";
-        node.opset_version = graph_.nodes[n].opset_version;
-        node.inputs = {copy.of};
-        node.outputs = {transposed};
-        node.attributes["perm"] = std::vector<int64_t>{1, 0};
-        node.name = graph_.nodes[n].name + "_transposed";
-        node.metadata = graph_.nodes[n].metadata;
-        nodes.push_back(std::move(node));
+    for (Node& node : graph_.nodes) {
+      for (ValueId& input : node.inputs) {
+        const auto copy = input.valid() ? transposes_.find(input) : transposes_.end();
+        if (copy == transposes_.end() || isCaptured(input)) continue;
+        ValueId& transposed = made[input];
+        if (!transposed.valid()) nodes.push_back(transposeOf(copy->second, input, node, transposed));
+        input = transposed;
       }
-      for (ValueId& input : graph_.nodes[n].inputs) {
-        if (const auto found = made.find(input); input.valid() && found != made.end()) input = found->second;
-      }
-      nodes.push_back(std::move(graph_.nodes[n]));
+      nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);
     for (const auto& [copy, transposed] : made) graph_.initializers.erase(copy);
+  }
+
+  Node transposeOf(ValueId parameter, ValueId copy, const Node& reader, ValueId& transposed) {
+    const Shape shape = graph_.shape(copy);
+    transposed = GraphBuilder(graph_).addValue(graph_.value(parameter).name + "_transposed",
+                                               graph_.dataType(copy), shape);
+    Node node;
+    node.op_type = "Transpose";
+    node.opset_version = reader.opset_version;
+    node.inputs = {parameter};
+    node.outputs = {transposed};
+    node.attributes["perm"] = std::vector<int64_t>{1, 0};
+    node.name = reader.name + "_transposed";
+    node.metadata = reader.metadata;
+    return node;
   }
 
   // No gradient reaches the row: where an index is that of the padding, the row comes as a constant. Only of
@@ -367,18 +391,15 @@ class Restorer {
     result_.unread.clear();
   }
 
-  struct Copy {
-    size_t before = 0;  // index of the first node that reads it
-    ValueId of, copy;
-  };
-
   Graph& graph_;
   ModuleParameters result_;
   std::map<std::string, std::string> name_of_;              // by argument
   std::map<std::string, ValueId> parameter_;                // by name
   std::set<std::string> read_;                              // mentioned by a call that is in the file
   std::map<std::string, std::set<std::string>> functions_;  // by parameter: of calls that mention it
-  std::vector<Copy> transposes_;
+  std::map<ValueId, ValueId> transposes_;                   // by a transposed copy: the parameter
+  std::set<std::string> names_;                             // of values
+  std::vector<std::string> captured_;                       // that subgraphs read
   std::vector<Padded> padded_;
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };

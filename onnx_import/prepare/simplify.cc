@@ -1,6 +1,8 @@
 #include "onnx_import/prepare/simplify.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <unordered_set>
 
 #include <onnx/onnx_pb.h>
@@ -39,8 +41,11 @@ class Simplifier {
       captured_.insert(names.begin(), names.end());
       read_.insert(node.inputs.begin(), node.inputs.end());
       const bool part = node.is("SequenceAt") && node.inputs.size() == 2 && node.inputs[1].valid() &&
-                        graph.constant(node.inputs[1]) != nullptr;
-      if (!part) whole_sequences_.insert(node.inputs.begin(), node.inputs.end());
+                        graph.constant(node.inputs[1]) != nullptr &&
+                        elementCount(graph.constant(node.inputs[1])->shape) == 1;
+      for (ValueId input : node.inputs) {
+        if (!part && input.valid() && !graph.value(input).opaque_type.empty()) whole_sequences_.insert(input);
+      }
     }
   }
 
@@ -164,10 +169,15 @@ class Simplifier {
     const Constant* sizes = node.inputs[1].valid() ? graph_.constant(node.inputs[1]) : nullptr;
     if (sizes == nullptr || !whole.shape || !isStatic(*whole.shape)) return false;
     const int64_t rank = std::ssize(*whole.shape);
-    const int64_t axis = (node.intAttribute("axis", 0) + rank) % std::max<int64_t>(1, rank);
+    const int64_t given = node.intAttribute("axis", 0);
+    if (given < -rank || given >= rank) return false;
+    const int64_t axis = given < 0 ? given + rank : given;
+    const int64_t size = whole.shape->at(axis);
     std::vector<int64_t> parts = integerElements(*sizes);
-    if (sizes->shape.empty()) parts = equalParts(whole.shape->at(axis), parts.at(0));
-    if (parts.empty()) return false;
+    if (sizes->shape.empty()) parts = equalParts(size, parts.at(0));
+    const bool negative = std::any_of(parts.begin(), parts.end(), [](int64_t part) { return part < 0; });
+    if (parts.empty() || negative || std::accumulate(parts.begin(), parts.end(), int64_t{0}) != size)
+      return false;
     Node made = node;
     made.op_type = "Split";
     made.attributes = {{"axis", axis}};
@@ -195,7 +205,9 @@ class Simplifier {
     if (!node.is("SequenceAt") || node.inputs.size() != 2 || !node.inputs[1].valid()) return false;
     const auto parts = parts_.find(node.inputs[0]);
     const Constant* position = graph_.constant(node.inputs[1]);
-    if (parts == parts_.end() || position == nullptr || isCaptured(node.outputs[0])) return false;
+    if (parts == parts_.end() || position == nullptr || elementCount(position->shape) != 1 ||
+        isCaptured(node.outputs[0]))
+      return false;
     const int64_t count = std::ssize(parts->second);
     const int64_t index = integerElements(*position).at(0);
     if (index < -count || index >= count) return false;

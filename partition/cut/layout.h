@@ -46,7 +46,6 @@ class Layout {
   StageId firstStage(PipelineRankId group) const { return stagesOf(group).front(); }
   const Place& place(RankId rank) const { return places_[rank]; }
   const std::vector<RankId>& devices(StageId stage) const { return stages_[stage].devices; }
-  int width(StageId stage) const { return devices(stage).size(); }
   bool inTurn() const { return in_turn_; }
 
   // Replicas that take turns; 1 where there are no turns.

@@ -241,6 +241,29 @@ TEST_F(ModuleParametersTest, AnotherNameOfATiedWeightIsNotLost) {
   EXPECT_THAT(found.unread, ElementsAre("wte.weight"));
 }
 
+// addmm lists the bias first, Gemm the weight: which is which cannot be told.
+TEST_F(ModuleParametersTest, TwoMergedParametersOfACallInAnotherOrderAreLost) {
+  for (const char* name : {"a.weight", "a.bias"}) parameter(name, {4, 4});
+  for (const char* name : {"b.weight", "b.bias"}) parameter(name);
+  node("Gemm", {findValue(graph, "a.weight"), findValue(graph, "a.bias")}, "addmm", "aten.addmm.default",
+       "%p_b_bias, %x, %p_b_weight");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.separated, 0);
+  EXPECT_EQ(found.lost.size(), 2u);
+  EXPECT_EQ(read(0, 1), "a.weight");
+}
+
+TEST_F(ModuleParametersTest, ANameThatAnotherValueHasIsNotTaken) {
+  parameter("fc.weight");
+  weight("fc.weight", {4, 4});  // not marked: it holds something else
+  node("MatMul", {weight("val_2", {4, 4}, "['fc.weight']")}, "linear", "aten.linear.default",
+       "%x, %p_fc_weight");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(read(0, 1), "val_2");
+  verifyGraph(graph);
+}
+
 TEST_F(ModuleParametersTest, WhatCannotBeUndoneIsNamed) {
   for (const char* name : {"wpe.weight", "bn.weight", "scale", "pooler.weight"}) parameter(name);
   parameter("conv.weight");

@@ -151,6 +151,20 @@ TEST(Prepare, ASequenceThatIsReadAtAnUnknownPlaceIsNamed) {
   EXPECT_NE(error.message().find("no dense tensor"), std::string::npos) << error.message();
 }
 
+TEST(Prepare, PartsThatDoNotMakeUpTheAxisAreRefused) {
+  for (const char* sizes : {"4, 4", "12, -3"}) {
+    const Error error = errorOf([&] {
+      prepareModel(graphFromText(fmt::format(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,9] x) => (float[2,a] y) <int64[2] sizes = {{{}}}, int64 zero = {{0}}> {{
+      parts = SplitToSequence <axis = 1> (x, sizes)
+      y = SequenceAt(parts, zero) }})",
+                                             sizes)),
+                   {});
+    });
+    EXPECT_EQ(error.code(), kBadModel) << error.message();
+  }
+}
+
 // indices [2,3,2]: (row, column) of each row, as masks of a batch are written.
 TEST(Prepare, TheSamePlacesOfEveryRowAreAGather) {
   const auto prepared = [](const char* indices) {
