@@ -146,6 +146,11 @@ std::optional<ValueId> GraphBuilder::find(std::string_view name) const {
   return it->second;
 }
 
+bool hasStaticType(const Value& value) {
+  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape &&
+         isStatic(*value.shape);
+}
+
 ValueId findValue(const Graph& graph, std::string_view name) {
   for (size_t i = 0; i < graph.values.size(); ++i) {
     if (graph.values[i].name == name) return ValueId(i);

@@ -191,6 +191,9 @@ class GraphBuilder {
   std::unordered_map<std::string, ValueId> names_;
 };
 
+// A dense tensor of known element type and static shape, as all values of a prepared graph are.
+bool hasStaticType(const Value& value);
+
 // The value of that name, or an invalid id. Linear time: for the odd lookup, not for loops.
 ValueId findValue(const Graph& graph, std::string_view name);
 

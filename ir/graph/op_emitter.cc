@@ -56,4 +56,25 @@ ValueId OpEmitter::reduce(std::string_view op_type, ValueId x, const std::vector
   return op(op_type, std::move(inputs), emitted_into_.dataType(x), std::move(result), std::move(attributes));
 }
 
+ValueId OpEmitter::addNumber(ValueId x, double number) {
+  return binary("Add", x, scalar(emitted_into_.dataType(x), number));
+}
+
+ValueId OpEmitter::reshape(ValueId x, const Shape& target) {
+  if (emitted_into_.shape(x) == target) return x;
+  return op("Reshape", {x, integers(target)}, emitted_into_.dataType(x), target);
+}
+
+ValueId OpEmitter::expand(ValueId x, const Shape& target) {
+  if (emitted_into_.shape(x) == target) return x;
+  return op("Expand", {x, integers(target)}, emitted_into_.dataType(x), target);
+}
+
+ValueId OpEmitter::transpose(ValueId x, const std::vector<int64_t>& permutation) {
+  const Shape& from = emitted_into_.shape(x);
+  Shape to;
+  for (int64_t axis : permutation) to.push_back(from[axis]);
+  return op("Transpose", {x}, emitted_into_.dataType(x), std::move(to), {{"perm", permutation}});
+}
+
 }  // namespace pipeshard

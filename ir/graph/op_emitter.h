@@ -32,6 +32,10 @@ class OpEmitter {
   // ReduceSum and its like; x itself for no axes.
   ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
                  bool keep_axes = true);
+  ValueId addNumber(ValueId x, double number);     // x + number
+  ValueId reshape(ValueId x, const Shape& shape);  // x itself if it has the shape
+  ValueId expand(ValueId x, const Shape& shape);   // x itself if it has the shape
+  ValueId transpose(ValueId x, const std::vector<int64_t>& permutation);
 
   virtual ValueId scalar(DataType type, double number) = 0;           // a constant of shape []
   virtual ValueId integers(const std::vector<int64_t>& numbers) = 0;  // a 1-D int64 constant

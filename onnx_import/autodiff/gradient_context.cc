@@ -254,27 +254,6 @@ ValueId GradientContext::scale(ValueId x, double number) {
   return binary("Mul", x, scalar(type(x), number));
 }
 
-ValueId GradientContext::addNumber(ValueId x, double number) {
-  return binary("Add", x, scalar(type(x), number));
-}
-
-ValueId GradientContext::reshape(ValueId x, const Shape& target) {
-  if (shape(x) == target) return x;
-  return op("Reshape", {x, integers(target)}, type(x), target);
-}
-
-ValueId GradientContext::expand(ValueId x, const Shape& target) {
-  if (shape(x) == target) return x;
-  return op("Expand", {x, integers(target)}, type(x), target);
-}
-
-ValueId GradientContext::transpose(ValueId x, const std::vector<int64_t>& permutation) {
-  const Shape from = shape(x);
-  Shape to;
-  for (int64_t axis : permutation) to.push_back(from[axis]);
-  return op("Transpose", {x}, type(x), to, {{"perm", permutation}});
-}
-
 ValueId GradientContext::untransposed(ValueId x) const {
   const NodeId id = builder_.producer(x);
   if (!id.valid() || !isMatrixTranspose(builder_.graph(), builder_.graph().node(id))) return {};

@@ -127,12 +127,8 @@ class GradientContext : public OpEmitter {
   ValueId scalar(DataType type, double number) override { return builder_.scalar(type, number); }
   ValueId integers(const std::vector<int64_t>& elements) override { return builder_.integers(elements); }
 
-  ValueId multiply(ValueId a, ValueId b);          // constants of one element are folded
-  ValueId scale(ValueId x, double number);         // x * number; x itself for 1
-  ValueId addNumber(ValueId x, double number);     // x + number
-  ValueId reshape(ValueId x, const Shape& shape);  // x itself if it has the shape
-  ValueId expand(ValueId x, const Shape& shape);   // x itself if it has the shape
-  ValueId transpose(ValueId x, const std::vector<int64_t>& permutation);
+  ValueId multiply(ValueId a, ValueId b);   // constants of one element are folded
+  ValueId scale(ValueId x, double number);  // x * number; x itself for 1
   ValueId transposeLastTwo(ValueId x);
   // The matrix that the forward pass has transposed to get x; invalid where it has not.
   ValueId untransposed(ValueId x) const;

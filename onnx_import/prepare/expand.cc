@@ -1,5 +1,6 @@
 #include "onnx_import/prepare/expand.h"
 
+#include <algorithm>
 #include <set>
 
 #include <onnx/defs/schema.h>
@@ -8,6 +9,7 @@
 #include "onnx_import/format/graph_to_proto.h"
 #include "onnx_import/format/proto_to_graph.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/prepare/node_context.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -81,32 +83,59 @@ std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
   return functionFromProto(body, ProtoSource{limits, nullptr, "", {}});
 }
 
+namespace {
+
+bool hasStaticTypes(const Graph& graph, const std::vector<ValueId>& values) {
+  return std::all_of(values.begin(), values.end(),
+                     [&](ValueId id) { return !id.valid() || hasStaticType(graph.value(id)); });
+}
+
+// Whether a rule has put other nodes in the place of this one.
+bool lower(GraphBuilder& builder, const Node& node) {
+  const LoweringRule rule = findLowering(node);
+  const Graph& graph = builder.graph();
+  if (rule == nullptr || !hasStaticTypes(graph, node.inputs) || !hasStaticTypes(graph, node.outputs))
+    return false;
+  LoweringContext context(builder, node);
+  rule(context);
+  return true;
+}
+
+// Whether ONNX's body has taken the place of this node.
+bool spliceSchemaFunction(GraphBuilder& builder, const Node& node) {
+  if (!node.domain.empty()) return false;
+  Graph& graph = builder.graph();
+  const std::optional<Function> function = schemaFunction(graph, node);
+  if (!function) return false;
+  // The schema's defaults hold for attributes that the node does not give.
+  std::map<std::string, Attribute> attributes = function->default_attributes;
+  const auto* schema =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  const ImportLimits limits;
+  for (const auto& [name, attribute] : schema->attributes()) {
+    if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) {
+      attributes.emplace(name,
+                         attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
+    }
+  }
+  for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
+  spliceBody(builder, *function->body, node, attributes, {}, graph.nodes);
+  return true;
+}
+
+}  // namespace
+
 int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supported) {
   int expanded = 0;
   GraphBuilder builder(graph);
   std::vector<Node> nodes;
   nodes.swap(graph.nodes);
   for (Node& node : nodes) {
-    std::optional<Function> function;
-    if (node.domain.empty() && !supported(node)) function = schemaFunction(graph, node);
-    if (!function) {
+    if (!supported(node) && (lower(builder, node) || spliceSchemaFunction(builder, node))) {
+      ++expanded;
+    } else {
       graph.nodes.push_back(std::move(node));
-      continue;
     }
-    // The schema's defaults hold for attributes that the node does not give.
-    std::map<std::string, Attribute> attributes = function->default_attributes;
-    const auto* schema =
-        onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
-    const ImportLimits limits;
-    for (const auto& [name, attribute] : schema->attributes()) {
-      if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) {
-        attributes.emplace(name,
-                           attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
-      }
-    }
-    for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
-    spliceBody(builder, *function->body, node, attributes, {}, graph.nodes);
-    ++expanded;
   }
   return expanded;
 }

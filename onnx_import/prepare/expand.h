@@ -1,4 +1,4 @@
-// Operators that ONNX itself defines by other operators. Internal to onnx_import.
+// Operators that are defined by other operators, by us or by ONNX itself. Internal to onnx_import.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,9 @@ namespace pipeshard {
 // where the body depends on them, its attributes and input types. nullopt: it has none.
 std::optional<Function> schemaFunction(const Graph& graph, const Node& node);
 
-// Replaces every standard node for which `supported` is false by its body, once; nodes without a body stay.
-// Returns how many were replaced. Types of new values are not known afterwards.
+// Replaces every node for which `supported` is false by its lowering (onnx_import/lowering), if its types and
+// shapes are known, or else by its body, once; nodes that have neither stay. Returns how many were replaced.
+// Types of a body's values are not known afterwards.
 int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supported);
 
 }  // namespace pipeshard

@@ -64,11 +64,6 @@ void expandAll(Graph& graph, const PrepareOptions& options) {
        value.shape ? shapeToString(*value.shape) : " of unknown rank");
 }
 
-bool hasStaticType(const Value& value) {
-  return value.opaque_type.empty() && value.data_type != DataType::kUndefined && value.shape &&
-         isStatic(*value.shape);
-}
-
 // Optional outputs that nobody reads need no shape: they go.
 void omitUnreadOutputs(Graph& graph) {
   std::vector<bool> read(graph.values.size(), false);

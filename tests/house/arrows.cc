@@ -6,8 +6,9 @@ namespace pipeshard::house {
 const Arrows& roomArrows() {
   static const Arrows arrows = {
       {"ir", {}},
-      {"onnx_import", {"ir"}},
-      {"onnx_import/autodiff", {"ir"}},  // a room of its own: no protobuf comes in there
+      {"onnx_import", {"ir", "onnx_import/lowering"}},
+      {"onnx_import/autodiff", {"ir"}},  // rooms of their own: no protobuf comes in there
+      {"onnx_import/lowering", {"ir"}},
       {"sharding", {"ir"}},
       {"partition", {"ir", "sharding"}},
       {"transport", {"ir"}},
@@ -33,6 +34,7 @@ const Arrows& neighbourhoodArrows() {
       {"onnx_import/format", {}},
       {"onnx_import/prepare", {"onnx_import/format"}},
       {"onnx_import/autodiff", {}},
+      {"onnx_import/lowering", {}},
 
       {"sharding/solver", {}},
       {"sharding/rules", {}},

@@ -1,0 +1,154 @@
+#include "onnx_import/lowering/lowering_context.h"
+
+#include <limits>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+
+LoweringContext::LoweringContext(GraphBuilder& builder, const Node& node)
+    : OpEmitter(builder.graph()), builder_(builder), node_(node), prefix_(node.name) {
+  for (ValueId id : node.outputs) {
+    if (prefix_.empty() && id.valid()) prefix_ = builder.graph().value(id).name;
+  }
+}
+
+ValueId LoweringContext::input(size_t position) const {
+  if (!hasInput(position)) refuse(fmt::format("it lacks input {}", position));
+  return node_.inputs[position];
+}
+
+const Constant* LoweringContext::constantOf(size_t position) const {
+  return hasInput(position) ? builder_.graph().constant(node_.inputs[position]) : nullptr;
+}
+
+bool LoweringContext::isKnown(size_t position) const {
+  return !hasInput(position) || constantOf(position) != nullptr;
+}
+
+std::optional<std::vector<int64_t>> LoweringContext::constantIntegers(size_t position) const {
+  if (!hasInput(position)) return std::nullopt;
+  if (!isKnown(position))
+    refuse(fmt::format("its input {} ('{}') must be a constant", position,
+                       builder_.graph().value(node_.inputs[position]).name));
+  return integerElements(*constantOf(position));
+}
+
+std::optional<std::vector<double>> LoweringContext::constantNumbers(size_t position) const {
+  if (!hasInput(position)) return std::nullopt;
+  if (!isKnown(position))
+    refuse(fmt::format("its input {} ('{}') must be a constant", position,
+                       builder_.graph().value(node_.inputs[position]).name));
+  return numericElements(*constantOf(position));
+}
+
+void LoweringContext::give(size_t position, ValueId value) {
+  PIPESHARD_CHECK(hasOutput(position), "{}: output {} is not wanted", describeNode(node_), position);
+  PIPESHARD_CHECK(shape(value) == outputShape(position) && type(value) == outputType(position),
+                  "{}: output {} is lowered to {}{}, wanted {}{}", describeNode(node_), position,
+                  dataTypeName(type(value)), shapeToString(shape(value)), dataTypeName(outputType(position)),
+                  shapeToString(outputShape(position)));
+  Node copy;
+  copy.op_type = "Identity";
+  copy.opset_version = version();
+  copy.name = fmt::format("{}/output_{}", prefix_, position);
+  copy.metadata = node_.metadata;
+  copy.inputs = {value};
+  copy.outputs = {node_.outputs[position]};
+  builder_.graph().nodes.push_back(std::move(copy));
+}
+
+void LoweringContext::refuse(std::string_view reason) const {
+  fail(ErrorCode::kBadModel, "{}: pipeshard cannot run it: {}", describeNode(node_), reason);
+}
+
+ValueId LoweringContext::emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type,
+                              Shape shape, Attributes attributes) {
+  std::string name = fmt::format("{}/{}", prefix_, op_type);
+  const int uses = name_uses_[name]++;
+  if (uses > 0) name += fmt::format("_{}", uses);
+  const ValueId result = builder_.addValue(name, type, std::move(shape));
+  const NodeId id = builder_.addNode("", op_type, std::move(inputs), {result}, std::move(attributes));
+  Node& made = builder_.graph().node(id);
+  made.name = name;
+  made.metadata = node_.metadata;
+  return result;
+}
+
+ValueId LoweringContext::scalar(DataType type, double number) {
+  const auto [found, fresh] = scalars_.try_emplace({type, number});
+  if (fresh) found->second = builder_.addConstant(prefix_ + "/number", makeScalar(type, number));
+  return found->second;
+}
+
+ValueId LoweringContext::integers(const std::vector<int64_t>& numbers) {
+  const auto [found, fresh] = integers_.try_emplace(numbers);
+  if (fresh) {
+    found->second =
+        builder_.addConstant(prefix_ + "/integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
+  }
+  return found->second;
+}
+
+ValueId LoweringContext::numbers(DataType type, Shape shape, const std::vector<double>& elements) {
+  Constant constant{type, std::move(shape), {}};
+  for (double element : elements) {
+    const Constant one = makeScalar(type, element);
+    constant.bytes.insert(constant.bytes.end(), one.bytes.begin(), one.bytes.end());
+  }
+  return builder_.addConstant(prefix_ + "/numbers", std::move(constant));
+}
+
+ValueId LoweringContext::slice(ValueId x, int64_t axis, int64_t from, int64_t to) {
+  Shape result = shape(x);
+  if (from == 0 && to == result[axis]) return x;
+  result[axis] = to - from;
+  return op("Slice", {x, integers({from}), integers({to}), integers({axis})}, type(x), std::move(result));
+}
+
+ValueId LoweringContext::reversed(ValueId x, int64_t axis) {
+  const int64_t before_first = std::numeric_limits<int64_t>::min();
+  return op("Slice", {x, integers({-1}), integers({before_first}), integers({axis}), integers({-1})}, type(x),
+            shape(x));
+}
+
+ValueId LoweringContext::concat(const std::vector<ValueId>& parts, int64_t axis) {
+  if (parts.size() == 1) return parts[0];
+  Shape result = shape(parts.at(0));
+  for (size_t i = 1; i < parts.size(); ++i) result[axis] += shape(parts[i])[axis];
+  return op("Concat", parts, type(parts[0]), std::move(result), {{"axis", axis}});
+}
+
+ValueId LoweringContext::gather(ValueId x, int64_t axis, const std::vector<int64_t>& indices) {
+  Shape result = shape(x);
+  result[axis] = std::ssize(indices);
+  return op("Gather", {x, integers(indices)}, type(x), std::move(result), {{"axis", axis}});
+}
+
+ValueId LoweringContext::matMul(ValueId a, ValueId b) {
+  const Shape left = shape(a);
+  const Shape right = shape(b);
+  PIPESHARD_CHECK(left.size() >= 2 && right.size() >= 2, "{}: a product of vectors", describeNode(node_));
+  Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));
+  result.push_back(left[left.size() - 2]);
+  result.push_back(right.back());
+  return op("MatMul", {a, b}, type(a), std::move(result));
+}
+
+ValueId LoweringContext::clip(ValueId x, double low, double high) {
+  return op("Clip", {x, scalar(type(x), low), scalar(type(x), high)}, type(x), shape(x));
+}
+
+ValueId LoweringContext::unsqueeze(ValueId x, int64_t axis) {
+  Shape result = shape(x);
+  result.insert(result.begin() + axis, 1);
+  return reshape(x, result);
+}
+
+ValueId LoweringContext::squeeze(ValueId x, int64_t axis) {
+  Shape result = shape(x);
+  result.erase(result.begin() + axis);
+  return reshape(x, result);
+}
+
+}  // namespace pipeshard
