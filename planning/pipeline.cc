@@ -18,6 +18,14 @@
 namespace pipeshard {
 namespace {
 
+// Weights of which the request says what becomes of them. What a file does not have can be left out alone.
+std::vector<std::string> decidedWeights(const PlanRequest& request, const ForwardModel& model) {
+  std::vector<std::string> decided = request.given.freeze;
+  if (model.parameters.torchscript)
+    decided.insert(decided.end(), request.given.train.begin(), request.given.train.end());
+  return decided;
+}
+
 // What options imply for each other, before the model is read: so that mistakes are told at once.
 PlanRequest completed(PlanRequest request) {
   PartitionOptions& options = request.partition;
@@ -66,7 +74,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
 
     // What cannot be trained is refused before anything is searched: a search may take a minute.
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
-      refuseLostParameters(model.parameters, request.given.freeze);
+      refuseLostParameters(model.parameters, decidedWeights(request, model));
     requireParameters(model.graph);
     planned.trains = trainedSummary(model.graph);
     requireTrainableTypes(model.graph);

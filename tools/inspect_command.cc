@@ -73,6 +73,7 @@ struct InspectCommand {
   int run() {
     PlanRequest request = modelRequest(options);
     request.microbatches = 1;
+    request.any_sizes = true;
     request.allow_missing_weights = true;
     Progress progress;
     const ForwardModel model =
@@ -86,7 +87,9 @@ struct InspectCommand {
       const auto axis = model.batch_axes.find(value.name);
       fmt::print("  input {} {}{}{}\n", value.name, dataTypeName(value.data_type),
                  shapeToString(*value.shape),
-                 axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second) : "");
+                 value.drawn                      ? ", drawn in every step"
+                 : axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second)
+                                                  : "");
     }
     fmt::print("  loss {}\n", model.graph.value(model.loss).name);
     if (model.imported) {

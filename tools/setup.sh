@@ -34,15 +34,30 @@ install_packages() {
 onnx_version=1.19.1
 onnx_sha256=737524d6eb3907d3499ea459c6f01c5a96278bb3a0f2ff8ae04786fb5d7f1ed5
 
-build_onnx() {
-  local prefix="$cache/onnx-$onnx_version"
-  [ -e "$prefix/complete" ] && return
+# Leaves the source in $work.
+fetch_onnx() {
   work=$(mktemp -d "$cache/build.XXXXXX")
   say "fetching ONNX $onnx_version"
   echo "onnx==$onnx_version --hash=sha256:$onnx_sha256" >"$work/requirements.txt"
   python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary onnx --require-hashes -r "$work/requirements.txt" -d "$work" \
     >"$log" 2>&1 || show_log_and_die "fetching ONNX failed"
   tar -xf "$work/onnx-$onnx_version.tar.gz" -C "$work"
+}
+
+# The library, and the backend test suites as data.
+build_onnx() {
+  local prefix="$cache/onnx-$onnx_version"
+  [ -e "$prefix/complete" ] && [ -e "$prefix/share/suites" ] && return
+  fetch_onnx
+  if [ ! -e "$prefix/complete" ]; then build_onnx_library; fi
+  mkdir -p "$prefix/share"
+  rm -rf "$prefix/share/suites.new"
+  cp -r "$work/onnx-$onnx_version/onnx/backend/test/data" "$prefix/share/suites.new"
+  mv "$prefix/share/suites.new" "$prefix/share/suites"
+  rm -rf "$work"
+}
+
+build_onnx_library() {
   say "building ONNX $onnx_version (once, about two minutes)"
   # -O1 halves the time: what we call of it is the schemas' inference, which takes a moment per model.
   cmake -G Ninja -S "$work/onnx-$onnx_version" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DONNX_BUILD_PYTHON=OFF -DONNX_BUILD_TESTS=OFF \
@@ -51,11 +66,7 @@ build_onnx() {
     show_log_and_die "configuring ONNX failed"
   cmake --build "$work/build" >"$log" 2>&1 || show_log_and_die "building ONNX failed"
   cmake --install "$work/build" >"$log" 2>&1 || show_log_and_die "installing ONNX failed"
-  mkdir -p "$prefix/share"
-  rm -rf "$prefix/share/node-tests"
-  cp -r "$work/onnx-$onnx_version/onnx/backend/test/data/node" "$prefix/share/node-tests"
   touch "$prefix/complete"
-  rm -rf "$work"
 }
 
 # Oracles for tests. Failing to get them is no error: the tests that want them say that they were skipped.

@@ -33,9 +33,9 @@ constexpr std::array<TypeFacts, 24> kTypes = {{
     {DataType::kFloat8E4M3FNUZ, 1, "float8_e4m3fnuz"},
     {DataType::kFloat8E5M2, 1, "float8_e5m2"},
     {DataType::kFloat8E5M2FNUZ, 1, "float8_e5m2fnuz"},
-    {DataType::kUint4, 0, "uint4"},
-    {DataType::kInt4, 0, "int4"},
-    {DataType::kFloat4E2M1, 0, "float4_e2m1"},
+    {DataType::kUint4, 1, "uint4"},
+    {DataType::kInt4, 1, "int4"},
+    {DataType::kFloat4E2M1, 1, "float4_e2m1"},
 }};
 
 const TypeFacts& facts(DataType type) {

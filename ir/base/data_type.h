@@ -35,7 +35,7 @@ enum class DataType : int32_t {
   kFloat4E2M1 = 23,
 };
 
-// Bytes of one element; 0 for types without a fixed whole-byte size (strings, 4-bit types, undefined).
+// Bytes of one element in memory (4-bit types have one each, in files two share one); 0: no fixed size.
 size_t dataTypeSize(DataType type);
 
 // "float32", "int64", ...: the names of numpy and safetensors' long forms, used in messages, JSON and

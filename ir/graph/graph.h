@@ -27,6 +27,7 @@
 
 #include "ir/base/data_type.h"
 #include "ir/base/ids.h"
+#include "ir/base/random_numbers.h"
 #include "ir/base/shape.h"
 
 namespace pipeshard {
@@ -83,6 +84,7 @@ struct Value {
   Metadata metadata;  // the exporter's, e.g. InputSpec.kind
   // serialised onnx.TypeProto of a value that is no dense tensor, else empty
   std::string opaque_type;
+  std::optional<RandomNumbers> drawn = {};  // a graph input that no data give: it is drawn in every step
 };
 
 struct Node {

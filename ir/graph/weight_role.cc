@@ -58,6 +58,12 @@ bool isFolded(const Value& value) {
                      [](const auto& entry) { return entry.first == kConstantMark; });
 }
 
+bool isMade(const Value& value) {
+  return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
+    return entry.first == kConstantMark && entry.second == "made";
+  });
+}
+
 std::optional<bool> trainedByUser(const Value& value) {
   for (const auto& [key, mark] : value.metadata) {
     if (key == kTrainedMark) return mark == "yes";

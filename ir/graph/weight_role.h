@@ -9,9 +9,11 @@
 
 namespace pipeshard {
 
-// The metadata key on initializers that folding made: "folded".
+// The metadata key on initializers that are not the file's: "folded" from what the file has (which may be
+// weights), or "made" by a rewrite (which never are).
 inline constexpr const char* kConstantMark = "pipeshard.constant";
 bool isFolded(const Value& value);  // has it
+bool isMade(const Value& value);
 
 // The user's decision, "yes" or "no", as metadata of the value (`--train`, `--freeze`).
 inline constexpr const char* kTrainedMark = "pipeshard.trained";

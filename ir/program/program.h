@@ -171,6 +171,8 @@ struct ProgramInput {
   int64_t high = 0;
   // other data is refused if it is exact; nothing: the model does not tell
   std::optional<AllowedIntegers> allowed = {};
+  // drawn in every step: no data file has it
+  std::optional<RandomNumbers> drawn = {};
 };
 
 struct Program {

@@ -260,10 +260,19 @@ Result resultFromJson(const JsonReader& json, size_t buffer_count) {
   return result;
 }
 
+const std::vector<std::string>& randomKinds() {
+  static const std::vector<std::string> names = {"uniform", "normal", "true"};
+  return names;
+}
+
 Json inputToJson(const ProgramInput& input) {
   Json json = {{"name", input.name},   {"type", dataTypeName(input.data_type)},
                {"shape", input.shape}, {"axis", input.axis},
                {"low", input.low},     {"high", input.high}};
+  if (input.drawn) {
+    json["drawn"] = {{"numbers", randomKinds()[static_cast<size_t>(input.drawn->kind)]},
+                     {"probability", input.drawn->probability}};
+  }
   if (!input.allowed) return json;
   json["allowed"] = {
       {"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
@@ -272,7 +281,7 @@ Json inputToJson(const ProgramInput& input) {
 }
 
 ProgramInput inputFromJson(const JsonReader& json) {
-  json.expectObject({"name", "type", "shape", "axis", "low", "high"}, {"allowed"});
+  json.expectObject({"name", "type", "shape", "axis", "low", "high"}, {"allowed", "drawn"});
   ProgramInput input;
   input.name = json.at("name").string();
   input.data_type = json.at("type").dataType();
@@ -280,6 +289,12 @@ ProgramInput inputFromJson(const JsonReader& json) {
   input.axis = json.at("axis").integer(-1, lastIndex(input.shape.size()));
   input.low = json.at("low").integer(INT64_MIN, INT64_MAX);
   input.high = json.at("high").integer(input.low, INT64_MAX);
+  if (json.has("drawn")) {
+    const JsonReader drawn = json.at("drawn");
+    drawn.expectObject({"numbers", "probability"});
+    input.drawn = {enumFromJson<RandomNumbers::Kind>(drawn.at("numbers"), randomKinds()),
+                   drawn.at("probability").number(0, 1)};
+  }
   if (!json.has("allowed")) return input;
   const JsonReader allowed = json.at("allowed");
   allowed.expectObject({"low", "high", "exact"}, {"ignored"});

@@ -87,6 +87,7 @@ std::string printProgram(const Program& program) {
     text +=
         fmt::format("  \"{}\": {}{}", input.name, dataTypeName(input.data_type), shapeToString(input.shape));
     text += input.axis >= 0 ? fmt::format(" cut along axis {}", input.axis) : " not cut";
+    if (input.drawn) text += ", drawn";
     text += input.low != input.high ? fmt::format(", in [{}, {})\n", input.low, input.high) : "\n";
   }
   if (!program.groups.empty()) text += "groups\n";

@@ -98,7 +98,8 @@ class StructureVerifier {
                            program_.microbatches, first.updates_per_step));
     }
     const auto same = [](const ProgramInput& a, const ProgramInput& b) {
-      return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis;
+      return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis &&
+             a.drawn == b.drawn;
     };
     if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(),
                     same)) {

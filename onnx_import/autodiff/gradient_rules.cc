@@ -54,6 +54,7 @@ GradientRules makeRules() {
   addReductionRules(rules);
   addShapeRules(rules);
   addMovementRules(rules);
+  addScatterRules(rules);
   addNormalizationRules(rules);
   addConvolutionRules(rules);
   addLossRules(rules);

@@ -44,6 +44,7 @@ void addMatmulRules(GradientRules& rules);         // rules_matmul.cc
 void addReductionRules(GradientRules& rules);      // rules_reduction.cc
 void addShapeRules(GradientRules& rules);          // rules_shape.cc
 void addMovementRules(GradientRules& rules);       // rules_movement.cc
+void addScatterRules(GradientRules& rules);        // rules_scatter.cc
 void addNormalizationRules(GradientRules& rules);  // rules_normalization.cc
 void addConvolutionRules(GradientRules& rules);    // rules_convolution.cc
 void addLossRules(GradientRules& rules);           // rules_loss.cc

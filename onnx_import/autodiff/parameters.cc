@@ -48,7 +48,7 @@ struct Uses {
 
 bool isGuessedParameter(const Graph& graph, ValueId id, const Initializer& initializer, const Uses& uses) {
   const Value& value = graph.value(id);
-  if (!isFloatingPoint(value.data_type) || namesBuffer(value.name)) return false;
+  if (!isFloatingPoint(value.data_type) || namesBuffer(value.name) || isMade(value)) return false;
   if (uses.in_layer) return true;
   if (!uses.as_weight || isFolded(value)) return false;
   if (elementCount(*value.shape) == 1) return namesParameter(value.name);

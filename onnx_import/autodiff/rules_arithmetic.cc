@@ -1,4 +1,4 @@
-// Add, Sub, Mul, Div, Pow, Sum, Mean: operators on several tensors with broadcasting.
+// Add, Sub, Mul, Div, Mod, Pow, Sum, Mean: operators on several tensors with broadcasting.
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -27,6 +27,19 @@ void divGradient(GradientContext& c) {
   const ValueId quotient = c.binary("Div", dy, c.input(1));
   if (c.needs(0)) c.giveReduced(0, quotient);
   if (c.needs(1)) c.give(1, c.scale(c.reduceTo(c.multiply(quotient, c.output()), c.shape(c.input(1))), -1));
+}
+
+// a - b trunc(a / b). Where a is a multiple of b the result jumps; the slope is that of the rounded quotient,
+// as in PyTorch.
+void modGradient(GradientContext& c) {
+  if (c.node().intAttribute("fmod", 0) == 0) c.refuse("with fmod = 0 it is an operator on integers");
+  const ValueId dy = c.outputGradient();
+  if (c.needs(0)) c.giveReduced(0, dy);
+  if (!c.needs(1)) return;
+  const ValueId quotient = c.binary("Div", c.input(0), c.input(1));
+  const ValueId whole =
+      c.binary("Mul", c.unary("Sign", quotient), c.unary("Floor", c.unary("Abs", quotient)));
+  c.give(1, c.scale(c.reduceTo(c.binary("Mul", dy, whole), c.shape(c.input(1))), -1));
 }
 
 // d(a^b)/da = b a^(b-1). Small constant exponents avoid Pow, and with it 0 * inf at a = 0.
@@ -80,6 +93,7 @@ void addArithmeticRules(GradientRules& rules) {
   rules[{"", "Sub"}] = {subGradient};
   rules[{"", "Mul"}] = {mulGradient};
   rules[{"", "Div"}] = {divGradient};
+  rules[{"", "Mod"}] = {modGradient};
   rules[{"", "Pow"}] = {powGradient};
   rules[{"", "Sum"}] = {sumGradient};
   rules[{"", "Mean"}] = {meanGradient};

@@ -1,6 +1,8 @@
 // Operators that take some elements or put them together: Slice, Split, Concat, Pad, Gather, GatherElements,
-// GatherND, Trilu.
+// GatherND, TopK, Trilu.
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "onnx_import/autodiff/gradient_rules.h"
 
@@ -27,6 +29,12 @@ ValueId padZeros(GradientContext& c, ValueId x, const Shape& before, const Shape
 
 ValueId scatterAxis(GradientContext& c, ValueId dy, ValueId indices, const Shape& data_shape, int64_t axis) {
   return c.function("GatherGrad", "", {dy, indices, c.integers(data_shape)}, c.type(dy), data_shape,
+                    {{"axis", axis}});
+}
+
+// dY added elementwise at places along the axis.
+ValueId scatterPlaces(GradientContext& c, ValueId dy, ValueId places, const Shape& data_shape, int64_t axis) {
+  return c.function("GatherElementsGrad", "", {dy, places, c.integers(data_shape)}, c.type(dy), data_shape,
                     {{"axis", axis}});
 }
 
@@ -86,27 +94,71 @@ void concatGradient(GradientContext& c) {
   }
 }
 
-void padGradient(GradientContext& c) {
-  c.requireVersion(11);
-  if (c.node().stringAttribute("mode", "constant") != "constant")
-    c.refuse("only mode \"constant\" has a gradient rule");
-  if (c.needs(2)) c.refuse("the value it pads with depends on a parameter");
-  const Shape shape = c.shape(c.input(0));
+// For every element of a padded axis the place it is copied from: of an axis of `size` elements, to which
+// `before` and `after` are added in one of Pad's modes without a constant.
+std::vector<int64_t> paddedFrom(std::string_view mode, int64_t size, int64_t before, int64_t after) {
+  const int64_t period = mode == "wrap" ? size : std::max<int64_t>(1, 2 * (size - 1));
+  std::vector<int64_t> places;
+  for (int64_t i = -before; i < size + after; ++i) {
+    const int64_t phase = (i % period + period) % period;
+    if (mode == "edge") places.push_back(std::clamp<int64_t>(i, 0, size - 1));
+    if (mode == "wrap") places.push_back(phase);
+    if (mode == "reflect") places.push_back(std::min(phase, period - phase));  // the edge is not repeated
+  }
+  return places;
+}
+
+// What a node adds before and after every axis.
+std::pair<Shape, Shape> padsOf(const GradientContext& c) {
+  const size_t rank = c.shape(c.input(0)).size();
   const std::vector<int64_t> pads = c.constantIntegers(1).value();
   const std::optional<std::vector<int64_t>> axes = c.constantIntegers(3);
   const size_t count = pads.size() / 2;
-  Shape before(shape.size(), 0);
-  Shape after(shape.size(), 0);
-  ValueId gradient = c.outputGradient();
+  std::pair<Shape, Shape> result = {Shape(rank, 0), Shape(rank, 0)};
   for (size_t i = 0; i < count; ++i) {
-    const size_t axis = axes ? normalizeAxis((*axes)[i], shape.size()) : static_cast<int>(i);
-    const int64_t size = c.shape(gradient)[axis];
-    gradient = sliceAxis(c, gradient, axis, std::max<int64_t>(pads[i], 0),
-                         size - std::max<int64_t>(pads[count + i], 0));
-    before[axis] = std::max<int64_t>(-pads[i], 0);  // a negative pad cut elements off
-    after[axis] = std::max<int64_t>(-pads[count + i], 0);
+    const size_t axis = axes ? normalizeAxis((*axes)[i], rank) : static_cast<int>(i);
+    result.first[axis] = pads[i];
+    result.second[axis] = pads[count + i];
   }
-  c.give(0, padZeros(c, gradient, before, after));
+  return result;
+}
+
+// What was padded with a constant is cut off, what was cut off gets zeros.
+ValueId unpadConstant(GradientContext& c, const Shape& before, const Shape& after) {
+  const size_t rank = before.size();
+  Shape cut_before(rank, 0);
+  Shape cut_after(rank, 0);
+  ValueId gradient = c.outputGradient();
+  for (size_t axis = 0; axis < rank; ++axis) {
+    const int64_t size = c.shape(gradient)[axis];
+    gradient = sliceAxis(c, gradient, axis, std::max<int64_t>(before[axis], 0),
+                         size - std::max<int64_t>(after[axis], 0));
+    cut_before[axis] = std::max<int64_t>(-before[axis], 0);  // a negative pad cut elements off
+    cut_after[axis] = std::max<int64_t>(-after[axis], 0);
+  }
+  return padZeros(c, gradient, cut_before, cut_after);
+}
+
+// The gradients of an element and its copies are summed, axis by axis.
+void padGradient(GradientContext& c) {
+  c.requireVersion(11);
+  const std::string mode = c.node().stringAttribute("mode", "constant");
+  if (c.needs(2)) c.refuse("the value it pads with depends on a parameter");
+  const auto [before, after] = padsOf(c);
+  if (mode == "constant") return c.give(0, unpadConstant(c, before, after));
+  if (mode != "edge" && mode != "reflect" && mode != "wrap")
+    c.refuse(fmt::format("mode '{}' has no gradient rule", mode));
+  const Shape sizes = c.shape(c.input(0));
+  ValueId gradient = c.outputGradient();
+  for (size_t axis = 0; axis < sizes.size(); ++axis) {
+    if (before[axis] == 0 && after[axis] == 0) continue;
+    if (sizes[axis] == 0) c.refuse(fmt::format("axis {} has no elements to copy", axis));
+    Shape shape = c.shape(gradient);
+    shape[axis] = sizes[axis];
+    const ValueId places = c.integers(paddedFrom(mode, sizes[axis], before[axis], after[axis]));
+    gradient = scatterAxis(c, gradient, places, shape, static_cast<int64_t>(axis));
+  }
+  c.give(0, gradient);
 }
 
 void gatherGradient(GradientContext& c) {
@@ -117,14 +169,43 @@ void gatherGradient(GradientContext& c) {
 
 void gatherElementsGradient(GradientContext& c) {
   const ValueId indices = c.cast(c.input(1), DataType::kInt64);
-  const Shape shape = c.shape(c.input(0));
-  c.give(0, c.function("GatherElementsGrad", "", {c.outputGradient(), indices, c.integers(shape)},
-                       c.type(c.input(0)), shape, {{"axis", c.node().intAttribute("axis", 0)}}));
+  c.give(0, scatterPlaces(c, c.outputGradient(), indices, c.shape(c.input(0)),
+                          c.node().intAttribute("axis", 0)));
+}
+
+// The values are elements of the input, at the places that output 1 tells.
+void topKGradient(GradientContext& c) {
+  const ValueId dy = c.outputGradient(0);
+  const ValueId places = c.ensureOutput(1, "places", DataType::kInt64, c.shape(dy));
+  c.give(0, scatterPlaces(c, dy, places, c.shape(c.input(0)), c.node().intAttribute("axis", -1)));
+}
+
+// ScatterND knows no batches. So the axes that a tuple addresses become one axis, the tuples places on it:
+// data [batch.., addressed.., rest..] is [batches, places, rest], and dY [batches, tuples, rest].
+//   data [2,3,4,5], indices [2,7,2], batch_dims 1: dY [2,7,5] goes to [2,12,5], the tuple (i, j) to 4 i + j
+void batchedGatherNdGradient(GradientContext& c, size_t batch_axes) {
+  const Shape data = c.shape(c.input(0));
+  const Shape indices = c.shape(c.input(1));
+  const int64_t depth = indices.back();
+  const auto addressed = data.begin() + batch_axes;
+  const Shape sizes(addressed, addressed + depth);
+  const int64_t batches = elementCount(Shape(data.begin(), addressed));
+  const int64_t tuples = elementCount(Shape(indices.begin() + batch_axes, indices.end() - 1));
+  const int64_t rest = elementCount(Shape(addressed + depth, data.end()));
+  ValueId places = c.reshape(c.input(1), {batches, tuples, depth});
+  if (depth != 1) {
+    const ValueId negative = c.compare("Less", places, c.scalar(DataType::kInt64, 0));
+    places = c.where(negative, c.binary("Add", places, c.integers(sizes)), places);
+    places = c.reduceSum(c.binary("Mul", places, c.integers(rowMajorStrides(sizes))), {2}, true);
+  }
+  const ValueId dy = c.reshape(c.outputGradient(), {batches, tuples, rest});
+  const Shape flat = {batches, elementCount(sizes), rest};
+  c.give(0, c.reshape(scatterPlaces(c, dy, c.expand(places, c.shape(dy)), flat, 1), data));
 }
 
 void gatherNdGradient(GradientContext& c) {
-  if (c.node().intAttribute("batch_dims", 0) != 0)
-    c.refuse("batch_dims other than 0 has no gradient rule; use GatherElements");
+  const int64_t batch_dims = c.node().intAttribute("batch_dims", 0);
+  if (batch_dims != 0) return batchedGatherNdGradient(c, batch_dims);
   const Shape shape = c.shape(c.input(0));
   const DataType type = c.type(c.input(0));
   const ValueId zeros = c.expand(c.scalar(type, 0), shape);
@@ -149,6 +230,7 @@ void addMovementRules(GradientRules& rules) {
   rules[{"", "Gather"}] = {gatherGradient, kAllButFirst};
   rules[{"", "GatherElements"}] = {gatherElementsGradient, kAllButFirst};
   rules[{"", "GatherND"}] = {gatherNdGradient, kAllButFirst};
+  rules[{"", "TopK"}] = {topKGradient, kAllButFirst};
   rules[{"", "Trilu"}] = {triluGradient, kAllButFirst};
 }
 

@@ -1,4 +1,4 @@
-// ReduceSum, ReduceMean, ReduceMax, ReduceMin.
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, CumSum.
 #include <algorithm>
 #include <numeric>
 
@@ -55,6 +55,30 @@ void reduceExtremeGradient(GradientContext& c) {
   c.give(0, c.binary("Mul", hit, share));
 }
 
+// The slope in an element is the product of the others: the product of all but the zeros, divided by the
+// element if it is none, and 0 where another one is zero.
+void reduceProdGradient(GradientContext& c) {
+  const std::vector<int64_t> axes = reducedAxes(c);
+  if (axes.empty()) return c.give(0, c.outputGradient());
+  const ValueId x = c.input(0);
+  const ValueId zero = c.scalar(c.type(x), 0);
+  const ValueId is_zero = c.compare("Equal", x, zero);
+  const ValueId factors = c.where(is_zero, c.scalar(c.type(x), 1), x);
+  const ValueId counted = c.cast(is_zero, c.type(x));
+  const ValueId other_zeros = c.binary("Sub", c.reduceSum(counted, axes, true), counted);
+  const ValueId product = c.binary("Mul", c.reshape(c.outputGradient(), keptShape(c, axes)),
+                                   c.reduce("ReduceProd", factors, axes, true));
+  c.give(0, c.where(c.compare("Greater", other_zeros, zero), zero, c.binary("Div", product, factors)));
+}
+
+// An element is in the sums from it to the end: the gradients are summed the other way.
+void cumSumGradient(GradientContext& c) {
+  const ValueId dy = c.outputGradient();
+  const int64_t reverse = c.node().intAttribute("reverse", 0) == 0 ? 1 : 0;
+  c.give(0, c.op("CumSum", {dy, c.input(1)}, c.type(dy), c.shape(dy),
+                 {{"exclusive", c.node().intAttribute("exclusive", 0)}, {"reverse", reverse}}));
+}
+
 }  // namespace
 
 void addReductionRules(GradientRules& rules) {
@@ -62,6 +86,8 @@ void addReductionRules(GradientRules& rules) {
   rules[{"", "ReduceMean"}] = {reduceMeanGradient, 2};
   rules[{"", "ReduceMax"}] = {reduceExtremeGradient, 2};
   rules[{"", "ReduceMin"}] = {reduceExtremeGradient, 2};
+  rules[{"", "ReduceProd"}] = {reduceProdGradient, 2};
+  rules[{"", "CumSum"}] = {cumSumGradient, 2};
 }
 
 }  // namespace pipeshard

@@ -24,6 +24,48 @@ void cosGradient(GradientContext& c) {
   c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.unary("Sin", c.input(0))));
 }
 
+// dY (1 + Y^2)
+void tanGradient(GradientContext& c) {
+  const ValueId y = c.output();
+  c.give(0, c.binary("Mul", c.outputGradient(), c.addNumber(c.binary("Mul", y, y), 1)));
+}
+
+void sinhGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Cosh", c.input(0))));
+}
+void coshGradient(GradientContext& c) {
+  c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Sinh", c.input(0))));
+}
+
+// 1 - X^2
+ValueId oneMinusSquare(GradientContext& c) {
+  const ValueId x = c.input(0);
+  return c.binary("Sub", c.scalar(c.type(x), 1), c.binary("Mul", x, x));
+}
+
+// X^2 + number
+ValueId squarePlus(GradientContext& c, double number) {
+  const ValueId x = c.input(0);
+  return c.addNumber(c.binary("Mul", x, x), number);
+}
+
+// The slopes of arcsine and arccosine are infinite at 1 and -1, of Atanh as well, and of Acosh at 1: nothing
+// is put in their place.
+void asinGradient(GradientContext& c) {
+  c.give(0, c.binary("Div", c.outputGradient(), c.unary("Sqrt", oneMinusSquare(c))));
+}
+void acosGradient(GradientContext& c) {
+  c.give(0, c.binary("Div", c.scale(c.outputGradient(), -1), c.unary("Sqrt", oneMinusSquare(c))));
+}
+void atanGradient(GradientContext& c) { c.give(0, c.binary("Div", c.outputGradient(), squarePlus(c, 1))); }
+void asinhGradient(GradientContext& c) {
+  c.give(0, c.binary("Div", c.outputGradient(), c.unary("Sqrt", squarePlus(c, 1))));
+}
+void acoshGradient(GradientContext& c) {
+  c.give(0, c.binary("Div", c.outputGradient(), c.unary("Sqrt", squarePlus(c, -1))));
+}
+void atanhGradient(GradientContext& c) { c.give(0, c.binary("Div", c.outputGradient(), oneMinusSquare(c))); }
+
 // -dY Y^2
 void reciprocalGradient(GradientContext& c) {
   c.give(0, c.binary("Mul", c.scale(c.outputGradient(), -1), c.binary("Mul", c.output(), c.output())));
@@ -109,6 +151,15 @@ void addUnaryRules(GradientRules& rules) {
   rules[{"", "Abs"}] = {absGradient};
   rules[{"", "Sin"}] = {sinGradient};
   rules[{"", "Cos"}] = {cosGradient};
+  rules[{"", "Tan"}] = {tanGradient};
+  rules[{"", "Asin"}] = {asinGradient};
+  rules[{"", "Acos"}] = {acosGradient};
+  rules[{"", "Atan"}] = {atanGradient};
+  rules[{"", "Sinh"}] = {sinhGradient};
+  rules[{"", "Cosh"}] = {coshGradient};
+  rules[{"", "Asinh"}] = {asinhGradient};
+  rules[{"", "Acosh"}] = {acoshGradient};
+  rules[{"", "Atanh"}] = {atanhGradient};
   rules[{"", "Erf"}] = {erfGradient};
   rules[{"", "Tanh"}] = {tanhGradient};
   rules[{"", "Sigmoid"}] = {sigmoidGradient};

@@ -161,12 +161,20 @@ void GraphReader::readInitializer(onnx::TensorProto& tensor, int position, bool 
   graph_.value(id).data_type = static_cast<DataType>(tensor.data_type());
   graph_.value(id).shape = shape;
   const auto weight = source_.inline_weights.find(position);
+  const bool inside_file = top && weight != source_.inline_weights.end();
+  const DataType type = graph_.value(id).data_type;
+  const bool packed = type == DataType::kInt4 || type == DataType::kUint4 || type == DataType::kFloat4E2M1;
+  if (packed && (external || inside_file)) {
+    fail(ErrorCode::kBadModel,
+         "{} has large weights of 4 bits ({}), which pipeshard does not read; store them in 8 bits", what,
+         shapeToString(shape));
+  }
   if (external) {
     if (source_.external == nullptr)
       fail(ErrorCode::kBadModel, "{} has external data where none is allowed", what);
     graph_.initializers.emplace(
         id, source_.external->check(tensor, rawByteCount(tensor.data_type(), shape, what), what));
-  } else if (top && weight != source_.inline_weights.end()) {
+  } else if (inside_file) {
     const auto [offset, length] = weight->second;
     const uint64_t expected = rawByteCount(tensor.data_type(), shape, what);
     if (length != expected)

@@ -116,7 +116,37 @@ uint64_t rawByteCount(int32_t proto_type, const Shape& shape, const std::string&
   return byteCount(dataTypeOfProto(proto_type), shape);
 }
 
+namespace {
+
+// Two elements of 4 bits share a byte, the first in its low half.
+Constant unpacked(const TensorProto& tensor, const Shape& shape, const std::string& what) {
+  Constant constant{dataTypeOfProto(tensor.data_type()), shape, {}};
+  const int64_t count = elementCount(shape);
+  const int64_t stored = tensor.has_raw_data() ? std::ssize(tensor.raw_data()) : tensor.int32_data_size();
+  if (stored != (count + 1) / 2) failPayload(what, stored, (count + 1) / 2, "bytes");
+  constant.bytes.resize(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int byte = tensor.has_raw_data() ? tensor.raw_data()[i / 2] : tensor.int32_data(int(i / 2));
+    int element = i % 2 == 0 ? byte & 0xf : byte >> 4 & 0xf;
+    if (constant.data_type == DataType::kInt4 && element > 7) element -= 16;
+    constant.bytes[i] = static_cast<std::byte>(element);
+  }
+  return constant;
+}
+
+std::string packed(const Constant& constant) {
+  std::string bytes((constant.bytes.size() + 1) / 2, '\0');
+  for (size_t i = 0; i < constant.bytes.size(); ++i) {
+    const int element = std::to_integer<int>(constant.bytes[i]) & 0xf;
+    bytes[i / 2] = static_cast<char>(bytes[i / 2] | (i % 2 == 0 ? element : element << 4));
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const std::string& what) {
+  if (isSubByte(tensor.data_type())) return unpacked(tensor, shape, what);
   Constant constant;
   constant.data_type = dataTypeOfProto(tensor.data_type());
   constant.shape = shape;
@@ -140,7 +170,11 @@ Constant constantFromTensor(const TensorProto& tensor, const Shape& shape, const
 void constantToTensor(const Constant& constant, TensorProto& tensor) {
   tensor.set_data_type(static_cast<int32_t>(constant.data_type));
   for (int64_t size : constant.shape) tensor.add_dims(size);
-  tensor.set_raw_data(constant.bytes.data(), constant.bytes.size());
+  if (isSubByte(tensor.data_type())) {
+    tensor.set_raw_data(packed(constant));
+  } else {
+    tensor.set_raw_data(constant.bytes.data(), constant.bytes.size());
+  }
 }
 
 void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit,

@@ -11,7 +11,7 @@
 namespace pipeshard {
 
 // True when a Constant can hold the tensor: inline, dense, of a type with a whole-byte size that DataType
-// knows. Strings, 4-bit types, external and segmented tensors are carried as serialised bytes instead.
+// knows. Strings, external and segmented tensors are carried as serialised bytes instead.
 bool isPlainTensor(const onnx::TensorProto& tensor);
 
 // The dims as a Shape. Throws Error(kBadModel) for negative sizes, a rank above `rank_limit` or more than

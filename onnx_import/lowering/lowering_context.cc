@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 
 namespace pipeshard {
 
@@ -75,28 +76,40 @@ ValueId LoweringContext::emit(std::string_view op_type, std::vector<ValueId> inp
   return result;
 }
 
+ValueId LoweringContext::constant(std::string_view name, Constant content) {
+  const ValueId id = builder_.addConstant(fmt::format("{}/{}", prefix_, name), std::move(content));
+  builder_.graph().value(id).metadata.emplace_back(kConstantMark, "made");
+  return id;
+}
+
 ValueId LoweringContext::scalar(DataType type, double number) {
   const auto [found, fresh] = scalars_.try_emplace({type, number});
-  if (fresh) found->second = builder_.addConstant(prefix_ + "/number", makeScalar(type, number));
+  if (fresh) found->second = constant("number", makeScalar(type, number));
   return found->second;
 }
 
 ValueId LoweringContext::integers(const std::vector<int64_t>& numbers) {
   const auto [found, fresh] = integers_.try_emplace(numbers);
   if (fresh) {
-    found->second =
-        builder_.addConstant(prefix_ + "/integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
+    found->second = constant("integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
   }
   return found->second;
 }
 
 ValueId LoweringContext::numbers(DataType type, Shape shape, const std::vector<double>& elements) {
-  Constant constant{type, std::move(shape), {}};
+  Constant tensor{type, std::move(shape), {}};
   for (double element : elements) {
     const Constant one = makeScalar(type, element);
-    constant.bytes.insert(constant.bytes.end(), one.bytes.begin(), one.bytes.end());
+    tensor.bytes.insert(tensor.bytes.end(), one.bytes.begin(), one.bytes.end());
   }
-  return builder_.addConstant(prefix_ + "/numbers", std::move(constant));
+  return constant("numbers", std::move(tensor));
+}
+
+ValueId LoweringContext::drawn(std::string_view name, DataType type, Shape shape, RandomNumbers numbers) {
+  const ValueId id = builder_.addValue(fmt::format("{}/{}", prefix_, name), type, std::move(shape));
+  builder_.graph().value(id).drawn = numbers;
+  builder_.graph().inputs.push_back(id);
+  return id;
 }
 
 ValueId LoweringContext::slice(ValueId x, int64_t axis, int64_t from, int64_t to) {
@@ -139,16 +152,19 @@ ValueId LoweringContext::clip(ValueId x, double low, double high) {
   return op("Clip", {x, scalar(type(x), low), scalar(type(x), high)}, type(x), shape(x));
 }
 
-ValueId LoweringContext::unsqueeze(ValueId x, int64_t axis) {
+ValueId LoweringContext::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
+  if (axes.empty()) return x;
   Shape result = shape(x);
-  result.insert(result.begin() + axis, 1);
-  return reshape(x, result);
+  for (int64_t axis : axes) result.insert(result.begin() + axis, 1);
+  if (version() < 13) return op("Unsqueeze", {x}, type(x), std::move(result), {{"axes", axes}});
+  return op("Unsqueeze", {x, integers(axes)}, type(x), std::move(result));
 }
 
 ValueId LoweringContext::squeeze(ValueId x, int64_t axis) {
   Shape result = shape(x);
   result.erase(result.begin() + axis);
-  return reshape(x, result);
+  if (version() < 13) return op("Squeeze", {x}, type(x), result, {{"axes", std::vector<int64_t>{axis}}});
+  return op("Squeeze", {x, integers({axis})}, type(x), std::move(result));
 }
 
 }  // namespace pipeshard

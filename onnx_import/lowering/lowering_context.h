@@ -55,19 +55,23 @@ class LoweringContext : public OpEmitter {
   // A constant of any numeric type.
   ValueId numbers(DataType type, Shape shape, const std::vector<double>& elements);
 
+  // A graph input that is drawn in every step: bool for kTrue, else of a floating-point type.
+  ValueId drawn(std::string_view name, DataType type, Shape shape, RandomNumbers numbers);
+
   ValueId slice(ValueId x, int64_t axis, int64_t from, int64_t to);  // x itself for the whole axis
   ValueId reversed(ValueId x, int64_t axis);
   ValueId concat(const std::vector<ValueId>& parts, int64_t axis);  // the part itself for one
   ValueId gather(ValueId x, int64_t axis, const std::vector<int64_t>& indices);
   ValueId matMul(ValueId a, ValueId b);  // broadcasts as numpy's matmul, ranks >= 2
   ValueId clip(ValueId x, double low, double high);
-  ValueId unsqueeze(ValueId x, int64_t axis);  // axis of the result
+  ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);  // axes of the result; x itself for none
   ValueId squeeze(ValueId x, int64_t axis);
 
  private:
   ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
                Attributes attributes) override;
   const Constant* constantOf(size_t position) const;
+  ValueId constant(std::string_view name, Constant content);  // never trained
 
   GraphBuilder& builder_;
   Node node_;

@@ -5,20 +5,24 @@ namespace pipeshard {
 const LoweringRules& loweringRules() {
   static const LoweringRules rules = [] {
     LoweringRules made;
-    addActivationLowerings(made);
     addArrangementLowerings(made);
     addContractionLowerings(made);
     addImageLowerings(made);
     addNormalizationLowerings(made);
+    addQuantizationLowerings(made);
+    addRandomLowerings(made);
     addRecurrentLowerings(made);
+    addResizeLowerings(made);
+    addSamplingLowerings(made);
+    addSignalLowerings(made);
     return made;
   }();
   return rules;
 }
 
-LoweringRule findLowering(const Node& node) {
+const LoweringRule* findLowering(const Node& node) {
   const auto found = loweringRules().find({node.domain, node.op_type});
-  return found == loweringRules().end() ? nullptr : found->second;
+  return found == loweringRules().end() ? nullptr : &found->second;
 }
 
 }  // namespace pipeshard

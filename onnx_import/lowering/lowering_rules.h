@@ -9,7 +9,7 @@
 // operators that can be run and differentiated, or are lowered in turn, in forms of the graph's opset.
 //
 // A lowering is preferred to the function body that ONNX gives the operator, and comes after a kernel with a
-// gradient: an operator that has both stays as it is.
+// gradient: an operator that has both stays as it is, unless the rule claims the node.
 #pragma once
 
 #include <map>
@@ -20,22 +20,33 @@
 
 namespace pipeshard {
 
-using LoweringRule = void (*)(LoweringContext&);
+struct LoweringRule {
+  using Apply = void (*)(LoweringContext&);
+  using Claims = bool (*)(const Graph&, const Node&);
+
+  LoweringRule() = default;
+  LoweringRule(Apply apply, Claims claims = nullptr) : apply(apply), claims(claims) {}
+
+  Apply apply = nullptr;
+  Claims claims = nullptr;  // nodes that are lowered although their operator can be run
+};
 using LoweringRules = std::map<std::pair<std::string, std::string>, LoweringRule>;
 
 // All rules.
 const LoweringRules& loweringRules();
 // The rule of a node's operator, or nullptr.
-LoweringRule findLowering(const Node& node);
+const LoweringRule* findLowering(const Node& node);
 
 // One family each.
-void addActivationLowerings(LoweringRules& rules);     // lower_activations.cc
 void addArrangementLowerings(LoweringRules& rules);    // lower_arrangements.cc
 void addContractionLowerings(LoweringRules& rules);    // lower_contractions.cc
 void addImageLowerings(LoweringRules& rules);          // lower_images.cc
 void addNormalizationLowerings(LoweringRules& rules);  // lower_normalizations.cc
 void addQuantizationLowerings(LoweringRules& rules);   // lower_quantization.cc
 void addRecurrentLowerings(LoweringRules& rules);      // lower_recurrent.cc
+void addRandomLowerings(LoweringRules& rules);         // lower_random.cc
+void addResizeLowerings(LoweringRules& rules);         // lower_resize.cc
 void addSamplingLowerings(LoweringRules& rules);       // lower_sampling.cc
+void addSignalLowerings(LoweringRules& rules);         // lower_signals.cc
 
 }  // namespace pipeshard

@@ -80,7 +80,14 @@ std::optional<Function> schemaFunction(const Graph& graph, const Node& node) {
     import->set_version(node.opset_version);
   }
   const ImportLimits limits;
-  return functionFromProto(body, ProtoSource{limits, nullptr, "", {}});
+  const ProtoSource source{limits, nullptr, "", {}};
+  Function function = functionFromProto(body, source);
+  // The schema's defaults hold for attributes that the node does not give.
+  for (const auto& [name, attribute] : schema->attributes()) {
+    if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED)
+      function.default_attributes.emplace(name, attributeFromProto(attribute.default_value, source));
+  }
+  return function;
 }
 
 namespace {
@@ -92,12 +99,12 @@ bool hasStaticTypes(const Graph& graph, const std::vector<ValueId>& values) {
 
 // Whether a rule has put other nodes in the place of this one.
 bool lower(GraphBuilder& builder, const Node& node) {
-  const LoweringRule rule = findLowering(node);
+  const LoweringRule* rule = findLowering(node);
   const Graph& graph = builder.graph();
   if (rule == nullptr || !hasStaticTypes(graph, node.inputs) || !hasStaticTypes(graph, node.outputs))
     return false;
   LoweringContext context(builder, node);
-  rule(context);
+  rule->apply(context);
   return true;
 }
 
@@ -107,17 +114,7 @@ bool spliceSchemaFunction(GraphBuilder& builder, const Node& node) {
   Graph& graph = builder.graph();
   const std::optional<Function> function = schemaFunction(graph, node);
   if (!function) return false;
-  // The schema's defaults hold for attributes that the node does not give.
   std::map<std::string, Attribute> attributes = function->default_attributes;
-  const auto* schema =
-      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
-  const ImportLimits limits;
-  for (const auto& [name, attribute] : schema->attributes()) {
-    if (attribute.default_value.type() != onnx::AttributeProto::UNDEFINED) {
-      attributes.emplace(name,
-                         attributeFromProto(attribute.default_value, ProtoSource{limits, nullptr, "", {}}));
-    }
-  }
   for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
   spliceBody(builder, *function->body, node, attributes, {}, graph.nodes);
   return true;
@@ -131,7 +128,9 @@ int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supp
   std::vector<Node> nodes;
   nodes.swap(graph.nodes);
   for (Node& node : nodes) {
-    if (!supported(node) && (lower(builder, node) || spliceSchemaFunction(builder, node))) {
+    const LoweringRule* rule = findLowering(node);
+    const bool claimed = rule != nullptr && rule->claims != nullptr && rule->claims(graph, node);
+    if ((claimed || !supported(node)) && (lower(builder, node) || spliceSchemaFunction(builder, node))) {
       ++expanded;
     } else {
       graph.nodes.push_back(std::move(node));

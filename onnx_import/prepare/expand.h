@@ -12,9 +12,9 @@ namespace pipeshard {
 // where the body depends on them, its attributes and input types. nullopt: it has none.
 std::optional<Function> schemaFunction(const Graph& graph, const Node& node);
 
-// Replaces every node for which `supported` is false by its lowering (onnx_import/lowering), if its types and
-// shapes are known, or else by its body, once; nodes that have neither stay. Returns how many were replaced.
-// Types of a body's values are not known afterwards.
+// Replaces every node for which `supported` is false, or which a lowering claims, by its lowering
+// (onnx_import/lowering), if its types and shapes are known, or else by its body, once; nodes that have
+// neither stay. Returns how many were replaced. Types of a body's values are not known afterwards.
 int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supported);
 
 }  // namespace pipeshard

@@ -44,15 +44,24 @@ bool losesSmoothing(const Node& node, const ExportedCall& call) {
   return arguments.size() > kSmoothing && std::strtod(arguments[kSmoothing].c_str(), nullptr) > 0;
 }
 
+// scaled_dot_product_attention(query, key, value, mask, dropout_p, ...): its Dropout without training mode.
+bool losesDropout(const Node& node, const ExportedCall& call) {
+  const bool training = node.inputs.size() > 2 && node.inputs[2].valid();
+  return node.is("Dropout") && !training &&
+         call.function.find("scaled_dot_product_attention") != std::string::npos;
+}
+
 }  // namespace
 
 std::vector<std::string> exporterTraps(const Graph& graph) {
   int normalizations = 0;
+  int attentions = 0;
   bool smoothing = false;
   for (const Node& node : graph.nodes) {
     const ExportedCall call = exportedCall(node);
     if (call.name.empty()) continue;
     normalizations += losesTraining(node, call) ? 1 : 0;
+    attentions += losesDropout(node, call) ? 1 : 0;
     smoothing = smoothing || losesSmoothing(node, call);
   }
   std::vector<std::string> traps;
@@ -62,6 +71,12 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
                     "running statistics of "
                     "the file are used, and stay as they are, where PyTorch would take the batch's",
                     counted(normalizations, "batch normalization")));
+  }
+  if (attentions > 0) {
+    traps.push_back(
+        fmt::format("the dropout inside {} is not in the file (the exporter writes it in inference mode): "
+                    "there nothing is dropped; attn_implementation=\"eager\" exports it",
+                    counted(attentions, "attention")));
   }
   if (smoothing) {
     traps.emplace_back(

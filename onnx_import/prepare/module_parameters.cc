@@ -14,6 +14,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/prepare/splice.h"
+#include "onnx_import/prepare/torchscript_parameters.h"
 
 namespace pipeshard {
 namespace {
@@ -406,27 +407,37 @@ class Restorer {
 
 }  // namespace
 
-ModuleParameters restoreParameters(Graph& graph) { return Restorer(graph).run(); }
+ModuleParameters restoreParameters(Graph& graph) {
+  if (!isTorchScript(graph)) return Restorer(graph).run();
+  ModuleParameters found;
+  found.torchscript = true;
+  restoreTorchScript(graph, found);
+  return found;
+}
 
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& freeze) {
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& decided) {
   constexpr size_t kMost = 8;
   std::vector<std::string> lines;
   for (const LostParameter& lost : parameters.lost) {
-    const bool frozen = std::any_of(freeze.begin(), freeze.end(), [&](const std::string& pattern) {
+    const bool known = std::any_of(decided.begin(), decided.end(), [&](const std::string& pattern) {
       return std::regex_search(lost.name, std::regex(pattern, std::regex::ECMAScript));
     });
-    if (!frozen) lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
+    if (!known) lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
   }
   if (lines.empty()) return;
   const size_t more = lines.size() > kMost ? lines.size() - kMost : 0;
   lines.resize(lines.size() - more);
+  const std::string_view remedy =
+      parameters.torchscript
+          ? "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
+            "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, ...). Or, to train or to "
+            "freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX"
+          : "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if they are not to be "
+            "trained: --freeze NAME_REGEX";
   fail(ErrorCode::kBadModel,
        "the exporter's optimizer has changed parameters of the module so that they cannot be trained: {}{}. "
-       "Export "
-       "the module without it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if "
-       "they "
-       "are not to be trained: --freeze NAME_REGEX",
-       fmt::join(lines, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+       "Export the module without it: {}",
+       fmt::join(lines, ", "), more > 0 ? fmt::format(" and {} more", more) : "", remedy);
 }
 
 }  // namespace pipeshard

@@ -41,16 +41,18 @@ struct ModuleParameters {
   // Tables of embeddings with a padding_idx whose row is trained, which PyTorch's is not: something else
   // reads the table, too. (Of others the row comes as a constant, so that no gradient reaches it.)
   std::vector<std::string> padded;
-  int transposed = 0;   // found again in their transposed places
-  int separated = 0;    // merged ones that are their own again
-  int zero_biases = 0;  // left out, and made again
+  std::vector<std::string> tied = {};  // tables that a TorchScript file had a transposed copy of
+  bool torchscript = false;            // of PyTorch's older exporter
+  int transposed = 0;                  // found again in their transposed places
+  int separated = 0;                   // merged ones that are their own again
+  int zero_biases = 0;                 // left out, and made again
 };
 
 // To be called on the graph as read; all parameters that it finds are marked as such (weight_role.h).
 ModuleParameters restoreParameters(Graph& graph);
 
 // Error(kBadModel) that lists the lost parameters, why, and what to do; but for those whose names contain a
-// match of one of the regular expressions in `freeze`.
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& freeze);
+// match of one of the regular expressions `decided` (of --freeze and --train).
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& decided);
 
 }  // namespace pipeshard

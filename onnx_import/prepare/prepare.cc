@@ -10,8 +10,10 @@
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
+#include "onnx_import/prepare/row_forms.h"
 #include "onnx_import/prepare/simplify.h"
 #include "onnx_import/prepare/splice.h"
+#include "onnx_import/prepare/upgrade.h"
 
 namespace pipeshard {
 namespace {
@@ -27,7 +29,8 @@ void foldAll(Graph& graph, int64_t limit_bytes) {
   for (int round = 0; round < kRounds; ++round) {
     const int folded = foldConstants(graph, limit_bytes);
     const int simplified = simplify(graph);
-    if (folded == 0 && simplified == 0) return;
+    const int rewritten = writeWithoutRowNumbers(graph);
+    if (folded == 0 && simplified == 0 && rewritten == 0) return;
     removeDeadCode(graph);
   }
   fail(ErrorCode::kInternal, "folding constants does not come to an end");
@@ -124,8 +127,10 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   inlineFunctions(graph, ImportLimits().inlined_nodes,
                   [](const Function& function) { return function.domain == kPipeshardDomain; });
   bindDimensions(graph, options.dimensions);
+  upgradeOperators(graph);
   foldAll(graph, options.fold_limit_bytes);
   if (options.supported) expandAll(graph, options);
+  adoptImportedOpset(graph);
   omitUnreadOutputs(graph);
   removeDeadCode(graph);
   checkStatic(graph);

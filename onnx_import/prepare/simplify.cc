@@ -54,7 +54,7 @@ class Simplifier {
     nodes.swap(graph_.nodes);
     for (Node& node : nodes) {
       for (ValueId& id : node.inputs) id = resolve(id);
-      if (castToKnownType(node) || gatherInRows(node)) ++changes_;
+      if (castToKnownType(node)) ++changes_;
       if (takeBranch(node) || takeExternal(node) || bypass(node) || split(node) || takePart(node)) {
         ++changes_;
       } else {
@@ -131,31 +131,6 @@ class Simplifier {
     node.op_type = "Cast";
     node.inputs.resize(1);
     node.attributes["to"] = static_cast<int64_t>(type);
-    return true;
-  }
-
-  // data[b, i(...)] of every row b is a Gather along axis 1, whose indices know nothing of the rows: so
-  // exporters write masks of a batch, with an index tensor [rows, ..., 2] that counts the rows, too.
-  bool gatherInRows(Node& node) {
-    if (!node.is("GatherND") || node.inputs.size() != 2 || node.intAttribute("batch_dims", 0) != 0)
-      return false;
-    const Constant* indices = node.inputs[1].valid() ? graph_.constant(node.inputs[1]) : nullptr;
-    const std::optional<Shape>& data = graph_.value(node.inputs[0]).shape;
-    if (indices == nullptr || indices->shape.size() < 2 || indices->shape.back() != 2 || !data ||
-        data->size() < 2 || data->at(0) != indices->shape[0])
-      return false;
-    const std::vector<int64_t> pairs = integerElements(*indices);
-    const size_t of_row = data->at(0) == 0 ? 0 : pairs.size() / data->at(0);
-    for (size_t i = 0; i < pairs.size(); i += 2) {
-      const auto row = static_cast<int64_t>(i / of_row);
-      if (pairs[i] != row || pairs[i + 1] != pairs[i % of_row + 1]) return false;
-    }
-    std::vector<int64_t> columns;
-    for (size_t i = 1; i < of_row; i += 2) columns.push_back(pairs[i]);
-    const Shape shape(indices->shape.begin() + 1, indices->shape.end() - 1);
-    node.op_type = "Gather";
-    node.attributes = {{"axis", int64_t{1}}};
-    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, columns));
     return true;
   }
 

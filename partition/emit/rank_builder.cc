@@ -73,6 +73,7 @@ void RankBuilder::listInputs() {
   for (const BatchInput& input : training_.inputs) {
     ProgramInput listed{
         nameOf(input.value), graph.dataType(input.value), graph.shape(input.value), input.axis, 0, 0};
+    listed.drawn = graph.value(input.value).drawn;
     if (input.axis >= 0) {
       int64_t& size = listed.shape[input.axis];
       size = size / context_.family.largestMicrobatch() * context_.family.batch() * program_.updates_per_step;

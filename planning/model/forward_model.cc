@@ -1,6 +1,6 @@
 #include "planning/model/forward_model.h"
 
-#include <set>
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,11 +12,12 @@
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/precision.h"
 #include "onnx_import/format/reader.h"
-#include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/exporter_traps.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
+#include "planning/model/batch_dimension.h"
 #include "planning/model/operator_support.h"
+#include "sharding/batch/merged_rows.h"
 #include "sharding/batch/training_family.h"
 
 namespace pipeshard {
@@ -25,38 +26,7 @@ namespace {
 // Larger weights stay in the .onnx file and are read by the workers that need them.
 constexpr uint64_t kInlineWeightBytes = 4096;
 
-// The symbolic dimension that is the batch: as told, else "batch" or "batch_size" or "N", else the only
-// symbol on axis 0.
-std::string findBatchDimension(const Graph& graph, const std::string& asked, int64_t microbatches) {
-  std::set<std::string> all;
-  std::set<std::string> leading;
-  for (ValueId input : graph.inputs) {
-    const std::vector<std::string>& symbols = graph.value(input).symbols;
-    for (const std::string& symbol : symbols) {
-      if (!symbol.empty()) all.insert(symbol);
-    }
-    if (!symbols.empty() && !symbols[0].empty()) leading.insert(symbols[0]);
-  }
-  if (!asked.empty()) {
-    if (!all.contains(asked))
-      fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
-           all.empty() ? "none" : fmt::format("{}", fmt::join(all, ", ")));
-    return asked;
-  }
-  for (const char* usual : {"batch", "batch_size", "N"}) {
-    if (all.contains(usual)) return usual;
-  }
-  if (leading.size() > 1 && microbatches > 1) {
-    fail(ErrorCode::kUsage,
-         "which dimension is the batch that --microbatches cuts? Choose one: --batch-dim {}",
-         fmt::join(leading, ", or --batch-dim "));
-  }
-  return leading.size() == 1 ? *leading.begin() : "";
-}
-
-void decideMicrobatches(const PlanRequest& request, const Graph& graph, const AskedStages& stages,
-                        ForwardModel& model) {
-  model.batch_dimension = findBatchDimension(graph, request.batch_dimension, request.microbatches);
+void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
   const auto bound = model.dimensions.find(model.batch_dimension);
   if (bound == model.dimensions.end()) {
     if (request.microbatches > 1 && model.batch_dimension.empty()) {
@@ -102,7 +72,7 @@ class Preparer {
       : raw_(std::move(raw)), batch_dimension_(model.batch_dimension), batch_(model.batch) {
     options_.dimensions = model.dimensions;
     options_.supported = canTrain;
-    Graph whole = prepare(batch_);
+    Graph whole = withRowsFirst(prepare(batch_), batch_);
     order_ = nodeOrderForCuts(whole);
     reorderNodes(whole, order_);
     made_.emplace(batch_, std::move(whole));
@@ -111,7 +81,7 @@ class Preparer {
   const Graph& of(int64_t rows) {
     const auto found = made_.find(rows);
     if (found != made_.end()) return found->second;
-    Graph graph = prepare(rows);
+    Graph graph = withRowsFirst(prepare(rows), rows);
     if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
     return made_.emplace(rows, std::move(graph)).first->second;
   }
@@ -120,6 +90,15 @@ class Preparer {
   Graph prepare(int64_t rows) {
     if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
     return prepareModel(raw_, options_);
+  }
+
+  // Where rows of the batch are merged behind another axis they come first. Another batch tells which axis is
+  // the batch; it is prepared where there is anything to ask.
+  Graph withRowsFirst(Graph graph, int64_t rows) {
+    if (!options_.dimensions.contains(batch_dimension_) || !mayMergeRows(graph, rows)) return graph;
+    const int64_t other_rows = rows + 1;
+    mergeRowsFirst(graph, rows, prepare(other_rows));
+    return graph;
   }
 
   Graph raw_;
@@ -147,6 +126,10 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
     notes.push_back(fmt::format(
         "{} that the exporter's optimizer had left out, as zero, made again",
         parameters.zero_biases == 1 ? "1 bias" : fmt::format("{} biases", parameters.zero_biases)));
+  }
+  if (!parameters.tied.empty()) {
+    notes.push_back(fmt::format("tied again, as the file has a transposed copy: {}",
+                                fmt::join(parameters.tied, ", ")));
   }
   if (!parameters.padded.empty()) {
     notes.push_back(
@@ -186,6 +169,17 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   return name;
 }
 
+void noteDrawnInputs(ForwardModel& model) {
+  const auto drawn = std::count_if(model.graph.inputs.begin(), model.graph.inputs.end(),
+                                   [&](ValueId input) { return model.graph.value(input).drawn.has_value(); });
+  if (drawn > 0) {
+    model.notes.push_back(
+        fmt::format("{} (dropout and the like) drawn in every step; --seed of `run` and `validate` decides",
+                    drawn == 1 ? "1 tensor of random numbers is"
+                               : fmt::format("{} tensors of random numbers are", drawn)));
+  }
+}
+
 }  // namespace
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
@@ -205,9 +199,11 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types = setPrecision(raw, request.given.precision).source_types;
-    model.dimensions = defaultDimensions(raw);
-    for (const auto& [name, size] : request.dimensions) model.dimensions[name] = size;
-    decideMicrobatches(request, raw, stages, model);
+    BatchDimension batch = decideBatchDimension(request, stages, raw);
+    model.batch_dimension = std::move(batch.name);
+    model.dimensions = std::move(batch.dimensions);
+    model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
+    decideMicrobatches(request, stages, model);
     model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
@@ -216,6 +212,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.graph =
         model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
     model.loss = findValue(model.graph, loss_name);
+    noteDrawnInputs(model);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
     return model;
   } catch (Error& error) {

@@ -12,12 +12,26 @@
 namespace pipeshard {
 namespace {
 
-// Which axis of each input of a prepared graph the batch is.
-std::vector<BatchInput> batchInputs(const Graph& prepared, const std::map<std::string, int>& axes) {
+// Which axis of an input that is drawn the batch is: the one that is longer in a larger batch. -1: none.
+int drawnAxis(const Value& value, const Graph& other) {
+  const ValueId namesake = findValue(other, value.name);
+  if (!namesake.valid() || other.shape(namesake).size() != value.shape->size()) return -1;
+  for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+    if (other.shape(namesake)[axis] != (*value.shape)[axis]) return static_cast<int>(axis);
+  }
+  return -1;
+}
+
+// Which axis of each input of a prepared graph the batch is. `other`: the same model for another batch;
+// nullptr: the batch is not cut.
+std::vector<BatchInput> batchInputs(const Graph& prepared, const Graph* other,
+                                    const std::map<std::string, int>& axes) {
   std::vector<BatchInput> inputs;
   for (ValueId input : prepared.inputs) {
-    const auto axis = axes.find(prepared.value(input).name);
-    inputs.push_back({input, axis == axes.end() ? -1 : axis->second});
+    const Value& value = prepared.value(input);
+    const auto axis = axes.find(value.name);
+    const bool drawn = value.drawn.has_value() && other != nullptr;
+    inputs.push_back({input, drawn ? drawnAxis(value, *other) : axis == axes.end() ? -1 : axis->second});
   }
   return inputs;
 }
@@ -28,12 +42,12 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
                               const BatchCut& batch) {
   return TrainingFamily(batch.rows, batch.microbatches, [&model, &optimizer, batch](int64_t rows) {
     Graph graph = model.prepared(rows);
-    const std::vector<BatchInput> inputs = batchInputs(graph, model.batch_axes);
     BatchShare share{rows, batch.rows, nullptr, 0};
     if (batch.cut) {
       share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
       share.other = &model.prepared(share.other_rows);
     }
+    const std::vector<BatchInput> inputs = batchInputs(graph, share.other, model.batch_axes);
     const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
     TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
     TrainingGraph training = buildTrainingGraph(

@@ -23,6 +23,7 @@ struct PlanRequest {
   bool allow_missing_weights = false;
   LossSpec loss;
   GivenOptions given = defaultOptions();
+  bool any_sizes = false;                     // dimensions without a size get one: to look, not to run
   std::string batch_dimension;  // "": found by name and place
   int64_t microbatches = 0;     // 0: automatic
   int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says

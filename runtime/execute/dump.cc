@@ -10,7 +10,7 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 
 namespace pipeshard {
 namespace {

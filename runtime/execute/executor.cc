@@ -15,7 +15,7 @@
 #include "runtime/execute/executor_parts.h"
 #include "runtime/execute/row_copy.h"
 #include "runtime/files/batch_check.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 #include "runtime/files/weights.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 

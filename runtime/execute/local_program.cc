@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 
 namespace pipeshard {
 

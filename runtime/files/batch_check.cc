@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 
 namespace pipeshard {
 namespace {

@@ -1,47 +1,21 @@
 #include "runtime/files/data.h"
 
-#include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "ir/base/error.h"
-#include "ir/base/hash.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/files/batch_check.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 #include "runtime/files/npz.h"
+#include "runtime/files/random_numbers.h"
 
 namespace pipeshard {
 namespace {
 
-// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-uint64_t hashName(std::string_view name) { return mix(hashBytes(name)); }
-
-double uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
-
-// Box and Muller 1958, the cosine branch.
-double standardNormal(uint64_t key, uint64_t element) {
-  const uint64_t first = mix(key ^ mix(2 * element));
-  const uint64_t second = mix(key ^ mix(2 * element + 1));
-  return std::sqrt(-2 * std::log(uniform(first))) * std::cos(2 * std::numbers::pi * uniform(second));
-}
-
-// The high word of a 64x64 bit product: a value in [0, range) without the bias and cost of a division.
-uint64_t scaled(uint64_t bits, uint64_t range) {
-  return (static_cast<unsigned __int128>(bits) * range) >> 64;
-}
-
 class SyntheticData : public DataSource {
  public:
   SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
-      : DataSource(inputs), seed_(seed), alternates_(end.last_batch > 0 && !end.drop_last) {
+      : DataSource(inputs, seed), alternates_(end.last_batch > 0 && !end.drop_last) {
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
@@ -54,39 +28,17 @@ class SyntheticData : public DataSource {
              "--data",
              input.name, input.low, input.high);
       }
-      names_.push_back(hashName(input.name));
     }
   }
 
   bool isLastBatch(int64_t step) const override { return alternates_ && step % 2 == 0; }
 
  private:
-  static void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {
-    if (isFloatingPoint(input.data_type)) {
-      const double value = standardNormal(key, element);
-      convertElements(DataType::kFloat64, &value, input.data_type, to, 1);
-      return;
-    }
-    const bool is_bool = input.data_type == DataType::kBool;
-    const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
-    const int64_t value =
-        static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(mix(key ^ mix(element)), range);
-    convertElements(DataType::kInt64, &value, input.data_type, to, 1);
-  }
-
   void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
-    const ProgramInput& description = inputs_[input];
-    const size_t element_bytes = dataTypeSize(description.data_type);
-    const uint64_t key = mix(mix(seed_) ^ mix(step) * 3 ^ names_[input]);
-    std::byte* to = out.data();
-    forEachRun(description.shape, box, [&](int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(description, key, first + i, to);
-    });
+    writeRandomNumbers(inputs_[input], seed_, step, box, out);
   }
 
-  uint64_t seed_;
   bool alternates_;
-  std::vector<uint64_t> names_;
 };
 
 // Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for
@@ -107,10 +59,11 @@ void checkAllowed(const std::string& path, const ProgramInput& input, const NpzA
 class NpzData : public DataSource {
  public:
   NpzData(const std::string& path, const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
-          const EpochEnd& end)
-      : DataSource(inputs), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
+          const EpochEnd& end, uint64_t seed)
+      : DataSource(inputs, seed), end_(end), rows_(inputs.size(), 1), content_(inputs.size()) {
     const NpzFile file = NpzFile::open(path);
     for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].drawn) continue;
       const NpzArray array = file.read(inputs_[i].name);
       checkArray(path, i, array);
       checkRows(path, i);
@@ -182,7 +135,7 @@ class NpzData : public DataSource {
     has_last_batch_ = left != 0 && !end_.drop_last;
     steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, rows_[index] / batch + (has_last_batch_ ? 1 : 0)) : 1;
     for (size_t other = 0; other < index; ++other) {
-      if (inputs_[other].axis < 0 || rows_[other] == rows_[index]) continue;
+      if (inputs_[other].axis < 0 || inputs_[other].drawn || rows_[other] == rows_[index]) continue;
       fail(ErrorCode::kConfiguration,
            "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path,
            inputs_[other].name, rows_[other], input.name, rows_[index]);
@@ -221,6 +174,7 @@ void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<st
   const size_t bytes = byteCount(description.data_type, box.size);
   PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(),
                   printBox(box));
+  if (description.drawn) return writeRandomNumbers(description, seed_, step, box, out);
   write(input, step, box, out);
 }
 
@@ -252,8 +206,8 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 }
 
 std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
-                                        const std::vector<bool>& needed, const EpochEnd& end) {
-  return std::make_unique<NpzData>(path, inputs, needed, end);
+                                        const std::vector<bool>& needed, const EpochEnd& end, uint64_t seed) {
+  return std::make_unique<NpzData>(path, inputs, needed, end, seed);
 }
 
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
@@ -264,7 +218,7 @@ std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, c
     const std::string& name = program.buffer(instruction.outputs.at(0)).value;
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
   }
-  return openNpzData(description.path, program.inputs, needed, description.end);
+  return openNpzData(description.path, program.inputs, needed, description.end, description.seed);
 }
 
 }  // namespace pipeshard

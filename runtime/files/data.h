@@ -29,10 +29,14 @@ class DataSource {
   virtual bool isLastBatch(int64_t step) const = 0;
 
  protected:
-  explicit DataSource(std::vector<ProgramInput> inputs) : inputs_(std::move(inputs)) {}
+  // `seed`: of inputs that are drawn (ProgramInput::drawn), whatever the others' source is.
+  explicit DataSource(std::vector<ProgramInput> inputs, uint64_t seed = 0)
+      : inputs_(std::move(inputs)), seed_(seed) {}
+  // An input that is not drawn.
   virtual void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) = 0;
 
   std::vector<ProgramInput> inputs_;
+  uint64_t seed_;
 };
 
 // How an epoch ends that is no multiple of the batch.
@@ -45,7 +49,7 @@ struct EpochEnd {
 
 struct DataDescription {
   std::string path;   // an .npz file; "": synthetic
-  uint64_t seed = 0;  // of synthetic data
+  uint64_t seed = 0;  // of synthetic data, and of inputs that are drawn
   EpochEnd end = {};
 };
 
@@ -62,11 +66,12 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 
 // Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis:
 // step s takes the next rows, and starts again at the end. Integer and float types are converted to the
-// input's. Only the inputs in `needed` (by index; empty: all) are read. Errors: kMissingInput (file or
-// array), kConfiguration (shape or type: found and expected; an integer that the model does not allow: row,
-// number and range), kBadModel (damaged file).
+// input's. Inputs that are drawn are no arrays of the file. Only the inputs in `needed` (by index; empty:
+// all) are read. Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an
+// integer that the model does not allow: row, number and range), kBadModel (damaged file).
 std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
-                                        const std::vector<bool>& needed = {}, const EpochEnd& end = {});
+                                        const std::vector<bool>& needed = {}, const EpochEnd& end = {},
+                                        uint64_t seed = 0);
 
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program);
 

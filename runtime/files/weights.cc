@@ -7,7 +7,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 #include "runtime/files/posix_file.h"
 
 namespace pipeshard {

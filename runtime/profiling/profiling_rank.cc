@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ir/base/tensor_box.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {

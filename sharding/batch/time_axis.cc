@@ -28,7 +28,8 @@ std::vector<bool> mayBeTrained(const Graph& graph) {
     const bool weight = std::holds_alternative<WeightReference>(initializer);
     const Value& value = graph.value(id);
     const bool array =
-        isFloatingPoint(value.data_type) && (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
+        isFloatingPoint(value.data_type) && !isMade(value) &&
+        (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
     result[id.index()] =
         trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
   }

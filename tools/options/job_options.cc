@@ -14,7 +14,8 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       ->type_name("FILE");
   command.add_flag("--drop-last", job.data.end.drop_last,
                    "Leave out the examples of a file that do not fill a batch");
-  command.add_option("--seed", job.data.seed, "Of synthetic data")->capture_default_str();
+  command.add_option("--seed", job.data.seed, "Of synthetic data, and of what the model draws (dropout)")
+      ->capture_default_str();
   command
       .add_option("--threads", job.threads_per_worker,
                   "Threads per worker (default: the cores divided by the workers)")

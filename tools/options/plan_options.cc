@@ -100,7 +100,9 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
   PlanRequest& request = options.request;
   command
       .add_option("--dim", options.dimensions,
-                  "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several")
+                  "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several\n"
+                  "(the batch alone need not be given: then each device that shares rows has one row\n"
+                  "of every microbatch)")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   command

@@ -9,6 +9,7 @@ const KernelRegistry& cpuKernels() {
     KernelRegistry all;
     kernels::addUnaryKernels(all);
     kernels::addBinaryKernels(all);
+    kernels::addBitwiseKernels(all);
     kernels::addPowKernels(all);
     kernels::addComparisonKernels(all);
     kernels::addCastKernels(all);

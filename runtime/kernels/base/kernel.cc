@@ -1,6 +1,7 @@
 #include "runtime/kernels/base/kernel.h"
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/widening.h"
 
 namespace pipeshard {
 
@@ -20,7 +21,13 @@ std::unique_ptr<Kernel> KernelRegistry::create(const KernelSpec& spec) const {
     fail(ErrorCode::kBadModel, "{}: there is no kernel for this operator on this device",
          describeNode(*spec.node));
   }
-  return found->second(spec);
+  try {
+    return found->second(spec);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel) throw;
+    if (std::unique_ptr<Kernel> kernel = kernels::makeWideningKernel(spec, found->second)) return kernel;
+    throw;
+  }
 }
 
 std::vector<std::string> KernelRegistry::operators() const {

@@ -1,6 +1,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "ir/base/convert.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
@@ -57,9 +58,32 @@ std::unique_ptr<Kernel> makeCast(const KernelSpec& spec) {
       traits);
 }
 
+bool hasCastLoop(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt32 ||
+         type == DataType::kInt64 || type == DataType::kInt8 || type == DataType::kUint8 ||
+         type == DataType::kBool;
+}
+
+// Any other pair of types, rounded once.
+std::unique_ptr<Kernel> makeConversion(const KernelSpec& spec, DataType to) {
+  const DataType from = spec.inputs[0].data_type;
+  const bool saturate = spec.node->intAttribute("saturate", 1) != 0;
+  return makeKernel([=, count = elementCount(spec.inputs[0].shape)](const KernelArguments& arguments) {
+    const auto* x = input<std::byte>(arguments, 0);
+    auto* y = output<std::byte>(arguments, 0);
+    const auto from_bytes = static_cast<int64_t>(dataTypeSize(from));
+    const auto to_bytes = static_cast<int64_t>(dataTypeSize(to));
+    forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
+      convertElements(from, x + begin * from_bytes, to, y + begin * to_bytes, end - begin, saturate);
+    });
+  });
+}
+
 std::unique_ptr<Kernel> castTo(const KernelSpec& spec, DataType to) {
   checkOutputType(spec, 0, to);
   checkOutputShape(spec, 0, spec.inputs[0].shape);
+  const DataType given = spec.inputs[0].data_type;
+  if ((!hasCastLoop(given) || !hasCastLoop(to)) && isConvertible(given, to)) return makeConversion(spec, to);
   return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(
       spec, spec.inputs[0].data_type, "input 0", [&](auto from) {
         return withType<float, double, int32_t, int64_t, int8_t, uint8_t, bool>(

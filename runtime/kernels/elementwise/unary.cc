@@ -135,6 +135,60 @@ struct CosOp {
     return std::cos(x);
   }
 };
+struct TanOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::tan(x);
+  }
+};
+struct AsinOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::asin(x);
+  }
+};
+struct AcosOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::acos(x);
+  }
+};
+struct AtanOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::atan(x);
+  }
+};
+struct SinhOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::sinh(x);
+  }
+};
+struct CoshOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::cosh(x);
+  }
+};
+struct AsinhOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::asinh(x);
+  }
+};
+struct AcoshOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::acosh(x);
+  }
+};
+struct AtanhOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const Parameters&) {
+    return std::atanh(x);
+  }
+};
 struct FloorOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const Parameters&) {
@@ -320,6 +374,15 @@ void addUnaryKernels(KernelRegistry& registry) {
   addFloat<MishOp>(registry, "Mish");
   addFloat<SinOp>(registry, "Sin");
   addFloat<CosOp>(registry, "Cos");
+  addFloat<TanOp>(registry, "Tan");
+  addFloat<AsinOp>(registry, "Asin");
+  addFloat<AcosOp>(registry, "Acos");
+  addFloat<AtanOp>(registry, "Atan");
+  addFloat<SinhOp>(registry, "Sinh");
+  addFloat<CoshOp>(registry, "Cosh");
+  addFloat<AsinhOp>(registry, "Asinh");
+  addFloat<AcoshOp>(registry, "Acosh");
+  addFloat<AtanhOp>(registry, "Atanh");
   addFloat<FloorOp>(registry, "Floor");
   addFloat<CeilOp>(registry, "Ceil");
   addFloat<RoundOp>(registry, "Round");

@@ -33,6 +33,15 @@ TEST(Gradient, OfSubMatchesDifferences) { checkBinary("Sub"); }
 TEST(Gradient, OfMulMatchesDifferences) { checkBinary("Mul"); }
 TEST(Gradient, OfDivMatchesDifferences) { checkBinary("Div", 0.5, 1.5); }
 TEST(Gradient, OfPowMatchesDifferencesInBaseAndExponent) { checkBinary("Pow", 0.5, 1.5); }
+
+// Away from multiples of the divisor, on both sides of 0.
+TEST(Gradient, OfModMatchesDifferencesAndBroadcasts) {
+  TestGraph test;
+  const ValueId a = test.parameter("a", makeTensor({2, 3}, {5.3, -5.3, 0.4, 7.7, -2.2, 9.4}));
+  const ValueId b = test.parameter("b", makeTensor({3}, {2, 1.5, -0.7}));
+  checkGradients(test, {test.op("Mod", {a, b}, {{"fmod", int64_t{1}}})});
+}
+
 TEST(Gradient, OfMaxMatchesDifferences) { checkBinary("Max"); }
 TEST(Gradient, OfMinMatchesDifferences) { checkBinary("Min"); }
 
@@ -101,6 +110,15 @@ TEST(Gradient, OfReciprocalMatchesDifferences) { checkUnary("Reciprocal", 0.5, 2
 TEST(Gradient, OfAbsMatchesDifferences) { checkUnary("Abs"); }
 TEST(Gradient, OfSinMatchesDifferences) { checkUnary("Sin"); }
 TEST(Gradient, OfCosMatchesDifferences) { checkUnary("Cos"); }
+TEST(Gradient, OfTanMatchesDifferences) { checkUnary("Tan", -1.2, 1.2); }
+TEST(Gradient, OfAsinMatchesDifferences) { checkUnary("Asin", -0.9, 0.9); }
+TEST(Gradient, OfAcosMatchesDifferences) { checkUnary("Acos", -0.9, 0.9); }
+TEST(Gradient, OfAtanMatchesDifferences) { checkUnary("Atan", -4, 4); }
+TEST(Gradient, OfSinhMatchesDifferences) { checkUnary("Sinh"); }
+TEST(Gradient, OfCoshMatchesDifferences) { checkUnary("Cosh"); }
+TEST(Gradient, OfAsinhMatchesDifferences) { checkUnary("Asinh", -4, 4); }
+TEST(Gradient, OfAcoshMatchesDifferences) { checkUnary("Acosh", 1.1, 4); }
+TEST(Gradient, OfAtanhMatchesDifferences) { checkUnary("Atanh", -0.9, 0.9); }
 TEST(Gradient, OfErfMatchesDifferences) { checkUnary("Erf"); }
 TEST(Gradient, OfTanhMatchesDifferences) { checkUnary("Tanh"); }
 TEST(Gradient, OfSigmoidMatchesDifferences) { checkUnary("Sigmoid"); }

@@ -110,6 +110,35 @@ TEST(Gradient, OfReductionsMatchesDifferencesForAllAxes) {
   }
 }
 
+// Lines with no zero, one, and two.
+TEST(Gradient, OfReduceProdMatchesDifferencesAlsoWithZeros) {
+  const Constant data = makeTensor({3, 2, 2}, {1, -2, 0.5, 3, 0, 4, 2, -1, 0, 5, 0, 0});
+  for (const std::vector<int64_t>& axes : std::vector<std::vector<int64_t>>{{0}, {1}, {-1}, {2, 1}, {}}) {
+    for (int keep = 0; keep < 2; ++keep) {
+      SCOPED_TRACE(shapeToString(axes));
+      TestGraph test;
+      std::vector<ValueId> inputs = {test.parameter("x", data)};
+      if (!axes.empty()) inputs.push_back(test.integers(axes));
+      checkGradients(test, {test.op("ReduceProd", inputs, {{"keepdims", int64_t{keep}}})});
+    }
+  }
+  TestGraph same;
+  checkGradients(
+      same, {same.op("ReduceProd", {same.parameter("x", data)}, {{"noop_with_empty_axes", int64_t{1}}})});
+}
+
+TEST(Gradient, OfCumSumMatchesDifferencesInBothDirections) {
+  for (int64_t axis : {0, 1, -1}) {
+    for (int flags = 0; flags < 4; ++flags) {
+      SCOPED_TRACE(flags);
+      TestGraph test;
+      const ValueId along = test.constant(makeConstant<int64_t>({}, {axis}));
+      checkGradients(test, {test.op("CumSum", {test.parameter("x", {2, 3, 4}), along},
+                                    {{"exclusive", int64_t{flags & 1}}, {"reverse", int64_t{flags >> 1}}})});
+    }
+  }
+}
+
 TEST(Gradient, OfAReductionThatDoesNothingPassesThrough) {
   TestGraph test;
   checkGradients(
@@ -181,6 +210,26 @@ TEST(Gradient, OfPadMatchesDifferencesAlsoForNegativePads) {
   const ValueId value = one_axis.constant(makeTensor({}, {7}));
   checkGradients(one_axis, {one_axis.op("Pad", {one_axis.parameter("x", {3, 4}), one_axis.integers({1, 2}),
                                                 value, one_axis.integers({1})})});
+}
+
+// Pads shorter and longer than the axis, negative ones, and those of some axes alone.
+TEST(Gradient, OfPadWithCopiesMatchesDifferences) {
+  for (const char* mode : {"edge", "reflect", "wrap"}) {
+    SCOPED_TRACE(mode);
+    const std::map<std::string, Attribute> attributes = {{"mode", std::string(mode)}};
+    for (const std::vector<int64_t>& pads : std::vector<std::vector<int64_t>>{
+             {1, 2, 2, 1}, {0, 3, 0, 0}, {2, -1, -1, 2}, {0, 5, 0, 7}, {0, 0, 0, 0}}) {
+      SCOPED_TRACE(shapeToString(pads));
+      TestGraph test;
+      checkGradients(test, {test.op("Pad", {test.parameter("x", {3, 4}), test.integers(pads)}, attributes)});
+    }
+    TestGraph last;
+    checkGradients(
+        last,
+        {last.op("Pad",
+                 {last.parameter("x", {2, 3, 4}), last.integers({2, 1}), ValueId(), last.integers({-1})},
+                 attributes)});
+  }
 }
 
 TEST(Gradient, OfGatherMatchesDifferencesWithRepeatedAndNegativeIndices) {

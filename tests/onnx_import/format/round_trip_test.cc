@@ -121,8 +121,8 @@ TEST(RoundTrip, KeepsInitializersOfEveryKind) {
   nibbles.add_dims(3);
   nibbles.set_raw_data("\x21\x03");
   *graph->add_initializer() = plain;
-  *graph->add_initializer() = text;
   *graph->add_initializer() = nibbles;
+  *graph->add_initializer() = text;
   auto* sparse = graph->add_sparse_initializer();
   *sparse->mutable_values() = floatTensor("sparse", {1}, {5});
   sparse->add_dims(10);

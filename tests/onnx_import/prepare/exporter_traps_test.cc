@@ -41,5 +41,14 @@ TEST(ExporterTraps, LabelSmoothingIsDropped) {
   EXPECT_THAT(traps("%logits, %y"), IsEmpty());
 }
 
+TEST(ExporterTraps, TheDropoutInsideAnAttentionIsExportedInInferenceMode) {
+  const char* const function = "scaled_dot_product_attention.default";
+  Graph graph = graphOf("Dropout", function, "%q, %k, %v, %mask, 0.1");
+  EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("dropout inside 1 attention ")));
+  graph.nodes[0].inputs = {ValueId(0), ValueId(1), ValueId(2)};  // training_mode
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
+  EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask, 0.1")), IsEmpty());
+}
+
 }  // namespace
 }  // namespace pipeshard

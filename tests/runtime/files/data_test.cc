@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -46,6 +47,64 @@ TEST(SyntheticData, IsTheSameHoweverTheBatchIsCut) {
     }
     EXPECT_EQ(joined, whole);
   }
+}
+
+ProgramInput mask(Shape shape, int axis, double probability) {
+  ProgramInput input{"mask", DataType::kBool, std::move(shape), axis};
+  input.drawn = {RandomNumbers::Kind::kTrue, probability};
+  return input;
+}
+
+TEST(DrawnData, IsTheSameHoweverItIsCut) {
+  const ProgramInput input = mask({6, 4}, 0, 0.5);
+  const auto source = makeSyntheticData({input}, 3);
+  std::vector<std::byte> whole(24);
+  source->fill(0, 1, 0, whole);
+  for (int64_t row = 0; row < 6; ++row) {
+    for (int64_t column = 0; column < 4; column += 2) {
+      std::vector<std::byte> part(2);
+      source->fill(0, 1, Shard{{row, column}, {1, 2}}, part);
+      EXPECT_EQ(part[0], whole[row * 4 + column]);
+      EXPECT_EQ(part[1], whole[row * 4 + column + 1]);
+    }
+  }
+}
+
+TEST(DrawnData, HasTheProbabilityAndDependsOnSeedStepAndName) {
+  const int64_t count = 100'000;
+  const auto draw = [&](const ProgramInput& input, uint64_t seed, int64_t step) {
+    std::vector<std::byte> bytes(count);
+    makeSyntheticData({input}, seed)->fill(0, step, 0, bytes);
+    return bytes;
+  };
+  const auto share = [&](const std::vector<std::byte>& bytes) {
+    return static_cast<double>(std::count(bytes.begin(), bytes.end(), std::byte{1})) / count;
+  };
+  const ProgramInput input = mask({count}, 0, 0.9);
+  const std::vector<std::byte> first = draw(input, 0, 1);
+  EXPECT_NEAR(share(first), 0.9, 0.005);  // five standard deviations
+  EXPECT_EQ(share(draw(mask({count}, 0, 1), 0, 1)), 1);
+  EXPECT_EQ(share(draw(mask({count}, 0, 0), 0, 1)), 0);
+  EXPECT_EQ(draw(input, 0, 1), first);
+  ProgramInput renamed = input;
+  renamed.name = "other";
+  for (const std::vector<std::byte>& other : {draw(input, 1, 1), draw(input, 0, 2), draw(renamed, 0, 1)}) {
+    int64_t both_false = 0;
+    for (int64_t i = 0; i < count; ++i) both_false += other[i] == std::byte{0} && first[i] == std::byte{0};
+    EXPECT_NEAR(static_cast<double>(both_false) / count, 0.01, 0.0016);  // independent of each other
+  }
+}
+
+TEST(DrawnData, IsNoArrayOfAFile) {
+  const TemporaryFolder folder;
+  writeNpz(folder.file("d.npz"),
+           {{"ids.npy", npyArray("<i8", "(4, 3)", bytesOf(std::vector<int64_t>(12, 1)))}});
+  const ProgramInput drawn = mask({2, 5}, 0, 0.5);
+  const auto source = openNpzData(folder.file("d.npz"), {drawn, integers({2, 3}, 0, 0, 10)}, {}, {}, 7);
+  std::vector<std::byte> got(10), want(10);
+  source->fill(0, 2, 0, got);
+  makeSyntheticData({drawn}, 7)->fill(0, 2, 0, want);
+  EXPECT_EQ(got, want);
 }
 
 TEST(NpzData, NamesRowAndRangeOfANumberThatTheModelDoesNotAllow) {

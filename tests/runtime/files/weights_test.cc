@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/tensor_box.h"
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 

@@ -210,6 +210,22 @@ TEST(ElementwiseKernels, FloatFunctionsAreWithinAFewUnitsInTheLastPlace) {
       {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 4e-7},
       {"Mish", [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }, -80, 80, 6e-7},
       {"Log", std::log, 1e-30, 1e6, 2.5e-7},
+      {"Tan", std::tan, -1.57, 1.57, 2.5e-7},
+      {"Tan", std::tan, -1e5, 1e5, 2.5e-7},
+      {"Asin", std::asin, -1, 1, 2.5e-7},
+      {"Asin", std::asin, -1e-3, 1e-3, 2.5e-7},
+      {"Acos", std::acos, -1, 1, 2.5e-7},
+      {"Atan", std::atan, -1e4, 1e4, 2.5e-7},
+      {"Atan", std::atan, -1e-3, 1e-3, 2.5e-7},
+      {"Sinh", std::sinh, -85, 85, 2.5e-7},
+      {"Sinh", std::sinh, -1e-3, 1e-3, 2.5e-7},
+      {"Cosh", std::cosh, -85, 85, 2.5e-7},
+      {"Asinh", std::asinh, -1e6, 1e6, 2.5e-7},
+      {"Asinh", std::asinh, -1e-3, 1e-3, 2.5e-7},
+      {"Acosh", std::acosh, 1, 1.01, 2.5e-7},
+      {"Acosh", std::acosh, 1, 1e6, 2.5e-7},
+      {"Atanh", std::atanh, -1, 1, 2.5e-7},
+      {"Atanh", std::atanh, -1e-3, 1e-3, 2.5e-7},
       {"Sqrt", std::sqrt, 0, 1e6, 1.2e-7}};
   for (const Function& f : functions) {
     const Tensor x = randomTensor(kF32, {100001}, 5, f.low, f.high);
@@ -239,6 +255,95 @@ TEST(ElementwiseKernels, FloatFunctionsKeepTheirLimits) {
     EXPECT_EQ((std::vector<float>{function[0], function[1], function[3], function[4]}),
               (std::vector<float>{1, -1, 0, 1}));
   EXPECT_EQ((std::vector<float>{sigmoid[0], sigmoid[1], sigmoid[3]}), (std::vector<float>{1, 0, 0.5f}));
+}
+
+// Points where a formula in exponentials and logarithms overflows, cancels or leaves its domain.
+TEST(ElementwiseKernels, HyperbolicAndInverseFunctionsAreRightAtTheirExtremes) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  struct Point {
+    const char* name;
+    double x, want;
+  };
+  const Point points[] = {{"Sinh", 1e-6, 1e-6},
+                          {"Sinh", -inf, -inf},
+                          {"Sinh", 1000, inf},
+                          {"Cosh", -inf, inf},
+                          {"Cosh", 1000, inf},
+                          {"Cosh", 0, 1},
+                          {"Asinh", -1e5, -12.206072645555174},
+                          {"Asinh", 1e-6, 1e-6},
+                          {"Asinh", -1e30, -69.770699970381},
+                          {"Asinh", -inf, -inf},
+                          {"Acosh", 1, 0},
+                          {"Acosh", 1e30, 69.770699970381},
+                          {"Acosh", inf, inf},
+                          {"Acosh", 0.5, nan},
+                          {"Atanh", 1e-6, 1e-6},
+                          {"Atanh", 1, inf},
+                          {"Atanh", -1, -inf},
+                          {"Atanh", 1.5, nan},
+                          {"Asin", 1, M_PI_2},
+                          {"Asin", -1.5, nan},
+                          {"Acos", -1, M_PI},
+                          {"Acos", 1.5, nan},
+                          {"Atan", -inf, -M_PI_2},
+                          {"Tan", 1e-6, 1e-6},
+                          {"Tan", inf, nan}};
+  for (const Point& p : points) {
+    for (const DataType type : {kF32, kF64}) {
+      const Tensor x = convertTensor(makeTensor<double>({1}, {p.x}), type);
+      const double y = numbersOf(runKernel(makeCall("", p.name, 18, {x}, {{type, {1}}}))[0])[0];
+      SCOPED_TRACE(fmt::format("{}({}) in {}", p.name, p.x, dataTypeName(type)));
+      if (std::isnan(p.want) || std::isinf(p.want))
+        EXPECT_TRUE(y == p.want || (std::isnan(y) && std::isnan(p.want))) << y;
+      else
+        EXPECT_NEAR(y, p.want, (type == kF32 ? 2e-7 : 2e-12) * std::abs(p.want));
+    }
+  }
+}
+
+template <typename T>
+std::vector<T> shifted(const char* direction, const std::vector<T>& x, const std::vector<T>& bits) {
+  const Shape shape = {std::ssize(x)};
+  return elementsOf<T>(runOnOneAndTwoThreads(
+      makeCall("", "BitShift", 11, {makeTensor<T>(shape, x), makeTensor<T>(shape, bits)},
+               {{dataTypeOf<T>(), shape}}, {{"direction", std::string(direction)}}))[0]);
+}
+
+TEST(ElementwiseKernels, ShiftsStayInTheirTypeAndEndInZero) {
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_EQ(shifted<uint8_t>("LEFT", {1, 255, 129, 255, 255, 255}, {7, 1, 1, 8, 9, 255}),
+            (Bytes{128, 254, 2, 0, 0, 0}));
+  EXPECT_EQ(shifted<uint8_t>("RIGHT", {128, 255, 129, 255, 255, 255}, {7, 1, 0, 8, 9, 255}),
+            (Bytes{1, 127, 129, 0, 0, 0}));
+  EXPECT_EQ(shifted<int8_t>("LEFT", {1, -1, 64, -1}, {6, 4, 1, 8}), (std::vector<int8_t>{64, -16, -128, 0}));
+  EXPECT_EQ(shifted<int32_t>("LEFT", {1, 1, 3, 1}, {4, 32, 31, 31}),
+            (std::vector<int32_t>{16, 0, INT32_MIN, INT32_MIN}));
+  EXPECT_EQ(shifted<int32_t>("RIGHT", {-1, -1, 256, INT32_MIN}, {28, 32, 4, 31}),
+            (std::vector<int32_t>{15, 0, 16, 1}));
+  EXPECT_EQ(shifted<int64_t>("LEFT", {1, 1, 1, 5}, {40, 64, 63, 0}),
+            (std::vector<int64_t>{int64_t{1} << 40, 0, INT64_MIN, 5}));
+  EXPECT_EQ(shifted<int64_t>("RIGHT", {int64_t{1} << 40, -1, -1, -1}, {40, 64, 63, 1}),
+            (std::vector<int64_t>{1, 0, 1, INT64_MAX}));
+}
+
+TEST(ElementwiseKernels, BitsAreCombinedInEveryIntegerType) {
+  const auto check = [](auto zero) {
+    using T = decltype(zero);
+    const Tensor x = makeTensor<T>({3, 1}, {T(0), T(90), T(-1)}), y = makeTensor<T>({2}, {T(15), T(-128)});
+    const auto run = [&](const char* name) {
+      return elementsOf<T>(runKernel(makeCall("", name, 18, {x, y}, {{dataTypeOf<T>(), {3, 2}}}))[0]);
+    };
+    EXPECT_EQ(run("BitwiseAnd"), (std::vector<T>{0, 0, T(10), 0, T(15), T(-128)}));
+    EXPECT_EQ(run("BitwiseOr"), (std::vector<T>{T(15), T(-128), T(95), T(-38), T(-1), T(-1)}));
+    EXPECT_EQ(run("BitwiseXor"), (std::vector<T>{T(15), T(-128), T(85), T(-38), T(-16), T(127)}));
+    EXPECT_EQ(elementsOf<T>(runKernel(makeCall("", "BitwiseNot", 18, {x}, {{dataTypeOf<T>(), {3, 1}}}))[0]),
+              (std::vector<T>{T(-1), T(-91), 0}));
+  };
+  check(int8_t{});
+  check(uint8_t{});
+  check(int32_t{});
+  check(int64_t{});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-// The node cases of the ONNX conformance suite, for every operator that has a CPU kernel. Where the data are
-// is said by PIPESHARD_ONNX_TEST_DATA, or they are where tools/setup.sh puts them.
+// The node cases of the ONNX conformance suite, for every operator that has a CPU kernel. The data are where
+// tests/onnx_suites.h says.
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/kernels/base/cpu_kernels.h"
+#include "tests/onnx_suites.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
 namespace pipeshard::testing {
@@ -40,15 +40,6 @@ const std::map<std::string, std::string>& refusedCases() {
 bool isCoreType(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt64 ||
          type == DataType::kInt32 || type == DataType::kBool;
-}
-
-fs::path dataFolder() {
-  if (const char* folder = std::getenv("PIPESHARD_ONNX_TEST_DATA")) return folder;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const fs::path base =
-      cache != nullptr && *cache != 0 ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
-  return base / "pipeshard/onnx-1.19.1/share/node-tests";
 }
 
 std::string readFile(const fs::path& path) {
@@ -250,9 +241,9 @@ std::optional<Case> inFloat64(const Case& tested) {
 }
 
 TEST(KernelConformance, EveryOnnxCaseOfAnOperatorWithAKernelPasses) {
-  const fs::path folder = dataFolder();
+  const fs::path folder = onnxSuites() / "node";
   ASSERT_TRUE(fs::is_directory(folder))
-      << folder << " is missing; run tools/setup.sh or set PIPESHARD_ONNX_TEST_DATA";
+      << folder << " is missing; run tools/setup.sh or set PIPESHARD_ONNX_SUITES";
   int passed = 0, passed_float64 = 0, refused_types = 0, refused_by_design = 0;
   std::map<std::string, int> others;
   std::set<std::string> covered;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 
@@ -84,7 +85,9 @@ std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_i
 }  // namespace
 
 std::vector<double> numbersOf(const Tensor& tensor) {
-  return numericElements(Constant{tensor.type, tensor.shape, tensor.bytes});
+  std::vector<double> numbers(elementCount(tensor.shape));
+  convertElements(tensor.type, tensor.bytes.data(), DataType::kFloat64, numbers.data(), numbers.size());
+  return numbers;
 }
 
 Tensor convertTensor(const Tensor& tensor, DataType type) {

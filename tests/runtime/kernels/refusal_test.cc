@@ -23,9 +23,9 @@ TEST(KernelRefusals, NameAnOperatorWithoutKernel) {
 }
 
 TEST(KernelRefusals, NameTheTypeFoundAndTheSupportedOnes) {
-  const Tensor half{DataType::kFloat16, {2}, std::vector<std::byte>(4)};
-  EXPECT_THAT(creationRefusal(makeCall("", "Exp", 13, {half}, {{DataType::kFloat16, {2}}})),
-              AllOf(HasSubstr("tested"), HasSubstr("float16"), HasSubstr("float32, float64")));
+  const Tensor pairs{DataType::kComplex64, {2}, std::vector<std::byte>(16)};
+  EXPECT_THAT(creationRefusal(makeCall("", "Exp", 13, {pairs}, {{DataType::kComplex64, {2}}})),
+              AllOf(HasSubstr("tested"), HasSubstr("complex64"), HasSubstr("float32, float64")));
 }
 
 TEST(KernelRefusals, WantShapeLikeInputsAsConstants) {
@@ -58,6 +58,9 @@ TEST(KernelRefusals, NameUnsupportedAttributes) {
   EXPECT_THAT(creationRefusal(
                   makeCall("", "Gelu", 20, {x}, {{kF32, {2}}}, {{"approximate", std::string("sigmoid")}})),
               AllOf(HasSubstr("sigmoid"), HasSubstr("'none' and 'tanh'")));
+  const Tensor bits = makeTensor<uint8_t>({1}, {1});
+  EXPECT_THAT(creationRefusal(makeCall("", "BitShift", 11, {bits, bits}, {{DataType::kUint8, {1}}})),
+              AllOf(HasSubstr("direction"), HasSubstr("'LEFT' and 'RIGHT'")));
   EXPECT_THAT(creationRefusal(makeCall("", "LpNormalization", 18, {x}, {{kF32, {2}}}, {{"p", int64_t{3}}})),
               AllOf(HasSubstr("p is 3"), HasSubstr("1 and 2")));
 }

@@ -1,5 +1,6 @@
 #include "tests/sharding/rules/rule_cases.h"
 
+#include "ir/base/convert.h"
 #include "tests/sharding/graph_runner.h"
 
 namespace pipeshard::testing {
@@ -36,8 +37,8 @@ void addElementwise(std::vector<RuleCase>& cases) {
   cases.push_back({"BitShift",
                    "",
                    "BitShift",
-                   {index({4, 6}, 0, 9), index({6}, 1, 9)},
-                   {{kIndexType, {4, 6}}},
+                   {index({4, 6}, 0, 9, DataType::kUint8), index({6}, 1, 9, DataType::kUint8)},
+                   {{DataType::kUint8, {4, 6}}},
                    {{"direction", std::string("LEFT")}}});
   cases.push_back({"BitwiseNot", "", "BitwiseNot", {index({4, 6}, 0, 9)}, {{kIndexType, {4, 6}}}});
   cases.push_back({"PRelu", "", "PRelu", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
@@ -446,10 +447,18 @@ void addIndexing(std::vector<RuleCase>& cases) {
       {"OneHot", "", "OneHot", {index({4, 6}, 0, 5), integer(5), fixedReals({0, 1})}, {{kReal, {4, 6, 5}}}});
 }
 
+Constant convertedTo(DataType type, const Constant& constant) {
+  Constant result{type, constant.shape, std::vector<std::byte>(byteCount(type, constant.shape))};
+  convertElements(constant.data_type, constant.bytes.data(), type, result.bytes.data(),
+                  elementCount(constant.shape));
+  return result;
+}
+
 Constant makeData(std::mt19937_64& generator, const Argument& argument) {
   switch (argument.kind) {
     case Argument::Kind::kIndex:
-      return randomIntegers(generator, argument.shape, argument.low, argument.high);
+      return convertedTo(argument.type,
+                         randomIntegers(generator, argument.shape, argument.low, argument.high));
     case Argument::Kind::kFlag: return randomFlags(generator, argument.shape);
     case Argument::Kind::kFixed: return argument.constant;
     case Argument::Kind::kPositive: {
@@ -464,31 +473,31 @@ Constant makeData(std::mt19937_64& generator, const Argument& argument) {
 
 }  // namespace
 
-Argument real(Shape shape) { return {Argument::Kind::kReal, std::move(shape), 0, 0, {}}; }
-Argument positive(Shape shape) { return {Argument::Kind::kPositive, std::move(shape), 0, 0, {}}; }
-Argument index(Shape shape, int64_t low, int64_t high) {
-  return {Argument::Kind::kIndex, std::move(shape), low, high, {}};
+Argument real(Shape shape) { return {Argument::Kind::kReal, std::move(shape), 0, 0, {}, {}}; }
+Argument positive(Shape shape) { return {Argument::Kind::kPositive, std::move(shape), 0, 0, {}, {}}; }
+Argument index(Shape shape, int64_t low, int64_t high, DataType type) {
+  return {Argument::Kind::kIndex, std::move(shape), low, high, type, {}};
 }
-Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0, 0, {}}; }
+Argument flag(Shape shape) { return {Argument::Kind::kFlag, std::move(shape), 0, 0, {}, {}}; }
 Argument fixed(const std::vector<int64_t>& elements) {
   const Shape shape = {std::ssize(elements)};
-  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
+  return {Argument::Kind::kFixed, shape, 0, 0, {}, makeConstant<int64_t>(shape, elements)};
 }
 Argument fixed2(const std::vector<std::vector<int64_t>>& rows) {
   std::vector<int64_t> elements;
   for (const std::vector<int64_t>& row : rows) elements.insert(elements.end(), row.begin(), row.end());
   const Shape shape = {std::ssize(rows), std::ssize(rows.front())};
-  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<int64_t>(shape, elements)};
+  return {Argument::Kind::kFixed, shape, 0, 0, {}, makeConstant<int64_t>(shape, elements)};
 }
 Argument fixedReals(const std::vector<double>& elements) {
   const Shape shape = {std::ssize(elements)};
-  return {Argument::Kind::kFixed, shape, 0, 0, makeConstant<double>(shape, elements)};
+  return {Argument::Kind::kFixed, shape, 0, 0, {}, makeConstant<double>(shape, elements)};
 }
 Argument number(double value) {
-  return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kFloat64, value)};
+  return {Argument::Kind::kFixed, {}, 0, 0, {}, makeScalar(DataType::kFloat64, value)};
 }
 Argument integer(int64_t value) {
-  return {Argument::Kind::kFixed, {}, 0, 0, makeScalar(DataType::kInt64, static_cast<double>(value))};
+  return {Argument::Kind::kFixed, {}, 0, 0, {}, makeScalar(DataType::kInt64, static_cast<double>(value))};
 }
 Argument absent() { return {}; }
 

@@ -18,12 +18,13 @@ struct Argument {
   Shape shape;
   int64_t low = 0;  // kIndex: [low, high)
   int64_t high = 0;
-  Constant constant;  // kFixed: known before the run (axes, shapes, hyperparameters)
+  DataType type = DataType::kInt64;  // kIndex
+  Constant constant;                 // kFixed: known before the run (axes, shapes, hyperparameters)
 };
 
 Argument real(Shape shape);
 Argument positive(Shape shape);
-Argument index(Shape shape, int64_t low, int64_t high);
+Argument index(Shape shape, int64_t low, int64_t high, DataType type = DataType::kInt64);
 Argument flag(Shape shape);
 Argument fixed(const std::vector<int64_t>& elements);
 Argument fixed2(const std::vector<std::vector<int64_t>>& rows);

@@ -142,13 +142,6 @@ void checkStrategies(const Instance& instance, const LogicalMesh& mesh, bool sin
   }
 }
 
-// Operators that neither a kernel nor a body computes: models with them are refused, their rules only
-// describe them.
-const std::set<std::string> kUncomputed = {
-    "Acos",       "Acosh",      "Asin",      "Asinh",      "Atan", "Atanh",   "BitShift",
-    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cosh", "Hardmax", "InstanceNormalization",
-    "Sinh",       "Tan"};
-
 class SpmdRules : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SpmdRules, EveryStrategyGivesWhatTheOperatorGives) {
@@ -171,7 +164,7 @@ TEST_P(SpmdRules, EveryStrategyGivesWhatTheOperatorGives) {
     }
   }
   for (const std::string& op_type : computed) uncomputed.erase(op_type);
-  EXPECT_EQ(uncomputed, kUncomputed);
+  EXPECT_EQ(uncomputed, std::set<std::string>());  // a kernel, a lowering or a body runs each of them
   EXPECT_GT(tally.grown, 300);
   RecordProperty("strategies", tally.strategies);
   std::cout << tally.strategies << " strategies of " << tally.instances << " instances, " << tally.grown

@@ -1,4 +1,4 @@
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "ir/base/error.h"
+#include "ir/base/small_floats.h"
 
 namespace pipeshard {
 namespace {
@@ -114,18 +115,71 @@ bool withType(DataType type, F&& f) {
   }
 }
 
+// Types that have no arithmetic of their own: by way of float64, or of integers of 8 bits.
+bool isIndirect(DataType type) {
+  return isSmallFloat(type) || type == DataType::kInt4 || type == DataType::kUint4;
+}
+
+// [-8, 7] or [0, 15], wrapped.
+int8_t wrapToFour(int64_t value, bool has_sign) {
+  const auto low = static_cast<int8_t>(value & 0xf);
+  return static_cast<int8_t>(has_sign && low > 7 ? low - 16 : low);
+}
+
+void widenSmall(DataType type, const uint8_t* from, double* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = isSmallFloat(type)        ? smallFloatValue(type, from[i])
+            : type == DataType::kInt4 ? static_cast<double>(static_cast<int8_t>(from[i]))
+                                      : static_cast<double>(from[i]);
+  }
+}
+
+void narrowToSmall(DataType type, const double* from, uint8_t* to, size_t count, bool saturate) {
+  for (size_t i = 0; i < count; ++i) {
+    if (isSmallFloat(type)) {
+      to[i] = smallFloatCode(type, from[i], saturate);
+    } else {
+      to[i] = static_cast<uint8_t>(wrapToFour(convertOne<int64_t>(from[i]), type == DataType::kInt4));
+    }
+  }
+}
+
+constexpr size_t kBlock = 1024;  // elements that are float64 on the way
+
 }  // namespace
 
 bool isConvertible(DataType from, DataType to) {
-  const auto ignore = [](auto, bool) {};
-  return withType(from, ignore) && withType(to, ignore);
+  const auto known = [](DataType type) { return isIndirect(type) || withType(type, [](auto, bool) {}); };
+  return known(from) && known(to);
 }
 
-void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count) {
+void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count,
+                     bool saturate) {
   PIPESHARD_CHECK(isConvertible(from_type, to_type), "no conversion from {} to {}", dataTypeName(from_type),
                   dataTypeName(to_type));
   if (from_type == to_type) {
     if (count > 0) std::memcpy(to, from, count * dataTypeSize(from_type));
+    return;
+  }
+  const auto* source_bytes = static_cast<const uint8_t*>(from);
+  auto* target_bytes = static_cast<uint8_t*>(to);
+  if (isIndirect(from_type) || isIndirect(to_type)) {
+    double wide[kBlock];
+    for (size_t at = 0; at < count; at += kBlock) {
+      const size_t n = std::min(kBlock, count - at);
+      const uint8_t* source = source_bytes + at * dataTypeSize(from_type);
+      uint8_t* target = target_bytes + at * dataTypeSize(to_type);
+      if (isIndirect(from_type)) {
+        widenSmall(from_type, source, wide, n);
+      } else {
+        convertElements(from_type, source, DataType::kFloat64, wide, n);
+      }
+      if (isIndirect(to_type)) {
+        narrowToSmall(to_type, wide, target, n, saturate);
+      } else {
+        convertElements(DataType::kFloat64, wide, to_type, target, n);
+      }
+    }
     return;
   }
   withType(from_type, [&](auto source, bool) {

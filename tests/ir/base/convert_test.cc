@@ -1,4 +1,4 @@
-#include "runtime/files/convert.h"
+#include "ir/base/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -74,12 +74,50 @@ TEST(ConvertElements, ConvertsIntegersAndBools) {
             (std::vector<uint8_t>{0, 1, 1}));
 }
 
+TEST(ConvertElements, RoundTripsEverySmallFloat) {
+  for (const DataType type : {DataType::kFloat8E4M3FN, DataType::kFloat8E4M3FNUZ, DataType::kFloat8E5M2,
+                              DataType::kFloat8E5M2FNUZ, DataType::kFloat4E2M1}) {
+    for (int code = 0; code < (type == DataType::kFloat4E2M1 ? 16 : 256); ++code) {
+      const std::vector<uint8_t> small{static_cast<uint8_t>(code)};
+      const auto wide = converted<double>(type, small, DataType::kFloat64);
+      if (std::isnan(wide[0])) continue;
+      std::vector<uint8_t> back(1);
+      convertElements(DataType::kFloat64, wide.data(), type, back.data(), 1, false);
+      EXPECT_EQ(back[0], small[0]) << dataTypeName(type) << " " << code;
+    }
+  }
+}
+
+// Largest numbers and neighbours as the table of ONNX's documentation of float8 has them.
+TEST(ConvertElements, RoundsAndSaturatesSmallFloats) {
+  const auto codes = [](DataType type, const std::vector<double>& numbers, bool saturate) {
+    std::vector<uint8_t> small(numbers.size());
+    convertElements(DataType::kFloat64, numbers.data(), type, small.data(), numbers.size(), saturate);
+    return converted<double>(type, small, DataType::kFloat64);
+  };
+  const std::vector<double> numbers{448, 464, 465, 1e6, -1e6, 2.125, 2.375};
+  EXPECT_EQ(codes(DataType::kFloat8E4M3FN, numbers, true),
+            (std::vector<double>{448, 448, 448, 448, -448, 2, 2.5}));
+  EXPECT_TRUE(std::isnan(codes(DataType::kFloat8E4M3FN, numbers, false)[2]));
+  EXPECT_EQ(codes(DataType::kFloat8E5M2, {57344, 61439, 61440, -1e9}, false),
+            (std::vector<double>{57344, 57344, INFINITY, -INFINITY}));
+  EXPECT_EQ(codes(DataType::kFloat4E2M1, {0.25, 0.75, 2.5, 5, 100, -0.3}, false),
+            (std::vector<double>{0, 1, 2, 4, 6, -0.5}));
+}
+
+TEST(ConvertElements, WrapsIntegersOfFourBits) {
+  EXPECT_EQ((converted<int8_t, int64_t>(DataType::kInt64, {7, 8, -8, -9, 16}, DataType::kInt4)),
+            (std::vector<int8_t>{7, -8, -8, 7, 0}));
+  EXPECT_EQ((converted<uint8_t, float>(DataType::kFloat32, {15, 16.9f, 3}, DataType::kUint4)),
+            (std::vector<uint8_t>{15, 0, 3}));
+}
+
 TEST(ConvertElements, KnowsWhatItCannot) {
   EXPECT_FALSE(isConvertible(DataType::kString, DataType::kFloat32));
   EXPECT_FALSE(isConvertible(DataType::kFloat32, DataType::kComplex64));
   EXPECT_TRUE(isConvertible(DataType::kBool, DataType::kBfloat16));
   float number = 0;
-  EXPECT_THROW(convertElements(DataType::kFloat32, &number, DataType::kInt4, &number, 1), Error);
+  EXPECT_THROW(convertElements(DataType::kFloat32, &number, DataType::kString, &number, 1), Error);
 }
 
 }  // namespace

@@ -1,0 +1,165 @@
+#include "onnx_import/prepare/row_forms.h"
+
+#include <numeric>
+
+namespace pipeshard {
+namespace {
+
+bool isStaticallyShaped(const Graph& graph, ValueId id) {
+  return id.valid() && graph.value(id).shape && isStatic(*graph.value(id).shape);
+}
+
+bool countsUp(const std::vector<int64_t>& numbers) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+class RowForms {
+ public:
+  explicit RowForms(Graph& graph) : graph_(graph), builder_(graph), producer_(graph.values.size()) {
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      for (ValueId output : graph.nodes[n].outputs) {
+        if (output.valid()) producer_[output.index()] = NodeId(n);
+      }
+    }
+  }
+
+  int run() {
+    int changes = 0;
+    std::vector<Node> nodes;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      Node node = graph_.nodes[n];
+      if (gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) || scatterWhole(node))
+        ++changes;
+      nodes.push_back(std::move(node));
+    }
+    if (changes > 0) graph_.nodes = std::move(nodes);
+    return changes;
+  }
+
+ private:
+  const Node* producerOf(ValueId value) const {
+    const bool made = value.valid() && value.index() < producer_.size() && producer_[value.index()].valid();
+    return made ? &graph_.node(producer_[value.index()]) : nullptr;
+  }
+  const Constant* constantInput(const Node& node, size_t input) const {
+    return node.inputs[input].valid() ? graph_.constant(node.inputs[input]) : nullptr;
+  }
+  bool isPlainGatherND(const Node& node) const {
+    return node.is("GatherND") && node.inputs.size() == 2 && node.intAttribute("batch_dims", 0) == 0 &&
+           isStaticallyShaped(graph_, node.inputs[0]) && graph_.shape(node.inputs[0]).size() >= 2;
+  }
+
+  // Constant pairs (row, i): so exporters write masks.
+  bool gatherColumns(Node& node) {
+    if (!isPlainGatherND(node)) return false;
+    const Constant* indices = constantInput(node, 1);
+    const Shape& data = graph_.shape(node.inputs[0]);
+    if (indices == nullptr || indices->shape.size() < 2 || indices->shape.back() != 2 ||
+        data[0] != indices->shape[0])
+      return false;
+    const std::vector<int64_t> pairs = integerElements(*indices);
+    const size_t of_row = data[0] == 0 ? 0 : pairs.size() / data[0];
+    for (size_t i = 0; i < pairs.size(); i += 2) {
+      const auto row = static_cast<int64_t>(i / of_row);
+      if (pairs[i] != row || pairs[i + 1] != pairs[i % of_row + 1]) return false;
+    }
+    std::vector<int64_t> columns;
+    for (size_t i = 1; i < of_row; i += 2) columns.push_back(pairs[i]);
+    const Shape shape(indices->shape.begin() + 1, indices->shape.end() - 1);
+    node.op_type = "Gather";
+    node.attributes = {{"axis", int64_t{1}}};
+    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, columns));
+    return true;
+  }
+
+  // A column of row numbers beside others: [B, ..., 1] with b everywhere in row b.
+  bool isRowColumn(ValueId value, int64_t rows) const {
+    const Constant* constant = value.valid() ? graph_.constant(value) : nullptr;
+    if (constant == nullptr || constant->shape.size() < 2 || constant->shape.back() != 1 ||
+        constant->shape[0] != rows || rows == 0)
+      return false;
+    const std::vector<int64_t> numbers = integerElements(*constant);
+    const int64_t of_row = std::ssize(numbers) / rows;
+    for (int64_t i = 0; i < std::ssize(numbers); ++i) {
+      if (numbers[i] != i / of_row) return false;
+    }
+    return true;
+  }
+
+  // Row numbers beside indices that depend on data: what pooling reads of each row.
+  bool gatherInRows(Node& node, std::vector<Node>& nodes) {
+    if (!isPlainGatherND(node)) return false;
+    const Node* concat = producerOf(node.inputs[1]);
+    if (concat == nullptr || !concat->is("Concat") || concat->inputs.size() < 2 ||
+        !isStaticallyShaped(graph_, node.inputs[1]))
+      return false;
+    const Shape& indices = graph_.shape(node.inputs[1]);
+    const int64_t axis = concat->intAttribute("axis", 0);
+    const bool columns = indices.size() >= 2 && (axis == -1 || axis == std::ssize(indices) - 1);
+    if (!columns || !isRowColumn(concat->inputs[0], graph_.shape(node.inputs[0])[0])) return false;
+    std::vector<ValueId> rest(concat->inputs.begin() + 1, concat->inputs.end());
+    ValueId places = rest[0];
+    if (rest.size() > 1) {
+      Node made = *concat;
+      Shape shape = indices;
+      --shape.back();
+      places = builder_.addValue("places", graph_.dataType(node.inputs[1]), shape);
+      made.name = graph_.value(places).name;
+      made.inputs = std::move(rest);
+      made.outputs = {places};
+      nodes.push_back(std::move(made));
+    }
+    node.inputs[1] = places;
+    node.attributes["batch_dims"] = int64_t{1};
+    return true;
+  }
+
+  bool gatherWhole(Node& node) {
+    if (!node.is("Gather") || node.inputs.size() != 2 || node.intAttribute("axis", 0) != 0) return false;
+    const Constant* indices = constantInput(node, 1);
+    const Node* flat = producerOf(node.inputs[0]);
+    if (indices == nullptr || flat == nullptr || !flat->is("Reshape") ||
+        !isStaticallyShaped(graph_, node.inputs[0]))
+      return false;
+    const Shape& data = graph_.shape(node.inputs[0]);
+    if (data.size() != 1 || elementCount(indices->shape) != data[0] || !countsUp(integerElements(*indices)))
+      return false;
+    node.op_type = "Reshape";
+    node.attributes.clear();
+    node.inputs = {
+        flat->inputs[0],
+        builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(indices->shape)}, indices->shape))};
+    return true;
+  }
+
+  bool scatterWhole(Node& node) {
+    if (!node.is("ScatterND") || node.inputs.size() != 3 ||
+        node.stringAttribute("reduction", "none") != "none")
+      return false;
+    const Constant* indices = constantInput(node, 1);
+    if (indices == nullptr || indices->shape.size() != 2 || indices->shape[1] != 1 ||
+        !isStaticallyShaped(graph_, node.inputs[0]) || !isStaticallyShaped(graph_, node.inputs[2]))
+      return false;
+    const Shape& data = graph_.shape(node.inputs[0]);
+    if (data.empty() || data[0] != indices->shape[0] || graph_.shape(node.inputs[2]) != data ||
+        !countsUp(integerElements(*indices)))
+      return false;
+    node.op_type = "Identity";
+    node.attributes.clear();
+    node.inputs = {node.inputs[2]};
+    return true;
+  }
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  std::vector<NodeId> producer_;  // by value, of the graph as given
+};
+
+}  // namespace
+
+int writeWithoutRowNumbers(Graph& graph) { return RowForms(graph).run(); }
+
+}  // namespace pipeshard

@@ -1,0 +1,17 @@
+// Exporters write some operators on a batch by counting its rows: y[arange(B), i] is a GatherND with the
+// numbers 0, 1, 2, ... in its indices. The same is written here without them, so that every row is treated
+// alike and the batch can be cut. Internal to onnx_import.
+#pragma once
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// Returns how many nodes were written otherwise:
+//   GatherND(x, [row, i])            ->  GatherND(x, [i], batch_dims 1); Gather(x, i, axis 1) where i is the
+//                                        same for all rows
+//   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)
+//   ScatterND(x, 0..B, updates)      ->  updates: every row, in order
+int writeWithoutRowNumbers(Graph& graph);
+
+}  // namespace pipeshard

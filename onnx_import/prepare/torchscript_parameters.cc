@@ -1,0 +1,165 @@
+#include "onnx_import/prepare/torchscript_parameters.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "ir/graph/exporter_marks.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kAnonymous = "onnx::";
+
+// "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; "" for a node of the outermost module.
+std::string modulePath(const std::string& node) {
+  const size_t end = node.rfind('/');
+  if (node.empty() || node.front() != '/' || end == 0 || end == std::string::npos) return "";
+  std::string path = node.substr(1, end - 1);
+  std::replace(path.begin(), path.end(), '/', '.');
+  return path;
+}
+
+class TorchScript {
+ public:
+  TorchScript(Graph& graph, ModuleParameters& found) : graph_(graph), found_(found) {
+    for (const Value& value : graph.values) names_.insert(value.name);
+  }
+
+  void run() {
+    separate();
+    for (Node& node : graph_.nodes) {
+      if (node.is("Conv") || node.is("ConvTranspose")) nameFolded(node);
+    }
+    const std::vector<ValueId> tables = embeddings();
+    std::vector<Node> nodes;
+    for (Node& node : graph_.nodes) {
+      if (node.is("MatMul")) restoreLinear(node, tables, nodes);
+      nodes.push_back(std::move(node));
+    }
+    graph_.nodes = std::move(nodes);
+  }
+
+ private:
+  bool isFloatWeight(ValueId id) const {
+    return id.valid() && graph_.initializers.contains(id) && isFloatingPoint(graph_.dataType(id));
+  }
+  bool isAnonymous(ValueId id) const { return graph_.value(id).name.starts_with(kAnonymous); }
+
+  // Identity of a parameter under another parameter's name.
+  void separate() {
+    std::erase_if(graph_.nodes, [&](const Node& node) {
+      if (!node.is("Identity") || !isFloatWeight(node.inputs[0])) return false;
+      const std::string& name = graph_.value(node.outputs[0]).name;
+      if (name.find('.') == std::string::npos || name.front() == '/' || name.starts_with(kAnonymous))
+        return false;
+      const Initializer content = graph_.initializers.at(node.inputs[0]);
+      const Value& source = graph_.value(node.inputs[0]);
+      graph_.value(node.outputs[0]).data_type = source.data_type;
+      graph_.value(node.outputs[0]).shape = source.shape;
+      graph_.initializers.emplace(node.outputs[0], content);
+      ++found_.separated;
+      return true;
+    });
+  }
+
+  void nameFolded(const Node& node) {
+    if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1]) || !isAnonymous(node.inputs[1])) return;
+    const std::string path = modulePath(node.name);
+    found_.lost.push_back(
+        {graph_.value(node.inputs[1]).name,
+         fmt::format("the weight of {}, into which the batch normalization behind it is folded",
+                     path.empty() ? "a convolution" : "'" + path + "'")});
+  }
+
+  std::vector<ValueId> embeddings() const {
+    std::vector<ValueId> tables;
+    for (const Node& node : graph_.nodes) {
+      if (node.is("Gather") && isFloatWeight(node.inputs[0]) && !isAnonymous(node.inputs[0]) &&
+          std::find(tables.begin(), tables.end(), node.inputs[0]) == tables.end())
+        tables.push_back(node.inputs[0]);
+    }
+    return tables;
+  }
+
+  void restoreLinear(Node& node, const std::vector<ValueId>& tables, std::vector<Node>& nodes) {
+    if (node.inputs.size() != 2 || !isFloatWeight(node.inputs[1]) || !isAnonymous(node.inputs[1])) return;
+    const ValueId weight = node.inputs[1];
+    for (ValueId table : tables) {
+      if (isTransposed(weight, table)) return tie(node, weight, table, nodes);
+    }
+    const std::string path = modulePath(node.name);
+    const std::string name = path + ".weight";
+    if (path.empty() || !names_.insert(name).second) return;
+    graph_.value(weight).name = name;
+    graph_.value(weight).metadata.emplace_back(kStoredTransposed, "true");
+    ++found_.transposed;
+  }
+
+  // The copy becomes a Transpose of the table.
+  void tie(Node& node, ValueId weight, ValueId table, std::vector<Node>& nodes) {
+    if (tied_.insert(weight).second) {
+      Node transpose;
+      transpose.op_type = "Transpose";
+      transpose.opset_version = node.opset_version;
+      transpose.name = graph_.value(weight).name + "/tied";
+      transpose.inputs = {table};
+      transpose.outputs = {weight};
+      transpose.attributes = {{"perm", std::vector<int64_t>{1, 0}}};
+      graph_.initializers.erase(weight);
+      nodes.push_back(std::move(transpose));
+      found_.tied.push_back(graph_.value(table).name);
+    }
+  }
+
+  bool isTransposed(ValueId weight, ValueId table) const {
+    const Shape& a = graph_.shape(weight);
+    const Shape& b = graph_.shape(table);
+    if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[1] != b[0] ||
+        graph_.dataType(weight) != graph_.dataType(table))
+      return false;
+    const std::optional<std::vector<std::byte>> left = bytesOf(weight);
+    const std::optional<std::vector<std::byte>> right = bytesOf(table);
+    if (!left || !right) return false;
+    const size_t size = dataTypeSize(graph_.dataType(weight));
+    for (int64_t row = 0; row < a[0]; ++row) {
+      for (int64_t column = 0; column < a[1]; ++column) {
+        const std::byte* x = left->data() + (row * a[1] + column) * static_cast<int64_t>(size);
+        const std::byte* y = right->data() + (column * b[1] + row) * static_cast<int64_t>(size);
+        if (!std::equal(x, x + size, y)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Nothing where the file is not there.
+  std::optional<std::vector<std::byte>> bytesOf(ValueId id) const {
+    const Initializer& initializer = graph_.initializers.at(id);
+    if (const auto* constant = std::get_if<Constant>(&initializer)) return constant->bytes;
+    const auto& reference = std::get<WeightReference>(initializer);
+    std::ifstream file(std::filesystem::path(graph_.directory) / reference.location, std::ios::binary);
+    std::vector<std::byte> bytes(reference.length);
+    file.seekg(static_cast<std::streamoff>(reference.offset));
+    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return file ? std::optional(std::move(bytes)) : std::nullopt;
+  }
+
+  Graph& graph_;
+  ModuleParameters& found_;
+  std::set<std::string> names_;
+  std::set<ValueId> tied_;
+};
+
+}  // namespace
+
+bool isTorchScript(const Graph& graph) {
+  return graph.producer_name == "pytorch" && signatureParameters(graph).empty();
+}
+
+void restoreTorchScript(Graph& graph, ModuleParameters& found) { TorchScript(graph, found).run(); }
+
+}  // namespace pipeshard

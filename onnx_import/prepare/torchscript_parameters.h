@@ -1,0 +1,25 @@
+// What PyTorch's older exporter (dynamo=False) has done to the parameters of a module in evaluation mode. Its
+// files have no list of parameters, but traces: the names of nodes are paths of modules. Internal to
+// onnx_import.
+//
+//   merges     parameters that hold equal numbers (fresh biases and normalisations): an Identity of one gives
+//              the other's name. Each gets its own again.
+//   transposes the weight of a Linear, as 'onnx::MatMul_34' read by '/decoder/fc/MatMul': it is called
+//              'decoder.fc.weight' again, and stored transposed. Where it holds the numbers of an embedding,
+//              transposed, the two are tied again.
+//   folds      batch normalisations into the convolution before: its weight is 'onnx::Conv_196'. The module's
+//              parameters are lost.
+#pragma once
+
+#include "ir/graph/graph.h"
+#include "onnx_import/prepare/module_parameters.h"
+
+namespace pipeshard {
+
+// Whether PyTorch wrote the file, and not by torch.export.
+bool isTorchScript(const Graph& graph);
+
+// To be called on the graph as read. Adds to what is found: `separated`, `transposed`, `tied`, `lost`.
+void restoreTorchScript(Graph& graph, ModuleParameters& found);
+
+}  // namespace pipeshard

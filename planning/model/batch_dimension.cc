@@ -1,0 +1,121 @@
+#include "planning/model/batch_dimension.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "onnx_import/prepare/dimensions.h"
+
+namespace pipeshard {
+namespace {
+
+// A size for a dimension that is no batch, where only the form of the graph is wanted.
+constexpr int64_t kAnySize = 16;
+
+struct Symbols {
+  std::set<std::string> all;
+  std::vector<std::string> leading;  // on axis 0 of an input and on no other axis, in the order of the inputs
+};
+
+// Axes without a size or a name get one first, so that they are dimensions like any other.
+Symbols symbolsOf(Graph& raw) {
+  Symbols symbols;
+  std::set<std::string> inner;
+  for (ValueId input : raw.inputs) {
+    Value& value = raw.value(input);
+    if (raw.initializers.contains(input) || !value.shape) continue;
+    value.symbols.resize(value.shape->size());
+    for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+      if ((*value.shape)[axis] >= 0) continue;
+      std::string& symbol = value.symbols[axis];
+      symbol = axisName(value, axis);
+      symbols.all.insert(symbol);
+      if (axis > 0) {
+        inner.insert(symbol);
+      } else if (std::find(symbols.leading.begin(), symbols.leading.end(), symbol) == symbols.leading.end()) {
+        symbols.leading.push_back(symbol);
+      }
+    }
+  }
+  std::erase_if(symbols.leading, [&](const std::string& name) { return inner.contains(name); });
+  return symbols;
+}
+
+std::string nameOfBatch(const PlanRequest& request, const Symbols& symbols) {
+  const std::string& asked = request.batch_dimension;
+  if (!asked.empty()) {
+    if (symbols.all.contains(asked)) return asked;
+    fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
+         symbols.all.empty() ? "none" : fmt::format("{}", fmt::join(symbols.all, ", ")));
+  }
+  for (const char* usual : {"batch", "batch_size", "N"}) {
+    if (symbols.all.contains(usual)) return usual;
+  }
+  std::set<int64_t> sizes;
+  for (const std::string& name : symbols.leading) {
+    const auto given = request.dimensions.find(name);
+    if (given != request.dimensions.end()) sizes.insert(given->second);
+  }
+  if (sizes.size() <= 1) return symbols.leading.empty() ? "" : symbols.leading.front();
+  if (request.microbatches <= 1) return "";
+  fail(ErrorCode::kUsage, "which dimension is the batch that --microbatches cuts? Choose one: --batch-dim {}",
+       fmt::join(symbols.leading, ", or --batch-dim "));
+}
+
+// Other names of the batch become its own.
+void mergeNames(const Symbols& symbols, Graph& raw, BatchDimension& batch) {
+  std::set<std::string> others;
+  for (const std::string& name : symbols.leading) {
+    if (name == batch.name || batch.name.empty()) continue;
+    const auto given = batch.dimensions.find(name);
+    const auto own = batch.dimensions.find(batch.name);
+    if (given != batch.dimensions.end() && own != batch.dimensions.end() && given->second != own->second)
+      continue;
+    if (given != batch.dimensions.end()) batch.dimensions.emplace(batch.name, given->second);
+    batch.dimensions.erase(name);
+    others.insert(name);
+  }
+  if (others.empty()) return;
+  for (Value& value : raw.values) {
+    for (std::string& symbol : value.symbols) {
+      if (others.contains(symbol)) symbol = batch.name;
+    }
+  }
+  batch.notes.push_back(
+      fmt::format("{} taken for other names of the batch, {} (--dim gives one another size)",
+                  fmt::join(others, ", "), batch.name));
+}
+
+int64_t sizeOfBatch(const PlanRequest& request, const AskedStages& stages) {
+  if (request.microbatches > 0) return request.microbatches * stages.widest;
+  constexpr int64_t kPlenty = 720720;  // a multiple of every number up to 16
+  return chooseMicrobatches(kPlenty * stages.widest, request.partition, stages) * stages.widest;
+}
+
+}  // namespace
+
+BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw) {
+  BatchDimension batch;
+  batch.dimensions = defaultDimensions(raw);
+  for (const auto& [name, size] : request.dimensions) batch.dimensions[name] = size;
+  const Symbols symbols = symbolsOf(raw);
+  batch.name = nameOfBatch(request, symbols);
+  mergeNames(symbols, raw, batch);
+  if (!batch.name.empty() && !batch.dimensions.contains(batch.name)) {
+    batch.dimensions[batch.name] = sizeOfBatch(request, stages);
+    batch.notes.push_back(fmt::format("a batch of {} was chosen (--dim {}=N sets it)",
+                                      batch.dimensions[batch.name], batch.name));
+  }
+  if (!request.any_sizes) return batch;
+  for (const SymbolicDimension& dimension : symbolicDimensions(raw)) {
+    if (!batch.dimensions.emplace(dimension.name, kAnySize).second) continue;
+    batch.notes.push_back(fmt::format("{} is shown for {} = {} (--dim {}=N sets it)", request.model_path,
+                                      dimension.name, kAnySize, dimension.name));
+  }
+  return batch;
+}
+
+}  // namespace pipeshard

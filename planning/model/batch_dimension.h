@@ -1,0 +1,32 @@
+// Which symbolic dimension of a model is the batch, and how large it is where nobody says.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "partition/stages/asked_stages.h"
+#include "planning/request/plan_request.h"
+
+namespace pipeshard {
+
+struct BatchDimension {
+  std::string name;                           // "" if nothing can be cut
+  std::map<std::string, int64_t> dimensions;  // sizes of the symbolic dimensions, as asked for or chosen
+  std::vector<std::string> notes;             // what was taken for what, and chosen
+};
+
+// The batch is the dimension that is told (PlanRequest::batch_dimension), else "batch", "batch_size" or "N",
+// else the only one on axis 0. Exporters may give it a name for every input (input_ids_axis0, labels_axis0):
+// names that stand on axis 0 alone, and have no other size, become one, in `raw` too.
+//
+// A batch without a size gets one: a row for each device that shares rows, in each microbatch. Where
+// PlanRequest::any_sizes is set, so do the other dimensions.
+//
+// Errors: kUsage for a batch dimension that the model does not have, or if microbatches are asked for and
+// several dimensions may be the batch.
+BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw);
+
+}  // namespace pipeshard

@@ -1,0 +1,20 @@
+// Kernels for element types that an operator has no kernel for: its inputs are widened, its outputs narrowed.
+//
+//   Add of float16  ->  Cast to float32, Add of float32, Cast to float16: each rounded once
+//
+// Narrow floats (float16, bfloat16, float8 and float4) become float32. Integers of other types than int64
+// become int64, whose sums, products and shifts are the narrower type's but for a wrap; where there is no
+// int64 kernel (a MaxPool) they become float64, which holds them exactly up to 2^53.
+#pragma once
+
+#include <memory>
+
+#include "runtime/kernels/base/kernel.h"
+
+namespace pipeshard::kernels {
+
+// nullptr where nothing can be widened, or there is no kernel for the wide types either. Errors: as the
+// factory, but for types that it refuses.
+std::unique_ptr<Kernel> makeWideningKernel(const KernelSpec& spec, const KernelFactory& factory);
+
+}  // namespace pipeshard::kernels
