@@ -91,8 +91,9 @@ class Restorer {
     std::set<std::string> known;
     for (const Value& value : graph_.values) known.insert(value.name);
     for (const Call& call : calls) known.insert(call.exported.name);
-    const auto isModules = [](const std::string& name) {  // parameters, buffers, constants
-      return name.starts_with("p_") || name.starts_with("b_") || name.starts_with("c_");
+    const auto isModules = [](const std::string& name) {  // parameters, buffers, constants; sizes
+      return name.starts_with("p_") || name.starts_with("b_") || name.starts_with("c_") ||
+             name.starts_with("sym_");
     };
     return std::any_of(calls.begin(), calls.end(), [&](const Call& call) {
       return std::any_of(call.exported.arguments.begin(), call.exported.arguments.end(),

@@ -31,7 +31,8 @@ class RowForms {
     std::vector<Node> nodes;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       Node node = graph_.nodes[n];
-      if (gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) || scatterWhole(node))
+      if (gatherAllRows(node) || gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) ||
+          scatterWhole(node))
         ++changes;
       nodes.push_back(std::move(node));
     }
@@ -50,6 +51,21 @@ class RowForms {
   bool isPlainGatherND(const Node& node) const {
     return node.is("GatherND") && node.inputs.size() == 2 && node.intAttribute("batch_dims", 0) == 0 &&
            isStaticallyShaped(graph_, node.inputs[0]) && graph_.shape(node.inputs[0]).size() >= 2;
+  }
+
+  // x[arange(B)]
+  bool gatherAllRows(Node& node) const {
+    if (!node.is("GatherND") || node.inputs.size() != 2 || !isStaticallyShaped(graph_, node.inputs[0]))
+      return false;
+    const Constant* indices = constantInput(node, 1);
+    const Shape& data = graph_.shape(node.inputs[0]);
+    if (indices == nullptr || data.empty() || indices->shape != Shape{data[0], 1} ||
+        node.intAttribute("batch_dims", 0) != 0 || !countsUp(integerElements(*indices)))
+      return false;
+    node.op_type = "Identity";
+    node.attributes.clear();
+    node.inputs.resize(1);
+    return true;
   }
 
   // Constant pairs (row, i): so exporters write masks.

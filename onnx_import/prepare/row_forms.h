@@ -8,6 +8,7 @@
 namespace pipeshard {
 
 // Returns how many nodes were written otherwise:
+//   GatherND(x, [row])               ->  x
 //   GatherND(x, [row, i])            ->  GatherND(x, [i], batch_dims 1); Gather(x, i, axis 1) where i is the
 //                                        same for all rows
 //   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)

@@ -44,6 +44,8 @@ Symbols symbolsOf(Graph& raw) {
   return symbols;
 }
 
+constexpr const char* kUsualNames[] = {"batch", "batch_size", "N"};
+
 std::string nameOfBatch(const PlanRequest& request, const Symbols& symbols) {
   const std::string& asked = request.batch_dimension;
   if (!asked.empty()) {
@@ -51,7 +53,7 @@ std::string nameOfBatch(const PlanRequest& request, const Symbols& symbols) {
     fail(ErrorCode::kUsage, "--batch-dim {}: the model's symbolic dimensions are: {}", asked,
          symbols.all.empty() ? "none" : fmt::format("{}", fmt::join(symbols.all, ", ")));
   }
-  for (const char* usual : {"batch", "batch_size", "N"}) {
+  for (const char* usual : kUsualNames) {
     if (symbols.all.contains(usual)) return usual;
   }
   std::set<int64_t> sizes;
@@ -63,6 +65,20 @@ std::string nameOfBatch(const PlanRequest& request, const Symbols& symbols) {
   if (request.microbatches <= 1) return "";
   fail(ErrorCode::kUsage, "which dimension is the batch that --microbatches cuts? Choose one: --batch-dim {}",
        fmt::join(symbols.leading, ", or --batch-dim "));
+}
+
+// An exporter may call the batch s77: a size that is given for "batch" is meant for it.
+void takeUsualName(const Symbols& symbols, BatchDimension& batch) {
+  for (const char* usual : kUsualNames) {
+    const auto given = batch.dimensions.find(usual);
+    if (batch.name.empty() || given == batch.dimensions.end() || symbols.all.contains(usual) ||
+        batch.dimensions.contains(batch.name))
+      continue;
+    batch.notes.push_back(
+        fmt::format("--dim {} is taken for {}, as the file calls the batch", usual, batch.name));
+    batch.dimensions.emplace(batch.name, given->second);
+    batch.dimensions.erase(given);
+  }
 }
 
 // Other names of the batch become its own.
@@ -103,6 +119,7 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
   for (const auto& [name, size] : request.dimensions) batch.dimensions[name] = size;
   const Symbols symbols = symbolsOf(raw);
   batch.name = nameOfBatch(request, symbols);
+  takeUsualName(symbols, batch);
   mergeNames(symbols, raw, batch);
   if (!batch.name.empty() && !batch.dimensions.contains(batch.name)) {
     batch.dimensions[batch.name] = sizeOfBatch(request, stages);

@@ -22,6 +22,8 @@ struct BatchDimension {
 // else the only one on axis 0. Exporters may give it a name for every input (input_ids_axis0, labels_axis0):
 // names that stand on axis 0 alone, and have no other size, become one, in `raw` too.
 //
+// A size that is given for "batch" is the batch's, whatever the file calls it.
+//
 // A batch without a size gets one: a row for each device that shares rows, in each microbatch. Where
 // PlanRequest::any_sizes is set, so do the other dimensions.
 //

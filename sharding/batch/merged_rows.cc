@@ -24,11 +24,12 @@ struct Turned {
 };
 
 // At the border of a region: the axes [first, last] of the input (merged) or output (taken apart), of which
-// the last is the batch.
+// the last is the batch; `rest` elements of that axis belong to each row, behind it.
 struct Border {
   bool merges = true;
   size_t first = 0;
   size_t last = 0;
+  int64_t rest = 1;
 };
 
 class MergedRows {
@@ -84,9 +85,10 @@ class MergedRows {
     const std::optional<size_t> to = batchAxis(node.outputs[0]);
     if (!from || !to || graph_.shape(node.inputs[0])[*from] % rows_ != 0) return;
     const std::optional<FactorRule> rule = factorRule(graph_, id);
-    if (!rule || rule->inputs[0][*from].size() != 1) return;
+    if (!rule || rule->inputs[0][*from].empty()) return;
     const std::vector<int>& merged = rule->outputs[0][*to];
-    const auto place = std::find(merged.begin(), merged.end(), rule->inputs[0][*from][0]) - merged.begin();
+    const int batch = rule->inputs[0][*from][0];
+    const auto place = std::find(merged.begin(), merged.end(), batch) - merged.begin();
     if (place == 0 || place == std::ssize(merged)) return;
     int64_t outer = 1;
     for (int64_t k = 0; k < place; ++k) {
@@ -95,7 +97,10 @@ class MergedRows {
       outer *= rule->factors[merged[k]].size;
     }
     if (outer == 1) return;
-    borders_[id] = {true, *from - static_cast<size_t>(place), *from};
+    const int64_t rest = rule->inputs[0][*from].size() == 1
+                             ? 1
+                             : graph_.shape(node.inputs[0])[*from] / rule->factors[batch].size;
+    borders_[id] = {true, *from - static_cast<size_t>(place), *from, rest};
     add(node.outputs[0], {static_cast<int>(*to), outer});
   }
 
@@ -161,7 +166,7 @@ class MergedRows {
       const size_t batch = axis + before;
       if (batch >= output.size() || output[batch].empty() || output[batch][0] != factors[before])
         return false;
-      borders_[id] = {false, axis, batch};
+      borders_[id] = {false, axis, batch, 1};
       return true;
     }
     return false;
@@ -202,8 +207,19 @@ class MergedRows {
 
   // Axis `border.last` before axis `border.first`.
   void mergeFirst(GraphBuilder& builder, Node node, const Border& border, std::vector<Node>& nodes) {
-    const ValueId from = node.inputs[0];
-    const Shape shape = graph_.shape(from);
+    const std::string name = fmt::format("{}/rows_first", graph_.value(node.outputs[0]).name);
+    ValueId from = node.inputs[0];
+    Shape shape = graph_.shape(from);
+    if (border.rest > 1) {  // the batch as an axis of its own
+      shape[border.last] /= border.rest;
+      shape.insert(shape.begin() + static_cast<int64_t>(border.last) + 1, border.rest);
+      Node apart = node;
+      apart.outputs = {builder.addValue(name + "/rows", graph_.dataType(from), shape)};
+      apart.name = graph_.value(apart.outputs[0]).name;
+      setSizes(builder, apart, shape);
+      from = apart.outputs[0];
+      nodes.push_back(std::move(apart));
+    }
     std::vector<int64_t> permutation;
     Shape turned;
     for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -213,7 +229,6 @@ class MergedRows {
       permutation.push_back(static_cast<int64_t>(old));
       turned.push_back(shape[old]);
     }
-    const std::string name = fmt::format("{}/rows_first", graph_.value(node.outputs[0]).name);
     const ValueId first = builder.addValue(name, graph_.dataType(from), turned);
     nodes.push_back(transposition(node, permutation, from, first, name));
     node.inputs[0] = first;

@@ -3,17 +3,17 @@
 
     real_models.py PIPESHARD [--only REGEX] [--work DIR] [--table FILE]
 
-Each architecture is built from its library as people build it (a small configuration, random weights), exported
-by torch.onnx.export without options, and validated with 4 stages and 4 microbatches. Where pipeshard refuses the
-file because the exporter's optimizer has lost parameters, it is exported again by the line that the message
-prints. Then it says
+Each architecture (real_modules.py) is built from its library as people build it (a small configuration, random
+weights), exported by torch.onnx.export without options, or by its dynamo=False, the TorchScript exporter, and
+validated with 4 stages and 4 microbatches. Where pipeshard refuses the file because the exporter's optimizer has
+lost parameters, it is exported again by the line that the message prints. Then it says
 
-    PASS     every tensor equals one device; pipeshard trains as many elements as the module has; the gradients
-             of all named parameters equal PyTorch's in float64 (relative to the largest of each tensor)
+    PASS     every tensor equals one device; pipeshard trains as many elements as PyTorch does; the gradients
+             of all parameters equal PyTorch's in float64 (relative to the largest of each tensor)
     refused  exit code 65 and the reason
     FAIL     anything else
 
-Needs torch, torchvision, transformers, onnx, numpy, safetensors. Ends with 1 if anything says FAIL.
+Needs torch, torchvision, timm, transformers, onnx, numpy, safetensors. Ends with 1 if anything says FAIL.
 """
 import argparse
 import glob
@@ -28,149 +28,21 @@ import numpy as np
 import safetensors.numpy
 import torch
 
+from real_modules import MODELS, ROWS, TORCH_SCRIPT
+
 warnings.filterwarnings("ignore")
 
-ROWS = 8
-TOKENS = 16
-WORDS = 256
 LOST = "the exporter's optimizer has changed parameters"
 
 
-class Classifier(torch.nn.Module):
-    """A module and its loss: cross-entropy of its logits."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x, labels):
-        out = self.module(x)
-        logits = getattr(out, "logits", out)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
-
-
-class LanguageModel(torch.nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x, labels):
-        return self.module(input_ids=x, labels=labels, use_cache=False).loss
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.table = torch.nn.Embedding(WORDS, 32)
-        self.cells = kind(32, 48, batch_first=True)
-        self.head = torch.nn.Linear(48, WORDS)
-
-    def forward(self, x):
-        return self.head(self.cells(self.table(x))[0])
-
-
-class Perceptron(torch.nn.Module):
-    """Linear on three axes: the exporter's optimizer transposes its weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(24, 48), torch.nn.GELU(), torch.nn.LayerNorm(48),
-                                          torch.nn.Linear(48, 48), torch.nn.ReLU(), torch.nn.Linear(48, 10))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def words(generator):
-    return torch.randint(0, WORDS, (ROWS, TOKENS), generator=generator)
-
-
-def images(size):
-    return lambda generator: torch.randn(ROWS, 3, size, size, generator=generator)
-
-
-def labels(*shape, classes=10):
-    return lambda generator: torch.randint(0, classes, (ROWS, *shape), generator=generator)
-
-
-def causal(name, **options):
-    """A decoder of transformers: two small layers."""
-
-    def build():
-        import transformers
-        config = getattr(transformers, name + "Config")(
-            vocab_size=WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, **options)
-        return LanguageModel(getattr(transformers, name + "ForCausalLM")(config))
-
-    return build, words, labels(TOKENS, classes=WORDS)
-
-
-def gpt2():
-    import transformers
-    config = transformers.GPT2Config(vocab_size=WORDS, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-    return LanguageModel(transformers.GPT2LMHeadModel(config))
-
-
-def encoder(name, **options):
-    def build():
-        import transformers
-        config = getattr(transformers, name + "Config")(num_labels=10, **options)
-        return Classifier(getattr(transformers, name + "ForSequenceClassification")(config))
-
-    return build, words, labels()
-
-
-def vision(name, **options):
-    def build():
-        import transformers
-        config = getattr(transformers, name + "Config")(num_labels=10, **options)
-        return Classifier(getattr(transformers, name + "ForImageClassification")(config))
-
-    return build, images(32), labels()
-
-
-def torchvision_model(name, size=64):
-    def build():
-        import torchvision
-        return Classifier(getattr(torchvision.models, name)(num_classes=10))
-
-    return build, images(size), labels()
-
-
-SMALL = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-             max_position_embeddings=64)
-VIT = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=32,
-           patch_size=8)
-MODELS = {
-    "Linear, 3 axes": (lambda: Classifier(Perceptron()), lambda g: torch.randn(ROWS, 6, 24, generator=g), labels(6)),
-    "GPT-2": (gpt2, words, labels(TOKENS, classes=WORDS)),
-    "Llama": causal("Llama"),
-    "Mistral": causal("Mistral"),
-    "Qwen2": causal("Qwen2"),
-    "GPT-NeoX": causal("GPTNeoX"),
-    "Gemma": causal("Gemma", head_dim=16),
-    "Phi": causal("Phi"),
-    "BERT": encoder("Bert", **SMALL),
-    "RoBERTa": encoder("Roberta", **SMALL),
-    "DistilBERT": encoder("DistilBert", vocab_size=WORDS, dim=64, hidden_dim=128, n_layers=2, n_heads=4,
-                          max_position_embeddings=64),
-    "ViT": vision("ViT", **VIT),
-    "DeiT": vision("DeiT", **VIT),
-    "ConvNeXt": vision("ConvNext", hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 2, 1], image_size=32),
-    "ResNet-18": torchvision_model("resnet18"),
-    "MobileNetV3": torchvision_model("mobilenet_v3_small"),
-    "EfficientNet": torchvision_model("efficientnet_b0"),
-    "DenseNet": torchvision_model("densenet121"),
-    "Swin": torchvision_model("swin_t"),
-    "LSTM": (lambda: Classifier(Recurrent(torch.nn.LSTM)), words, labels(TOKENS, classes=WORDS)),
-    "GRU": (lambda: Classifier(Recurrent(torch.nn.GRU)), words, labels(TOKENS, classes=WORDS)),
-}
-
-
 def export(module, inputs, path, **options):
-    axes = tuple({0: "batch"} for _ in inputs)
-    torch.onnx.export(module, inputs, path, dynamic_shapes=axes, verbose=False, **options)
+    axes = [{getattr(module, "rows_axis", 0): "batch"} for _ in inputs]
+    if options.get("dynamo", True):
+        shapes = {"dynamic_shapes": tuple(axes)}
+    else:
+        names = [f"input{i}" for i in range(len(inputs))]
+        shapes = {"input_names": names, "dynamic_axes": dict(zip(names, axes))}
+    torch.onnx.export(module, inputs, path, verbose=False, **shapes, **options)
 
 
 def run(command):
@@ -181,7 +53,8 @@ def run(command):
 def gradient_error(pipeshard, path, folder, module, inputs):
     """The largest difference of a parameter's gradient from PyTorch's, relative to the tensor's largest."""
     import onnx
-    names = [value.name for value in onnx.load(path, load_external_data=False).graph.input]
+    graph = onnx.load(path).graph
+    names = [value.name for value in graph.input]
     data, plan, dump = (os.path.join(folder, name) for name in ("data.npz", "gradients.plan", "dump"))
     np.savez(data, **{name: value.numpy() for name, value in zip(names, inputs)})
     for old in (plan, dump):
@@ -197,9 +70,14 @@ def gradient_error(pipeshard, path, folder, module, inputs):
         for name, tensor in safetensors.numpy.load_file(file).items():
             if name.startswith("parameter/"):
                 updated[name.split("/", 1)[1]] = tensor
+    stored = {}  # TorchScript: a weight under a name of the exporter's, found by its numbers
+    for tensor in graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if tensor.name in updated and array.dtype == np.float32:
+            stored[array.tobytes()] = stored[array.T.tobytes()] = tensor.name
+    bytes_of = {name: value.detach().numpy().tobytes() for name, value in module.named_parameters()}
     exact = module.double()
-    x = inputs[0].double() if inputs[0].is_floating_point() else inputs[0]
-    exact(x, inputs[1]).backward()
+    exact(*(value.double() if value.is_floating_point() else value for value in inputs)).backward()
     worst, where = 0.0, ""
     names_of = {}
     for name, parameter in exact.named_parameters(remove_duplicate=False):
@@ -207,7 +85,8 @@ def gradient_error(pipeshard, path, folder, module, inputs):
     for parameter, names in names_of.items():
         if parameter.grad is None:
             continue
-        name = next((one for one in names if one in updated), names[0])  # one of those of a tied parameter
+        name = next((one for one in names if one in updated), None)  # one of those of a tied parameter
+        name = name or stored.get(bytes_of[names[0]], names[0])
         gradient, before = parameter.grad.numpy(), parameter.detach().numpy()
         if name not in updated:
             return None, f"no {name}"
@@ -219,21 +98,23 @@ def gradient_error(pipeshard, path, folder, module, inputs):
 
 
 def trial(pipeshard, name, work):
-    build, make_x, make_labels = MODELS[name]
+    build, *makers = {**MODELS, **TORCH_SCRIPT}[name]
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     module = build().eval()
-    inputs = (make_x(generator), make_labels(generator))
+    inputs = tuple(make(generator) for make in makers)
     folder = os.path.join(work, re.sub(r"\W+", "_", name))
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "model.onnx")
-    numbers = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    module(*inputs).backward()
+    numbers = sum(p.numel() for p in module.parameters() if p.grad is not None)
+    module.zero_grad()
     note = ""
-    for options in ({}, {"optimize": False}):
+    for options in [{"dynamo": False}] if name in TORCH_SCRIPT else [{}, {"optimize": False}]:
         try:
             export(module, inputs, path, **options)
         except Exception as error:  # the exporter's own
-            return "refused", numbers, f"PyTorch does not export it: {type(error).__name__}"
+            return "refused", numbers, f"PyTorch does not export it: {type(error.__cause__ or error).__name__}"
         code, output, errors = run([pipeshard, "validate", path, "--dim", f"batch={ROWS}", "--cluster", "1x4",
                                     "--stages", "uniform:4", "--microbatches", "4", "--steps", "1"])
         if code == 65 and LOST in errors and not options:
@@ -262,7 +143,7 @@ def main():
     arguments = parser.parse_args()
     lines = ["| architecture | trainable elements | result | |", "|---|---|---|---|"]
     failed = False
-    for name in MODELS:
+    for name in [*MODELS, *TORCH_SCRIPT]:
         if not re.search(arguments.only, name):
             continue
         try:

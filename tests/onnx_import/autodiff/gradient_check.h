@@ -23,6 +23,8 @@ class TestGraph {
   // A graph input (batch axis 0), not trained.
   ValueId input(const std::string& name, Constant content);
   ValueId constant(const Constant& constant);
+  // Of a graph input that a rewrite has added.
+  void giveContent(const std::string& name, Constant content) { contents_[name] = std::move(content); }
   ValueId integers(const std::vector<int64_t>& elements);
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs,
              std::map<std::string, Attribute> attributes = {});

@@ -1,0 +1,175 @@
+// Gradients of operators that are lowered, against differences. That the lowerings compute what the operators
+// mean is for ONNX's suites (tests/onnx_import/suite).
+#include <gtest/gtest.h>
+
+#include "ir/operators/operator_facts.h"
+#include "onnx_import/autodiff/training.h"
+#include "onnx_import/prepare/expand.h"
+#include "onnx_import/prepare/inference.h"
+#include "tests/onnx_import/autodiff/gradient_check.h"
+
+namespace pipeshard::testing {
+namespace {
+
+void checkLowered(TestGraph& test, const std::vector<ValueId>& outputs) {
+  const ValueId loss = test.weightedSum(outputs);
+  const auto supported = [](const Node& node) {
+    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+  };
+  int lowered = 0;
+  while (const int expanded = expandUnsupported(test.graph(), supported)) {
+    lowered += expanded;
+    inferShapes(test.graph());
+  }
+  EXPECT_GT(lowered, 0);
+  checkLossGradients(test, loss);
+}
+
+using Attributes = std::map<std::string, Attribute>;
+
+void checkRecurrent(const std::string& op_type, int64_t gates, Attributes attributes, bool lengths) {
+  const int64_t steps = 4, batch = 3, inputs = 2, hidden = 3;
+  const bool both =
+      attributes.contains("direction") && std::get<std::string>(attributes["direction"]) == "bidirectional";
+  const int64_t directions = both ? 2 : 1;
+  TestGraph test;
+  const ValueId x = test.parameter("x", {steps, batch, inputs});
+  const ValueId w = test.parameter("w", {directions, gates * hidden, inputs});
+  const ValueId r = test.parameter("r", {directions, gates * hidden, hidden});
+  const ValueId b = test.parameter("b", {directions, 2 * gates * hidden});
+  const ValueId h = test.parameter("h", {directions, batch, hidden});
+  const ValueId given = lengths ? test.constant(makeConstant<int32_t>({batch}, {4, 1, 3})) : ValueId();
+  attributes["hidden_size"] = hidden;
+  std::vector<ValueId> arguments{x, w, r, b, given, h};
+  if (op_type == "LSTM") {
+    arguments.push_back(test.parameter("c", {directions, batch, hidden}));
+    arguments.push_back(test.parameter("p", {directions, 3 * hidden}));
+  }
+  checkLowered(test, test.ops(op_type, arguments, op_type == "LSTM" ? 3 : 2, attributes));
+}
+
+TEST(LoweredGradient, OfRecurrentLayers) {
+  checkRecurrent("LSTM", 4, {}, false);
+  checkRecurrent("LSTM", 4, {{"direction", std::string("bidirectional")}}, true);
+  checkRecurrent("GRU", 3, {{"direction", std::string("reverse")}}, true);
+  checkRecurrent("GRU", 3, {{"linear_before_reset", int64_t{1}}}, false);
+  checkRecurrent("RNN", 1, {{"direction", std::string("bidirectional")}}, true);
+}
+
+TEST(LoweredGradient, OfEinsum) {
+  const auto check = [](const char* equation, const std::vector<Shape>& shapes) {
+    SCOPED_TRACE(equation);
+    TestGraph test;
+    std::vector<ValueId> inputs;
+    for (const Shape& shape : shapes)
+      inputs.push_back(test.parameter("x" + std::to_string(inputs.size()), shape));
+    checkLowered(test, {test.op("Einsum", inputs, {{"equation", std::string(equation)}})});
+  };
+  check("bij,bjk->bik", {{2, 3, 4}, {2, 4, 5}});
+  check("bqhd,bkhd->bhqk", {{2, 3, 2, 4}, {2, 5, 2, 4}});
+  check("...i,ij->...j", {{2, 3, 4}, {4, 5}});
+  check("ii->i", {{3, 3}});
+  check("ij,kj,kl->il", {{2, 3}, {4, 3}, {4, 2}});
+}
+
+TEST(LoweredGradient, OfResize) {
+  const auto check = [](const char* mode, const char* coordinates, Attributes more,
+                        std::vector<float> scales) {
+    SCOPED_TRACE(std::string(mode) + " " + coordinates);
+    TestGraph test;
+    const ValueId x = test.parameter("x", {2, 3, 4, 5});
+    more["mode"] = std::string(mode);
+    more["coordinate_transformation_mode"] = std::string(coordinates);
+    const ValueId factors = test.constant(makeConstant<float>({4}, scales));
+    checkLowered(test, {test.op("Resize", {x, ValueId(), factors}, more)});
+  };
+  check("nearest", "asymmetric", {{"nearest_mode", std::string("floor")}}, {1, 1, 2, 2});
+  check("linear", "half_pixel", {}, {1, 1, 2, 1.5F});
+  check("linear", "align_corners", {}, {1, 1, 2, 2});
+  check("cubic", "half_pixel", {}, {1, 1, 2, 0.8F});
+  check("linear", "half_pixel", {{"antialias", int64_t{1}}}, {1, 1, 0.5F, 0.6F});
+}
+
+TEST(LoweredGradient, OfNormalizationsAndPools) {
+  {
+    TestGraph test;
+    const ValueId x = test.parameter("x", {2, 3, 4, 5});
+    checkLowered(test, {test.op("InstanceNormalization",
+                                {x, test.parameter("scale", {3}), test.parameter("bias", {3})})});
+  }
+  {
+    TestGraph test;
+    checkLowered(test, {test.op("LRN", {test.parameter("x", {2, 5, 3, 3})}, {{"size", int64_t{3}}})});
+  }
+  for (const int64_t p : {1, 2, 3}) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", {2, 2, 5, 5}, 0.1, 1);
+    checkLowered(test, {test.op("LpPool", {x},
+                                {{"p", p},
+                                 {"kernel_shape", std::vector<int64_t>{3, 2}},
+                                 {"strides", std::vector<int64_t>{2, 1}}})});
+  }
+}
+
+TEST(LoweredGradient, OfArrangements) {
+  for (const char* mode : {"DCR", "CRD"}) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", {2, 8, 2, 3});
+    checkLowered(test,
+                 {test.op("DepthToSpace", {x}, {{"blocksize", int64_t{2}}, {"mode", std::string(mode)}})});
+  }
+  {
+    TestGraph test;
+    checkLowered(test,
+                 {test.op("SpaceToDepth", {test.parameter("x", {2, 2, 4, 6})}, {{"blocksize", int64_t{2}}})});
+  }
+  {
+    TestGraph test;
+    const ValueId lengths = test.constant(makeConstant<int64_t>({3}, {4, 1, 3}));
+    checkLowered(test, {test.op("ReverseSequence", {test.parameter("x", {4, 3, 2}), lengths})});
+  }
+  {
+    TestGraph test;
+    const ValueId image = test.integers({5, 5});
+    const ValueId block = test.integers({2, 2});
+    checkLowered(test, {test.op("Col2Im", {test.parameter("x", {2, 8, 16}), image, block})});
+  }
+}
+
+TEST(LoweredGradient, OfGridSample) {
+  for (const char* mode : {"bilinear", "bicubic"}) {
+    for (const char* padding : {"zeros", "border"}) {
+      SCOPED_TRACE(std::string(mode) + " " + padding);
+      TestGraph test;
+      const ValueId x = test.parameter("x", {2, 2, 4, 5});
+      const ValueId grid = test.parameter("grid", {2, 3, 3, 2}, -0.7, 0.7);
+      checkLowered(test, {test.op("GridSample", {x, grid},
+                                  {{"mode", std::string(mode)}, {"padding_mode", std::string(padding)}})});
+    }
+  }
+}
+
+// The mask is an input that is drawn; here it is given.
+TEST(LoweredGradient, OfADropoutIsTheMasks) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3, 4});
+  const ValueId ratio = test.constant(makeScalar(DataType::kFloat64, 0.25));
+  const ValueId training = test.constant(Constant{DataType::kBool, {}, {std::byte{1}}});
+  const ValueId y = test.op("Dropout", {x, ratio, training});
+  const ValueId loss = test.op("ReduceSum", {y}, {{"keepdims", int64_t{0}}});
+  ASSERT_EQ(expandUnsupported(test.graph(), [](const Node&) { return true; }), 1);
+  ASSERT_EQ(test.graph().inputs.size(), 1u);
+  const Value& mask = test.graph().value(test.graph().inputs[0]);
+  ASSERT_TRUE(mask.drawn.has_value());
+  EXPECT_EQ(*mask.drawn, (RandomNumbers{RandomNumbers::Kind::kTrue, 0.75}));
+  EXPECT_EQ(*mask.shape, Shape({3, 4}));
+  Constant content{DataType::kBool, {3, 4}, std::vector<std::byte>(12, std::byte{1})};
+  content.bytes[5] = std::byte{0};
+  test.giveContent(mask.name, content);
+  test.graph().outputs = {loss};
+  const std::vector<double> gradient = elementsOf(trainAndRun(test, loss).gradients.at("x"));
+  for (size_t i = 0; i < gradient.size(); ++i) EXPECT_DOUBLE_EQ(gradient[i], i == 5 ? 0 : 1 / 0.75);
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

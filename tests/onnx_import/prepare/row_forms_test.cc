@@ -1,0 +1,97 @@
+#include "onnx_import/prepare/row_forms.h"
+
+#include <gtest/gtest.h>
+
+#include "onnx_import/prepare/prepare.h"
+#include "tests/onnx_import/model_files.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::graphFromText;
+
+Graph prepared(const std::string& body, const std::string& inputs, const std::string& output) {
+  return prepareModel(graphFromText("<ir_version: 10, opset_import: [\"\" : 18]> g (" + inputs + ") => (" +
+                                    output + ") {" + body + "}"),
+                      {});
+}
+
+const Node& only(const Graph& graph) {
+  EXPECT_EQ(graph.nodes.size(), 1u);
+  return graph.nodes.at(0);
+}
+
+// y[arange(4), i], as pooling by the last token is exported.
+constexpr const char* kRows = R"(
+  zero = Constant <value_int: int = 0> ()
+  one = Constant <value_int: int = 1> ()
+  four = Constant <value_int: int = 4> ()
+  last = Constant <value_ints: ints = [-1]> ()
+  range = Range(zero, four, one)
+  rows = Unsqueeze(range, last)
+)";
+
+TEST(RowForms, AnIndexOfEachRowNeedsNoRowNumbers) {
+  const Graph graph = prepared(std::string(kRows) + R"(
+      column = Unsqueeze(i, last)
+      places = Concat <axis = -1> (rows, column)
+      y = GatherND(x, places))",
+                               "float[4,6,5] x, int64[4] i", "float[4,5] y");
+  ASSERT_EQ(graph.nodes.size(), 2u);
+  EXPECT_TRUE(graph.nodes[0].is("Unsqueeze"));
+  EXPECT_TRUE(graph.nodes[1].is("GatherND"));
+  EXPECT_EQ(graph.nodes[1].intAttribute("batch_dims", 0), 1);
+  EXPECT_EQ(graph.nodes[1].inputs[1], graph.nodes[0].outputs[0]);
+}
+
+TEST(RowForms, TheSameColumnOfEveryRowIsAGather) {
+  const Graph graph = prepared(std::string(kRows) + R"(
+      two = Constant <value_ints: ints = [2]> ()
+      sizes = Constant <value_ints: ints = [4, 1]> ()
+      column = Expand(two, sizes)
+      places = Concat <axis = -1> (rows, column)
+      y = GatherND(x, places))",
+                               "float[4,6,5] x", "float[4,5] y");
+  EXPECT_TRUE(only(graph).is("Gather"));
+  EXPECT_EQ(only(graph).intAttribute("axis", 0), 1);
+}
+
+TEST(RowForms, AllRowsInOrderAreTheWhole) {
+  EXPECT_TRUE(
+      only(prepared(std::string(kRows) + "g = GatherND(x, rows) y = Relu(g)", "float[4,5] x", "float[4,5] y"))
+          .is("Relu"));
+  EXPECT_TRUE(only(prepared(std::string(kRows) + "s = ScatterND(x, rows, u) y = Relu(s)",
+                            "float[4,5] x, float[4,5] u", "float[4,5] y"))
+                  .is("Relu"));
+}
+
+TEST(RowForms, EveryElementOfAFlatTensorIsAReshape) {
+  const Graph graph = prepared(R"(
+      flat = Constant <value_ints: ints = [-1]> ()
+      zero = Constant <value_int: int = 0> ()
+      one = Constant <value_int: int = 1> ()
+      n = Constant <value_int: int = 24> ()
+      sizes = Constant <value_ints: ints = [4, 3, 2, 1]> ()
+      range = Range(zero, n, one)
+      places = Reshape(range, sizes)
+      f = Reshape(x, flat)
+      y = Gather(f, places))",
+                               "float[4,6] x", "float[4,3,2,1] y");
+  EXPECT_TRUE(only(graph).is("Reshape"));
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({4, 3, 2, 1}));
+}
+
+// Rows in another order stay what they are.
+TEST(RowForms, RowsInAnotherOrderStay) {
+  const std::string turned = R"(
+      order = Constant <value_ints: ints = [1, 0, 2, 3]> ()
+      last = Constant <value_ints: ints = [-1]> ()
+      rows = Unsqueeze(order, last)
+  )";
+  const Graph graph = prepared(turned + "y = GatherND(x, rows)", "float[4,5] x", "float[4,5] y");
+  EXPECT_TRUE(only(graph).is("GatherND"));
+  EXPECT_EQ(graph.nodes[0].intAttribute("batch_dims", 0), 0);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,98 @@
+// Which dimension is the batch, under which names, and how large where nobody says.
+#include "planning/model/batch_dimension.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/expect_error.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Sizes = std::map<std::string, int64_t>;
+
+// One input per list of dimensions: a name, or "" for a size of 6, or "?" for an open one without a name.
+Graph graphOf(const std::vector<std::vector<std::string>>& inputs) {
+  Graph graph;
+  for (const std::vector<std::string>& symbols : inputs) {
+    Value value;
+    value.name = "in" + std::to_string(graph.values.size());
+    value.data_type = DataType::kFloat32;
+    value.shape.emplace();
+    for (const std::string& symbol : symbols) {
+      value.shape->push_back(symbol.empty() ? 6 : kUnknownSize);
+      value.symbols.push_back(symbol == "?" ? "" : symbol);
+    }
+    graph.inputs.push_back(ValueId(graph.values.size()));
+    graph.values.push_back(value);
+  }
+  return graph;
+}
+
+BatchDimension decide(Graph graph, PlanRequest request, AskedStages stages = {}) {
+  return decideBatchDimension(request, stages, graph);
+}
+
+PlanRequest given(const Sizes& sizes) {
+  PlanRequest request;
+  request.dimensions = sizes;
+  return request;
+}
+
+TEST(BatchDimension, OneNameOnAxis0IsTheBatch) {
+  const BatchDimension batch = decide(graphOf({{"s77", ""}, {"s77"}}), given({{"s77", 8}}));
+  EXPECT_EQ(batch.name, "s77");
+  EXPECT_EQ(batch.dimensions, (Sizes{{"s77", 8}}));
+  EXPECT_THAT(batch.notes, IsEmpty());
+}
+
+TEST(BatchDimension, ASizeForBatchIsTheBatchs) {
+  const BatchDimension batch = decide(graphOf({{"s77", ""}, {"s77"}}), given({{"batch", 8}}));
+  EXPECT_EQ(batch.dimensions, (Sizes{{"s77", 8}}));
+  EXPECT_THAT(batch.notes, ElementsAre(HasSubstr("--dim batch is taken for s77")));
+}
+
+TEST(BatchDimension, NamesOnAxis0AloneBecomeOne) {
+  Graph graph = graphOf({{"ids_batch", "seq"}, {"labels_batch", "seq"}, {"?"}});
+  const BatchDimension batch = decideBatchDimension(given({{"labels_batch", 8}, {"seq", 5}}), {}, graph);
+  EXPECT_EQ(batch.name, "ids_batch");
+  EXPECT_EQ(batch.dimensions, (Sizes{{"ids_batch", 8}, {"seq", 5}}));
+  for (ValueId input : graph.inputs) EXPECT_EQ(graph.value(input).symbols[0], "ids_batch");
+  EXPECT_THAT(batch.notes, ElementsAre(HasSubstr("in2_axis0, labels_batch taken for other names")));
+}
+
+TEST(BatchDimension, AnotherSizeIsAnotherDimension) {
+  Graph graph = graphOf({{"batch", ""}, {"nodes", ""}});
+  const BatchDimension batch = decideBatchDimension(given({{"batch", 8}, {"nodes", 20}}), {}, graph);
+  EXPECT_EQ(batch.name, "batch");
+  EXPECT_EQ(graph.value(graph.inputs[1]).symbols[0], "nodes");
+  PlanRequest cut = given({{"a", 8}, {"b", 20}});
+  cut.microbatches = 4;
+  EXPECT_ERROR(decide(graphOf({{"a"}, {"b"}}), cut), ErrorCode::kUsage, "--batch-dim a, or --batch-dim b");
+}
+
+// A length that another input has inside is no batch.
+TEST(BatchDimension, ANameThatStandsElsewhereIsNoBatch) {
+  Graph graph = graphOf({{"batch", "seq"}, {"seq"}});
+  decideBatchDimension(given({{"batch", 2}, {"seq", 5}}), {}, graph);
+  EXPECT_EQ(graph.value(graph.inputs[1]).symbols[0], "seq");
+}
+
+TEST(BatchDimension, WithoutASizeEachDeviceHasARowOfEveryMicrobatch) {
+  PlanRequest request;
+  request.microbatches = 6;
+  AskedStages stages;
+  stages.widest = 3;
+  const BatchDimension batch = decide(graphOf({{"batch", ""}}), request, stages);
+  EXPECT_EQ(batch.dimensions, (Sizes{{"batch", 18}}));
+  EXPECT_THAT(batch.notes, ElementsAre(HasSubstr("a batch of 18 was chosen (--dim batch=N sets it)")));
+  EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 0u);
+  request.any_sizes = true;
+  EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 1u);
+}
+
+}  // namespace
+}  // namespace pipeshard
