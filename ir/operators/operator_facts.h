@@ -91,6 +91,7 @@ struct OperatorFacts {
   int sizes_input = -1;               // the sizes of the first output; a device gives its own
   bool has_optional_outputs = false;  // those behind the first are made for a backward pass alone
   std::string_view float32_attribute = "";  // the type of an output; float32 where it is left out
+  InputSet float32_inputs = {};             // float32 whatever type the others have
 
   // Sums: a partial sum at these inputs makes a partial sum of the output. Conditions on types and attributes
   // are in sharding/spmd/linearity.cc.

@@ -98,7 +98,8 @@ constexpr OperatorFacts kOperators[] = {
     {.op_type = "EyeLike", .work = kMovement, .runs_on = kCpu},
     {.op_type = "Constant", .work = kMovement, .runs_on = kCpu},
     {.op_type = "NonZero", .work = kMovement},
-    {.op_type = "Resize", .work = kMovement, .settings = kAll},
+    {.op_type = "Resize", .work = kMovement, .float32_inputs = {1, 2}, .settings = kAll},
+    {.op_type = "Upsample", .work = kMovement, .float32_inputs = {1}, .settings = kAll},
     // ---- Lookups
     {.op_type = "Gather",
      .work = kMovement,

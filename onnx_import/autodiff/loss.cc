@@ -11,16 +11,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kCrossEntropy = "cross-entropy";
-constexpr std::string_view kMeanSquaredError = "mse";
 constexpr int64_t kIgnoreIndex = -100;  // of PyTorch's cross_entropy
-
-[[noreturn]] void failLossForm(std::string_view text) {
-  fail(ErrorCode::kUsage,
-       "--loss '{}' is not understood; use --loss NAME (a scalar output of the model), --loss "
-       "cross-entropy:LOGITS,LABELS or --loss mse:PREDICTION,TARGET",
-       text);
-}
 
 bool isScalar(const Value& value) {
   return value.shape && (value.shape->empty() || *value.shape == Shape{1});
@@ -37,12 +28,27 @@ class LossWriter {
  public:
   explicit LossWriter(Graph& graph) : graph_(graph), builder_(graph) {}
 
-  ValueId crossEntropy(const LossSpec& spec);
-  ValueId meanSquaredError(const LossSpec& spec);
+  // The mean over elements.
+  ValueId of(const LossTerm& term);
+  ValueId sum(const std::vector<LossTerm>& terms, const std::vector<ValueId>& losses);
   ValueId scalarOf(ValueId output);
 
  private:
-  ValueId prediction(const LossSpec& spec) const;
+  struct Scores {
+    ValueId scores;  // classes on axis 1
+    ValueId labels;
+    Value like;  // the scores as the model gives them
+  };
+  Scores scoresOf(const LossTerm& term);
+  ValueId crossEntropy(const LossTerm& term);
+  ValueId smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities, ValueId likelihood);
+  ValueId elementwise(const LossTerm& term);
+  ValueId elementLoss(LossTerm::Kind kind, ValueId x, ValueId t, const Value& like);
+  ValueId same(std::string_view op_type, std::vector<ValueId> inputs, const Value& like);  // type and shape
+  ValueId number(double number, const Value& like);
+  ValueId mean(std::string_view name, ValueId x, const Value& like);
+  ValueId total(ValueId x, const Value& like);
+  ValueId prediction(const LossTerm& term) const;
   ValueId newTarget(const std::string& name, DataType type, const Value& like, size_t rank);
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type,
              std::optional<Shape> shape, std::map<std::string, Attribute> attributes = {});
@@ -62,17 +68,17 @@ ValueId LossWriter::op(std::string_view op_type, std::vector<ValueId> inputs, st
   return result;
 }
 
-ValueId LossWriter::prediction(const LossSpec& spec) const {
-  const std::optional<ValueId> found = builder_.find(spec.prediction);
+ValueId LossWriter::prediction(const LossTerm& term) const {
+  const std::optional<ValueId> found = builder_.find(term.prediction);
   if (!found) {
     std::vector<std::string> outputs;
     for (ValueId id : graph_.outputs) outputs.push_back(graph_.value(id).name);
-    fail(ErrorCode::kUsage, "--loss {}: the model has no value '{}'; its outputs are {}", lossToString(spec),
-         spec.prediction, fmt::join(outputs, ", "));
+    fail(ErrorCode::kUsage, "--loss {}: the model has no value '{}'; its outputs are {}", lossToString(term),
+         term.prediction, fmt::join(outputs, ", "));
   }
   const Value& value = graph_.value(*found);
   if (!value.shape || !isFloatingPoint(value.data_type)) {
-    fail(ErrorCode::kUsage, "--loss {}: '{}' is no floating-point tensor of known rank", lossToString(spec),
+    fail(ErrorCode::kUsage, "--loss {}: '{}' is no floating-point tensor of known rank", lossToString(term),
          value.name);
   }
   return *found;
@@ -115,27 +121,27 @@ bool fitsClassAxis(const Shape& scores, const Shape& labels, size_t class_axis) 
   return true;
 }
 
-ValueId LossWriter::crossEntropy(const LossSpec& spec) {
-  ValueId scores = prediction(spec);
+LossWriter::Scores LossWriter::scoresOf(const LossTerm& term) {
+  ValueId scores = prediction(term);
   const Value scores_value = graph_.value(scores);
   const Shape shape = *scores_value.shape;
   if (shape.size() < 2) {
     fail(ErrorCode::kUsage,
          "--loss {}: '{}' has shape {}, but logits are [batch, classes] or [batch, ..., classes]",
-         lossToString(spec), scores_value.name, shapeToString(shape));
+         lossToString(term), scores_value.name, shapeToString(shape));
   }
   const size_t rank = shape.size();
-  const std::optional<ValueId> existing = builder_.find(spec.target);
-  ValueId labels = existing ? *existing : newTarget(spec.target, DataType::kInt64, scores_value, rank - 1);
+  const std::optional<ValueId> existing = builder_.find(term.target);
+  ValueId labels = existing ? *existing : newTarget(term.target, DataType::kInt64, scores_value, rank - 1);
   const Value labels_value = graph_.value(labels);
   if (!isInteger(labels_value.data_type) || !labels_value.shape) {
     fail(ErrorCode::kUsage, "--loss {}: the labels '{}' are no integer tensor of known rank",
-         lossToString(spec), labels_value.name);
+         lossToString(term), labels_value.name);
   }
   const bool class_last = fitsClassAxis(shape, *labels_value.shape, rank - 1);
   if (!class_last && !fitsClassAxis(shape, *labels_value.shape, 1)) {
     fail(ErrorCode::kUsage, "--loss {}: labels '{}' of shape {} do not fit logits '{}' of shape {}",
-         lossToString(spec), labels_value.name, shapeToString(*labels_value.shape), scores_value.name,
+         lossToString(term), labels_value.name, shapeToString(*labels_value.shape), scores_value.name,
          shapeToString(shape));
   }
   if (class_last && rank > 2 && shape.back() != kUnknownSize) {
@@ -148,28 +154,131 @@ ValueId LossWriter::crossEntropy(const LossSpec& spec) {
     scores = op("Transpose", {scores}, scores_value.name + ".classes_second", scores_value.data_type,
                 std::nullopt, {{"perm", permutation}});
   }
-  return op("SoftmaxCrossEntropyLoss", {scores, labels}, "loss", scores_value.data_type, Shape{},
-            {{"reduction", std::string("mean")}, {"ignore_index", kIgnoreIndex}});
+  return {scores, labels, scores_value};
 }
 
-ValueId LossWriter::meanSquaredError(const LossSpec& spec) {
-  const ValueId predicted = prediction(spec);
+ValueId LossWriter::crossEntropy(const LossTerm& term) {
+  const Scores given = scoresOf(term);
+  const DataType type = given.like.data_type;
+  const std::map<std::string, Attribute> mean = {{"reduction", std::string("mean")},
+                                                 {"ignore_index", kIgnoreIndex}};
+  const bool scores = term.kind == LossTerm::Kind::kCrossEntropy;
+  if (scores && term.label_smoothing == 0)
+    return op("SoftmaxCrossEntropyLoss", {given.scores, given.labels}, "loss", type, Shape{}, mean);
+  const ValueId logarithms = scores ? op("LogSoftmax", {given.scores}, "loss.log_probabilities", type,
+                                         graph_.value(given.scores).shape, {{"axis", int64_t{1}}})
+                                    : given.scores;
+  const ValueId likelihood =
+      op("NegativeLogLikelihoodLoss", {logarithms, given.labels}, "loss", type, Shape{}, mean);
+  return term.label_smoothing == 0 ? likelihood : smoothed(term, given, logarithms, likelihood);
+}
+
+// (1 - e) likelihood + e u, with u the mean of -log p over all classes, and over labels that count.
+ValueId LossWriter::smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities,
+                             ValueId likelihood) {
+  const Value& like = scores.like;
+  const DataType label_type = graph_.dataType(scores.labels);
+  const ValueId ignored =
+      builder_.addConstant("loss.ignored", makeScalar(label_type, static_cast<double>(kIgnoreIndex)));
+  const std::optional<Shape> places = graph_.value(scores.labels).shape;
+  const ValueId out = op("Equal", {scores.labels, ignored}, "loss.is_ignored", DataType::kBool, places);
+  const ValueId in = op("Not", {out}, "loss.counts", DataType::kBool, places);
+  const ValueId counts =
+      op("Cast", {in}, "loss.counts", like.data_type, places, {{"to", static_cast<int64_t>(like.data_type)}});
+  const ValueId classes = builder_.addConstant("loss.class_axis", makeConstant<int64_t>({1}, {1}));
+  const ValueId average = op("ReduceMean", {log_probabilities, classes}, "loss.mean_of_classes",
+                             like.data_type, places, {{"keepdims", int64_t{0}}});
+  const ValueId kept = op("Mul", {average, counts}, "loss.mean_of_counted", like.data_type, places);
+  const ValueId uniform =
+      op("Div", {total(kept, like), total(counts, like)}, "loss.uniform", like.data_type, Shape{});
+  const ValueId sharp =
+      op("Mul", {likelihood, number(1 - term.label_smoothing, like)}, "loss.sharp", like.data_type, Shape{});
+  const ValueId smooth =
+      op("Mul", {uniform, number(-term.label_smoothing, like)}, "loss.smooth", like.data_type, Shape{});
+  return op("Add", {sharp, smooth}, "loss", like.data_type, Shape{});
+}
+
+ValueId LossWriter::same(std::string_view op_type, std::vector<ValueId> inputs, const Value& like) {
+  const ValueId result =
+      op(op_type, std::move(inputs), fmt::format("loss.{}", op_type), like.data_type, like.shape);
+  graph_.value(result).symbols = like.symbols;
+  return result;
+}
+
+ValueId LossWriter::number(double number, const Value& like) {
+  return builder_.addConstant("loss.number", makeScalar(like.data_type, number));
+}
+
+ValueId LossWriter::mean(std::string_view name, ValueId x, const Value& like) {
+  return op("ReduceMean", {x}, name, like.data_type, Shape{}, {{"keepdims", int64_t{0}}});
+}
+
+ValueId LossWriter::total(ValueId x, const Value& like) {
+  return op("ReduceSum", {x}, "loss.total", like.data_type, Shape{}, {{"keepdims", int64_t{0}}});
+}
+
+// A prediction against a target of its shape.
+ValueId LossWriter::elementwise(const LossTerm& term) {
+  const ValueId predicted = prediction(term);
   const Value value = graph_.value(predicted);
-  const std::optional<ValueId> existing = builder_.find(spec.target);
-  const ValueId target =
-      existing ? *existing : newTarget(spec.target, value.data_type, value, value.shape->size());
-  const Value target_value = graph_.value(target);
-  if (target_value.data_type != value.data_type ||
-      (target_value.shape && target_value.shape->size() != value.shape->size())) {
-    fail(ErrorCode::kUsage, "--loss {}: '{}' is {}{} but '{}' is {}{}", lossToString(spec), value.name,
-         dataTypeName(value.data_type), shapeToString(*value.shape), target_value.name,
-         dataTypeName(target_value.data_type), target_value.shape ? shapeToString(*target_value.shape) : "");
+  const std::optional<ValueId> existing = builder_.find(term.target);
+  ValueId target = existing ? *existing : newTarget(term.target, value.data_type, value, value.shape->size());
+  const Value given = graph_.value(target);
+  const bool number = isFloatingPoint(given.data_type)
+                          ? given.data_type == value.data_type
+                          : isInteger(given.data_type) || given.data_type == DataType::kBool;
+  if (!number || (given.shape && given.shape->size() != value.shape->size())) {
+    fail(ErrorCode::kUsage, "--loss {}: '{}' is {}{} but '{}' is {}{}", lossToString(term), value.name,
+         dataTypeName(value.data_type), shapeToString(*value.shape), given.name,
+         dataTypeName(given.data_type), given.shape ? shapeToString(*given.shape) : "");
   }
-  const ValueId difference = op("Sub", {predicted, target}, "loss.difference", value.data_type, value.shape);
-  graph_.value(difference).symbols = value.symbols;
-  const ValueId square = op("Mul", {difference, difference}, "loss.square", value.data_type, value.shape);
-  graph_.value(square).symbols = value.symbols;
-  return op("ReduceMean", {square}, "loss", value.data_type, Shape{}, {{"keepdims", int64_t{0}}});
+  if (given.data_type != value.data_type) {
+    target = op("Cast", {target}, "loss.target", value.data_type, given.shape,
+                {{"to", static_cast<int64_t>(value.data_type)}});
+    graph_.value(target).symbols = given.symbols;
+  }
+  return mean("loss", elementLoss(term.kind, predicted, target, value), value);
+}
+
+// Of every element. Logarithms of probabilities are at least -100, as PyTorch has them.
+ValueId LossWriter::elementLoss(LossTerm::Kind kind, ValueId x, ValueId t, const Value& like) {
+  using Kind = LossTerm::Kind;
+  if (kind == Kind::kBinaryCrossEntropyWithLogits)  // log(1 + e^x) - t x
+    return same("Sub", {same("Softplus", {x}, like), same("Mul", {t, x}, like)}, like);
+  if (kind == Kind::kBinaryCrossEntropy) {  // -(t log x + (1 - t) log(1 - x))
+    const ValueId one = number(1, like), least = number(-100, like);
+    const ValueId yes = same("Max", {same("Log", {x}, like), least}, like);
+    const ValueId no = same("Max", {same("Log", {same("Sub", {one, x}, like)}, like), least}, like);
+    const ValueId likely = same(
+        "Add", {same("Mul", {t, yes}, like), same("Mul", {same("Sub", {one, t}, like), no}, like)}, like);
+    return same("Neg", {likely}, like);
+  }
+  const ValueId difference = same("Sub", {x, t}, like);
+  if (kind == Kind::kMeanSquaredError) return same("Mul", {difference, difference}, like);
+  const ValueId size = same("Abs", {difference}, like);
+  if (kind == Kind::kL1) return size;
+  // smooth L1: m (|d| - m / 2) with m = min(|d|, 1)
+  const ValueId small = same("Min", {size, number(1, like)}, like);
+  return same("Mul", {small, same("Sub", {size, same("Mul", {small, number(0.5, like)}, like)}, like)}, like);
+}
+
+ValueId LossWriter::of(const LossTerm& term) {
+  using Kind = LossTerm::Kind;
+  if (term.kind == Kind::kCrossEntropy || term.kind == Kind::kNegativeLogLikelihood)
+    return crossEntropy(term);
+  return elementwise(term);
+}
+
+ValueId LossWriter::sum(const std::vector<LossTerm>& terms, const std::vector<ValueId>& losses) {
+  ValueId sum;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const Value like = graph_.value(losses[i]);
+    const ValueId weighted = terms[i].weight == 1 ? losses[i]
+                                                  : op("Mul", {losses[i], number(terms[i].weight, like)},
+                                                       "loss.weighted", like.data_type, Shape{});
+    sum = sum.valid() ? op("Add", {sum, weighted}, "loss.sum", like.data_type, Shape{}) : weighted;
+  }
+  return sum;
 }
 
 ValueId LossWriter::scalarOf(ValueId output) {
@@ -229,44 +338,15 @@ ValueId chooseOutput(const Graph& graph, const std::string& name) {
 
 }  // namespace
 
-LossSpec parseLoss(std::string_view text) {
-  LossSpec spec;
-  const size_t colon = text.find(':');
-  const std::string_view kind = colon == std::string_view::npos ? std::string_view() : text.substr(0, colon);
-  if (kind != kCrossEntropy && kind != kMeanSquaredError) {
-    // A name may hold a colon ("loss:0"), but not look like a form.
-    if (text.find(',') != std::string_view::npos || text == kCrossEntropy || text == kMeanSquaredError)
-      failLossForm(text);
-    spec.prediction = text;
-    return spec;
-  }
-  spec.kind = kind == kCrossEntropy ? LossSpec::Kind::kCrossEntropy : LossSpec::Kind::kMeanSquaredError;
-  const std::string_view names = text.substr(colon + 1);
-  const size_t comma = names.find(',');
-  if (comma == std::string_view::npos || comma == 0 || comma + 1 == names.size() ||
-      names.find(',', comma + 1) != std::string_view::npos) {
-    failLossForm(text);
-  }
-  spec.prediction = names.substr(0, comma);
-  spec.target = names.substr(comma + 1);
-  return spec;
-}
-
-std::string lossToString(const LossSpec& spec) {
-  if (spec.kind == LossSpec::Kind::kModelOutput) return spec.prediction;
-  return fmt::format("{}:{},{}",
-                     spec.kind == LossSpec::Kind::kCrossEntropy ? kCrossEntropy : kMeanSquaredError,
-                     spec.prediction, spec.target);
-}
-
 ValueId attachLoss(Graph& graph, const LossSpec& spec) {
   LossWriter writer(graph);
-  ValueId loss;
-  switch (spec.kind) {
-    case LossSpec::Kind::kModelOutput: loss = writer.scalarOf(chooseOutput(graph, spec.prediction)); break;
-    case LossSpec::Kind::kCrossEntropy: loss = writer.crossEntropy(spec); break;
-    case LossSpec::Kind::kMeanSquaredError: loss = writer.meanSquaredError(spec); break;
+  std::vector<ValueId> losses;
+  for (const LossTerm& term : spec.terms) {
+    losses.push_back(term.kind == LossTerm::Kind::kModelOutput
+                         ? writer.scalarOf(chooseOutput(graph, term.prediction))
+                         : writer.of(term));
   }
+  const ValueId loss = writer.sum(spec.terms, losses);
   if (std::find(graph.outputs.begin(), graph.outputs.end(), loss) == graph.outputs.end())
     graph.outputs.push_back(loss);
   return loss;

@@ -77,6 +77,33 @@ void widenAttribute(const Node& node, const std::string& name, Attribute& attrib
   }
 }
 
+// Inputs that ONNX fixes as float32 are narrowed again.
+void keepFixedTypes(Graph& graph) {
+  GraphBuilder builder(graph);
+  std::vector<Node> nodes;
+  for (Node node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      if (!input.valid() || !operatorFacts(node).float32_inputs.contains(i) ||
+          graph.dataType(input) == DataType::kFloat32)  // not known inside functions
+        continue;
+      Node cast;
+      cast.op_type = "Cast";
+      cast.opset_version = node.opset_version;
+      cast.attributes = {{"to", kFloat32Number}};
+      cast.inputs = {input};
+      cast.outputs = {builder.addValue(graph.value(input).name + "/float32", DataType::kFloat32, {})};
+      graph.value(cast.outputs[0]).shape = graph.value(input).shape;
+      graph.value(cast.outputs[0]).symbols = graph.value(input).symbols;
+      cast.name = graph.value(cast.outputs[0]).name;
+      node.inputs[i] = cast.outputs[0];
+      nodes.push_back(std::move(cast));
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
 void widen(Graph& graph, PrecisionChange& change) {
   for (auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
@@ -95,6 +122,9 @@ void widen(Graph& graph, PrecisionChange& change) {
     useTensorAttribute(node);
     for (auto& [name, attribute] : node.attributes) widenAttribute(node, name, attribute, change);
   }
+  if (std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                  [](const Node& node) { return !operatorFacts(node).float32_inputs.empty(); }))
+    keepFixedTypes(graph);
   for (Function& function : graph.functions) {
     if (function.domain == kPipeshardDomain) continue;  // generic over the type
     Graph body = *function.body;

@@ -431,7 +431,7 @@ void refuseLostParameters(const ModuleParameters& parameters, const std::vector<
   const std::string_view remedy =
       parameters.torchscript
           ? "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
-            "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, ...). Or, to train or to "
+            "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...). Or, to train or to "
             "freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX"
           : "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if they are not to be "
             "trained: --freeze NAME_REGEX";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -15,12 +16,21 @@ namespace {
 
 constexpr std::string_view kAnonymous = "onnx::";
 
-// "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; "" for a node of the outermost module.
+// "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; "" for a node of the outermost module. A container that
+// is called itself is there twice: "/layers/layers.0/MatMul" is of layers.0.
 std::string modulePath(const std::string& node) {
   const size_t end = node.rfind('/');
-  if (node.empty() || node.front() != '/' || end == 0 || end == std::string::npos) return "";
-  std::string path = node.substr(1, end - 1);
-  std::replace(path.begin(), path.end(), '/', '.');
+  if (node.empty() || node.front() != '/' || end == 0) return "";
+  std::string path, last;
+  for (size_t start = 1; start < end;) {
+    const size_t stop = std::min(node.find('/', start), end);
+    const std::string part = node.substr(start, stop - start);
+    if (!last.empty() && part.starts_with(last + ".")) path.resize(path.size() - last.size());
+    if (!path.empty() && path.back() != '.') path += '.';
+    path += part;
+    last = part;
+    start = stop + 1;
+  }
   return path;
 }
 
@@ -32,6 +42,7 @@ class TorchScript {
 
   void run() {
     separate();
+    findBiases();
     for (Node& node : graph_.nodes) {
       if (node.is("Conv") || node.is("ConvTranspose")) nameFolded(node);
     }
@@ -86,13 +97,31 @@ class TorchScript {
     return tables;
   }
 
+  // The module that a product belongs to: its bias, which is added next, has a name.
+  std::string linearName(const Node& product) const {
+    const auto bias = bias_of_.find(product.outputs[0]);
+    return bias == bias_of_.end() ? modulePath(product.name) : bias->second;
+  }
+
+  void findBiases() {
+    constexpr std::string_view kBias = ".bias";
+    for (const Node& node : graph_.nodes) {
+      if (!node.is("Add") || node.inputs.size() != 2) continue;
+      for (size_t i = 0; i < 2; ++i) {
+        if (!isFloatWeight(node.inputs[i])) continue;
+        const std::string& bias = graph_.value(node.inputs[i]).name;
+        if (bias.ends_with(kBias)) bias_of_[node.inputs[1 - i]] = bias.substr(0, bias.size() - kBias.size());
+      }
+    }
+  }
+
   void restoreLinear(Node& node, const std::vector<ValueId>& tables, std::vector<Node>& nodes) {
     if (node.inputs.size() != 2 || !isFloatWeight(node.inputs[1]) || !isAnonymous(node.inputs[1])) return;
     const ValueId weight = node.inputs[1];
     for (ValueId table : tables) {
       if (isTransposed(weight, table)) return tie(node, weight, table, nodes);
     }
-    const std::string path = modulePath(node.name);
+    const std::string path = linearName(node);
     const std::string name = path + ".weight";
     if (path.empty() || !names_.insert(name).second) return;
     graph_.value(weight).name = name;
@@ -152,6 +181,7 @@ class TorchScript {
   ModuleParameters& found_;
   std::set<std::string> names_;
   std::set<ValueId> tied_;
+  std::map<ValueId, std::string> bias_of_;  // a product: the module whose bias is added to it
 };
 
 }  // namespace

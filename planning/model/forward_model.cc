@@ -158,7 +158,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
   const std::string name = raw.value(attachLoss(raw, request.loss)).name;
   const ValueId in_file = findValue(whole, name);
-  if (backward.gradients.empty() || request.loss.kind != LossSpec::Kind::kModelOutput || !in_file.valid())
+  if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid())
     return name;
   whole.outputs = {in_file};
   for (const ImportedGradient& gradient : backward.gradients)

@@ -111,8 +111,10 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       ->type_name("DIR");
   command.add_option(
       "--loss", options.loss,
-      "The loss: a scalar output's name, cross-entropy:LOGITS,LABELS or mse:PREDICTION,TARGET\n"
-      "(default: the model's only scalar output)");
+      "The loss: a scalar output's name, or KIND:PREDICTION,TARGET with the kinds cross-entropy "
+      "(LOGITS,LABELS),\n"
+      "nll, bce, bce-with-logits, mse, l1, smooth-l1; a sum of several as A+0.5*B; label smoothing as\n"
+      "cross-entropy:LOGITS,LABELS,smoothing=0.1 (default: the model's only scalar output)");
   declareGiven(command, options, OptionPlace::kFreeze);
   declareGiven(command, options, OptionPlace::kTrain);
 }

@@ -26,19 +26,28 @@ std::string usageError(F&& f) {
   return "";
 }
 
-TEST(LossOption, ParsesItsThreeForms) {
-  EXPECT_EQ(parseLoss("").kind, LossSpec::Kind::kModelOutput);
-  EXPECT_EQ(parseLoss("loss:0").prediction, "loss:0");
-  const LossSpec cross_entropy = parseLoss("cross-entropy:logits,labels");
-  EXPECT_EQ(cross_entropy.kind, LossSpec::Kind::kCrossEntropy);
+TEST(LossOption, ParsesItsForms) {
+  EXPECT_TRUE(parseLoss("").isModelOutput());
+  EXPECT_EQ(parseLoss("loss:0").terms[0].prediction, "loss:0");
+  const LossTerm cross_entropy = parseLoss("cross-entropy:logits,labels").terms[0];
+  EXPECT_EQ(cross_entropy.kind, LossTerm::Kind::kCrossEntropy);
   EXPECT_EQ(cross_entropy.prediction, "logits");
   EXPECT_EQ(cross_entropy.target, "labels");
-  EXPECT_EQ(lossToString(parseLoss("mse:y,target")), "mse:y,target");
+  for (const char* text :
+       {"mse:y,target", "loss:0", "bce-with-logits:y,t", "cross-entropy:y,t,smoothing=0.1",
+        "cross-entropy:y,labels+0.4*cross-entropy:aux,labels", "main_loss+0.01*router_loss"}) {
+    EXPECT_EQ(lossToString(parseLoss(text)), text);
+  }
+  const LossSpec sum = parseLoss("a+0.5*mse:y,t");
+  ASSERT_EQ(sum.terms.size(), 2u);
+  EXPECT_EQ(sum.terms[1].weight, 0.5);
+  EXPECT_FALSE(sum.isModelOutput());
 }
 
 TEST(LossOption, ShowsTheFormsForEverythingElse) {
   for (const char* text :
-       {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy"}) {
+       {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy", "a+", "x*a",
+        "mse:a,b,smoothing=0.1", "cross-entropy:a,b,smoothing=2"}) {
     EXPECT_THAT(usageError([&] { parseLoss(text); }), HasSubstr("cross-entropy:LOGITS,LABELS")) << text;
   }
 }

@@ -51,6 +51,18 @@ TEST_F(TorchScriptFile, TheWeightOfALinearHasItsName) {
   EXPECT_EQ(graph_.value(anonymous).metadata[0].first, kStoredTransposed);
 }
 
+TEST_F(TorchScriptFile, ItsNameIsThatOfItsBiasOrOfTheModule) {
+  const ValueId first = weight("onnx::MatMul_7", {2, 2}, {1, 2, 3, 4});
+  const ValueId second = weight("onnx::MatMul_8", {2, 2}, {1, 2, 3, 4});
+  const ValueId product = value("product");
+  node("/body/MatMul", "MatMul", {value("x"), first}, product);
+  node("/body/Add", "Add", {weight("stem.fc.bias", {2}, {0, 1}), product}, value("y"));
+  node("/body/layers/layers.0/MatMul", "MatMul", {value("z"), second}, value("w"));
+  restore();
+  EXPECT_EQ(graph_.value(first).name, "stem.fc.weight");
+  EXPECT_EQ(graph_.value(second).name, "body.layers.0.weight");
+}
+
 TEST_F(TorchScriptFile, ATransposedCopyOfAnEmbeddingIsTiedAgain) {
   const ValueId table = weight("e.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
   const ValueId copy = weight("onnx::MatMul_7", {2, 3}, {1, 3, 5, 2, 4, 6});
@@ -75,7 +87,7 @@ TEST_F(TorchScriptFile, AFoldedBatchNormalizationIsRefused) {
   ASSERT_EQ(found.lost.size(), 1u);
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "'layer1.conv1'");
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
-               "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False");
+               "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False");
   refuseLostParameters(found, {"^onnx::Conv_"});
 }
 
