@@ -99,6 +99,45 @@ void checkSize(const Value& value, const std::string& what) {
        what, value.name, shapeToString(*value.shape), limit);
 }
 
+// What ONNX's inference does not look at: a product of sizes that do not fit, a bias that does not.
+void checkGemm(const Graph& graph, const Node& node) {
+  if (!node.is("Gemm") || node.inputs.size() < 2) return;
+  const Shape& a = graph.shape(node.inputs[0]);
+  const Shape& b = graph.shape(node.inputs[1]);
+  const Shape& y = graph.shape(node.outputs[0]);
+  const bool matrices = a.size() == 2 && b.size() == 2 && y.size() == 2;
+  const size_t inner_a = node.intAttribute("transA", 0) != 0 ? 0 : 1;
+  const size_t inner_b = node.intAttribute("transB", 0) != 0 ? 1 : 0;
+  if (!matrices || a[inner_a] != b[inner_b]) {
+    fail(ErrorCode::kBadModel,
+         "{}: its inputs {} and {} cannot be multiplied (transA {}, transB {}): found {} and {} elements to "
+         "sum "
+         "over",
+         describeNode(node), shapeToString(a), shapeToString(b), node.intAttribute("transA", 0),
+         node.intAttribute("transB", 0), matrices ? a[inner_a] : -1, matrices ? b[inner_b] : -1);
+  }
+  if (node.inputs.size() < 3 || !node.inputs[2].valid()) return;
+  const Shape& c = graph.shape(node.inputs[2]);
+  bool fits = c.size() <= 2;
+  for (size_t k = 1; fits && k <= c.size(); ++k)
+    fits = c[c.size() - k] == 1 || c[c.size() - k] == y[y.size() - k];
+  if (fits) return;
+  fail(ErrorCode::kBadModel,
+       "{}: its third input, '{}' {}, does not fit its output {}; expected a shape that "
+       "broadcasts to it",
+       describeNode(node), graph.value(node.inputs[2]).name, shapeToString(c), shapeToString(y));
+}
+
+// Versions that this ONNX library does not know yet mean nobody knows what.
+void checkOpset(const Graph& graph) {
+  const auto imported = graph.opset_imports.find("");
+  const int newest = onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+  if (imported == graph.opset_imports.end() || imported->second <= newest) return;
+  fail(ErrorCode::kBadModel,
+       "the model is of opset {}; pipeshard knows those up to {}: export it with opset_version={} or less",
+       imported->second, newest, newest);
+}
+
 void checkStatic(const Graph& graph) {
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
@@ -115,12 +154,14 @@ void checkStatic(const Graph& graph) {
       if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
       checkSize(graph.value(id), describeNode(node) + ": its output");
     }
+    checkGemm(graph, node);
   }
 }
 
 }  // namespace
 
 Graph prepareModel(Graph graph, const PrepareOptions& options) {
+  checkOpset(graph);
   adoptDefaults(graph);
   // Initializers that are no inputs, functions and metadata of nodes all exist from this version on.
   graph.ir_version = std::max<int64_t>(graph.ir_version, 10);

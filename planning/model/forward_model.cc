@@ -11,8 +11,9 @@
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/precision.h"
+#include "onnx_import/exporter/embedding_bag.h"
+#include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/format/reader.h"
-#include "onnx_import/prepare/exporter_traps.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
@@ -128,8 +129,8 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
         parameters.zero_biases == 1 ? "1 bias" : fmt::format("{} biases", parameters.zero_biases)));
   }
   if (!parameters.tied.empty()) {
-    notes.push_back(fmt::format("tied again, as the file has a transposed copy: {}",
-                                fmt::join(parameters.tied, ", ")));
+    notes.push_back(
+        fmt::format("tied again, as the file has a transposed copy: {}", fmt::join(parameters.tied, ", ")));
   }
   if (!parameters.padded.empty()) {
     notes.push_back(
@@ -147,6 +148,7 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  takeEmbeddingBags(raw);
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
   model.notes = exporterTraps(raw);
@@ -158,8 +160,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
   const std::string name = raw.value(attachLoss(raw, request.loss)).name;
   const ValueId in_file = findValue(whole, name);
-  if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid())
-    return name;
+  if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid()) return name;
   whole.outputs = {in_file};
   for (const ImportedGradient& gradient : backward.gradients)
     whole.outputs.push_back(findValue(whole, gradient.output));

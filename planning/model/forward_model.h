@@ -11,7 +11,7 @@
 
 #include "ir/graph/graph.h"
 #include "onnx_import/autodiff/imported_backward.h"
-#include "onnx_import/prepare/module_parameters.h"
+#include "onnx_import/exporter/module_parameters.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/file_shardings.h"
 #include "planning/request/plan_request.h"

@@ -261,6 +261,10 @@ void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.imported_bound = 10 * spec.bound;
 }
 
+// Of what all tensors together have per element: a difference of 1e-5 of this is below what float32 can tell
+// where larger terms add up to a small gradient.
+constexpr double kFloor = 1e-3;
+
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,
                      int64_t all_wants_size) {
   if (got.size() != want.size()) return kInfinity;
@@ -269,7 +273,7 @@ double relativeError(std::span<const double> got, std::span<const double> want, 
   if (squares == 0) return 0;
   const double share =
       std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
-  const double error = std::sqrt(squares) / std::max(norm(want), 1e-4 * all_wants_norm * share);
+  const double error = std::sqrt(squares) / std::max(norm(want), kFloor * all_wants_norm * share);
   return std::isnan(error) ? kInfinity : error;
 }
 

@@ -2,7 +2,7 @@
 // compared are the loss of every step, every gradient, every updated parameter and every optimizer state.
 //
 // The measure, everywhere: for a tensor, in 2-norms,
-//   error = norm(got - want) / max(norm(want), 1e-4 * norm(all wants) * sqrt(size / total size)),
+//   error = norm(got - want) / max(norm(want), 1e-3 * norm(all wants) * sqrt(size / total size)),
 // "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically
 // zero (a key bias under softmax) from deciding.
 //

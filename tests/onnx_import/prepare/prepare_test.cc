@@ -55,6 +55,25 @@ TEST(Prepare, ChainsOfReshapesAreSolvedInOneWalk) {
   EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({3, 8}));
 }
 
+TEST(Prepare, AGemmThatDoesNotFitIsRefused) {
+  const auto gemm = [](const std::string& b, const std::string& c) {
+    prepareModel(graphFromText("<ir_version: 10, opset_import: [\"\" : 18]> g (float[2,4] a, float" + b +
+                               " b, float" + c + " c) => (float[2,3] y) { y = Gemm(a, b, c) }"),
+                 {});
+  };
+  gemm("[4,3]", "[3]");
+  gemm("[4,3]", "[2,1]");
+  EXPECT_ERROR(gemm("[5,3]", "[3]"), kBadModel, "onnx::Gemm", "[2,4] and [5,3] cannot be multiplied");
+  EXPECT_ERROR(gemm("[4,3]", "[7]"), kBadModel, "onnx::Gemm", "'c' [7], does not fit its output [2,3]");
+}
+
+TEST(Prepare, AnOpsetThatIsNotKnownIsRefused) {
+  EXPECT_ERROR(prepareModel(graphFromText("<ir_version: 10, opset_import: [\"\" : 99]> g (float[2] x) => "
+                                          "(float[2] y) { y = Relu(x) }"),
+                            {}),
+               kBadModel, "opset 99", "export it with opset_version=");
+}
+
 TEST(Prepare, ADecidedBranchTakesTheIfsPlace) {
   const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[2,3] x) => (float[a,b] y) {

@@ -1,6 +1,6 @@
 // nn.EmbeddingBag as PyTorch's exporter writes it: with its marks, and a loop of which only what it reads
 // counts.
-#include "onnx_import/prepare/embedding_bag.h"
+#include "onnx_import/exporter/embedding_bag.h"
 
 #include <algorithm>
 

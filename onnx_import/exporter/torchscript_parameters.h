@@ -12,7 +12,7 @@
 #pragma once
 
 #include "ir/graph/graph.h"
-#include "onnx_import/prepare/module_parameters.h"
+#include "onnx_import/exporter/module_parameters.h"
 
 namespace pipeshard {
 

@@ -1,4 +1,4 @@
-#include "onnx_import/prepare/module_parameters.h"
+#include "onnx_import/exporter/module_parameters.h"
 
 #include <algorithm>
 #include <cctype>
@@ -13,8 +13,8 @@
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/torchscript_parameters.h"
 #include "onnx_import/prepare/splice.h"
-#include "onnx_import/prepare/torchscript_parameters.h"
 
 namespace pipeshard {
 namespace {

@@ -1,4 +1,4 @@
-#include "onnx_import/prepare/torchscript_parameters.h"
+#include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <algorithm>
 #include <filesystem>

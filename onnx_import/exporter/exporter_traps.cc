@@ -1,4 +1,4 @@
-#include "onnx_import/prepare/exporter_traps.h"
+#include "onnx_import/exporter/exporter_traps.h"
 
 #include <cstdlib>
 

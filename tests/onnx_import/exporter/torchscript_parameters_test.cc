@@ -1,5 +1,5 @@
 // Files as PyTorch's older exporter writes them, by their traces.
-#include "onnx_import/prepare/torchscript_parameters.h"
+#include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

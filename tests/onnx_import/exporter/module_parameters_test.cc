@@ -1,5 +1,5 @@
 // What PyTorch's exporter's optimizer does to parameters, on graphs that carry the marks that it leaves.
-#include "onnx_import/prepare/module_parameters.h"
+#include "onnx_import/exporter/module_parameters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
