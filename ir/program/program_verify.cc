@@ -242,11 +242,11 @@ class StructureVerifier {
 
   void verifyOutputs(const Instruction& instruction) const {
     std::set<BufferId> written;
+    const std::set<BufferId> read(instruction.inputs.begin(), instruction.inputs.end());
     for (BufferId id : instruction.outputs) {
       const Buffer& buffer = program_.buffer(id);
       if (!written.insert(id).second) failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
-      const bool is_input =
-          std::find(instruction.inputs.begin(), instruction.inputs.end(), id) != instruction.inputs.end();
+      const bool is_input = read.contains(id);
       const bool may_replace =
           instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
       if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));

@@ -39,6 +39,15 @@ bool isMatrixTranspose(const Graph& graph, const Node& node) {
 BackwardBuilder::BackwardBuilder(Graph& graph)
     : graph_(graph), builder_(graph), forward_nodes_(graph.nodes.size()) {
   graph.opset_imports.emplace(std::string(kPipeshardDomain), 1);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) recordOutputs(NodeId(n));
+}
+
+void BackwardBuilder::recordOutputs(NodeId node) {
+  for (ValueId output : graph_.node(node).outputs) {
+    if (!output.valid()) continue;
+    if (producer_.size() <= output.index()) producer_.resize(graph_.values.size());
+    producer_[output.index()] = node;
+  }
 }
 
 ValueId BackwardBuilder::scalar(DataType type, double number) {
@@ -70,11 +79,7 @@ void BackwardBuilder::useFunction(std::string_view name, std::string_view overlo
 // (transposeProduct), when nobody else reads W^T. The functions from here to transposeProduct, and
 // transposedOutputGradient below, do this.
 NodeId BackwardBuilder::producer(ValueId value) const {
-  for (size_t n = graph_.nodes.size(); n-- > 0;) {
-    const std::vector<ValueId>& outputs = graph_.nodes[n].outputs;
-    if (std::find(outputs.begin(), outputs.end(), value) != outputs.end()) return NodeId(n);
-  }
-  return {};
+  return value.index() < producer_.size() ? producer_[value.index()] : NodeId();
 }
 
 NodeId BackwardBuilder::soleReader(ValueId value) const {
@@ -102,6 +107,8 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   node.attributes["transA"] = int64_t{!transpose_b};
   node.attributes["transB"] = int64_t{!transpose_a};
   node.outputs[0] = transposed;
+  producer_[old.index()] = NodeId();
+  recordOutputs(gemm);
   replaced_.insert(old);
   return transposed;
 }
@@ -115,6 +122,7 @@ NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_typ
   graph().node(id).overload = overload;
   if (!overload.empty()) graph().ir_version = std::max<int64_t>(graph().ir_version, 10);
   forward_nodes_.emplace_back();
+  recordOutputs(id);
   return id;
 }
 
@@ -159,6 +167,7 @@ ValueId GradientContext::ensureOutput(size_t position, std::string_view suffix, 
   if (!outputs[position].valid()) {
     const std::string name = fmt::format("{}.{}", builder_.graph().value(outputs[0]).name, suffix);
     outputs[position] = builder_.values().addValue(name, type, std::move(shape));
+    builder_.recordOutputs(forward_);
   }
   node_.outputs = outputs;
   return outputs[position];

@@ -42,6 +42,8 @@ class BackwardBuilder {
                  std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                  std::map<std::string, Attribute> attributes);
 
+  // The outputs of a node are new: producer() knows them.
+  void recordOutputs(NodeId node);
   // The node that makes a value; invalid for inputs and initializers. The only forward node that reads it;
   // invalid for none or several.
   NodeId producer(ValueId value) const;
@@ -68,6 +70,7 @@ class BackwardBuilder {
   std::map<std::pair<DataType, double>, ValueId> scalars_;
   std::map<std::vector<int64_t>, ValueId> integers_;
   std::vector<NodeId> forward_nodes_;
+  std::vector<NodeId> producer_;  // by value index; shorter than the values
   std::map<std::string, int> name_uses_;
   std::set<ValueId> replaced_;
   std::set<ValueId> trained_;

@@ -171,6 +171,7 @@ void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
     }
     kernels_.push_back(kernels.create(kernelSpec(node)));
   }
+  findRootUses();
 }
 
 const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasing) {
@@ -187,19 +188,30 @@ int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) {
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 
-bool CompiledSubgraph::mayAccumulate(size_t output) const {
-  const ValueId value = root(graph_.outputs.at(output));
-  const auto shares = [&](ValueId id) { return id.valid() && root(id) == value; };
-  if (std::count_if(graph_.outputs.begin(), graph_.outputs.end(), shares) != 1) return false;
-  bool may = false;
+void CompiledSubgraph::findRootUses() {
+  root_uses_.assign(graph_.values.size(), {});
+  const auto use = [&](ValueId id) -> RootUse& { return root_uses_[root(id).index()]; };
+  for (ValueId output : graph_.outputs) {
+    if (output.valid()) ++use(output).outputs;
+  }
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (kernels_[n] == nullptr) continue;
     const Node& node = graph_.nodes[n];
-    if (std::any_of(node.inputs.begin(), node.inputs.end(), shares)) return false;
-    const auto made = std::find(node.outputs.begin(), node.outputs.end(), value);
-    if (made != node.outputs.end()) may = kernels_[n]->mayAccumulate(made - node.outputs.begin());
+    for (ValueId input : node.inputs) {
+      if (input.valid()) use(input).read = true;
+    }
+    for (size_t position = 0; position < node.outputs.size(); ++position) {
+      if (!node.outputs[position].valid()) continue;
+      RootUse& made = root_uses_[node.outputs[position].index()];
+      made.maker = static_cast<int>(n);
+      made.position = static_cast<int>(position);
+    }
   }
-  return may;
+}
+
+bool CompiledSubgraph::mayAccumulate(size_t output) const {
+  const RootUse& use = root_uses_[root(graph_.outputs.at(output)).index()];
+  return use.outputs == 1 && !use.read && use.maker >= 0 && kernels_[use.maker]->mayAccumulate(use.position);
 }
 
 std::vector<GroupId> CompiledSubgraph::collectiveGroups() const {

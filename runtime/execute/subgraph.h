@@ -133,12 +133,22 @@ class CompiledSubgraph {
   KernelSpec kernelSpec(const Node& node) const;
   ValueId root(ValueId value) const { return roots_[value.index()]; }
   const Layout& layout(const Aliasing& aliasing);
+  void findRootUses();
+
+  // Of a value that others share the memory of.
+  struct RootUse {
+    int outputs = 0;    // of the graph
+    bool read = false;  // by a kernel
+    int maker = -1;     // the node whose kernel writes it, as output `position`
+    int position = 0;
+  };
 
   Graph graph_;
   std::string name_;
   std::vector<std::string> node_names_;
   std::vector<std::unique_ptr<Kernel>> kernels_;  // by node; nullptr for views
   std::vector<ValueId> roots_;                    // by value: the value whose memory it shares
+  std::vector<RootUse> root_uses_;                // by value
   std::vector<size_t> constant_offsets_;          // by value
   AlignedMemory constants_;
   std::map<Aliasing, Layout> layouts_;
