@@ -175,9 +175,9 @@ void noteDrawnInputs(ForwardModel& model) {
                                    [&](ValueId input) { return model.graph.value(input).drawn.has_value(); });
   if (drawn > 0) {
     model.notes.push_back(
-        fmt::format("{} (dropout and the like) drawn in every step; --seed of `run` and `validate` decides",
-                    drawn == 1 ? "1 tensor of random numbers is"
-                               : fmt::format("{} tensors of random numbers are", drawn)));
+        fmt::format("random numbers (dropout and the like): {} drawn in every step; --seed of `run` and "
+                    "`validate` decides",
+                    drawn == 1 ? "1 tensor is" : fmt::format("{} tensors are", drawn)));
   }
 }
 
