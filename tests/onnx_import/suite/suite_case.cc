@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What ONNX's own runner of these suites allows.
+// Relatively what ONNX's own runner of these suites allows.
 constexpr double kRelative = 1e-3;
 constexpr double kAbsolute = 1e-6;
 
