@@ -38,6 +38,7 @@ const LoweringRules& loweringRules();
 const LoweringRule* findLowering(const Node& node);
 
 // One family each.
+void addAffineGridLowerings(LoweringRules& rules);     // lower_affine_grid.cc
 void addArrangementLowerings(LoweringRules& rules);    // lower_arrangements.cc
 void addContractionLowerings(LoweringRules& rules);    // lower_contractions.cc
 void addImageLowerings(LoweringRules& rules);          // lower_images.cc

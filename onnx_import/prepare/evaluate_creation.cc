@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "onnx_import/prepare/evaluate_families.h"
 #include "onnx_import/prepare/evaluator.h"
@@ -89,6 +90,54 @@ Result nonZero(const Constant& input) {
   return Result{{std::move(result)}};
 }
 
+// The weights that take a spectrum of dft_length / 2 + 1 numbers to num_mel_bins: column i is a triangle,
+// whose foot, top and foot lie at points i to i + 2 of those that are equally far apart in mels.
+Result melWeightMatrix(const Node& node, const ConstantInputs& inputs) {
+  std::vector<double> given;  // bins, length, rate, lower edge, upper edge
+  for (const Constant* input : inputs) {
+    if (input == nullptr || elementCount(input->shape) != 1 ||
+        !isConvertible(input->data_type, DataType::kFloat64))
+      return std::nullopt;
+    convertElements(input->data_type, input->bytes.data(), DataType::kFloat64, &given.emplace_back(), 1);
+  }
+  // More than 2^24 of anything is no spectrum.
+  if (given.size() != 5 || !(given[0] >= 1 && given[1] >= 1 && given[0] * given[1] < 0x1p24))
+    return std::nullopt;
+  const auto bins = static_cast<int64_t>(given[0]);
+  const auto rows = static_cast<int64_t>(given[1]) / 2 + 1;
+  const auto mels = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
+  const double low = mels(given[3]);
+  const double step = (mels(given[4]) - low) / static_cast<double>(bins + 2);
+  std::vector<int64_t> point;
+  for (int64_t i = 0; i < bins + 2; ++i) {
+    const double hertz = 700 * (std::pow(10, (low + static_cast<double>(i) * step) / 2595) - 1);
+    const double at = std::floor((given[1] + 1) * hertz / given[2]);
+    // The last point is a foot, which may lie one behind the end.
+    const auto end = static_cast<double>(i == bins + 1 ? rows + 1 : rows);
+    if (!(at >= (i == 0 ? 0 : static_cast<double>(point.back())) && at < end)) {
+      fail(ErrorCode::kBadModel,
+           "its edges, {} and {} Hz, do not lie one above the other in a spectrum of {} numbers up to {} Hz",
+           given[3], given[4], rows, given[2] / 2);
+    }
+    point.push_back(static_cast<int64_t>(at));
+  }
+  std::vector<double> weights(bins * rows);
+  for (int64_t i = 0; i < bins; ++i) {
+    const int64_t left = point[i], top = point[i + 1], right = point[i + 2];
+    for (int64_t row = left; row < top; ++row)
+      weights[row * bins + i] = static_cast<double>(row - left) / static_cast<double>(top - left);
+    for (int64_t row = top + 1; row < right; ++row)
+      weights[row * bins + i] = static_cast<double>(right - row) / static_cast<double>(right - top);
+    weights[top * bins + i] = 1;
+  }
+  const auto type =
+      static_cast<DataType>(node.intAttribute("output_datatype", static_cast<int64_t>(DataType::kFloat32)));
+  if (!isConvertible(DataType::kFloat64, type)) return std::nullopt;
+  Constant result = makeZeros(type, {rows, bins});
+  convertElements(DataType::kFloat64, weights.data(), type, result.bytes.data(), weights.size());
+  return Result{{std::move(result)}};
+}
+
 }  // namespace
 
 std::optional<std::vector<Constant>> evaluateCreation(const Node& node, const ConstantInputs& inputs) {
@@ -99,6 +148,7 @@ std::optional<std::vector<Constant>> evaluateCreation(const Node& node, const Co
   if (node.is("Range") && inputs.size() == 3 && inputs[1] != nullptr && inputs[2] != nullptr)
     return range(inputs);
   if (node.is("NonZero")) return nonZero(*inputs[0]);
+  if (node.is("MelWeightMatrix")) return melWeightMatrix(node, inputs);
   return std::nullopt;
 }
 

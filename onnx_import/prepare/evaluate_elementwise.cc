@@ -243,6 +243,7 @@ Result floatUnaryByName(std::string_view op, const Constant& x) {
   if (op == "Tanh") return floatUnary(x, [](auto v) { return std::tanh(v); });
   if (op == "Floor") return floatUnary(x, [](auto v) { return std::floor(v); });
   if (op == "Ceil") return floatUnary(x, [](auto v) { return std::ceil(v); });
+  if (op == "Relu") return floatUnary(x, [](auto v) { return v < 0 ? decltype(v){0} : v; });
   if (op == "Reciprocal") return floatUnary(x, [](auto v) { return 1 / v; });
   return std::nullopt;
 }

@@ -87,13 +87,35 @@ void shallowNode(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
     }
     attributeToProto(name, attribute, slot);
   }
+  // ONNX's inference function takes another default than its schema says.
+  if (node.is("STFT") && !node.hasAttribute("onesided"))
+    attributeToProto("onesided", int64_t{1}, *proto.add_attribute());
 }
+
+namespace {
+
+// Range's inference function wants scalars, but ONNX's own bodies (AffineGrid) give it tensors of one
+// element, which runtimes take. (An axis of unknown size can only be of one element then.)
+bool countsAsScalar(const Node& node, const Shape& shape) {
+  return node.is("Range") && shape.size() == 1 && (shape[0] == 1 || shape[0] == kUnknownSize);
+}
+
+onnx::TypeProto typeForSchema(const Node& node, const Value& value) {
+  if (!value.shape || !countsAsScalar(node, *value.shape)) return knownType(value);
+  Value scalar = value;
+  scalar.shape = Shape{};
+  scalar.symbols.clear();
+  return knownType(scalar);
+}
+
+}  // namespace
 
 NodeContext::NodeContext(Inference& inference, Node& node, const onnx::NodeProto& proto)
     : inference_(inference), node_(node), proto_(proto) {
   for (ValueId id : node.inputs)
-    input_types_.push_back(id.valid() ? knownType(inference.graph_.value(id)) : onnx::TypeProto());
-  output_types_.resize(node.outputs.size());
+    input_types_.push_back(id.valid() ? typeForSchema(node, inference.graph_.value(id)) : onnx::TypeProto());
+  // Inference of a Loop speaks of an output for every carried value before it looks how many there are.
+  output_types_.resize(node.outputs.size() + node.inputs.size());
 }
 
 NodeContext::~NodeContext() = default;
@@ -124,6 +146,7 @@ const onnx::TensorProto* NodeContext::getInputData(size_t index) const {
   if (constant == nullptr || constant->bytes.size() > kBigTensor * 16) return nullptr;
   onnx::TensorProto& tensor = input_data_[index];
   constantToTensor(*constant, tensor);
+  if (countsAsScalar(node_, constant->shape)) tensor.clear_dims();
   return &tensor;
 }
 

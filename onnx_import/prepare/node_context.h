@@ -31,7 +31,7 @@ class NodeContext : public onnx::InferenceContext {
   const onnx::TypeProto* getInputType(size_t index) const override;
   bool hasInput(size_t index) const override;
   const onnx::TensorProto* getInputData(size_t index) const override;
-  size_t getNumOutputs() const override { return output_types_.size(); }
+  size_t getNumOutputs() const override { return node_.outputs.size(); }
   onnx::TypeProto* getOutputType(size_t index) override;
   onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& attribute_name) override;
   const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }

@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/prepare/branches.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/inference.h"
@@ -13,6 +14,7 @@
 #include "onnx_import/prepare/row_forms.h"
 #include "onnx_import/prepare/simplify.h"
 #include "onnx_import/prepare/splice.h"
+#include "onnx_import/prepare/unroll.h"
 #include "onnx_import/prepare/upgrade.h"
 
 namespace pipeshard {
@@ -30,7 +32,8 @@ void foldAll(Graph& graph, int64_t limit_bytes) {
     const int folded = foldConstants(graph, limit_bytes);
     const int simplified = simplify(graph);
     const int rewritten = writeWithoutRowNumbers(graph);
-    if (folded == 0 && simplified == 0 && rewritten == 0) return;
+    const int unrolled = unrollLoops(graph);
+    if (folded == 0 && simplified == 0 && rewritten == 0 && unrolled == 0) return;
     removeDeadCode(graph);
   }
   fail(ErrorCode::kInternal, "folding constants does not come to an end");
@@ -38,10 +41,19 @@ void foldAll(Graph& graph, int64_t limit_bytes) {
 
 void expandAll(Graph& graph, const PrepareOptions& options) {
   for (int round = 0; round < kRounds; ++round) {
-    if (expandUnsupported(graph, options.supported) == 0) return;
+    // A condition may be found to be constant until nothing else is left to expand.
+    if (expandUnsupported(graph, options.supported) == 0 && chooseBranches(graph, options.supported) == 0)
+      return;
     foldAll(graph, options.fold_limit_bytes);
   }
   fail(ErrorCode::kInternal, "expanding operators into their ONNX function bodies does not come to an end");
+}
+
+// Control flow that has not gone by now stays.
+void refuseControlFlow(Graph& graph, const Node& node) {
+  std::string obstacle = branchObstacle(graph, node);
+  if (obstacle.empty()) obstacle = loopObstacle(graph, node);
+  if (!obstacle.empty()) fail(ErrorCode::kBadModel, "{}: {}", describeNode(node), obstacle);
 }
 
 [[noreturn]] void failUnknown(const Node& node, const Value& value) {
@@ -138,7 +150,7 @@ void checkOpset(const Graph& graph) {
        imported->second, newest, newest);
 }
 
-void checkStatic(const Graph& graph) {
+void checkStatic(Graph& graph, const PrepareOptions& options) {
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
     if (!hasStaticType(input)) {
@@ -149,6 +161,7 @@ void checkStatic(const Graph& graph) {
     checkSize(input, "input");
   }
   for (const Node& node : graph.nodes) {
+    if (options.supported && !options.supported(node)) refuseControlFlow(graph, node);
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
       if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
@@ -174,7 +187,7 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   adoptImportedOpset(graph);
   omitUnreadOutputs(graph);
   removeDeadCode(graph);
-  checkStatic(graph);
+  checkStatic(graph, options);
   verifyGraph(graph);
   return graph;
 }

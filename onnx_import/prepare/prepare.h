@@ -22,10 +22,11 @@ struct PrepareOptions {
 };
 
 // Steps, in this order (each needs what the one before gives): inline model-local functions; bind dimensions;
-// repeat shape inference and constant folding until nothing changes; expand operators that have no kernel or
-// rule but an ONNX function body; remove dead code; verify that every shape is static. Errors: kUsage for an
+// repeat shape inference, constant folding and the unrolling of loops until nothing changes; expand operators
+// that have no kernel or rule but an ONNX function body, and take both branches of an If on data (branches.h)
+// if `supported` says no to it; remove dead code; verify that every shape is static. Errors: kUsage for an
 // unbound or unknown dimension (names those that exist and shows the option), kBadModel naming the node whose
-// shape cannot be found or contradicts another.
+// shape cannot be found or contradicts another, or the control flow that cannot be made flat.
 Graph prepareModel(Graph graph, const PrepareOptions& options);
 
 }  // namespace pipeshard

@@ -31,6 +31,26 @@ Attributes rewriteAttributes(const Attributes& own, const Attributes& given, con
   return result;
 }
 
+// Two captured values that have become one are one: body(a, b) {.. a .. b ..} where both are x outside.
+void mergeCaptures(Graph& subgraph, const std::vector<ValueId>& captured) {
+  std::map<std::string, ValueId> first;
+  std::map<ValueId, ValueId> merged;
+  for (ValueId id : captured) {
+    const auto [it, is_new] = first.emplace(subgraph.value(id).name, id);
+    if (!is_new) merged.emplace(id, it->second);
+  }
+  if (merged.empty()) return;
+  const auto replace = [&](std::vector<ValueId>& ids) {
+    for (ValueId& id : ids) {
+      const auto it = merged.find(id);
+      if (it != merged.end()) id = it->second;
+    }
+  };
+  for (Node& node : subgraph.nodes) replace(node.inputs);
+  replace(subgraph.outputs);
+  removeDeadCode(subgraph);
+}
+
 // A copy in which references to the caller's attributes are filled in and captured values have their new
 // names.
 std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attributes& attributes,
@@ -65,6 +85,9 @@ std::shared_ptr<const Graph> rewriteSubgraph(const Graph& subgraph, const Attrib
   }
   for (Node& node : copy->nodes)
     node.attributes = rewriteAttributes(node.attributes, attributes, inner, call);
+  std::vector<ValueId> captures;
+  for (const auto& [name, id] : captured) captures.push_back(id);
+  mergeCaptures(*copy, captures);
   return copy;
 }
 

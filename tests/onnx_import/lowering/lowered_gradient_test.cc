@@ -149,6 +149,14 @@ TEST(LoweredGradient, OfGridSample) {
   }
 }
 
+TEST(LoweredGradient, OfAffineGridOfOneExampleAndOfSeveral) {
+  for (const int64_t examples : {1, 3}) {
+    TestGraph test;
+    const ValueId size = test.integers({examples, 2, 3, 4});
+    checkLowered(test, {test.op("AffineGrid", {test.parameter("theta", {examples, 2, 3}), size})});
+  }
+}
+
 // The mask is an input that is drawn; here it is given.
 TEST(LoweredGradient, OfADropoutIsTheMasks) {
   TestGraph test;
