@@ -2,14 +2,18 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
-#include "onnx_import/autodiff/training.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
 #include "planning/model/forward_model.h"
 #include "planning/model/plan_description.h"
+#include "planning/model/training_step.h"
 #include "planning/programs/imported_gradients.h"
 #include "planning/programs/plan_within_memory.h"
 #include "planning/programs/step_programs.h"
@@ -45,10 +49,13 @@ PlanRequest completed(PlanRequest request) {
   return request;
 }
 
-void requireParameters(const Graph& graph) {
-  if (!trainableParameters(graph).empty()) return;
-  fail(ErrorCode::kBadModel,
-       "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not");
+// Nothing of a file is left out without a word.
+void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
+  if (model.outputs.empty()) return;
+  plan.notes.push_back(
+      fmt::format("{} beside the loss, which training does not compute (`--schedule forward-only` with `run "
+                  "--outputs FILE.npz` does): {}",
+                  counted(std::ssize(model.outputs), "output"), fmt::join(model.outputs, ", ")));
 }
 
 }  // namespace
@@ -72,12 +79,11 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     planned.plan = describePlan(request, model);
     if (measured) planned.plan.profile = request.profile->digest;
 
-    // What cannot be trained is refused before anything is searched: a search may take a minute.
-    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
-      refuseLostParameters(model.parameters, decidedWeights(request, model));
-    requireParameters(model.graph);
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
+      refuseUntrainable(model, decidedWeights(request, model));
+      noteOutputsLeftOut(model, planned.plan);
+    }
     planned.trains = trainedSummary(model.graph);
-    requireTrainableTypes(model.graph);
 
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
     // what the request leaves open; then both ways are one.

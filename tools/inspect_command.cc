@@ -8,6 +8,7 @@
 #include "onnx_import/autodiff/parameters.h"
 #include "planning/model/forward_model.h"
 #include "planning/model/operator_support.h"
+#include "planning/model/training_step.h"
 #include "sharding/rules/factor_rule.h"
 #include "tools/commands.h"
 #include "tools/console.h"
@@ -55,7 +56,8 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
   json["parameter_bytes"] = totals.parameter_bytes;
   json["activation_bytes"] = totals.activation_bytes;
   json["forward_flops"] = totals.flops;
-  json["loss"] = model.graph.value(model.loss).name;
+  json["loss"] = lossName(model);
+  json["outputs"] = model.outputs;
   for (const OperatorSupport& entry : support) {
     json["operators"].push_back({{"operator", entry.op},
                                  {"count", entry.count},
@@ -64,6 +66,41 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
                                  {"factor_rule", entry.factor_rule}});
   }
   return json;
+}
+
+// What planning says to it: whether it can be trained, and whether its batch can be cut.
+std::vector<std::string> verdicts(const ForwardModel& model) {
+  if (!model.loss.valid()) {
+    return {
+        "training: the model has no loss; --loss says which (such as --loss cross-entropy:LOGITS,LABELS); "
+        "without "
+        "one it can be evaluated: --schedule forward-only"};
+  }
+  const auto tell = [](const std::string& what, const std::string& yes, const auto& attempt) {
+    try {
+      attempt();
+      return fmt::format("{}: {}", what, yes);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
+      return fmt::format("{}: refused: {}", what, error.message());
+    }
+  };
+  const OptimizerSpec optimizer;
+  std::vector<std::string> lines = {tell("training", "every operator on the way has a gradient", [&] {
+    refuseUntrainable(model, {});
+    trainingFamily(model, optimizer, {model.batch, 1, false}).base();
+  })};
+  if (model.batch_dimension.empty()) {
+    lines.emplace_back(
+        "microbatches: the batch cannot be cut: no input has a symbolic batch dimension (export with "
+        "dynamic_shapes)");
+    return lines;
+  }
+  // Any size shows it: two microbatches of two rows.
+  lines.push_back(tell("microbatches", fmt::format("the batch ({}) can be cut", model.batch_dimension), [&] {
+    trainingFamily(model, optimizer, {4, 2, true}).base();
+  }));
+  return lines;
 }
 
 struct InspectCommand {
@@ -91,7 +128,11 @@ struct InspectCommand {
                  : axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second)
                                                   : "");
     }
-    fmt::print("  loss {}\n", model.graph.value(model.loss).name);
+    for (const std::string& name : model.outputs) {
+      const Value& value = model.graph.value(findValue(model.graph, name));
+      fmt::print("  output {} {}{}\n", name, dataTypeName(value.data_type), shapeToString(*value.shape));
+    }
+    fmt::print("  loss {}\n", lossName(model));
     if (model.imported) {
       const ImportedBackward& backward = model.imported->backward;
       fmt::print(
@@ -110,7 +151,8 @@ struct InspectCommand {
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
-    fmt::print("{}", formatTable(rows));
+    fmt::print("{}\n", formatTable(rows));
+    for (const std::string& line : verdicts(model)) fmt::print("{}\n", line);
     if (!json.empty()) writeTextFile(json, toJson(model, totals, support).dump(2) + "\n");
     return 0;
   }

@@ -14,6 +14,7 @@
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
+#include "runtime/job/outputs.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/options/job_options.h"
@@ -21,6 +22,7 @@
 #include "tools/options/option_checks.h"
 #include "tools/options/trace_options.h"
 #include "tools/refresh.h"
+#include "tools/scratch_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -46,9 +48,9 @@ class StepLines {
     shown_ = now;
     const double elapsed = std::chrono::duration<double>(now - first_).count() + event.seconds;
     const double rate = static_cast<double>(event.step) / std::max(elapsed, 1e-9);
-    const std::string text =
-        fmt::format("step {}/{}  loss {:.6g}  {:.2f} steps/s  {} left", event.step, steps_, event.loss, rate,
-                    formatDuration(static_cast<double>(steps_ - event.step) / rate));
+    const std::string text = fmt::format("step {}/{}{}  {:.2f} steps/s  {} left", event.step, steps_,
+                                         event.loss ? fmt::format("  loss {:.6g}", *event.loss) : "", rate,
+                                         formatDuration(static_cast<double>(steps_ - event.step) / rate));
     if (terminal_) {
       fmt::print("\r\033[K{}{}", text, event.step == steps_ ? "\n" : "");
     } else {
@@ -67,16 +69,25 @@ class StepLines {
 struct RunCommand {
   std::string directory;
   std::string json;
+  std::string outputs;
   JobSpec job;
   ListenOptions listen;
   TraceOptions trace;
 
   int run() {
     if (!json.empty()) requireWritable(json);
+    if (!outputs.empty()) requireWritable(outputs);
     trace.apply(job);
     makePrograms();
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
+    const std::vector<Result> given = outputsToWrite();
+    // Hosts share the folder that people work in more often than /tmp.
+    const ScratchFolder scratch(listen.listen.empty() ? std::filesystem::temp_directory_path()
+                                                      : std::filesystem::current_path());
+    job.dump.outputs = !given.empty();
+    job.dump.parameters = !job.dump_directory.empty();
+    if (!given.empty() && job.dump_directory.empty()) job.dump_directory = scratch.path().string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
@@ -88,12 +99,30 @@ struct RunCommand {
     });
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
-    fmt::print("{} steps on {} worker{}; loss {:.6g} -> {:.6g}; largest worker {}\n", result.steps.size(),
-               result.ranks.size(), result.ranks.size() == 1 ? "" : "s", result.steps.front().loss,
-               result.steps.back().loss, formatBytes(peak));
+    const std::optional<double>& first_loss = result.steps.front().loss;
+    fmt::print(
+        "{} steps on {} worker{}; {}largest worker {}\n", result.steps.size(), result.ranks.size(),
+        result.ranks.size() == 1 ? "" : "s",
+        first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
+        formatBytes(peak));
     writer.finish();
+    if (!given.empty()) {
+      writeOutputs(given, job.dump_directory, std::ssize(result.steps), std::ssize(result.ranks), outputs);
+      fmt::print("outputs: {}\n", outputs);
+    }
     if (!json.empty()) writeTextFile(json, toJson(result).dump(1) + "\n");
     return 0;
+  }
+
+  // What --outputs asks for.
+  std::vector<Result> outputsToWrite() const {
+    if (outputs.empty()) return {};
+    std::vector<Result> given = listedOutputs(job.plan_directory);
+    if (!given.empty()) return given;
+    fail(ErrorCode::kUsage,
+         "--outputs {}: the plan {} gives no outputs; those of a model are there when it is planned with "
+         "--schedule forward-only",
+         outputs, directory);
   }
 
   // Of a plan that was made without them, or edited since.
@@ -111,7 +140,7 @@ struct RunCommand {
     document["load_seconds"] = result.load_seconds;
     for (const StepResult& step : result.steps) {
       document["steps"].push_back({{"step", step.step},
-                                   {"loss", step.loss},
+                                   {"loss", step.loss ? nlohmann::ordered_json(*step.loss) : nullptr},
                                    {"seconds", step.seconds},
                                    {"compute_seconds", step.compute_seconds},
                                    {"transfer_seconds", step.transfer_seconds}});
@@ -142,9 +171,11 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")
       ->type_name("DIR");
+  sub->add_option("--outputs", command->outputs,
+                  "Of a plan with the schedule forward-only: write what the model gives for all batches here")
+      ->type_name("FILE.npz");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
-  command->job.dump.parameters = true;
   return [command] { return command->run(); };
 }
 

@@ -25,6 +25,7 @@
 #include "tools/refresh.h"
 #include "tools/report/report_files.h"
 #include "tools/report/text_table.h"
+#include "tools/scratch_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -33,27 +34,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPlanning = "Planning (when a MODEL is given; a plan directory is already decided)";
 constexpr int kFailed = 1;  // exit code: it ran, and something differs
-
-// A folder of this run's own, removed at the end whatever happens.
-class ScratchFolder {
- public:
-  explicit ScratchFolder(const fs::path& parent) {
-    std::string pattern = (parent / "pipeshard-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      fail(ErrorCode::kDiskFull, "no folder can be made in {}", parent.string());
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 nlohmann::ordered_json toJson(const ValidationReport& report) {
   nlohmann::ordered_json json;
@@ -76,6 +56,7 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
                                     {"passed", tensor.passed()}};
     if (!tensor.state.empty()) entry["state"] = tensor.state;
     if (tensor.update >= 0) entry["update"] = tensor.update;
+    if (tensor.microbatch >= 0) entry["microbatch"] = tensor.microbatch;
     if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
     json["tensors"].push_back(std::move(entry));
   }
@@ -97,8 +78,8 @@ std::string worstTable(const ValidationReport& report, size_t most) {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind :
        {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
-        ComparedKind::kForwardState, ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState,
-        ComparedKind::kImportedGradient}) {
+        ComparedKind::kForwardState, ComparedKind::kOutput, ComparedKind::kUpdatedParameter,
+        ComparedKind::kUpdatedState, ComparedKind::kImportedGradient}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
@@ -253,7 +234,8 @@ struct ValidateCommand {
                       fmt::format("{:.9g}", step.reference_loss),
                       fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
     }
-    fmt::print("{}\n{}\n", formatTable(rows), worstTable(report, 20));
+    if (!report.steps.empty()) fmt::print("{}\n", formatTable(rows));
+    fmt::print("{}\n", worstTable(report, 20));
     fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL",
                fs::path(plan.model_path).filename().string(), report.ranks, report.ranks == 1 ? "" : "s",
                report.passed() ? "equals" : "differs from");

@@ -1,6 +1,7 @@
 #include "ir/base/tensor_box.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -52,6 +53,16 @@ std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes) {
   }
   if (held == all) return "";
   return fmt::format("the parts hold {} of the {} elements of {}", held, all, shapeToString(whole));
+}
+
+void transposeMatrix(std::span<const std::byte> from, const Shape& shape, size_t element,
+                     std::span<std::byte> to) {
+  for (int64_t row = 0; row < shape.at(0); ++row) {
+    for (int64_t column = 0; column < shape.at(1); ++column) {
+      std::memcpy(to.data() + (column * shape[0] + row) * element,
+                  from.data() + (row * shape[1] + column) * element, element);
+    }
+  }
 }
 
 }  // namespace pipeshard

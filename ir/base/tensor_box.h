@@ -5,6 +5,8 @@
 //   its runs are elements [13,15) and [19,21)
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,5 +61,10 @@ void forEachRun(const Shape& whole, const Shard& box, F&& f) {
     if (inner == 0) return;
   }
 }
+
+// Elements of `element` bytes, row-major: a matrix of `shape` [rows,columns] to [columns,rows]. The spans do
+// not overlap.
+void transposeMatrix(std::span<const std::byte> from, const Shape& shape, size_t element,
+                     std::span<std::byte> to);
 
 }  // namespace pipeshard

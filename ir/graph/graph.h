@@ -50,6 +50,9 @@ struct WeightReference {
   std::string location;  // path relative to Graph::directory (as in the model), or absolute in a Program
   uint64_t offset = 0;   // bytes
   uint64_t length = 0;   // bytes; equals byteCount(type, shape) of the value
+  // No file has it (location is ""): it is drawn when a job loads its weights, from the job's seed.
+  std::optional<RandomNumbers> drawn = {};
+  bool transposed = false;  // the file has the transposed matrix
   friend bool operator==(const WeightReference&, const WeightReference&) = default;
 };
 

@@ -47,6 +47,7 @@ std::string printValueName(const Graph& graph, ValueId id) {
 std::string printInitializer(const Initializer& initializer) {
   if (const auto* constant = std::get_if<Constant>(&initializer)) return printConstant(*constant);
   const auto& reference = std::get<WeightReference>(initializer);
+  if (reference.drawn) return fmt::format("drawn, {} bytes", reference.length);
   return fmt::format("file '{}' offset {} length {}", reference.location, reference.offset, reference.length);
 }
 

@@ -100,6 +100,13 @@ std::vector<NodeId> forwardNodes(const TrainingGraph& training) {
   return nodes;
 }
 
+std::vector<ValueId> forwardResults(const TrainingGraph& training) {
+  std::vector<ValueId> results;
+  if (training.loss.valid()) results.push_back(training.loss);
+  for (const ModelOutput& output : training.outputs) results.push_back(output.value);
+  return results;
+}
+
 std::vector<NodeId> nodesBehind(const TrainingGraph& training, const std::vector<NodeId>& producer,
                                 const std::vector<ValueId>& values, Phase phase) {
   std::vector<ValueId> open = values;
@@ -128,8 +135,14 @@ void verifyTrainingGraph(const TrainingGraph& training) {
   }
   verifyPhases(training);
   PIPESHARD_CHECK(training.microbatches >= 1, "{} microbatches", training.microbatches);
-  PIPESHARD_CHECK(training.loss.valid() && elementCount(graph.shape(training.loss)) == 1,
+  PIPESHARD_CHECK(training.loss.valid() || !training.outputs.empty(),
+                  "there is neither a loss nor an output");
+  PIPESHARD_CHECK(!training.loss.valid() || elementCount(graph.shape(training.loss)) == 1,
                   "the loss is no scalar");
+  for (const ModelOutput& output : training.outputs) {
+    PIPESHARD_CHECK(output.axis < std::ssize(graph.shape(output.value)), "output '{}' has no axis {}",
+                    graph.value(output.value).name, output.axis);
+  }
   for (const Parameter& parameter : training.parameters) {
     PIPESHARD_CHECK(graph.initializers.contains(parameter.value), "parameter '{}' is no initializer",
                     graph.value(parameter.value).name);

@@ -9,6 +9,8 @@
 //   gradient_p = sum over k, then over parts, of parameter p's gradient_parts          (for every parameter)
 //   run the update nodes once, reading gradients, states and `step`; outputs replace parameters and states
 //   (forward states are handed from microbatch to microbatch)
+// A step that trains nothing (evaluation) may have no loss, and has outputs: each is the concatenation of
+// what the microbatches give.
 //
 // A mean over the batch has already been rewritten into sums divided by totals (sharding/batch/time_axis.h),
 // so that sums over microbatches are exact, with ignored labels too.
@@ -77,6 +79,12 @@ struct PrologueTotal {
   ValueId total;
 };
 
+// An output of the model that a forward-only step hands to the user.
+struct ModelOutput {
+  ValueId value;  // output of a forward node
+  int axis = -1;  // that the rows of the batch are in; -1: every microbatch gives the same
+};
+
 struct TrainingGraph {
   Graph graph;
   std::vector<Phase> node_phase;  // by node index
@@ -86,7 +94,8 @@ struct TrainingGraph {
   std::vector<Parameter> parameters;  // in the model's order of initializers
   std::vector<PrologueTotal> totals;
   std::vector<ForwardState> forward_states;
-  ValueId loss;  // scalar: this microbatch's share of the loss
+  std::vector<ModelOutput> outputs;  // forward-only
+  ValueId loss;                      // scalar: this microbatch's share of the loss; invalid: there is none
   ValueId step;  // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
   int64_t microbatches = 1;
 };
@@ -95,6 +104,9 @@ struct TrainingGraph {
 inline bool isTrained(const Parameter& parameter) {
   return !parameter.gradient_parts.empty() && parameter.updated.valid();
 }
+
+// What a step computes for the user in its forward passes: the loss, if there is one, and the outputs.
+std::vector<ValueId> forwardResults(const TrainingGraph& training);
 
 // What the update of a parameter gives: its new value, then its states.
 std::vector<ValueId> updatedValues(const Parameter& parameter);

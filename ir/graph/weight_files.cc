@@ -27,7 +27,7 @@ uint64_t hashFromJson(const JsonReader& json) {
 
 Initializer absoluteSource(const Graph& graph, ValueId initializer) {
   Initializer source = graph.initializers.at(initializer);
-  if (auto* weight = std::get_if<WeightReference>(&source)) {
+  if (auto* weight = std::get_if<WeightReference>(&source); weight != nullptr && !weight->drawn) {
     const std::filesystem::path path = std::filesystem::path(graph.directory) / weight->location;
     weight->location = std::filesystem::absolute(path).lexically_normal().string();
   }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <type_traits>
+
+#include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
@@ -11,6 +14,7 @@ namespace pipeshard {
 namespace {
 
 constexpr std::array<std::string_view, 3> kOverlapNames = {"off", "between-nodes", "on"};
+constexpr std::array<std::string_view, 2> kModeNames = {"as-exported", "training"};
 
 constexpr GivenOption kOptions[] = {
     {.key = "optimizer",
@@ -46,6 +50,26 @@ constexpr GivenOption kOptions[] = {
      .default_text = nullptr,
      .values = "REGEX",
      .help = "Do not train weights in whose names this regular expression is found; repeat for several"},
+    {.key = "weights",
+     .flag = "--weights",
+     .field = &GivenOptions::weights,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "FILE",
+     .help =
+         "Weights by the module's names from a .safetensors file; repeat for several. random: those that no "
+         "file has\nare drawn, by `--seed` of run and validate; random:REGEX: these inputs are such weights"},
+    {.key = "mode",
+     .flag = "--mode",
+     .field = &GivenOptions::mode,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "MODE",
+     .help = "training: batch normalisations take the batch's statistics and dropouts drop, also where the "
+             "exporter "
+             "has\nwritten inference mode: training|as-exported"},
     {.key = "bucket_bytes",
      .flag = "--bucket",
      .field = &GivenOptions::bucket_bytes,
@@ -74,7 +98,8 @@ using Texts = std::vector<std::string>;
 
 Texts textsOfValue(const OptimizerSpec& optimizer) { return {optimizerToString(optimizer)}; }
 Texts textsOfValue(DataType type) { return {std::string(dataTypeName(type))}; }
-Texts textsOfValue(OverlapReceives overlap) { return {std::string(overlapReceivesName(overlap))}; }
+template <typename E>
+requires std::is_enum_v<E> Texts textsOfValue(E value) { return {std::string(nameOf(value))}; }
 Texts textsOfValue(const Texts& texts) { return texts; }
 Texts textsOfValue(int64_t bytes) { return {bytes == 0 ? "off" : std::to_string(bytes)}; }
 
@@ -87,10 +112,14 @@ void setValue(std::string_view flag, const Texts& texts, DataType& type) {
     fail(ErrorCode::kUsage, "{} {}: expected float32 or float64", flag, texts[0]);
   type = single ? DataType::kFloat32 : DataType::kFloat64;
 }
-void setValue(std::string_view flag, const Texts& texts, OverlapReceives& overlap) {
-  const std::optional<OverlapReceives> named = overlapReceivesFromName(texts.at(0));
-  if (!named) fail(ErrorCode::kUsage, "{} {}: expected on, between-nodes or off", flag, texts[0]);
-  overlap = *named;
+template <typename E>
+requires std::is_enum_v<E>
+void setValue(std::string_view flag, const Texts& texts, E& value) {
+  const std::optional<E> named = fromName<E>(texts.at(0));
+  if (!named) {
+    fail(ErrorCode::kUsage, "{} {}: expected one of {}", flag, texts[0], fmt::join(namesOf(value), ", "));
+  }
+  value = *named;
 }
 void setValue(std::string_view, const Texts& texts, Texts& field) { field = texts; }
 void setValue(std::string_view flag, const Texts& texts, int64_t& bytes) {
@@ -99,17 +128,8 @@ void setValue(std::string_view flag, const Texts& texts, int64_t& bytes) {
 
 }  // namespace
 
-std::span<const std::string_view> overlapReceivesNames() { return kOverlapNames; }
-
-std::string_view overlapReceivesName(OverlapReceives overlap) {
-  return kOverlapNames[static_cast<size_t>(overlap)];
-}
-
-std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name) {
-  const auto found = std::find(kOverlapNames.begin(), kOverlapNames.end(), name);
-  if (found == kOverlapNames.end()) return std::nullopt;
-  return static_cast<OverlapReceives>(found - kOverlapNames.begin());
-}
+std::span<const std::string_view> namesOf(OverlapReceives) { return kOverlapNames; }
+std::span<const std::string_view> namesOf(ModuleMode) { return kModeNames; }
 
 std::span<const GivenOption> givenOptions() { return kOptions; }
 
@@ -127,8 +147,16 @@ bool isRepeated(const GivenOption& option) {
 
 // The last one, which does most, first.
 std::vector<std::string> allowedTexts(const GivenOption& option) {
-  if (!std::holds_alternative<OverlapReceives GivenOptions::*>(option.field)) return {};
-  return {kOverlapNames.rbegin(), kOverlapNames.rend()};
+  return std::visit(
+      [](auto field) -> std::vector<std::string> {
+        using Field = std::remove_cvref_t<decltype(GivenOptions().*field)>;
+        if constexpr (std::is_same_v<Field, OverlapReceives> || std::is_same_v<Field, ModuleMode>) {
+          const std::span<const std::string_view> names = namesOf(Field());
+          return {names.rbegin(), names.rend()};
+        }
+        return {};
+      },
+      option.field);
 }
 
 bool isWritten(const GivenOption& option, const GivenOptions& options) {

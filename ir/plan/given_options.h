@@ -10,6 +10,7 @@
 // given_options_json.cc besides.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -27,9 +28,23 @@ inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
 
 // Whose messages come while the receiving rank computes.
 enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
-std::span<const std::string_view> overlapReceivesNames();  // by value: "off", "between-nodes", "on"
-std::string_view overlapReceivesName(OverlapReceives overlap);
-std::optional<OverlapReceives> overlapReceivesFromName(std::string_view name);
+// What batch normalisations and dropouts do (onnx_import/exporter/module_mode.h).
+enum class ModuleMode : uint8_t { kAsExported, kTraining };
+
+// The names of an enumeration's values, by value: "off", "between-nodes", "on".
+std::span<const std::string_view> namesOf(OverlapReceives);
+std::span<const std::string_view> namesOf(ModuleMode);
+template <typename E>
+std::string_view nameOf(E value) {
+  return namesOf(value)[static_cast<size_t>(value)];
+}
+template <typename E>
+std::optional<E> fromName(std::string_view name) {
+  const std::span<const std::string_view> names = namesOf(E());
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<E>(found - names.begin());
+}
 
 // GivenOptions{}: what a plan.json means that leaves them out.
 struct GivenOptions {
@@ -37,6 +52,10 @@ struct GivenOptions {
   DataType precision = DataType::kFloat32;
   std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
   std::vector<std::string> freeze;  // weights that are not
+  // Where weights come from in place of the model's file: safetensors files, or "random[:REGEX]"
+  // (planning/model/given_weights.h).
+  std::vector<std::string> weights;
+  ModuleMode mode = ModuleMode::kAsExported;
   // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0:
   // all behind it.
   int64_t bucket_bytes = kDefaultBucketBytes;
@@ -61,7 +80,7 @@ enum class OptionPlace : uint8_t {
 // Which field, and by its type how it is written. An int64_t is a number of bytes, 0 is "off".
 using OptionField = std::variant<OptimizerSpec GivenOptions::*, DataType GivenOptions::*,
                                  std::vector<std::string> GivenOptions::*, int64_t GivenOptions::*,
-                                 OverlapReceives GivenOptions::*>;
+                                 OverlapReceives GivenOptions::*, ModuleMode GivenOptions::*>;
 
 struct GivenOption {
   const char* key;   // in plan.json

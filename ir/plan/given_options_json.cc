@@ -10,15 +10,18 @@ Json formOf(const OptimizerSpec& optimizer) { return optimizerToString(optimizer
 Json formOf(DataType type) { return dataTypeName(type); }
 Json formOf(const std::vector<std::string>& texts) { return texts; }
 Json formOf(int64_t bytes) { return bytes; }
-Json formOf(OverlapReceives overlap) { return overlapReceivesName(overlap); }
+Json formOf(OverlapReceives overlap) { return nameOf(overlap); }
+Json formOf(ModuleMode mode) { return nameOf(mode); }
 
 void readForm(const JsonReader& json, OptimizerSpec& optimizer) { optimizer = json.parsed(parseOptimizer); }
 void readForm(const JsonReader& json, DataType& type) { type = json.dataType(); }
 void readForm(const JsonReader& json, std::vector<std::string>& texts) { texts = json.strings(); }
 void readForm(const JsonReader& json, int64_t& bytes) { bytes = json.integer(0, INT64_MAX); }
-void readForm(const JsonReader& json, OverlapReceives& overlap) {
-  const std::span<const std::string_view> names = overlapReceivesNames();
-  overlap = *overlapReceivesFromName(json.string({names.begin(), names.end()}));
+template <typename E>
+requires std::is_enum_v<E>
+void readForm(const JsonReader& json, E& value) {
+  const std::span<const std::string_view> names = namesOf(value);
+  value = *fromName<E>(json.string({names.begin(), names.end()}));
 }
 
 template <typename F>

@@ -20,6 +20,7 @@ constexpr std::pair<Kind, std::string_view> kKinds[] = {
     {Kind::kMeanSquaredError, "mse"},       {Kind::kL1, "l1"},
     {Kind::kSmoothL1, "smooth-l1"},
 };
+constexpr std::string_view kNone = "none";
 constexpr std::string_view kSmoothing = "smoothing=";
 
 [[noreturn]] void failLossForm(std::string_view text) {
@@ -99,6 +100,7 @@ std::vector<std::string> lossKinds() {
 LossSpec parseLoss(std::string_view text) {
   LossSpec spec;
   spec.terms.clear();
+  if (text == kNone) return spec;
   for (const std::string_view term : split(text, '+')) {
     spec.terms.push_back(parseTerm(text, term));
     if (term.empty() && !text.empty()) failLossForm(text);
@@ -118,6 +120,7 @@ std::string lossToString(const LossTerm& term) {
 }
 
 std::string lossToString(const LossSpec& spec) {
+  if (spec.isNone()) return std::string(kNone);
   std::vector<std::string> terms;
   for (const LossTerm& term : spec.terms) terms.push_back(lossToString(term));
   return fmt::format("{}", fmt::join(terms, "+"));

@@ -29,13 +29,14 @@ struct LossTerm {
 };
 
 struct LossSpec {
-  std::vector<LossTerm> terms = {LossTerm()};  // never empty
+  std::vector<LossTerm> terms = {LossTerm()};  // empty: the model has no loss, and gives its outputs
+  bool isNone() const { return terms.empty(); }
   bool isModelOutput() const {
     return terms.size() == 1 && terms[0].kind == LossTerm::Kind::kModelOutput && terms[0].weight == 1;
   }
 };
 
-// "" | TERM | [WEIGHT*]TERM+[WEIGHT*]TERM+..., where TERM is the name of a scalar output or
+// "" | "none" | TERM | [WEIGHT*]TERM+[WEIGHT*]TERM+..., where TERM is the name of a scalar output or
 // KIND:PREDICTION,TARGET with a KIND of lossKinds(); cross-entropy takes a smoothing:
 // "cross-entropy:LOGITS,LABELS,smoothing=0.1".
 //   "cross-entropy:logits,labels+0.4*cross-entropy:aux_logits,labels"

@@ -146,18 +146,22 @@ struct Instruction {
   bool background = false;
 };
 
-// What a step leaves behind for the user: loss, gradients, parameters, states. Names are the model's. Of all
-// ranks that hold equal copies, one lists the result. Where ranks hold parts of a tensor, several list it:
-// together every element exactly once.
+// What a step leaves behind for the user: loss, gradients, parameters, states, outputs. Names are the
+// model's. Of all ranks that hold equal copies, one lists the result. Where ranks hold parts of a tensor,
+// several list it: together every element exactly once.
 struct Result {
-  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState };
+  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState, kOutput };
   Kind kind = Kind::kLoss;
-  std::string name;   // of the parameter or forward state; "loss" for the loss
+  std::string name;   // of the parameter, forward state or output; "loss" for the loss
   std::string state;  // kOptimizerState: its name ("first_moment")
   BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
   // Of a window of several updates: to which of them a loss or gradient belongs; -1: to the whole step. Such
   // a gradient is valid when its update runs; that of the next update takes its place.
   int update = -1;
+  // kOutput: of which microbatch, and the axis along which the microbatches follow each other (-1: none; it
+  // is the same in all of them)
+  int microbatch = -1;
+  int axis = -1;
 };
 
 // How a batch input is cut; the same list in every rank's program.

@@ -5,6 +5,7 @@
 #include "ir/program/program_json.h"
 
 #include <array>
+#include <limits>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -77,8 +78,8 @@ const std::vector<std::string>& phases() {
   return names;
 }
 const std::vector<std::string>& resultKinds() {
-  static const std::vector<std::string> names = {"loss", "gradient", "parameter", "optimizer_state",
-                                                 "forward_state"};
+  static const std::vector<std::string> names = {"loss",          "gradient", "parameter", "optimizer_state",
+                                                 "forward_state", "output"};
   return names;
 }
 
@@ -95,9 +96,35 @@ std::vector<BufferId> idsFromJson(const JsonReader& json, size_t count) {
   return ids;
 }
 
+const std::vector<std::string>& randomKinds() {
+  static const std::vector<std::string> names = {"uniform", "normal", "true"};
+  return names;
+}
+
+Json randomToJson(const RandomNumbers& drawn) {
+  Json json = {{"numbers", randomKinds()[static_cast<size_t>(drawn.kind)]},
+               {"probability", drawn.probability}};
+  if (drawn.scale != 1) json["scale"] = drawn.scale;
+  if (drawn.shift != 0) json["shift"] = drawn.shift;
+  return json;
+}
+
+RandomNumbers randomFromJson(const JsonReader& json) {
+  json.expectObject({"numbers", "probability"}, {"scale", "shift"});
+  constexpr double kMost = std::numeric_limits<double>::max();
+  RandomNumbers drawn{enumFromJson<RandomNumbers::Kind>(json.at("numbers"), randomKinds()),
+                      json.at("probability").number(0, 1)};
+  if (json.has("scale")) drawn.scale = json.at("scale").number(0, kMost);
+  if (json.has("shift")) drawn.shift = json.at("shift").number(-kMost, kMost);
+  return drawn;
+}
+
 Json sourceToJson(const Buffer& buffer) {
   if (const auto* weight = std::get_if<WeightReference>(&*buffer.source)) {
-    return {{"file", weight->location}, {"offset", weight->offset}, {"length", weight->length}};
+    if (weight->drawn) return {{"drawn", randomToJson(*weight->drawn)}};
+    Json json = {{"file", weight->location}, {"offset", weight->offset}, {"length", weight->length}};
+    if (weight->transposed) json["transposed"] = true;
+    return json;
   }
   const Constant& constant = std::get<Constant>(*buffer.source);
   if (constant.bytes.size() > kMostInlineBytes) {
@@ -113,10 +140,16 @@ Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
   const Shape& whole = wholeShape(buffer);
   const int64_t expected = byteCount(buffer.source_type, whole);
   if (json.has("file")) {
-    json.expectObject({"file", "offset", "length"});
+    json.expectObject({"file", "offset", "length"}, {"transposed"});
     return WeightReference{json.at("file").string(),
                            static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
-                           static_cast<uint64_t>(json.at("length").integer(expected, expected))};
+                           static_cast<uint64_t>(json.at("length").integer(expected, expected)),
+                           {},
+                           json.has("transposed") && json.at("transposed").boolean()};
+  }
+  if (json.has("drawn")) {
+    json.expectObject({"drawn"});
+    return WeightReference{"", 0, static_cast<uint64_t>(expected), randomFromJson(json.at("drawn"))};
   }
   json.expectObject({"shape", "base64"});
   Constant constant{buffer.source_type, json.at("shape").shape(), fromBase64(json.at("base64"))};
@@ -246,33 +279,29 @@ Json resultToJson(const Result& result) {
                {"buffer", result.buffer.index()}};
   if (!result.state.empty()) json["state"] = result.state;
   if (result.update >= 0) json["update"] = result.update;
+  if (result.microbatch >= 0) json["microbatch"] = result.microbatch;
+  if (result.axis >= 0) json["axis"] = result.axis;
   return json;
 }
 
 Result resultFromJson(const JsonReader& json, size_t buffer_count) {
-  json.expectObject({"kind", "name", "buffer"}, {"state", "update"});
+  json.expectObject({"kind", "name", "buffer"}, {"state", "update", "microbatch", "axis"});
   Result result;
   result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
   result.name = json.at("name").string();
   if (json.has("state")) result.state = json.at("state").string();
   result.buffer = BufferId(json.at("buffer").integer(0, lastIndex(buffer_count)));
   if (json.has("update")) result.update = json.at("update").integer(0, INT32_MAX);
+  if (json.has("microbatch")) result.microbatch = json.at("microbatch").integer(0, INT32_MAX);
+  if (json.has("axis")) result.axis = json.at("axis").integer(0, INT32_MAX);
   return result;
-}
-
-const std::vector<std::string>& randomKinds() {
-  static const std::vector<std::string> names = {"uniform", "normal", "true"};
-  return names;
 }
 
 Json inputToJson(const ProgramInput& input) {
   Json json = {{"name", input.name},   {"type", dataTypeName(input.data_type)},
                {"shape", input.shape}, {"axis", input.axis},
                {"low", input.low},     {"high", input.high}};
-  if (input.drawn) {
-    json["drawn"] = {{"numbers", randomKinds()[static_cast<size_t>(input.drawn->kind)]},
-                     {"probability", input.drawn->probability}};
-  }
+  if (input.drawn) json["drawn"] = randomToJson(*input.drawn);
   if (!input.allowed) return json;
   json["allowed"] = {
       {"low", input.allowed->low}, {"high", input.allowed->high}, {"exact", input.allowed->exact}};
@@ -289,12 +318,7 @@ ProgramInput inputFromJson(const JsonReader& json) {
   input.axis = json.at("axis").integer(-1, lastIndex(input.shape.size()));
   input.low = json.at("low").integer(INT64_MIN, INT64_MAX);
   input.high = json.at("high").integer(input.low, INT64_MAX);
-  if (json.has("drawn")) {
-    const JsonReader drawn = json.at("drawn");
-    drawn.expectObject({"numbers", "probability"});
-    input.drawn = {enumFromJson<RandomNumbers::Kind>(drawn.at("numbers"), randomKinds()),
-                   drawn.at("probability").number(0, 1)};
-  }
+  if (json.has("drawn")) input.drawn = randomFromJson(json.at("drawn"));
   if (!json.has("allowed")) return input;
   const JsonReader allowed = json.at("allowed");
   allowed.expectObject({"low", "high", "exact"}, {"ignored"});

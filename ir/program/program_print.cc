@@ -21,7 +21,10 @@ std::string quoted(const Program& program, const std::vector<BufferId>& buffers,
 
 std::string sourceText(const Buffer& buffer) {
   std::string text;
-  if (const auto* weight = std::get_if<WeightReference>(&*buffer.source)) {
+  if (const auto* weight = std::get_if<WeightReference>(&*buffer.source);
+      weight != nullptr && weight->drawn) {
+    text = " drawn";
+  } else if (weight != nullptr) {
     text = fmt::format(" from {} [{}, +{}]", weight->location, weight->offset, weight->length);
   } else {
     text = fmt::format(" from {} bytes in the program", std::get<Constant>(*buffer.source).bytes.size());
@@ -49,6 +52,7 @@ std::string_view resultKindName(Result::Kind kind) {
     case Result::Kind::kParameter: return "parameter";
     case Result::Kind::kOptimizerState: return "optimizer_state";
     case Result::Kind::kForwardState: return "forward_state";
+    case Result::Kind::kOutput: return "output";
   }
   return "unknown";
 }
@@ -110,9 +114,10 @@ std::string printProgram(const Program& program) {
   }
   if (!program.results.empty()) text += "results\n";
   for (const Result& result : program.results) {
-    text += fmt::format("  {} {}{}{}: {}\n", resultKindName(result.kind), result.name,
+    text += fmt::format("  {} {}{}{}{}: {}\n", resultKindName(result.kind), result.name,
                         result.state.empty() ? "" : "." + result.state,
                         result.update < 0 ? "" : fmt::format(" of update {}", result.update),
+                        result.microbatch < 0 ? "" : fmt::format(" of microbatch {}", result.microbatch),
                         quoted(program, {result.buffer}));
   }
   return text;

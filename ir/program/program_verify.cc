@@ -140,6 +140,12 @@ class StructureVerifier {
       failHere(fmt::format("the result \"{}\" is of update {}, of {}", result.name, result.update,
                            program_.updates_per_step));
     }
+    const bool is_output = result.kind == Result::Kind::kOutput;
+    if (is_output != (result.microbatch >= 0) || result.microbatch >= program_.microbatches ||
+        result.axis >= std::ssize(program_.buffer(result.buffer).shape)) {
+      failHere(fmt::format("the result \"{}\" is of microbatch {} of {}, along axis {}", result.name,
+                           result.microbatch, program_.microbatches, result.axis));
+    }
     if (result.update < 0 || result.kind != Result::Kind::kGradient) return;
     for (const Instruction& instruction : program_.instructions) {
       const bool reads = std::find(instruction.inputs.begin(), instruction.inputs.end(), result.buffer) !=
@@ -328,10 +334,10 @@ void verifyResults(const std::vector<Program>& programs) {
     RankId rank;
     const Buffer* buffer = nullptr;
   };
-  std::map<std::tuple<Result::Kind, std::string, std::string, int>, std::vector<Place>> results;
+  std::map<std::tuple<Result::Kind, std::string, std::string, int, int>, std::vector<Place>> results;
   for (const Program& program : programs) {
     for (const Result& result : program.results) {
-      results[{result.kind, result.name, result.state, result.update}].push_back(
+      results[{result.kind, result.name, result.state, result.update, result.microbatch}].push_back(
           {program.rank, &program.buffer(result.buffer)});
     }
   }

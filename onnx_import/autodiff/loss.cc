@@ -317,13 +317,16 @@ std::vector<std::string> lossOptions(const Graph& graph) {
   fail(ErrorCode::kUsage, "{}; say what the loss is with one of\n  {}", found, fmt::join(options, "\n  "));
 }
 
+bool mayBeLoss(const Graph& graph, ValueId output) {
+  const Value& value = graph.value(output);
+  return isFloatingPoint(value.data_type) && (isScalar(value) || (!value.shape && graph.outputs.size() == 1));
+}
+
 ValueId chooseOutput(const Graph& graph, const std::string& name) {
   std::vector<ValueId> candidates;
   for (ValueId id : graph.outputs) {
     const Value& value = graph.value(id);
-    const bool may_be_loss =
-        isFloatingPoint(value.data_type) && (isScalar(value) || (!value.shape && graph.outputs.size() == 1));
-    if (name.empty() ? may_be_loss : value.name == name) candidates.push_back(id);
+    if (name.empty() ? mayBeLoss(graph, id) : value.name == name) candidates.push_back(id);
   }
   if (candidates.size() > 1)
     failAmbiguous(graph, fmt::format("the model has {} scalar outputs", candidates.size()));
@@ -338,7 +341,13 @@ ValueId chooseOutput(const Graph& graph, const std::string& name) {
 
 }  // namespace
 
+bool hasLossOutput(const Graph& graph) {
+  return std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                     [&](ValueId output) { return mayBeLoss(graph, output); });
+}
+
 ValueId attachLoss(Graph& graph, const LossSpec& spec) {
+  if (spec.isNone()) return ValueId();
   LossWriter writer(graph);
   std::vector<ValueId> losses;
   for (const LossTerm& term : spec.terms) {

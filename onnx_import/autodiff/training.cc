@@ -13,15 +13,23 @@
 namespace pipeshard {
 namespace {
 
-void keepWhatTheLossNeeds(ForwardGraph& forward) {
+std::vector<ValueId> resultsOf(const ForwardGraph& forward) {
+  std::vector<ValueId> results;
+  if (forward.loss.valid()) results.push_back(forward.loss);
+  for (const ModelOutput& output : forward.outputs) results.push_back(output.value);
+  return results;
+}
+
+void keepWhatIsWanted(ForwardGraph& forward) {
   Graph& graph = forward.graph;
-  graph.outputs = {forward.loss};
+  graph.outputs = resultsOf(forward);
   for (const PrologueTotal& total : forward.totals) graph.outputs.push_back(total.part);
   std::vector<ValueId> keep;
   for (const PrologueTotal& total : forward.totals) keep.push_back(total.total);
   for (const BatchInput& input : forward.inputs) keep.push_back(input.value);
   const std::vector<ValueId> new_id = removeDeadCode(graph, keep);
-  forward.loss = new_id[forward.loss.index()];
+  if (forward.loss.valid()) forward.loss = new_id[forward.loss.index()];
+  for (ModelOutput& output : forward.outputs) output.value = new_id[output.value.index()];
   for (PrologueTotal& total : forward.totals)
     total = {new_id[total.part.index()], new_id[total.total.index()]};
   for (BatchInput& input : forward.inputs) input.value = new_id[input.value.index()];
@@ -33,7 +41,7 @@ size_t movePrologueFirst(ForwardGraph& forward) {
   std::vector<ValueId> parts;
   for (const PrologueTotal& total : forward.totals) parts.push_back(total.part);
   const std::vector<bool> in_prologue = ancestorsOf(graph, parts);
-  const std::vector<bool> in_forward = ancestorsOf(graph, {forward.loss});
+  const std::vector<bool> in_forward = ancestorsOf(graph, resultsOf(forward));
   std::vector<Node> prologue;
   std::vector<Node> rest;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -83,16 +91,19 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type) {
 
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer) {
   requireOpset(forward.graph);
-  keepWhatTheLossNeeds(forward);
+  keepWhatIsWanted(forward);
   const size_t prologue_nodes = movePrologueFirst(forward);
   TrainingGraph training;
   training.graph = std::move(forward.graph);
   training.inputs = std::move(forward.inputs);
   training.totals = std::move(forward.totals);
   training.loss = forward.loss;
+  training.outputs = std::move(forward.outputs);
   training.microbatches = forward.microbatches;
   Graph& graph = training.graph;
   const bool trains = optimizer.kind != OptimizerSpec::Kind::kNone;
+  PIPESHARD_CHECK(!trains || (training.loss.valid() && training.outputs.empty()),
+                  "training needs a loss, and gives no outputs");
   if (trains) training.forward_states = findForwardStates(graph, prologue_nodes);
   const size_t first_backward = graph.nodes.size();
 
@@ -106,7 +117,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   splitBackwardPhases(graph, builder.forwardNodes(), gradients.activation_gradients, training.node_phase);
   PIPESHARD_CHECK(!trains || first_backward < graph.nodes.size(), "no backward nodes");
 
-  graph.outputs = {training.loss};
+  graph.outputs = forwardResults(training);
   for (const PrologueTotal& total : training.totals) graph.outputs.push_back(total.part);
   for (const ForwardState& state : training.forward_states) graph.outputs.push_back(state.updated);
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -18,11 +18,12 @@ void requireTrainableTypes(const Graph& graph);
 // meaning.
 struct ForwardGraph {
   Graph graph;   // prepared, for one microbatch
-  ValueId loss;  // scalar share of the loss
+  ValueId loss;  // scalar share of the loss; invalid (without an optimizer only): none
   std::vector<BatchInput> inputs;
   // The nodes that parts depend on are in the graph, and the loss depends on none of them (splitTimeAxis).
   std::vector<PrologueTotal> totals;
   int64_t microbatches = 1;
+  std::vector<ModelOutput> outputs = {};  // without an optimizer only
 };
 
 // Whether a gradient rule for the operator is registered, or it has no gradient by nature (Shape, Equal,
@@ -30,9 +31,9 @@ struct ForwardGraph {
 // function body, it is better expanded before (PrepareOptions::supported).
 bool hasGradientRule(std::string_view domain, std::string_view op_type);
 
-// The training graph's nodes are in the order prologue, forward, backward, update; forward nodes that the
-// loss does not need are gone (so are a model's other outputs); its graph outputs are the loss, the parts of
-// totals, the updated forward states, the gradient parts and what the updates give. Value names:
+// The training graph's nodes are in the order prologue, forward, backward, update; forward nodes that
+// neither the loss nor ForwardGraph::outputs need are gone; its graph outputs are those, the parts of totals,
+// the updated forward states, the gradient parts and what the updates give. Value names:
 // "<value>_grad" ("<parameter>_grad.<k>" for several parts), "<parameter>.gradient", "<parameter>.<state>",
 // "<parameter>.updated", "<parameter>.<state>.updated", "step". Backward nodes are called "<forward
 // node>_grad/<operator>" and carry its metadata.

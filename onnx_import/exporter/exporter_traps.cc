@@ -69,19 +69,20 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
     traps.push_back(
         fmt::format("{} of a module in training mode, but the exporter has written inference mode: the "
                     "running statistics of "
-                    "the file are used, and stay as they are, where PyTorch would take the batch's",
+                    "the file are used, and stay as they are, where PyTorch would take the batch's; --mode "
+                    "training does so",
                     counted(normalizations, "batch normalization")));
   }
   if (attentions > 0) {
     traps.push_back(
         fmt::format("the dropout inside {} is not in the file (the exporter writes it in inference mode): "
-                    "there nothing is dropped; attn_implementation=\"eager\" exports it",
+                    "there nothing is dropped; --mode training drops",
                     counted(attentions, "attention")));
   }
   if (smoothing) {
     traps.emplace_back(
         "the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the loss is "
-        "without");
+        "without; --loss cross-entropy:LOGITS,LABELS,smoothing=0.1 has it");
   }
   return traps;
 }

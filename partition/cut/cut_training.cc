@@ -128,7 +128,7 @@ class Cutter {
   }
 
   std::vector<bool> liveNodes() const {
-    std::vector<ValueId> open = {training_.loss};
+    std::vector<ValueId> open = forwardResults(training_);
     for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
     for (const Parameter& parameter : training_.parameters) {
       if (isTrained(parameter))
@@ -214,7 +214,7 @@ class Cutter {
 
   void findOutputs() {
     std::vector<bool> needed(graph_.values.size());
-    needed[training_.loss.index()] = true;
+    for (const ValueId result : forwardResults(training_)) needed[result.index()] = true;
     for (const ForwardState& state : training_.forward_states) needed[state.updated.index()] = true;
     for (const Parameter& parameter : training_.parameters) {
       if (!isTrained(parameter)) continue;

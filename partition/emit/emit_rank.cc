@@ -309,7 +309,7 @@ class RankEmitter {
   // What the devices of the group have summed over their rows, or replicas over their microbatches, becomes
   // the sum over all of them.
   void sumOverDevices(int update) {
-    const StageId loss_stage = context_.cut.place(training_.loss).stage;
+    const StageId loss_stage = training_.loss.valid() ? context_.cut.place(training_.loss).stage : StageId();
     if (isUpdating(loss_stage)) {
       for (int of = update - context_.versions.averaged(loss_stage) + 1; of <= update; ++of) {
         if (!takesAny(of)) builder_.add(InstructionKind::kZero, -1, {}, {lossBuffer(of)});
@@ -414,7 +414,8 @@ class RankEmitter {
         if (updates > 1) builder_.program().results.back().update = update;
       }
     };
-    if (isHere(context_.cut.place(training_.loss).stage) && place_.position == DeviceId(0)) {
+    const ValueId loss = training_.loss;
+    if (loss.valid() && isHere(context_.cut.place(loss).stage) && place_.position == DeviceId(0)) {
       forUpdates(StageId(), [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
@@ -433,10 +434,25 @@ class RankEmitter {
                   state.name);
       }
     }
+    listOutputs();
     for (const ForwardState& state : training_.forward_states) {
       if (!isHere(context_.cut.place(state.updated).stage) || !builder_.speaksFor(state.value)) continue;
       addResult(Result::Kind::kForwardState, builder_.nameOf(state.value),
                 builder_.bufferOf(state.value, kWholeStep));
+    }
+  }
+
+  // Of every microbatch; of the first one where all give the same.
+  void listOutputs() {
+    for (const ModelOutput& output : training_.outputs) {
+      if (!isHere(context_.cut.place(output.value).stage) || !builder_.speaksFor(output.value)) continue;
+      const int count = output.axis < 0 ? 1 : static_cast<int>(training_.microbatches);
+      for (int k = 0; k < count; ++k) {
+        if (!layout_.takes(rank_, k)) continue;
+        addResult(Result::Kind::kOutput, builder_.nameOf(output.value), builder_.produced(output.value, k));
+        builder_.program().results.back().microbatch = k;
+        builder_.program().results.back().axis = output.axis;
+      }
     }
   }
 

@@ -13,10 +13,12 @@
 #include "onnx_import/autodiff/precision.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
+#include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
+#include "planning/model/given_weights.h"
 #include "planning/model/operator_support.h"
 #include "sharding/batch/merged_rows.h"
 #include "sharding/batch/training_family.h"
@@ -145,20 +147,69 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
   return notes;
 }
 
+void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
+  if (changed.normalizations + changed.dropouts == 0) {
+    notes.emplace_back("--mode training changes nothing: nothing in the file is in inference mode");
+    return;
+  }
+  notes.push_back(fmt::format("put into training mode, which the file does not have: {}, {}",
+                              counted(changed.normalizations, "batch normalization"),
+                              counted(changed.dropouts, "dropout")));
+}
+
+// The loss that is asked for. A model that has none is evaluated, or looked at, without.
+LossSpec lossToAttach(const PlanRequest& request, const Graph& raw) {
+  const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone && !request.any_sizes;
+  if (trains && request.loss.isNone()) {
+    fail(
+        ErrorCode::kUsage,
+        "--loss none: training needs a loss; without one a model can be evaluated (--schedule forward-only)");
+  }
+  const bool by_itself = request.loss.isModelOutput() && request.loss.terms[0].prediction.empty();
+  return !trains && by_itself && !hasLossOutput(raw) ? LossSpec{{}} : request.loss;
+}
+
+// What the model gives beside the loss. Not its running statistics: an evaluation leaves them as they are,
+// training hands them on.
+std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
+  const UseDef uses = computeUseDef(raw);
+  const auto isStatistic = [&](ValueId value) {
+    NodeId producer = uses.producer[value.index()];
+    while (producer.valid() && raw.node(producer).is("Identity")) {
+      value = raw.node(producer).inputs[0];
+      producer = uses.producer[value.index()];
+    }
+    return producer.valid() && raw.node(producer).is("BatchNormalization") &&
+           raw.node(producer).outputs[0] != value;
+  };
+  std::vector<std::string> names;
+  for (const ValueId output : raw.outputs) {
+    if (output != loss && uses.producer[output.index()].valid() && !isStatistic(output))
+      names.push_back(raw.value(output).name);
+  }
+  return names;
+}
+
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
-// Returns the loss's name.
+// Returns the loss's name; "" without a loss.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   takeEmbeddingBags(raw);
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
-  model.notes = exporterTraps(raw);
+  if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);
+  for (std::string& note : exporterTraps(raw)) model.notes.push_back(std::move(note));
   model.parameters = restoreParameters(raw);
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
+  for (std::string& note : takeGivenWeights(raw, request.given.weights))
+    model.notes.push_back(std::move(note));
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
-  const std::string name = raw.value(attachLoss(raw, request.loss)).name;
+  const ValueId loss = attachLoss(raw, lossToAttach(request, raw));
+  const std::string name = loss.valid() ? raw.value(loss).name : "";
+  model.outputs = furtherOutputs(raw, loss);
+  if (!loss.valid()) return name;
   const ValueId in_file = findValue(whole, name);
   if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid()) return name;
   whole.outputs = {in_file};
@@ -188,7 +239,11 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   progress("reading " + request.model_path);
   ReadOptions read;
   read.external_data_root = request.external_data_root;
-  read.require_external_data = !request.allow_missing_weights;
+  const auto drawsMissing = [](const std::string& text) {
+    return parseWeightSource(text).kind == WeightSource::Kind::kRandomMissing;
+  };
+  const bool draws = std::any_of(request.given.weights.begin(), request.given.weights.end(), drawsMissing);
+  read.require_external_data = !request.allow_missing_weights && !draws;
   read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
   try {
@@ -212,8 +267,9 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.graph =
         model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
-    model.loss = findValue(model.graph, loss_name);
     noteDrawnInputs(model);
+    if (loss_name.empty()) return model;
+    model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
     return model;
   } catch (Error& error) {
@@ -232,10 +288,14 @@ void useFileShardings(ForwardModel& model, ShardingRequest& request) {
 }
 
 void setMicrobatches(int64_t microbatches, ForwardModel& model) {
-  const std::string loss = model.graph.value(model.loss).name;
+  const std::string loss = model.loss.valid() ? lossName(model) : "";
   model.microbatches = microbatches;
   model.graph = model.prepared(TrainingFamily(model.batch, microbatches, nullptr).largestMicrobatch());
-  model.loss = findValue(model.graph, loss);
+  if (!loss.empty()) model.loss = findValue(model.graph, loss);
+}
+
+std::string lossName(const ForwardModel& model) {
+  return model.loss.valid() ? model.graph.value(model.loss).name : lossToString(LossSpec{{}});
 }
 
 }  // namespace pipeshard

@@ -29,7 +29,8 @@ struct ImportedModel {
 // The forward graph of the largest microbatch, as planning reads it.
 struct ForwardModel {
   Graph graph;                                // prepared, in the working precision
-  ValueId loss;                               // as the model means it, of one microbatch
+  ValueId loss;                               // as the model means it, of one microbatch; invalid: none
+  std::vector<std::string> outputs;           // that an evaluation gives beside it; none where it trains
   std::map<std::string, int> batch_axes;      // of the inputs that the batch dimension is in
   std::map<std::string, int64_t> dimensions;  // at the full batch
   std::string batch_dimension;                // "" if nothing can be cut
@@ -44,7 +45,11 @@ struct ForwardModel {
   std::vector<std::string> notes;
 };
 
-// Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches.
+// The name of a model's loss, "none" for one without.
+std::string lossName(const ForwardModel& model);
+
+// Reads, checks and prepares the model. `stages` serves the automatic choice of microbatches. Without an
+// optimizer (an evaluation), or to look (PlanRequest::any_sizes), a model needs no loss.
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
                          const ProgressCallback& progress);
 

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "planning/model/given_weights.h"
+
 namespace pipeshard {
 
 Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
@@ -10,8 +12,14 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.dimensions = model.dimensions;
   plan.batch_dimension = model.batch_dimension;
   plan.loss = lossToString(request.loss);
-  if (plan.loss.empty()) plan.loss = model.graph.value(model.loss).name;
+  if (plan.loss.empty()) plan.loss = lossName(model);
   plan.given = keptOptions(request.given, request.partition.cluster);
+  for (std::string& text : plan.given.weights) {
+    WeightSource source = parseWeightSource(text);
+    if (source.kind == WeightSource::Kind::kFile)
+      source.text = std::filesystem::absolute(source.text).lexically_normal().string();
+    text = weightSourceToString(source);
+  }
   plan.microbatches = model.microbatches;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;

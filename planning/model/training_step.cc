@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ir/base/error.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/families/plan_schedule.h"
 #include "sharding/batch/time_axis.h"
@@ -12,8 +13,8 @@
 namespace pipeshard {
 namespace {
 
-// Which axis of an input that is drawn the batch is: the one that is longer in a larger batch. -1: none.
-int drawnAxis(const Value& value, const Graph& other) {
+// Which axis of a value the batch is: the one that is longer in a larger batch. -1: none.
+int growingAxis(const Value& value, const Graph& other) {
   const ValueId namesake = findValue(other, value.name);
   if (!namesake.valid() || other.shape(namesake).size() != value.shape->size()) return -1;
   for (size_t axis = 0; axis < value.shape->size(); ++axis) {
@@ -31,12 +32,36 @@ std::vector<BatchInput> batchInputs(const Graph& prepared, const Graph* other,
     const Value& value = prepared.value(input);
     const auto axis = axes.find(value.name);
     const bool drawn = value.drawn.has_value() && other != nullptr;
-    inputs.push_back({input, drawn ? drawnAxis(value, *other) : axis == axes.end() ? -1 : axis->second});
+    inputs.push_back({input, drawn ? growingAxis(value, *other) : axis == axes.end() ? -1 : axis->second});
   }
   return inputs;
 }
 
+// What an evaluation gives. Further preparation tells which axis the batch is, even where it is not cut.
+std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& graph, int64_t rows) {
+  if (model.outputs.empty()) return {};
+  const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(rows == 1 ? 2 : rows - 1);
+  std::vector<ModelOutput> outputs;
+  for (const std::string& name : model.outputs) {
+    const ValueId value = findValue(graph, name);
+    PIPESHARD_CHECK(value.valid(), "the output '{}' was lost in preparation", name);
+    outputs.push_back({value, other == nullptr ? -1 : growingAxis(graph.value(value), *other)});
+  }
+  return outputs;
+}
+
 }  // namespace
+
+void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& decided) {
+  refuseLostParameters(model.parameters, decided);
+  if (trainableParameters(model.graph).empty()) {
+    fail(ErrorCode::kBadModel,
+         "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not; "
+         "where "
+         "weights are inputs, --weights FILE.safetensors or --weights random:NAME_REGEX says which");
+  }
+  requireTrainableTypes(model.graph);
+}
 
 TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer,
                               const BatchCut& batch) {
@@ -48,11 +73,15 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
       share.other = &model.prepared(share.other_rows);
     }
     const std::vector<BatchInput> inputs = batchInputs(graph, share.other, model.batch_axes);
-    const ValueId loss = findValue(graph, model.graph.value(model.loss).name);
-    TimeAxisResult time = splitTimeAxis(graph, loss, inputs, share);
-    TrainingGraph training = buildTrainingGraph(
-        ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals), batch.microbatches},
-        optimizer);
+    WantedValues wanted{model.loss.valid() ? findValue(graph, lossName(model)) : ValueId()};
+    std::vector<ModelOutput> outputs;
+    if (optimizer.kind == OptimizerSpec::Kind::kNone) outputs = modelOutputs(model, graph, rows);
+    for (const ModelOutput& output : outputs) wanted.outputs.push_back(output.value);
+    TimeAxisResult time = splitTimeAxis(graph, wanted, inputs, share);
+    TrainingGraph training =
+        buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals),
+                                        batch.microbatches, std::move(outputs)},
+                           optimizer);
     verifyTrainingGraph(training);
     return training;
   });

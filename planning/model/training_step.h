@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "ir/plan/optimizer.h"
 #include "planning/model/forward_model.h"
@@ -19,6 +21,10 @@ struct BatchCut {
 // The training step of a batch, at any number of rows of it. Model and optimizer are kept by reference.
 TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer,
                               const BatchCut& batch);
+
+// What cannot be trained is refused before anything is searched: a search may take a minute. `decided`:
+// regular expressions of weights that may be left out (refuseLostParameters). Error(kBadModel).
+void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& decided);
 
 // How a plan takes the batch.
 BatchCut batchCutOf(const Plan& plan, const ForwardModel& model);

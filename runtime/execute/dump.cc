@@ -7,10 +7,10 @@
 #include <optional>
 #include <span>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
-#include "ir/base/convert.h"
 
 namespace pipeshard {
 namespace {
@@ -22,6 +22,7 @@ bool isSelected(const DumpSelection& selection, Result::Kind kind) {
     case Result::Kind::kParameter: return selection.parameters;
     case Result::Kind::kOptimizerState:
     case Result::Kind::kForwardState: return selection.states;
+    case Result::Kind::kOutput: return selection.outputs;
   }
   return false;
 }
@@ -96,6 +97,7 @@ std::string dumpTensorName(const Result& result) {
     case Result::Kind::kParameter: return "parameter/" + result.name;
     case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
     case Result::Kind::kForwardState: return "forward_state/" + result.name;
+    case Result::Kind::kOutput: return fmt::format("microbatch{}/output/{}", result.microbatch, result.name);
   }
   return {};
 }

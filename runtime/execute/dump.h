@@ -1,8 +1,8 @@
 // What a step leaves behind, on disk: one safetensors file per rank and step, and one view over all ranks.
 //
 // Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>",
-// "forward_state/<name>". Where a step is a window of several updates, losses and gradients say to which they
-// belong: "update0/loss", "update3/gradient/<parameter>".
+// "forward_state/<name>", "microbatch3/output/<name>". Where a step is a window of several updates, losses
+// and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
 //
 // A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it
 // belongs into the file's metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w"
@@ -24,6 +24,7 @@ struct DumpSelection {
   bool gradients = false;
   bool parameters = false;
   bool states = false;
+  bool outputs = false;
 };
 
 // "step-000002.rank-0001.safetensors"

@@ -114,12 +114,9 @@ int64_t Executor::constantBytes() const {
 CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) const {
   // Numbered by first occurrence, so that equal patterns over different microbatches' buffers share a layout.
   CompiledSubgraph::Aliasing aliasing;
-  std::vector<BufferId> seen;
+  std::map<BufferId, int> numbers;
   const auto number = [&](BufferId id) {
-    const auto found = std::find(seen.begin(), seen.end(), id);
-    const int result = found - seen.begin();
-    if (found == seen.end()) seen.push_back(id);
-    return result;
+    return numbers.try_emplace(id, static_cast<int>(numbers.size())).first->second;
   };
   for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
   for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
@@ -260,7 +257,8 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     if (!isPersistent(program().buffers[b].kind)) continue;
     try {
-      loadInitialContent(program().buffers[b], image_.directory, content(BufferId(b)));
+      loadInitialContent(program().buffers[b], image_.directory, options_.seed,
+                         content(BufferId(b)));
     } catch (Error& error) {
       throw error.addContext(fmt::format("rank {}", program().rank));
     }

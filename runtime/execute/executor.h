@@ -41,6 +41,7 @@ struct ExecutorOptions {
   // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   bool check_finite = true;
   const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+  uint64_t seed = 0;                        // of weights that no file has
   // nullptr: none. Else it is told about every node; for measurements
   NodeObserver* observer = nullptr;
   RandomDelays* delays = nullptr;  // nullptr: none. Else it pauses before instructions; for tests

@@ -2,10 +2,10 @@
 
 #include <cstring>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/files/batch_check.h"
-#include "ir/base/convert.h"
 #include "runtime/files/npz.h"
 #include "runtime/files/random_numbers.h"
 

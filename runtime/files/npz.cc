@@ -193,6 +193,60 @@ NpyHeader parseNpyHeader(std::span<const std::byte> bytes, const std::string& wh
   return header;
 }
 
+namespace {
+
+// Format version 1.0: the header ends at a multiple of 64 bytes.
+std::vector<std::byte> npyBytes(const std::string& name, const NpzArray& array) {
+  const auto known = std::find_if(kDescriptions.begin(), kDescriptions.end(),
+                                  [&](const Description& one) { return one.type == array.data_type; });
+  if (known == kDescriptions.end()) {
+    fail(ErrorCode::kConfiguration, "'{}' is {}, which .npz files do not have", name,
+         dataTypeName(array.data_type));
+  }
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", known->text,
+                                 fmt::join(array.shape, ", "), array.shape.size() == 1 ? "," : "");
+  const size_t prefix = kMagic.size() + 4;
+  text.append(63 - (prefix + text.size()) % 64, ' ');
+  text += '\n';
+  std::vector<std::byte> bytes;
+  const auto append = [&](const auto* from, size_t count) {
+    const auto* begin = reinterpret_cast<const std::byte*>(from);
+    bytes.insert(bytes.end(), begin, begin + count);
+  };
+  const unsigned char version_and_size[] = {1, 0, static_cast<unsigned char>(text.size() & 0xff),
+                                            static_cast<unsigned char>(text.size() >> 8)};
+  append(kMagic.data(), kMagic.size());
+  append(version_and_size, sizeof version_and_size);
+  append(text.data(), text.size());
+  append(array.bytes.data(), array.bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+void writeNpz(const std::string& path, const std::map<std::string, NpzArray>& arrays) {
+  int reason = 0;
+  zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &reason);
+  if (archive == nullptr) fail(ErrorCode::kDiskFull, "{} cannot be written (libzip error {})", path, reason);
+  std::vector<std::vector<std::byte>> contents;  // until the archive is closed
+  const auto failed = [&](const std::string& message) {
+    zip_discard(archive);
+    fail(ErrorCode::kDiskFull, "{} cannot be written: {}", path, message);
+  };
+  for (const auto& [name, array] : arrays) {
+    contents.push_back(npyBytes(name, array));
+    zip_source_t* source = zip_source_buffer(archive, contents.back().data(), contents.back().size(), 0);
+    if (source == nullptr) failed(zip_strerror(archive));
+    const zip_int64_t index = zip_file_add(archive, (name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+    if (index < 0) {
+      zip_source_free(source);
+      failed(zip_strerror(archive));
+    }
+    zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
+  }
+  if (zip_close(archive) != 0) failed(zip_strerror(archive));
+}
+
 struct NpzFile::Archive {
   zip_t* handle = nullptr;
   ~Archive() {

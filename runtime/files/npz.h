@@ -1,7 +1,8 @@
-// numpy's .npz archives (a zip of .npy files), read only. Untrusted input: sizes are checked before memory is
-// taken. Format: numpy.lib.format, versions 1.0 to 3.0.
+// numpy's .npz archives (a zip of .npy files), read and written. Untrusted input: sizes are checked before
+// memory is taken. Format: numpy.lib.format, versions 1.0 to 3.0.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,5 +51,9 @@ class NpzFile {
   std::unique_ptr<Archive> archive_;
   std::vector<std::string> names_;
 };
+
+// Writes the arrays, uncompressed; an older file is replaced when all is written. Errors: kDiskFull (it
+// cannot be written), kConfiguration (an element type that numpy does not have).
+void writeNpz(const std::string& path, const std::map<std::string, NpzArray>& arrays);
 
 }  // namespace pipeshard

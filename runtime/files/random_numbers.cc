@@ -3,9 +3,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "ir/base/convert.h"
 #include "ir/base/hash.h"
 #include "ir/base/tensor_box.h"
-#include "ir/base/convert.h"
 
 namespace pipeshard {
 namespace {
@@ -33,9 +33,12 @@ uint64_t scaled(uint64_t bits, uint64_t range) {
 }
 
 double floatingNumber(const ProgramInput& input, uint64_t key, uint64_t element) {
-  if (input.drawn && input.drawn->kind == RandomNumbers::Kind::kUniform)
-    return static_cast<double>(mix(key ^ mix(element)) >> 40) * 0x1p-24;  // exact in float32: never 1
-  return standardNormal(key, element);
+  const RandomNumbers drawn = input.drawn.value_or(RandomNumbers{RandomNumbers::Kind::kNormal});
+  const bool uniform_kind = drawn.kind == RandomNumbers::Kind::kUniform;
+  const double number = uniform_kind ? static_cast<double>(mix(key ^ mix(element)) >> 40) *
+                                           0x1p-24  // exact in float32: never 1
+                                     : standardNormal(key, element);
+  return number * drawn.scale + drawn.shift;
 }
 
 void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {

@@ -71,7 +71,7 @@ std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& pro
   for (const Program* program : programs) {
     for (const Buffer& buffer : program->buffers) {
       const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
-      if (weight == nullptr) continue;
+      if (weight == nullptr || weight->drawn) continue;
       uint64_t& end = needed[weight->location];
       end = std::max(end, weight->offset + weight->length);
     }

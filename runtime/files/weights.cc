@@ -1,14 +1,16 @@
 #include "runtime/files/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
-#include "ir/base/convert.h"
 #include "runtime/files/posix_file.h"
+#include "runtime/files/random_numbers.h"
 
 namespace pipeshard {
 namespace {
@@ -97,10 +99,27 @@ void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType 
                   const std::string& directory, std::span<std::byte> out) {
   checkLength(buffer, source_type, weight.length);
   const std::string path = (std::filesystem::path(directory) / weight.location).string();
-  RunReader reader(path, weight.offset, source_type, buffer.data_type, out);
-  forEachRun(wholeShape(buffer), boxOf(buffer),
-             [&](int64_t first, int64_t count) { reader.add(first, count); });
+  Shape whole = wholeShape(buffer);
+  Shard box = boxOf(buffer);
+  std::vector<std::byte> as_stored(weight.transposed ? out.size() : 0);
+  if (weight.transposed) {
+    for (Shape* shape : {&whole, &box.start, &box.size}) std::reverse(shape->begin(), shape->end());
+  }
+  RunReader reader(path, weight.offset, source_type, buffer.data_type,
+                   weight.transposed ? std::span<std::byte>(as_stored) : out);
+  forEachRun(whole, box, [&](int64_t first, int64_t count) { reader.add(first, count); });
   reader.flush();
+  if (weight.transposed) transposeMatrix(as_stored, box.size, dataTypeSize(buffer.data_type), out);
+}
+
+// As step 0, which no input is drawn in.
+void drawContent(const Buffer& buffer, const RandomNumbers& drawn, uint64_t seed, std::span<std::byte> out) {
+  ProgramInput tensor;
+  tensor.name = buffer.value;
+  tensor.data_type = buffer.data_type;
+  tensor.shape = wholeShape(buffer);
+  tensor.drawn = drawn;
+  writeRandomNumbers(tensor, seed, 0, boxOf(buffer), out);
 }
 
 void loadFromConstant(const Buffer& buffer, const Constant& constant, std::span<std::byte> out) {
@@ -116,7 +135,8 @@ void loadFromConstant(const Buffer& buffer, const Constant& constant, std::span<
 
 }  // namespace
 
-void loadInitialContent(const Buffer& buffer, const std::string& directory, std::span<std::byte> out) {
+void loadInitialContent(const Buffer& buffer, const std::string& directory, uint64_t seed,
+                        std::span<std::byte> out) {
   if (!buffer.source) {
     if (!out.empty()) std::memset(out.data(), 0, out.size());
     return;
@@ -128,7 +148,12 @@ void loadInitialContent(const Buffer& buffer, const std::string& directory, std:
     }
     const DataType source_type =
         buffer.source_type == DataType::kUndefined ? buffer.data_type : buffer.source_type;
-    loadFromFile(buffer, std::get<WeightReference>(*buffer.source), source_type, directory, out);
+    const auto& weight = std::get<WeightReference>(*buffer.source);
+    if (weight.drawn) {
+      drawContent(buffer, *weight.drawn, seed, out);
+    } else {
+      loadFromFile(buffer, weight, source_type, directory, out);
+    }
   } catch (Error& error) {
     throw error.addContext(fmt::format("initial content of '{}'", buffer.name));
   }

@@ -243,11 +243,9 @@ std::string Coordinator::nameOf(RankId rank) const {
 
 void Coordinator::finishStep(int64_t step) {
   StepResult& result = result_.steps[step - 1];
-  const std::optional<double> loss = losses_[step - 1];
-  if (!loss) failJob({ErrorCode::kConfiguration, "no rank's program has a loss"});
   result.step = step;
-  result.loss = *loss;
-  report({.kind = JobProgress::Kind::kStep, .step = step, .loss = *loss, .seconds = result.seconds});
+  result.loss = losses_[step - 1];
+  report({.kind = JobProgress::Kind::kStep, .step = step, .loss = result.loss, .seconds = result.seconds});
 }
 
 // Nobody was silent while the coordinator itself did not listen (suspended, or in the caller's callback).

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,15 +72,15 @@ struct JobProgress {
   std::string host = {};  // kStarted, kNodeJoined
   int64_t step = 0;       // kStep: this step is done on all ranks
   std::string text = {};  // kNotice: for a log, such as that a stranger was refused
-  double loss = 0;
+  std::optional<double> loss = {};
   double seconds = 0;
 };
 using JobProgressCallback = std::function<void(const JobProgress&)>;
 
 struct StepResult {
   int64_t step = 0;  // 1-based
-  // of the whole batch; of a window of several updates: the mean over them
-  double loss = 0;
+  // of the whole batch; of a window of several updates: the mean over them; nothing: the model has none
+  std::optional<double> loss;
   std::vector<double> losses;  // of every update, where a step is a window of several; else empty
   double seconds = 0;          // on the slowest rank
   IdVector<RankId, double> compute_seconds;

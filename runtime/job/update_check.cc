@@ -34,8 +34,9 @@ RankImage onlyUpdate(RankImage image) {
 
 }  // namespace
 
-UpdateOnly::UpdateOnly(RankImage image)
-    : program_(onlyUpdate(std::move(image)), DataDescription{}, ExecutorOptions{.check_finite = false}) {}
+UpdateOnly::UpdateOnly(RankImage image, uint64_t seed)
+    : program_(onlyUpdate(std::move(image)), DataDescription{},
+               ExecutorOptions{.check_finite = false, .seed = seed}) {}
 
 const std::vector<Result>& UpdateOnly::results() const { return program_.executor().program().results; }
 

@@ -22,7 +22,8 @@ namespace pipeshard {
 class UpdateOnly {
  public:
   // Errors: kConfiguration when the program has more than one rank.
-  explicit UpdateOnly(RankImage image);
+  // `seed`: of weights that no file has.
+  explicit UpdateOnly(RankImage image, uint64_t seed = 0);
 
   const std::vector<Result>& results() const;  // of the program: loss, gradients, parameters, states
   const Buffer& buffer(const Result& result) const;

@@ -58,6 +58,7 @@ ComparedKind comparedKind(Result::Kind kind) {
     case Result::Kind::kParameter: return ComparedKind::kParameter;
     case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
     case Result::Kind::kForwardState: return ComparedKind::kForwardState;
+    case Result::Kind::kOutput: return ComparedKind::kOutput;
   }
   return ComparedKind::kLoss;
 }
@@ -75,15 +76,16 @@ class Comparison {
 
   // Against the single device, by the measure.
   void compareStep(int step, const StepDump& planned, const StepDump& reference) {
-    requireSameTensors(planned, reference);
+    const std::vector<Result> results = resultsOf(planned, reference);
+    requireSameTensors(results, planned, reference);
     std::map<Result::Kind, KindTotal> totals;
-    for (const Result& result : results_) {
+    for (const Result& result : results) {
       const std::vector<double> want = read(reference, result);
       KindTotal& total = totals[result.kind];
       total.squares += std::pow(norm(want), 2);
       total.size += std::ssize(want);
     }
-    for (const Result& result : results_) {
+    for (const Result& result : results) {
       const std::vector<double> got = read(planned, result);
       const std::vector<double> want = read(reference, result);
       PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}",
@@ -171,10 +173,22 @@ class Comparison {
     }
   }
 
+  // A shorter last batch may have fewer microbatches, and fewer outputs on both sides.
+  std::vector<Result> resultsOf(const StepDump& planned, const StepDump& reference) const {
+    std::vector<Result> results = results_;
+    std::erase_if(results, [&](const Result& result) {
+      const std::string name = dumpTensorName(result);
+      return result.kind == Result::Kind::kOutput && result.microbatch > 0 && !planned.has(name) &&
+             !reference.has(name);
+    });
+    return results;
+  }
+
   // A tensor that one side lacks would be compared with nothing.
-  void requireSameTensors(const StepDump& planned, const StepDump& reference) const {
+  static void requireSameTensors(const std::vector<Result>& results, const StepDump& planned,
+                                 const StepDump& reference) {
     std::set<std::string> expected;
-    for (const Result& result : results_) expected.insert(dumpTensorName(result));
+    for (const Result& result : results) expected.insert(dumpTensorName(result));
     for (const auto& [dump, what] :
          {std::pair(&planned, "planned job"), std::pair(&reference, "single-device job")}) {
       const std::set<std::string> names(dump->names().begin(), dump->names().end());
@@ -201,6 +215,7 @@ class Comparison {
     entry.state = result.state;
     entry.step = step;
     entry.update = result.update;
+    entry.microbatch = result.microbatch;
     return entry;
   }
 
@@ -243,6 +258,7 @@ std::string_view comparedKindName(ComparedKind kind) {
     case ComparedKind::kParameter: return "parameter";
     case ComparedKind::kOptimizerState: return "optimizer state";
     case ComparedKind::kForwardState: return "forward state";
+    case ComparedKind::kOutput: return "output";
     case ComparedKind::kUpdatedParameter: return "updated parameter";
     case ComparedKind::kUpdatedState: return "updated state";
     case ComparedKind::kImportedGradient: return "gradient in the file";
@@ -285,8 +301,8 @@ void sortWorstFirst(std::vector<TensorComparison>& tensors) {
       return std::isinf(tensor.bound) ? 0 : tensor.error / tensor.bound;
     };
     if (badness(a) != badness(b)) return badness(a) > badness(b);
-    return std::tie(a.kind, a.name, a.state, a.step, a.update) <
-           std::tie(b.kind, b.name, b.state, b.step, b.update);
+    return std::tie(a.kind, a.name, a.state, a.step, a.update, a.microbatch) <
+           std::tie(b.kind, b.name, b.state, b.step, b.update, b.microbatch);
   });
 }
 
@@ -319,13 +335,14 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   ValidationReport report;
   const auto run = [&](JobSpec job, const std::string& what) {
     job.dump_directory = spec.work_directory + "/" + what;
-    job.dump = {.gradients = true, .parameters = true, .states = true};
+    job.dump = {.gradients = true, .parameters = true, .states = true, .outputs = true};
     return runJob(job, [&](const JobProgress& event) {
       if (event.kind == JobProgress::Kind::kNodeJoined)
         progress(fmt::format("node {} joined: host {}", event.node, event.host));
       if (event.kind == JobProgress::Kind::kNotice) progress(event.text);
       if (event.kind != JobProgress::Kind::kStep) return;
-      progress(fmt::format("{}: step {} of {}, loss {:.6g}", what, event.step, job.steps, event.loss));
+      progress(fmt::format("{}: step {} of {}{}", what, event.step, job.steps,
+                           event.loss ? fmt::format(", loss {:.6g}", *event.loss) : ""));
     });
   };
   RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(RankId(0)));
@@ -350,7 +367,9 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
   }
 
   Comparison comparison(spec, image.program.results, report);
-  UpdateOnly update(std::move(image));  // holds the initial weights, as both jobs did before their first step
+  UpdateOnly update(
+      std::move(image),
+      spec.planned.data.seed);  // holds the initial weights, as both jobs did before their first step
   for (int step = 1; step <= spec.planned.steps; ++step) {
     progress(fmt::format("comparing step {}", step));
     const StepDump planned = StepDump::open(spec.work_directory + "/planned", step, report.ranks);

@@ -37,6 +37,7 @@ enum class ComparedKind : uint8_t {
   kParameter,       // against the single device's, by the measure
   kOptimizerState,  // likewise
   kForwardState,    // likewise (running statistics)
+  kOutput,          // likewise (a forward-only step)
   // on identical gradients: the change in this step, element by element (largestUpdateDifference)
   kUpdatedParameter,
   // the single device's, in the first step, against those that the model was exported with, by the measure
@@ -53,6 +54,7 @@ struct TensorComparison {
   int step = 0;       // 1-based
   // of losses and gradients where a step is a window of several updates: which of them, from 0 on
   int update = -1;
+  int microbatch = -1;            // of outputs
   double error = 0;               // as above; NaN in either tensor counts as infinity
   double largest_difference = 0;  // largest |got - want|
   double bound = 0;               // infinity: shown, but not decisive

@@ -182,6 +182,7 @@ struct Recording {
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
+  executor_options.seed = options.data.seed;
   std::optional<RandomDelays> delays;
   if (const char* text = std::getenv(kRandomDelaysVariable); text != nullptr) {
     const RandomDelaysText asked = parseRandomDelays(text);
@@ -294,6 +295,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
   if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
   if (options.dump.states) arguments.emplace_back("--dump-states");
+  if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
   if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
   return arguments;
@@ -332,6 +334,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--dump-gradients", [&] { options.dump.gradients = true; }},
       {"--dump-parameters", [&] { options.dump.parameters = true; }},
       {"--dump-states", [&] { options.dump.states = true; }},
+      {"--dump-outputs", [&] { options.dump.outputs = true; }},
       {"--drop-last", [&] { options.data.end.drop_last = true; }},
       {"--allow-not-finite", [&] { options.check_finite = false; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -3,6 +3,7 @@
 //   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
 //              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N]
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
+//              [--dump-outputs]
 //              [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //

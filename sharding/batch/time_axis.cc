@@ -27,9 +27,8 @@ std::vector<bool> mayBeTrained(const Graph& graph) {
   for (const auto& [id, initializer] : graph.initializers) {
     const bool weight = std::holds_alternative<WeightReference>(initializer);
     const Value& value = graph.value(id);
-    const bool array =
-        isFloatingPoint(value.data_type) && !isMade(value) &&
-        (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
+    const bool array = isFloatingPoint(value.data_type) && !isMade(value) &&
+                       (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
     result[id.index()] =
         trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
   }
@@ -58,11 +57,13 @@ class TimeAxisPass {
     if (share.other != nullptr) other_ = OtherBatch(graph, share);
   }
 
-  TimeAxisResult run(ValueId loss, const std::vector<BatchInput>& inputs) {
+  TimeAxisResult run(const WantedValues& wanted, const std::vector<BatchInput>& inputs) {
     setSources(inputs);
     setGrowingConstants();
     const std::vector<std::pair<ValueId, std::vector<std::string>>> symbols = nameGrowingAxes();
-    const std::vector<bool> needed = ancestorsOf(graph_, {loss});
+    std::vector<ValueId> results = wanted.outputs;
+    if (wanted.loss.valid()) results.push_back(wanted.loss);
+    const std::vector<bool> needed = ancestorsOf(graph_, results);
     std::vector<Node> old = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (size_t n = 0; n < old.size(); ++n) {
@@ -73,12 +74,13 @@ class TimeAxisPass {
       }
     }
     for (const auto& [value, names] : symbols) graph_.value(value).symbols = names;
-    checkLoss(loss);
-    if (!totals_.empty()) separatePrologue(builder_, loss, totals_, facts_);
+    if (wanted.loss.valid()) checkLoss(wanted.loss);
+    for (const ValueId output : wanted.outputs) checkOutput(output);
+    if (!totals_.empty()) separatePrologue(builder_, results, totals_, facts_);
     TimeAxisResult result;
     for (const TimeFacts& facts : facts_) result.kinds.push_back(facts.kind);
     result.totals = std::move(totals_);
-    result.loss = loss;
+    result.loss = wanted.loss;
     return result;
   }
 
@@ -366,6 +368,14 @@ class TimeAxisPass {
          name(loss));
   }
 
+  void checkOutput(ValueId output) {
+    if (!is(output, Kind::kSum) && !facts(output).own) return;
+    fail(ErrorCode::kBadModel,
+         "the output '{}' needs the whole batch (it is a {}), and a microbatch has a part of it; take "
+         "--microbatches 1 on stages of one device, or export the model without that output",
+         name(output), facts(output).own ? "statistic of a batch" : "sum or mean over it");
+  }
+
   Graph& graph_;
   GraphBuilder builder_;
   const BatchShare share_;
@@ -380,17 +390,17 @@ class TimeAxisPass {
 
 }  // namespace
 
-TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs,
+TimeAxisResult splitTimeAxis(Graph& graph, const WantedValues& wanted, const std::vector<BatchInput>& inputs,
                              const BatchShare& share) {
   PIPESHARD_CHECK(share.rows >= 1 && share.other_rows != share.rows, "{} rows of {}, compared with {}",
                   share.rows, share.batch, share.other_rows);
   if (share.rows == share.batch && share.other == nullptr) {
     TimeAxisResult result;
     result.kinds.resize(graph.values.size());  // the one part is the whole
-    result.loss = loss;
+    result.loss = wanted.loss;
     return result;
   }
-  return TimeAxisPass(graph, share).run(loss, inputs);
+  return TimeAxisPass(graph, share).run(wanted, inputs);
 }
 
 }  // namespace pipeshard

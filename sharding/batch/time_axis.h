@@ -31,7 +31,14 @@ struct TimeAxisResult {
   std::vector<TimeKind> kinds;  // by value index of the rewritten graph
   // values added by the rewrite: `part` is computed by nodes of the graph, `total` is a new input
   std::vector<PrologueTotal> totals;
-  ValueId loss;  // each microbatch's share
+  ValueId loss;  // each microbatch's share; invalid: there is none
+};
+
+// What is wanted of a forward graph: a loss (invalid: none), and outputs that are to be the parts of the
+// whole's.
+struct WantedValues {
+  ValueId loss;
+  std::vector<ValueId> outputs = {};
 };
 
 // The part of the batch that a graph holds: a microbatch.
@@ -46,11 +53,11 @@ struct BatchShare {
 };
 
 // Analyses the prepared graph of ONE part of the batch in place and rewrites what the text on top says, so
-// that the sum of `loss` over the parts is the loss of the whole batch, however the batch is cut into parts,
-// equal or not. `inputs` says which axis of which input is cut; when the share is the whole batch and `other`
-// is not given, nothing is rewritten or refused (every kind is invariant). The loss must come out as a sum (a
-// loss that is invariant or split is refused). `loss` stays the same value. Values that the loss does not
-// depend on are not analysed and count as invariant.
+// that the sum of the loss over the parts is the loss of the whole batch, however the batch is cut into
+// parts, equal or not. `inputs` says which axis of which input is cut; when the share is the whole batch and
+// `other` is not given, nothing is rewritten or refused (every kind is invariant). The loss must come out as
+// a sum (a loss that is invariant or split is refused), an output as anything but a sum. Both stay the same
+// values. Values that neither depends on are not analysed and count as invariant.
 //
 // Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is
 // there twice, the prologue's values as "<value>.prologue". A total is never part of a prologue. A value that
@@ -67,7 +74,7 @@ struct BatchShare {
 // Example: loss = SoftmaxCrossEntropyLoss(scores, labels) with reduction "mean" and ignore_index -100 becomes
 //   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100))))    (labels': the prologue's copy)
 //   forward:  loss = Div(SoftmaxCrossEntropyLoss(scores, labels, reduction "sum"), total)
-TimeAxisResult splitTimeAxis(Graph& graph, ValueId loss, const std::vector<BatchInput>& inputs,
+TimeAxisResult splitTimeAxis(Graph& graph, const WantedValues& wanted, const std::vector<BatchInput>& inputs,
                              const BatchShare& share);
 
 }  // namespace pipeshard

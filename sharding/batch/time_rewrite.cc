@@ -118,15 +118,15 @@ std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
   return nodes;
 }
 
-void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals,
-                      TimeFactsTable& facts) {
+void separatePrologue(GraphBuilder& builder, const std::vector<ValueId>& results,
+                      std::vector<PrologueTotal>& totals, TimeFactsTable& facts) {
   Graph& graph = builder.graph();
   std::vector<ValueId> parts;
   for (const PrologueTotal& total : totals) parts.push_back(total.part);
-  std::vector<ValueId> results = graph.outputs;
-  results.push_back(loss);
+  std::vector<ValueId> forward = graph.outputs;
+  forward.insert(forward.end(), results.begin(), results.end());
   const std::vector<bool> in_prologue = ancestorsOf(graph, parts);
-  const std::vector<bool> in_forward = ancestorsOf(graph, results);
+  const std::vector<bool> in_forward = ancestorsOf(graph, forward);
 
   std::map<ValueId, ValueId> copies;
   std::vector<Node> nodes;

@@ -16,8 +16,9 @@ namespace pipeshard {
 std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node);
 
 // Nodes that compute the parts of totals become the prologue's own: those that the rest of the graph needs
-// too are copied, and the parts are taken from the copies. Extends `facts` for the new values.
-void separatePrologue(GraphBuilder& builder, ValueId loss, std::vector<PrologueTotal>& totals,
-                      TimeFactsTable& facts);
+// too (its outputs, and `results`) are copied, and the parts are taken from the copies. Extends `facts` for
+// the new values.
+void separatePrologue(GraphBuilder& builder, const std::vector<ValueId>& results,
+                      std::vector<PrologueTotal>& totals, TimeFactsTable& facts);
 
 }  // namespace pipeshard

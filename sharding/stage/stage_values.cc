@@ -85,6 +85,7 @@ std::vector<StageValue> stageValues(const TrainingGraph& training, const std::ve
     if (training.node_phase[node.index()] != Phase::kPrologue) continue;
     for (ValueId output : graph.node(node).outputs) roles.fix(output);
   }
+  for (const ModelOutput& output : training.outputs) roles.of(output.value).partial_allowed = false;
   roles.fix(training.step);
   for (ValueId value : replicated) roles.fix(value);
   return values;

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Unmodified modules, exported by default calls, trained by pipeshard, compared with PyTorch.
 
-    real_models.py PIPESHARD [--only REGEX] [--work DIR] [--table FILE]
+    real_models.py PIPESHARD [--only REGEX] [--plans NAME,...] [--work DIR] [--table FILE]
 
 Each architecture (real_modules.py) is built from its library as people build it (a small configuration, random
 weights), exported by torch.onnx.export without options, or by its dynamo=False, the TorchScript exporter, and
-validated with 4 stages and 4 microbatches. Where pipeshard refuses the file because the exporter's optimizer has
-lost parameters, it is exported again by the line that the message prints. Then it says
+validated with 4 microbatches on 4 devices: 4 stages, 2 stages of 2 devices each that share the rows, `--stages auto`,
+and 2 stages with `--method auto`. Where pipeshard refuses the file because the exporter's optimizer has lost
+parameters, it is exported again by the line that the message prints. Then it says
 
-    PASS     every tensor equals one device; pipeshard trains as many elements as PyTorch does; the gradients
-             of all parameters equal PyTorch's in float64 (relative to the largest of each tensor, at least
-             a millionth of the largest of all)
+    PASS     with each of these plans every tensor equals one device; pipeshard trains as many elements as PyTorch
+             does; the gradients of all parameters equal PyTorch's in float64: those of the file to 1e-4 or four
+             times PyTorch's own error in float32, those of a file exported in float64 to 1e-8 (relative to the
+             largest of each tensor, at least a millionth of the largest of all). Modules are in evaluation
+             mode, or where their name says so in training mode, with `--mode training`
     refused  exit code 65 and the reason
     FAIL     anything else
 
@@ -29,11 +32,14 @@ import numpy as np
 import onnx
 import safetensors.numpy
 import torch
+from torch.overrides import TorchFunctionMode
 
-from real_modules import MODELS, ROWS, TORCH_SCRIPT
+from real_modules import MODELS, ROWS, TORCH_SCRIPT, TRAINING_MODE
 
 warnings.filterwarnings("ignore")
 
+RATE = 2**20  # so large that what a parameter was before is small beside its gradient
+TRAINS_IN_MODE = ["--mode", "training"]
 LOST = "the exporter's optimizer has changed parameters"
 
 
@@ -52,52 +58,132 @@ def run(command):
     return done.returncode, done.stdout, done.stderr
 
 
-def gradient_error(pipeshard, path, folder, module, inputs, freeze):
-    """The largest difference of a parameter's gradient from PyTorch's, relative to the tensor's largest."""
-    graph = onnx.load(path).graph
-    names = [value.name for value in graph.input]
+PLANS = {  # each is validated with 4 microbatches on 4 devices
+    "4 stages": ["--stages", "uniform:4"],
+    "2x2": ["--stages", "uniform:2"],
+    "stages auto": ["--stages", "auto"],
+    "method auto": ["--stages", "uniform:2", "--method", "auto"],
+}
+
+
+def trained_parameters(pipeshard, path, folder, inputs, precision, extra):
+    """The parameters after a step of SGD that pipeshard takes, by the names of the file."""
+    names = [value.name for value in onnx.load(path, load_external_data=False).graph.input]
     data, plan, dump = (os.path.join(folder, name) for name in ("data.npz", "gradients.plan", "dump"))
     np.savez(data, **{name: value.numpy() for name, value in zip(names, inputs)})
     for old in (plan, dump):
         shutil.rmtree(old, ignore_errors=True)
+    # The statistics of a batch normalisation in training mode are those of a microbatch.
+    microbatches = "1" if TRAINS_IN_MODE[0] in extra else "2"
     for command in (["plan", path, "--dim", f"batch={ROWS}", "--cluster", "1x2", "--stages", "uniform:2",
-                     "--microbatches", "2", "--precision", "float64", "--optimizer", "sgd:lr=1", "-o", plan, *freeze],
+                     "--microbatches", microbatches, "--precision", precision, "--optimizer", f"sgd:lr={RATE}",
+                     "-o", plan, *extra],
                     ["run", plan, "--data", data, "--steps", "1", "--dump", dump]):
         code, _, errors = run([pipeshard, *command])
         if code != 0:
-            return None, errors.strip().splitlines()[-1]
-    updated = {}
+            raise RuntimeError(errors.strip().splitlines()[-1])
+    taken = {}
     for file in glob.glob(os.path.join(dump, "*.safetensors")):
         for name, tensor in safetensors.numpy.load_file(file).items():
             if name.startswith("parameter/"):
-                updated[name.split("/", 1)[1]] = tensor
+                taken[name.split("/", 1)[1]] = tensor.astype(np.float64)
+    return taken
+
+
+def names_in_file(path, module, taken):
+    """By the module's parameters (a tied one has several names): the name under which the file has it."""
     stored = {}  # TorchScript: a weight under a name of the exporter's, found by its numbers
-    for tensor in graph.initializer:
+    for tensor in onnx.load(path).graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
-        if tensor.name in updated and array.dtype == np.float32:
+        if tensor.name in taken and array.dtype.kind == "f":
             stored[array.tobytes()] = stored[array.T.tobytes()] = tensor.name
-    bytes_of = {name: value.detach().numpy().tobytes() for name, value in module.named_parameters()}
-    exact = module.double()
-    exact(*(value.double() if value.is_floating_point() else value for value in inputs)).backward()
-    # Gradients that are zero but for rounding (a key's bias under a softmax) are judged by the largest of all.
-    least = 1e-6 * max(p.grad.abs().max().item() for p in exact.parameters() if p.grad is not None)
-    worst, where = 0.0, ""
     names_of = {}
-    for name, parameter in exact.named_parameters(remove_duplicate=False):
+    for name, parameter in module.named_parameters(remove_duplicate=False):
         names_of.setdefault(parameter, []).append(name)
-    for parameter, names in names_of.items():
-        if parameter.grad is None:
-            continue
-        name = next((one for one in names if one in updated), None)  # one of those of a tied parameter
-        name = name or stored.get(bytes_of[names[0]], names[0])
-        gradient, before = parameter.grad.numpy(), parameter.detach().numpy()
-        if name not in updated:
-            return None, f"no {name}"
-        found = [before - after for after in (updated[name], updated[name].T) if after.shape == before.shape]
-        error = min(np.abs(one - gradient).max() for one in found) / max(least, np.abs(gradient).max())
-        if error > worst:
-            worst, where = error, name
-    return worst, where
+    return {names[0]: next((name for name in names if name in taken),
+                           stored.get(parameter.detach().numpy().tobytes(), names[0]))
+            for parameter, names in names_of.items()}
+
+
+def torch_gradients(module, inputs):
+    module.zero_grad()
+    module(*inputs).backward()
+    return {name: parameter.grad.double().numpy() for name, parameter in module.named_parameters()
+            if parameter.grad is not None}
+
+
+def trained_gradients(module, taken, names):
+    """Of each parameter, how far it went: as the module has it, and transposed (as the file may have it)."""
+    found = {}
+    for name, parameter in module.named_parameters():
+        before = parameter.detach().double().numpy()
+        after = taken.get(names[name])
+        if after is not None:
+            found[name] = [(before - way) / RATE for way in (after, after.T) if way.shape == before.shape]
+    return found
+
+
+def gradient_errors(found, exact):
+    """Of each parameter: the largest difference of its gradient (the best of those found), relative to the
+    tensor's largest."""
+    # Gradients that are zero but for rounding (a key's bias under a softmax) are judged by the largest of all.
+    least = 1e-6 * max(np.abs(gradient).max() for gradient in exact.values())
+    errors = {}
+    for name, gradient in exact.items():
+        if not found.get(name):
+            raise RuntimeError(f"no gradient of {name}")
+        errors[name] = min(np.abs(way - gradient).max() for way in found[name]) / max(least, np.abs(gradient).max())
+    return errors
+
+
+class InFloat64(TorchFunctionMode):
+    """What a module asks for in float32 (logits before a loss, tables of angles) is computed in float64 too. Numbers
+    of Python are rounded to float32, as the exporter writes them."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        def wide(value):
+            if isinstance(value, float):
+                return float(np.float32(value))
+            return torch.float64 if value is torch.float32 else value
+
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        return function(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
+
+
+def double(inputs):
+    return tuple(value.double() if value.is_floating_point() else value for value in inputs)
+
+
+def compare_gradients(pipeshard, path, folder, module, inputs, options, extra):
+    """(pass, note). In float32, where each parameter's gradient is to be within 1e-4 of PyTorch's in float64, or
+    four times as far as PyTorch's own in float32; and in float64, of a file that is exported in float64, 1e-8."""
+    own = {name: [gradient] for name, gradient in torch_gradients(module, inputs).items()}
+    taken = trained_parameters(pipeshard, path, folder, inputs, "float32", extra)
+    found = trained_gradients(module, taken, names_in_file(path, module, taken))
+    module.double()
+    with InFloat64():
+        exact = torch_gradients(module, double(inputs))
+    bounds = {name: max(1e-4, 4 * error) for name, error in gradient_errors(own, exact).items()}
+    errors = gradient_errors(found, exact)
+    worst = max(errors, key=lambda name: errors[name] / bounds[name])
+    notes = [f"float32 {errors[worst]:.0e}"]
+    passes = errors[worst] <= bounds[worst]
+    if not passes:
+        notes[-1] += f" ({worst})"
+    exact_path = os.path.join(folder, "model64.onnx")
+    try:
+        with InFloat64():
+            export(module, double(inputs), exact_path, **options)
+    except Exception as error:  # the exporter's own
+        return passes, ", ".join([*notes, f"PyTorch does not export it in float64: {type(error).__name__}"])
+    taken = trained_parameters(pipeshard, exact_path, folder, double(inputs), "float64", extra)
+    errors = gradient_errors(trained_gradients(module, taken, names_in_file(exact_path, module, taken)), exact)
+    worst = max(errors, key=errors.get)
+    notes.append(f"float64 {errors[worst]:.0e}")
+    if errors[worst] > 1e-8:
+        notes[-1] += f" ({worst})"
+    return passes and errors[worst] <= 1e-8, ", ".join(notes)
 
 
 def freeze_options(path, names):
@@ -110,11 +196,25 @@ def freeze_options(path, names):
     return options
 
 
-def trial(pipeshard, name, work):
-    build, *makers = {**MODELS, **TORCH_SCRIPT}[name]
+def try_plans(pipeshard, path, extra, numbers, plans):
+    """(exit code, what stderr said, what failed)"""
+    for plan in plans:
+        code, output, errors = run([pipeshard, "validate", path, "--dim", f"batch={ROWS}", "--cluster", "1x4",
+                                    "--microbatches", "4", "--steps", "1", *PLANS[plan], *extra])
+        said = (errors.strip().splitlines() or [""])[-1]
+        if code != 0:
+            return code, errors, f"{plan}: exit code {code}: {said}"
+        trains = re.search(r"trains (\d+) of (\d+) parameters", output)
+        if trains is None or int(trains[1]) != numbers:
+            return code, errors, f"{plan}: trains {trains and trains[1]} elements"
+    return 0, "", ""
+
+
+def trial(pipeshard, name, work, plans):
+    build, *makers = {**MODELS, **TORCH_SCRIPT, **TRAINING_MODE}[name]
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
-    module = build().eval()
+    module = build().train(name in TRAINING_MODE)
     inputs = tuple(make(generator) for make in makers)
     folder = os.path.join(work, re.sub(r"\W+", "_", name))
     os.makedirs(folder, exist_ok=True)
@@ -133,38 +233,33 @@ def trial(pipeshard, name, work):
             export(module, inputs, path, **options)
         except Exception as error:  # the exporter's own
             return "refused", numbers, f"PyTorch does not export it: {type(error.__cause__ or error).__name__}"
-        freeze = freeze_options(path, frozen)
-        code, output, errors = run([pipeshard, "validate", path, "--dim", f"batch={ROWS}", "--cluster", "1x4",
-                                    "--stages", "uniform:4", "--microbatches", "4", "--steps", "1", *freeze])
+        extra = freeze_options(path, frozen) + (TRAINS_IN_MODE if name in TRAINING_MODE else [])
+        code, errors, failure = try_plans(pipeshard, path, extra, numbers, plans)
         if code != 65 or LOST not in errors:
             break
     if code == 65:
         return "refused", numbers, note + errors.strip().splitlines()[-1].split(".onnx: ", 1)[-1]
-    trains = re.search(r"trains (\d+) of (\d+) parameters", output)
-    if code != 0 or trains is None:
-        return "FAIL", numbers, f"{note}exit code {code}: {(errors.strip().splitlines() or [''])[-1]}"
-    if int(trains[1]) != numbers:
-        return "FAIL", numbers, f"{note}trains {trains[1]} elements"
-    error, where = gradient_error(pipeshard, path, folder, module, inputs, freeze)
-    if error is None:
-        return "FAIL", numbers, f"{note}gradients: {where}"
-    return "PASS" if error < 1e-4 else "FAIL", numbers, f"{note}gradients within {error:.1e} ({where})"
+    if failure:
+        return "FAIL", numbers, note + failure
+    passes, gradients = compare_gradients(pipeshard, path, folder, module, inputs, options, extra)
+    return "PASS" if passes else "FAIL", numbers, f"{note}gradients: {gradients}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pipeshard")
     parser.add_argument("--only", default="")
+    parser.add_argument("--plans", default=",".join(PLANS), help="of: " + ", ".join(PLANS))
     parser.add_argument("--work", default="/tmp/real_models")
     parser.add_argument("--table", help="write the table, as Markdown, to this file")
     arguments = parser.parse_args()
     lines = ["| architecture | trainable elements | result | |", "|---|---|---|---|"]
     failed = False
-    for name in [*MODELS, *TORCH_SCRIPT]:
+    for name in [*MODELS, *TORCH_SCRIPT, *TRAINING_MODE]:
         if not re.search(arguments.only, name):
             continue
         try:
-            result, numbers, note = trial(arguments.pipeshard, name, arguments.work)
+            result, numbers, note = trial(arguments.pipeshard, name, arguments.work, arguments.plans.split(","))
         except Exception as error:  # one of them shall not end the others
             result, numbers, note = "FAIL", 0, f"{type(error).__name__}: {error}"
         failed = failed or result == "FAIL"

@@ -2,7 +2,8 @@
 
 An entry of MODELS is (build, make_input...): build() gives the module, whose forward takes the inputs and returns
 the loss; each make_input(generator) gives an input. Rows are the first axis of every input, unless the module says
-otherwise by its attribute rows_axis. The entries of TORCH_SCRIPT are exported by the TorchScript exporter.
+otherwise by its attribute rows_axis. The entries of TORCH_SCRIPT are exported by the TorchScript exporter, those of
+TRAINING_MODE in training mode (without dropout: PyTorch's masks are others).
 """
 import math
 
@@ -433,3 +434,4 @@ MODELS = {
     "Graph network, index_add": (lambda: Classifier(Graph()), numbers(12, 8), integers()),
 }
 TORCH_SCRIPT = {name + ", TorchScript": MODELS[name] for name in ("Linear, 3 axes", "ResNet-18", "GPT-2", "BERT")}
+TRAINING_MODE = {name + ", training mode": MODELS[name] for name in ("ResNet-18", "U-Net, BatchNorm, ConvTranspose")}

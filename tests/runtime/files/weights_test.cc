@@ -33,7 +33,7 @@ Buffer partBuffer(const Shape& whole, const Shard& box, DataType type, DataType 
 
 std::vector<std::byte> contentOf(const Buffer& buffer, const std::string& directory = "") {
   std::vector<std::byte> out(byteCount(buffer.data_type, buffer.shape), std::byte{0xee});
-  loadInitialContent(buffer, directory, out);
+  loadInitialContent(buffer, directory, 0, out);
   return out;
 }
 
@@ -66,6 +66,19 @@ void expectPart(Buffer buffer, const TemporaryFolder& folder, std::mt19937_64& g
       << printBox(boxOf(buffer)) << " of " << shapeToString(wholeShape(buffer));
   buffer.source = Constant{buffer.source_type, wholeShape(buffer), bytes};
   EXPECT_TRUE(contentOf(buffer) == expected);
+  const Shape& whole = wholeShape(buffer);
+  if (whole.size() != 2) return;
+  const size_t element = dataTypeSize(buffer.source_type);
+  std::string transposed(bytes.size(), '\0');
+  for (int64_t i = 0; i < whole[0]; ++i) {
+    for (int64_t j = 0; j < whole[1]; ++j) {
+      const size_t from = static_cast<size_t>(i * whole[1] + j), to = static_cast<size_t>(j * whole[0] + i);
+      std::memcpy(transposed.data() + to * element, bytes.data() + from * element, element);
+    }
+  }
+  folder.write("transposed.bin", transposed);
+  buffer.source = WeightReference{"transposed.bin", 0, bytes.size(), {}, true};
+  EXPECT_TRUE(contentOf(buffer, folder.path().string()) == expected);
 }
 
 TEST(InitialContent, OfAPartIsItsBox) {

@@ -342,8 +342,8 @@ TEST(RunJob, GoesOnWithALossThatIsNotFiniteWhenAsked) {
   plan.spec.steps = 2;
   plan.spec.check_finite = false;
   const JobResult result = runJob(plan.spec);
-  EXPECT_TRUE(std::isfinite(result.steps[0].loss));
-  EXPECT_FALSE(std::isfinite(result.steps[1].loss));
+  EXPECT_TRUE(std::isfinite(*result.steps[0].loss));
+  EXPECT_FALSE(std::isfinite(*result.steps[1].loss));
 }
 
 TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {

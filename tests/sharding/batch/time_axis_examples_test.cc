@@ -101,7 +101,7 @@ void expectMicrobatchesGiveTheWholeLoss(const std::string& name) {
         const bool is_whole = rows.count == kBatch;
         const BatchShare share{rows.count, kBatch, is_whole ? &half.graph : &whole.graph,
                                is_whole ? kBatch / 2 : kBatch};
-        TimeAxisResult time = splitTimeAxis(part.graph, part.loss, part.inputs, share);
+        TimeAxisResult time = splitTimeAxis(part.graph, {part.loss}, part.inputs, share);
         verifyGraph(part.graph);
         made.emplace(rows.count, std::pair(std::move(part), std::move(time)));
       }

@@ -17,7 +17,7 @@ std::string refusal(const BuildModel& build) {
   Model model(2);
   const ValueId loss = build(model);
   try {
-    splitTimeAxis(model.graph, loss, model.inputs, {1, 4});
+    splitTimeAxis(model.graph, {loss}, model.inputs, {1, 4});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kBadModel);
     return error.what();
@@ -188,7 +188,7 @@ std::string comparedRefusal(const BuildModel& build, int64_t microbatch) {
   const ValueId loss = build(model);
   build(whole);
   try {
-    splitTimeAxis(model.graph, loss, model.inputs, {microbatch, 8, &whole.graph, 8});
+    splitTimeAxis(model.graph, {loss}, model.inputs, {microbatch, 8, &whole.graph, 8});
   } catch (const Error& error) {
     return error.what();
   }

@@ -95,7 +95,7 @@ TEST(TimeAxis, MeanCrossEntropyWithoutIgnoredLabelsNeedsNoTotal) {
   expectEqualLosses(build);
   Model model(4);
   const ValueId loss = build(model);
-  EXPECT_TRUE(splitTimeAxis(model.graph, loss, model.inputs, {1, 2}).totals.empty());
+  EXPECT_TRUE(splitTimeAxis(model.graph, {loss}, model.inputs, {1, 2}).totals.empty());
 }
 
 TEST(TimeAxis, NegativeLogLikelihoodOfLogSoftmax) {
@@ -253,7 +253,7 @@ TEST(TimeAxis, ASizeOfTheWholeBatchKeepsTheMarkOfAFoldedConstant) {
   const ValueId loss = build(part);
   Model whole(8);
   build(whole);
-  splitTimeAxis(part.graph, loss, part.inputs, {2, 8, &whole.graph, 8});
+  splitTimeAxis(part.graph, {loss}, part.inputs, {2, 8, &whole.graph, 8});
   const Value& taken = part.graph.value(part.graph.nodes.back().inputs[1]);
   EXPECT_TRUE(taken.name.ends_with(".whole")) << taken.name;
   EXPECT_EQ(taken.metadata, (Metadata{{"pipeshard.constant", "folded"}}));
@@ -308,7 +308,7 @@ TEST(TimeAxis, ReshapeThatOnlyAddsAnAxisKeepsTheBatch) {
   const ValueId shaped =
       model.op("Reshape", {model.input("x", {2, 6}), model.integers({1, 2, 6})}, {1, 2, 6});
   const ValueId loss = model.sumAll(model.op("Mul", {shaped, model.parameter("w", {6})}, {1, 2, 6}));
-  const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, {1, 4});
+  const TimeAxisResult time = splitTimeAxis(model.graph, {loss}, model.inputs, {1, 4});
   EXPECT_EQ(time.kinds.at(shaped.index()).axis, 1);
 }
 
@@ -319,7 +319,7 @@ TEST(TimeAxis, KindsSayHowPartsMakeTheWhole) {
   const ValueId product = model.op("MatMul", {x, w}, {2, 3});
   const ValueId turned = model.op("Transpose", {product}, {3, 2});
   const ValueId loss = model.sumAll(turned);
-  const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, {1, 4});
+  const TimeAxisResult time = splitTimeAxis(model.graph, {loss}, model.inputs, {1, 4});
   const auto kind = [&](ValueId id) { return time.kinds.at(id.index()).kind; };
   EXPECT_EQ(kind(w), TimeKind::Kind::kInvariant);
   EXPECT_EQ(kind(product), TimeKind::Kind::kSplit);
@@ -333,7 +333,7 @@ TEST(TimeAxis, OneMicrobatchIsLeftAlone) {
   const ValueId loss =
       lossNode(model, "SoftmaxCrossEntropyLoss", {tokenLogits(model), flatLabels(model)}, kMeanIgnoring);
   const std::string before = printGraph(model.graph);
-  const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, {1, 1});
+  const TimeAxisResult time = splitTimeAxis(model.graph, {loss}, model.inputs, {1, 1});
   EXPECT_EQ(printGraph(model.graph), before);
   EXPECT_TRUE(time.totals.empty());
   EXPECT_EQ(time.loss, loss);
@@ -344,7 +344,7 @@ TEST(TimeAxis, PrologueSharesNoNodeWithTheForwardPass) {
   Model model(2);
   const ValueId loss =
       lossNode(model, "SoftmaxCrossEntropyLoss", {tokenLogits(model), flatLabels(model)}, kMeanIgnoring);
-  const TimeAxisResult time = splitTimeAxis(model.graph, loss, model.inputs, {1, 4});
+  const TimeAxisResult time = splitTimeAxis(model.graph, {loss}, model.inputs, {1, 4});
   ASSERT_EQ(time.totals.size(), 1u);
   EXPECT_EQ(time.kinds.size(), model.graph.values.size());
   const std::vector<bool> prologue = ancestorsOf(model.graph, {time.totals[0].part});

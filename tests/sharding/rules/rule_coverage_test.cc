@@ -31,7 +31,7 @@ TEST_P(RulesOfExamples, CoverEveryNodeOfTheTrainingStep) {
   for (const char* optimizer : {"sgd:momentum=0.9", "adamw"}) {
     ForwardGraph half = exampleForward(GetParam(), kBatch / 2);
     TimeAxisResult time =
-        splitTimeAxis(half.graph, half.loss, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
+        splitTimeAxis(half.graph, {half.loss}, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
     half.totals = std::move(time.totals);
     half.microbatches = 2;
     const TrainingGraph training = buildTrainingGraph(std::move(half), parseOptimizer(optimizer));

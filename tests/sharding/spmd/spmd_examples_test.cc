@@ -73,7 +73,7 @@ struct ExampleStep {
   static TrainingGraph stepOf(const char* example) {
     ForwardGraph half = load(example, 4);
     const ForwardGraph whole = load(example, 8);
-    TimeAxisResult time = splitTimeAxis(half.graph, half.loss, half.inputs, {4, 8, &whole.graph, 8});
+    TimeAxisResult time = splitTimeAxis(half.graph, {half.loss}, half.inputs, {4, 8, &whole.graph, 8});
     half.totals = std::move(time.totals);
     half.microbatches = 2;
     return buildTrainingGraph(std::move(half), parseOptimizer("sgd"));

@@ -1,0 +1,22 @@
+// The mode that modules of a file are trained in, where the exporter has written another one (`--mode`).
+#pragma once
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+struct ChangedModes {
+  int normalizations = 0;
+  int dropouts = 0;
+};
+
+// Puts batch normalisations and dropouts that the file has in inference mode into training mode:
+//   BatchNormalization(x, scale, bias, mean, var)  normalises by the moments of a microbatch, and keeps
+//   running
+//                                                  statistics (autodiff/forward_states.h)
+//   Dropout(x, ratio)                              drops
+// A dropout that the exporter has left out is not in the file, and stays out. To be called on the graph as
+// read. Error(kBadModel) for a file whose opset has no training mode (below 14 and 12).
+ChangedModes setTrainingMode(Graph& graph);
+
+}  // namespace pipeshard

@@ -1,0 +1,259 @@
+#include "planning/model/given_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/counted.h"
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/module_parameters.h"
+#include "runtime/files/tensor_file.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr std::string_view kRandom = "random";
+constexpr size_t kMostNames = 8;  // in a note
+
+std::string someOf(const std::vector<std::string>& names) {
+  const size_t count = std::min(names.size(), kMostNames);
+  const std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(count));
+  return fmt::format("{}{}", fmt::join(shown, ", "), count < names.size() ? ", ..." : "");
+}
+
+bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
+
+// The values that a tensor may be, by their names and the ends of these behind a dot.
+class Names {
+ public:
+  explicit Names(const Graph& graph) {
+    const auto add = [&](ValueId id) {
+      const std::string& name = graph.value(id).name;
+      whole_.emplace(name, id);
+      for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+        ends_[name.substr(dot + 1)].insert(id);
+    };
+    for (const auto& [id, initializer] : graph.initializers) add(id);
+    for (const ValueId id : graph.inputs) add(id);
+  }
+
+  // Several: it cannot be told which.
+  std::set<ValueId> of(const std::string& tensor) const {
+    if (const auto found = whole_.find(tensor); found != whole_.end()) return {found->second};
+    if (const auto found = ends_.find(tensor); found != ends_.end()) return found->second;
+    for (size_t dot = tensor.find('.'); dot != std::string::npos; dot = tensor.find('.', dot + 1)) {
+      const auto found = whole_.find(tensor.substr(dot + 1));
+      if (found != whole_.end()) return {found->second};
+    }
+    return {};
+  }
+
+ private:
+  std::map<std::string, ValueId> whole_;
+  std::map<std::string, std::set<ValueId>> ends_;
+};
+
+class FileWeights {
+ public:
+  FileWeights(Graph& graph, std::vector<std::string>& notes) : graph_(graph), notes_(notes), names_(graph) {}
+
+  void take(const std::string& path) {
+    const TensorFile file = TensorFile::open(path);
+    std::vector<std::string> strange;
+    size_t taken = 0;
+    for (const TensorEntry& entry : file.tensors()) {
+      const std::set<ValueId> values = names_.of(entry.name);
+      if (values.size() > 1) {
+        std::vector<std::string> names;
+        for (const ValueId value : values) names.push_back(graph_.value(value).name);
+        fail(ErrorCode::kUsage, "--weights {}: '{}' may be each of {}; name it as the model does", path,
+             entry.name, fmt::join(names, ", "));
+      }
+      if (values.empty()) {
+        strange.push_back(entry.name);
+        continue;
+      }
+      give(*values.begin(), file, entry);
+      ++taken;
+    }
+    if (taken == 0) {
+      fail(ErrorCode::kUsage, "--weights {}: none of its {} is in the model; it has {}", path,
+           counted(std::ssize(file.tensors()), "tensor"), someOf(strange));
+    }
+    notes_.push_back(fmt::format("{} from {}", counted(static_cast<int64_t>(taken), "weight"), path));
+    if (!strange.empty())
+      notes_.push_back(fmt::format("not in the model, and left out: {} of {}", someOf(strange), path));
+  }
+
+  void noteWhatIsMissing() {
+    std::vector<std::string> missing;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      const Value& value = graph_.value(id);
+      const bool weight = std::holds_alternative<WeightReference>(initializer) || isMarkedParameter(value);
+      if (weight && !given_.contains(id) && isFloatingPoint(value.data_type)) missing.push_back(value.name);
+    }
+    if (missing.empty() || given_.empty()) return;
+    notes_.push_back(
+        fmt::format("not in the files of --weights, and left as the model has them: {}", someOf(missing)));
+  }
+
+ private:
+  void give(ValueId id, const TensorFile& file, const TensorEntry& entry) {
+    Value& value = graph_.value(id);
+    if (!given_.insert(id).second)
+      fail(ErrorCode::kUsage, "--weights: '{}' is there twice, the second time in {}", value.name,
+           file.path());
+    const bool transposed = isStoredTransposed(value);
+    Shape expected = value.shape.value_or(entry.shape);
+    if (transposed) std::reverse(expected.begin(), expected.end());
+    if (value.data_type != entry.data_type || expected != entry.shape) {
+      fail(ErrorCode::kConfiguration, "--weights {}: '{}' is {}{}, but the model has {}{}", file.path(),
+           entry.name, dataTypeName(entry.data_type), shapeToString(entry.shape),
+           dataTypeName(value.data_type), shapeToString(expected));
+    }
+    const bool was_input = !graph_.initializers.contains(id);
+    if (was_input) {
+      value.shape = entry.shape;
+      std::erase(graph_.inputs, id);
+    }
+    if (!was_input && graph_.constant(id) != nullptr) {  // small: kept in memory, where it may be folded
+      std::vector<std::byte> bytes = file.read(entry);
+      if (transposed) {
+        const std::vector<std::byte> stored = bytes;
+        transposeMatrix(stored, entry.shape, dataTypeSize(entry.data_type), bytes);
+      }
+      graph_.initializers[id] = Constant{value.data_type, *value.shape, std::move(bytes)};
+      return;
+    }
+    const std::string path = std::filesystem::absolute(file.path()).lexically_normal().string();
+    graph_.initializers[id] = WeightReference{path, entry.offset, entry.length, {}, transposed};
+  }
+
+  Graph& graph_;
+  std::vector<std::string>& notes_;
+  const Names names_;
+  std::set<ValueId> given_;
+};
+
+RandomNumbers initialNumbers(const Value& value) {
+  const Shape& shape = *value.shape;
+  RandomNumbers numbers{RandomNumbers::Kind::kNormal};
+  if (shape.size() > 1) {
+    const auto elements = static_cast<double>(elementCount(shape));
+    const double into = elements / static_cast<double>(std::max<int64_t>(1, shape[0]));
+    const double out = elements / static_cast<double>(std::max<int64_t>(1, shape[1]));
+    numbers.scale = std::sqrt(2 / std::max(1.0, into + out));
+    return numbers;
+  }
+  const auto contains = [&](std::string_view part) { return value.name.find(part) != std::string::npos; };
+  if (contains("bias") || contains("beta") || contains("mean")) {
+    numbers.scale = 0.02;
+    return numbers;
+  }
+  return {RandomNumbers::Kind::kUniform, 0, 1, 0.5};
+}
+
+void draw(Graph& graph, ValueId id) {
+  const Value& value = graph.value(id);
+  if (!isFloatingPoint(value.data_type) || !value.shape || !isStatic(*value.shape)) {
+    fail(ErrorCode::kUsage,
+         "--weights random: '{}' is {}{}; only floating-point tensors of known shape are drawn", value.name,
+         dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "");
+  }
+  std::erase(graph.inputs, id);
+  graph.initializers[id] =
+      WeightReference{"", 0, static_cast<uint64_t>(graph.bytes(id)), initialNumbers(value)};
+}
+
+void drawNamed(Graph& graph, const std::string& pattern, std::vector<std::string>& notes) {
+  std::regex regex;
+  try {
+    regex = std::regex(pattern);
+  } catch (const std::regex_error&) {
+    fail(ErrorCode::kUsage, "--weights random:{}: that is no regular expression", pattern);
+  }
+  std::vector<ValueId> found;
+  std::vector<std::string> names;
+  const auto look = [&](ValueId id) {
+    if (!std::regex_search(graph.value(id).name, regex)) return;
+    found.push_back(id);
+    names.push_back(graph.value(id).name);
+  };
+  for (const ValueId id : graph.inputs) look(id);
+  for (const auto& [id, initializer] : graph.initializers) look(id);
+  if (found.empty())
+    fail(ErrorCode::kUsage, "--weights random:{}: no input or weight has such a name", pattern);
+  for (const ValueId id : found) draw(graph, id);
+  notes.push_back(
+      fmt::format("{} drawn from --seed: {}", counted(std::ssize(names), "weight"), someOf(names)));
+}
+
+void drawMissing(Graph& graph, std::vector<std::string>& notes) {
+  std::vector<std::string> names;
+  std::map<std::string, bool> exists;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const auto* weight = std::get_if<WeightReference>(&initializer);
+    if (weight == nullptr || weight->drawn) continue;
+    const auto [known, is_new] = exists.try_emplace(weight->location, false);
+    std::error_code ignored;
+    if (is_new)
+      known->second =
+          std::filesystem::exists(std::filesystem::path(graph.directory) / weight->location, ignored);
+    if (!known->second) names.push_back(graph.value(id).name);
+  }
+  if (names.empty()) {
+    fail(ErrorCode::kUsage,
+         "--weights random: the files of all weights are there; --weights random:REGEX says which are drawn "
+         "all "
+         "the same, or which inputs are weights");
+  }
+  for (const std::string& name : names) draw(graph, findValue(graph, name));
+  notes.push_back(fmt::format("{} that no file has, drawn from --seed: {}",
+                              counted(std::ssize(names), "weight"), someOf(names)));
+}
+
+}  // namespace
+
+WeightSource parseWeightSource(const std::string& text) {
+  if (text == kRandom) return {WeightSource::Kind::kRandomMissing, ""};
+  const std::string named = std::string(kRandom) + ":";
+  if (text.starts_with(named)) return {WeightSource::Kind::kRandomNamed, text.substr(named.size())};
+  return {WeightSource::Kind::kFile, text};
+}
+
+std::string weightSourceToString(const WeightSource& source) {
+  switch (source.kind) {
+    case WeightSource::Kind::kFile: break;
+    case WeightSource::Kind::kRandomMissing: return std::string(kRandom);
+    case WeightSource::Kind::kRandomNamed: return std::string(kRandom) + ":" + source.text;
+  }
+  return source.text;
+}
+
+std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources) {
+  std::vector<std::string> notes;
+  FileWeights files(graph, notes);
+  for (const std::string& text : sources) {
+    const WeightSource source = parseWeightSource(text);
+    if (source.kind == WeightSource::Kind::kFile) files.take(source.text);
+  }
+  for (const std::string& text : sources) {
+    const WeightSource source = parseWeightSource(text);
+    if (source.kind == WeightSource::Kind::kRandomNamed) drawNamed(graph, source.text, notes);
+    if (source.kind == WeightSource::Kind::kRandomMissing) drawMissing(graph, notes);
+  }
+  files.noteWhatIsMissing();
+  return notes;
+}
+
+}  // namespace pipeshard
