@@ -13,6 +13,7 @@ namespace pipeshard {
 namespace {
 
 constexpr std::string_view kDefaultsKey = "pipeshard.dimensions";
+constexpr std::string_view kGivenSizes = "pipeshard.given_sizes";  // while a graph is prepared
 
 // Recursive descent over sums, products and atoms; the depth is bounded so that a hostile name cannot exhaust
 // the stack.
@@ -233,6 +234,23 @@ void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensio
     }
     value.symbols.clear();
   }
+  std::vector<std::string> sizes;
+  for (const auto& [name, size] : dimensions) sizes.push_back(fmt::format("{} = {}", name, size));
+  if (!sizes.empty()) {
+    graph.model_metadata.emplace_back(
+        kGivenSizes, fmt::format("{} {}", fmt::join(sizes, " and "), sizes.size() == 1 ? "is" : "are"));
+  }
+}
+
+std::string givenSizes(const Graph& graph) {
+  for (const auto& [key, text] : graph.model_metadata) {
+    if (key == kGivenSizes) return fmt::format("; {} given (--dim): the model may not take that", text);
+  }
+  return "";
+}
+
+void forgetGivenSizes(Graph& graph) {
+  std::erase_if(graph.model_metadata, [](const auto& entry) { return entry.first == kGivenSizes; });
 }
 
 }  // namespace pipeshard

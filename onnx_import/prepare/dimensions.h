@@ -26,6 +26,12 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph);
 
 // ---- internal to onnx_import
 
+// For messages about shapes that contradict each other while the graph is prepared: which sizes were given.
+// "; batch = 8 and tokens = 20 were given (--dim): the model may not take them", or "" where none was.
+std::string givenSizes(const Graph& graph);
+// Behind preparation: takes off what givenSizes reads.
+void forgetGivenSizes(Graph& graph);
+
 // Value of "16*batch", "(s0 + 1)//2", "batch": integers, names, + - * / // and parentheses; / must divide
 // exactly. nullopt when a name is not bound, the text is no such expression, or the result is no size.
 std::optional<int64_t> evaluateDimension(std::string_view expression,

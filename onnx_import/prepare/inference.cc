@@ -8,6 +8,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/format/tensor_proto.h"
+#include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/node_context.h"
@@ -217,7 +218,7 @@ void Inference::inferBySchema(Node& node) {
   } catch (Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail(ErrorCode::kBadModel, "{}: {}", describeNode(node), error.what());
+    fail(ErrorCode::kBadModel, "{}: {}{}", describeNode(node), error.what(), givenSizes(graph_));
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (!node.outputs[i].valid()) continue;
@@ -231,8 +232,8 @@ void Inference::inferBySchema(Node& node) {
 void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {
   Value& value = graph_.value(node.outputs[index]);
   const auto disagree = [&] {
-    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}",
-         describeNode(node), value.name, describeType(value), describeType(inferred));
+    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}{}",
+         describeNode(node), value.name, describeType(value), describeType(inferred), givenSizes(graph_));
   };
   if (!inferred.opaque_type.empty()) {
     if (value.opaque_type.empty()) value.opaque_type = inferred.opaque_type;

@@ -140,6 +140,22 @@ void checkGemm(const Graph& graph, const Node& node) {
        describeNode(node), graph.value(node.inputs[2]).name, shapeToString(c), shapeToString(y));
 }
 
+// A table that is read behind its end, such as that of positions where a sequence is longer than the model
+// takes. Indices that data give are checked when they are read (input_range.h).
+void checkGather(const Graph& graph, const Node& node) {
+  if (!node.is("Gather")) return;
+  const Constant* indices = graph.constant(node.inputs[1]);
+  if (indices == nullptr) return;
+  const Shape& table = graph.shape(node.inputs[0]);
+  const int64_t axis = node.intAttribute("axis", 0);
+  const int64_t rows = table.at(axis < 0 ? axis + std::ssize(table) : axis);
+  for (const int64_t index : integerElements(*indices)) {
+    if (index >= -rows && index < rows) continue;
+    fail(ErrorCode::kBadModel, "{}: it reads row {} of '{}', which has {}{}", describeNode(node), index,
+         graph.value(node.inputs[0]).name, rows, givenSizes(graph));
+  }
+}
+
 // Versions that this ONNX library does not know yet mean nobody knows what.
 void checkOpset(const Graph& graph) {
   const auto imported = graph.opset_imports.find("");
@@ -168,6 +184,7 @@ void checkStatic(Graph& graph, const PrepareOptions& options) {
       checkSize(graph.value(id), describeNode(node) + ": its output");
     }
     checkGemm(graph, node);
+    checkGather(graph, node);
   }
 }
 
@@ -188,6 +205,7 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   omitUnreadOutputs(graph);
   removeDeadCode(graph);
   checkStatic(graph, options);
+  forgetGivenSizes(graph);
   verifyGraph(graph);
   return graph;
 }

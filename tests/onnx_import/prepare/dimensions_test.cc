@@ -68,6 +68,29 @@ TEST(SymbolicDimensions, AnInputMayBeAnExpressionOfOthers) {
   EXPECT_EQ(prepared.shape(prepared.inputs[1]), Shape({10, 3}));
 }
 
+TEST(SymbolicDimensions, ASizeThatContradictsTheModelIsTold) {
+  const auto refused = [](const char* text, int64_t tokens) {
+    const Graph graph = testing::graphFromText(text);
+    EXPECT_ERROR(prepareModel(graph, {{{"batch", 2}, {"tokens", tokens}}, 1 << 20, {}}), ErrorCode::kBadModel,
+                 "'node0'", "batch = 2 and tokens = 9 are given (--dim)");
+  };
+  // The table of positions has 8 rows.
+  const char* const added = R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,tokens,4] x) => (float[batch,tokens,4] y) <float[8,1] table = {0, 0, 0, 0, 0, 0, 0, 0}> { [node0] y = Add(x, table) })";
+  refused(added, 9);
+  const char* const gathered = R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,tokens,4] x) => (float[batch,tokens,4] y)
+    <float[8,1] table = {0, 0, 0, 0, 0, 0, 0, 0}, int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}> {
+      shape = Shape(x)
+      tokens = Gather(shape, one)
+      places = Range(zero, tokens, one)
+      [node0] rows = Gather(table, places)
+      y = Add(x, rows) })";
+  refused(gathered, 9);
+  EXPECT_TRUE(prepareModel(testing::graphFromText(gathered), {{{"batch", 2}, {"tokens", 8}}, 1 << 20, {}})
+                  .model_metadata.empty());
+}
+
 TEST(DefaultDimensions, ComeFromTheMetadata) {
   Graph graph = testing::graphFromText(kModel);
   EXPECT_TRUE(defaultDimensions(graph).empty());
