@@ -319,9 +319,14 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
   for (const Node& node : graph.nodes) {
     if (!foldable(node)) continue;
     ++folded;
+    // What is computed from a frozen weight is frozen: a layer that reads it would be taken for trained.
+    const bool frozen = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+      return id.valid() && trainedByUser(graph.value(id)) == std::optional(false);
+    });
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
       graph.value(id).metadata.emplace_back(kConstantMark, "folded");
+      if (frozen) graph.value(id).metadata.emplace_back(kTrainedMark, "no");
       graph.initializers.emplace(id, std::move(computed.at(id)));
     }
   }

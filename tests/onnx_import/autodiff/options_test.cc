@@ -38,6 +38,8 @@ TEST(LossOption, ParsesItsForms) {
         "cross-entropy:y,labels+0.4*cross-entropy:aux,labels", "main_loss+0.01*router_loss"}) {
     EXPECT_EQ(lossToString(parseLoss(text)), text);
   }
+  EXPECT_TRUE(parseLoss("none").isNone());
+  EXPECT_EQ(lossToString(parseLoss("none")), "none");
   const LossSpec sum = parseLoss("a+0.5*mse:y,t");
   ASSERT_EQ(sum.terms.size(), 2u);
   EXPECT_EQ(sum.terms[1].weight, 0.5);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/weight_role.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
@@ -230,6 +231,20 @@ TEST(Prepare, WeightsThatMayBeTrainedAreNotFolded) {
   EXPECT_EQ(elementsOf(graph, "t"), (std::vector<double>{1, 4, 2, 5, 3, 6}));
   const Metadata& metadata = graph.value(findValue(graph, "t")).metadata;
   EXPECT_EQ(metadata, (Metadata{{"pipeshard.constant", "folded"}}));
+}
+
+TEST(Prepare, WhatIsFoldedFromAFrozenWeightIsFrozen) {
+  Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,2] x) => (float[4,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+      t = Transpose(w)
+      r = Neg(t)
+      y = MatMul(x, r) })");
+  graph.value(findValue(graph, "w")).metadata.emplace_back(kTrainedMark, "no");  // --freeze
+  const Graph prepared = prepareModel(std::move(graph), {});
+  const ValueId folded = findValue(prepared, "r");
+  ASSERT_TRUE(folded.valid());
+  ASSERT_NE(prepared.constant(folded), nullptr);
+  EXPECT_EQ(trainedByUser(prepared.value(folded)), std::optional(false));
 }
 
 TEST(Prepare, ConstantsAboveTheLimitStayNodes) {
