@@ -92,7 +92,7 @@ class Comparison {
                       dumpTensorName(result), got.size(), want.size());
       const KindTotal& total = totals[result.kind];
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
-      entry.error = relativeError(got, want, std::sqrt(total.squares), total.size);
+      entry.error = relativeError(got, want, std::sqrt(total.squares), total.size, spec_.floor);
       entry.largest_difference = largestDifference(got, want);
       const bool of_update =
           result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
@@ -123,7 +123,7 @@ class Comparison {
       if (want == wants.end()) continue;
       const std::vector<double> got = read(reference, result);
       TensorComparison entry = describe(ComparedKind::kImportedGradient, result, 1);
-      entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size);
+      entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size, spec_.floor);
       entry.largest_difference =
           got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
       entry.bound = spec_.imported_bound;
@@ -275,21 +275,18 @@ void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.bound = precision == DataType::kFloat64 ? 1e-11 : 1e-5;
   spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
   spec.imported_bound = 10 * spec.bound;
+  spec.floor = precision == DataType::kFloat64 ? 1e-3 : 0.25;
 }
 
-// Of what all tensors together have per element: a difference of 1e-5 of this is below what float32 can tell
-// where larger terms add up to a small gradient.
-constexpr double kFloor = 1e-3;
-
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,
-                     int64_t all_wants_size) {
+                     int64_t all_wants_size, double floor) {
   if (got.size() != want.size()) return kInfinity;
   double squares = 0;
   for (size_t i = 0; i < got.size(); ++i) squares += (got[i] - want[i]) * (got[i] - want[i]);
   if (squares == 0) return 0;
   const double share =
       std::sqrt(static_cast<double>(want.size()) / static_cast<double>(std::max<int64_t>(1, all_wants_size)));
-  const double error = std::sqrt(squares) / std::max(norm(want), kFloor * all_wants_norm * share);
+  const double error = std::sqrt(squares) / std::max(norm(want), floor * all_wants_norm * share);
   return std::isnan(error) ? kInfinity : error;
 }
 

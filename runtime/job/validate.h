@@ -2,9 +2,11 @@
 // compared are the loss of every step, every gradient, every updated parameter and every optimizer state.
 //
 // The measure, everywhere: for a tensor, in 2-norms,
-//   error = norm(got - want) / max(norm(want), 1e-3 * norm(all wants) * sqrt(size / total size)),
+//   error = norm(got - want) / max(norm(want), floor * norm(all wants) * sqrt(size / total size)),
 // "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically
-// zero (a key bias under softmax) from deciding.
+// zero (a key bias under softmax, a bias before a batch normalisation) from deciding: what is left of it is
+// rounding of the terms that cancel, which are as large as other gradients. A bound times the floor is some
+// forty roundings of an average element: 0.25 in float32, 1e-3 in float64, where there is room for more.
 //
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole
 // learning rate. So the update of every optimizer is judged on identical gradients as well: the single-device
@@ -86,14 +88,15 @@ struct ValidateSpec {
   double imported_bound = 1e-4;
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
+  double floor = 0.25;         // of the measure
   bool adaptive = false;       // Adam, AdamW
   // the single device starts every step from the planned job's parameters; `adaptive` implies it
   bool same_start = false;
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 
-// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64. Imported
-// gradients, made by other operators in another order, have ten times as much as ours.
+// Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64.
+// Imported gradients, made by other operators in another order, have ten times as much as ours.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 
 // Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its
@@ -109,6 +112,6 @@ double largestUpdateDifference(std::span<const double> got, std::span<const doub
 
 // The measure on top. Spans of different size, or NaN: infinity.
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,
-                     int64_t all_wants_size);
+                     int64_t all_wants_size, double floor);
 
 }  // namespace pipeshard

@@ -9,21 +9,22 @@ namespace pipeshard {
 namespace {
 
 TEST(RelativeError, IsTheRatioOfNorms) {
-  EXPECT_DOUBLE_EQ(relativeError(std::vector<double>{3, 4.5}, std::vector<double>{3, 4}, 5, 2), 0.1);
+  EXPECT_DOUBLE_EQ(relativeError(std::vector<double>{3, 4.5}, std::vector<double>{3, 4}, 5, 2, 1e-3), 0.1);
 }
 
 TEST(RelativeError, OfATinyTensorIsJudgedAgainstAllTensors) {
   // norm 1e-12 among tensors of norm 100 and 400 elements: the floor is 1e-3 * 100 * sqrt(4/400) = 1e-2.
   const std::vector<double> want = {1e-12, 0, 0, 0};
   const std::vector<double> got = {2e-6, 0, 0, 0};
-  EXPECT_NEAR(relativeError(got, want, 100, 400), 2e-4, 1e-9);
+  EXPECT_NEAR(relativeError(got, want, 100, 400, 1e-3), 2e-4, 1e-9);
+  EXPECT_NEAR(relativeError(got, want, 100, 400, 0.25), 8e-7, 1e-12);
 }
 
 TEST(RelativeError, OfNanAndOfDifferentSizesIsInfinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{nan}, std::vector<double>{1}, 1, 1)));
-  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{nan}, 1, 1)));
-  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{1, 2}, 1, 1)));
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{nan}, std::vector<double>{1}, 1, 1, 1e-3)));
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{nan}, 1, 1, 1e-3)));
+  EXPECT_TRUE(std::isinf(relativeError(std::vector<double>{1}, std::vector<double>{1, 2}, 1, 1, 1e-3)));
 }
 
 TEST(UpdateDifference, OfASkippedUpdateIsOneHoweverSmallTheStep) {
