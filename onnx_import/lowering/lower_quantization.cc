@@ -36,9 +36,13 @@ std::optional<QuantizedRange> quantizedRange(const LoweringContext& c, DataType 
   }
 }
 
+// The type of output 0; where it is not known, as of ONNX Runtime's operators, `otherwise`.
+DataType resultType(const LoweringContext& c, DataType otherwise) {
+  return c.outputType() == DataType::kUndefined ? otherwise : c.outputType();
+}
+
 // saturate(quotient + zero point) in the type of output 0; the zero point may be missing.
-void giveQuantized(LoweringContext& c, ValueId quotient, ValueId zero_point) {
-  const DataType type = c.outputType();
+void giveQuantized(LoweringContext& c, ValueId quotient, ValueId zero_point, DataType type) {
   const std::optional<QuantizedRange> range = quantizedRange(c, type);
   ValueId result = range && range->whole ? c.unary("Round", quotient) : quotient;
   if (zero_point.valid()) result = c.binary("Add", result, c.cast(zero_point, c.type(result)));
@@ -94,7 +98,8 @@ void lowerQuantizeLinear(LoweringContext& c) {
   if (!isFloatingPoint(precision)) c.refuse(fmt::format("it divides in {}", dataTypeName(precision)));
   const ValueId quotient = c.binary("Div", c.cast(c.input(0), precision), ofElements(c, 1, precision));
   const DataType work = precision == DataType::kFloat64 ? precision : DataType::kFloat32;
-  giveQuantized(c, c.cast(quotient, work), c.hasInput(2) ? ofElements(c, 2, work) : ValueId());
+  const DataType type = resultType(c, c.hasInput(2) ? c.type(c.input(2)) : DataType::kUint8);
+  giveQuantized(c, c.cast(quotient, work), c.hasInput(2) ? ofElements(c, 2, work) : ValueId(), type);
 }
 
 void lowerDequantizeLinear(LoweringContext& c) {
@@ -102,7 +107,7 @@ void lowerDequantizeLinear(LoweringContext& c) {
   ValueId x = c.cast(c.input(0), kWork);
   if (c.hasInput(2)) x = c.binary("Sub", x, ofElements(c, 2, kWork));
   const ValueId real = c.binary("Mul", x, ofElements(c, 1, kWork));
-  c.give(0, c.cast(real, c.outputType()));
+  c.give(0, c.cast(real, resultType(c, c.type(c.input(1)))));
 }
 
 // A scale or zero point for all of a tensor of this rank, or for each index of one axis.
@@ -151,7 +156,7 @@ void lowerQLinearMatMul(LoweringContext& c) {
   if (b_rank == 1) b = c.reshape(b, {c.shape(b)[0], 1});
   const ValueId result = rescaled(c, c.matMul(a, b), alongAxis(c, 1, a_rank, row),
                                   alongAxis(c, 4, b_rank, b_rank - 1), alongAxis(c, 6, 1, 0));
-  giveQuantized(c, c.reshape(result, c.outputShape()), alongAxis(c, 7, 1, 0));
+  giveQuantized(c, c.reshape(result, c.outputShape()), alongAxis(c, 7, 1, 0), c.outputType());
 }
 
 void lowerQLinearConv(LoweringContext& c) {
@@ -170,7 +175,7 @@ void lowerQLinearConv(LoweringContext& c) {
       c.op("Conv", std::move(inputs), DataType::kFloat64, c.outputShape(), c.node().attributes);
   const ValueId result =
       rescaled(c, sum, alongAxis(c, 1, rank, 1), alongAxis(c, 4, rank, 1), alongAxis(c, 6, rank, 1));
-  giveQuantized(c, result, alongAxis(c, 7, rank, 1));
+  giveQuantized(c, result, alongAxis(c, 7, rank, 1), c.outputType());
 }
 
 }  // namespace
@@ -180,6 +185,8 @@ void addQuantizationLowerings(LoweringRules& rules) {
   rules[{"", "QLinearConv"}] = lowerQLinearConv;
   rules[{"", "QLinearMatMul"}] = lowerQLinearMatMul;
   rules[{"", "QuantizeLinear"}] = lowerQuantizeLinear;
+  rules[{"com.microsoft", "DequantizeLinear"}] = {lowerDequantizeLinear, nullptr, true};
+  rules[{"com.microsoft", "QuantizeLinear"}] = {lowerQuantizeLinear, nullptr, true};
 }
 
 }  // namespace pipeshard

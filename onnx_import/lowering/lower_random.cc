@@ -1,4 +1,5 @@
 // What a model draws at random becomes inputs that are drawn in every step (ir/base/random_numbers.h).
+#include "ir/base/error.h"
 #include "onnx_import/lowering/lowering_rules.h"
 
 namespace pipeshard {
@@ -11,21 +12,32 @@ bool drops(const Graph& graph, const Node& node) {
   return training != nullptr && numericElements(*training) != std::vector<double>{0};
 }
 
-// Y = X / (1 - ratio) where the mask is true, else 0.
-void lowerDropout(LoweringContext& c) {
-  const ValueId x = c.input(0);
+// x / (1 - ratio) where the mask, output 1, is true, else 0.
+ValueId dropped(LoweringContext& c, ValueId x, double ratio) {
   const DataType type = c.type(x);
-  const double ratio = c.hasInput(1) ? c.constantNumbers(1)->at(0) : 0.5;
   if (ratio < 0 || ratio >= 1) c.refuse(fmt::format("its ratio is {}; expected 0 <= ratio < 1", ratio));
   if (ratio == 0) {
-    c.give(0, x);
     if (c.hasOutput(1)) c.give(1, c.cast(c.expand(c.scalar(type, 1), c.shape(x)), DataType::kBool));
-    return;
+    return x;
   }
   const ValueId mask = c.drawn("mask", DataType::kBool, c.shape(x), {RandomNumbers::Kind::kTrue, 1 - ratio});
-  const ValueId scaled = c.binary("Mul", x, c.scalar(type, 1 / (1 - ratio)));
-  c.give(0, c.where(mask, scaled, c.scalar(type, 0)));
   if (c.hasOutput(1)) c.give(1, mask);
+  const ValueId scaled = c.binary("Mul", x, c.scalar(type, 1 / (1 - ratio)));
+  return c.where(mask, scaled, c.scalar(type, 0));
+}
+
+double dropoutRatio(const LoweringContext& c, size_t position) {
+  return c.hasInput(position) ? c.constantNumbers(position)->at(0) : 0.5;
+}
+
+void lowerDropout(LoweringContext& c) { c.give(0, dropped(c, c.input(0), dropoutRatio(c, 1))); }
+
+// ONNX Runtime's Dropout(data + bias) + residual; inputs: data, bias, residual, ratio, training_mode.
+void lowerBiasDropout(LoweringContext& c) {
+  const bool training = c.hasInput(4) && c.constantNumbers(4)->at(0) != 0;
+  const ValueId sum = c.binary("Add", c.input(0), c.input(1));
+  const ValueId y = dropped(c, sum, training ? dropoutRatio(c, 3) : 0);
+  c.give(0, c.hasInput(2) ? c.binary("Add", y, c.input(2)) : y);
 }
 
 DataType computedType(DataType type) { return type == DataType::kFloat64 ? type : DataType::kFloat32; }
@@ -58,6 +70,7 @@ void lowerBernoulli(LoweringContext& c) {
 
 void addRandomLowerings(LoweringRules& rules) {
   rules[{"", "Dropout"}] = {lowerDropout, drops};
+  rules[{"com.microsoft", "BiasDropout"}] = {lowerBiasDropout, nullptr, true};
   for (const char* op_type : {"RandomUniform", "RandomUniformLike"}) rules[{"", op_type}] = lowerUniform;
   for (const char* op_type : {"RandomNormal", "RandomNormalLike"}) rules[{"", op_type}] = lowerNormal;
   rules[{"", "Bernoulli"}] = lowerBernoulli;

@@ -45,6 +45,12 @@ std::optional<std::vector<double>> LoweringContext::constantNumbers(size_t posit
 
 void LoweringContext::give(size_t position, ValueId value) {
   PIPESHARD_CHECK(hasOutput(position), "{}: output {} is not wanted", describeNode(node_), position);
+  Value& output = builder_.graph().value(node_.outputs[position]);
+  if (!hasStaticType(output)) {
+    output.data_type = type(value);
+    output.shape = shape(value);
+    output.symbols.clear();
+  }
   PIPESHARD_CHECK(shape(value) == outputShape(position) && type(value) == outputType(position),
                   "{}: output {} is lowered to {}{}, wanted {}{}", describeNode(node_), position,
                   dataTypeName(type(value)), shapeToString(shape(value)), dataTypeName(outputType(position)),
@@ -57,6 +63,13 @@ void LoweringContext::give(size_t position, ValueId value) {
   copy.inputs = {value};
   copy.outputs = {node_.outputs[position]};
   builder_.graph().nodes.push_back(std::move(copy));
+}
+
+void LoweringContext::neverTrain(size_t position) {
+  const ValueId id = input(position);
+  Value& value = builder_.graph().value(id);
+  if (builder_.graph().initializers.contains(id) && !isMade(value))
+    value.metadata.emplace_back(kConstantMark, "made");
 }
 
 void LoweringContext::refuse(std::string_view reason) const {

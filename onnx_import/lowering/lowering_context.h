@@ -43,8 +43,15 @@ class LoweringContext : public OpEmitter {
   // Whether input `position` is absent or a constant.
   bool isKnown(size_t position) const;
 
-  // Says what an output is: a value of its type and shape. Not for an output that the node leaves out.
+  // Says what an output is: a value of its type and shape, which it gets if they are not known. Not for an
+  // output that the node leaves out.
   void give(size_t position, ValueId value);
+
+  // Input `position` is a table that the model computes with: if it is an initializer, it is no parameter.
+  void neverTrain(size_t position);
+
+  // Whether operators that are new in this opset may be emitted.
+  bool hasOperatorsOf(int opset) const { return version() == 0 || version() >= opset; }
 
   // Error(kBadModel) naming the node, its operator and `reason`.
   [[noreturn]] void refuse(std::string_view reason) const;

@@ -8,6 +8,9 @@
 // shape of its operator in every version from opset 16 on, or refuses by name. What it emits are standard
 // operators that can be run and differentiated, or are lowered in turn, in forms of the graph's opset.
 //
+// ONNX has no types for what is not its own, as ONNX Runtime's operators. Their rules do not ask for outputs:
+// the types of what they give are those of the outputs, and shape inference applies them to find these.
+//
 // A lowering is preferred to the function body that ONNX gives the operator, and comes after a kernel with a
 // gradient: an operator that has both stays as it is, unless the rule claims the node.
 #pragma once
@@ -25,29 +28,38 @@ struct LoweringRule {
   using Claims = bool (*)(const Graph&, const Node&);
 
   LoweringRule() = default;
-  LoweringRule(Apply apply, Claims claims = nullptr) : apply(apply), claims(claims) {}
+  LoweringRule(Apply apply, Claims claims = nullptr, bool types_outputs = false)
+      : apply(apply), claims(claims), types_outputs(types_outputs) {}
 
   Apply apply = nullptr;
-  Claims claims = nullptr;  // nodes that are lowered although their operator can be run
+  Claims claims = nullptr;  // the nodes it is for, which it takes although their operator can be run; or all
+  bool types_outputs = false;  // the rule needs only the types of inputs; ONNX does not know the operator
 };
 using LoweringRules = std::map<std::pair<std::string, std::string>, LoweringRule>;
 
 // All rules.
 const LoweringRules& loweringRules();
-// The rule of a node's operator, or nullptr.
-const LoweringRule* findLowering(const Node& node);
+// The rule for a node of the graph, or nullptr.
+const LoweringRule* findLowering(const Graph& graph, const Node& node);
 
 // One family each.
-void addAffineGridLowerings(LoweringRules& rules);     // lower_affine_grid.cc
-void addArrangementLowerings(LoweringRules& rules);    // lower_arrangements.cc
-void addContractionLowerings(LoweringRules& rules);    // lower_contractions.cc
-void addImageLowerings(LoweringRules& rules);          // lower_images.cc
-void addNormalizationLowerings(LoweringRules& rules);  // lower_normalizations.cc
-void addQuantizationLowerings(LoweringRules& rules);   // lower_quantization.cc
-void addRecurrentLowerings(LoweringRules& rules);      // lower_recurrent.cc
-void addRandomLowerings(LoweringRules& rules);         // lower_random.cc
-void addResizeLowerings(LoweringRules& rules);         // lower_resize.cc
-void addSamplingLowerings(LoweringRules& rules);       // lower_sampling.cc
-void addSignalLowerings(LoweringRules& rules);         // lower_signals.cc
+void addAffineGridLowerings(LoweringRules& rules);              // lower_affine_grid.cc
+void addArrangementLowerings(LoweringRules& rules);             // lower_arrangements.cc
+void addContractionLowerings(LoweringRules& rules);             // lower_contractions.cc
+void addGradientLowerings(LoweringRules& rules);                // lower_gradients.cc
+void addImageLowerings(LoweringRules& rules);                   // lower_images.cc
+void addMicrosoftAttentionLowerings(LoweringRules& rules);      // lower_microsoft_attention.cc
+void addMicrosoftFusionLowerings(LoweringRules& rules);         // lower_microsoft_fusions.cc
+void addMicrosoftNormalizationLowerings(LoweringRules& rules);  // lower_microsoft_normalizations.cc
+void addNormalizationLowerings(LoweringRules& rules);           // lower_normalizations.cc
+void addOptimizerLowerings(LoweringRules& rules);               // lower_optimizers.cc
+void addQuantizationLowerings(LoweringRules& rules);            // lower_quantization.cc
+void addRecurrentLowerings(LoweringRules& rules);               // lower_recurrent.cc
+void addRandomLowerings(LoweringRules& rules);                  // lower_random.cc
+void addReductionLowerings(LoweringRules& rules);               // lower_reductions.cc
+void addResizeLowerings(LoweringRules& rules);                  // lower_resize.cc
+void addSamplingLowerings(LoweringRules& rules);                // lower_sampling.cc
+void addSignalLowerings(LoweringRules& rules);                  // lower_signals.cc
+void addTrainingLowerings(LoweringRules& rules);                // lower_training.cc
 
 }  // namespace pipeshard

@@ -97,12 +97,11 @@ bool hasStaticTypes(const Graph& graph, const std::vector<ValueId>& values) {
                      [&](ValueId id) { return !id.valid() || hasStaticType(graph.value(id)); });
 }
 
-// Whether a rule has put other nodes in the place of this one.
-bool lower(GraphBuilder& builder, const Node& node) {
-  const LoweringRule* rule = findLowering(node);
+// Whether the rule has put other nodes in the place of this one.
+bool lower(GraphBuilder& builder, const Node& node, const LoweringRule* rule) {
   const Graph& graph = builder.graph();
-  if (rule == nullptr || !hasStaticTypes(graph, node.inputs) || !hasStaticTypes(graph, node.outputs))
-    return false;
+  if (rule == nullptr || !hasStaticTypes(graph, node.inputs)) return false;
+  if (!rule->types_outputs && !hasStaticTypes(graph, node.outputs)) return false;
   LoweringContext context(builder, node);
   rule->apply(context);
   return true;
@@ -128,9 +127,10 @@ int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supp
   std::vector<Node> nodes;
   nodes.swap(graph.nodes);
   for (Node& node : nodes) {
-    const LoweringRule* rule = findLowering(node);
-    const bool claimed = rule != nullptr && rule->claims != nullptr && rule->claims(graph, node);
-    if ((claimed || !supported(node)) && (lower(builder, node) || spliceSchemaFunction(builder, node))) {
+    const LoweringRule* rule = findLowering(graph, node);
+    const bool claimed = rule != nullptr && rule->claims != nullptr;
+    if ((claimed || !supported(node)) &&
+        (lower(builder, node, rule) || spliceSchemaFunction(builder, node))) {
       ++expanded;
     } else {
       graph.nodes.push_back(std::move(node));

@@ -13,8 +13,8 @@ namespace pipeshard {
 std::optional<Function> schemaFunction(const Graph& graph, const Node& node);
 
 // Replaces every node for which `supported` is false, or which a lowering claims, by its lowering
-// (onnx_import/lowering), if its types and shapes are known, or else by its body, once; nodes that have
-// neither stay. Returns how many were replaced. Types of a body's values are not known afterwards.
+// (onnx_import/lowering), if the types and shapes that it needs are known, or else by its body, once; nodes
+// that have neither stay. Returns how many were replaced. Types of a body's values are not known afterwards.
 int expandUnsupported(Graph& graph, const std::function<bool(const Node&)>& supported);
 
 }  // namespace pipeshard

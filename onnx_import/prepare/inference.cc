@@ -8,6 +8,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/format/tensor_proto.h"
+#include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/expand.h"
@@ -135,7 +136,8 @@ const Constant* Inference::constantOf(ValueId id) const {
 }
 
 // A node's outputs get their types from the body of the function that it calls, or from ONNX's schema; where
-// the schema has no inference function, from the function body that the schema defines. Then the content of
+// the schema has no inference function, from the function body that the schema defines; where there is no
+// schema, from a lowering. Then the content of
 // the outputs is computed, if that of all inputs is known and the node calls no function of the model. Nodes
 // are in topological order, so what a node needs is there when it is reached:
 //   x [2,3,4];  s = Shape(x);  t = Slice(s, 0, 2);  y = Reshape(x, Concat(t, [2, 2]))
@@ -154,31 +156,39 @@ void Inference::inferNode(Node& node) {
   evaluate(node);
 }
 
-void Inference::inferCall(const Node& node, const Function& function) {
-  Graph wrapper;
-  wrapper.opset_imports = function.body->opset_imports;
-  GraphBuilder builder(wrapper);
-  Node call = node;
-  call.name.clear();
-  for (ValueId& id : call.inputs) {
+// The node in a graph of its own: it reads copies of its inputs, with what is known of them, and writes
+// values of which nothing is known.
+Node Inference::copyAlone(const Node& node, GraphBuilder& builder) const {
+  Graph& wrapper = builder.graph();
+  Node copy = node;
+  for (ValueId& id : copy.inputs) {
     if (!id.valid()) continue;
-    const ValueId copy = builder.addValue(graph_.value(id).name, DataType::kUndefined, {});
-    const std::string name = wrapper.value(copy).name;
-    wrapper.value(copy) = graph_.value(id);
-    wrapper.value(copy).name = name;
+    const ValueId input = builder.addValue(graph_.value(id).name, DataType::kUndefined, {});
+    const std::string name = wrapper.value(input).name;
+    wrapper.value(input) = graph_.value(id);
+    wrapper.value(input).name = name;
     const Constant* constant = constantOf(id);
     if (constant != nullptr && std::ssize(constant->bytes) <= limit_bytes_) {
-      wrapper.initializers.emplace(copy, *constant);
+      wrapper.initializers.emplace(input, *constant);
     } else {
-      wrapper.inputs.push_back(copy);
+      wrapper.inputs.push_back(input);
     }
-    id = copy;
+    id = input;
   }
-  for (ValueId& id : call.outputs) {
+  for (ValueId& id : copy.outputs) {
     if (!id.valid()) continue;
     id = builder.addValue(graph_.value(id).name, DataType::kUndefined, {});
     wrapper.value(id).shape.reset();
   }
+  return copy;
+}
+
+void Inference::inferCall(const Node& node, const Function& function) {
+  Graph wrapper;
+  wrapper.opset_imports = function.body->opset_imports;
+  GraphBuilder builder(wrapper);
+  Node call = copyAlone(node, builder);
+  call.name.clear();
   std::map<std::string, Attribute> attributes = function.default_attributes;
   for (const auto& [name, attribute] : node.attributes) attributes[name] = attribute;
   spliceBody(builder, *function.body, call, attributes, {}, wrapper.nodes);
@@ -193,10 +203,33 @@ void Inference::inferCall(const Node& node, const Function& function) {
   }
 }
 
+// What ONNX does not know may have a lowering that gives the outputs their types. One that refuses the node
+// says why when the node is replaced.
+void Inference::inferByLowering(const Node& node) {
+  const LoweringRule* rule = findLowering(graph_, node);
+  if (rule == nullptr || !rule->types_outputs) return;
+  Graph wrapper;
+  wrapper.opset_imports = graph_.opset_imports;
+  GraphBuilder builder(wrapper);
+  const Node alone = copyAlone(node, builder);
+  const bool known = std::all_of(alone.inputs.begin(), alone.inputs.end(),
+                                 [&](ValueId id) { return !id.valid() || hasStaticType(wrapper.value(id)); });
+  if (!known) return;
+  try {
+    LoweringContext context(builder, alone);
+    rule->apply(context);
+  } catch (const Error&) {
+    return;
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].valid()) mergeOutput(node, i, wrapper.value(alone.outputs[i]));
+  }
+}
+
 void Inference::inferBySchema(Node& node) {
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
-  if (schema == nullptr) return;
+  if (schema == nullptr) return inferByLowering(node);
   // Behind an operator that nobody knows, nothing can be said, and schemas do not expect to be asked.
   for (ValueId id : node.inputs) {
     if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;

@@ -29,7 +29,7 @@ class Inference {
   Inference(Graph& graph, int64_t limit_bytes);
 
   // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the
-  // node. Operators that nobody knows leave their outputs as they are.
+  // node. Operators that nobody knows leave their outputs as they are, as do lowerings that refuse a node.
   void run();
 
   // Constants found for node outputs. Initializers that may be trained count as unknown.
@@ -43,6 +43,8 @@ class Inference {
   Inference(Graph& graph, Inference& caller, bool is_subgraph);
   void inferNode(Node& node);
   void inferCall(const Node& node, const Function& function);
+  void inferByLowering(const Node& node);
+  Node copyAlone(const Node& node, GraphBuilder& builder) const;
   void inferBySchema(Node& node);
   void evaluate(const Node& node);
   void record(const Node& node, std::vector<Constant> results);

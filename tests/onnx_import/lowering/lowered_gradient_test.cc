@@ -1,5 +1,7 @@
 // Gradients of operators that are lowered, against differences. That the lowerings compute what the operators
 // mean is for ONNX's suites (tests/onnx_import/suite).
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "ir/operators/operator_facts.h"
@@ -155,6 +157,27 @@ TEST(LoweredGradient, OfAffineGridOfOneExampleAndOfSeveral) {
     const ValueId size = test.integers({examples, 2, 3, 4});
     checkLowered(test, {test.op("AffineGrid", {test.parameter("theta", {examples, 2, 3}), size})});
   }
+}
+
+TEST(LoweredGradient, OfAEuclideanNorm) {
+  for (const int64_t keepdims : {0, 1}) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", {3, 4, 2});
+    checkLowered(test, {test.op("ReduceL2", {x, test.integers({1, -1})}, {{"keepdims", keepdims}})});
+  }
+}
+
+// ONNX's own body takes the root in float32.
+TEST(Lowering, OfAEuclideanNormKeepsTheDigitsOfFloat64) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {3});
+  const ValueId norm = test.op("ReduceL2", {x}, {{"keepdims", int64_t{0}}});
+  ASSERT_EQ(expandUnsupported(test.graph(), [](const Node&) { return false; }), 1);
+  inferShapes(test.graph());
+  const std::vector<double> numbers = {1.0 / 3, 1.0 / 7, 1.0 / 11};
+  const Tensors values = Interpreter(test.graph()).run({{"x", makeTensor({3}, numbers)}});
+  EXPECT_NEAR(elementsOf(values.at(test.graph().value(norm).name)).at(0),
+              std::sqrt(1.0 / 9 + 1.0 / 49 + 1.0 / 121), 1e-15);
 }
 
 // The mask is an input that is drawn; here it is given.
