@@ -49,6 +49,20 @@ PlanRequest completed(PlanRequest request) {
   return request;
 }
 
+// A training step in a file comes with its optimizer.
+void useFileOptimizer(ForwardModel& model, OptimizerSpec& optimizer) {
+  if (optimizer.kind == OptimizerSpec::Kind::kNone) return;
+  const ImportedOptimizer& imported = *model.optimizer;
+  if (!imported.learning_rate.empty()) {
+    fail(ErrorCode::kUsage,
+         "the file's optimizer is {}, but its learning rate is the input '{}'; say it: --optimizer {}",
+         optimizerToString(imported.spec), imported.learning_rate, optimizerToString(imported.spec));
+  }
+  optimizer = imported.spec;
+  model.notes.push_back(fmt::format("the optimizer is the file's: {} (--optimizer takes another)",
+                                    optimizerToString(imported.spec)));
+}
+
 // Nothing of a file is left out without a word.
 void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
   if (model.outputs.empty()) return;
@@ -71,6 +85,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
   // The model, its loss, its batch. The number of microbatches depends on how many stages are asked for.
   ForwardModel model = loadForward(request, askedStages(options), progress);
   useFileShardings(model, options.sharding);
+  if (model.optimizer && !request.optimizer_given) useFileOptimizer(model, request.given.optimizer);
 
   PlannedTraining planned;
   try {

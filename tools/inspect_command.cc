@@ -58,6 +58,7 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
   json["forward_flops"] = totals.flops;
   json["loss"] = lossName(model);
   json["outputs"] = model.outputs;
+  json["form"] = modelFormName(model.form.form);
   for (const OperatorSupport& entry : support) {
     json["operators"].push_back({{"operator", entry.op},
                                  {"count", entry.count},
@@ -117,8 +118,8 @@ struct InspectCommand {
         loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
     const Totals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
-    fmt::print("{}: forward graph, opset {}, {} nodes\n", request.model_path,
-               model.graph.opset_imports.at(""), model.graph.nodes.size());
+    fmt::print("{}: {}, opset {}, {} nodes\n  {}\n", request.model_path, modelFormName(model.form.form),
+               model.graph.opset_imports.at(""), model.graph.nodes.size(), model.form.why);
     for (ValueId input : model.graph.inputs) {
       const Value& value = model.graph.value(input);
       const auto axis = model.batch_axes.find(value.name);
@@ -133,6 +134,7 @@ struct InspectCommand {
       fmt::print("  output {} {}{}\n", name, dataTypeName(value.data_type), shapeToString(*value.shape));
     }
     fmt::print("  loss {}\n", lossName(model));
+    if (model.optimizer) fmt::print("  optimizer {}\n", optimizerToString(model.optimizer->spec));
     if (model.imported) {
       const ImportedBackward& backward = model.imported->backward;
       fmt::print(

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/parameters.h"
@@ -49,50 +50,35 @@ bool disagree(const Value& a, const Value& b) {
                      [&](int64_t x, int64_t y) { return !differ(x, y); });
 }
 
-class BackwardFinder {
+// Weights by the words of their names and by name.
+class GradientNames {
  public:
-  explicit BackwardFinder(Graph& graph) : graph_(graph) {
-    for (const auto& [id, initializer] : graph.initializers) {
-      if (isFloatingPoint(graph.dataType(id))) weights_.emplace(wordsOf(graph.value(id).name), id);
+  GradientNames(const Graph& graph, bool weights_are_inputs) : graph_(graph) {
+    for (const auto& [id, initializer] : graph.initializers) addWeight(id);
+    for (ValueId id : graph.inputs) {
+      marked_.emplace(graph.value(id).name, id);
+      if (weights_are_inputs) addWeight(id);
+      inputs_.insert(wordsOf(graph.value(id).name));
     }
-    for (ValueId id : graph.inputs) inputs_.insert(wordsOf(graph.value(id).name));
   }
 
-  ImportedBackward take() {
-    ImportedBackward found;
-    std::vector<ValueId> rest;
-    std::set<ValueId> trained;
-    for (ValueId output : graph_.outputs) {
-      const std::optional<ValueId> weight = weightOf(output);
-      if (!weight) {
-        rest.push_back(output);
-        continue;
-      }
-      found.gradients.push_back({graph_.value(*weight).name, graph_.value(output).name});
-      trained.insert(*weight);
-    }
-    if (found.gradients.empty()) return found;
-    const size_t operators = graph_.nodes.size();
-    graph_.outputs = std::move(rest);
-    for (ValueId id : trainableParameters(graph_)) {
-      if (!trained.contains(id)) graph_.value(id).metadata.emplace_back(kTrainedMark, "no");
-    }
-    for (ValueId id : trained) graph_.value(id).metadata.emplace_back(kTrainedMark, "yes");
-    removeDeadCode(graph_);
-    found.operators = operators - graph_.nodes.size();
-    omitUnreadOutputs();
-    return found;
-  }
-
- private:
   // The weight that the output is a gradient of.
   std::optional<ValueId> weightOf(ValueId output) const {
     const Value& value = graph_.value(output);
+    if (const std::string_view mark = metadataOf(value.metadata, kGradientMark); !mark.empty()) {
+      const auto marked = marked_.find(mark);
+      if (marked != marked_.end() && !disagree(value, graph_.value(marked->second))) return marked->second;
+      fail(ErrorCode::kBadModel,
+           "output '{}'{} is marked as the gradient of '{}', but no weight or input of that name has its "
+           "shape",
+           value.name, shapeText(value), mark);
+    }
     const auto of = differentiated(value.name);
-    if (!of || !isFloatingPoint(value.data_type) || inputs_.contains(*of)) return std::nullopt;
+    if (!of || !isFloatingPoint(value.data_type)) return std::nullopt;
     const auto weight = weights_.find(*of);
     const bool scalar = value.shape && value.shape->empty();
-    if (weight == weights_.end() && scalar) return std::nullopt;  // the norm of all gradients, say
+    if (weight == weights_.end() && (scalar || inputs_.contains(*of)))
+      return std::nullopt;  // the norm of all gradients, say
     if (weight != weights_.end() && !disagree(value, graph_.value(weight->second))) return weight->second;
     fail(ErrorCode::kBadModel,
          "output '{}'{} is called a gradient, but {}. Exporters fold and transpose weights when they "
@@ -104,32 +90,67 @@ class BackwardFinder {
                                                 shapeText(graph_.value(weight->second))));
   }
 
+ private:
+  void addWeight(ValueId id) {
+    marked_.emplace(graph_.value(id).name, id);
+    if (isFloatingPoint(graph_.dataType(id))) weights_.emplace(wordsOf(graph_.value(id).name), id);
+  }
+
   static std::string shapeText(const Value& value) {
     return fmt::format(" {}{}", dataTypeName(value.data_type),
                        value.shape ? shapeToString(*value.shape) : "");
   }
 
-  // What forward operators give to their backward ones alone.
-  void omitUnreadOutputs() {
-    const UseDef uses = computeUseDef(graph_);
-    for (Node& node : graph_.nodes) {
-      if (!operatorFacts(node).has_optional_outputs) continue;
-      const auto isUnread = [&](ValueId id) {
-        return !id.valid() ||
-               (uses.consumers[id.index()].empty() &&
-                std::find(graph_.outputs.begin(), graph_.outputs.end(), id) == graph_.outputs.end());
-      };
-      while (node.outputs.size() > 1 && isUnread(node.outputs.back())) node.outputs.pop_back();
-    }
-  }
-
-  Graph& graph_;
+  const Graph& graph_;
   std::map<std::vector<std::string>, ValueId> weights_;
+  std::map<std::string, ValueId, std::less<>> marked_;
   std::set<std::vector<std::string>> inputs_;
 };
 
+// What forward operators give to their backward ones alone.
+void omitGivenToBackward(Graph& graph) {
+  const UseDef uses = computeUseDef(graph);
+  for (Node& node : graph.nodes) {
+    if (!operatorFacts(node).has_optional_outputs) continue;
+    const auto isUnread = [&](ValueId id) {
+      return !id.valid() ||
+             (uses.consumers[id.index()].empty() &&
+              std::find(graph.outputs.begin(), graph.outputs.end(), id) == graph.outputs.end());
+    };
+    while (node.outputs.size() > 1 && isUnread(node.outputs.back())) node.outputs.pop_back();
+  }
+}
+
 }  // namespace
 
-ImportedBackward takeBackward(Graph& graph) { return BackwardFinder(graph).take(); }
+std::vector<ImportedGradient> namedGradients(const Graph& graph, bool weights_are_inputs) {
+  const GradientNames names(graph, weights_are_inputs);
+  std::vector<ImportedGradient> gradients;
+  for (ValueId output : graph.outputs) {
+    if (const std::optional<ValueId> weight = names.weightOf(output))
+      gradients.push_back({graph.value(*weight).name, graph.value(output).name});
+  }
+  return gradients;
+}
+
+ImportedBackward takeBackward(Graph& graph) {
+  ImportedBackward found;
+  found.gradients = namedGradients(graph);
+  if (found.gradients.empty()) return found;
+  std::set<ValueId> trained;
+  for (const ImportedGradient& gradient : found.gradients) {
+    trained.insert(findValue(graph, gradient.parameter));
+    std::erase(graph.outputs, findValue(graph, gradient.output));
+  }
+  const size_t operators = graph.nodes.size();
+  for (ValueId id : trainableParameters(graph)) {
+    if (!trained.contains(id)) graph.value(id).metadata.emplace_back(kTrainedMark, "no");
+  }
+  for (ValueId id : trained) graph.value(id).metadata.emplace_back(kTrainedMark, "yes");
+  removeDeadCode(graph);
+  found.operators = operators - graph.nodes.size();
+  omitGivenToBackward(graph);
+  return found;
+}
 
 }  // namespace pipeshard

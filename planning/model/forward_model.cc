@@ -158,7 +158,7 @@ void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
 }
 
 // The loss that is asked for. A model that has none is evaluated, or looked at, without.
-LossSpec lossToAttach(const PlanRequest& request, const Graph& raw) {
+LossSpec lossToAttach(const PlanRequest& request, const Graph& raw, const std::string& loss_of_form) {
   const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone && !request.any_sizes;
   if (trains && request.loss.isNone()) {
     fail(
@@ -166,6 +166,7 @@ LossSpec lossToAttach(const PlanRequest& request, const Graph& raw) {
         "--loss none: training needs a loss; without one a model can be evaluated (--schedule forward-only)");
   }
   const bool by_itself = request.loss.isModelOutput() && request.loss.terms[0].prediction.empty();
+  if (by_itself && !loss_of_form.empty()) return parseLoss(loss_of_form);
   return !trains && by_itself && !hasLossOutput(raw) ? LossSpec{{}} : request.loss;
 }
 
@@ -190,9 +191,38 @@ std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
   return names;
 }
 
+// Weights that are not in the file, for the model and (if it has outputs) the file as a whole. To look, any
+// numbers will do.
+void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardModel& model) {
+  std::vector<std::string> sources = request.given.weights;
+  if (request.any_sizes && sources.empty() && !model.form.weight_inputs.empty()) sources = {"random"};
+  for (std::string& note : takeGivenWeights(raw, sources, model.form.weight_inputs))
+    model.notes.push_back(std::move(note));
+  if (!whole.outputs.empty()) takeGivenWeights(whole, sources, model.form.weight_inputs);
+  std::vector<std::string> open;
+  for (const ValueId input : raw.inputs) {
+    const std::vector<std::string>& weights = model.form.weight_inputs;
+    if (std::find(weights.begin(), weights.end(), raw.value(input).name) != weights.end())
+      open.push_back(raw.value(input).name);
+  }
+  if (open.empty()) return;
+  fail(ErrorCode::kUsage,
+       "{} of this file ({}): {}; their content is not in it: --weights FILE.safetensors has it by these "
+       "names, "
+       "or --weights random draws it",
+       open.size() == 1 ? "an input is a weight" : fmt::format("{} inputs are weights", open.size()),
+       modelFormName(model.form.form), fmt::join(open, ", "));
+}
+
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name; "" without a loss.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  const bool names_output = request.loss.isModelOutput();
+  ReducedForm reduced = reduceForm(raw, {.loss = names_output ? request.loss.terms[0].prediction : "",
+                                         .optimizer_given = request.optimizer_given || request.any_sizes});
+  model.form = std::move(reduced.found);
+  model.optimizer = std::move(reduced.optimizer);
+  model.notes = std::move(reduced.notes);
   takeEmbeddingBags(raw);
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
@@ -202,11 +232,10 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
-  for (std::string& note : takeGivenWeights(raw, request.given.weights))
-    model.notes.push_back(std::move(note));
+  takeWeights(request, raw, whole, model);
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
-  const ValueId loss = attachLoss(raw, lossToAttach(request, raw));
+  const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss));
   const std::string name = loss.valid() ? raw.value(loss).name : "";
   model.outputs = furtherOutputs(raw, loss);
   if (!loss.valid()) return name;

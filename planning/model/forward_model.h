@@ -12,6 +12,7 @@
 #include "ir/graph/graph.h"
 #include "onnx_import/autodiff/imported_backward.h"
 #include "onnx_import/exporter/module_parameters.h"
+#include "onnx_import/forms/model_form.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/file_shardings.h"
 #include "planning/request/plan_request.h"
@@ -42,6 +43,8 @@ struct ForwardModel {
   std::shared_ptr<const ImportedModel> imported;  // null: a forward model
   std::optional<FileShardings> file_shardings;    // with the method manual and no --shard
   ModuleParameters parameters;                    // what became of the module's
+  FoundForm form;                                 // in which the file holds all this
+  std::optional<ImportedOptimizer> optimizer;     // that the file holds
   std::vector<std::string> notes;
 };
 

@@ -198,8 +198,14 @@ void drawNamed(Graph& graph, const std::string& pattern, std::vector<std::string
       fmt::format("{} drawn from --seed: {}", counted(std::ssize(names), "weight"), someOf(names)));
 }
 
-void drawMissing(Graph& graph, std::vector<std::string>& notes) {
+void drawMissing(Graph& graph, const std::vector<std::string>& weight_inputs,
+                 std::vector<std::string>& notes) {
   std::vector<std::string> names;
+  for (const ValueId input : graph.inputs) {
+    const std::string& name = graph.value(input).name;
+    if (std::find(weight_inputs.begin(), weight_inputs.end(), name) != weight_inputs.end())
+      names.push_back(name);
+  }
   std::map<std::string, bool> exists;
   for (const auto& [id, initializer] : graph.initializers) {
     const auto* weight = std::get_if<WeightReference>(&initializer);
@@ -240,7 +246,8 @@ std::string weightSourceToString(const WeightSource& source) {
   return source.text;
 }
 
-std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources) {
+std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
+                                          const std::vector<std::string>& weight_inputs) {
   std::vector<std::string> notes;
   FileWeights files(graph, notes);
   for (const std::string& text : sources) {
@@ -250,7 +257,7 @@ std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::s
   for (const std::string& text : sources) {
     const WeightSource source = parseWeightSource(text);
     if (source.kind == WeightSource::Kind::kRandomNamed) drawNamed(graph, source.text, notes);
-    if (source.kind == WeightSource::Kind::kRandomMissing) drawMissing(graph, notes);
+    if (source.kind == WeightSource::Kind::kRandomMissing) drawMissing(graph, weight_inputs, notes);
   }
   files.noteWhatIsMissing();
   return notes;

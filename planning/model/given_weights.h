@@ -26,6 +26,7 @@ std::string weightSourceToString(const WeightSource& source);
 // one of which it is the end (of "model.fc.weight" is "fc.weight"), or that is its end. Where a parameter is
 // stored transposed (exporter/module_parameters.h) the file has the module's form. Returns notes: what was
 // taken, and what was not.
+// `weight_inputs`: names of inputs that are known to be weights; "random" draws those that no file has.
 //
 // A weight that is drawn (WeightReference::drawn): a matrix or more from a normal distribution, its deviation
 // that of Glorot and Bengio 2010; of a vector numbers near 0 for a bias or mean, else in [0.5, 1.5), so that
@@ -34,6 +35,7 @@ std::string weightSourceToString(const WeightSource& source);
 // Errors: kMissingInput (no such file), kBadModel (not safetensors), kUsage (a tensor that several values may
 // mean, or two files have; a file of which nothing is in the model; a regular expression that finds nothing),
 // kConfiguration (another shape or type than the model's: found and expected).
-std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources);
+std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
+                                          const std::vector<std::string>& weight_inputs = {});
 
 }  // namespace pipeshard

@@ -40,6 +40,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.dimensions = plan.dimensions;
   request.loss = parseLoss(plan.loss);
   request.given = plan.given;
+  request.optimizer_given = true;
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
   return request;

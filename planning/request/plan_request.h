@@ -23,6 +23,7 @@ struct PlanRequest {
   bool allow_missing_weights = false;
   LossSpec loss;
   GivenOptions given = defaultOptions();
+  bool optimizer_given = false;               // else a file that holds one decides
   bool any_sizes = false;                     // dimensions without a size get one: to look, not to run
   std::string batch_dimension;  // "": found by name and place
   int64_t microbatches = 0;     // 0: automatic

@@ -8,15 +8,18 @@ const Arrows& roomArrows() {
       {"ir", {}},
       {"onnx_import", {"ir", "onnx_import/lowering"}},
       {"onnx_import/autodiff", {"ir"}},  // rooms of their own: no protobuf comes in there
+      {"onnx_import/forms", {"ir", "onnx_import", "onnx_import/autodiff"}},
       {"onnx_import/lowering", {"ir"}},
       {"sharding", {"ir"}},
       {"partition", {"ir", "sharding"}},
       {"transport", {"ir"}},
       {"runtime", {"ir", "onnx_import", "transport"}},
-      {"planning", {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "runtime"}},
+      {"planning",
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "sharding", "partition",
+        "runtime"}},
       {"tools",
-       {"ir", "onnx_import", "onnx_import/autodiff", "sharding", "partition", "transport", "runtime",
-        "planning"}},
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "sharding", "partition",
+        "transport", "runtime", "planning"}},
   };
   return arrows;
 }
@@ -35,6 +38,7 @@ const Arrows& neighbourhoodArrows() {
       {"onnx_import/prepare", {"onnx_import/format"}},
       {"onnx_import/exporter", {"onnx_import/format", "onnx_import/prepare"}},
       {"onnx_import/autodiff", {}},
+      {"onnx_import/forms", {}},
       {"onnx_import/lowering", {}},
 
       {"sharding/solver", {}},

@@ -263,6 +263,7 @@ PlanRequest modelRequest(const PlanOptions& options) {
     if (const auto texts = options.given.find(option.flag); texts != options.given.end())
       setFromTexts(option, texts->second, request.given);
   }
+  request.optimizer_given = options.given.contains("--optimizer");
   return request;
 }
 
