@@ -84,6 +84,13 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
         "the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the loss is "
         "without; --loss cross-entropy:LOGITS,LABELS,smoothing=0.1 has it");
   }
+  // Every file that a session saves imports this domain.
+  if (graph.opset_imports.contains("com.microsoft.nchwc") && signatureParameters(graph).empty()) {
+    traps.emplace_back(
+        "the file was written by ONNX Runtime's optimizer, which merges equal weights, takes tied ones apart "
+        "and leaves no names: what is trained are the weights of this file, not the module's; plan the "
+        "exporter's file instead");
+  }
   return traps;
 }
 

@@ -10,8 +10,16 @@
 namespace pipeshard {
 
 // A sentence per kind of trap:
-//   a batch normalisation of a module in training mode is exported in inference mode, so it uses and keeps
-//   the running statistics of the file the label smoothing of a cross-entropy is gone
+//
+//   - A batch normalisation of a module in training mode is exported in inference mode, so it uses and keeps
+//   the
+//     running statistics of the file.
+//   - The dropout inside an attention does not drop.
+//   - The label smoothing of a cross-entropy is gone.
+//   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged
+//   and
+//     tied ones apart.
+//
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);
 

@@ -15,7 +15,7 @@ ValueId scaledBy(LoweringContext& c, ValueId x, double number) {
   return number == 1 ? x : c.binary("Mul", x, c.scalar(c.type(x), number));
 }
 
-ValueId oneMinus(LoweringContext& c, ValueId x) { return c.binary("Sub", c.scalar(c.type(x), 1), x); }
+ValueId oneLess(LoweringContext& c, ValueId x) { return c.binary("Sub", c.scalar(c.type(x), 1), x); }
 
 // ---- activations: inputs dY, and Y or X
 
@@ -33,20 +33,20 @@ void lowerLeakyReluGradient(LoweringContext& c) {
 // dY * Y * (1 - Y)
 void lowerSigmoidGradient(LoweringContext& c) {
   const ValueId y = c.input(1);
-  c.give(0, c.binary("Mul", c.input(0), c.binary("Mul", y, oneMinus(c, y))));
+  c.give(0, c.binary("Mul", c.input(0), c.binary("Mul", y, oneLess(c, y))));
 }
 
 // dY * (1 - Y * Y)
 void lowerTanhGradient(LoweringContext& c) {
   const ValueId y = c.input(1);
-  c.give(0, c.binary("Mul", c.input(0), oneMinus(c, c.binary("Mul", y, y))));
+  c.give(0, c.binary("Mul", c.input(0), oneLess(c, c.binary("Mul", y, y))));
 }
 
 // y = x s, s = sigmoid(a x): dY * s * (1 + a x (1 - s))
 void lowerQuickGeluGradient(LoweringContext& c) {
   const ValueId ax = scaledBy(c, c.input(1), c.node().floatAttribute("alpha", 1.702F));
   const ValueId s = c.unary("Sigmoid", ax);
-  const ValueId slope = c.binary("Mul", s, c.addNumber(c.binary("Mul", ax, oneMinus(c, s)), 1));
+  const ValueId slope = c.binary("Mul", s, c.addNumber(c.binary("Mul", ax, oneLess(c, s)), 1));
   c.give(0, c.binary("Mul", c.input(0), slope));
 }
 
@@ -75,7 +75,7 @@ void lowerFastGeluGradient(LoweringContext& c) {
   const ValueId u = scaledBy(c, c.binary("Mul", x, c.addNumber(scaledBy(c, square, kCubic), 1)), a);
   const ValueId t = c.unary("Tanh", u);
   const ValueId inner = scaledBy(c, c.addNumber(scaledBy(c, square, 3 * kCubic), 1), a / 2);
-  const ValueId bend = c.binary("Mul", c.binary("Mul", x, oneMinus(c, c.binary("Mul", t, t))), inner);
+  const ValueId bend = c.binary("Mul", c.binary("Mul", x, oneLess(c, c.binary("Mul", t, t))), inner);
   const ValueId slope = c.binary("Add", scaledBy(c, c.addNumber(t, 1), 0.5), bend);
   c.give(0, c.binary("Mul", c.input(0), slope));
 }

@@ -41,6 +41,14 @@ TEST(ExporterTraps, LabelSmoothingIsDropped) {
   EXPECT_THAT(traps("%logits, %y"), IsEmpty());
 }
 
+TEST(ExporterTraps, AFileOfOnnxRuntimesOptimizerHasOtherWeightsThanTheModule) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}, {"com.microsoft.nchwc", 1}};
+  EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("written by ONNX Runtime's optimizer")));
+  graph.opset_imports = {{"", 18}, {"com.microsoft", 1}};
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
+}
+
 TEST(ExporterTraps, TheDropoutInsideAnAttentionIsExportedInInferenceMode) {
   const char* const function = "scaled_dot_product_attention.default";
   Graph graph = graphOf("Dropout", function, "%q, %k, %v, %mask, 0.1");
