@@ -99,7 +99,7 @@ class Preparer {
   // the batch; it is prepared where there is anything to ask.
   Graph withRowsFirst(Graph graph, int64_t rows) {
     if (!options_.dimensions.contains(batch_dimension_) || !mayMergeRows(graph, rows)) return graph;
-    const int64_t other_rows = rows + 1;
+    const int64_t other_rows = 2 * rows;  // whole groups of rows, where the model has such
     mergeRowsFirst(graph, rows, prepare(other_rows));
     return graph;
   }

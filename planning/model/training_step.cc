@@ -40,7 +40,7 @@ std::vector<BatchInput> batchInputs(const Graph& prepared, const Graph* other,
 // What an evaluation gives. Further preparation tells which axis the batch is, even where it is not cut.
 std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& graph, int64_t rows) {
   if (model.outputs.empty()) return {};
-  const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(rows == 1 ? 2 : rows - 1);
+  const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(2 * rows);
   std::vector<ModelOutput> outputs;
   for (const std::string& name : model.outputs) {
     const ValueId value = findValue(graph, name);

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_import/format/writer.h"
+#include "planning/model/forward_model.h"
 #include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -92,6 +95,42 @@ TEST(BatchDimension, WithoutASizeEachDeviceHasARowOfEveryMicrobatch) {
   EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 0u);
   request.any_sizes = true;
   EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 1u);
+}
+
+// Groups of two rows beside rows that are merged behind another axis: every size at which the model is looked
+// at has whole groups.
+TEST(ForwardModel, GroupsOfRowsStayWhole) {
+  Graph graph = graphOf({{"batch", "", ""}});
+  graph.value(graph.inputs[0]).name = "x";
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name) {
+    const ValueId id = builder.addValue(name, DataType::kFloat32, {});
+    graph.value(id).shape.reset();
+    return id;
+  };
+  const ValueId w =
+      builder.addConstant("fc.weight", makeConstant<float>({6, 6}, std::vector<float>(36, 0.5F)));
+  const ValueId merged = builder.addConstant("merged", makeConstant<int64_t>({2}, {-1, 6}));
+  const ValueId groups = builder.addConstant("groups", makeConstant<int64_t>({3}, {-1, 12, 6}));
+  const ValueId t = value("t"), r = value("r"), m = value("m"), g = value("g"), s = value("s"),
+                l = value("l"), n = value("n"), loss = value("loss");
+  builder.addNode("", "Reshape", {graph.inputs[0], groups}, {g});
+  builder.addNode("", "Transpose", {graph.inputs[0]}, {t}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
+  builder.addNode("", "Reshape", {t, merged}, {r});
+  builder.addNode("", "MatMul", {r, w}, {m});
+  builder.addNode("", "ReduceMean", {m}, {s}, {{"keepdims", int64_t{0}}});
+  builder.addNode("", "ReduceMean", {g}, {n}, {{"keepdims", int64_t{0}}});
+  builder.addNode("", "Add", {s, n}, {l});
+  builder.addNode("", "Identity", {l}, {loss});
+  graph.outputs = {loss};
+  const TemporaryFolder folder;
+  writeModel(graph, folder.file("groups.onnx"));
+  PlanRequest request = given({{"batch", 8}});
+  request.model_path = folder.file("groups.onnx");
+  request.microbatches = 2;
+  const ForwardModel model = loadForward(request, {}, [](const std::string&) {});
+  EXPECT_EQ(model.graph.shape(findValue(model.graph, "g")), (Shape{2, 12, 6}));
 }
 
 }  // namespace
