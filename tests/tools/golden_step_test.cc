@@ -95,5 +95,30 @@ INSTANTIATE_TEST_SUITE_P(Examples, GoldenStep,
                            return name;
                          });
 
+// What PyTorch 2.9 wrote, with masks and rotary angles of its own; the weights are those of the examples.
+TEST(FilesOfPyTorch29, AreTrainedAsBefore) {
+  const std::string folder = "tests/golden/torch_2_9/";
+  const auto validated = [&](const std::string& name, std::vector<std::string> options) {
+    options.insert(options.begin(), {"validate", folder + name, "--external-data-root", "examples",
+                                     "--cluster", "1x4", "--microbatches", "8"});
+    return runPipeshard(options);
+  };
+  const TemporaryFolder work;
+  const std::string data = PIPESHARD_SOURCE_DIR "/tests/oracle/golden/gpt2.npz";
+  const CommandResult gpt2 =
+      validated("gpt2.onnx", {"--precision", "float64", "--data", data, "--dump", work.path()});
+  ASSERT_EQ(gpt2.exit_code, 0) << gpt2.output << gpt2.errors;
+  const StepDump dump = StepDump::open(work.file("planned"), 1, 4);
+  const NpzFile file = NpzFile::open(data);
+  EXPECT_NEAR(dump.read("loss").elements().at(0), golden(file, "loss").at(0), 1e-12);
+  compareKind("gradient", dump, file, 52);
+  for (const auto& [name, trains] : {std::pair("gpt2_torchscript.onnx", "trains 220544 of 220544"),
+                                     std::pair("llama.onnx", "trains 180800 of 180800")}) {
+    const CommandResult result = validated(name, {});
+    EXPECT_EQ(result.exit_code, 0) << name << result.output << result.errors;
+    EXPECT_NE(result.output.find(trains), std::string::npos) << name << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard

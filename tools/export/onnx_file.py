@@ -48,7 +48,7 @@ def fresh_module(model: onnx.ModelProto) -> torch.nn.Module:
 
 
 def rebuild(model: onnx.ModelProto) -> torch.nn.Module:
-    """The PyTorch module that the file was exported from, in float64, with the parameters and state that the file holds.
+    """The PyTorch module that the file was exported from, in float64, with the parameters and buffers that the file holds.
 
     A parameter's gradient is at `module.get_parameter(name).grad` for the file's name of it, tied weights included.
     """
@@ -56,9 +56,10 @@ def rebuild(model: onnx.ModelProto) -> torch.nn.Module:
     with torch.no_grad():
         for name, array in parameters(model).items():
             module.get_parameter(name).copy_(torch.from_numpy(array.astype(np.float64)))
+        buffers = dict(module.named_buffers())
         for tensor in model.graph.initializer:
-            if tensor.name in state_updates(model):
-                module.get_buffer(tensor.name).copy_(torch.from_numpy(numpy_helper.to_array(tensor).astype(np.float64)))
+            if tensor.name in buffers:
+                buffers[tensor.name].copy_(torch.tensor(numpy_helper.to_array(tensor)))
     return module
 
 

@@ -47,7 +47,8 @@ def export_step(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.
     """The module's forward pass as an ONNX model whose parameters are exactly the module's.
 
     The example inputs need at least two samples, since tracing takes a batch of one for a constant; the exported graph
-    takes any number. Paths of this machine, which the exporter records as stack traces, are left out.
+    takes any number. Buffers stay as they are, too: what is computed of them (the angles of rotary positions) is
+    computed in the graph. Paths of this machine, which the exporter records as stack traces, are left out.
     """
     batch = torch.export.Dim("batch", min=2)
     # The exporter has batch normalisation for inference only: export that, and put the rest back.
@@ -61,8 +62,8 @@ def export_step(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> ir.
         dynamic_shapes={name: {0: batch} for name in inputs})
     for child in normalizations.values():
         child.train()
-    state = {f"{name}.{buffer}" for name in normalizations for buffer in ("running_mean", "running_var")}
-    optimize_keeping(program, lambda value: is_parameter(value) or value.name in state)
+    buffers = dict(module.named_buffers())
+    optimize_keeping(program, lambda value: is_parameter(value) or value.name in buffers)
     normalize_by_batch(program.model, normalizations)
     verify_parameters(program.model, module)
     for value in all_values(program.model.graph):
@@ -106,7 +107,7 @@ def optimize_keeping(program, kept) -> None:
     The optimizer takes initializers for constants: it folds the rows of the position embedding that are used, merges
     initializers that happen to be equal (every fresh LayerNormalization's), and drops biases that are zero. All of it
     is wrong for a model that will be trained. What is a graph input has no known value, so while it runs the
-    parameters and running statistics are graph inputs.
+    parameters and buffers are graph inputs.
     """
     graph = program.model.graph
     trained = [(value, value.const_value) for value in graph.initializers.values() if kept(value)]

@@ -29,14 +29,19 @@ class OnnxSemantics(TorchFunctionMode):
     """PyTorch's mathematics where it differs from that of an exported file.
 
     Python scalars that meet tensors are rounded to float32, as the exporter does when it writes them to a file.
+    Tensors are not: where a module casts to float32, the file of a float32 module has nothing.
     Batch normalisation updates its running statistics as ONNX's BatchNormalization does.
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.nn.functional.batch_norm:
             return self._batch_norm(*args, **(kwargs or {}))
-        return function(*map(self._round, args),
-                        **{key: self._round(value) for key, value in (kwargs or {}).items()})
+        if function is torch.nn.functional.scaled_dot_product_attention:
+            return self._attention(*args, **(kwargs or {}))
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        return function(*map(self._in_file, args),
+                        **{key: self._in_file(value) for key, value in (kwargs or {}).items()})
 
     @classmethod
     def _batch_norm(cls, x, mean, variance, weight, bias, training, momentum, eps):
@@ -49,10 +54,20 @@ class OnnxSemantics(TorchFunctionMode):
             mean = variance = None
         return torch.batch_norm(x, weight, bias, mean, variance, training, momentum, cls._round(eps), False)
 
+    @classmethod
+    def _attention(cls, query, *args, scale=None, **kwargs):
+        """Queries and keys are each multiplied by the root of the scale, a float32 in files of the dynamo exporter."""
+        root = cls._round(math.sqrt(query.shape[-1] ** -0.5 if scale is None else scale))
+        return torch.nn.functional.scaled_dot_product_attention(query, *args, scale=root ** 2, **kwargs)
+
+    @classmethod
+    def _in_file(cls, argument):
+        if isinstance(argument, float):
+            return cls._round(argument)
+        return torch.float64 if argument is torch.float32 else argument
+
     @staticmethod
-    def _round(value):
-        if not isinstance(value, float):
-            return value
+    def _round(value: float) -> float:
         with np.errstate(over="ignore"):
             rounded = float(np.float32(value))
         largest = float(np.finfo(np.float32).max)

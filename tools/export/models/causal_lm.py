@@ -2,28 +2,18 @@
 
 import numpy as np
 import torch
-from torch import nn
 
 IGNORED_LABEL = -100
 
 
-def causal_loss(logits, labels, vocab_size, **_):
-    """Mean cross entropy of each position's prediction of the next token; the last position predicts nothing."""
-    next_tokens = nn.functional.pad(labels, (0, 1), value=IGNORED_LABEL)[:, 1:]
-    return nn.functional.cross_entropy(
-        logits.reshape(-1, vocab_size), next_tokens.reshape(-1), ignore_index=IGNORED_LABEL)
-
-
 class CausalLM:
-    """Mixed into a causal language model of Hugging Face transformers."""
+    """Mixed into a causal language model of Hugging Face transformers, whose own loss it is trained by."""
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return super().forward(input_ids=input_ids, labels=labels, use_cache=False).loss
-
-    def double(self):
-        """As in the base class; also keeps the loss in float64, where transformers rounds its logits to float32."""
-        self.loss_function = causal_loss
-        return super().double()
+        # Without a mask transformers looks for several sequences in one, by an operator that TorchScript's exporter
+        # does not know. A mask that hides nothing says that there is one.
+        mask = torch.ones_like(input_ids) if torch.jit.is_tracing() else None
+        return super().forward(input_ids=input_ids, attention_mask=mask, labels=labels, use_cache=False).loss
 
     def mean_over(self, input_ids: torch.Tensor, labels: torch.Tensor) -> int:
         return int((labels[:, 1:] != IGNORED_LABEL).sum())

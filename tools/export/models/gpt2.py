@@ -1,20 +1,9 @@
 """GPT-2 as Hugging Face transformers implements it, with its own causal language-model loss."""
 
-import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
 
 from models.causal_lm import CausalLM
-
-# transformers builds its attention mask with vmap, which torch.export cannot trace with a dynamic batch. An attention
-# implementation that it has no mask for gets none; both of these are causal by themselves, so they need none.
-ALL_ATTENTION_FUNCTIONS.register("eager_causal", eager_attention_forward)
-ALL_ATTENTION_FUNCTIONS.register("sdpa_causal", ALL_ATTENTION_FUNCTIONS["sdpa"])
-
-# A file stores a LayerNormalization's epsilon as a float32 attribute, whatever the model's type: use that very number.
-LAYER_NORM_EPSILON = float(np.float32(1e-5))
 
 
 class GPT2(CausalLM, GPT2LMHeadModel):
@@ -45,10 +34,10 @@ class GPT2(CausalLM, GPT2LMHeadModel):
             raise ValueError(f"a sequence of {seq} needs as many positions, not {positions}")
         super().__init__(GPT2Config(
             vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads, n_inner=inner,
-            initializer_range=init_std, layer_norm_epsilon=LAYER_NORM_EPSILON,
+            initializer_range=init_std, layer_norm_epsilon=1e-5,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
             bos_token_id=0, eos_token_id=0, use_cache=False, tie_word_embeddings=tied,
-            attn_implementation=f"{attention}_causal"))
+            attn_implementation=attention))
         self.loss_type = "ForCausalLM"  # transformers would guess it from the name of the class
         self.export_config = {
             "vocab": vocab, "positions": positions, "seq": seq, "embd": embd, "layers": layers, "heads": heads,
