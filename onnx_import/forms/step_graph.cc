@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/operator_facts.h"
@@ -66,8 +67,14 @@ std::string describeValue(const Value& value) {
 StepGraph::StepGraph(Graph as_read, const std::string& loss) : graph_(std::move(as_read)) {
   std::set<std::string> trained;
   for (ValueId id : trainableParameters(graph_)) trained.insert(graph_.value(id).name);
-  inlineFunctions(graph_, ImportLimits().inlined_nodes);
-  foldConstants(graph_, kFoldedBytes);
+  try {
+    Graph folded = graph_;
+    inlineFunctions(folded, ImportLimits().inlined_nodes);
+    foldConstants(folded, kFoldedBytes);
+    graph_ = std::move(folded);
+  } catch (const Error&) {
+    // What contradicts itself before sizes are known, or for good, is told when the graph is prepared.
+  }
   uses_ = computeUseDef(graph_);
   loss_ = findLoss(loss);
   feeds_loss_ = loss_.valid() ? upstream({loss_}) : std::vector<bool>(graph_.values.size(), false);

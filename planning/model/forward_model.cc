@@ -217,13 +217,13 @@ void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardMo
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name; "" without a loss.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  takeEmbeddingBags(raw);
   const bool names_output = request.loss.isModelOutput();
   ReducedForm reduced = reduceForm(raw, {.loss = names_output ? request.loss.terms[0].prediction : "",
                                          .optimizer_given = request.optimizer_given || request.any_sizes});
   model.form = std::move(reduced.found);
   model.optimizer = std::move(reduced.optimizer);
   model.notes = std::move(reduced.notes);
-  takeEmbeddingBags(raw);
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
   if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);

@@ -175,5 +175,14 @@ TEST(JointGradients, AMarkOfSomethingThatIsNotThereIsRefused) {
                "output 'output_8' float32[5,8] is marked as the gradient of 'second_weight'");
 }
 
+// What is wrong with it is told by preparation, which knows the sizes.
+TEST(ModelForm, OfAGraphThatContradictsItselfIsFoundAllTheSame) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,3] x) => (float loss) <float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+      y = MatMul(x, w)
+      loss = ReduceMean <keepdims = 0> (y) })");
+  EXPECT_EQ(reduceForm(graph).found.form, ModelForm::kForwardWithLoss);
+}
+
 }  // namespace
 }  // namespace pipeshard::testing
