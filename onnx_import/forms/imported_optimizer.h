@@ -48,8 +48,9 @@ using UpdatedParameters = std::vector<std::pair<ValueId, ValueId>>;
 // The outputs whose last operation says that they are.
 UpdatedParameters updatedParameters(const StepGraph& step);
 
-// What these updates are; nullopt if there are none that depend on the batch. Error(kBadModel) naming the weight when its update is none
-// of SGD (with momentum), Adam and AdamW, and why; or when weights are updated in different ways.
+// What these updates are; nullopt if there are none that depend on the batch. Error(kBadModel) naming the
+// weight when its update is none of SGD (with momentum), Adam and AdamW, and why; or when weights are updated
+// in different ways.
 std::optional<ImportedUpdates> findUpdates(const StepGraph& step, const UpdatedParameters& updated);
 
 // Removes all that looks like an update: new values of weights and states, step counters, and the inputs that
