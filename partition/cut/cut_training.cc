@@ -37,7 +37,8 @@ class Cutter {
         uses_(computeUseDef(graph_)),
         stages_(nodeStages(training, plan)),
         layers_(nodeLayers(training, plan, stages_)),
-        phases_(training.node_phase) {
+        phases_(training.node_phase),
+        results_(resultsOfPasses()) {
     cut_.stages.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
     cut_.groups = deviceGroups(plan);
@@ -53,6 +54,7 @@ class Cutter {
       for (Piece& piece : pieces) findInputs(piece);
     }
     findOutputs();
+    findReadValues();
     cut_.recomputations.resize(plan_.stages.size());
     for (const StageId s : plan_.stages.ids()) {
       if (plan_.stages[s].recomputation != Recomputation::kNever) cut_.recomputations[s] = recomputationOf(s);
@@ -212,14 +214,20 @@ class Cutter {
     }
   }
 
-  void findOutputs() {
-    std::vector<bool> needed(graph_.values.size());
-    for (const ValueId result : forwardResults(training_)) needed[result.index()] = true;
-    for (const ForwardState& state : training_.forward_states) needed[state.updated.index()] = true;
+  // By value: what a step takes from its passes, whoever reads it besides.
+  std::vector<bool> resultsOfPasses() const {
+    std::vector<bool> results(graph_.values.size());
+    for (const ValueId result : forwardResults(training_)) results[result.index()] = true;
+    for (const ForwardState& state : training_.forward_states) results[state.updated.index()] = true;
     for (const Parameter& parameter : training_.parameters) {
       if (!isTrained(parameter)) continue;
-      for (ValueId part : parameter.gradient_parts) needed[part.index()] = true;
+      for (ValueId part : parameter.gradient_parts) results[part.index()] = true;
     }
+    return results;
+  }
+
+  void findOutputs() {
+    std::vector<bool> needed = results_;
     for (const StagePieces& pieces : cut_.stages) {
       for (const Piece& piece : pieces) {
         for (ValueId input : piece.inputs) needed[input.index()] = true;
@@ -233,6 +241,15 @@ class Cutter {
             if (output.valid() && needed[output.index()]) piece.outputs.push_back(output);
           }
         }
+      }
+    }
+  }
+
+  void findReadValues() {
+    for (const StagePieces& pieces : cut_.stages) {
+      std::vector<bool>& read = cut_.read_values.emplace_back(graph_.values.size());
+      for (size_t phase = 0; phase < static_cast<size_t>(Phase::kUpdate); ++phase) {
+        for (ValueId input : pieces[phase].inputs) read[input.index()] = true;
       }
     }
   }
@@ -357,13 +374,7 @@ class Cutter {
 
   // Of a forward output, by anything but the stage's own backward pass.
   bool isNeededByOthers(ValueId output, StageId stage) const {
-    const auto updates = [&](const ForwardState& state) { return state.updated == output; };
-    const std::vector<ForwardState>& states = training_.forward_states;
-    if (output == training_.loss || std::any_of(states.begin(), states.end(), updates)) return true;
-    for (const Parameter& parameter : training_.parameters) {
-      const std::vector<ValueId>& parts = parameter.gradient_parts;
-      if (std::find(parts.begin(), parts.end(), output) != parts.end()) return true;
-    }
+    if (results_[output.index()]) return true;
     const std::vector<NodeId>& readers = uses_.consumers[output.index()];
     return std::any_of(readers.begin(), readers.end(), [&](NodeId reader) {
       return stages_[reader.index()] != stage && live_[reader.index()] && isPass(phases_[reader.index()]);
@@ -385,6 +396,7 @@ class Cutter {
   const std::vector<StageId> stages_;  // by node
   const std::vector<LayerId> layers_;  // by node
   std::vector<Phase> phases_;          // by node
+  const std::vector<bool> results_;    // by value: as resultsOfPasses
   std::vector<bool> live_;             // by node: its piece has it
   Cut cut_;
 };
@@ -406,13 +418,6 @@ const Piece& Cut::piece(StageId stage, Phase phase, PassForm form, size_t part) 
 
 bool RecomputedPart::remakes(ValueId id) const {
   return std::find(again.outputs.begin(), again.outputs.end(), id) != again.outputs.end();
-}
-
-bool Cut::reads(StageId stage, ValueId id) const {
-  const StagePieces& pieces = stages[stage];
-  return std::any_of(pieces.begin(), pieces.end() - 1, [&](const Piece& piece) {
-    return std::find(piece.inputs.begin(), piece.inputs.end(), id) != piece.inputs.end();
-  });
 }
 
 bool Cut::groupReads(PipelineRankId group, ValueId id) const {

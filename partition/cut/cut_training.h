@@ -82,6 +82,7 @@ struct Cut {
   IdVector<StageId, RecomputedStage> recomputations;  // empty where it does not recompute
   std::vector<StageId> owners;                        // by parameter, as parameterOwners
   IdVector<StageId, PipelineRankId> groups;           // as deviceGroups
+  IdVector<StageId, std::vector<bool>> read_values;   // by value index: as reads()
 
   const ValuePlace& place(ValueId id) const { return values[id.index()]; }
   const Piece& piece(StageId stage, Phase phase) const { return stages[stage][static_cast<size_t>(phase)]; }
@@ -89,7 +90,7 @@ struct Cut {
   // The piece that runs; `part`: of RecomputedStage::parts, for the forms kAgain and kRemade.
   const Piece& piece(StageId stage, Phase phase, PassForm form, size_t part = 0) const;
   // A forward, backward or prologue piece of the stage reads the value.
-  bool reads(StageId stage, ValueId id) const;
+  bool reads(StageId stage, ValueId id) const { return read_values[stage][id.index()]; }
   // Of some stage of the group.
   bool groupReads(PipelineRankId group, ValueId id) const;
 };

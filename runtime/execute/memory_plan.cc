@@ -1,45 +1,43 @@
 #include "runtime/execute/memory_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "runtime/execute/occupied_memory.h"
 
 namespace pipeshard {
 namespace {
 
 int64_t align(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
 
+// When blocks come and go; ascending, without duplicates.
+std::vector<int64_t> momentsOf(std::span<const LiveBlock> blocks) {
+  std::vector<int64_t> moments;
+  for (const LiveBlock& block : blocks) {
+    moments.push_back(block.begin);
+    moments.push_back(block.end);
+  }
+  std::sort(moments.begin(), moments.end());
+  moments.erase(std::unique(moments.begin(), moments.end()), moments.end());
+  return moments;
+}
+
 // Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that
 // holds it, else on top.
 Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order) {
   Placement placement;
   placement.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed;  // by offset
+  OccupiedMemory occupied(momentsOf(blocks));
   for (const size_t b : order) {
-    const int64_t need = align(blocks[b].bytes);
-    int64_t top = 0;
-    int64_t best_offset = -1;
-    int64_t best_gap = std::numeric_limits<int64_t>::max();
-    for (const size_t other : placed) {
-      if (blocks[other].begin >= blocks[b].end || blocks[b].begin >= blocks[other].end) continue;
-      const int64_t gap = placement.offsets[other] - top;
-      if (gap >= need && gap < best_gap) {
-        best_gap = gap;
-        best_offset = top;
-      }
-      top = std::max(top, placement.offsets[other] + align(blocks[other].bytes));
-    }
-    const int64_t offset = best_offset >= 0 ? best_offset : top;
+    const LiveBlock& block = blocks[b];
+    const int64_t need = align(block.bytes);
+    const int64_t offset = occupied.bestFit(need, block.begin, block.end);
+    occupied.occupy({offset, offset + need}, block.begin, block.end);
     placement.offsets[b] = offset;
     placement.total_bytes = std::max(placement.total_bytes, offset + need);
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), offset,
-                         [&](int64_t value, size_t other) { return value < placement.offsets[other]; }),
-        b);
   }
   return placement;
 }
@@ -83,21 +81,23 @@ int64_t& partOf(MemoryParts& parts, BufferKind kind) {
 }
 
 Placement placeBlocks(std::span<const LiveBlock> blocks) {
-  std::vector<size_t> order;
+  std::vector<size_t> by_size;
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) order.push_back(b);
+    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) by_size.push_back(b);
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
     const auto key = [&](size_t i) {
       return std::tuple(-blocks[i].bytes, blocks[i].begin - blocks[i].end, blocks[i].begin);
     };
     return key(a) < key(b);
   });
-  Placement by_size = placeInOrder(blocks, order);
-  std::stable_sort(order.begin(), order.end(),
+  std::vector<size_t> by_time = by_size;
+  std::stable_sort(by_time.begin(), by_time.end(),
                    [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  Placement by_time = placeInOrder(blocks, order);
-  return by_time.total_bytes < by_size.total_bytes ? by_time : by_size;
+  Placement earliest_first = placeInOrder(blocks, by_time);
+  if (earliest_first.total_bytes == liveLowerBound(blocks)) return earliest_first;
+  Placement largest_first = placeInOrder(blocks, by_size);
+  return earliest_first.total_bytes < largest_first.total_bytes ? earliest_first : largest_first;
 }
 
 void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement) {

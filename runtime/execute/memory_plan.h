@@ -26,9 +26,9 @@ struct Placement {
   int64_t total_bytes = 0;
 };
 
-// Greedy best fit, tried with the largest block first and with the earliest block first; the smaller result
-// is taken. Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can
-// beat.
+// Greedy best fit, tried with the earliest block first and, unless that reaches the lower bound (as chains
+// do, where the other order is slow), with the largest block first; the smaller result is taken.
+// Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can beat.
 Placement placeBlocks(std::span<const LiveBlock> blocks);
 
 // Throws Error(kInternal) naming two blocks that are live together and overlap, or a block that is misaligned

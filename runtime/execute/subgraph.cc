@@ -116,11 +116,11 @@ void CompiledSubgraph::findViews() {
 
 void CompiledSubgraph::placeConstants() {
   constant_offsets_.assign(graph_.values.size(), 0);
-  std::vector<bool> is_input(graph_.values.size(), false);
-  for (const ValueId input : graph_.inputs) is_input[input.index()] = true;
+  is_input_.assign(graph_.values.size(), false);
+  for (const ValueId input : graph_.inputs) is_input_[input.index()] = true;
   size_t bytes = 0;
   for (const auto& [id, initializer] : graph_.initializers) {
-    if (is_input[id.index()]) continue;  // its default; the bound buffer decides
+    if (is_input_[id.index()]) continue;  // its default; the bound buffer decides
     const auto* constant = std::get_if<Constant>(&initializer);
     if (constant == nullptr) {
       fail(ErrorCode::kBadModel,
@@ -132,7 +132,7 @@ void CompiledSubgraph::placeConstants() {
   }
   constants_ = AlignedMemory(bytes);
   for (const auto& [id, initializer] : graph_.initializers) {
-    if (is_input[id.index()]) continue;
+    if (is_input_[id.index()]) continue;
     const auto& constant = std::get<Constant>(initializer);
     if (!constant.bytes.empty())
       std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(),
@@ -145,8 +145,7 @@ KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
   spec.node = &node;
   const auto describe = [&](ValueId id) {
     if (!id.valid()) return TensorSpec{};
-    const bool is_input =
-        std::find(graph_.inputs.begin(), graph_.inputs.end(), root(id)) != graph_.inputs.end();
+    const bool is_input = is_input_[root(id).index()];
     return TensorSpec{graph_.dataType(id), graph_.shape(id), is_input ? nullptr : graph_.constant(id)};
   };
   for (const ValueId id : node.inputs) spec.inputs.push_back(describe(id));

@@ -149,6 +149,7 @@ class CompiledSubgraph {
   std::vector<std::unique_ptr<Kernel>> kernels_;  // by node; nullptr for views
   std::vector<ValueId> roots_;                    // by value: the value whose memory it shares
   std::vector<RootUse> root_uses_;                // by value
+  std::vector<bool> is_input_;                    // by value: of graph_.inputs
   std::vector<size_t> constant_offsets_;          // by value
   AlignedMemory constants_;
   std::map<Aliasing, Layout> layouts_;

@@ -1,7 +1,6 @@
 #include "runtime/execute/subgraph_planner.h"
 
 #include <algorithm>
-#include <set>
 
 #include "ir/base/error.h"
 #include "runtime/execute/memory_plan.h"
@@ -16,9 +15,13 @@ CompiledSubgraph::Planner::Planner(const CompiledSubgraph& subgraph, const Alias
   last_use_.assign(graph_.values.size(), -1);
   claimed_output_.assign(graph_.values.size(), kNoTemporary);
   output_done_.assign(graph_.outputs.size(), false);
-  const std::set<int> distinct(aliasing.outputs.begin(), aliasing.outputs.end());
-  PIPESHARD_CHECK(distinct.size() == aliasing.outputs.size(), "subgraph '{}': two outputs are one buffer",
-                  subgraph.name_);
+  output_buffers_.insert(aliasing.outputs.begin(), aliasing.outputs.end());
+  PIPESHARD_CHECK(output_buffers_.size() == aliasing.outputs.size(),
+                  "subgraph '{}': two outputs are one buffer", subgraph.name_);
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (output_buffers_.contains(aliasing.inputs[i]))
+      inputs_of_[aliasing.inputs[i]].push_back(graph_.inputs[i]);
+  }
 }
 
 CompiledSubgraph::Layout CompiledSubgraph::Planner::plan() {
@@ -87,18 +90,19 @@ bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output,
 // be an input.
 bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) const {
   const int64_t producer = producer_[value.index()];
-  std::set<ValueId> in_same_buffer;
-  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
-    if (aliasing_.inputs[i] == aliasing_.outputs[output]) in_same_buffer.insert(graph_.inputs[i]);
-  }
+  const auto found = inputs_of_.find(aliasing_.outputs[output]);
+  const std::vector<ValueId> in_same_buffer =
+      found == inputs_of_.end() ? std::vector<ValueId>() : found->second;
   for (const ValueId input : in_same_buffer) {
     if (last_use_[input.index()] > producer) return false;
   }
   const size_t node = producer;
   const auto& outputs = graph_.nodes[node].outputs;
   const size_t position = std::find(outputs.begin(), outputs.end(), value) - outputs.begin();
-  return mayOverwrite(node, position,
-                      inputsWhere(node, [&](ValueId root) { return in_same_buffer.count(root) > 0; }));
+  return mayOverwrite(node, position, inputsWhere(node, [&](ValueId root) {
+                        return std::find(in_same_buffer.begin(), in_same_buffer.end(), root) !=
+                               in_same_buffer.end();
+                      }));
 }
 
 void CompiledSubgraph::Planner::placeNode(size_t node) {
@@ -151,9 +155,7 @@ void CompiledSubgraph::Planner::copyOutputs() {
     if (from.kind == Storage::Kind::kInput) {
       const int buffer = aliasing_.inputs[from.index];
       if (buffer == aliasing_.outputs[o]) continue;  // it is there already
-      const bool is_replaced =
-          std::find(aliasing_.outputs.begin(), aliasing_.outputs.end(), buffer) != aliasing_.outputs.end();
-      if (is_replaced) {  // another copy may replace it first: two buffers may swap
+      if (output_buffers_.contains(buffer)) {  // another copy may replace it first: two buffers may swap
         const Storage aside{Storage::Kind::kTemporary, addTemporary(bytes, end, end + 1)};
         layout_.copies.push_back({from, aside, bytes});
         from = aside;

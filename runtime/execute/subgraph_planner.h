@@ -3,6 +3,8 @@
 #pragma once
 
 #include <limits>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "runtime/execute/subgraph.h"
@@ -35,6 +37,8 @@ class CompiledSubgraph::Planner {
   const CompiledSubgraph& subgraph_;
   const Graph& graph_;
   const Aliasing& aliasing_;
+  std::set<int> output_buffers_;
+  std::map<int, std::vector<ValueId>> inputs_of_;  // by buffer that is an output, too: what is read of it
   Layout layout_;
   std::vector<int64_t> producer_;  // by root: node position, -1 for inputs and constants
   // by root: position of the last kernel that reads it, nodes.size() for the final copies

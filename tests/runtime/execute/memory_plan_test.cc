@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "ir/base/error.h"
+#include "runtime/execute/occupied_memory.h"
 
 namespace pipeshard {
 namespace {
@@ -52,6 +54,50 @@ TEST(PlaceBlocks, IsNearTheLowerBoundOnRandomIntervals) {
   }
   EXPECT_LT(worst, 1.35);
   EXPECT_LT(sum / kRounds, 1.12);
+}
+
+// The same search, block by block.
+int64_t bestFitAmong(const std::vector<LiveBlock>& placed, const std::vector<int64_t>& offsets, int64_t bytes,
+                     int64_t begin, int64_t end) {
+  std::vector<std::pair<int64_t, int64_t>> taken;
+  for (size_t b = 0; b < placed.size(); ++b) {
+    if (placed[b].begin < end && begin < placed[b].end)
+      taken.emplace_back(offsets[b], offsets[b] + placed[b].bytes);
+  }
+  std::sort(taken.begin(), taken.end());
+  int64_t top = 0, best = -1, best_gap = 0;
+  for (const auto& [from, to] : taken) {
+    const int64_t gap = from - top;
+    if (gap >= bytes && (best < 0 || gap < best_gap)) {
+      best = top;
+      best_gap = gap;
+    }
+    top = std::max(top, to);
+  }
+  return best < 0 ? top : best;
+}
+
+TEST(OccupiedMemory, FindsTheGapThatASearchOfAllBlocksFinds) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t horizon = 1 + random() % 70;
+    std::vector<int64_t> moments;
+    for (int64_t t = 0; t <= horizon; ++t) moments.push_back(3 * t);
+    OccupiedMemory occupied(moments);
+    std::vector<LiveBlock> placed;
+    std::vector<int64_t> offsets;
+    const int sizes = 1 + random() % 5;
+    for (int b = 0; b < 150; ++b) {
+      const int64_t begin = random() % horizon;
+      const int64_t end = begin + 1 + random() % (horizon - begin);
+      const LiveBlock block{64 * static_cast<int64_t>(1 + random() % sizes), 3 * begin, 3 * end};
+      const int64_t offset = occupied.bestFit(block.bytes, block.begin, block.end);
+      ASSERT_EQ(offset, bestFitAmong(placed, offsets, block.bytes, block.begin, block.end));
+      occupied.occupy({offset, offset + block.bytes}, block.begin, block.end);
+      placed.push_back(block);
+      offsets.push_back(offset);
+    }
+  }
 }
 
 TEST(VerifyPlacement, FindsEveryOverlap) {
