@@ -5,31 +5,7 @@
 namespace pipeshard {
 namespace {
 
-struct Recipe {
-  std::string function;
-  std::vector<std::string> states;
-  bool counts_steps = false;
-  std::vector<double> hyperparameters;  // in the function's input order
-  std::map<std::string, Attribute> attributes;
-};
-
-Recipe recipeOf(const OptimizerSpec& spec) {
-  if (spec.kind != OptimizerSpec::Kind::kSgd) {
-    return {spec.kind == OptimizerSpec::Kind::kAdam ? "Adam" : "AdamW",
-            {"first_moment", "second_moment"},
-            true,
-            {spec.learning_rate, spec.beta1, spec.beta2, spec.epsilon, spec.weight_decay},
-            {}};
-  }
-  if (spec.momentum == 0) return {"SGD", {}, false, {spec.learning_rate, spec.weight_decay}, {}};
-  return {"SGDMomentum",
-          {"momentum"},
-          false,
-          {spec.learning_rate, spec.momentum, spec.weight_decay},
-          {{"nesterov", int64_t{spec.nesterov}}}};
-}
-
-void appendUpdate(BackwardBuilder& builder, const Recipe& recipe, ValueId step, Parameter& parameter) {
+void appendUpdate(BackwardBuilder& builder, const UpdateRecipe& recipe, ValueId step, Parameter& parameter) {
   Graph& graph = builder.graph();
   const std::string name = graph.value(parameter.value).name;
   const DataType type = graph.dataType(parameter.value);
@@ -59,8 +35,26 @@ void appendUpdate(BackwardBuilder& builder, const Recipe& recipe, ValueId step, 
 
 }  // namespace
 
+UpdateRecipe updateRecipe(const OptimizerSpec& optimizer) {
+  if (optimizer.kind != OptimizerSpec::Kind::kSgd) {
+    return {optimizer.kind == OptimizerSpec::Kind::kAdam ? "Adam" : "AdamW",
+            {"first_moment", "second_moment"},
+            true,
+            {optimizer.learning_rate, optimizer.beta1, optimizer.beta2, optimizer.epsilon,
+             optimizer.weight_decay},
+            {}};
+  }
+  if (optimizer.momentum == 0)
+    return {"SGD", {}, false, {optimizer.learning_rate, optimizer.weight_decay}, {}};
+  return {"SGDMomentum",
+          {"momentum"},
+          false,
+          {optimizer.learning_rate, optimizer.momentum, optimizer.weight_decay},
+          {{"nesterov", int64_t{optimizer.nesterov}}}};
+}
+
 void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer, TrainingGraph& training) {
-  const Recipe recipe = recipeOf(optimizer);
+  const UpdateRecipe recipe = updateRecipe(optimizer);
   Graph& graph = builder.graph();
   if (recipe.counts_steps) {
     training.step = builder.values().addValue("step", DataType::kInt64, {});

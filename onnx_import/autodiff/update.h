@@ -1,11 +1,27 @@
 // The update phase: one optimizer function per parameter.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "ir/graph/training_graph.h"
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/gradient_context.h"
 
 namespace pipeshard {
+
+// An optimizer's update of one parameter, as a call of a function of the pipeshard domain. Its inputs are the
+// parameter, its gradient, the states, the step if it counts, the hyperparameters; its outputs the new
+// parameter and states.
+struct UpdateRecipe {
+  std::string function;
+  std::vector<std::string> states;  // their kinds
+  bool counts_steps = false;
+  std::vector<double> hyperparameters;
+  std::map<std::string, Attribute> attributes;
+};
+UpdateRecipe updateRecipe(const OptimizerSpec& optimizer);
 
 // For every parameter that a gradient reaches: the graph inputs "<parameter>.gradient" and
 // "<parameter>.<state>", a node, and its outputs "<parameter>.updated" and "<parameter>.<state>.updated"; and

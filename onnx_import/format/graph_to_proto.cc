@@ -233,7 +233,7 @@ void GraphWriter::write(onnx::GraphProto& proto) {
 
 void AttributeWriter::operator()(const std::shared_ptr<const Graph>& v) const {
   proto_.set_type(AttributeProto::GRAPH);
-  GraphWriter(*v, WeightForm::kExternalData).write(*proto_.mutable_g());
+  graphToProto(*v, *proto_.mutable_g());
 }
 
 template <typename Imports>
@@ -289,6 +289,10 @@ void nodeToProto(const Graph& graph, const Node& node, onnx::NodeProto& proto) {
       if (more.has_t() && attribute.has_t()) attribute.mutable_t()->MergeFrom(more.t());
     }
   }
+}
+
+void graphToProto(const Graph& graph, onnx::GraphProto& proto) {
+  GraphWriter(graph, WeightForm::kExternalData).write(proto);
 }
 
 void functionToProto(const Function& function, onnx::FunctionProto& proto) {

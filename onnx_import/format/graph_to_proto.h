@@ -22,6 +22,9 @@ void checkVersions(const Graph& graph);
 
 void modelToProto(const Graph& graph, WeightForm form, onnx::ModelProto& model);
 
+// A graph inside of another, which may read values of that one.
+void graphToProto(const Graph& graph, onnx::GraphProto& proto);
+
 void functionToProto(const Function& function, onnx::FunctionProto& proto);
 
 // What a node carries that Node has no field for: its bytes (Node::opaque) as a message again.

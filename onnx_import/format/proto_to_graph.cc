@@ -20,7 +20,7 @@ Metadata metadataFrom(const Entries& entries) {
 // Names that a graph and its subgraphs can read.
 struct Scope {
   const Scope* parent = nullptr;
-  Graph* graph = nullptr;
+  const Graph* graph = nullptr;
   std::unordered_map<std::string, ValueId> names;
 };
 
@@ -420,6 +420,13 @@ Function functionFromProto(const onnx::FunctionProto& proto, const ProtoSource& 
 Attribute attributeFromProto(const onnx::AttributeProto& attribute, const ProtoSource& source) {
   const OpsetImports none;
   return GraphReader(source, none, nullptr).readAttribute(attribute);
+}
+
+Graph graphInside(onnx::GraphProto& proto, const Graph& outer, const ProtoSource& source) {
+  Scope scope;
+  scope.graph = &outer;
+  for (size_t i = 0; i < outer.values.size(); ++i) scope.names.emplace(outer.values[i].name, ValueId(i));
+  return GraphReader(source, outer.opset_imports, &scope).readGraph(proto, false);
 }
 
 Graph graphFromModel(onnx::ModelProto& model, const ProtoSource& source) {

@@ -33,6 +33,9 @@ struct ProtoSource {
 // Takes the message's big fields apart, hence the mutable argument.
 Graph graphFromModel(onnx::ModelProto& model, const ProtoSource& source);
 
+// A graph that may read the values of `outer`, whose operators are of the same versions.
+Graph graphInside(onnx::GraphProto& proto, const Graph& outer, const ProtoSource& source);
+
 Function functionFromProto(const onnx::FunctionProto& function, const ProtoSource& source);
 
 Attribute attributeFromProto(const onnx::AttributeProto& attribute, const ProtoSource& source);

@@ -7,6 +7,7 @@
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/autodiff/precision.h"
+#include "onnx_import/autodiff/update.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
@@ -101,43 +102,31 @@ std::optional<ElementFunction::Arrays> ElementFunction::evaluate(const Arrays& i
 }
 
 ElementFunction::Arrays evaluateUpdate(const OptimizerSpec& spec, const ElementFunction::Arrays& inputs) {
-  using Kind = OptimizerSpec::Kind;
-  const bool adam = isAdaptive(spec);
-  const std::string name = spec.kind == Kind::kAdam    ? "Adam"
-                           : spec.kind == Kind::kAdamW ? "AdamW"
-                           : spec.momentum != 0        ? "SGDMomentum"
-                                                       : "SGD";
+  const UpdateRecipe recipe = updateRecipe(spec);
   Graph graph;
   graph.opset_imports = {{"", kOpset}, {std::string(kPipeshardDomain), 1}};
-  graph.functions.push_back(makePipeshardFunction(name, "", kOpset));
+  graph.functions.push_back(makePipeshardFunction(recipe.function, "", kOpset));
   GraphBuilder builder(graph);
   std::vector<ValueId> arguments, results;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool step = adam && i + 1 == inputs.size();
+    const bool step = recipe.counts_steps && i + 1 == inputs.size();
     const Constant content = tensorOf(step ? DataType::kInt64 : DataType::kFloat64, inputs[i]);
     arguments.push_back(builder.addValue("input", content.data_type, content.shape));
     giveContent(graph, arguments.back(), content);
   }
-  std::vector<double> numbers = {spec.learning_rate};
-  if (adam) numbers.insert(numbers.end(), {spec.beta1, spec.beta2, spec.epsilon});
-  if (!adam && spec.momentum != 0) numbers.push_back(spec.momentum);
-  numbers.push_back(spec.weight_decay);
-  for (double number : numbers) {
+  for (double number : recipe.hyperparameters) {
     arguments.push_back(builder.addValue("number", DataType::kFloat64, {}));
     giveContent(graph, arguments.back(), makeScalar(DataType::kFloat64, number));
   }
-  const size_t outputs = adam ? 3 : spec.momentum != 0 ? 2 : 1;
-  for (size_t i = 0; i < outputs; ++i) {
+  for (size_t i = 0; i <= recipe.states.size(); ++i) {
     results.push_back(builder.addValue("output", DataType::kFloat64, {}));
     graph.value(results.back()).shape.reset();
   }
-  std::map<std::string, Attribute> attributes;
-  if (name == "SGDMomentum") attributes.emplace("nesterov", int64_t{spec.nesterov});
-  builder.addNode(kPipeshardDomain, name, arguments, results, attributes);
+  builder.addNode(kPipeshardDomain, recipe.function, arguments, results, recipe.attributes);
   graph.outputs = results;
   inlineFunctions(graph, ImportLimits().inlined_nodes);
   const std::optional<ElementFunction::Arrays> values = ElementFunction(std::move(graph), {}).evaluate({});
-  PIPESHARD_CHECK(values.has_value(), "the function {} cannot be evaluated", name);
+  PIPESHARD_CHECK(values.has_value(), "the function {} cannot be evaluated", recipe.function);
   return *values;
 }
 

@@ -68,7 +68,9 @@ bool isOfTheUpdate(const FittedUpdate& with_factor, const FittedUpdate& without,
 
 class UpdatesFinder {
  public:
-  UpdatesFinder(const StepGraph& step, const UpdatedParameters& updated) : step_(step), updated_(updated) {
+  UpdatesFinder(const StepGraph& step, const UpdatedParameters& updated,
+                const std::map<ValueId, ValueId>& gradients)
+      : step_(step), updated_(updated), gradients_(gradients) {
     std::vector<ValueId> parameters;
     for (const auto& [parameter, output] : updated) parameters.push_back(parameter);
     facts_ = cutFacts(step, parameters);
@@ -88,7 +90,9 @@ class UpdatesFinder {
 
  private:
   void addUpdate(ValueId parameter, ValueId output) {
-    UpdateCone cone = updateCone(step_, facts_, parameter, output);
+    const auto known = gradients_.find(parameter);
+    UpdateCone cone =
+        updateCone(step_, facts_, parameter, output, known != gradients_.end() ? known->second : ValueId());
     const ScalarRoles roles = rolesOf(step_, facts_, cone);
     FittedUpdate fitted = fit(step_, cone, roles);
     if (auto inner = withoutFactor(step_, facts_, cone)) {
@@ -112,6 +116,7 @@ class UpdatesFinder {
     }
     optimizer.spec = *fitted.spec;
     if (roles.step.valid()) optimizer.step = step_.value(roles.step).name;
+    optimizer.first_step = fitted.first_step;
     if (roles.learning_rate.valid()) optimizer.learning_rate = step_.value(roles.learning_rate).name;
     updates_.gradients.push_back({name, step_.value(cone.gradient).name});
     if (!step_.graph().initializers.contains(parameter)) updates_.weight_inputs.push_back(name);
@@ -134,6 +139,7 @@ class UpdatesFinder {
 
   const StepGraph& step_;
   const UpdatedParameters& updated_;
+  const std::map<ValueId, ValueId>& gradients_;
   CutFacts facts_;
   ImportedUpdates updates_;
 };
@@ -149,8 +155,9 @@ UpdatedParameters updatedParameters(const StepGraph& step) {
   return updated;
 }
 
-std::optional<ImportedUpdates> findUpdates(const StepGraph& step, const UpdatedParameters& updated) {
-  return UpdatesFinder(step, updated).find();
+std::optional<ImportedUpdates> findUpdates(const StepGraph& step, const UpdatedParameters& updated,
+                                           const std::map<ValueId, ValueId>& gradients) {
+  return UpdatesFinder(step, updated, gradients).find();
 }
 
 void leaveOutUpdates(Graph& graph, const StepGraph& step) {

@@ -10,6 +10,7 @@
 // graph), states, step and learning rate are no inputs any more.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,7 +33,8 @@ struct ImportedOptimizer {
   OptimizerSpec spec;
   // The input that gives the learning rate; "": it is in spec. Then spec has the default.
   std::string learning_rate;
-  std::string step;  // the input or initializer that counts, or ""
+  std::string step;    // the input or initializer that counts, or ""
+  int first_step = 0;  // of Adam: what it is in the first update
   std::vector<ImportedState> states;
 };
 
@@ -50,8 +52,9 @@ UpdatedParameters updatedParameters(const StepGraph& step);
 
 // What these updates are; nullopt if there are none that depend on the batch. Error(kBadModel) naming the
 // weight when its update is none of SGD (with momentum), Adam and AdamW, and why; or when weights are updated
-// in different ways.
-std::optional<ImportedUpdates> findUpdates(const StepGraph& step, const UpdatedParameters& updated);
+// in different ways. `gradients`: those that are known, by parameter.
+std::optional<ImportedUpdates> findUpdates(const StepGraph& step, const UpdatedParameters& updated,
+                                           const std::map<ValueId, ValueId>& gradients = {});
 
 // Removes all that looks like an update: new values of weights and states, step counters, and the inputs that
 // only they read. What is left is a forward pass.

@@ -11,6 +11,7 @@
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/forms/joint_gradients.h"
 #include "onnx_import/forms/ort_training.h"
+#include "onnx_import/forms/training_info_form.h"
 
 namespace pipeshard {
 namespace {
@@ -142,13 +143,14 @@ std::string_view modelFormName(ModelForm form) {
     case ModelForm::kForwardAndBackward: return "forward and backward pass";
     case ModelForm::kOrtTraining: return "ONNX Runtime training model";
     case ModelForm::kOptimizerInside: return "training step with its optimizer";
-    case ModelForm::kTrainingInfo: return "forward pass with training info";
+    case ModelForm::kTrainingInfo: return "forward pass with a TrainingInfoProto";
   }
   return "unknown";
 }
 
 ReducedForm reduceForm(Graph& graph, const ReduceOptions& options) {
   ReducedForm reduced;
+  if (reduceTrainingInfo(graph, options, reduced)) return reduced;
   if (const std::optional<OrtTraining> training = takeOrtTraining(graph)) {
     reduceOrt(*training, graph, reduced);
     return reduced;

@@ -4,6 +4,7 @@
 //   training_model.onnx (ONNX Runtime)     gradients go to accumulators: they become outputs
 //   w, v -> loss, w', v'                   the update is taken out, the gradient in it becomes an output
 //   outputs loss, output_1, output_2       marked as gradients of w and b
+//   a TrainingInfoProto                    its loss is an output; what it trains is marked
 //
 // takeBackward (onnx_import/autodiff/imported_backward.h) then takes the gradients out. What the file does
 // with them otherwise is told: the optimizer as a spec, everything else in notes.
@@ -44,7 +45,8 @@ struct ReducedForm {
   std::string loss;
   // Outputs of the file that are neither its loss nor a part of the form. They stay in the graph.
   std::vector<std::string> others;
-  // Of kOptimizerInside. A learning rate that is an input is not known: --optimizer must say it.
+  // Of kOptimizerInside and kTrainingInfo. A learning rate that is an input is not known: --optimizer must
+  // say it.
   std::optional<ImportedOptimizer> optimizer;
   // What is left out of the graph, a sentence each.
   std::vector<std::string> notes;
@@ -59,7 +61,8 @@ struct ReduceOptions {
 // Makes the joint graph of a graph as read, in place; one without a backward pass stays as it is. Gradients
 // are marked (kGradientMark). Error(kBadModel) for files that hold a training step of which nothing can be
 // taken (an optimizer alone, a dump with YieldOp), with what to give instead; for gradients that belong to
-// weights unknown (joint_gradients.h); and for updates that are not understood (imported_optimizer.h).
+// weights unknown (joint_gradients.h); and for updates that are not understood (imported_optimizer.h,
+// training_info_form.h).
 ReducedForm reduceForm(Graph& graph, const ReduceOptions& options = {});
 
 // The form alone. Errors as above, but for updates that are not understood.

@@ -81,7 +81,7 @@ class UpdateFitter {
   bool gives(const OptimizerSpec& spec, const std::vector<size_t>& order, double scale) const {
     constexpr size_t kPoints = 24;
     for (const int step : kSteps) {
-      for (const double size : {1.0, 1e-6}) {
+      for (const double size : {1.0, 1e-6, 1e4}) {  // the last one shows limits of a gradient
         const std::vector<double> parameter = someNumbers(kPoints, 1),
                                   gradient = someNumbers(kPoints, 2, size);
         Arrays theirs(inputs_.states), ours;
@@ -99,8 +99,9 @@ class UpdateFitter {
         const Arrays want = evaluateUpdate(spec, arguments), got = at(step, parameter, gradient, theirs);
         for (size_t i = 0; i < kPoints; ++i) {
           const double moved = want[0][i] - parameter[i];
-          if (!near(moved, got[0][i] - parameter[i], kSameUpdate) && std::abs(want[0][i] - got[0][i]) > 1e-12)
-            return false;
+          const bool same = near(moved, got[0][i] - parameter[i], kSameUpdate) ||
+                            std::abs(want[0][i] - got[0][i]) <= 1e-12;  // not so for what is no number
+          if (!same) return false;
           for (size_t k = 0; k < order.size(); ++k) {
             if (!near(want[1 + k][i], scale * got[1 + order[k]][i], kSameUpdate)) return false;
           }
@@ -176,6 +177,7 @@ class UpdateFitter {
     for (const int offset : {1, 0}) {
       step_offset_ = offset;
       result = fitAdamAt(order);
+      result.first_step = 1 - offset;
       if (result.spec || !inputs_.step) return result;
       reasons[offset] = result.reason;
     }
@@ -213,8 +215,8 @@ class UpdateFitter {
     spec.learning_rate = strength * (1 - spec.beta1) / spec.beta1;
     spec.kind = std::abs(decay_in_gradient) > 1e-9 ? Kind::kAdam : Kind::kAdamW;
     if (inputs_.learning_rate) spec.learning_rate = kRate;
-    spec.weight_decay = spec.kind == Kind::kAdam ? decay_in_gradient
-                                                 : decayOf(value(0, 1, 0, states(0, 0)), spec.learning_rate);
+    const double kept = value(0, 1, 1, states(0, 0)) - value(0, 0, 1, states(0, 0));
+    spec.weight_decay = spec.kind == Kind::kAdam ? decay_in_gradient : decayOf(kept, spec.learning_rate);
     if (spec.kind == Kind::kAdamW && spec.weight_decay == 0) spec.kind = Kind::kAdam;
     return accepted(spec, order, 1, whyNotAdam(spec, states(1, 1)));
   }

@@ -30,6 +30,7 @@ struct FittedUpdate {
   std::optional<OptimizerSpec> spec;  // learning_rate is the default if it is an input
   // Of Adam: the states' positions, first moment and second.
   std::vector<size_t> moments;
+  int first_step = 0;          // of Adam: what the file's step is in the first update
   double gradient_weight = 1;  // of a momentum: the factor of the gradient in it
   std::string reason;          // why there is no spec
 };

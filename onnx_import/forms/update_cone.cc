@@ -65,16 +65,17 @@ void findConeNodes(const StepGraph& step, const CutFacts& facts, UpdateCone& con
 
 class ConeFinder {
  public:
-  ConeFinder(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated)
-      : step_(step), facts_(facts), parameter_(parameter), updated_(updated) {}
+  ConeFinder(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated,
+             ValueId gradient)
+      : step_(step), facts_(facts), parameter_(parameter), updated_(updated), gradient_(gradient) {}
 
   UpdateCone find() {
     UpdateCone cone;
     cone.parameter = parameter_;
     cone.outputs = {updated_};
     findStates(cone);
-    cone.gradient = gradientOf(cone);
-    refuseClipped(cone.gradient);
+    cone.gradient = gradient_.valid() ? gradient_ : gradientOf(cone);
+    if (!gradient_.valid()) refuseClipped(cone.gradient);
     findConeNodes(step_, facts_, cone);
     return cone;
   }
@@ -206,6 +207,7 @@ class ConeFinder {
   const CutFacts& facts_;
   ValueId parameter_;
   ValueId updated_;
+  ValueId gradient_;  // invalid: to be found
 };
 
 }  // namespace
@@ -240,8 +242,9 @@ std::optional<UpdateCone> withoutFactor(const StepGraph& step, const CutFacts& f
   return cone;
 }
 
-UpdateCone updateCone(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated) {
-  return ConeFinder(step, facts, parameter, updated).find();
+UpdateCone updateCone(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated,
+                      ValueId gradient) {
+  return ConeFinder(step, facts, parameter, updated, gradient).find();
 }
 
 }  // namespace pipeshard

@@ -33,8 +33,10 @@ struct UpdateCone {
 std::optional<UpdateCone> withoutFactor(const StepGraph& step, const CutFacts& facts, UpdateCone cone);
 
 // Of the output `updated`, the new value of `parameter`. Error(kBadModel) naming the parameter where no
-// single gradient can be told, for one that is clipped, and for a state without a new value.
-UpdateCone updateCone(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated);
+// single gradient can be told, for one that is clipped, and for a state without a new value. `gradient`: the
+// parameter's, where it is known.
+UpdateCone updateCone(const StepGraph& step, const CutFacts& facts, ValueId parameter, ValueId updated,
+                      ValueId gradient = {});
 
 // Throws Error(kBadModel): the update of the parameter is not taken, for that reason, and what to do.
 [[noreturn]] void refuseUpdate(const std::string& parameter, const std::string& reason);

@@ -196,8 +196,9 @@ std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
 void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardModel& model) {
   std::vector<std::string> sources = request.given.weights;
   if (request.any_sizes && sources.empty() && !model.form.weight_inputs.empty()) sources = {"random"};
-  for (std::string& note : takeGivenWeights(raw, sources, model.form.weight_inputs))
-    model.notes.push_back(std::move(note));
+  GivenWeights given = takeGivenWeights(raw, sources, model.form.weight_inputs);
+  for (std::string& note : given.notes) model.notes.push_back(std::move(note));
+  model.source_types = std::move(given.stored_types);
   if (!whole.outputs.empty()) takeGivenWeights(whole, sources, model.form.weight_inputs);
   std::vector<std::string> open;
   for (const ValueId input : raw.inputs) {
@@ -219,8 +220,10 @@ void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardMo
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   takeEmbeddingBags(raw);
   const bool names_output = request.loss.isModelOutput();
+  const bool takes_optimizer = !request.optimizer_given && !request.any_sizes &&
+                               request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
   ReducedForm reduced = reduceForm(raw, {.loss = names_output ? request.loss.terms[0].prediction : "",
-                                         .optimizer_given = request.optimizer_given || request.any_sizes});
+                                         .optimizer_given = !takes_optimizer});
   model.form = std::move(reduced.found);
   model.optimizer = std::move(reduced.optimizer);
   model.notes = std::move(reduced.notes);
@@ -283,7 +286,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     ForwardModel model;
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
-    model.source_types = setPrecision(raw, request.given.precision).source_types;
+    model.source_types.merge(setPrecision(raw, request.given.precision).source_types);
     BatchDimension batch = decideBatchDimension(request, stages, raw);
     model.batch_dimension = std::move(batch.name);
     model.dimensions = std::move(batch.dimensions);

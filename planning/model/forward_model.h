@@ -39,7 +39,7 @@ struct ForwardModel {
   int64_t microbatches = 1;
   // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
   std::function<const Graph&(int64_t rows)> prepared;
-  std::map<std::string, DataType> source_types;   // of weights whose precision was changed
+  std::map<std::string, DataType> source_types;   // of weights that a file has in another type
   std::shared_ptr<const ImportedModel> imported;  // null: a forward model
   std::optional<FileShardings> file_shardings;    // with the method manual and no --shard
   ModuleParameters parameters;                    // what became of the module's

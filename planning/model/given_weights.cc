@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/convert.h"
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
@@ -29,6 +30,12 @@ std::string someOf(const std::vector<std::string>& names) {
   const size_t count = std::min(names.size(), kMostNames);
   const std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(count));
   return fmt::format("{}{}", fmt::join(shown, ", "), count < names.size() ? ", ..." : "");
+}
+
+// Types whose numbers are taken for each other.
+bool isConverted(DataType type) {
+  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
+         type == DataType::kFloat64;
 }
 
 bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
@@ -65,11 +72,12 @@ class Names {
 
 class FileWeights {
  public:
-  FileWeights(Graph& graph, std::vector<std::string>& notes) : graph_(graph), notes_(notes), names_(graph) {}
+  FileWeights(Graph& graph, GivenWeights& given) : graph_(graph), result_(given), names_(graph) {}
 
   void take(const std::string& path) {
     const TensorFile file = TensorFile::open(path);
     std::vector<std::string> strange;
+    std::map<std::pair<DataType, DataType>, int64_t> converted;
     size_t taken = 0;
     for (const TensorEntry& entry : file.tensors()) {
       const std::set<ValueId> values = names_.of(entry.name);
@@ -83,16 +91,23 @@ class FileWeights {
         strange.push_back(entry.name);
         continue;
       }
+      const DataType wanted = graph_.dataType(*values.begin());
       give(*values.begin(), file, entry);
       ++taken;
+      if (wanted != entry.data_type) ++converted[{entry.data_type, wanted}];
     }
     if (taken == 0) {
       fail(ErrorCode::kUsage, "--weights {}: none of its {} is in the model; it has {}", path,
            counted(std::ssize(file.tensors()), "tensor"), someOf(strange));
     }
-    notes_.push_back(fmt::format("{} from {}", counted(static_cast<int64_t>(taken), "weight"), path));
+    note(fmt::format("{} from {}", counted(static_cast<int64_t>(taken), "weight"), path));
+    for (const auto& [types, count] : converted) {
+      note(fmt::format("{} of {} converted from {} to {}, as the model has {}", counted(count, "weight"),
+                       path, dataTypeName(types.first), dataTypeName(types.second),
+                       count == 1 ? "it" : "them"));
+    }
     if (!strange.empty())
-      notes_.push_back(fmt::format("not in the model, and left out: {} of {}", someOf(strange), path));
+      note(fmt::format("not in the model, and left out: {} of {}", someOf(strange), path));
   }
 
   void noteWhatIsMissing() {
@@ -103,11 +118,12 @@ class FileWeights {
       if (weight && !given_.contains(id) && isFloatingPoint(value.data_type)) missing.push_back(value.name);
     }
     if (missing.empty() || given_.empty()) return;
-    notes_.push_back(
-        fmt::format("not in the files of --weights, and left as the model has them: {}", someOf(missing)));
+    note(fmt::format("not in the files of --weights, and left as the model has them: {}", someOf(missing)));
   }
 
  private:
+  void note(std::string text) { result_.notes.push_back(std::move(text)); }
+
   void give(ValueId id, const TensorFile& file, const TensorEntry& entry) {
     Value& value = graph_.value(id);
     if (!given_.insert(id).second)
@@ -116,7 +132,9 @@ class FileWeights {
     const bool transposed = isStoredTransposed(value);
     Shape expected = value.shape.value_or(entry.shape);
     if (transposed) std::reverse(expected.begin(), expected.end());
-    if (value.data_type != entry.data_type || expected != entry.shape) {
+    const bool converts =
+        value.data_type == entry.data_type || (isConverted(value.data_type) && isConverted(entry.data_type));
+    if (!converts || expected != entry.shape) {
       fail(ErrorCode::kConfiguration, "--weights {}: '{}' is {}{}, but the model has {}{}", file.path(),
            entry.name, dataTypeName(entry.data_type), shapeToString(entry.shape),
            dataTypeName(value.data_type), shapeToString(expected));
@@ -132,15 +150,19 @@ class FileWeights {
         const std::vector<std::byte> stored = bytes;
         transposeMatrix(stored, entry.shape, dataTypeSize(entry.data_type), bytes);
       }
-      graph_.initializers[id] = Constant{value.data_type, *value.shape, std::move(bytes)};
+      std::vector<std::byte> elements(byteCount(value.data_type, entry.shape));
+      convertElements(entry.data_type, bytes.data(), value.data_type, elements.data(),
+                      elementCount(entry.shape));
+      graph_.initializers[id] = Constant{value.data_type, *value.shape, std::move(elements)};
       return;
     }
     const std::string path = std::filesystem::absolute(file.path()).lexically_normal().string();
     graph_.initializers[id] = WeightReference{path, entry.offset, entry.length, {}, transposed};
+    if (value.data_type != entry.data_type) result_.stored_types[value.name] = entry.data_type;
   }
 
   Graph& graph_;
-  std::vector<std::string>& notes_;
+  GivenWeights& result_;
   const Names names_;
   std::set<ValueId> given_;
 };
@@ -246,21 +268,21 @@ std::string weightSourceToString(const WeightSource& source) {
   return source.text;
 }
 
-std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
-                                          const std::vector<std::string>& weight_inputs) {
-  std::vector<std::string> notes;
-  FileWeights files(graph, notes);
+GivenWeights takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
+                              const std::vector<std::string>& weight_inputs) {
+  GivenWeights given;
+  FileWeights files(graph, given);
   for (const std::string& text : sources) {
     const WeightSource source = parseWeightSource(text);
     if (source.kind == WeightSource::Kind::kFile) files.take(source.text);
   }
   for (const std::string& text : sources) {
     const WeightSource source = parseWeightSource(text);
-    if (source.kind == WeightSource::Kind::kRandomNamed) drawNamed(graph, source.text, notes);
-    if (source.kind == WeightSource::Kind::kRandomMissing) drawMissing(graph, weight_inputs, notes);
+    if (source.kind == WeightSource::Kind::kRandomNamed) drawNamed(graph, source.text, given.notes);
+    if (source.kind == WeightSource::Kind::kRandomMissing) drawMissing(graph, weight_inputs, given.notes);
   }
   files.noteWhatIsMissing();
-  return notes;
+  return given;
 }
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 // Weights that come from elsewhere than the model's file (`--weights`, GivenOptions::weights).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,18 @@ struct WeightSource {
 WeightSource parseWeightSource(const std::string& text);
 std::string weightSourceToString(const WeightSource& source);
 
+struct GivenWeights {
+  std::vector<std::string> notes;  // what was taken, and what was not
+  // By value name, of references: the type in the file, where it is not the value's.
+  std::map<std::string, DataType> stored_types;
+};
+
 // Gives initializers their content, and makes initializers of inputs that are weights. `graph` as read, its
 // parameters under the module's names. A tensor of a file belongs to the value of its name; else to the only
 // one of which it is the end (of "model.fc.weight" is "fc.weight"), or that is its end. Where a parameter is
-// stored transposed (exporter/module_parameters.h) the file has the module's form. Returns notes: what was
-// taken, and what was not.
+// stored transposed (exporter/module_parameters.h) the file has the module's form. Numbers of float16,
+// bfloat16, float32 and float64 are converted to the model's of these types: those of a reference by whoever
+// reads it.
 // `weight_inputs`: names of inputs that are known to be weights; "random" draws those that no file has.
 //
 // A weight that is drawn (WeightReference::drawn): a matrix or more from a normal distribution, its deviation
@@ -34,8 +42,8 @@ std::string weightSourceToString(const WeightSource& source);
 //
 // Errors: kMissingInput (no such file), kBadModel (not safetensors), kUsage (a tensor that several values may
 // mean, or two files have; a file of which nothing is in the model; a regular expression that finds nothing),
-// kConfiguration (another shape or type than the model's: found and expected).
-std::vector<std::string> takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
-                                          const std::vector<std::string>& weight_inputs = {});
+// kConfiguration (another shape than the model's, or a type that is not converted: found and expected).
+GivenWeights takeGivenWeights(Graph& graph, const std::vector<std::string>& sources,
+                              const std::vector<std::string>& weight_inputs = {});
 
 }  // namespace pipeshard

@@ -36,6 +36,29 @@ TEST(Forms, TheOptimizerOfAFileIsTakenOver) {
   EXPECT_THAT(other.output, HasSubstr("sgd:lr=0.5"));
 }
 
+TEST(Forms, ATrainingInfoProtoIsTrainedAsItSays) {
+  for (const auto& [name, optimizer] :
+       {std::pair("training_info_momentum", "sgd:lr=0.1,momentum=0.8,weight_decay=0.001,nesterov=1"),
+        std::pair("training_info_adamw", "adamw:lr=0.01"), std::pair("training_info_two_steps", "sgd:lr=0.1"),
+        std::pair("described_adam", "adam:lr=0.01,beta1=0.8")}) {
+    const CommandResult form = runPipeshard({"inspect", formFile(name)});
+    EXPECT_EQ(form.exit_code, 0) << name << form.errors;
+    EXPECT_THAT(form.output, HasSubstr("forward pass with a TrainingInfoProto")) << name;
+    EXPECT_THAT(form.output, HasSubstr("update_binding sets b1, b2, w1, w2 by " + std::string(optimizer)));
+    EXPECT_THAT(form.output, HasSubstr("training: every operator on the way has a gradient")) << name;
+    const CommandResult result = validateForm(name, {"--dim", "batch=8", "--steps", "2"});
+    EXPECT_EQ(result.exit_code, 0) << name << result.output << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("the optimizer is the file's: " + std::string(optimizer))) << name;
+  }
+  const CommandResult plain = validateForm("training_info_plain", {"--dim", "batch=8"});
+  EXPECT_EQ(plain.exit_code, 0) << plain.output << plain.errors;
+  EXPECT_THAT(plain.output, HasSubstr("gradient in the file"));
+  const CommandResult other =
+      validateForm("training_info_adamw", {"--dim", "batch=8", "--optimizer", "sgd:lr=0.5"});
+  EXPECT_EQ(other.exit_code, 0) << other.output << other.errors;
+  EXPECT_THAT(other.output, HasSubstr("sgd:lr=0.5"));
+}
+
 TEST(Forms, WhatIsNotUnderstoodIsRefusedByName) {
   const CommandResult update = validateForm("step_amsgrad", {"--weights", "random"});
   EXPECT_EQ(update.exit_code, 65) << update.output;

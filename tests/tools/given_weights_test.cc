@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/base/convert.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
 #include "runtime/execute/dump.h"
@@ -33,9 +34,11 @@ class GivenWeights : public ::testing::Test {
     return folder_.file("inputs.onnx");
   }
 
-  // Under `prefix` + their names; each number times `factor`.
-  std::string writeWeights(const std::string& prefix, float factor = 1) {
+  // Under `prefix` + their names; each number times `factor`, rounded to `rounded` and written as `type`.
+  std::string writeWeights(const std::string& prefix, float factor = 1, DataType type = DataType::kFloat32,
+                           DataType rounded = DataType::kFloat32) {
     const Graph graph = readModel(kMlp);
+    std::vector<std::vector<std::byte>> written;
     std::vector<std::vector<float>> numbers;
     std::vector<TensorView> tensors;
     for (const auto& [id, initializer] : graph.initializers) {
@@ -49,12 +52,16 @@ class GivenWeights : public ::testing::Test {
                     tensor.size() * sizeof(float));
       }
       for (float& number : tensor) number *= factor;
+      std::vector<double> wide(tensor.size());  // room for any type
+      convertElements(DataType::kFloat32, tensor.data(), rounded, wide.data(), tensor.size());
+      written.emplace_back(tensor.size() * dataTypeSize(type));
+      convertElements(rounded, wide.data(), type, written.back().data(), tensor.size());
     }
     size_t next = 0;
     for (const auto& [id, initializer] : graph.initializers) {
       const Value& value = graph.value(id);
       if (!value.name.starts_with("dense")) continue;
-      tensors.push_back({prefix + value.name, value.data_type, *value.shape, numbers[next++].data()});
+      tensors.push_back({prefix + value.name, type, *value.shape, written[next++].data()});
     }
     writeTensorFile(folder_.file("weights.safetensors"), tensors);
     return folder_.file("weights.safetensors");
@@ -101,6 +108,29 @@ TEST_F(GivenWeights, TakeThePlaceOfTheFilesOwn) {
             1e-3);
 }
 
+TEST_F(GivenWeights, AreConvertedToTheModelsType) {
+  const double own = firstLoss(kMlp, {"--cluster", "1x2"}, 2);
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat64}) {
+    const std::string name(dataTypeName(type));
+    const double rounded =
+        firstLoss(kMlp, {"--cluster", "1x2", "--weights", writeWeights("", 1, DataType::kFloat32, type)}, 2);
+    const std::string file = writeWeights("", 1, type, type);
+    EXPECT_EQ(firstLoss(kMlp, {"--cluster", "1x2", "--weights", file}, 2), rounded) << name;
+    if (type != DataType::kFloat64) {
+      EXPECT_NE(rounded, own) << name;
+    }
+    EXPECT_EQ(firstLoss(writeModelOfInputs(), {"--cluster", "1x2", "--weights", file}, 2), rounded) << name;
+    const CommandResult planned = plan(kMlp, {"--weights", file});
+    EXPECT_NE(planned.output.find("8 weights of " + file + " converted from " + name + " to float32"),
+              std::string::npos)
+        << planned.output;
+    const CommandResult validated =
+        runPipeshard({"validate", kMlp, "--dim", "batch=8", "--cluster", "1x4", "--stages", "uniform:2",
+                      "--precision", "float64", "--weights", file});
+    EXPECT_EQ(validated.exit_code, 0) << validated.output << validated.errors;
+  }
+}
+
 TEST_F(GivenWeights, AreDrawnTheSameForEveryPlan) {
   const std::string model = writeModelOfInputs();
   const std::vector<std::string> random = {"--weights", "random:^dense", "--precision", "float64"};
@@ -139,6 +169,14 @@ TEST_F(GivenWeights, AreRefusedWhereTheyDoNotFit) {
   EXPECT_NE(shape.errors.find("'dense1.bias' is float32[12], but the model has float32[128]"),
             std::string::npos)
       << shape.errors;
+  const std::vector<int32_t> integers(128);
+  const TensorView counts{"dense1.bias", DataType::kInt32, {128}, integers.data()};
+  writeTensorFile(folder_.file("w.safetensors"), {&counts, 1});
+  const CommandResult type = plan(kMlp, {"--weights", folder_.file("w.safetensors")});
+  EXPECT_EQ(type.exit_code, 78) << type.errors;
+  EXPECT_NE(type.errors.find("'dense1.bias' is int32[128], but the model has float32[128]"),
+            std::string::npos)
+      << type.errors;
   const CommandResult strange = refused("dense9.bias", {12}, kMlp);
   EXPECT_EQ(strange.exit_code, 64) << strange.errors;
   EXPECT_NE(strange.errors.find("none of its 1 tensor is in the model"), std::string::npos) << strange.errors;
