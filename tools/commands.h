@@ -16,6 +16,8 @@ CommandFunction addExplainCommand(CLI::App& app);
 CommandFunction addSimulateCommand(CLI::App& app);
 CommandFunction addValidateCommand(CLI::App& app);
 CommandFunction addRunCommand(CLI::App& app);
+CommandFunction addCheckpointCommand(CLI::App& app);
+CommandFunction addExportCommand(CLI::App& app);
 CommandFunction addProfileCommand(CLI::App& app);
 CommandFunction addPipeDreamCommand(CLI::App& app);
 CommandFunction addReportCommand(CLI::App& app);

@@ -25,14 +25,15 @@ Examples:
   pipeshard simulate gpt2.plan
   pipeshard simulate --schedule zb-h1 --p 4 --m 8 --times F=1,I=1,W=1 --comm 0.5
   pipeshard validate gpt2.plan
-  pipeshard run gpt2.plan --steps 100
+  pipeshard run gpt2.plan --steps 100 --checkpoint saved
+  pipeshard export saved -o trained.onnx
   pipeshard run gpt2.plan --steps 100 --listen tcp://10.0.0.1:7000 --key-file job.key      and on every host:
   pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
   pipeshard validate examples/mlp.onnx --cluster 1x4 --schedule gpipe --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3
 
 Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker or node lost, 70 bug,
-73 disk full, 76 version mismatch, 77 key refused, 78 configuration, 81 hang, 82 not a number, 83 out of memory,
-84 address in use, 128+N stopped by signal N.)";
+73 disk full, 75 stopped, with a checkpoint to go on from, 76 version mismatch, 77 key refused, 78 configuration, 81 hang, 82 not a number, 83 out of memory,
+84 address or folder in use, 85 no good checkpoint, 128+N stopped by signal N.)";
 
 int report(const pipeshard::Error& error) {
   fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());
@@ -51,9 +52,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "pipeshard 0.1.0");
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
-  for (auto* add : {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand,
-                    addReportCommand, addValidateCommand, addRunCommand, addClusterCommand, addProfileCommand,
-                    addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
+  for (auto* add :
+       {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand,
+        addValidateCommand, addRunCommand, addCheckpointCommand, addExportCommand, addClusterCommand,
+        addProfileCommand, addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }
@@ -71,7 +73,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(ErrorCode::kUsage);
   } catch (const JobInterrupted& error) {
     report(error);
-    return 128 + error.signal();
+    return error.losesNothing() ? static_cast<int>(error.code()) : 128 + error.signal();
   } catch (const Error& error) {
     return report(error);
   } catch (const std::filesystem::filesystem_error& error) {

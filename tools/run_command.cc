@@ -17,6 +17,7 @@
 #include "runtime/job/outputs.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/options/checkpoint_options.h"
 #include "tools/options/job_options.h"
 #include "tools/options/node_options.h"
 #include "tools/options/option_checks.h"
@@ -35,19 +36,36 @@ std::string formatDuration(double seconds) {
 }
 
 // One line per step worth telling: the first, the last, and at most one a second; on a terminal the line is
-// rewritten.
+// rewritten. And what becomes of checkpoints.
 class StepLines {
  public:
   explicit StepLines(int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) == 1) {}
 
   void show(const JobProgress& event) {
-    if (event.kind != JobProgress::Kind::kStep) return;
+    using Kind = JobProgress::Kind;
+    if (event.kind == Kind::kResumed) print("going on after step {} ({})", event.step, event.text);
+    if (event.kind == Kind::kCheckpoint) print("checkpoint: {}", event.text);
+    if (event.kind == Kind::kStep) showStep(event);
+  }
+
+ private:
+  template <typename... Args>
+  void print(fmt::format_string<Args...> text, Args&&... args) {
+    fmt::print("{}{}\n", terminal_ ? "\r\033[K" : "", fmt::format(text, std::forward<Args>(args)...));
+    std::fflush(stdout);
+  }
+
+  void showStep(const JobProgress& event) {
     const auto now = std::chrono::steady_clock::now();
-    if (event.step == 1) first_ = now;
-    if (event.step != 1 && event.step != steps_ && now - shown_ < std::chrono::seconds(1)) return;
+    const bool is_first = before_first_ < 0;
+    if (is_first) {
+      first_ = now;
+      before_first_ = event.step - 1;
+    }
+    if (!is_first && event.step != steps_ && now - shown_ < std::chrono::seconds(1)) return;
     shown_ = now;
     const double elapsed = std::chrono::duration<double>(now - first_).count() + event.seconds;
-    const double rate = static_cast<double>(event.step) / std::max(elapsed, 1e-9);
+    const double rate = static_cast<double>(event.step - before_first_) / std::max(elapsed, 1e-9);
     const std::string text = fmt::format("step {}/{}{}  {:.2f} steps/s  {} left", event.step, steps_,
                                          event.loss ? fmt::format("  loss {:.6g}", *event.loss) : "", rate,
                                          formatDuration(static_cast<double>(steps_ - event.step) / rate));
@@ -59,9 +77,9 @@ class StepLines {
     std::fflush(stdout);
   }
 
- private:
   int64_t steps_;
   bool terminal_;
+  int64_t before_first_ = -1;  // steps that were done before the first that is shown
   std::chrono::steady_clock::time_point first_;
   std::chrono::steady_clock::time_point shown_;
 };
@@ -71,6 +89,7 @@ struct RunCommand {
   std::string json;
   std::string outputs;
   JobSpec job;
+  CheckpointOptions checkpoint;
   ListenOptions listen;
   TraceOptions trace;
 
@@ -81,6 +100,11 @@ struct RunCommand {
     makePrograms();
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
+    const bool trains = plan.given.optimizer.kind != OptimizerSpec::Kind::kNone;
+    if (!trains && !checkpoint.directory.empty())
+      fail(ErrorCode::kUsage, "--checkpoint {}: the plan {} is an evaluation and trains nothing",
+           checkpoint.directory, directory);
+    job.checkpoint = checkpoint.spec();
     const std::vector<Result> given = outputsToWrite();
     // Hosts share the folder that people work in more often than /tmp.
     const ScratchFolder scratch(listen.listen.empty() ? std::filesystem::temp_directory_path()
@@ -97,6 +121,11 @@ struct RunCommand {
       showNodes(event);
       lines.show(event);
     });
+    if (result.steps.empty()) {
+      fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
+                 result.resumed_step);
+      return 0;
+    }
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
     const std::optional<double>& first_loss = result.steps.front().loss;
@@ -105,6 +134,7 @@ struct RunCommand {
         result.ranks.size() == 1 ? "" : "s",
         first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
         formatBytes(peak));
+    if (trains) tellWhereWeightsAre(result);
     writer.finish();
     if (!given.empty()) {
       writeOutputs(given, job.dump_directory, std::ssize(result.steps), std::ssize(result.ranks), outputs);
@@ -112,6 +142,15 @@ struct RunCommand {
     }
     if (!json.empty()) writeTextFile(json, toJson(result).dump(1) + "\n");
     return 0;
+  }
+
+  static void tellWhereWeightsAre(const JobResult& result) {
+    if (result.checkpoint.empty()) {
+      fmt::print("the trained weights are gone now: --checkpoint DIR saves them\n");
+    } else {
+      fmt::print("saved: {}; `pipeshard export {} -o trained.onnx` makes the trained model of it\n",
+                 result.checkpoint, result.checkpoint);
+    }
   }
 
   // What --outputs asks for.
@@ -130,7 +169,10 @@ struct RunCommand {
     SignalWatch signals;  // a half-written folder is removed before the command ends
     Progress progress;
     refreshEdited(directory, [&](const std::string& phase) {
-      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      if (const int signal = signals.take(); signal != 0) {
+        throw JobInterrupted(signal,
+                             checkpoint.directory.empty() ? std::nullopt : std::optional(std::string()));
+      }
       progress.phase(phase);
     });
   }
@@ -162,11 +204,13 @@ CommandFunction addRunCommand(CLI::App& app) {
   auto command = std::make_shared<RunCommand>();
   CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
   sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  sub->add_option("--steps", command->job.steps, "How many training steps")
+  sub->add_option("--steps", command->job.steps,
+                  "How many training steps in all; a run that goes on from a checkpoint does what is left")
       ->check(positiveWhole())
       ->capture_default_str();
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
+  command->checkpoint.add(*sub);
   command->trace.add(*sub);
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")

@@ -5,17 +5,14 @@
 // and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
 //
 // A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it
-// belongs into the file's metadata: "part/parameter/w": "[8,6] from [0,3]" for columns 3.. of a parameter "w"
-// of shape [8,6]. The view joins the parts.
+// belongs (runtime/files/joined_tensors.h). The view joins the parts.
 #pragma once
 
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/execute/executor.h"
-#include "runtime/files/tensor_file.h"
+#include "runtime/files/joined_tensors.h"
 
 namespace pipeshard {
 
@@ -52,48 +49,18 @@ class WindowGradients {
 std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step,
                           const DumpSelection& selection, const WindowGradients* gradients = nullptr);
 
-class StepDump;
 // Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that
 // are parts to their box.
-void adoptStepDump(Executor& executor, const StepDump& dump);
+void adoptStepDump(Executor& executor, const JoinedTensors& dump);
 
 // The results of a step over all ranks.
-class StepDump {
+class StepDump : public JoinedTensors {
  public:
-  struct Tensor {
-    std::string name;
-    DataType data_type = DataType::kUndefined;
-    Shape shape;
-    std::vector<std::byte> bytes;
-    std::vector<double> elements() const;
-  };
-
-  // Errors: kMissingInput (a rank's file is missing), kBadModel (damaged; two ranks hold a tensor of one
-  // name; the parts of a tensor do not hold every element once).
-  static StepDump open(const std::string& directory, int64_t step, int ranks);
-
-  const std::vector<std::string>& names() const { return names_; }  // sorted
-  bool has(std::string_view name) const;
-  // the whole tensor; Error(kMissingInput) naming the tensor and the dump
-  Tensor read(std::string_view name) const;
+  static StepDump open(const std::string& directory, int64_t step,
+                       int ranks);  // errors as JoinedTensors::open
 
  private:
-  struct Piece {
-    RankId rank;  // of the file
-    Shape start;
-  };
-  struct Pieces {
-    DataType data_type = DataType::kUndefined;
-    Shape whole;
-    std::vector<Piece> pieces;  // one without a start: the whole tensor
-  };
-  void add(RankId rank, const TensorEntry& entry);
-  void checkPieces(const std::string& name, const Pieces& tensor) const;
-
-  std::string description_;
-  IdVector<RankId, TensorFile> files_;
-  std::vector<std::string> names_;
-  std::map<std::string, Pieces, std::less<>> tensors_;
+  explicit StepDump(JoinedTensors tensors) : JoinedTensors(std::move(tensors)) {}
 };
 
 }  // namespace pipeshard

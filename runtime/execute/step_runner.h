@@ -19,6 +19,7 @@ class StepRunner {
 
   // The executor of whole batches, whose program says what there is.
   const Executor& main() const { return *main_; }
+  Executor& main() { return *main_; }
   size_t arenaBytes() const;
   int64_t constantBytes() const;
   // What a TraceRecorder is made of: whole batches, then the last one, if there is a program for it.

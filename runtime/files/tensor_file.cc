@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "runtime/files/content_hash.h"
 
 namespace pipeshard {
 namespace {
@@ -194,8 +195,13 @@ std::vector<std::byte> TensorFile::read(const TensorEntry& entry) const {
   return bytes;
 }
 
-void writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
-                     const std::map<std::string, std::string>& metadata, bool durable) {
+void TensorFile::read(const TensorEntry& entry, uint64_t offset, std::span<std::byte> out) const {
+  PIPESHARD_CHECK(offset + out.size() <= entry.length, "'{}' has {} bytes", entry.name, entry.length);
+  readExactly(file_, entry.offset + offset, out, path_);
+}
+
+WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
+                            const std::map<std::string, std::string>& metadata, bool durable) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
@@ -220,11 +226,19 @@ void writeTensorFile(const std::string& path, std::span<const TensorView> tensor
   for (size_t i = 0; i < kLengthBytes; ++i) length_bytes[i] = static_cast<uint8_t>(text.size() >> (8 * i));
 
   PendingFile file(path);
-  file.append(length_bytes.data(), length_bytes.size());
-  file.append(text.data(), text.size());
-  for (const TensorView& tensor : tensors)
-    file.append(tensor.data, byteCount(tensor.data_type, tensor.shape));
+  WrittenFile written;
+  RunningHash hash;
+  const auto append = [&](const void* data, size_t bytes) {
+    file.append(data, bytes);
+    hash.add(data, bytes);
+    written.bytes += bytes;
+  };
+  append(length_bytes.data(), length_bytes.size());
+  append(text.data(), text.size());
+  for (const TensorView& tensor : tensors) append(tensor.data, byteCount(tensor.data_type, tensor.shape));
   file.commit(durable);
+  written.hash = hash.value();
+  return written;
 }
 
 }  // namespace pipeshard

@@ -38,6 +38,8 @@ class TensorFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const TensorEntry* find(std::string_view name) const;  // nullptr: no such tensor
   std::vector<std::byte> read(const TensorEntry& entry) const;
+  void read(const TensorEntry& entry, uint64_t offset,
+            std::span<std::byte> out) const;  // `offset` bytes into it
 
  private:
   TensorFile() = default;
@@ -58,10 +60,15 @@ struct TensorView {
   const void* data = nullptr;
 };
 
+struct WrittenFile {
+  int64_t bytes = 0;
+  uint64_t hash = 0;  // of all bytes (content_hash.h)
+};
+
 // Writes a temporary file beside `path` and renames it, so that a reader never sees half a file. `durable`
 // also waits until disk has it. Errors: kDiskFull (anything that keeps it from being written; the temporary
 // is removed), kInternal (two tensors of one name, a type that the format lacks).
-void writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
-                     const std::map<std::string, std::string>& metadata = {}, bool durable = false);
+WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
+                            const std::map<std::string, std::string>& metadata = {}, bool durable = false);
 
 }  // namespace pipeshard

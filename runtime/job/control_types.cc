@@ -36,14 +36,25 @@ const ControlSchema& workerMessages() {
         {"loss", kNumber, kOptional | kNullable},
         {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
         {"dump", kString, kOptional}}},
+      // A rank's part of a checkpoint is on disk, or cannot be written.
+      {"saved",
+       {{"step", kCount},
+        {"file", kString},
+        {"bytes", kCount},
+        {"hash", kString},
+        {"error", kString, kOptional}}},
       {"finished", {{"peak_resident_bytes", kCount}}},
       kError};
   return schema;
 }
 
 const ControlSchema& workerCommands() {
-  static const ControlSchema schema{
-      {"run", {{"first", kCount}, {"last", kCount}}}, kStore, {"stop", {}}, {"abort", {}}};
+  static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}},
+                                    {"save", {{"step", kCount}, {"folder", kString}}},
+                                    {"finish", {}},
+                                    kStore,
+                                    {"stop", {}},
+                                    {"abort", {}}};
   return schema;
 }
 

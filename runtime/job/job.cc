@@ -3,11 +3,19 @@
 #include <signal.h>
 
 namespace pipeshard {
+namespace {
 
-JobInterrupted::JobInterrupted(int signal)
-    : Error(ErrorCode::kRequeue, fmt::format("stopped by {}", signal == SIGINT    ? "SIGINT"
-                                                              : signal == SIGTERM ? "SIGTERM"
-                                                                                  : "SIGHUP")),
-      signal_(signal) {}
+std::string describe(int signal, const std::string& checkpoint) {
+  const char* name = signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+  if (checkpoint.empty()) return fmt::format("stopped by {}", name);
+  return fmt::format("stopped by {}; {} is there, the same command goes on from it", name, checkpoint);
+}
+
+}  // namespace
+
+JobInterrupted::JobInterrupted(int signal, const std::optional<std::string>& checkpoint)
+    : Error(ErrorCode::kRequeue, describe(signal, checkpoint.value_or(""))),
+      signal_(signal),
+      loses_nothing_(checkpoint.has_value()) {}
 
 }  // namespace pipeshard

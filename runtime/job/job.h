@@ -19,12 +19,24 @@ class NodePool;     // runtime/job/node_pool.h
 class SignalWatch;  // runtime/job/child_process.h
 struct Trace;       // ir/trace/trace_event.h
 
+// Where a job leaves checkpoints, and goes on from the newest one that is there
+// (runtime/checkpoint/checkpoint.h). One is written after the last step in any case, and when the job is
+// asked to end (JobInterrupted).
+struct CheckpointSpec {
+  std::string directory;                   // "": none
+  int64_t every_steps = 0;                 // 0: not by steps
+  std::chrono::milliseconds every_time{};  // 0: not by time
+  int keep = 2;                            // how many stay
+};
+
 struct JobSpec {
   std::string plan_directory;  // holds ranks/0000/program.json and so on
   DataDescription data;
-  int64_t steps = 1;
+  int64_t steps = 1;           // in all: a job that goes on from a checkpoint does what is left
   int threads_per_worker = 0;  // 0: the node's processors / its ranks, at least 1
   bool check_finite = true;    // stop when the loss is NaN or infinite
+
+  CheckpointSpec checkpoint;
 
   std::string dump_directory;  // "": nothing is written; created if needed
   DumpSelection dump;
@@ -64,14 +76,15 @@ struct JobSpec {
 
 // What people see meanwhile. `rank` is invalid for the job as a whole.
 struct JobProgress {
-  enum class Kind : uint8_t { kNodeJoined, kStarted, kLoaded, kStep, kNotice };
+  enum class Kind : uint8_t { kNodeJoined, kStarted, kResumed, kLoaded, kStep, kCheckpoint, kNotice };
   Kind kind = Kind::kStarted;
   int node = -1;          // kNodeJoined
   RankId rank = {};       // kStarted, kLoaded
   int pid = 0;            // kStarted; of the daemon in kNodeJoined
   std::string host = {};  // kStarted, kNodeJoined
-  int64_t step = 0;       // kStep: this step is done on all ranks
-  std::string text = {};  // kNotice: for a log, such as that a stranger was refused
+  int64_t step = 0;       // kStep: this step is done on all ranks; kResumed, kCheckpoint: of the checkpoint
+  // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder
+  std::string text = {};
   std::optional<double> loss = {};
   double seconds = 0;
 };
@@ -102,16 +115,23 @@ struct JobResult {
   IdVector<RankId, RankResult> ranks;
   double load_seconds = 0;
   std::vector<std::string> dump_files;  // in order of step, rank
+  int64_t resumed_step = 0;             // `steps` begins behind it
+  std::string checkpoint;               // the newest one's folder; "": none
 };
 
-// The user or a job scheduler stopped the job. Code kRequeue; a command exits with 128 + signal.
+// The user or a job scheduler stopped the job. Code kRequeue. A command exits with 128 + signal; with the
+// code where a job that keeps checkpoints loses nothing.
 class JobInterrupted : public Error {
  public:
-  explicit JobInterrupted(int signal);
+  // `checkpoint`: from which the same command goes on; "": it would begin anew, and nothing had been done;
+  // nothing: work is lost.
+  explicit JobInterrupted(int signal, const std::optional<std::string>& checkpoint = std::nullopt);
   int signal() const { return signal_; }
+  bool losesNothing() const { return loses_nothing_; }
 
  private:
   int signal_;
+  bool loses_nothing_;
 };
 
 }  // namespace pipeshard

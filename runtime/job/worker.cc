@@ -16,7 +16,10 @@
 #include <sstream>
 
 #include "ir/base/ids_format.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/rank_state.h"
 #include "runtime/execute/step_runner.h"
+#include "runtime/files/content_hash.h"
 #include "runtime/job/worker_link.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
@@ -110,7 +113,38 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
     }
     link.send("step", std::move(body));
   }
-  link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
+}
+
+void sendSaved(WorkerLink& link, const SavedPart& part) {
+  nlohmann::json body = {{"step", part.step},
+                         {"file", part.file.name},
+                         {"bytes", part.file.bytes},
+                         {"hash", hashText(part.file.hash)}};
+  if (!part.error.empty()) body["error"] = part.error;
+  link.send("saved", std::move(body));
+}
+
+// What the coordinator asks for, one after the other, until it says "stop".
+void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& runner) {
+  CheckpointWriter writer([&](const SavedPart& part) { sendSaved(link, part); });
+  while (true) {
+    const ControlMessage command = link.next();
+    if (command.type == "stop") return;
+    if (command.type == kFault)
+      fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
+    if (command.type == "run") {
+      runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
+               command.body.at("last").get<int64_t>());
+    } else if (command.type == "save") {
+      writer.save(runner.main(), command.body.at("step").get<int64_t>(),
+                  command.body.at("folder").get<std::string>());
+    } else if (command.type == "finish") {
+      writer.finish();
+      link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
+    } else {
+      fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
+    }
+  }
 }
 
 struct Communicators {
@@ -208,6 +242,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     if (inner.second) communicators.second = delayCommunicator(*inner.second, *delays);
   }
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
+  if (!options.resume.empty()) adoptState(runner.main(), openTensors(readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
@@ -223,15 +258,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
                        {"constant_bytes", runner.constantBytes()},
                        {"communicator_bytes", communicator_bytes},
                        {"memory", memoryJson(runner.main().memory().parts)}});
-  while (true) {
-    const ControlMessage command = link.next();
-    if (command.type == "stop") return;
-    if (command.type == kFault)
-      fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
-    if (command.type != "run") fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
-    runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
-             command.body.at("last").get<int64_t>());
-  }
+  followCommands(options, link, runner);
 }
 
 int reportError(WorkerLink& link, const Error& error) {
@@ -289,6 +316,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--data", options.data.path);
   add("--dump", options.dump_directory);
   add("--adopt", options.adopt_directory);
+  add("--resume", options.resume);
   if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
   if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
   if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
@@ -321,6 +349,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
+      {"--resume", [&](const std::string& text) { options.resume = text; }},
       {"--adopt-ranks",
        [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
       {"--trace-steps",

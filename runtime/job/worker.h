@@ -5,12 +5,12 @@
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
 //              [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
-//              [--trace-steps N --trace-descriptor FD]
+//              [--trace-steps N --trace-descriptor FD] [--resume CHECKPOINT]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
 //
-// It loads its rank, says so, runs the steps that the coordinator asks for, and ends when told to, when the
-// coordinator is gone, or on the first error, which it reports as code and message.
+// It loads its rank, says so, does what the coordinator asks for in that order (steps, saving), and ends when
+// told to, when the coordinator is gone, or on the first error, which it reports as code and message.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,7 @@ struct WorkerOptions {
   DumpSelection dump;
   std::string adopt_directory;
   int adopt_ranks = 0;
+  std::string resume;  // the folder of the checkpoint that it goes on from; "": it begins anew
   int64_t transfer_timeout_ms = 600'000;
   int64_t trace_steps = 0;    // 0: nothing is recorded; else the last so many steps
   int trace_descriptor = -1;  // where (runtime/trace/trace_memory.h)

@@ -76,7 +76,8 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/files", {}},
       {"runtime/trace", {"runtime/files"}},
       {"runtime/execute", {"runtime/files", "runtime/kernels/base", "runtime/trace"}},
-      {"runtime/job", {"runtime/execute", "runtime/files", "runtime/trace"}},
+      {"runtime/checkpoint", {"runtime/execute", "runtime/files"}},
+      {"runtime/job", {"runtime/checkpoint", "runtime/execute", "runtime/files", "runtime/trace"}},
       {"runtime/profiling", {"runtime/execute", "runtime/files"}},
 
       {"planning/request", {}},
@@ -84,6 +85,7 @@ const Arrows& neighbourhoodArrows() {
       {"planning/programs", {"planning/model", "planning/request"}},
       {"planning/search", {"planning/model", "planning/programs", "planning/request"}},
       {"planning/directory", {"planning/model", "planning/programs", "planning/request"}},
+      {"planning/trained", {"planning/model", "planning/directory"}},
       {"planning", {"planning/model", "planning/programs", "planning/request", "planning/search"}},
 
       {"tools", {"tools/options", "tools/report", "tools/simulation"}},

@@ -124,6 +124,7 @@ const std::map<std::string, std::vector<std::string>>& familyHeaders() {
       {"onnx_import/prepare", {"evaluate_families.h"}},
       {"partition/families", {"families.h"}},
       {"runtime/execute", {"executor.h", "executor_parts.h"}},
+      {"runtime/job", {"coordinator_parts.h"}},
       {"runtime/kernels", {"base/families.h", "reduce.h", "softmax.h"}},
       {"sharding/rules", {"rule_builder.h"}},
       {"sharding/spmd", {"form_table.h", "exchange_softmax.h", "local_indices.h"}},

@@ -1,0 +1,222 @@
+#include "planning/trained/trained_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/convert.h"
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_files.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/embedding_bag.h"
+#include "onnx_import/exporter/module_parameters.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/writer.h"
+#include "onnx_import/forms/model_form.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/model/given_weights.h"
+#include "runtime/files/posix_file.h"
+#include "runtime/files/weight_check.h"
+#include "runtime/files/weights.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr uint64_t kInlineWeightBytes = 4096;  // larger ones are read when they are written
+constexpr std::string_view kParameter = "parameter/";
+constexpr std::string_view kForwardState = "forward_state/";
+
+// The model's graph, and for its initializers the name of the checkpoint's tensor that they get.
+class Trained {
+ public:
+  Trained(const Checkpoint& checkpoint, const TrainedModelRequest& request)
+      : checkpoint_(checkpoint),
+        plan_(readPlanFile((std::filesystem::path(checkpoint.directory) / "plan.json").string())),
+        tensors_(openTensors(checkpoint)) {
+    checkWeightFiles(checkpoint.directory);
+    ReadOptions read;
+    read.external_data_root = request.external_data_root;
+    read.require_external_data =
+        false;  // weights that were drawn have no file; others are missed when they are read
+    read.inline_weight_bytes = kInlineWeightBytes;
+    graph_ = readModel(plan_.model_path, read);
+    nameParameters();
+    findTrained();
+  }
+
+  Graph& graph() { return graph_; }
+  TrainedModelSummary& summary() { return summary_; }
+  bool isTrained(ValueId id) const { return trained_.contains(id); }
+  const Plan& plan() const { return plan_; }
+
+  // Of an initializer, as it is to be written.
+  std::vector<std::byte> content(ValueId id) const {
+    const auto found = trained_.find(id);
+    if (found == trained_.end()) return untrainedContent(id);
+    JoinedTensors::Tensor tensor = tensors_.read(found->second);
+    const DataType type = graph_.dataType(id);
+    if (tensor.data_type == type) return std::move(tensor.bytes);
+    std::vector<std::byte> converted(byteCount(type, tensor.shape));
+    convertElements(tensor.data_type, tensor.bytes.data(), type, converted.data(),
+                    elementCount(tensor.shape));
+    return converted;
+  }
+
+ private:
+  void nameParameters() {
+    Graph reduced = graph_;
+    const ReducedForm form = reduceForm(reduced, {.loss = "", .optimizer_given = true});
+    takeEmbeddingBags(graph_);
+    const ModuleParameters parameters = restoreParameters(graph_);
+    if (!parameters.unread.empty()) {
+      summary_.notes.push_back(
+          fmt::format("not in the file, as no operator reads them (unused, or other names of tied "
+                      "ones): {}",
+                      fmt::join(parameters.unread, ", ")));
+    }
+    GivenWeights given = takeGivenWeights(graph_, plan_.given.weights, form.found.weight_inputs);
+    stored_types_ = std::move(given.stored_types);
+  }
+
+  void findTrained() {
+    std::vector<std::string> strange;
+    for (const std::string& name : tensors_.names()) {
+      const bool parameter = name.starts_with(kParameter);
+      if (!parameter && !name.starts_with(kForwardState)) continue;
+      const ValueId id = findValue(graph_, name.substr(parameter ? kParameter.size() : kForwardState.size()));
+      const Shape& shape = tensors_.find(name).whole;
+      if (!id.valid() || !graph_.initializers.contains(id) || graph_.value(id).shape != shape) {
+        strange.push_back(name);
+        continue;
+      }
+      trained_.emplace(id, name);
+      ++(parameter ? summary_.parameters : summary_.statistics);
+      if (parameter) summary_.elements += elementCount(shape);
+    }
+    if (strange.empty()) return;
+    fail(ErrorCode::kConfiguration,
+         "checkpoint {} has tensors that {} has not, under these names and in these shapes: {}; was the "
+         "model exported "
+         "again since?",
+         checkpoint_.directory, plan_.model_path, fmt::join(strange, ", "));
+  }
+
+  std::vector<std::byte> untrainedContent(ValueId id) const {
+    Buffer buffer;
+    buffer.name = buffer.value = graph_.value(id).name;
+    buffer.kind = BufferKind::kWeight;
+    buffer.data_type = buffer.source_type = graph_.dataType(id);
+    buffer.shape = graph_.shape(id);
+    buffer.source = absoluteSource(graph_, id);
+    if (const auto stored = stored_types_.find(buffer.value); stored != stored_types_.end())
+      buffer.source_type = stored->second;
+    std::vector<std::byte> bytes(byteCount(buffer.data_type, buffer.shape));
+    loadInitialContent(buffer, "", checkpoint_.seed, bytes);
+    return bytes;
+  }
+
+  const Checkpoint& checkpoint_;
+  Plan plan_;
+  JoinedTensors tensors_;
+  Graph graph_;
+  std::map<ValueId, std::string> trained_;
+  std::map<std::string, DataType> stored_types_;
+  TrainedModelSummary summary_;
+};
+
+// Those whose content has to be brought in: all but small ones that stay as they are.
+std::vector<ValueId> initializersToWrite(const Trained& trained, const Graph& graph) {
+  std::vector<ValueId> ids;
+  for (const auto& [id, initializer] : graph.initializers) {
+    if (trained.isTrained(id) || std::holds_alternative<WeightReference>(initializer)) ids.push_back(id);
+  }
+  return ids;
+}
+
+bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
+
+// What a module's state has.
+bool isModules(const Trained& trained, const Graph& graph, ValueId id, bool known) {
+  const Value& value = graph.value(id);
+  if (trained.isTrained(id) || isMarkedParameter(value)) return true;
+  if (known) return exportedKind(value) == "BUFFER";
+  return isFloatingPoint(value.data_type) &&
+         std::holds_alternative<WeightReference>(graph.initializers.at(id));
+}
+
+// Keeps what views of tensors point to.
+struct StateTensors {
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<TensorView> views;
+
+  void add(const std::string& name, DataType type, const Shape& shape, std::vector<std::byte> content) {
+    bytes.push_back(std::move(content));
+    views.push_back({name, type, shape, bytes.back().data()});
+  }
+};
+
+}  // namespace
+
+TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
+                                      const std::string& path) {
+  Trained trained(checkpoint, request);
+  Graph& graph = trained.graph();
+  const std::vector<ValueId> ids = initializersToWrite(trained, graph);
+  int64_t bytes = 0;
+  for (const ValueId id : ids) bytes += graph.bytes(id);
+  if (bytes <= request.most_inline_bytes) {
+    for (const ValueId id : ids)
+      graph.initializers[id] = Constant{graph.dataType(id), graph.shape(id), trained.content(id)};
+  } else {
+    const std::string data_path = path + ".data";
+    PendingFile data(data_path);
+    uint64_t offset = 0;
+    for (const ValueId id : ids) {
+      const std::vector<std::byte> content = trained.content(id);
+      data.append(content.data(), content.size());
+      graph.initializers[id] =
+          WeightReference{std::filesystem::path(data_path).filename().string(), offset, content.size()};
+      offset += content.size();
+    }
+    data.commit(true);
+    trained.summary().data_path = data_path;
+  }
+  writeModel(graph, path);
+  return trained.summary();
+}
+
+TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const TrainedModelRequest& request,
+                                        const std::string& path) {
+  Trained trained(checkpoint, request);
+  const Graph& graph = trained.graph();
+  const bool known = !signatureParameters(graph).empty();
+  constexpr std::string_view kRunningMean = ".running_mean";
+  StateTensors state;
+  for (const auto& [id, initializer] : graph.initializers) {
+    if (!isModules(trained, graph, id, known)) continue;
+    const Value& value = graph.value(id);
+    std::vector<std::byte> content = trained.content(id);
+    Shape shape = *value.shape;
+    if (isStoredTransposed(value)) {
+      const std::vector<std::byte> stored = content;
+      transposeMatrix(stored, shape, dataTypeSize(value.data_type), content);
+      std::reverse(shape.begin(), shape.end());
+    }
+    if (value.name.ends_with(kRunningMean) && trained.isTrained(id)) {
+      const Constant batches = makeScalar(DataType::kInt64, checkpoint.step * trained.plan().microbatches);
+      state.add(value.name.substr(0, value.name.size() - kRunningMean.size()) + ".num_batches_tracked",
+                DataType::kInt64, {}, batches.bytes);
+    }
+    state.add(value.name, value.data_type, shape, std::move(content));
+  }
+  writeTensorFile(path, state.views, {{"format", "pt"}}, true);
+  return trained.summary();
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,42 @@
+// What a user takes home: the model file that was planned, with the weights of a checkpoint.
+//
+// The file is read as planning reads it (its exporter's changes undone, so that the module's parameters are
+// there under their names), and nothing else is done to it: inputs, outputs and operators stay. Parameters
+// and running statistics are the checkpoint's; what is not trained stays what it was.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+
+namespace pipeshard {
+
+struct TrainedModelRequest {
+  std::string external_data_root;  // as of ReadOptions
+  // Weights beyond this are written into a file beside the model ("trained.onnx.data"), as protobuf allows no
+  // more.
+  int64_t most_inline_bytes = 1'800'000'000;
+};
+
+struct TrainedModelSummary {
+  int64_t parameters = 0;  // tensors of the checkpoint that are in the file
+  int64_t elements = 0;    // of these
+  int64_t statistics = 0;
+  std::string data_path;           // "": all in one file
+  std::vector<std::string> notes;  // what the file does not have
+};
+
+// Writes the model. Errors: kMissingInput, kConfiguration (the model's file is not what it was; the
+// checkpoint has what it has not: it was made for another model), kDiskFull.
+TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
+                                      const std::string& path);
+
+// Writes the module's parameters and buffers, in the module's own shapes and under its names, as safetensors:
+// what PyTorch's load_state_dict takes. Where there are running statistics, the batches that were counted,
+// too.
+TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const TrainedModelRequest& request,
+                                        const std::string& path);
+
+}  // namespace pipeshard

@@ -1,0 +1,212 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "ir/base/text_file.h"
+#include "runtime/files/content_hash.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+Json toJson(const CheckpointTensor& tensor) {
+  Json slices = Json::array();
+  for (const CheckpointSlice& slice : tensor.slices)
+    slices.push_back({{"file", slice.file}, {"start", slice.start}, {"shape", slice.shape}});
+  return {{"name", tensor.name},
+          {"type", dataTypeName(tensor.data_type)},
+          {"shape", tensor.shape},
+          {"slices", std::move(slices)}};
+}
+
+CheckpointFile fileFromJson(const Json& json) {
+  const auto name = json.at("name").get<std::string>();
+  const auto hash = json.at("xxh3").get<std::string>();
+  const std::optional<uint64_t> number = hashFromText(hash);
+  if (name.empty() || name.find('/') != std::string::npos)
+    fail(ErrorCode::kNoGoodCheckpoint, "'{}' is no file of the checkpoint's own folder", name);
+  if (!number)
+    fail(ErrorCode::kNoGoodCheckpoint, "'{}' of {} is no hash of 16 hexadecimal digits", hash, name);
+  return {name, json.at("bytes").get<int64_t>(), *number};
+}
+
+CheckpointTensor tensorFromJson(const Json& json, size_t files) {
+  CheckpointTensor tensor;
+  tensor.name = json.at("name").get<std::string>();
+  tensor.data_type = dataTypeFromName(json.at("type").get<std::string>());
+  tensor.shape = json.at("shape").get<Shape>();
+  for (const Json& slice : json.at("slices")) {
+    tensor.slices.push_back(
+        {slice.at("file").get<int>(), slice.at("start").get<Shape>(), slice.at("shape").get<Shape>()});
+    const int file = tensor.slices.back().file;
+    if (file < 0 || static_cast<size_t>(file) >= files)
+      fail(ErrorCode::kNoGoodCheckpoint, "'{}' is in file {} of {}", tensor.name, file, files);
+  }
+  return tensor;
+}
+
+bool isWhole(const fs::path& directory) { return fs::exists(directory / kCommitFile); }
+
+[[noreturn]] void notGood(const std::string& directory, const std::string& what) {
+  fail(ErrorCode::kNoGoodCheckpoint, "checkpoint {}: {}", directory, what);
+}
+
+}  // namespace
+
+std::string checkpointToJson(const Checkpoint& checkpoint) {
+  Json document = {{"version", kCheckpointVersion}, {"step", checkpoint.step}, {"job", checkpoint.job},
+                   {"plan", checkpoint.plan},       {"data", checkpoint.data}, {"seed", checkpoint.seed},
+                   {"files", Json::array()},        {"tensors", Json::array()}};
+  for (const CheckpointFile& file : checkpoint.files)
+    document["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hashText(file.hash)}});
+  for (const CheckpointTensor& tensor : checkpoint.tensors) document["tensors"].push_back(toJson(tensor));
+  return document.dump(1) + "\n";
+}
+
+Checkpoint checkpointFromJson(std::string_view text) {
+  try {
+    const Json document = Json::parse(text);
+    if (const int version = document.at("version").get<int>(); version != kCheckpointVersion) {
+      fail(ErrorCode::kVersionMismatch, "it has format version {}, this program reads version {}", version,
+           kCheckpointVersion);
+    }
+    Checkpoint checkpoint;
+    checkpoint.step = document.at("step").get<int64_t>();
+    checkpoint.job = document.at("job").get<std::string>();
+    checkpoint.plan = document.at("plan").get<std::string>();
+    checkpoint.data = document.at("data").get<std::string>();
+    checkpoint.seed = document.at("seed").get<uint64_t>();
+    for (const Json& file : document.at("files")) checkpoint.files.push_back(fileFromJson(file));
+    for (const Json& tensor : document.at("tensors"))
+      checkpoint.tensors.push_back(tensorFromJson(tensor, checkpoint.files.size()));
+    return checkpoint;
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kNoGoodCheckpoint, "the manifest is damaged: {}", error.what());
+  }
+}
+
+std::string checkpointName(int64_t step) { return fmt::format("step-{:06}", step); }
+
+std::optional<int64_t> stepOfCheckpoint(std::string_view name) {
+  constexpr std::string_view kStart = "step-";
+  if (!name.starts_with(kStart)) return std::nullopt;
+  name.remove_prefix(kStart.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+std::string checkpointFileName(RankId rank) { return fmt::format("rank-{:04}.safetensors", rank.index()); }
+
+std::vector<std::string> listCheckpoints(const std::string& folder) {
+  if (!fs::is_directory(folder))
+    fail(
+        ErrorCode::kMissingInput,
+        "there is no folder '{}'; checkpoints are in the folder that `pipeshard run --checkpoint DIR` writes",
+        folder);
+  if (isWhole(folder)) return {folder};
+  std::vector<std::pair<int64_t, std::string>> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::optional<int64_t> step = stepOfCheckpoint(entry.path().filename().string());
+    if (step && entry.is_directory() && isWhole(entry.path()))
+      found.emplace_back(*step, entry.path().string());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> directories;
+  for (auto& [step, path] : found) directories.push_back(std::move(path));
+  return directories;
+}
+
+Checkpoint readCheckpoint(const std::string& directory) {
+  const fs::path path(directory);
+  Checkpoint checkpoint;
+  try {
+    const std::string manifest = requireTextFile((path / kManifestFile).string());
+    std::string commit = requireTextFile((path / kCommitFile).string());
+    commit.erase(commit.find_last_not_of(" \n") + 1);
+    const std::string found = hashText(contentHash(manifest));
+    if (commit != found)
+      notGood(directory,
+              fmt::format("{} has the hash {}, {} says {}", kManifestFile, found, kCommitFile, commit));
+    checkpoint = checkpointFromJson(manifest);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kVersionMismatch) throw;
+    notGood(directory, error.message());
+  }
+  checkpoint.directory = directory;
+  for (const CheckpointFile& file : checkpoint.files) {
+    std::error_code error;
+    const auto bytes = fs::file_size(path / file.name, error);
+    if (error) notGood(directory, fmt::format("{}: {}", file.name, error.message()));
+    if (bytes != static_cast<uint64_t>(file.bytes))
+      notGood(directory,
+              fmt::format("{} has {} bytes, it was written with {}", file.name, bytes, file.bytes));
+  }
+  return checkpoint;
+}
+
+void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done) {
+  size_t files = 0;
+  for (const CheckpointFile& file : checkpoint.files) {
+    const uint64_t found = contentHashOfFile((fs::path(checkpoint.directory) / file.name).string());
+    if (found != file.hash) {
+      notGood(checkpoint.directory,
+              fmt::format("{} has the hash {}, it was written with {}; the disk or somebody has "
+                          "changed it",
+                          file.name, hashText(found), hashText(file.hash)));
+    }
+    if (done) done(++files);
+  }
+}
+
+std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
+                                               const std::function<void(const std::string&)>& notice) {
+  if (!fs::exists(folder)) return std::nullopt;
+  const std::vector<std::string> directories = listCheckpoints(folder);
+  for (const std::string& directory : directories) {
+    try {
+      Checkpoint checkpoint = readCheckpoint(directory);
+      verifyCheckpoint(checkpoint);
+      return checkpoint;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNoGoodCheckpoint && error.code() != ErrorCode::kMissingInput) throw;
+      notice(fmt::format("{}; looking for an older one", error.message()));
+    }
+  }
+  if (directories.empty()) return std::nullopt;
+  fail(ErrorCode::kNoGoodCheckpoint,
+       "none of the {} checkpoints in {} is good; name another folder to start anew", directories.size(),
+       folder);
+}
+
+JoinedTensors openTensors(const Checkpoint& checkpoint) {
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : checkpoint.files)
+    paths.push_back((fs::path(checkpoint.directory) / file.name).string());
+  return JoinedTensors::open(paths, fmt::format("checkpoint {}", checkpoint.directory));
+}
+
+std::vector<CheckpointTensor> describeTensors(const JoinedTensors& tensors) {
+  std::vector<CheckpointTensor> described;
+  for (const std::string& name : tensors.names()) {
+    const JoinedTensors::Pieces& found = tensors.find(name);
+    CheckpointTensor& tensor =
+        described.emplace_back(CheckpointTensor{name, found.data_type, found.whole, {}});
+    for (const JoinedTensors::Piece& piece : found.pieces) {
+      const Shard box = tensors.boxOf(piece, name);
+      tensor.slices.push_back({piece.file, box.start, box.size});
+    }
+  }
+  return described;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,94 @@
+// A checkpoint: what a job leaves on disk so that it, or any other plan of the same model, can go on from
+// there.
+//
+//   DIR/step-000120/               whole: it has COMMIT
+//     rank-0003.safetensors        what rank 3 holds of it (rank_state.h)
+//     plan.json, weights.json      of the plan directory: which model this is, and what its files were
+//     manifest.json                a Checkpoint: step, files, tensors, which file has which part
+//     COMMIT                       the hash of manifest.json; written last
+//   DIR/step-000140.partial-4f2a/  being written by job 4f2a, or left by it when it died
+//   DIR/LATEST                     name of the newest one, for people and scripts; nothing here reads it
+//   DIR/lock                       held by the job that writes here
+//
+// Random numbers and the place in the data are functions of seed and step, so the two are all that is kept of
+// them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/files/joined_tensors.h"
+
+namespace pipeshard {
+
+inline constexpr int kCheckpointVersion = 1;
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kCommitFile = "COMMIT";
+
+struct CheckpointFile {
+  std::string name;  // in the checkpoint's folder
+  int64_t bytes = 0;
+  uint64_t hash = 0;  // XXH3 of all bytes
+  friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
+};
+
+struct CheckpointSlice {
+  int file = 0;  // index into Checkpoint::files
+  Shape start;   // in the whole tensor
+  Shape shape;   // of the part
+  friend bool operator==(const CheckpointSlice&, const CheckpointSlice&) = default;
+};
+
+struct CheckpointTensor {
+  std::string name;  // "parameter/wte", "state/wte.first_moment", "forward_state/bn.running_mean"
+  DataType data_type = DataType::kUndefined;
+  Shape shape;
+  std::vector<CheckpointSlice> slices;  // every element once
+  friend bool operator==(const CheckpointTensor&, const CheckpointTensor&) = default;
+};
+
+struct Checkpoint {
+  std::string directory;  // not in the file
+  int64_t step = 0;       // done
+  std::string job;        // that wrote it
+  std::string plan;       // hash of its plan.json: to tell, never to refuse (another plan may load it)
+  std::string data;       // path; "": synthetic
+  uint64_t seed = 0;
+  std::vector<CheckpointFile> files;  // by rank
+  std::vector<CheckpointTensor> tensors;
+};
+
+std::string checkpointToJson(const Checkpoint& checkpoint);
+// Error(kNoGoodCheckpoint) naming the field; Error(kVersionMismatch).
+Checkpoint checkpointFromJson(std::string_view text);
+
+// "step-000120".
+std::string checkpointName(int64_t step);
+std::optional<int64_t> stepOfCheckpoint(std::string_view name);  // nothing for any other name
+// "rank-0003.safetensors".
+std::string checkpointFileName(RankId rank);
+
+// The whole checkpoints of a folder, newest first; also that of the folder itself, where it is one. Those
+// that are being written are not listed. Error(kMissingInput) when there is no such folder.
+std::vector<std::string> listCheckpoints(const std::string& folder);
+// Reads the manifest, and checks COMMIT and the sizes of the files. Error(kNoGoodCheckpoint) naming what is
+// wrong.
+Checkpoint readCheckpoint(const std::string& directory);
+// Reads every file and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and found.
+// `done`: told after each file, and asked by throwing to stop.
+void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
+// The newest one that can be read and verified; what is wrong with newer ones goes to `notice`. Nothing if
+// the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some, and none is good.
+std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
+                                               const std::function<void(const std::string&)>& notice);
+
+// All that it holds. Errors as JoinedTensors::open.
+JoinedTensors openTensors(const Checkpoint& checkpoint);
+// What the manifest says of them.
+std::vector<CheckpointTensor> describeTensors(const JoinedTensors& tensors);
+
+}  // namespace pipeshard

@@ -1,0 +1,170 @@
+#include "runtime/checkpoint/checkpoint_folder.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "runtime/files/content_hash.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPartial = ".partial-";
+
+void writeDurably(const fs::path& path, const std::string& text) {
+  PendingFile file(path.string());
+  file.append(text.data(), text.size());
+  file.commit(true);
+}
+
+void syncFolder(const fs::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid() || ::fsync(folder.get()) != 0)
+    fail(ErrorCode::kDiskFull, "cannot make the folder {} durable: {}", path.string(), std::strerror(errno));
+}
+
+// Gives a folder its name; another one of that name gets the first one's.
+void exchangeNames(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error)
+    fail(ErrorCode::kDiskFull, "cannot rename {} to {}: {}", from.string(), to.string(), error.message());
+}
+
+}  // namespace
+
+void removeCheckpoint(const std::string& directory) {
+  std::error_code error;
+  fs::remove(fs::path(directory) / kCommitFile, error);
+  if (!error) fs::remove_all(directory, error);
+  if (error) fail(ErrorCode::kDiskFull, "cannot remove {}: {}", directory, error.message());
+}
+
+CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
+                                   std::map<std::string, std::string> companions,
+                                   std::chrono::milliseconds patience)
+    : path_(std::move(path)), job_(std::move(job)), keep_(keep), companions_(std::move(companions)) {
+  PIPESHARD_CHECK(keep_ >= 1, "{} checkpoints are to be kept", keep_);
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", path_, error.message());
+  lock(patience);
+  sweep();
+}
+
+void CheckpointFolder::lock(std::chrono::milliseconds patience) {
+  const std::string name = (fs::path(path_) / "lock").string();
+  lock_.reset(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock_.valid()) fail(ErrorCode::kDiskFull, "cannot write {}: {}", name, std::strerror(errno));
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      fail(ErrorCode::kDiskFull, "cannot lock {}: {}", name, std::strerror(errno));
+    if (std::chrono::steady_clock::now() > end) {
+      fail(ErrorCode::kAddressInUse,
+           "another job writes its checkpoints into {} (process {}); name another folder, or "
+           "end it",
+           path_, readTextFile(name).value_or("unknown"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0)
+    fail(ErrorCode::kDiskFull, "cannot write {}: {}", name, std::strerror(errno));
+}
+
+void CheckpointFolder::sweep() const {
+  std::vector<fs::path> rubbish;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && name.starts_with("step-") && !fs::exists(entry.path() / kCommitFile))
+      rubbish.push_back(entry.path());
+    if (entry.is_directory() && name.find(kPartial) != std::string::npos &&
+        fs::exists(entry.path() / kCommitFile))
+      rubbish.push_back(entry.path());  // it died between COMMIT and the new name
+  }
+  for (const fs::path& path : rubbish) removeCheckpoint(path.string());
+}
+
+std::string CheckpointFolder::partialOf(int64_t step) const {
+  return (fs::path(path_) / (checkpointName(step) + kPartial + job_)).string();
+}
+
+std::string CheckpointFolder::begin(int64_t step) {
+  const std::string folder = partialOf(step);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", folder, error.message());
+  return folder;
+}
+
+void CheckpointFolder::discard(int64_t step) {
+  std::error_code ignored;  // the next job sweeps what is left
+  fs::remove_all(partialOf(step), ignored);
+}
+
+Checkpoint CheckpointFolder::commit(Checkpoint checkpoint) {
+  const int64_t step = checkpoint.step;
+  try {
+    checkpoint.directory = partialOf(step);
+    for (const CheckpointFile& file : checkpoint.files) {
+      if (!fs::exists(fs::path(checkpoint.directory) / file.name)) {
+        fail(ErrorCode::kMissingInput,
+             "{} of checkpoint {} was written on another host; --checkpoint needs a folder that all hosts "
+             "share",
+             file.name, checkpoint.directory);
+      }
+    }
+    checkpoint.tensors = describeTensors(openTensors(checkpoint));
+    publish(checkpoint);
+    checkpoint.directory = (fs::path(path_) / checkpointName(step)).string();
+  } catch (const Error&) {
+    discard(step);
+    throw;
+  }
+  committed_.insert(step);
+  prune();
+  return checkpoint;
+}
+
+void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
+  const fs::path partial = checkpoint.directory;
+  const fs::path final_name = fs::path(path_) / checkpointName(checkpoint.step);
+  const std::string manifest = checkpointToJson(checkpoint);
+  for (const auto& [name, text] : companions_) writeDurably(partial / name, text);
+  writeDurably(partial / kManifestFile, manifest);
+  writeDurably(partial / kCommitFile, hashText(contentHash(manifest)) + "\n");
+  exchangeNames(partial, final_name);
+  syncFolder(path_);
+  if (fs::exists(partial)) removeCheckpoint(partial.string());
+  writeDurably(fs::path(path_) / "LATEST", checkpointName(checkpoint.step) + "\n");
+}
+
+void CheckpointFolder::prune() const {
+  std::vector<std::string> good;
+  for (const std::string& directory : listCheckpoints(path_)) {
+    const int64_t step = *stepOfCheckpoint(fs::path(directory).filename().string());
+    const bool abandoned = resumed_step_ && step > *resumed_step_ && !committed_.contains(step);
+    if (abandoned) {
+      removeCheckpoint(directory);
+    } else {
+      good.push_back(directory);
+    }
+  }
+  for (size_t i = keep_; i < good.size(); ++i) removeCheckpoint(good[i]);
+}
+
+}  // namespace pipeshard

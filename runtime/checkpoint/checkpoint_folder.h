@@ -1,0 +1,63 @@
+// The folder that a job writes its checkpoints into. The coordinator's side: it says where ranks write, and
+// makes a checkpoint of what they have written.
+//
+// The order of commit() is what keeps a crash at any moment from losing anything: ranks have synced their
+// files; then manifest.json, COMMIT, the folder and its new name reach the disk, each before the next; only
+// then are older checkpoints removed, their COMMIT first. Whatever lies there without COMMIT is rubbish.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/files/posix_file.h"
+
+namespace pipeshard {
+
+class CheckpointFolder {
+ public:
+  // `companions`: further files of every checkpoint, by name.
+  // Creates the folder where there is none, takes its lock, and removes what jobs that died have left
+  // half-written. `keep`: how many checkpoints stay, at least 1. Errors: kDiskFull; kAddressInUse naming the
+  // process that writes here, when it has not ended within `patience`.
+  CheckpointFolder(std::string path, std::string job, int keep,
+                   std::map<std::string, std::string> companions = {},
+                   std::chrono::milliseconds patience = std::chrono::seconds(10));
+
+  // Makes the folder that ranks write `step` into, empty. Error(kDiskFull).
+  std::string begin(int64_t step);
+  // Every rank has written its file there and synced it: checks that the parts make whole tensors, which
+  // fills `tensors` in, and turns the folder into a checkpoint. Error(kDiskFull); kBadModel, kMissingInput
+  // for files that are not what they should be. After an error the folder of the step is gone, and the older
+  // checkpoints are there.
+  Checkpoint commit(Checkpoint checkpoint);
+  // The job goes on after this step: later checkpoints, which were no good, go away with the next commit.
+  void goOnAfter(int64_t step) { resumed_step_ = step; }
+  // Of a step that is not to be committed.
+  void discard(int64_t step);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void lock(std::chrono::milliseconds patience);
+  void sweep() const;
+  void prune() const;
+  std::string partialOf(int64_t step) const;
+  void publish(const Checkpoint& checkpoint) const;
+
+  std::string path_;
+  std::string job_;
+  int keep_;
+  std::map<std::string, std::string> companions_;
+  std::optional<int64_t> resumed_step_;
+  std::set<int64_t> committed_;
+  Descriptor lock_;
+};
+
+// Removes a checkpoint: its COMMIT first. Error(kDiskFull) where that is not allowed.
+void removeCheckpoint(const std::string& directory);
+
+}  // namespace pipeshard

@@ -1,0 +1,66 @@
+#include "runtime/checkpoint/checkpoint_writer.h"
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "ir/base/error.h"
+#include "runtime/checkpoint/rank_state.h"
+
+namespace pipeshard {
+namespace {
+
+// Of equal copies, the one that its rank lists as a result.
+bool isKept(const Program& program, const Result& result) {
+  const bool is_state = result.kind == Result::Kind::kParameter ||
+                        result.kind == Result::Kind::kOptimizerState ||
+                        result.kind == Result::Kind::kForwardState;
+  return is_state && !stateTensorName(program.buffer(result.buffer)).empty();
+}
+
+SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
+                    const std::map<std::string, std::string>& metadata, SavedPart part) {
+  try {
+    const WrittenFile written =
+        writeTensorFile((std::filesystem::path(folder) / part.file.name).string(), tensors, metadata, true);
+    part.file.bytes = written.bytes;
+    part.file.hash = written.hash;
+  } catch (const Error& error) {
+    part.error = error.message();
+  }
+  return part;
+}
+
+}  // namespace
+
+void CheckpointWriter::save(const Executor& executor, int64_t step, const std::string& folder) {
+  finish();
+  const Program& program = executor.program();
+  std::vector<TensorView> tensors;
+  std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
+  size_t bytes = 0;
+  for (const Result& result : program.results) {
+    if (isKept(program, result)) bytes += executor.content(result.buffer).size();
+  }
+  copy_.resize(bytes);
+  size_t at = 0;
+  for (const Result& result : program.results) {
+    if (!isKept(program, result)) continue;
+    const Buffer& buffer = program.buffer(result.buffer);
+    const std::span<const std::byte> content = executor.content(result.buffer);
+    if (!content.empty()) std::memcpy(copy_.data() + at, content.data(), content.size());
+    tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy_.data() + at});
+    if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));
+    at += content.size();
+  }
+  SavedPart part{step, {checkpointFileName(program.rank), 0, 0}, ""};
+  thread_ =
+      std::thread([this, folder, part = std::move(part), tensors = std::move(tensors),
+                   metadata = std::move(metadata)] { saved_(writePart(folder, tensors, metadata, part)); });
+}
+
+void CheckpointWriter::finish() {
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,43 @@
+// A rank's part of a checkpoint, written beside the steps that follow: the content is copied between two
+// steps, and a thread writes the copy.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/execute/executor.h"
+
+namespace pipeshard {
+
+// What became of it; `error` says why there is no file.
+struct SavedPart {
+  int64_t step = 0;
+  CheckpointFile file;
+  std::string error;
+};
+
+// Used by one thread. `saved` is called on the writing thread.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(std::function<void(const SavedPart&)> saved) : saved_(std::move(saved)) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  ~CheckpointWriter() { finish(); }
+
+  // Copies parameters, states and running statistics as they are now, after `step`, and begins to write them
+  // into `folder`, durably. Waits for the one before it.
+  void save(const Executor& executor, int64_t step, const std::string& folder);
+  // Waits for what is being written.
+  void finish();
+
+ private:
+  std::function<void(const SavedPart&)> saved_;
+  std::vector<std::byte> copy_;  // kept from one checkpoint to the next
+  std::thread thread_;
+};
+
+}  // namespace pipeshard

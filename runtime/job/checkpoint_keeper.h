@@ -1,0 +1,61 @@
+// When a job's ranks save, and what becomes of what they report. Internal to the coordinator.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/job/job.h"
+
+namespace pipeshard {
+
+class CheckpointKeeper {
+ public:
+  using Notice = std::function<void(const std::string&)>;
+
+  // Takes the folder, and finds what to go on from. `job`: its name. Errors as CheckpointFolder and
+  // newestGoodCheckpoint; kConfiguration where the one found was made with another seed.
+  CheckpointKeeper(const JobSpec& spec, const std::string& job, int ranks, Notice notice);
+
+  const std::optional<Checkpoint>& resumed() const { return resumed_; }
+
+  // The last step that may be asked for together with step `after` + 1, so that a checkpoint can follow it.
+  int64_t lastBeforeSave(int64_t after) const;
+  // Whether ranks are to save after `step`.
+  bool isDue(int64_t step) const;
+  // Where ranks write the step that they have been asked to save. Nothing where that cannot be had: then
+  // failure() says why.
+  std::optional<std::string> begin(int64_t step);
+  // What a rank reports. The checkpoint, when it was the last one to do so and all is well.
+  std::optional<Checkpoint> take(RankId rank, SavedPart part);
+
+  bool isSaving() const { return !pending_.empty(); }
+  int64_t lastBegun() const { return last_begun_; }  // step; -1: none
+  // Why the newest of the checkpoints is not there; "" if it is.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  struct Pending {
+    std::vector<std::optional<CheckpointFile>> files;  // by rank
+    int reported = 0;
+    std::string error;
+  };
+  void fail(int64_t step, const std::string& why);
+
+  CheckpointSpec spec_;
+  Checkpoint common_;
+  int ranks_;
+  Notice notice_;
+  CheckpointFolder folder_;
+  std::optional<Checkpoint> resumed_;
+  std::map<int64_t, Pending> pending_;  // by step
+  int64_t last_begun_ = -1;
+  std::chrono::steady_clock::time_point last_begun_at_ = std::chrono::steady_clock::now();
+  std::string failure_;
+};
+
+}  // namespace pipeshard

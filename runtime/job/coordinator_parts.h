@@ -1,0 +1,117 @@
+// The coordinator of a job: what coordinator.cc (the way of a job) and coordinator_watch.cc (what it hears
+// meanwhile) share. Internal to the two.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/job/checkpoint_keeper.h"
+#include "runtime/job/child_process.h"
+#include "runtime/job/job.h"
+#include "runtime/job/worker_placement.h"
+#include "transport/control/control.h"
+#include "transport/control/control_server.h"
+
+namespace pipeshard {
+
+class Coordinator {
+ public:
+  Coordinator(const JobSpec& spec, const JobProgressCallback& progress);
+
+  JobResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kLookAround{100};
+
+  struct Worker {
+    bool started = false;
+    Clock::time_point last_heard;
+    std::string where = "starting";
+    bool loaded = false;
+    bool finished = false;
+    int64_t steps_done = 0;
+    uint64_t progress = 0;  // of its computing thread
+    Clock::time_point last_progress;
+  };
+
+  void makePlacement();
+  WorkerOptions commonOptions() const;
+  Clock::time_point startWorkers();  // when, not counting the wait for nodes
+  void openCheckpoints();
+  void grantSteps(int64_t done);
+  void save(int64_t step);
+  void endEarly(int signal);
+  JobResult finish();
+  void finishStep(int64_t step);
+  void stopWorkers(int exit_code, const std::string& message);
+  void abortWorkers();
+  void release(int exit_code, const std::string& message);
+  [[noreturn]] void failJob(Failure first);
+  void report(const JobProgress& progress) {
+    if (progress_) progress_(progress);
+  }
+  // A worker that is gone is no error here: its end, or its silence, is the cause, and comes with its name.
+  void send(RankId rank, std::string_view type, const nlohmann::json& body);
+  void sendToAll(std::string_view type, const nlohmann::json& body);
+  // "worker of rank 2 (host a, pid 4711)".
+  std::string nameOf(RankId rank) const;
+
+  // One wait: at most kLookAround; then what came is worked off. The first failure, if any.
+  std::optional<Failure> lookAround();
+  Clock::duration forgiveAbsence();
+  std::optional<Failure> handleMessage(const ControlMessage& message);
+  std::optional<Failure> handleWorker(RankId rank, const ControlMessage& message);
+  void handleRegister(RankId rank);
+  void handleHeartbeat(Worker& worker, const nlohmann::json& body);
+  void handleLoaded(RankId rank, const nlohmann::json& body);
+  void handleSaved(RankId rank, const nlohmann::json& body);
+  void handleStored(RankId sender, const nlohmann::json& body);
+  std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);
+  std::optional<Failure> findStuckWorker() const;
+
+  template <typename Condition>
+  void waitFor(Condition condition, Clock::time_point deadline, const std::string& what) {
+    const auto is_met = [&] { return std::all_of(workers_.begin(), workers_.end(), condition); };
+    while (!is_met()) {
+      if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
+      if (Clock::now() < deadline || is_met()) continue;
+      std::string late;
+      for (RankId rank : workers_.ids()) {
+        const Worker& worker = workers_[rank];
+        if (!condition(worker)) late += fmt::format("\n  {}: {}", nameOf(rank), worker.where);
+      }
+      failJob({ErrorCode::kHang, fmt::format("{} took too long; still there:{}", what, late)});
+    }
+  }
+
+  const JobSpec& spec_;
+  const JobProgressCallback& progress_;
+  int ranks_;
+  std::unique_ptr<ControlServer> own_server_;  // of a job on this machine; nodes have joined at their pool's
+  ControlServer* server_ = nullptr;
+  std::string job_id_;
+  std::optional<JobKeys> keys_;
+  std::optional<SignalWatch> own_signals_;
+  SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
+  std::optional<CheckpointKeeper> keeper_;
+  int64_t last_step_ = 0;   // that is to be done
+  int64_t granted_ = 0;     // the last step that workers have been asked for
+  int interrupted_by_ = 0;  // signal
+  Clock::time_point last_look_ = Clock::now();
+  JobResult result_;
+  std::vector<std::optional<double>> losses_;  // by step, as result_.steps
+  std::vector<std::string> dumps_;             // by step, rank
+  // addresses that workers have left for each other, as they came
+  std::vector<nlohmann::json> stored_;
+  IdVector<RankId, Worker> workers_;
+  // last: its processes are killed and reaped before anything that they use goes away
+  std::unique_ptr<WorkerPlacement> placement_;
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,218 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// "parameter/w" [4,3], whose rows are with two ranks, and "state/w.first_moment" [2] with the second one.
+class CheckpointTest : public ::testing::Test {
+ protected:
+  static CheckpointFile writeRank(const std::string& folder, int rank, float number, int64_t rows = 2) {
+    const std::vector<float> w(rows * 3, number);
+    const std::vector<float> moment(2, number);
+    std::vector<TensorView> tensors = {{"parameter/w", DataType::kFloat32, {rows, 3}, w.data()}};
+    if (rank == 1) tensors.push_back({"state/w.first_moment", DataType::kFloat32, {2}, moment.data()});
+    const std::string name = checkpointFileName(RankId(rank));
+    const WrittenFile written = writeTensorFile(folder + "/" + name, tensors,
+                                                {partEntry("parameter/w", {{4, 3}, {2 * rank, 0}})}, true);
+    return {name, written.bytes, written.hash};
+  }
+
+  static Checkpoint commit(CheckpointFolder& folder, int64_t step, int64_t rows = 2) {
+    const std::string partial = folder.begin(step);
+    Checkpoint checkpoint;
+    checkpoint.step = step;
+    checkpoint.job = "job";
+    checkpoint.seed = 7;
+    for (const int rank : {0, 1})
+      checkpoint.files.push_back(writeRank(partial, rank, static_cast<float>(step), rank == 0 ? rows : 2));
+    return folder.commit(std::move(checkpoint));
+  }
+
+  static std::string contentOf(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  static void damage(const std::string& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
+
+  std::string path() const { return folder_.file("saved"); }
+  std::string stepPath(int64_t step) const { return path() + "/" + checkpointName(step); }
+
+  TemporaryFolder folder_;
+  std::vector<std::string> notices_;
+  std::function<void(const std::string&)> notice_ = [this](const std::string& text) {
+    notices_.push_back(text);
+  };
+};
+
+TEST_F(CheckpointTest, ComesBackWithItsTensorsWhole) {
+  CheckpointFolder folder(path(), "job", 2, {{"plan.json", "{}"}});
+  const Checkpoint written = commit(folder, 3);
+  EXPECT_EQ(written.directory, stepPath(3));
+  EXPECT_EQ(contentOf(stepPath(3) + "/plan.json"), "{}");
+  const Checkpoint read = readCheckpoint(stepPath(3));
+  verifyCheckpoint(read);
+  EXPECT_EQ(read.step, 3);
+  EXPECT_EQ(read.seed, 7u);
+  EXPECT_EQ(read.files, written.files);
+  EXPECT_EQ(read.tensors, written.tensors);
+  const CheckpointTensor w{
+      "parameter/w", DataType::kFloat32, {4, 3}, {{0, {0, 0}, {2, 3}}, {1, {2, 0}, {2, 3}}}};
+  EXPECT_EQ(read.tensors.at(0), w);
+  const JoinedTensors tensors = openTensors(read);
+  EXPECT_EQ(tensors.read("parameter/w").elements(), std::vector<double>(12, 3));
+  std::vector<float> box(4);
+  tensors.readBox("parameter/w", {{1, 1}, {2, 2}}, std::as_writable_bytes(std::span(box)));
+  EXPECT_EQ(box, std::vector<float>(4, 3));
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestAndListsThemFirst) {
+  CheckpointFolder folder(path(), "job", 2);
+  for (const int64_t step : {5, 10, 15}) commit(folder, step);
+  EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(15), stepPath(10)));
+  EXPECT_THAT(listCheckpoints(stepPath(10)), ElementsAre(stepPath(10)));
+  EXPECT_EQ(contentOf(path() + "/LATEST"), "step-000015\n");
+  commit(folder, 15);  // the same step again takes its place
+  EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(15), stepPath(10)));
+}
+
+TEST_F(CheckpointTest, DamageIsNamedAndAnOlderOneIsTaken) {
+  {
+    CheckpointFolder folder(path(), "job", 3);
+    for (const int64_t step : {1, 2, 3}) commit(folder, step);
+  }
+  damage(stepPath(3) + "/rank-0001.safetensors");
+  fs::resize_file(stepPath(2) + "/rank-0000.safetensors", 10);
+  EXPECT_ERROR(verifyCheckpoint(readCheckpoint(stepPath(3))), ErrorCode::kNoGoodCheckpoint,
+               "rank-0001.safetensors has the hash");
+  EXPECT_ERROR(readCheckpoint(stepPath(2)), ErrorCode::kNoGoodCheckpoint,
+               "rank-0000.safetensors has 10 bytes");
+  EXPECT_EQ(newestGoodCheckpoint(path(), notice_)->step, 1);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("step-000003"), HasSubstr("step-000002")));
+  damage(stepPath(1) + "/manifest.json");
+  EXPECT_ERROR(newestGoodCheckpoint(path(), notice_), ErrorCode::kNoGoodCheckpoint,
+               "none of the 3 checkpoints");
+  EXPECT_FALSE(newestGoodCheckpoint(folder_.file("none"), notice_));
+}
+
+TEST_F(CheckpointTest, PartsThatAreNotTheWholeAreNotCommitted) {
+  CheckpointFolder folder(path(), "job", 2);
+  commit(folder, 1);
+  EXPECT_ERROR(commit(folder, 2, 1), ErrorCode::kBadModel, "'parameter/w' cannot be put together");
+  EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(1)));
+  EXPECT_FALSE(fs::exists(stepPath(2) + ".partial-job"));
+}
+
+TEST_F(CheckpointTest, WhatDeadJobsHaveLeftIsSweptAway) {
+  for (const char* name : {"step-000004.partial-dead", "step-000005"}) {
+    fs::create_directories(path() + "/" + name);
+    writeRank(path() + "/" + name, 0, 1);
+  }
+  fs::create_directories(path() + "/mine");
+  CheckpointFolder folder(path(), "job", 2);
+  EXPECT_THAT(listCheckpoints(path()), IsEmpty());
+  EXPECT_FALSE(fs::exists(path() + "/step-000004.partial-dead"));
+  EXPECT_FALSE(fs::exists(path() + "/step-000005"));
+  EXPECT_TRUE(fs::exists(path() + "/mine"));
+}
+
+TEST_F(CheckpointTest, AFolderHasOneWriter) {
+  fs::create_directories(path());
+  Descriptor other(::open((path() + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  ASSERT_EQ(::write(other.get(), "4711", 4), 4);
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_ERROR(CheckpointFolder(path(), "job", 2, {}, std::chrono::milliseconds(80)),
+               ErrorCode::kAddressInUse, "process 4711");
+}
+
+TEST(CheckpointManifest, SaysWhatIsWrongWithIt) {
+  EXPECT_ERROR(checkpointFromJson("{"), ErrorCode::kNoGoodCheckpoint, "the manifest is damaged");
+  EXPECT_ERROR(checkpointFromJson(R"({"version": 99})"), ErrorCode::kVersionMismatch, "version 99");
+  Checkpoint checkpoint;
+  checkpoint.files = {{"../../etc/passwd", 1, 2}};
+  EXPECT_ERROR(checkpointFromJson(checkpointToJson(checkpoint)), ErrorCode::kNoGoodCheckpoint,
+               "no file of the checkpoint's own folder");
+  checkpoint.files = {{"a", 1, 2}};
+  checkpoint.tensors = {{"w", DataType::kFloat32, {1}, {{1, {0}, {1}}}}};
+  EXPECT_ERROR(checkpointFromJson(checkpointToJson(checkpoint)), ErrorCode::kNoGoodCheckpoint,
+               "'w' is in file 1 of 1");
+}
+
+// Runs `body` in a child that is killed at its n-th system call. False: it ended by itself before.
+template <typename Body>
+bool killAtSystemCall(int n, const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    ::raise(SIGSTOP);
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  for (int stops = 0; WIFSTOPPED(status); ++stops) {
+    if (stops == 2 * n - 1) {  // at the entry: the call does not happen
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &status, 0);
+      return true;
+    }
+    if (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) != 0) break;
+    ::waitpid(child, &status, 0);
+  }
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  return false;
+}
+
+TEST_F(CheckpointTest, ACrashAtAnySystemCallLeavesTheOldOneOrTheNewOne) {
+  { CheckpointFolder(path(), "job", 1).begin(1); }
+  int old = 0, fresh = 0;
+  for (int n = 1;; ++n) {
+    ASSERT_LT(n, 2000);
+    fs::remove_all(path());
+    {
+      CheckpointFolder folder(path(), "job", 1);
+      commit(folder, 1);
+    }
+    const bool killed = killAtSystemCall(n, [&] {
+      CheckpointFolder folder(path(), "next", 1);
+      commit(folder, 2);
+    });
+    const std::optional<Checkpoint> left = newestGoodCheckpoint(path(), notice_);
+    ASSERT_TRUE(left) << "killed at system call " << n;
+    ++(left->step == 1 ? old : fresh);
+    const CheckpointFolder next(path(), "later", 1);  // the sweep does not touch it
+    ASSERT_EQ(newestGoodCheckpoint(path(), notice_)->step, left->step) << n;
+    if (!killed) break;
+  }
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_GT(old, 20);
+  EXPECT_GT(fresh, 5);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,198 @@
+// `run --checkpoint`, `checkpoint` and `export`, as a user calls them.
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "onnx_import/format/reader.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/files/npz.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CheckpointCommand : public ::testing::Test {
+ protected:
+  CommandResult succeed(const std::vector<std::string>& arguments) {
+    CommandResult result = runPipeshard(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    return result;
+  }
+
+  std::string plan(const std::string& model, std::vector<std::string> options) {
+    const std::string directory = folder_.file("plan" + std::to_string(++plans_));
+    options.insert(options.begin(), {"plan", model, "--optimizer", "adamw:lr=1e-2", "-o", directory});
+    succeed(options);
+    return directory;
+  }
+
+  CommandResult run(const std::string& plan, int steps, const std::string& folder,
+                    const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"run",          plan,      "--steps", std::to_string(steps),
+                                          "--checkpoint", at(folder)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return runPipeshard(arguments);
+  }
+
+  std::string at(const std::string& name) const { return folder_.file(name); }
+
+  std::vector<double> lossesOf(const std::string& json) const {
+    std::vector<double> losses;
+    const nlohmann::json document = nlohmann::json::parse(readFile(json));
+    for (const nlohmann::json& step : document["steps"]) losses.push_back(step["loss"].get<double>());
+    return losses;
+  }
+
+  // The two newest checkpoints hold the same, bit for bit.
+  void expectEqual(const std::string& a, const std::string& b) {
+    const CommandResult compared = runPipeshard({"checkpoint", at(a), "--compare", at(b)});
+    EXPECT_EQ(compared.exit_code, 0) << compared.output;
+  }
+
+  TemporaryFolder folder_;
+  int plans_ = 0;
+};
+
+TEST_F(CheckpointCommand, AResumedRunEqualsOneWithoutPause) {
+  const std::vector<std::vector<std::string>> ways = {
+      {"--cluster", "1x2", "--stages", "uniform:2", "--microbatches", "4"},
+      {"--cluster", "2x2", "--stages", "uniform:2", "--microbatches", "2"},  // rows are shared
+      {"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero2"},
+      {"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero3"}};
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const std::string directory = plan("examples/gpt2.onnx", ways[i]);
+    const std::string whole = "whole" + std::to_string(i), paused = "paused" + std::to_string(i);
+    ASSERT_EQ(run(directory, 7, whole, {"--json", at("whole.json")}).exit_code, 0);
+    ASSERT_EQ(run(directory, 4, paused).exit_code, 0);
+    const CommandResult resumed = run(directory, 7, paused, {"--json", at("resumed.json")});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.errors;
+    EXPECT_THAT(resumed.output, HasSubstr("going on after step 4"));
+    expectEqual(whole, paused);
+    const std::vector<double> all = lossesOf(at("whole.json")), rest = lossesOf(at("resumed.json"));
+    EXPECT_EQ(rest, std::vector<double>(all.begin() + 4, all.end()));
+    EXPECT_THAT(run(directory, 7, paused).output, HasSubstr("nothing is left to do"));
+  }
+}
+
+// In float64, where another order of sums is seen in the last digits only.
+TEST_F(CheckpointCommand, AnotherPlanOfTheModelGoesOn) {
+  const auto withPrecision = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"--precision", "float64"});
+    return plan("examples/gpt2.onnx", options);
+  };
+  const std::vector<std::string> plans = {
+      withPrecision({"--cluster", "1x1"}),
+      withPrecision(
+          {"--cluster", "1x4", "--stages", "uniform:4", "--schedule", "zb-h1", "--microbatches", "4"}),
+      withPrecision({"--cluster", "1x2", "--schedule", "interleaved", "--microbatches", "4"}),
+      withPrecision({"--cluster", "2x2", "--method", "megatron:2,1,2"}),
+      withPrecision({"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero3"})};
+  ASSERT_EQ(run(plans[0], 5, "want", {"--json", at("want.json")}).exit_code, 0);
+  const std::vector<double> want = lossesOf(at("want.json"));
+  for (size_t from = 0; from < plans.size(); ++from) {
+    for (size_t to = 0; to < plans.size(); ++to) {
+      const std::string saved = "saved" + std::to_string(from) + std::to_string(to);
+      ASSERT_EQ(run(plans[from], 3, saved).exit_code, 0);
+      const CommandResult resumed = run(plans[to], 5, saved, {"--json", at("got.json")});
+      ASSERT_EQ(resumed.exit_code, 0) << from << to << resumed.errors;
+      const std::vector<double> got = lossesOf(at("got.json"));
+      ASSERT_EQ(got.size(), 2u);
+      EXPECT_NEAR(got[0], want[3], 1e-10) << from << to;
+      EXPECT_NEAR(got[1], want[4], 1e-10) << from << to;
+    }
+  }
+}
+
+TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string out = at(fmt::format("out{}", signal)), err = at(fmt::format("err{}", signal));
+    const pid_t pid = startPipeshard(
+        {"run", directory, "--steps", "500000", "--checkpoint", at("saved"), "--every", "1h"}, out, err);
+    ASSERT_TRUE(eventually([&] { return readFile(out).find("step ") != std::string::npos; },
+                           std::chrono::seconds(20)));
+    ::kill(pid, signal);
+    const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(30));
+    EXPECT_EQ(ended.exit_code, 75) << ended.errors;
+    EXPECT_THAT(ended.errors, HasSubstr("the same command goes on from it"));
+    EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
+  }
+  EXPECT_THAT(readFile(at(fmt::format("out{}", SIGINT))), HasSubstr("going on after step"));
+}
+
+TEST_F(CheckpointCommand, BadOnesAreToldAndOlderOnesTaken) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  ASSERT_EQ(run(directory, 6, "saved", {"--every", "3"}).exit_code, 0);
+  const auto damage = [&](int64_t step) {
+    const std::string file = at("saved") + "/" + checkpointName(step) + "/rank-0001.safetensors";
+    std::string bytes = readFile(file);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    writeFile(file, bytes);
+  };
+  damage(6);
+  EXPECT_EQ(runPipeshard({"checkpoint", at("saved")}).exit_code, 0);
+  const CommandResult verified = runPipeshard({"checkpoint", at("saved"), "--verify"});
+  EXPECT_EQ(verified.exit_code, 85);
+  EXPECT_THAT(verified.output, HasSubstr("has the hash"));
+  const CommandResult resumed = run(directory, 7, "saved");
+  EXPECT_EQ(resumed.exit_code, 0);
+  EXPECT_THAT(resumed.output, HasSubstr("going on after step 3"));
+  EXPECT_THAT(resumed.errors, HasSubstr("looking for an older one"));
+  const CommandResult listed =
+      succeed({"checkpoint", at("saved")});  // the bad one is gone, the good one is not
+  EXPECT_THAT(listed.output, ::testing::Not(HasSubstr("step-000006")));
+  EXPECT_THAT(listed.output, HasSubstr("step-000003"));
+  for (const int64_t step : {3, 7}) damage(step);
+  EXPECT_EQ(run(directory, 9, "saved").exit_code, 85);
+  EXPECT_EQ(run(directory, 9, "other", {"--seed", "1"}).exit_code, 0);
+  const CommandResult other_seed = run(directory, 10, "other", {"--seed", "2"});
+  EXPECT_EQ(other_seed.exit_code, 78);
+  EXPECT_THAT(other_seed.errors, HasSubstr("was made with --seed 1, this run has --seed 2"));
+  const std::string another_model = plan("examples/gpt2.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  const CommandResult refused = run(another_model, 10, "other", {"--seed", "1"});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.errors, HasSubstr("it was made of another model"));
+  EXPECT_EQ(runPipeshard({"checkpoint", at("other"), "--delete", "9"}).exit_code, 0);
+  EXPECT_THAT(runPipeshard({"checkpoint", at("other")}).output, HasSubstr("no checkpoint in"));
+  EXPECT_EQ(runPipeshard({"run", directory, "--every", "3"}).exit_code, 64);
+  EXPECT_EQ(run(directory, 3, "third", {"--every", "soon"}).exit_code, 64);
+}
+
+// What a step of training says of the weights that it begins with, an evaluation of the exported model says
+// too.
+TEST_F(CheckpointCommand, TheExportedModelHasTheTrainedWeights) {
+  NpzArray x{DataType::kInt64, {8, 16}, {}}, labels = x;
+  std::vector<int64_t> ids(8 * 16);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % 50);
+  for (NpzArray* array : {&x, &labels}) {
+    array->bytes.resize(ids.size() * sizeof(int64_t));
+    std::memcpy(array->bytes.data(), ids.data(), array->bytes.size());
+  }
+  writeNpz(at("data.npz"), {{"input_ids", x}, {"labels", labels}});
+  for (const char* precision : {"float32", "float64"}) {
+    const std::string saved = std::string("saved-") + precision;
+    const std::string directory = plan("examples/gpt2.onnx", {"--cluster", "1x2", "--stages", "uniform:2",
+                                                              "--dim", "batch=8", "--precision", precision});
+    ASSERT_EQ(run(directory, 6, saved, {"--data", at("data.npz"), "--json", at("run.json")}).exit_code, 0);
+    ASSERT_EQ(run(directory, 7, saved, {"--data", at("data.npz"), "--json", at("next.json")}).exit_code, 0);
+    const std::string trained = at(std::string(precision) + ".onnx");
+    const CommandResult exported = succeed({"export", at(saved) + "/step-000006", "-o", trained});
+    EXPECT_THAT(exported.output, HasSubstr("step 6: 52 trained parameters"));
+    const std::string evaluation = folder_.file(std::string("evaluation-") + precision);
+    succeed({"plan", trained, "--schedule", "forward-only", "--dim", "batch=8", "-o", evaluation});
+    succeed({"run", evaluation, "--data", at("data.npz"), "--json", at("evaluation.json")});
+    const double before = lossesOf(at("run.json")).front();
+    const double want = lossesOf(at("next.json")).front();
+    EXPECT_NEAR(lossesOf(at("evaluation.json")).front(), want, 1e-6 * want);
+    EXPECT_LT(want, 0.9 * before);
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,71 @@
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "ir/base/amounts.h"
+#include "ir/base/counted.h"
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "planning/trained/trained_model.h"
+#include "tools/commands.h"
+
+namespace pipeshard {
+namespace {
+
+struct ExportCommand {
+  std::string checkpoint;
+  std::string model;
+  std::string tensors;
+  TrainedModelRequest request;
+
+  int run() {
+    if (model.empty() && tensors.empty())
+      fail(ErrorCode::kUsage, "export: name a file: -o trained.onnx, or --safetensors FILE");
+    for (const std::string& path : {model, tensors}) {
+      if (!path.empty()) requireWritable(path);
+    }
+    const auto notice = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+    const std::optional<Checkpoint> found = newestGoodCheckpoint(checkpoint, notice);
+    if (!found)
+      fail(ErrorCode::kMissingInput,
+           "there is no checkpoint in {}; `pipeshard run --checkpoint {}` makes one", checkpoint, checkpoint);
+    TrainedModelSummary summary;
+    if (!model.empty()) summary = writeTrainedModel(*found, request, model);
+    if (!tensors.empty()) summary = writeTrainedTensors(*found, request, tensors);
+    for (const std::string& note : summary.notes) fmt::print("note: {}\n", note);
+    fmt::print("step {}: {} ({} elements){} of {}\n", found->step,
+               counted(summary.parameters, "trained parameter"), summary.elements,
+               summary.statistics > 0
+                   ? fmt::format(" and {}", counted(summary.statistics, "running statistic"))
+                   : "",
+               found->directory);
+    if (!model.empty())
+      fmt::print("model: {}{}\n", model,
+                 summary.data_path.empty() ? "" : fmt::format(" (weights in {})", summary.data_path));
+    if (!tensors.empty()) fmt::print("tensors: {}\n", tensors);
+    return 0;
+  }
+};
+
+}  // namespace
+
+CommandFunction addExportCommand(CLI::App& app) {
+  auto command = std::make_shared<ExportCommand>();
+  CLI::App* sub = app.add_subcommand(
+      "export", "The trained model: the .onnx file that was planned, with a checkpoint's weights");
+  sub->add_option("CHECKPOINT", command->checkpoint,
+                  "A folder of checkpoints (the newest good one is taken), or one of them")
+      ->required();
+  sub->add_option("-o,--output", command->model, "Write the model here")->type_name("FILE.onnx");
+  sub->add_option("--safetensors", command->tensors,
+                  "Write the module's parameters and buffers here, by its own names (load_state_dict)")
+      ->type_name("FILE");
+  sub->add_option("--external-data-root", command->request.external_data_root, "As given to `plan`")
+      ->type_name("DIR");
+  sub->footer(
+      "Example: pipeshard run gpt2.plan --steps 100 --checkpoint saved && pipeshard export saved -o "
+      "trained.onnx");
+  return [command] { return command->run(); };
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,69 @@
+#include "tools/options/checkpoint_options.h"
+
+#include <charconv>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace pipeshard {
+namespace {
+
+constexpr std::chrono::minutes kEvery{10};
+
+struct Interval {
+  int64_t steps = 0;
+  std::chrono::milliseconds time{};
+};
+
+// "500" is steps; "30s", "10m", "2h" are times. Nothing for any other text.
+std::optional<Interval> parseInterval(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  if (error != std::errc() || number < 1 || number > INT32_MAX) return std::nullopt;
+  if (unit.empty()) return Interval{number, {}};
+  if (unit == "s") return Interval{0, std::chrono::seconds(number)};
+  if (unit == "m") return Interval{0, std::chrono::minutes(number)};
+  if (unit == "h") return Interval{0, std::chrono::hours(number)};
+  return std::nullopt;
+}
+
+std::string checkInterval(const std::string& text) {
+  if (parseInterval(text)) return "";
+  return fmt::format("expected a number of steps (500) or a time (30s, 10m, 2h), found {}", text);
+}
+
+}  // namespace
+
+void CheckpointOptions::add(CLI::App& command) {
+  CLI::Option* where =
+      command
+          .add_option(
+              "--checkpoint", directory,
+              "Save weights and optimizer state into this folder: while running, at the end, and when asked "
+              "to "
+              "end (Ctrl-C, SIGTERM: the exit code is then 75).\nIf the folder has a checkpoint, of this or "
+              "another plan of the model, the run goes on from it")
+          ->type_name("DIR");
+  command.add_option("--every", every, "How often: steps (500) or time (30s, 10m, 2h; default: 10m)")
+      ->type_name("N|TIME")
+      ->check(CLI::Validator(checkInterval, ""))
+      ->needs(where);
+  command.add_option("--keep", keep, "How many checkpoints stay")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str()
+      ->needs(where);
+}
+
+CheckpointSpec CheckpointOptions::spec() const {
+  CheckpointSpec spec;
+  if (directory.empty()) return spec;
+  const Interval interval = every.empty() ? Interval{0, kEvery} : *parseInterval(every);
+  spec.directory = directory;
+  spec.every_steps = interval.steps;
+  spec.every_time = interval.time;
+  spec.keep = keep;
+  return spec;
+}
+
+}  // namespace pipeshard
