@@ -62,7 +62,9 @@ ValueId OpEmitter::addNumber(ValueId x, double number) {
 
 ValueId OpEmitter::reshape(ValueId x, const Shape& target) {
   if (emitted_into_.shape(x) == target) return x;
-  return op("Reshape", {x, integers(target)}, emitted_into_.dataType(x), target);
+  Attributes attributes;  // a 0 is a size, not that of x
+  if (std::find(target.begin(), target.end(), 0) != target.end()) attributes["allowzero"] = int64_t{1};
+  return op("Reshape", {x, integers(target)}, emitted_into_.dataType(x), target, std::move(attributes));
 }
 
 ValueId OpEmitter::expand(ValueId x, const Shape& target) {

@@ -233,16 +233,20 @@ Shape pooledImage(const LoweringContext& c) {
   const std::vector<int64_t> pads = windowList(c, "pads", 2 * axes, 0);
   if (kernel.size() != axes)
     c.refuse(fmt::format("its kernel_shape has {} entries, not {}", kernel.size(), axes));
-  const Shape wanted = c.outputShape();
-  for (size_t i = 0; i < axes; ++i) {
+  for (size_t i = 0; i < axes; ++i)
     image[i + 2] = (image[i + 2] - 1) * strides[i] + kernel[i] - pads[i] - pads[axes + i];
-    if (image[i + 2] < 1 || image[i + 2] > wanted[i + 2])
-      c.refuse(fmt::format("its kernel, strides and pads make {} of axis {}, and the output has {}",
-                           image[i + 2], i + 2, wanted[i + 2]));
-  }
-  if (!std::equal(image.begin(), image.begin() + 2, wanted.begin()))
-    c.refuse(fmt::format("its output {} has another batch or other channels", shapeToString(wanted)));
   return image;
+}
+
+// ONNX does not infer it from input 2.
+Shape unpooledShape(const LoweringContext& c, const Shape& image) {
+  if (!c.hasInput(2)) return image;
+  const Shape wanted =
+      !c.isKnown(2) && c.hasOutputType() ? c.outputShape() : Shape(c.constantIntegers(2).value());
+  if (wanted.size() != image.size() || !std::equal(image.begin(), image.begin() + 2, wanted.begin()))
+    c.refuse(
+        fmt::format("its output {} has another rank, batch or number of channels", shapeToString(wanted)));
+  return wanted;
 }
 
 // The indices count through the whole tensor; their rest by the size of an image counts through the image,
@@ -253,6 +257,13 @@ void lowerMaxUnpool(LoweringContext& c) {
   const Shape given = c.shape(x);
   if (c.shape(c.input(1)) != given) c.refuse("its indices have another shape than its input");
   const Shape image = pooledImage(c);
+  Shape behind = unpooledShape(c, image);
+  for (size_t axis = 0; axis < behind.size(); ++axis) {
+    behind[axis] -= image[axis];
+    if (axis > 1 && (image[axis] < 1 || behind[axis] < 0))
+      c.refuse(fmt::format("its kernel, strides and pads make {} of axis {}, and the output has {}",
+                           image[axis], axis, image[axis] + behind[axis]));
+  }
   const int64_t size = elementCount(Shape(image.begin() + 2, image.end()));
   const int64_t count = elementCount(Shape(given.begin() + 2, given.end()));
   if (count == 0) c.refuse("its input is empty");
@@ -272,8 +283,6 @@ void lowerMaxUnpool(LoweringContext& c) {
   const ValueId with_zero = paddedWithZeros(c, c.reshape(x, line), {0, 0, 0}, {0, 0, 1});
   const ValueId unpooled =
       c.op("GatherElements", {with_zero, sources}, c.type(x), image_line, {{"axis", int64_t{2}}});
-  Shape behind = c.outputShape();
-  for (size_t axis = 0; axis < behind.size(); ++axis) behind[axis] -= image[axis];
   c.give(0, paddedWithZeros(c, c.reshape(unpooled, image), Shape(image.size(), 0), behind));
 }
 
@@ -284,7 +293,7 @@ void addImageLowerings(LoweringRules& rules) {
   rules[{"", "GlobalLpPool"}] = lowerGlobalLpPool;
   rules[{"", "LpPool"}] = lowerLpPool;
   rules[{"", "LRN"}] = lowerLrn;
-  rules[{"", "MaxUnpool"}] = lowerMaxUnpool;
+  rules[{"", "MaxUnpool"}] = {lowerMaxUnpool, nullptr, true};
 }
 
 }  // namespace pipeshard

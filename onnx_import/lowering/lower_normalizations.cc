@@ -1,4 +1,7 @@
 // Normalisations.
+#include <cstdint>
+#include <vector>
+
 #include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/lowering/transformer_steps.h"
 
@@ -20,10 +23,22 @@ void lowerInstanceNormalization(LoweringContext& c) {
   c.give(0, c.reshape(c.binary("Add", scaled, c.reshape(c.input(2), channel)), whole));
 }
 
+// (X - mean) / (standard deviation + 1e-9), over `axes`. ONNX's own body is of float32 alone, and takes the
+// variance for a difference of squares.
+void lowerMeanVarianceNormalization(LoweringContext& c) {
+  const ValueId x = c.input(0);
+  std::vector<int64_t> axes = c.node().intsAttribute("axes", {0, 2, 3});
+  for (int64_t& axis : axes) axis = normalizeAxis(axis, c.rank(x));
+  const ValueId centred = c.binary("Sub", x, c.reduce("ReduceMean", x, axes));
+  const ValueId variance = c.reduce("ReduceMean", c.binary("Mul", centred, centred), axes);
+  c.give(0, c.binary("Div", centred, c.addNumber(c.unary("Sqrt", variance), 1e-9)));
+}
+
 }  // namespace
 
 void addNormalizationLowerings(LoweringRules& rules) {
   rules[{"", "InstanceNormalization"}] = lowerInstanceNormalization;
+  rules[{"", "MeanVarianceNormalization"}] = {lowerMeanVarianceNormalization, nullptr, true};
 }
 
 }  // namespace pipeshard

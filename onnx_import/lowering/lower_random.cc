@@ -59,11 +59,32 @@ void lowerNormal(LoweringContext& c) {
   c.give(0, c.cast(c.addNumber(scaled, c.node().floatAttribute("mean", 0)), c.outputType()));
 }
 
-// 1 with the probability that the input says, element by element.
+// 1 with the probability that the input says, element by element. Not in float16, where a number just below 1
+// is 1, and not below the probability 1.
 void lowerBernoulli(LoweringContext& c) {
-  const ValueId p = c.input(0);
+  const ValueId p = c.cast(c.input(0), computedType(c.type(c.input(0))));
   const ValueId u = c.drawn("uniform", c.type(p), c.shape(p), {RandomNumbers::Kind::kUniform});
   c.give(0, c.cast(c.compare("Less", u, p), c.outputType()));
+}
+
+// Per row and sample a class: how many classes have a cumulated probability that is not above the number
+// drawn. That number is scaled by the last of the sums, which rounding may leave below 1. So it stays below
+// that sum, and no class of probability 0 is taken.
+void lowerMultinomial(LoweringContext& c) {
+  const Shape shape = c.shape(c.input(0));
+  const int64_t samples = c.node().intAttribute("sample_size", 1);
+  if (shape.size() != 2 || shape[1] < 1)
+    c.refuse(fmt::format("its input is {}, not a batch of one or more classes", shapeToString(shape)));
+  if (samples < 1) c.refuse(fmt::format("its sample_size is {}", samples));
+  const DataType type = computedType(c.type(c.input(0)));
+  // The input has logarithms, of numbers in proportion to the probabilities.
+  const ValueId probabilities =
+      c.op("Softmax", {c.cast(c.input(0), type)}, type, shape, {{"axis", int64_t{1}}});
+  const ValueId sums = c.op("CumSum", {probabilities, c.scalar(DataType::kInt64, 1)}, type, shape);
+  const ValueId u = c.drawn("uniform", type, {shape[0], samples}, {RandomNumbers::Kind::kUniform});
+  const ValueId place = c.binary("Mul", u, c.slice(sums, 1, shape[1] - 1, shape[1]));
+  const ValueId passed = c.compare("LessOrEqual", c.unsqueeze(sums, {1}), c.unsqueeze(place, {2}));
+  c.give(0, c.reduce("ReduceSum", c.cast(passed, c.outputType()), {2}, false));
 }
 
 }  // namespace
@@ -74,6 +95,7 @@ void addRandomLowerings(LoweringRules& rules) {
   for (const char* op_type : {"RandomUniform", "RandomUniformLike"}) rules[{"", op_type}] = lowerUniform;
   for (const char* op_type : {"RandomNormal", "RandomNormalLike"}) rules[{"", op_type}] = lowerNormal;
   rules[{"", "Bernoulli"}] = lowerBernoulli;
+  rules[{"", "Multinomial"}] = lowerMultinomial;
 }
 
 }  // namespace pipeshard

@@ -134,6 +134,8 @@ std::vector<ResizedAxis> resizedAxes(const LoweringContext& c, const ResizeWay& 
     axis.axis = normalizeAxis(listed[k], in.size());
     axis.from = in[axis.axis];
     axis.to = out[axis.axis];
+    if (axis.from != axis.to && std::min(axis.from, axis.to) == 0)
+      c.refuse(fmt::format("it makes {} elements of {} along axis {}", axis.to, axis.from, axis.axis));
     if (!sizes.empty()) axis.multiply = static_cast<double>(axis.from);
     axis.divide = sizes.empty() ? scales[k] : static_cast<double>(sizes[k]);
     if (!(axis.divide > 0)) c.refuse(fmt::format("it scales axis {} by {}", axis.axis, axis.scale()));
@@ -190,10 +192,18 @@ bool resizesNothing(const ResizeWay& way, const ResizedAxis& axis, const ResizeP
   return true;
 }
 
+// Scales and regions are given in float32: a place that misses an element, or the middle of two, by what that
+// rounds is meant to be there.
+double snappedPlace(const ResizedAxis& axis, double place) {
+  const double near = std::round(2 * place) / 2;
+  return std::abs(place - near) < 1e-6 * static_cast<double>(std::max(axis.from, axis.to)) ? near : place;
+}
+
 std::vector<int64_t> nearestElements(const LoweringContext& c, const ResizeWay& way, const ResizedAxis& axis,
                                      const std::vector<double>& places) {
   std::vector<int64_t> elements;
-  for (double place : places) {
+  for (double exact : places) {
+    const double place = snappedPlace(axis, exact);
     const double below = std::floor(place);
     const double rest = place - below;
     bool up = false;
@@ -256,8 +266,6 @@ ValueId resizeByMatrix(LoweringContext& c, const ResizeWay& way, const ResizedAx
                        const std::vector<double>& places, ValueId x) {
   Shape shape = c.shape(x);
   const DataType type = c.type(x);
-  if (type != DataType::kFloat32 && type != DataType::kFloat64 && type != DataType::kFloat16)
-    c.refuse(fmt::format("mode '{}' of {}", way.mode, dataTypeName(type)));
   const bool at_end = axis.axis + 1 == std::ssize(shape);
   const ValueId matrix = resizeMatrix(c, way, axis, places, type, at_end);
   Shape seen = shape;
@@ -285,10 +293,13 @@ ValueId extrapolateBeyond(LoweringContext& c, const ResizeWay& way, const Resize
 }
 
 void lowerResize(LoweringContext& c) {
+  const DataType type = c.type(c.input(0));
   ValueId x = c.input(0);
-  if (elementCount(c.shape(x)) == 0 || elementCount(c.outputShape()) == 0)
-    c.refuse("its input or output is empty");
   const ResizeWay way = resizeWay(c);
+  if (way.mode != "nearest") {
+    if (!isFloatingPoint(type)) c.refuse(fmt::format("mode '{}' of {}", way.mode, dataTypeName(type)));
+    x = c.cast(x, type == DataType::kFloat64 ? type : DataType::kFloat32);
+  }
   const std::vector<ResizedAxis> axes = resizedAxes(c, way);
   std::vector<ResizePlaces> places;
   for (const ResizedAxis& axis : axes) {
@@ -299,7 +310,7 @@ void lowerResize(LoweringContext& c) {
                               : resizeByMatrix(c, way, axis, at, x);
   }
   for (size_t k = 0; k < axes.size(); ++k) x = extrapolateBeyond(c, way, axes[k], places[k], x);
-  c.give(0, x);
+  c.give(0, c.cast(x, type));
 }
 
 }  // namespace

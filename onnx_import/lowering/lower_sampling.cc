@@ -80,11 +80,13 @@ ValueId placesAlong(LoweringContext& c, const GridSampling& way, size_t axis) {
   return timesInGrid(c, in_halves, 0.5);
 }
 
-// Places outside of the image brought back to it, or with zeros as padding near it: further out, nothing of
-// the image is in reach of the taps anyway, and an infinite place has no fraction.
+// Places outside of the image brought back to it. With zeros as padding, and of a cubic kernel at the border,
+// only near to it: there the taps are what is brought back, each by itself, as PyTorch and ONNX Runtime have
+// it. Further out all taps are padding anyway, and an infinite place has no fraction.
 ValueId boundedPlaces(LoweringContext& c, const GridSampling& way, size_t axis, ValueId place) {
   constexpr double kReach = 4;
-  if (way.padding == "zeros") return c.clip(place, -kReach, way.last(axis) + kReach);
+  if (way.padding == "zeros" || (way.padding == "border" && way.mode == "cubic"))
+    return c.clip(place, -kReach, way.last(axis) + kReach);
   const DataType type = c.type(place);
   const double low = way.low();
   const double high = way.high(axis);

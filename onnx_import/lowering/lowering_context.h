@@ -37,6 +37,10 @@ class LoweringContext : public OpEmitter {
   DataType outputType(size_t position = 0) const {
     return builder_.graph().dataType(node_.outputs.at(position));
   }
+  // Whether type and shape of an output are known before it is given.
+  bool hasOutputType(size_t position = 0) const {
+    return hasStaticType(builder_.graph().value(node_.outputs.at(position)));
+  }
   // What an input holds, if it is a constant; nullopt if it is absent. Refuses one that is not constant.
   std::optional<std::vector<int64_t>> constantIntegers(size_t position) const;
   std::optional<std::vector<double>> constantNumbers(size_t position) const;

@@ -5,6 +5,7 @@ namespace pipeshard {
 const LoweringRules& loweringRules() {
   static const LoweringRules rules = [] {
     LoweringRules made;
+    addActivationLowerings(made);
     addAffineGridLowerings(made);
     addArrangementLowerings(made);
     addContractionLowerings(made);

@@ -8,8 +8,9 @@
 // shape of its operator in every version from opset 16 on, or refuses by name. What it emits are standard
 // operators that can be run and differentiated, or are lowered in turn, in forms of the graph's opset.
 //
-// ONNX has no types for what is not its own, as ONNX Runtime's operators. Their rules do not ask for outputs:
-// the types of what they give are those of the outputs, and shape inference applies them to find these.
+// ONNX has no types for what is not its own, as ONNX Runtime's operators, and not for all of its own. Those
+// rules do not ask for outputs: the types of what they give are those of the outputs, and shape inference
+// applies them to find these.
 //
 // A lowering is preferred to the function body that ONNX gives the operator, and comes after a kernel with a
 // gradient: an operator that has both stays as it is, unless the rule claims the node.
@@ -33,7 +34,7 @@ struct LoweringRule {
 
   Apply apply = nullptr;
   Claims claims = nullptr;  // the nodes it is for, which it takes although their operator can be run; or all
-  bool types_outputs = false;  // the rule needs only the types of inputs; ONNX does not know the operator
+  bool types_outputs = false;  // the rule needs only the types of inputs, and says those of outputs
 };
 using LoweringRules = std::map<std::pair<std::string, std::string>, LoweringRule>;
 
@@ -43,6 +44,7 @@ const LoweringRules& loweringRules();
 const LoweringRule* findLowering(const Graph& graph, const Node& node);
 
 // One family each.
+void addActivationLowerings(LoweringRules& rules);              // lower_activations.cc
 void addAffineGridLowerings(LoweringRules& rules);              // lower_affine_grid.cc
 void addArrangementLowerings(LoweringRules& rules);             // lower_arrangements.cc
 void addContractionLowerings(LoweringRules& rules);             // lower_contractions.cc

@@ -203,39 +203,44 @@ void Inference::inferCall(const Node& node, const Function& function) {
   }
 }
 
-// What ONNX does not know may have a lowering that gives the outputs their types. One that refuses the node
-// says why when the node is replaced.
-void Inference::inferByLowering(const Node& node) {
+// What ONNX does not know, or does not say all of, may have a lowering that gives the outputs their types.
+// One that refuses the node says why when the node is replaced.
+bool Inference::inferByLowering(const Node& node) {
   const LoweringRule* rule = findLowering(graph_, node);
-  if (rule == nullptr || !rule->types_outputs) return;
+  if (rule == nullptr || !rule->types_outputs) return false;
   Graph wrapper;
   wrapper.opset_imports = graph_.opset_imports;
   GraphBuilder builder(wrapper);
   const Node alone = copyAlone(node, builder);
   const bool known = std::all_of(alone.inputs.begin(), alone.inputs.end(),
                                  [&](ValueId id) { return !id.valid() || hasStaticType(wrapper.value(id)); });
-  if (!known) return;
+  if (!known) return false;
   try {
     LoweringContext context(builder, alone);
     rule->apply(context);
   } catch (const Error&) {
-    return;
+    return false;
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i].valid()) mergeOutput(node, i, wrapper.value(alone.outputs[i]));
   }
+  return true;
 }
 
 void Inference::inferBySchema(Node& node) {
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
-  if (schema == nullptr) return inferByLowering(node);
+  if (schema == nullptr) {
+    inferByLowering(node);
+    return;
+  }
   // Behind an operator that nobody knows, nothing can be said, and schemas do not expect to be asked.
   for (ValueId id : node.inputs) {
     if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
   }
   if (!schema->has_type_and_shape_inference_function() &&
       (schema->HasFunction() || schema->HasContextDependentFunction())) {
+    if (inferByLowering(node)) return;
     if (const std::optional<Function> function = schemaFunction(graph_, node))
       return inferCall(node, *function);
   }
@@ -260,6 +265,7 @@ void Inference::inferBySchema(Node& node) {
     valueTypeFromProto(*context.getOutputType(i), 1024, uint64_t{1} << 62, what, inferred);
     mergeOutput(node, i, inferred);
   }
+  inferByLowering(node);
 }
 
 void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {

@@ -43,7 +43,7 @@ class Inference {
   Inference(Graph& graph, Inference& caller, bool is_subgraph);
   void inferNode(Node& node);
   void inferCall(const Node& node, const Function& function);
-  void inferByLowering(const Node& node);
+  bool inferByLowering(const Node& node);  // whether a lowering has given the outputs their types
   Node copyAlone(const Node& node, GraphBuilder& builder) const;
   void inferBySchema(Node& node);
   void evaluate(const Node& node);

@@ -1,5 +1,5 @@
-// A model that drops at random: its masks depend on the seed, the step and the place in the whole batch
-// alone, so every plan trains the same.
+// Models that drop, or choose classes, at random: what is drawn depends on the seed, the step and the place
+// in the whole batch alone, so every plan trains the same.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -37,14 +37,59 @@ std::string writeDroppingModel(const TemporaryFolder& folder) {
   return folder.file("gpt2.onnx");
 }
 
+// Rows of a table for classes that are drawn by scores x w; the loss is the mean of their squares and of the
+// scores'.
+std::string writeSamplingModel(const TemporaryFolder& folder) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name, Shape shape, DataType type = DataType::kFloat32) {
+    const ValueId id = builder.addValue(name, type, shape);
+    graph.value(id).symbols.assign(shape.size(), "");
+    if (!shape.empty()) graph.value(id).symbols[0] = "batch";
+    return id;
+  };
+  const auto weight = [&](const char* name, Shape shape) {
+    std::vector<float> elements(elementCount(shape));
+    for (size_t i = 0; i < elements.size(); ++i) elements[i] = 0.2F * static_cast<float>(i % 7) - 0.5F;
+    return builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
+  };
+  const auto meanOfSquares = [&](const char* name, const char* square_name, ValueId x) {
+    const ValueId squares = value(square_name, *graph.value(x).shape);
+    builder.addNode("", "Mul", {x, x}, {squares});
+    const ValueId mean = value(name, {});
+    builder.addNode("", "ReduceMean", {squares}, {mean}, {{"keepdims", int64_t{0}}});
+    return mean;
+  };
+  const ValueId x = value("x", {kUnknownSize, 6});
+  const ValueId scores = value("scores", {kUnknownSize, 5});
+  const ValueId classes = value("classes", {kUnknownSize, 4}, DataType::kInt64);
+  const ValueId rows = value("rows", {kUnknownSize, 4, 3});
+  builder.addNode("", "MatMul", {x, weight("dense.weight", {6, 5})}, {scores});
+  const NodeId drawing = builder.addNode("", "Multinomial", {scores}, {classes},
+                                         {{"sample_size", int64_t{4}}, {"dtype", int64_t{7}}});
+  graph.node(drawing).name = "drawing";
+  builder.addNode("", "Gather", {weight("table.weight", {5, 3}), classes}, {rows});
+  const ValueId of_rows = meanOfSquares("of_rows", "row_squares", rows);
+  const ValueId of_scores = meanOfSquares("of_scores", "score_squares", scores);
+  const ValueId loss = value("loss", {});
+  builder.addNode("", "Add", {of_rows, of_scores}, {loss});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("sampling.onnx"));
+  return folder.file("sampling.onnx");
+}
+
 struct Steps {
   double first_loss = 0;
   double second_loss = 0;
   std::vector<double> gradient;  // of one weight, in the second step
 };
 
-class Dropping : public ::testing::Test {
+class RandomModel : public ::testing::Test {
  protected:
+  explicit RandomModel(std::string (*write)(const TemporaryFolder&)) : model_(write(folder_)) {}
+
   Steps run(const std::vector<std::string>& options, int ranks, const std::string& seed = "0") {
     const std::string plan = folder_.file("plan" + std::to_string(++runs_));
     std::vector<std::string> line = {"plan",  model_,    "--external-data-root", "examples",
@@ -67,8 +112,18 @@ class Dropping : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const std::string model_ = writeDroppingModel(folder_);
+  const std::string model_;
   int runs_ = 0;
+};
+
+class Dropping : public RandomModel {
+ protected:
+  Dropping() : RandomModel(writeDroppingModel) {}
+};
+
+class Sampling : public RandomModel {
+ protected:
+  Sampling() : RandomModel(writeSamplingModel) {}
 };
 
 void expectClose(const Steps& got, const Steps& want, double bound) {
@@ -109,6 +164,20 @@ TEST_F(Dropping, TrainsTheSameWhateverTheNumberOfMicrobatches) {
   const Steps whole = run({"--cluster", "1x1", "--microbatches", "1"}, 1);
   expectClose(run({"--cluster", "1x1", "--microbatches", "4"}, 1), whole, 1e-12);
   expectClose(run({"--cluster", "1x1", "--microbatches", "3"}, 1), whole, 1e-12);
+  EXPECT_GT(std::abs(whole.second_loss - whole.first_loss), 1e-6);
+  const Steps other = run({"--cluster", "1x1", "--microbatches", "1"}, 1, "1");
+  EXPECT_GT(std::abs(other.first_loss - whole.first_loss), 1e-6);
+}
+
+TEST_F(Sampling, TrainsTheSameWhateverThePlanAndTheNumberOfMicrobatches) {
+  const Steps whole = run({"--cluster", "1x1", "--microbatches", "1"}, 1);
+  expectClose(run({"--cluster", "1x1", "--microbatches", "4"}, 1), whole, 1e-12);
+  expectClose(run({"--cluster", "1x1", "--microbatches", "3"}, 1), whole, 1e-12);
+  expectClose(run({"--cluster", "1x2", "--microbatches", "4"}, 2), whole, 1e-12);
+  expectClose(
+      run({"--cluster", "1x2", "--stages", "uniform:1", "--method", "data-parallel", "--microbatches", "2"},
+          2),
+      whole, 1e-12);
   EXPECT_GT(std::abs(whole.second_loss - whole.first_loss), 1e-6);
   const Steps other = run({"--cluster", "1x1", "--microbatches", "1"}, 1, "1");
   EXPECT_GT(std::abs(other.first_loss - whole.first_loss), 1e-6);

@@ -103,6 +103,10 @@ TEST(LoweredGradient, OfNormalizationsAndPools) {
     TestGraph test;
     checkLowered(test, {test.op("LRN", {test.parameter("x", {2, 5, 3, 3})}, {{"size", int64_t{3}}})});
   }
+  {
+    TestGraph test;
+    checkLowered(test, {test.op("MeanVarianceNormalization", {test.parameter("x", {2, 3, 4, 2})})});
+  }
   for (const int64_t p : {1, 2, 3}) {
     TestGraph test;
     const ValueId x = test.parameter("x", {2, 2, 5, 5}, 0.1, 1);
@@ -151,11 +155,31 @@ TEST(LoweredGradient, OfGridSample) {
   }
 }
 
+// Each tap comes from the border by itself.
+TEST(LoweredGradient, OfACubicGridSampleBeyondTheBorder) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {2, 2, 4, 5});
+  const ValueId grid = test.parameter("grid", {2, 3, 3, 2}, -1.3, 1.3);
+  checkLowered(test, {test.op("GridSample", {x, grid},
+                              {{"mode", std::string("bicubic")}, {"padding_mode", std::string("border")}})});
+}
+
 TEST(LoweredGradient, OfAffineGridOfOneExampleAndOfSeveral) {
   for (const int64_t examples : {1, 3}) {
     TestGraph test;
     const ValueId size = test.integers({examples, 2, 3, 4});
     checkLowered(test, {test.op("AffineGrid", {test.parameter("theta", {examples, 2, 3}), size})});
+  }
+}
+
+// Far from 0 an exponential of the numbers themselves would overflow, or vanish.
+TEST(LoweredGradient, OfALogarithmOfASumOfExponentials) {
+  for (const double middle : {0, 800, -900}) {
+    for (const int64_t keepdims : {0, 1}) {
+      TestGraph test;
+      const ValueId x = test.parameter("x", {3, 4, 2}, middle - 1, middle + 1);
+      checkLowered(test, {test.op("ReduceLogSumExp", {x, test.integers({1, -1})}, {{"keepdims", keepdims}})});
+    }
   }
 }
 
