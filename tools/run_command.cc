@@ -15,6 +15,7 @@
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
 #include "runtime/job/outputs.h"
+#include "runtime/job/restarts.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/options/checkpoint_options.h"
@@ -23,6 +24,7 @@
 #include "tools/options/option_checks.h"
 #include "tools/options/trace_options.h"
 #include "tools/refresh.h"
+#include "tools/run_log.h"
 #include "tools/scratch_folder.h"
 
 namespace pipeshard {
@@ -88,6 +90,7 @@ struct RunCommand {
   std::string directory;
   std::string json;
   std::string outputs;
+  std::string log;
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
@@ -115,11 +118,17 @@ struct RunCommand {
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
+    const auto batch = plan.dimensions.find(plan.batch_dimension);
+    RunLog run_log(log, batch == plan.dimensions.end() ? 0 : batch->second);
     StepLines lines(job.steps);
     TraceWriter writer(trace);
-    const JobResult result = runJob(job, [&](const JobProgress& event) {
+    if (nodes && checkpoint.restarts > 0)
+      fail(ErrorCode::kUsage,
+           "--restarts works on one machine as yet: node daemons end with the job; leave out --listen");
+    const JobResult result = runWithRestarts(job, checkpoint.restarts, [&](const JobProgress& event) {
       showNodes(event);
       lines.show(event);
+      run_log.take(event);
     });
     if (result.steps.empty()) {
       fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
@@ -218,6 +227,9 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--outputs", command->outputs,
                   "Of a plan with the schedule forward-only: write what the model gives for all batches here")
       ->type_name("FILE.npz");
+  sub->add_option("--log", command->log,
+                  "Write a line per step here while running: steps.jsonl, steps.csv, and events.jsonl")
+      ->type_name("DIR");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
   return [command] { return command->run(); };

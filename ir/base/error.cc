@@ -14,6 +14,7 @@ std::string_view errorCodeName(ErrorCode code) {
     case ErrorCode::kVersionMismatch: return "version mismatch";
     case ErrorCode::kAuthentication: return "authentication";
     case ErrorCode::kConfiguration: return "configuration";
+    case ErrorCode::kNoProgress: return "no progress";
     case ErrorCode::kHang: return "hang";
     case ErrorCode::kNotANumber: return "not a number";
     case ErrorCode::kOutOfMemory: return "out of memory";

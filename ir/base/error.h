@@ -23,6 +23,7 @@ enum class ErrorCode : int {
   kVersionMismatch = 76,   // the two sides speak different versions
   kAuthentication = 77,    // a key was refused
   kConfiguration = 78,     // plan, cluster or options contradict each other
+  kNoProgress = 80,        // restarts did not get a step further
   kHang = 81,              // a deadline passed
   kNotANumber = 82,        // the loss or a gradient is not finite
   kOutOfMemory = 83,       // a device or host has too little memory

@@ -109,6 +109,32 @@ TEST_F(CheckpointCommand, AnotherPlanOfTheModelGoesOn) {
   }
 }
 
+TEST_F(CheckpointCommand, TheLogHasEveryStepOnce) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  ASSERT_EQ(run(directory, 6, "saved", {"--log", at("log"), "--every", "2"}).exit_code, 0);
+  std::filesystem::remove_all(at("saved") + "/step-000006");  // so steps 5 to 8 are done by the second run
+  writeFile(at("log") + "/steps.jsonl",
+            readFile(at("log") + "/steps.jsonl") + "{\"step\":7,\"lo");  // cut off
+  ASSERT_EQ(run(directory, 8, "saved", {"--log", at("log"), "--json", at("run.json")}).exit_code, 0);
+  std::vector<int64_t> steps;
+  std::vector<double> losses;
+  std::istringstream lines(readFile(at("log") + "/steps.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json entry = nlohmann::json::parse(line);
+    steps.push_back(entry["step"].get<int64_t>());
+    losses.push_back(entry["loss"].get<double>());
+    EXPECT_GT(entry["examples_per_second"].get<double>(), 0);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  const std::vector<double> last = lossesOf(at("run.json"));
+  ASSERT_EQ(last.size(), 4u);
+  EXPECT_NEAR(losses[7], last[3], 1e-7);
+  const std::string table = readFile(at("log") + "/steps.csv");
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 9);
+  EXPECT_TRUE(table.starts_with("step,loss,seconds,examples_per_second,time\n1,"));
+  EXPECT_THAT(readFile(at("log") + "/events.jsonl"), HasSubstr("\"event\":\"resumed\",\"step\":4"));
+}
+
 TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
   const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
   for (const int signal : {SIGTERM, SIGINT}) {
@@ -124,6 +150,59 @@ TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
     EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
   }
   EXPECT_THAT(readFile(at(fmt::format("out{}", SIGINT))), HasSubstr("going on after step"));
+}
+
+// Ten times a worker is killed; the weights at the end are those of a run without kills, bit for bit.
+TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
+  const std::string directory =
+      plan("examples/gpt2.onnx", {"--cluster", "2x2", "--stages", "uniform:2", "--microbatches", "4"});
+  constexpr int kSteps = 1500;
+  ASSERT_EQ(run(directory, kSteps, "whole", {"--every", "1000"}).exit_code, 0);
+  const std::string out = at("out"), err = at("err");
+  const pid_t pid = startPipeshard({"run", directory, "--steps", std::to_string(kSteps), "--checkpoint",
+                                    at("killed"), "--every", "50", "--restarts", "10"},
+                                   out, err);
+  int kills = 0;
+  size_t seen = 0;               // of the output, when the one before was killed
+  for (; kills < 10; ++kills) {  // each time after another checkpoint, or two
+    std::vector<pid_t> workers;
+    const auto has_saved = [&] {
+      workers = processesMentioning(directory + "/ranks");
+      const std::string said = readFile(out);
+      return workers.size() == 4 && seen < said.size() &&
+             said.find("checkpoint: ", seen) != std::string::npos;
+    };
+    if (!eventually(has_saved, std::chrono::seconds(20))) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(37 * (kills % 5)));
+    seen = readFile(out).size();
+    ::kill(workers[kills % 4], SIGKILL);
+  }
+  const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(120));
+  EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+  EXPECT_GE(kills, 5);
+  EXPECT_THAT(ended.errors, HasSubstr("restart 1 of 10: worker of rank"));
+  EXPECT_THAT(ended.errors, HasSubstr("killed by signal 9"));
+  expectEqual("whole", "killed");
+  EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
+}
+
+// Its memory is gone as soon as it begins: no restart gets further.
+TEST_F(CheckpointCommand, RestartsWithoutProgressEnd) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  const std::string out = at("out"), err = at("err");
+  const pid_t pid = startPipeshard({"run", directory, "--steps", "100000", "--checkpoint", at("saved"),
+                                    "--every", "1h", "--restarts", "100"},
+                                   out, err);
+  ASSERT_TRUE(
+      eventually([&] { return readFile(out).find("step ") != std::string::npos; }, std::chrono::seconds(20)));
+  // A worker that is killed as soon as it is seen has not done a step.
+  const auto has_ended = [&] {
+    for (const pid_t worker : processesMentioning(directory + "/ranks")) ::kill(worker, SIGKILL);
+    return readFile(err).find("no step was done") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(has_ended, std::chrono::seconds(40)));
+  const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(20));
+  EXPECT_EQ(ended.exit_code, 80) << ended.errors;
 }
 
 TEST_F(CheckpointCommand, BadOnesAreToldAndOlderOnesTaken) {

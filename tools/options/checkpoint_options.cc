@@ -53,6 +53,14 @@ void CheckpointOptions::add(CLI::App& command) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str()
       ->needs(where);
+  command
+      .add_option("--restarts", restarts,
+                  "How many times the run may start again from its newest checkpoint when a worker is lost, "
+                  "hangs or is "
+                  "out of memory")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str()
+      ->needs(where);
 }
 
 CheckpointSpec CheckpointOptions::spec() const {

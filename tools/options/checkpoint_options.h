@@ -13,6 +13,7 @@ struct CheckpointOptions {
   std::string directory;
   std::string every;
   int keep = 2;
+  int restarts = 0;
 
   void add(CLI::App& command);
   CheckpointSpec spec() const;
