@@ -13,7 +13,7 @@
 #include "planning/directory/plan_directory.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/job/child_process.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/options/job_options.h"

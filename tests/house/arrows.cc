@@ -78,6 +78,7 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/execute", {"runtime/files", "runtime/kernels/base", "runtime/trace"}},
       {"runtime/checkpoint", {"runtime/execute", "runtime/files"}},
       {"runtime/job", {"runtime/checkpoint", "runtime/execute", "runtime/files", "runtime/trace"}},
+      {"runtime/validation", {"runtime/execute", "runtime/files", "runtime/job"}},
       {"runtime/profiling", {"runtime/execute", "runtime/files"}},
 
       {"planning/request", {}},

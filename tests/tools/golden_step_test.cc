@@ -21,7 +21,7 @@ std::vector<double> golden(const NpzFile& file, const std::string& name) {
 }
 
 // Every 37th element, judged against the tensor's root mean square (with a floor over all tensors, as
-// runtime/job/validate.h has it), and the norm.
+// runtime/validation/validate.h has it), and the norm.
 void compareKind(const std::string& kind, const StepDump& dump, const NpzFile& file,
                  size_t expected_tensors) {
   double squares = 0;

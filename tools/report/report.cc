@@ -11,7 +11,7 @@
 #include "ir/base/amounts.h"
 #include "partition/families/plan_schedule.h"
 #include "planning/model/plan_description.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tools/report/report_gantt.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"

@@ -20,7 +20,7 @@
 
 namespace pipeshard {
 
-struct ValidationReport;  // runtime/job/validate.h
+struct ValidationReport;  // runtime/validation/validate.h
 
 // A parameter as one device of a stage holds it.
 struct ReportedParameter {

@@ -10,7 +10,7 @@
 
 namespace pipeshard {
 
-struct ValidationReport;  // runtime/job/validate.h
+struct ValidationReport;  // runtime/validation/validate.h
 
 struct ReportRequest {
   std::string directory;

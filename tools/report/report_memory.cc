@@ -8,7 +8,7 @@
 #include "ir/base/amounts.h"
 #include "ir/base/ids_format.h"
 #include "runtime/execute/accumulation.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
 #include "tools/report/report_sections.h"

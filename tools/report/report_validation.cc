@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/ids_format.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_sections.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 
 namespace pipeshard {
 

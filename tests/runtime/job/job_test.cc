@@ -24,7 +24,7 @@
 #include "runtime/execute/local_program.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/host_name.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "runtime/job/worker.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ir/trace/trace_event.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tools/report/report.h"
 
 namespace pipeshard {

@@ -13,7 +13,7 @@
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
 #include "partition/families/plan_schedule.h"
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 #include "tests/tools/report/report_samples.h"
 #include "tools/report/report_html.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 
 #include <cmath>
 #include <limits>

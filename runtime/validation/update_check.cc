@@ -1,4 +1,4 @@
-#include "runtime/job/update_check.h"
+#include "runtime/validation/update_check.h"
 
 #include <algorithm>
 #include <utility>

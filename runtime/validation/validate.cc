@@ -1,4 +1,4 @@
-#include "runtime/job/validate.h"
+#include "runtime/validation/validate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "ir/base/error.h"
 #include "runtime/execute/dump.h"
 #include "runtime/job/coordinator.h"
-#include "runtime/job/update_check.h"
+#include "runtime/validation/update_check.h"
 
 namespace pipeshard {
 namespace {
