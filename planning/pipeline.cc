@@ -89,7 +89,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
 
   PlannedTraining planned;
   try {
-    for (std::string& note : parameterNotes(model.graph)) model.notes.push_back(std::move(note));
+    for (std::string& note : parameterNotes(model.graph, model.loss)) model.notes.push_back(std::move(note));
     if (!request.profile_note.empty()) model.notes.push_back(request.profile_note);
     planned.plan = describePlan(request, model);
     if (measured) planned.plan.profile = request.profile->digest;
@@ -98,7 +98,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
       refuseUntrainable(model, decidedWeights(request, model));
       noteOutputsLeftOut(model, planned.plan);
     }
-    planned.trains = trainedSummary(model.graph);
+    planned.trains = trainedSummary(model.graph, model.loss);
 
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
     // what the request leaves open; then both ways are one.

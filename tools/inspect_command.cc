@@ -145,7 +145,7 @@ struct InspectCommand {
     fmt::print("parameters {} ({}), forward {}, activations {}\n", totals.parameters,
                formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
                formatBytes(totals.activation_bytes));
-    fmt::print("{}\n", trainedSummary(model.graph));
+    fmt::print("{}\n", trainedSummary(model.graph, model.loss));
     for (const LostParameter& lost : model.parameters.lost)
       fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
     for (const std::string& note : model.notes) fmt::print("note: {}\n", note);

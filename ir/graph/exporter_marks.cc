@@ -35,19 +35,31 @@ std::vector<std::string> pythonStrings(std::string_view text) {
   return strings;
 }
 
-std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
-  constexpr std::string_view kKind = ": PARAMETER target=";
+namespace {
+
+// Lines "p_fc_weight: PARAMETER target='fc.weight'".
+std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string_view kind_text) {
   std::vector<SignatureParameter> parameters;
   std::string_view text = metadataOf(graph.metadata, "pkg.torch.export.ExportedProgram.graph_signature");
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const size_t kind = line.find(kKind);
+    const size_t kind = line.find(kind_text);
     if (kind == std::string_view::npos) continue;
-    const std::vector<std::string> target = pythonStrings(line.substr(kind + kKind.size()));
+    const std::vector<std::string> target = pythonStrings(line.substr(kind + kind_text.size()));
     if (!target.empty()) parameters.push_back({std::string(line.substr(0, kind)), target.front()});
   }
   return parameters;
+}
+
+}  // namespace
+
+std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
+  return signatureEntries(graph, ": PARAMETER target=");
+}
+
+std::vector<SignatureParameter> signatureBuffers(const Graph& graph) {
+  return signatureEntries(graph, ": BUFFER target=");
 }
 
 ExportedCall exportedCall(const Node& node) {
@@ -57,6 +69,9 @@ ExportedCall exportedCall(const Node& node) {
   const size_t target = text.find(kTarget);
   if (text.empty() || text.front() != '%' || target == std::string_view::npos) return call;
   call.name = nameAt(text, 0);
+  const std::vector<std::string> scopes =
+      pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.name_scopes"));  // the last one is the call's
+  if (scopes.size() > 1) call.module = scopes[scopes.size() - 2];
   const std::string_view function = text.substr(target + kTarget.size());
   call.function = function.substr(0, function.find(']'));
   for (size_t percent = text.find('%', target); percent != std::string_view::npos;

@@ -30,10 +30,12 @@ struct SignatureParameter {
 };
 // In the module's order; empty where the file does not say.
 std::vector<SignatureParameter> signatureParameters(const Graph& graph);
+std::vector<SignatureParameter> signatureBuffers(const Graph& graph);  // likewise
 
 // The call that the node is part of; one of several nodes, as a rule.
 struct ExportedCall {
   std::string name;                    // "linear_3", unique; "" where the file does not say
+  std::string module;                  // the innermost one that calls it: "head"; "" for the outermost
   std::string function;                // "torch.ops.aten.linear.default"
   std::vector<std::string> arguments;  // names after a %, in order: "x", "p_fc_weight"
   std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"

@@ -8,9 +8,8 @@
 
 namespace pipeshard {
 
-// Which initializers are trained: those that the exporter marks as PARAMETER; if it marks none, every
-// floating-point weight of the graph that is no constant of the arithmetic (heuristic documented in the
-// source). What overrideParameters says goes before both. In order of id.
+// The initializers that are trained, InitializerRole::kParameter (ir/operators/initializer_role.h). In order
+// of id.
 std::vector<ValueId> trainableParameters(const Graph& graph);
 
 // Trains the floating-point weights whose names contain a match of one of the regular expressions in `train`,
@@ -20,12 +19,16 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 
-// "trains 115008 of 115008 parameters in 21 tensors": elements; of all that are marked as parameters, are
-// trained, or were frozen by the user.
-std::string trainedSummary(const Graph& graph);
+// "trains 115008 of 115008 parameters in 21 tensors": elements that the loss depends on; of all that are
+// marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that would be.
+std::string trainedSummary(const Graph& graph, ValueId loss);
+
+// Error(kBadModel) that lists weights of a prepared graph of which nothing tells whether they are trained
+// (InitializerRole::kUnclear), and the options that do.
+void refuseUnclearWeights(const Graph& graph);
 
 // What the user should know about the choice: frozen weights, those taken for constants, those of one element
-// that are trained.
-std::vector<std::string> parameterNotes(const Graph& graph);
+// that are trained, those that the loss (if there is one) does not depend on.
+std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss);
 
 }  // namespace pipeshard

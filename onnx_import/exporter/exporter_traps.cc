@@ -1,6 +1,8 @@
 #include "onnx_import/exporter/exporter_traps.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -36,54 +38,98 @@ bool losesTraining(const Node& node, const ExportedCall& call) {
 }
 
 // cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
-bool losesSmoothing(const Node& node, const ExportedCall& call) {
+// The smoothing, as the call says it; "" for none.
+std::string lostSmoothing(const Node& node, const ExportedCall& call) {
   constexpr size_t kSmoothing = 5;
   if (!node.is("SoftmaxCrossEntropyLoss") || call.function.find("cross_entropy_loss") == std::string::npos)
-    return false;
+    return "";
   const std::vector<std::string> arguments = argumentsOf(call.text);
-  return arguments.size() > kSmoothing && std::strtod(arguments[kSmoothing].c_str(), nullptr) > 0;
+  const bool smooths =
+      arguments.size() > kSmoothing && std::strtod(arguments[kSmoothing].c_str(), nullptr) > 0;
+  return smooths ? arguments[kSmoothing] : "";
 }
 
-// scaled_dot_product_attention(query, key, value, mask, dropout_p, ...): its Dropout without training mode.
-bool losesDropout(const Node& node, const ExportedCall& call) {
-  const bool training = node.inputs.size() > 2 && node.inputs[2].valid();
-  return node.is("Dropout") && !training &&
-         call.function.find("scaled_dot_product_attention") != std::string::npos;
+// scaled_dot_product_attention(query, key, value, mask, dropout_p, ...)
+bool isAttention(const ExportedCall& call) {
+  return call.function.find("scaled_dot_product_attention") != std::string::npos;
+}
+bool dropsInside(const ExportedCall& call) {
+  constexpr size_t kDropout = 4;
+  const std::vector<std::string> arguments = argumentsOf(call.text);
+  return isAttention(call) && arguments.size() > kDropout &&
+         std::strtod(arguments[kDropout].c_str(), nullptr) > 0;
+}
+
+std::string optionForSmoothing(const Graph& graph, const Node& node, const std::string& smoothing) {
+  const bool named = node.inputs.size() > 1 && node.inputs[0].valid() && node.inputs[1].valid();
+  return fmt::format("--loss cross-entropy:{},{},smoothing={}",
+                     named ? graph.value(node.inputs[0]).name : "LOGITS",
+                     named ? graph.value(node.inputs[1]).name : "LABELS", smoothing);
+}
+
+// In inference mode, as far as the file tells.
+bool isIdleDropout(const Graph& graph, const Node& node) {
+  if (!node.is("Dropout")) return false;
+  if (node.inputs.size() < 3 || !node.inputs[2].valid()) return true;
+  const Constant* mode = graph.constant(node.inputs[2]);
+  return mode != nullptr && !mode->bytes.empty() && mode->bytes[0] == std::byte{0};
+}
+
+struct Dropouts {
+  int idle = 0;                            // not of attentions
+  int in_attentions = 0;                   // idle, too
+  std::map<std::string, bool> attentions;  // that drop, by call: whether the dropout is in the file
+};
+
+void tellDropouts(const Dropouts& found, std::vector<std::string>& traps) {
+  if (found.in_attentions > 0) {
+    traps.push_back(
+        fmt::format("the dropout inside {} is not in the file (the exporter writes it in inference mode): "
+                    "there nothing is dropped; --mode training drops",
+                    counted(found.in_attentions, "attention")));
+  }
+  const auto gone = std::count_if(found.attentions.begin(), found.attentions.end(),
+                                  [](const auto& attention) { return !attention.second; });
+  if (gone > 0) {
+    traps.push_back(
+        fmt::format("the dropout inside {} is not in the file (the exporter's optimizer removes it): there "
+                    "nothing is dropped; exported with torch.onnx.export(..., optimize=False) it is there, "
+                    "and --mode training drops",
+                    counted(gone, "attention")));
+  }
+  if (found.idle > 0) {
+    traps.push_back(fmt::format("{} in inference mode, so that nothing is dropped; --mode training drops",
+                                counted(found.idle, "dropout")));
+  }
 }
 
 }  // namespace
 
 std::vector<std::string> exporterTraps(const Graph& graph) {
   int normalizations = 0;
-  int attentions = 0;
-  bool smoothing = false;
+  Dropouts dropouts;
+  std::vector<std::string> traps;
   for (const Node& node : graph.nodes) {
     const ExportedCall call = exportedCall(node);
-    if (call.name.empty()) continue;
     normalizations += losesTraining(node, call) ? 1 : 0;
-    attentions += losesDropout(node, call) ? 1 : 0;
-    smoothing = smoothing || losesSmoothing(node, call);
+    if (dropsInside(call))
+      dropouts.attentions[call.name] = dropouts.attentions[call.name] || node.is("Dropout");
+    if (isIdleDropout(graph, node)) ++(isAttention(call) ? dropouts.in_attentions : dropouts.idle);
+    const std::string smoothing = lostSmoothing(node, call);
+    if (smoothing.empty()) continue;
+    traps.push_back(fmt::format(
+        "the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the "
+        "loss is without; {} has it",
+        optionForSmoothing(graph, node, smoothing)));
   }
-  std::vector<std::string> traps;
   if (normalizations > 0) {
     traps.push_back(
         fmt::format("{} of a module in training mode, but the exporter has written inference mode: the "
-                    "running statistics of "
-                    "the file are used, and stay as they are, where PyTorch would take the batch's; --mode "
-                    "training does so",
+                    "running statistics of the file are used, and stay as they are, where PyTorch would take "
+                    "the batch's; --mode training does so",
                     counted(normalizations, "batch normalization")));
   }
-  if (attentions > 0) {
-    traps.push_back(
-        fmt::format("the dropout inside {} is not in the file (the exporter writes it in inference mode): "
-                    "there nothing is dropped; --mode training drops",
-                    counted(attentions, "attention")));
-  }
-  if (smoothing) {
-    traps.emplace_back(
-        "the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the loss is "
-        "without; --loss cross-entropy:LOGITS,LABELS,smoothing=0.1 has it");
-  }
+  tellDropouts(dropouts, traps);
   // Every file that a session saves imports this domain.
   if (graph.opset_imports.contains("com.microsoft.nchwc") && signatureParameters(graph).empty()) {
     traps.emplace_back(

@@ -9,16 +9,13 @@
 
 namespace pipeshard {
 
-// A sentence per kind of trap:
+// A sentence per kind of trap, with the option or the export that helps:
 //
-//   - A batch normalisation of a module in training mode is exported in inference mode, so it uses and keeps
-//   the
-//     running statistics of the file.
-//   - The dropout inside an attention does not drop.
+//   - A batch normalisation of a module in training mode is in inference mode: it uses and keeps the running
+//     statistics of the file.
+//   - The dropout inside an attention is in inference mode, or gone; any other is in inference mode.
 //   - The label smoothing of a cross-entropy is gone.
-//   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged
-//   and
-//     tied ones apart.
+//   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged.
 //
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);

@@ -13,6 +13,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/exporter/torchscript_parameters.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -61,7 +62,7 @@ class Restorer {
     for (const SignatureParameter& parameter : signature) {
       if (!parameter_.contains(parameter.name)) explain(parameter);
     }
-    if (calls_are_gone_) judgeUnread();
+    judgeUnread();
     return std::move(result_);
   }
 
@@ -107,7 +108,7 @@ class Restorer {
       const auto found = name_of_.find(argument);
       if (found == name_of_.end()) continue;
       read_.insert(found->second);
-      functions_[found->second].insert(call.exported.function);
+      noteOtherName(call.exported.module, found->second);
       if (std::find(mentioned.begin(), mentioned.end(), found->second) == mentioned.end())
         mentioned.push_back(found->second);
     }
@@ -379,29 +380,60 @@ class Restorer {
     }
   }
 
-  // A tied weight has several names, of which calls mention one: it is read by calls of different kinds, an
-  // embedding and a Linear. What is not such a name may have been read by a call that is gone.
-  void judgeUnread() {
-    const auto tied = std::count_if(functions_.begin(), functions_.end(),
-                                    [](const auto& entry) { return entry.second.size() > 1; });
-    if (std::ssize(result_.unread) <= tied) return;
-    for (std::string& name : result_.unread) {
-      result_.lost.push_back(
-          {std::move(name),
-           "no operator reads it: unused, or merged with an equal one, and what reads it, too"});
+  // "fc", "weight" of "fc.weight"
+  static std::pair<std::string, std::string> moduleAndLeaf(const std::string& name) {
+    const size_t dot = name.rfind('.');
+    if (dot == std::string::npos) return {"", name};
+    return {name.substr(0, dot), name.substr(dot + 1)};
+  }
+
+  // A tied weight has several names, of which calls mention one. A call of the module "head" that mentions
+  // "words.weight" tells that "head.weight" is another name of it.
+  void noteOtherName(const std::string& module, const std::string& parameter) {
+    const auto [owner, leaf] = moduleAndLeaf(parameter);
+    if (!module.empty() && owner != module && !owner.starts_with(module + "."))
+      other_names_.emplace(module + "." + leaf, parameter);
+  }
+
+  // A head has the bias of its tied Linear by a name of its own, too: "head.bias" is "head.decoder.bias".
+  std::string innerName(const std::string& name) const {
+    const auto [owner, leaf] = moduleAndLeaf(name);
+    for (const auto& [other, tied] : other_names_) {
+      const std::string inner = moduleAndLeaf(tied).first;
+      if (!owner.empty() && moduleAndLeaf(inner).first == owner && read_.contains(inner + "." + leaf))
+        return inner + "." + leaf;
     }
-    result_.unread.clear();
+    return "";
+  }
+
+  // What is no other name of a parameter may have been read by a call that is gone.
+  void judgeUnread() {
+    std::vector<std::string> unread;
+    for (std::string& name : result_.unread) {
+      const auto found = other_names_.find(name);
+      const std::string tied = found != other_names_.end() ? found->second : innerName(name);
+      if (!tied.empty()) {
+        result_.other_names.push_back(fmt::format("{} ({})", name, tied));
+      } else if (calls_are_gone_) {
+        result_.lost.push_back(
+            {std::move(name),
+             "no operator reads it: unused, or merged with an equal one, and what reads it, too"});
+      } else {
+        unread.push_back(std::move(name));
+      }
+    }
+    result_.unread = std::move(unread);
   }
 
   Graph& graph_;
   ModuleParameters result_;
-  std::map<std::string, std::string> name_of_;              // by argument
-  std::map<std::string, ValueId> parameter_;                // by name
-  std::set<std::string> read_;                              // mentioned by a call that is in the file
-  std::map<std::string, std::set<std::string>> functions_;  // by parameter: of calls that mention it
-  std::map<ValueId, ValueId> transposes_;                   // by a transposed copy: the parameter
-  std::set<std::string> names_;                             // of values
-  std::vector<std::string> captured_;                       // that subgraphs read
+  std::map<std::string, std::string> name_of_;      // by argument
+  std::map<std::string, ValueId> parameter_;        // by name
+  std::set<std::string> read_;                      // mentioned by a call that is in the file
+  std::map<std::string, std::string> other_names_;  // of tied parameters: the one that calls mention
+  std::map<ValueId, ValueId> transposes_;           // by a transposed copy: the parameter
+  std::set<std::string> names_;                     // of values
+  std::vector<std::string> captured_;               // that subgraphs read
   std::vector<Padded> padded_;
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };
@@ -409,7 +441,12 @@ class Restorer {
 }  // namespace
 
 ModuleParameters restoreParameters(Graph& graph) {
-  if (!isTorchScript(graph)) return Restorer(graph).run();
+  if (!isTorchScript(graph)) {
+    const int statistics = separateStatistics(graph);
+    ModuleParameters found = Restorer(graph).run();
+    found.statistics = statistics;
+    return found;
+  }
   ModuleParameters found;
   found.torchscript = true;
   restoreTorchScript(graph, found);

@@ -10,7 +10,8 @@
 //                If the file has the weight itself, too (a tied embedding), the copy becomes a Transpose of
 //                it.
 //   merges       parameters of different modules that hold equal numbers (biases, normalisations). Each call
-//                that mentions another parameter than it reads gets one of its own, with the same content.
+//                that mentions another parameter than it reads gets one of its own, with the same content; so
+//                do running statistics that were merged with scale and bias.
 //   leaves out   a bias that is zero. The parameter is made again.
 //   folds        position rows, batch normalisations; and calls that merging has made equal become one.
 //   Numbers,
@@ -33,10 +34,9 @@ struct LostParameter {
 };
 
 struct ModuleParameters {
-  bool known = false;  // the file says which parameters there are
-  // No operator of the file reads them: the loss does not depend on them, or they are other names of tied
-  // ones.
-  std::vector<std::string> unread;
+  bool known = false;                    // the file says which parameters there are
+  std::vector<std::string> unread;       // the forward pass does not use them
+  std::vector<std::string> other_names;  // of tied parameters: "head.weight (words.weight)"
   std::vector<LostParameter> lost;
   // Tables of embeddings with a padding_idx whose row is trained, which PyTorch's is not: something else
   // reads the table, too. (Of others the row comes as a constant, so that no gradient reaches it.)
@@ -45,6 +45,7 @@ struct ModuleParameters {
   bool torchscript = false;            // of PyTorch's older exporter
   int transposed = 0;                  // found again in their transposed places
   int separated = 0;                   // merged ones that are their own again
+  int statistics = 0;                  // likewise, of batch normalisations
   int zero_biases = 0;                 // left out, and made again
 };
 

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
 
 namespace pipeshard {
 namespace {
@@ -41,6 +43,7 @@ class TorchScript {
   }
 
   void run() {
+    markConstants();
     separate();
     findBiases();
     for (Node& node : graph_.nodes) {
@@ -53,6 +56,7 @@ class TorchScript {
       nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);
+    nameComputed();
   }
 
  private:
@@ -61,21 +65,32 @@ class TorchScript {
   }
   bool isAnonymous(ValueId id) const { return graph_.value(id).name.starts_with(kAnonymous); }
 
-  // Identity of a parameter under another parameter's name.
+  bool isOutput(ValueId id) const {
+    return std::find(graph_.outputs.begin(), graph_.outputs.end(), id) != graph_.outputs.end();
+  }
+
+  // Identity of a parameter under another parameter's name. It is of no module: its own name has no path.
   void separate() {
     std::erase_if(graph_.nodes, [&](const Node& node) {
       if (!node.is("Identity") || !isFloatWeight(node.inputs[0])) return false;
+      if (node.name.starts_with("/") || isOutput(node.outputs[0])) return false;
       const std::string& name = graph_.value(node.outputs[0]).name;
-      if (name.find('.') == std::string::npos || name.front() == '/' || name.starts_with(kAnonymous))
-        return false;
       const Initializer content = graph_.initializers.at(node.inputs[0]);
       const Value& source = graph_.value(node.inputs[0]);
       graph_.value(node.outputs[0]).data_type = source.data_type;
       graph_.value(node.outputs[0]).shape = source.shape;
       graph_.initializers.emplace(node.outputs[0], content);
-      ++found_.separated;
+      ++(namesBuffer(name) ? found_.statistics : found_.separated);
       return true;
     });
+  }
+
+  // Parameters are initializers: what a Constant holds is none, also where a layer reads it (the scale of a
+  // normalisation without parameters).
+  void markConstants() {
+    for (const Node& node : graph_.nodes) {
+      if (node.is("Constant")) graph_.value(node.outputs[0]).metadata.emplace_back(kConstantMark, "made");
+    }
   }
 
   void nameFolded(const Node& node) {
@@ -116,17 +131,39 @@ class TorchScript {
   }
 
   void restoreLinear(Node& node, const std::vector<ValueId>& tables, std::vector<Node>& nodes) {
-    if (node.inputs.size() != 2 || !isFloatWeight(node.inputs[1]) || !isAnonymous(node.inputs[1])) return;
+    if (node.inputs.size() != 2 || !isFloatWeight(node.inputs[1])) return;
     const ValueId weight = node.inputs[1];
     for (ValueId table : tables) {
       if (isTransposed(weight, table)) return tie(node, weight, table, nodes);
     }
+    if (!isAnonymous(weight)) return;
+    factors_.insert(weight);
     const std::string path = linearName(node);
     const std::string name = path + ".weight";
     if (path.empty() || !names_.insert(name).second) return;
     graph_.value(weight).name = name;
     graph_.value(weight).metadata.emplace_back(kStoredTransposed, "true");
     ++found_.transposed;
+  }
+
+  // What else has no name was computed from parameters (rows of a table), or from constants: training it may
+  // train something else than the module has.
+  void nameComputed() {
+    const std::vector<InitializerRole> roles = initializerRoles(graph_);
+    for (const auto& [id, initializer] : graph_.initializers) {
+      const bool weight = roles[id.index()] == InitializerRole::kParameter && isAnonymous(id);
+      if (!weight || factors_.contains(id) || elementCount(graph_.shape(id)) == 1 || isFilter(id)) continue;
+      found_.lost.push_back(
+          {graph_.value(id).name, "computed by the exporter, from parameters or constants"});
+    }
+  }
+
+  // nameFolded has named it.
+  bool isFilter(ValueId id) const {
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+      const auto at = std::find(node.inputs.begin(), node.inputs.end(), id);
+      return (node.is("Conv") || node.is("ConvTranspose")) && at != node.inputs.end();
+    });
   }
 
   // The copy becomes a Transpose of the table.
@@ -181,6 +218,7 @@ class TorchScript {
   ModuleParameters& found_;
   std::set<std::string> names_;
   std::set<ValueId> tied_;
+  std::set<ValueId> factors_;               // without a name: of products
   std::map<ValueId, std::string> bias_of_;  // a product: the module whose bias is added to it
 };
 

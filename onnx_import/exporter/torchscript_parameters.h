@@ -7,8 +7,8 @@
 //   transposes the weight of a Linear, as 'onnx::MatMul_34' read by '/decoder/fc/MatMul': it is called
 //              'decoder.fc.weight' again, and stored transposed. Where it holds the numbers of an embedding,
 //              transposed, the two are tied again.
-//   folds      batch normalisations into the convolution before: its weight is 'onnx::Conv_196'. The module's
-//              parameters are lost.
+//   folds      batch normalisations into the convolution before: its weight is 'onnx::Conv_196'; rows of
+//              tables, and parameters under another shape: 'onnx::Add_20'. The module's parameters are lost.
 #pragma once
 
 #include "ir/graph/graph.h"
@@ -19,7 +19,8 @@ namespace pipeshard {
 // Whether PyTorch wrote the file, and not by torch.export.
 bool isTorchScript(const Graph& graph);
 
-// To be called on the graph as read. Adds to what is found: `separated`, `transposed`, `tied`, `lost`.
+// To be called on the graph as read. Adds to what is found: `separated`, `statistics`,
+// `transposed`, `tied`, `lost`. Constants are marked as such (weight_role.h): parameters are initializers.
 void restoreTorchScript(Graph& graph, ModuleParameters& found);
 
 }  // namespace pipeshard

@@ -7,6 +7,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
 #include "onnx_import/format/tensor_proto.h"
 #include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/prepare/dimensions.h"
@@ -64,19 +65,12 @@ std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const
 }  // namespace
 
 std::vector<bool> keptFromFolding(const Graph& graph) {
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
   std::vector<bool> result(graph.values.size(), false);
-  bool marked = false;
-  for (const auto& [id, initializer] : graph.initializers)
-    result[id.index()] = trainedByUser(graph.value(id)).value_or(false);
   for (const auto& [id, initializer] : graph.initializers) {
-    if (isMarkedParameter(graph.value(id))) marked = result[id.index()] = true;
-  }
-  if (marked) return result;
-  for (const auto& [id, initializer] : graph.initializers) {
-    const Value& value = graph.value(id);
-    if (exportedKind(value) || isFolded(value) || trainedByUser(value)) continue;
-    if (!isFloatingPoint(value.data_type) || !value.shape) continue;
-    result[id.index()] = elementCount(*value.shape) > 1 || namesParameter(value.name);
+    const InitializerRole role = roles[id.index()];
+    result[id.index()] = (role == InitializerRole::kParameter || role == InitializerRole::kUnclear) &&
+                         !isFolded(graph.value(id));
   }
   return result;
 }
@@ -345,6 +339,20 @@ void inferShapes(Graph& graph) {
   Inference(graph, kShapeBytes).run();
 }
 
+namespace {
+
+// No weight of the file is in it: zeros of some shape, and what is computed from such alone (the first state
+// of a recurrence).
+bool holdsNoWeight(const Graph& graph, const Node& node) {
+  if (node.is("ConstantOfShape")) return true;
+  const auto number = [&](ValueId id) { return id.valid() && isFloatingPoint(graph.dataType(id)); };
+  return std::any_of(node.inputs.begin(), node.inputs.end(), number) &&
+         std::all_of(node.inputs.begin(), node.inputs.end(),
+                     [&](ValueId id) { return !number(id) || isMade(graph.value(id)); });
+}
+
+}  // namespace
+
 int foldConstants(Graph& graph, int64_t limit_bytes) {
   Inference inference(graph, limit_bytes);
   inference.run();
@@ -362,9 +370,10 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
     const bool frozen = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
       return id.valid() && trainedByUser(graph.value(id)) == std::optional(false);
     });
+    const char* mark = holdsNoWeight(graph, node) ? "made" : "folded";
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
-      graph.value(id).metadata.emplace_back(kConstantMark, "folded");
+      graph.value(id).metadata.emplace_back(kConstantMark, mark);
       if (frozen) graph.value(id).metadata.emplace_back(kTrainedMark, "no");
       graph.initializers.emplace(id, std::move(computed.at(id)));
     }

@@ -65,11 +65,8 @@ class Inference {
   int depth_ = 0;
 };
 
-// Initializers that must not be computed away, for an optimizer may update them, as far as can be said before
-// shapes are known: those that the user wants trained, and those that the exporter marks as parameters. Where
-// it marks nothing: every floating-point one with more than one element or a parameter's name that the user
-// does not freeze and that is not marked as a constant. By value index. What is trained says
-// onnx_import/autodiff/parameters.h.
+// Initializers of the file that must not be computed away, for an optimizer may update them: parameters, and
+// where nothing tells (ir/operators/initializer_role.h). By value index.
 std::vector<bool> keptFromFolding(const Graph& graph);
 
 }  // namespace pipeshard

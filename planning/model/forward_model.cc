@@ -125,6 +125,10 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
     notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal ones, apart again",
                                 counted(parameters.separated, "parameter")));
   }
+  if (parameters.statistics > 0) {
+    notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal tensors, apart again",
+                                counted(parameters.statistics, "running statistic")));
+  }
   if (parameters.zero_biases > 0) {
     notes.push_back(fmt::format(
         "{} that the exporter's optimizer had left out, as zero, made again",
@@ -140,9 +144,14 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
                     "not have it): {}",
                     fmt::join(parameters.padded, ", ")));
   }
+  if (!parameters.other_names.empty()) {
+    notes.push_back(fmt::format("other names of tied parameters, trained as one: {}",
+                                fmt::join(parameters.other_names, ", ")));
+  }
   if (!parameters.unread.empty()) {
-    notes.push_back(fmt::format("not read by any operator (unused, or another name of a tied one): {}",
-                                fmt::join(parameters.unread, ", ")));
+    notes.push_back(
+        fmt::format("never read by the forward pass, so that training leaves them as they are: {}",
+                    fmt::join(parameters.unread, ", ")));
   }
   return notes;
 }

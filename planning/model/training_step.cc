@@ -54,6 +54,7 @@ std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& gr
 
 void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& decided) {
   refuseLostParameters(model.parameters, decided);
+  refuseUnclearWeights(model.graph);
   if (trainableParameters(model.graph).empty()) {
     fail(ErrorCode::kBadModel,
          "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not; "

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
-#include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
 #include "sharding/batch/time_compare.h"
 #include "sharding/batch/time_kinds.h"
 #include "sharding/batch/time_rewrite.h"
@@ -14,26 +14,6 @@
 namespace pipeshard {
 
 namespace {
-
-// Initializers that training may change: the marked ones; where the exporter marks none, every weight that is
-// not in the model file itself, and every floating-point one that has several elements or a parameter's name;
-// in either case what the user says (ir/graph/weight_role.h). A total over them would leave out their
-// gradient.
-std::vector<bool> mayBeTrained(const Graph& graph) {
-  std::vector<bool> result(graph.values.size(), false);
-  bool any_marked = false;
-  for (const auto& [id, initializer] : graph.initializers)
-    any_marked = any_marked || isMarkedParameter(graph.value(id));
-  for (const auto& [id, initializer] : graph.initializers) {
-    const bool weight = std::holds_alternative<WeightReference>(initializer);
-    const Value& value = graph.value(id);
-    const bool array = isFloatingPoint(value.data_type) && !isMade(value) &&
-                       (elementCount(graph.shape(id)) > 1 || namesParameter(value.name));
-    result[id.index()] =
-        trainedByUser(value).value_or(any_marked ? isMarkedParameter(value) : weight || array);
-  }
-  return result;
-}
 
 // Walks the nodes that the loss needs once, in order, and says of every value what its parts are to the whole
 // (TimeFacts). Nodes are added to the graph again as they are, or changed; the others stay, unlooked at. When
@@ -99,9 +79,10 @@ class TimeAxisPass {
 
   void setSources(const std::vector<BatchInput>& inputs) {
     facts_.resize(graph_.values.size());
-    const std::vector<bool> parameters = mayBeTrained(graph_);
+    // A total over parameters would leave out their gradient.
+    const std::vector<InitializerRole> roles = initializerRoles(graph_);
     for (const auto& [id, initializer] : graph_.initializers)
-      facts_[id.index()].batch_only = !parameters[id.index()];
+      facts_[id.index()].batch_only = roles[id.index()] != InitializerRole::kParameter;
     for (const BatchInput& input : inputs) {
       TimeFacts& known = facts_[input.value.index()];
       known.batch_only = true;

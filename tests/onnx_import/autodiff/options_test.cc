@@ -72,7 +72,7 @@ TEST(OptimizerOption, NamesTheWrongKeyAndTheAllowedOnes) {
   EXPECT_THAT(message, HasSubstr("beta1"));
   EXPECT_THAT(message, HasSubstr("lr, momentum, weight_decay, nesterov"));
   EXPECT_THAT(usageError([] { parseOptimizer("sgd:lr=0.1,lr=0.2"); }), HasSubstr("'lr' is given twice"));
-  for (const char* text : {"lion", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1",
+  for (const char* text : {"adan", "sgd:lr", "sgd:lr=x", "adam:beta1=1", "sgd:lr=-1", "sgd:nesterov=1",
                            "sgd:momentum=0.9,nesterov=2"}) {
     usageError([&] { parseOptimizer(text); });
   }
@@ -254,7 +254,7 @@ TEST(Parameters, OfOneElementAreTrainedByPlaceOrName) {
   model.graph.value(folded).metadata = {{"pipeshard.constant", "folded"}};
   EXPECT_EQ(model.trained(), expected);
   EXPECT_THAT(
-      parameterNotes(model.graph),
+      parameterNotes(model.graph, ValueId()),
       ::testing::ElementsAre(HasSubstr("taken for constants, not trained: onnx::Mul_12, "),
                              HasSubstr("trained although they have one element: fc.bias, temperature, ")));
 }
@@ -282,13 +282,25 @@ TEST(Parameters, AreWhatTheUserSays) {
   model.weight("scale", {}, {2}, "Mul");
   overrideParameters(model.graph, {"^head", "^scale$"}, {"."});
   EXPECT_EQ(model.trained(), (std::vector<std::string>{"head.weight", "scale"}));
-  EXPECT_THAT(parameterNotes(model.graph),
+  EXPECT_THAT(parameterNotes(model.graph, ValueId()),
               ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): body.weight"));
-  EXPECT_EQ(trainedSummary(model.graph), "trains 3 of 5 parameters in 2 tensors");
+  EXPECT_EQ(trainedSummary(model.graph, ValueId()), "trains 3 of 5 parameters in 2 tensors");
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }),
               HasSubstr("--freeze 'tail' is found in no"));
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }),
               HasSubstr("--train '(' is no regular expression"));
+}
+
+TEST(Parameters, ThatTheLossDoesNotDependOnAreNotCounted) {
+  Unmarked model;
+  model.weight("body.weight", {2}, {1, 2}, "Mul");
+  const ValueId loss = model.graph.nodes.back().outputs[0];
+  model.weight("other.weight", {3}, {1, 2, 3}, "Mul");
+  EXPECT_EQ(trainedSummary(model.graph, loss), "trains 2 of 5 parameters in 1 tensors");
+  EXPECT_THAT(parameterNotes(model.graph, loss),
+              ::testing::ElementsAre(HasSubstr("the loss does not depend on these parameters, which stay as "
+                                               "they are: other.weight")));
+  EXPECT_EQ(trainedSummary(model.graph, ValueId()), "trains 5 of 5 parameters in 2 tensors");
 }
 
 TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {

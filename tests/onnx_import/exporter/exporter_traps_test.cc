@@ -36,7 +36,8 @@ TEST(ExporterTraps, LabelSmoothingIsDropped) {
   const auto traps = [](const char* arguments) {
     return exporterTraps(graphOf("SoftmaxCrossEntropyLoss", "cross_entropy_loss.default", arguments));
   };
-  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.1"), ElementsAre(HasSubstr("label_smoothing")));
+  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.1"),
+              ElementsAre(HasSubstr("--loss cross-entropy:LOGITS,LABELS,smoothing=0.1")));
   EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.0"), IsEmpty());
   EXPECT_THAT(traps("%logits, %y"), IsEmpty());
 }
@@ -55,7 +56,24 @@ TEST(ExporterTraps, TheDropoutInsideAnAttentionIsExportedInInferenceMode) {
   EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("dropout inside 1 attention ")));
   graph.nodes[0].inputs = {ValueId(0), ValueId(1), ValueId(2)};  // training_mode
   EXPECT_THAT(exporterTraps(graph), IsEmpty());
-  EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask, 0.1")), IsEmpty());
+  EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask, 0.1")),
+              ElementsAre(HasSubstr("optimize=False")));
+  EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask")), IsEmpty());
+  EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask, 0.0, True")), IsEmpty());
+}
+
+TEST(ExporterTraps, ADropoutThatDropsNothingIsTold) {
+  Graph graph = graphOf("Dropout", "dropout.default", "%x, 0.1, True");
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {2});
+  const auto mode = [&](bool trains) {
+    return builder.addConstant("mode", Constant{DataType::kBool, {}, {std::byte{trains}}});
+  };
+  EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("1 dropout in inference mode")));
+  graph.nodes[0].inputs = {x, ValueId(), mode(false)};
+  EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("--mode training drops")));
+  graph.nodes[0].inputs[2] = mode(true);
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
 }
 
 }  // namespace

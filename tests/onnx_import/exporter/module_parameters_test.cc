@@ -53,6 +53,11 @@ class ModuleParametersTest : public ::testing::Test {
     return last;
   }
 
+  // The module that the last node's call is of.
+  void scope(const std::string& module) {
+    graph.nodes.back().metadata.emplace_back("pkg.torch.onnx.name_scopes", "['', '" + module + "', 'call']");
+  }
+
   ModuleParameters restore() {
     graph.metadata = {{"pkg.torch.export.ExportedProgram.graph_signature", "\n# inputs\n" + signature}};
     return restoreParameters(graph);
@@ -229,16 +234,63 @@ TEST_F(ModuleParametersTest, AParameterThatNothingReadsIsLostWhereCallsAreGone) 
   EXPECT_EQ(found.lost[0].name, "ln2.weight");
 }
 
-TEST_F(ModuleParametersTest, AnotherNameOfATiedWeightIsNotLost) {
-  parameter("wte.weight");
-  parameter("head.weight", {4, 4});
-  node("Gather", {findValue(graph, "head.weight")}, "embedding", "aten.embedding.default",
-       "%p_head_weight, %x");
-  node("MatMul", {weight("val_9", {4, 4}, "['head.weight']")}, "linear", "aten.linear.default",
-       "%slice_1, %p_head_weight");
+// Calls mention one name of a tied parameter; which module makes them tells the others.
+TEST_F(ModuleParametersTest, AnotherNameOfATiedParameterIsNotLost) {
+  for (const char* name : {"wte.weight", "lm.bias", "ln2.bias"}) parameter(name);
+  parameter("lm.head.weight", {4, 4});
+  parameter("lm.head.bias", {4});
+  node("Gather", {findValue(graph, "lm.head.weight")}, "embedding", "aten.embedding.default",
+       "%p_lm_head_weight, %x");
+  scope("wte");
+  node("Gemm", {findValue(graph, "lm.head.weight"), findValue(graph, "lm.head.bias")}, "linear",
+       "aten.linear.default", "%gone, %p_lm_head_weight, %p_lm_head_bias");
+  scope("lm.head");
   const ModuleParameters found = restore();
+  EXPECT_THAT(found.other_names, ElementsAre("wte.weight (lm.head.weight)", "lm.bias (lm.head.bias)"));
+  EXPECT_THAT(found.unread, IsEmpty());
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].name, "ln2.bias");
+}
+
+TEST_F(ModuleParametersTest, ATiedWeightDoesNotHideALostParameter) {
+  parameter("wte.weight", {4, 4});
+  parameter("ln2.weight");
+  node("Gather", {findValue(graph, "wte.weight")}, "embedding", "aten.embedding.default",
+       "%p_wte_weight, %x");
+  scope("wte");
+  node("MatMul", {weight("val_9", {4, 4}, "['wte.weight']")}, "linear", "aten.linear.default",
+       "%layer_norm_1, %p_wte_weight");
+  const ModuleParameters found = restore();
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].name, "ln2.weight");
+}
+
+// Fresh ones hold the numbers of scale and bias. A module that is called twice keeps one pair.
+TEST_F(ModuleParametersTest, MergedRunningStatisticsAreTheirOwnAgain) {
+  parameter("bn.weight", {4});
+  parameter("bn.bias", {4});
+  for (const char* name : {"bn", "other"}) {
+    signature += "b_" + std::string(name) + "_mean: BUFFER target='" + name + ".mean' persistent=True\n";
+    signature += "b_" + std::string(name) + "_var: BUFFER target='" + name + ".var' persistent=True\n";
+  }
+  const ValueId scale = findValue(graph, "bn.weight"), bias = findValue(graph, "bn.bias");
+  const auto normalise = [&](const char* call, const std::string& module) {
+    node("BatchNormalization", {scale, bias, bias, scale}, call, "aten._native_batch_norm_legit.default",
+         "%x, %p_bn_weight, %p_bn_bias, %b_" + module + "_mean, %b_" + module + "_var, True, 0.1, 1e-05");
+  };
+  normalise("bn", "bn");
+  normalise("bn_1", "bn");
+  normalise("bn_2", "other");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.statistics, 4);
+  EXPECT_EQ(read(0, 1), "bn.weight");
+  EXPECT_EQ(read(0, 3), "bn.mean");
+  EXPECT_EQ(read(0, 4), "bn.var");
+  EXPECT_EQ(graph.nodes[1].inputs[3], graph.nodes[0].inputs[3]);
+  EXPECT_EQ(read(2, 3), "other.mean");
+  EXPECT_EQ(graph.initializers.at(graph.nodes[2].inputs[4]), graph.initializers.at(scale));
+  EXPECT_FALSE(isParameter("other.mean"));
   EXPECT_THAT(found.lost, IsEmpty());
-  EXPECT_THAT(found.unread, ElementsAre("wte.weight"));
 }
 
 // addmm lists the bias first, Gemm the weight: which is which cannot be told.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/operators/initializer_role.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
@@ -41,6 +42,31 @@ TEST_F(TorchScriptFile, MergedParametersAreTheirOwnAgain) {
   ASSERT_EQ(graph_.nodes.size(), 1u);
   EXPECT_EQ(*graph_.constant(second), *graph_.constant(first));
   EXPECT_EQ(graph_.shape(second), Shape({2}));
+}
+
+// Layers that are copies of each other: their transposed weights are merged, too.
+TEST_F(TorchScriptFile, MergedTransposedWeightsAreTheirOwnAgain) {
+  const ValueId first = weight("onnx::MatMul_7", {2, 2}, {1, 2, 3, 4});
+  const ValueId second = value("onnx::MatMul_8"), h = value("h"), same = value("same");
+  node("Identity_0", "Identity", {first}, second);
+  node("/layers.0/fc/MatMul", "MatMul", {value("x"), first}, h);
+  node("/layers.1/fc/MatMul", "MatMul", {h, second}, value("y"));
+  node("/layers.2/Identity", "Identity", {first}, same);  // of the module
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.separated, 1);
+  EXPECT_EQ(found.transposed, 2);
+  EXPECT_EQ(graph_.value(first).name, "layers.0.fc.weight");
+  EXPECT_EQ(graph_.value(second).name, "layers.1.fc.weight");
+  EXPECT_FALSE(graph_.initializers.contains(same));
+}
+
+TEST_F(TorchScriptFile, AConstantIsNoParameterWhereverItIsRead) {
+  const ValueId scale = value("/norm/Constant_output_0");
+  builder_.addNode("", "Constant", {}, {scale}, {{"value", makeConstant<float>({2}, {1, 1})}});
+  node("/norm/LayerNormalization", "LayerNormalization", {value("x"), scale}, value("y"));
+  restore();
+  graph_.initializers.emplace(scale, makeConstant<float>({2}, {1, 1}));  // as preparing folds it
+  EXPECT_EQ(initializerRoles(graph_)[scale.index()], InitializerRole::kConstant);
 }
 
 TEST_F(TorchScriptFile, TheWeightOfALinearHasItsName) {
@@ -89,6 +115,28 @@ TEST_F(TorchScriptFile, AFoldedBatchNormalizationIsRefused) {
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
                "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False");
   refuseLostParameters(found, {"^onnx::Conv_"});
+}
+
+// Rows of a table, a scale under another shape, or a constant: the file does not tell which.
+TEST_F(TorchScriptFile, WhatIsComputedFromParametersIsRefused) {
+  const ValueId h = value("h");
+  node("/Add", "Add", {value("x"), weight("onnx::Add_20", {2, 2}, {1, 2, 3, 4})}, h);
+  node("/Mul", "Mul", {h, weight("onnx::Mul_21", {}, {0.125})}, value("scaled"));  // 1/sqrt(d)
+  node("/MatMul", "MatMul", {h, weight("onnx::MatMul_22", {2, 2}, {1, 2, 3, 4})}, value("y"));
+  node("/Sub", "Sub", {h, weight("shift", {2}, {1, 2})}, value("z"));
+  const ModuleParameters found = restore();
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].name, "onnx::Add_20");
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "do_constant_folding=False");
+  refuseLostParameters(found, {"^onnx::Add"});
+}
+
+TEST_F(TorchScriptFile, MergedRunningStatisticsAreNoParameters) {
+  const ValueId scale = weight("bn.weight", {2}, {1, 1});
+  node("Identity_0", "Identity", {scale}, value("bn.running_var"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.statistics, 1);
+  EXPECT_EQ(found.separated, 0);
 }
 
 TEST_F(TorchScriptFile, ConvolutionsUnderTheirNamesAreLeftAlone) {

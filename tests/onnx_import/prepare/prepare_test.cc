@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
@@ -247,6 +248,22 @@ TEST(Prepare, WhatIsFoldedFromAFrozenWeightIsFrozen) {
   EXPECT_EQ(trainedByUser(prepared.value(folded)), std::optional(false));
 }
 
+// The first state of a recurrence, which a product reads as a layer reads its weight.
+TEST(Prepare, WhatIsMadeOfAShapeAloneIsNoWeight) {
+  const Graph prepared = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[3,2] x) => (float[2,2] y) <int64[2] sizes = {2, 3}, float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+      zeros = ConstantOfShape(sizes)
+      state = Neg(zeros)
+      recurrent = MatMul(state, w)
+      other = MatMul(state, x)
+      y = Add(recurrent, other) })"),
+                                      {});
+  const ValueId state = findValue(prepared, "state");
+  ASSERT_NE(prepared.constant(state), nullptr);
+  EXPECT_EQ(initializerRoles(prepared)[state.index()], InitializerRole::kConstant);
+  EXPECT_EQ(initializerRoles(prepared)[findValue(prepared, "w").index()], InitializerRole::kParameter);
+}
+
 TEST(Prepare, ConstantsAboveTheLimitStayNodes) {
   const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[300] x) => (float[300] y) <int64[1] big = {300}, int64[1] small = {1}> {
@@ -311,6 +328,10 @@ TEST(Prepare, AnUnknownOperatorIsNamed) {
     g (float[2] x) => (float[2] z) { y = com.example.Mystery(x)  z = Relu(y) })"),
                             {}),
                kBadModel, "com.example::Mystery", "neither in ONNX");
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "com.microsoft.nchwc" : 1]>
+    g (float[2] x) => (float[2] y) { y = com.microsoft.nchwc.ReorderInput(x) })"),
+                            {}),
+               kBadModel, "com.microsoft.nchwc::ReorderInput", "ORT_ENABLE_EXTENDED");
 }
 
 TEST(Prepare, ADataDependentShapeIsNamed) {

@@ -1,0 +1,99 @@
+// What the user says (--train, --freeze) comes first. The exporter of PyTorch 2 marks parameters
+// (InputSpec.kind PARAMETER, beside BUFFER and CONSTANT_TENSOR). Without any mark, a floating-point
+// initializer is a parameter if it is not called like a buffer (ir/graph/weight_role.h), and
+//   * it is the weight of a layer (the matrix of a MatMul or Gemm, the kernel of a Conv, the slope of a
+//     PRelu, scale or bias of a normalisation), whatever it holds, also when it has one element; or
+//   * some operator reads it where a weight makes sense (not the choices of a Where, the limits of a Clip,
+//     Max or Min, the exponent of a Pow, ...), and it was an initializer in the file: no Constant node, and
+//     not computed from constants; and
+//     - it has several elements and is no additive mask, or
+//     - it has one element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be
+//       1/sqrt(d).
+// What has all of that but the place is unclear, where a gradient may reach it: a learned token that a Where
+// puts in, a learned limit, positions that are resized.
+// An additive mask is held in memory and has numbers beyond 1e4 in magnitude and otherwise 0 and 1, or
+// numbers beyond 1e8.
+#include "ir/operators/initializer_role.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
+
+namespace pipeshard {
+namespace {
+
+bool looksLikeMask(const Constant& constant) {
+  if (constant.data_type != DataType::kFloat32 && constant.data_type != DataType::kFloat64) return false;
+  const std::vector<double> elements = numericElements(constant);
+  const auto any = [&](auto f) { return std::any_of(elements.begin(), elements.end(), f); };
+  if (any([](double x) { return std::abs(x) > 1e8; })) return true;
+  return any([](double x) { return std::abs(x) > 1e4; }) &&
+         !any([](double x) { return x != 0 && x != 1 && !(std::abs(x) > 1e4); });
+}
+
+// By what it holds and how it is called.
+bool looksLikeWeight(const Value& value, const Initializer& initializer) {
+  if (elementCount(*value.shape) == 1) return namesParameter(value.name);
+  const Constant* constant = std::get_if<Constant>(&initializer);
+  return elementCount(*value.shape) > 1 && (constant == nullptr || !looksLikeMask(*constant));
+}
+
+struct Uses {
+  bool read = false;
+  bool as_weight = false;
+  bool in_layer = false;
+  bool in_arithmetic = false;  // where a gradient may reach it
+};
+
+std::vector<Uses> usesOf(const Graph& graph) {
+  std::vector<Uses> uses(graph.values.size());
+  for (const Node& node : graph.nodes) {
+    const OperatorFacts& facts = operatorFacts(node);
+    const bool numbers = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return id.valid() &&
+             (graph.dataType(id) == DataType::kUndefined || isFloatingPoint(graph.dataType(id)));
+    });
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!node.inputs[i].valid()) continue;
+      Uses& use = uses[node.inputs[i].index()];
+      use.read = true;
+      use.as_weight = use.as_weight || !facts.settings.contains(i);
+      use.in_layer = use.in_layer || facts.layer_weights.contains(i);
+      use.in_arithmetic = use.in_arithmetic || (numbers && (facts.work == WorkClass::kElementwise ||
+                                                            (facts.work == WorkClass::kMovement && i == 0)));
+    }
+  }
+  return uses;
+}
+
+InitializerRole roleOf(const Value& value, const Initializer& initializer, const Uses& uses, bool marked) {
+  using enum InitializerRole;
+  if (!isFloatingPoint(value.data_type)) return kSetting;
+  if (const auto trained = trainedByUser(value)) return *trained ? kParameter : kFrozen;
+  if (isMarkedParameter(value)) return kParameter;
+  if (exportedKind(value)) return kBuffer;
+  const InitializerRole number = uses.read && !uses.as_weight ? kSetting : kConstant;
+  if (marked || namesBuffer(value.name) || isMade(value)) return number;
+  if (uses.in_layer) return kParameter;
+  if (isFolded(value) || !looksLikeWeight(value, initializer)) return number;
+  if (uses.as_weight) return kParameter;
+  return !uses.read || uses.in_arithmetic ? kUnclear : kSetting;
+}
+
+}  // namespace
+
+std::vector<InitializerRole> initializerRoles(const Graph& graph) {
+  const bool marked =
+      std::any_of(graph.initializers.begin(), graph.initializers.end(), [&](const auto& entry) {
+        return isMarkedParameter(graph.value(entry.first)) && isFloatingPoint(graph.dataType(entry.first));
+      });
+  const std::vector<Uses> uses = usesOf(graph);
+  std::vector<InitializerRole> roles(graph.values.size(), InitializerRole::kNone);
+  for (const auto& [id, initializer] : graph.initializers)
+    roles[id.index()] = roleOf(graph.value(id), initializer, uses[id.index()], marked);
+  return roles;
+}
+
+}  // namespace pipeshard

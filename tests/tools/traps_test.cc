@@ -1,0 +1,254 @@
+// What exporters do to a module without a word: files of tests/oracle/make_traps.py. Either as many elements
+// are trained as PyTorch trains, or planning stops and says what to do.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kFolder = PIPESHARD_SOURCE_DIR "/tests/golden/traps";
+constexpr const char* kExportWhole = "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)";
+constexpr const char* kExportWholeTorchScript =
+    "dynamo=False, training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...)";
+
+// Refused are those whose cause is not empty; the others train all.
+struct Trap {
+  std::string cause;               // "table (folded into the constant"
+  std::string remedy;              // that the error names
+  std::vector<std::string> notes;  // that planning prints
+};
+
+const std::map<std::string, Trap>& traps() {
+  static const Trap none;
+  static const std::string transposed =
+      "1 parameter that the exporter's optimizer has stored transposed, trained as such under its own name";
+  static const std::string merged =
+      "2 parameters that the exporter's optimizer had merged with equal ones, apart again";
+  static const std::string statistics =
+      "2 running statistics that the exporter's optimizer had merged with equal tensors, apart again";
+  static const std::string computed = " (computed by the exporter, from parameters or constants)";
+  static const std::string gone =
+      "norm.second.weight (no operator reads it: unused, or merged with an equal one, and what reads it, "
+      "too)";
+  static const std::string runtime =
+      "the file was written by ONNX Runtime's optimizer, which merges equal weights, takes tied ones apart "
+      "and "
+      "leaves no names: what is trained are the weights of this file, not the module's; plan the exporter's "
+      "file instead";
+  static const std::string unclear =
+      "the file does not tell whether the module trains mask_token, least: operators read them as a choice "
+      "or "
+      "limit";
+  static const std::string decide =
+      "--train NAME_REGEX trains them, --freeze NAME_REGEX leaves them as in the file";
+  static const std::map<std::string, Trap> table = {
+      {"batch_norm_folded",
+       {"layers.1.weight (a batch normalisation is folded into it, or it into a convolution)",
+        kExportWhole,
+        {}}},
+      {"batch_norm_folded_again", none},
+      {"batch_norm_folded_torchscript",
+       {"onnx::Conv_13 (the weight of 'layers.0', into which the batch normalization behind it is folded)",
+        kExportWholeTorchScript,
+        {}}},
+      {"batch_norm_folded_torchscript_again", none},
+      {"statistics_merged", {"", "", {statistics}}},
+      {"statistics_merged_torchscript", {"", "", {statistics}}},
+      {"transposed", {"", "", {transposed}}},
+      {"transposed_torchscript", {"", "", {transposed}}},
+      {"merged", {"", "", {merged}}},
+      {"merged_torchscript", {"", "", {merged}}},
+      {"positions_folded",
+       {"trained: positions.weight (folded into the constant 'embedding_1')", kExportWhole, {}}},
+      {"positions_folded_torchscript", {"onnx::Add_15" + computed, kExportWholeTorchScript, {}}},
+      {"layer_scale_folded", {"trained: gamma (folded into the constant 'view')", kExportWhole, {}}},
+      {"layer_scale_folded_torchscript", {"onnx::Mul_10" + computed, kExportWholeTorchScript, {}}},
+      {"bias_table_folded", {"trained: table (folded into the constant 'view')", kExportWhole, {}}},
+      {"bias_table_folded_again", none},
+      {"bias_table_folded_torchscript", {"onnx::Add_20" + computed, kExportWholeTorchScript, {}}},
+      {"bias_table_folded_torchscript_again", none},
+      {"tied", {"", "", {"other names of tied parameters, trained as one: words.weight (head.weight)"}}},
+      {"tied_torchscript", {"", "", {"tied again, as the file has a transposed copy: words.weight"}}},
+      {"tied_and_lost", {"trained: " + gone + ". Export", kExportWhole, {}}},
+      {"tied_and_lost_without_name", {"trained: " + gone + ". Export", kExportWhole, {}}},
+      {"lost", {"norms.second.bias (no operator reads it: unused, or merged", kExportWhole, {}}},
+      {"lost_torchscript", {"", "", {merged}}},
+      {"unread",
+       {"",
+        "",
+        {"never read by the forward pass, so that training leaves them as they are: unused.weight, "
+         "unused.bias"}}},
+      {"label_smoothing",
+       {"",
+        "",
+        {"the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the loss is "
+         "without; --loss cross-entropy:linear,labels,smoothing=0.1 has it"}}},
+      {"unusual_place", none},
+      {"unusual_place_torchscript", {unclear, decide, {}}},
+      {"unmarked", {unclear, decide, {}}},
+      {"inference_mode",
+       {"",
+        "",
+        {"1 batch normalization of a module in training mode, but the exporter has written inference mode: "
+         "the "
+         "running statistics of the file are used, and stay as they are, where PyTorch would take the "
+         "batch's; "
+         "--mode training does so"}}},
+      {"dropout", {"", "", {"random numbers (dropout and the like): 1 tensor is drawn in every step"}}},
+      {"dropout_torchscript", none},  // nothing in the file tells
+      {"attention_dropout",
+       {"",
+        "",
+        {"the dropout inside 1 attention is not in the file (the exporter's optimizer removes it): there "
+         "nothing "
+         "is dropped; exported with torch.onnx.export(..., optimize=False) it is there, and --mode training "
+         "drops"}}},
+      {"attention_dropout_torchscript",
+       {"", "", {"1 dropout in inference mode, so that nothing is dropped; --mode training drops"}}},
+      {"runtime_optimized",
+       {"", "", {runtime, "tied again, as the file has a transposed copy: head.weight"}}},
+      {"runtime_optimized_torchscript",
+       {"", "", {runtime, "tied again, as the file has a transposed copy: words.weight"}}},
+  };
+  return table;
+}
+
+int64_t elementsThatPyTorchTrains(const std::string& name) {
+  static const nlohmann::json numbers = nlohmann::json::parse(std::ifstream(kFolder + "/traps.json"));
+  return numbers.at(name);
+}
+
+CommandResult planTrap(const std::string& name, const std::vector<std::string>& options = {}) {
+  const TemporaryFolder folder;
+  std::vector<std::string> line = {
+      "plan", kFolder + "/" + name + ".onnx", "--cluster", "1x1", "--no-programs", "-o", folder.file("plan")};
+  line.insert(line.end(), options.begin(), options.end());
+  return runPipeshard(line);
+}
+
+std::string trains(int64_t elements, int64_t of) {
+  return "trains " + std::to_string(elements) + " of " + std::to_string(of) + " parameters";
+}
+
+class Traps : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Traps, TrainAllOrStopWithTheRemedy) {
+  const Trap& trap = traps().at(GetParam());
+  const CommandResult result = planTrap(GetParam());
+  if (trap.cause.empty()) {
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    const int64_t elements = elementsThatPyTorchTrains(GetParam());
+    EXPECT_THAT(result.output, HasSubstr(trains(elements, elements)));
+  } else {
+    EXPECT_EQ(result.exit_code, 65) << result.output;
+    EXPECT_THAT(result.errors, HasSubstr(trap.cause));
+    EXPECT_THAT(result.errors, HasSubstr(trap.remedy));
+  }
+  for (const std::string& note : trap.notes) EXPECT_THAT(result.output, HasSubstr(note));
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (const auto& [name, trap] : traps()) names.push_back(name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, Traps, ::testing::ValuesIn(names()),
+                         [](const auto& param) { return param.param; });
+
+TEST(TrapFiles, AreAllLookedAt) {
+  std::vector<std::string> files, known = names();
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    if (entry.path().extension() == ".onnx") files.push_back(entry.path().stem());
+  }
+  for (const char* partly : {"frozen", "frozen_torchscript", "beside_the_loss"}) known.emplace_back(partly);
+  std::sort(files.begin(), files.end());
+  std::sort(known.begin(), known.end());
+  EXPECT_EQ(files, known);
+}
+
+// Exporters do not say which parameters a module does not train.
+TEST(TrapFiles, WhatAModuleFreezesIsAnOption) {
+  for (const char* name : {"frozen", "frozen_torchscript"}) {
+    const CommandResult result = planTrap(name, {"--freeze", "^layers.0.weight$"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr(trains(elementsThatPyTorchTrains(name), 16)));
+    EXPECT_THAT(result.output,
+                HasSubstr("not trained (--freeze, or no gradient in the file): layers.0.weight"));
+  }
+}
+
+TEST(TrapFiles, WhatTheLossDoesNotDependOnIsNotCounted) {
+  const CommandResult result = planTrap("beside_the_loss");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr(trains(elementsThatPyTorchTrains("beside_the_loss"), 25)));
+  EXPECT_THAT(result.output,
+              HasSubstr("the loss does not depend on these parameters, which stay as they are: "
+                        "second.weight, second.bias"));
+}
+
+struct Way {
+  std::string trap;
+  std::vector<std::string> options;
+  std::string output;
+};
+
+TEST(TrapFiles, TheOptionsThatMessagesNameHelp) {
+  const std::vector<Way> ways = {
+      {"unmarked", {"--train", "mask_token|least"}, trains(28, 28)},
+      {"unmarked", {"--freeze", "mask_token|least"}, trains(20, 28)},
+      {"unusual_place_torchscript", {"--train", "mask_token", "--freeze", "least"}, trains(24, 28)},
+      {"layer_scale_folded_torchscript", {"--train", "onnx::Mul_10"}, trains(16, 16)},
+      {"positions_folded", {"--freeze", "positions"}, trains(29, 29)},
+      {"lost", {"--freeze", "second"}, trains(8, 8)},
+      {"inference_mode",
+       {"--mode", "training"},
+       "put into training mode, which the file does not have: 1 batch"},
+      {"statistics_merged",
+       {"--mode", "training"},
+       "put into training mode, which the file does not have: 1 batch"},
+      {"attention_dropout_torchscript", {"--mode", "training"}, "1 tensor is drawn in every step"},
+      {"label_smoothing", {"--loss", "cross-entropy:linear,labels,smoothing=0.1"}, trains(15, 15)},
+  };
+  for (const Way& way : ways) {
+    const CommandResult result = planTrap(way.trap, way.options);
+    EXPECT_EQ(result.exit_code, 0) << way.trap << result.errors;
+    EXPECT_THAT(result.output, HasSubstr(way.output)) << way.trap;
+  }
+}
+
+TEST(TrapFiles, InspectSaysFirstWhatIsTrainedAndThenWhatIsNot) {
+  const CommandResult result = runPipeshard({"inspect", kFolder + "/positions_folded.onnx"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("trains 29 of 29 parameters in 3 tensors\n"
+                                       "cannot be trained: positions.weight (folded into the constant"));
+  EXPECT_THAT(result.output, HasSubstr("training: refused: the exporter's optimizer has changed parameters"));
+}
+
+// A trained scale must not be the variance, too.
+TEST(TrapFiles, RunningStatisticsThatWereMergedAreNotTrained) {
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{}, {"--mode", "training"}}) {
+    std::vector<std::string> line = {
+        "validate", kFolder + "/statistics_merged.onnx", "--cluster", "1x1", "--dim", "batch=4"};
+    line.insert(line.end(), more.begin(), more.end());
+    const CommandResult result = runPipeshard(line);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("PASS"));
+  }
+}
+
+}  // namespace
+}  // namespace pipeshard
