@@ -60,6 +60,10 @@ CommandFunction addExportCommand(CLI::App& app) {
   sub->add_option("--safetensors", command->tensors,
                   "Write the module's parameters and buffers here, by its own names (load_state_dict)")
       ->type_name("FILE");
+  sub->add_flag(
+      "--training-info", command->request.training_info,
+      "Also write how the model was trained into the .onnx file: loss, parameters, optimizer and its states "
+      "(TrainingInfoProto)");
   sub->add_option("--external-data-root", command->request.external_data_root, "As given to `plan`")
       ->type_name("DIR");
   sub->footer(

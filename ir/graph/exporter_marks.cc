@@ -38,14 +38,15 @@ std::vector<std::string> pythonStrings(std::string_view text) {
 namespace {
 
 // Lines "p_fc_weight: PARAMETER target='fc.weight'".
-std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string_view kind_text) {
+std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string_view kind_text,
+                                                 std::string_view but_with = "\n") {
   std::vector<SignatureParameter> parameters;
   std::string_view text = metadataOf(graph.metadata, "pkg.torch.export.ExportedProgram.graph_signature");
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     const size_t kind = line.find(kind_text);
-    if (kind == std::string_view::npos) continue;
+    if (kind == std::string_view::npos || line.find(but_with) != std::string_view::npos) continue;
     const std::vector<std::string> target = pythonStrings(line.substr(kind + kind_text.size()));
     if (!target.empty()) parameters.push_back({std::string(line.substr(0, kind)), target.front()});
   }
@@ -58,8 +59,8 @@ std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
   return signatureEntries(graph, ": PARAMETER target=");
 }
 
-std::vector<SignatureParameter> signatureBuffers(const Graph& graph) {
-  return signatureEntries(graph, ": BUFFER target=");
+std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only) {
+  return signatureEntries(graph, ": BUFFER target=", persistent_only ? " persistent=False" : "\n");
 }
 
 ExportedCall exportedCall(const Node& node) {

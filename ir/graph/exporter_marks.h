@@ -30,7 +30,9 @@ struct SignatureParameter {
 };
 // In the module's order; empty where the file does not say.
 std::vector<SignatureParameter> signatureParameters(const Graph& graph);
-std::vector<SignatureParameter> signatureBuffers(const Graph& graph);  // likewise
+// Likewise; without those that the module does not keep in its state (persistent=False), if they are not
+// wanted.
+std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
 // The call that the node is part of; one of several nodes, as a rule.
 struct ExportedCall {

@@ -413,7 +413,7 @@ class Restorer {
       const auto found = other_names_.find(name);
       const std::string tied = found != other_names_.end() ? found->second : innerName(name);
       if (!tied.empty()) {
-        result_.other_names.push_back(fmt::format("{} ({})", name, tied));
+        result_.other_names.push_back({name, tied});
       } else if (calls_are_gone_) {
         result_.lost.push_back(
             {std::move(name),

@@ -33,10 +33,17 @@ struct LostParameter {
   std::string reason;  // "folded into the constant 'embedding_1'"
 };
 
+// Another name of a tied parameter: "head.weight" of "words.weight".
+struct TiedName {
+  std::string name;
+  std::string parameter;
+  friend bool operator==(const TiedName&, const TiedName&) = default;
+};
+
 struct ModuleParameters {
-  bool known = false;                    // the file says which parameters there are
-  std::vector<std::string> unread;       // the forward pass does not use them
-  std::vector<std::string> other_names;  // of tied parameters: "head.weight (words.weight)"
+  bool known = false;                 // the file says which parameters there are
+  std::vector<std::string> unread;    // the forward pass does not use them
+  std::vector<TiedName> other_names;  // of tied parameters
   std::vector<LostParameter> lost;
   // Tables of embeddings with a padding_idx whose row is trained, which PyTorch's is not: something else
   // reads the table, too. (Of others the row comes as a constant, so that no gradient reaches it.)

@@ -64,8 +64,8 @@ void refuseControlFlow(Graph& graph, const Node& node) {
     // What ONNX Runtime writes for the processor that it runs on.
     const bool for_one_machine = node.domain == "com.microsoft.nchwc";
     fail(ErrorCode::kBadModel,
-         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; {}", where,
-         node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain,
+         "{}: the operator is neither in ONNX (opset {} of domain '{}') nor a function of the model; {}",
+         where, node.opset_version, node.domain.empty() ? "ai.onnx" : node.domain,
          for_one_machine ? "take the exporter's file, or have ONNX Runtime optimise it with "
                            "ORT_ENABLE_EXTENDED, which leaves such layouts out"
                          : "export the model without it");

@@ -145,8 +145,11 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
                     fmt::join(parameters.padded, ", ")));
   }
   if (!parameters.other_names.empty()) {
-    notes.push_back(fmt::format("other names of tied parameters, trained as one: {}",
-                                fmt::join(parameters.other_names, ", ")));
+    std::vector<std::string> names;
+    for (const TiedName& other : parameters.other_names)
+      names.push_back(fmt::format("{} ({})", other.name, other.parameter));
+    notes.push_back(
+        fmt::format("other names of tied parameters, trained as one: {}", fmt::join(names, ", ")));
   }
   if (!parameters.unread.empty()) {
     notes.push_back(

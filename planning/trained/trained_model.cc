@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,10 +15,13 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_files.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/autodiff/loss.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/format/training_info.h"
 #include "onnx_import/format/writer.h"
+#include "onnx_import/forms/describe_training.h"
 #include "onnx_import/forms/model_form.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/model/given_weights.h"
@@ -53,7 +57,26 @@ class Trained {
   Graph& graph() { return graph_; }
   TrainedModelSummary& summary() { return summary_; }
   bool isTrained(ValueId id) const { return trained_.contains(id); }
+  const std::vector<TiedName>& otherNames() const { return other_names_; }
   const Plan& plan() const { return plan_; }
+
+  // To be called when the initializers have their content.
+  void describe() {
+    TrainingDescription training;
+    training.optimizer = plan_.given.optimizer;
+    const LossSpec loss = parseLoss(plan_.loss);
+    const ValueId value = attachLoss(graph_, loss);
+    training.loss = graph_.value(value).name;
+    for (const auto& [id, tensor] : trained_) {
+      if (tensor.starts_with(kParameter)) training.parameters.push_back(graph_.value(id).name);
+    }
+    describeTraining(graph_, training);
+    std::vector<TrainingInfo> infos = trainingInfo(graph_);
+    for (TrainingInfo& info : infos) {
+      for (auto& [id, content] : info.algorithm.initializers) continueFrom(info.algorithm, id, content);
+    }
+    setTrainingInfo(graph_, infos);
+  }
 
   // Of an initializer, as it is to be written.
   std::vector<std::byte> content(ValueId id) const {
@@ -73,12 +96,11 @@ class Trained {
     Graph reduced = graph_;
     const ReducedForm form = reduceForm(reduced, {.loss = "", .optimizer_given = true});
     takeEmbeddingBags(graph_);
-    const ModuleParameters parameters = restoreParameters(graph_);
+    ModuleParameters parameters = restoreParameters(graph_);
+    other_names_ = std::move(parameters.other_names);
     if (!parameters.unread.empty()) {
-      summary_.notes.push_back(
-          fmt::format("not in the file, as no operator reads them (unused, or other names of tied "
-                      "ones): {}",
-                      fmt::join(parameters.unread, ", ")));
+      summary_.notes.push_back(fmt::format("not in the file, as the forward pass never reads them: {}",
+                                           fmt::join(parameters.unread, ", ")));
     }
     GivenWeights given = takeGivenWeights(graph_, plan_.given.weights, form.found.weight_inputs);
     stored_types_ = std::move(given.stored_types);
@@ -107,6 +129,20 @@ class Trained {
          checkpoint_.directory, plan_.model_path, fmt::join(strange, ", "));
   }
 
+  // A state of the optimizer, or its count of steps, which describeTraining lets begin at 0.
+  void continueFrom(const Graph& algorithm, ValueId id, Initializer& content) const {
+    const std::string tensor = "state/" + algorithm.value(id).name;
+    const DataType type = algorithm.dataType(id);
+    if (algorithm.value(id).name == "step" && type == DataType::kInt64) {
+      content = makeScalar(type, static_cast<double>(checkpoint_.step * plan_.updates_per_step));
+    } else if (tensors_.has(tensor)) {
+      JoinedTensors::Tensor state = tensors_.read(tensor);
+      std::vector<std::byte> bytes(byteCount(type, state.shape));
+      convertElements(state.data_type, state.bytes.data(), type, bytes.data(), elementCount(state.shape));
+      content = Constant{type, state.shape, std::move(bytes)};
+    }
+  }
+
   std::vector<std::byte> untrainedContent(ValueId id) const {
     Buffer buffer;
     buffer.name = buffer.value = graph_.value(id).name;
@@ -126,6 +162,7 @@ class Trained {
   JoinedTensors tensors_;
   Graph graph_;
   std::map<ValueId, std::string> trained_;
+  std::vector<TiedName> other_names_;
   std::map<std::string, DataType> stored_types_;
   TrainedModelSummary summary_;
 };
@@ -141,11 +178,12 @@ std::vector<ValueId> initializersToWrite(const Trained& trained, const Graph& gr
 
 bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
 
-// What a module's state has.
-bool isModules(const Trained& trained, const Graph& graph, ValueId id, bool known) {
+// What a module's state has. `buffers`: by name, where the file says which there are.
+bool isModules(const Trained& trained, const Graph& graph, ValueId id,
+               const std::optional<std::set<std::string>>& buffers) {
   const Value& value = graph.value(id);
   if (trained.isTrained(id) || isMarkedParameter(value)) return true;
-  if (known) return exportedKind(value) == "BUFFER";
+  if (buffers) return buffers->contains(value.name);
   return isFloatingPoint(value.data_type) &&
          std::holds_alternative<WeightReference>(graph.initializers.at(id));
 }
@@ -187,6 +225,7 @@ TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const Traine
     data.commit(true);
     trained.summary().data_path = data_path;
   }
+  if (request.training_info) trained.describe();
   writeModel(graph, path);
   return trained.summary();
 }
@@ -195,11 +234,13 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
                                         const std::string& path) {
   Trained trained(checkpoint, request);
   const Graph& graph = trained.graph();
-  const bool known = !signatureParameters(graph).empty();
+  std::optional<std::set<std::string>> buffers;
+  if (!signatureParameters(graph).empty()) buffers.emplace();
+  for (const SignatureParameter& buffer : signatureBuffers(graph, true)) buffers->insert(buffer.name);
   constexpr std::string_view kRunningMean = ".running_mean";
   StateTensors state;
   for (const auto& [id, initializer] : graph.initializers) {
-    if (!isModules(trained, graph, id, known)) continue;
+    if (!isModules(trained, graph, id, buffers)) continue;
     const Value& value = graph.value(id);
     std::vector<std::byte> content = trained.content(id);
     Shape shape = *value.shape;
@@ -212,6 +253,9 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
       const Constant batches = makeScalar(DataType::kInt64, checkpoint.step * trained.plan().microbatches);
       state.add(value.name.substr(0, value.name.size() - kRunningMean.size()) + ".num_batches_tracked",
                 DataType::kInt64, {}, batches.bytes);
+    }
+    for (const TiedName& other : trained.otherNames()) {
+      if (other.parameter == value.name) state.add(other.name, value.data_type, shape, content);
     }
     state.add(value.name, value.data_type, shape, std::move(content));
   }

@@ -18,6 +18,8 @@ struct TrainedModelRequest {
   // Weights beyond this are written into a file beside the model ("trained.onnx.data"), as protobuf allows no
   // more.
   int64_t most_inline_bytes = 1'800'000'000;
+  // Also how it was trained: a TrainingInfoProto with the optimizer, whose states are the checkpoint's.
+  bool training_info = false;
 };
 
 struct TrainedModelSummary {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_import/format/reader.h"
+#include "onnx_import/format/training_info.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/files/npz.h"
 #include "tests/tools/command.h"
@@ -137,7 +138,7 @@ TEST_F(CheckpointCommand, TheLogHasEveryStepOnce) {
 
 TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
   const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     const std::string out = at(fmt::format("out{}", signal)), err = at(fmt::format("err{}", signal));
     const pid_t pid = startPipeshard(
         {"run", directory, "--steps", "500000", "--checkpoint", at("saved"), "--every", "1h"}, out, err);
@@ -271,6 +272,29 @@ TEST_F(CheckpointCommand, TheExportedModelHasTheTrainedWeights) {
     EXPECT_NEAR(lossesOf(at("evaluation.json")).front(), want, 1e-6 * want);
     EXPECT_LT(want, 0.9 * before);
   }
+}
+
+TEST_F(CheckpointCommand, TheExportedModelMaySayHowItWasTrained) {
+  const std::string directory = plan("examples/gpt2.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  ASSERT_EQ(run(directory, 3, "saved").exit_code, 0);
+  succeed({"export", at("saved"), "-o", at("trained.onnx"), "--training-info", "--safetensors",
+           at("t.safetensors")});
+  const CommandResult looked = succeed({"inspect", at("trained.onnx")});
+  EXPECT_THAT(looked.output, HasSubstr("forward pass with a TrainingInfoProto"));
+  EXPECT_THAT(looked.output, HasSubstr("adamw:lr=0.01,"));
+  const std::vector<TrainingInfo> infos = trainingInfo(readModel(at("trained.onnx")));
+  ASSERT_EQ(infos.size(), 1u);
+  const Graph& algorithm = infos[0].algorithm;
+  EXPECT_EQ(*algorithm.constant(findValue(algorithm, "step")), makeScalar(DataType::kInt64, 3));
+  const JoinedTensors saved = openTensors(readCheckpoint(at("saved") + "/step-000003"));
+  const std::string state = "transformer.wpe.weight.first_moment";
+  EXPECT_EQ(algorithm.constant(findValue(algorithm, state))->bytes, saved.read("state/" + state).bytes);
+  const TensorFile tensors = TensorFile::open(at("t.safetensors"));  // the tied weight has both names
+  const TensorEntry* head = tensors.find("lm_head.weight");
+  const TensorEntry* words = tensors.find("transformer.wte.weight");
+  ASSERT_TRUE(head != nullptr && words != nullptr);
+  EXPECT_EQ(tensors.read(*head), tensors.read(*words));
+  EXPECT_EQ(tensors.read(*head), saved.read("parameter/lm_head.weight").bytes);
 }
 
 }  // namespace

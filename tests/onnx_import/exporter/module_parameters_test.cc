@@ -246,7 +246,8 @@ TEST_F(ModuleParametersTest, AnotherNameOfATiedParameterIsNotLost) {
        "aten.linear.default", "%gone, %p_lm_head_weight, %p_lm_head_bias");
   scope("lm.head");
   const ModuleParameters found = restore();
-  EXPECT_THAT(found.other_names, ElementsAre("wte.weight (lm.head.weight)", "lm.bias (lm.head.bias)"));
+  EXPECT_THAT(found.other_names,
+              ElementsAre(TiedName{"wte.weight", "lm.head.weight"}, TiedName{"lm.bias", "lm.head.bias"}));
   EXPECT_THAT(found.unread, IsEmpty());
   ASSERT_EQ(found.lost.size(), 1u);
   EXPECT_EQ(found.lost[0].name, "ln2.bias");

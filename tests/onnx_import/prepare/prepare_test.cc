@@ -328,10 +328,11 @@ TEST(Prepare, AnUnknownOperatorIsNamed) {
     g (float[2] x) => (float[2] z) { y = com.example.Mystery(x)  z = Relu(y) })"),
                             {}),
                kBadModel, "com.example::Mystery", "neither in ONNX");
-  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "com.microsoft.nchwc" : 1]>
+  EXPECT_ERROR(
+      prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "com.microsoft.nchwc" : 1]>
     g (float[2] x) => (float[2] y) { y = com.microsoft.nchwc.ReorderInput(x) })"),
-                            {}),
-               kBadModel, "com.microsoft.nchwc::ReorderInput", "ORT_ENABLE_EXTENDED");
+                   {}),
+      kBadModel, "com.microsoft.nchwc::ReorderInput", "ORT_ENABLE_EXTENDED");
 }
 
 TEST(Prepare, ADataDependentShapeIsNamed) {
