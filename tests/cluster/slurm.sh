@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command in an allocation of a real Slurm with simulated nodes n1, n2, ... on this machine:
 #
-#   tests/cluster/slurm.sh [--nodes N] COMMAND [ARGUMENT...]       N is 2 if not given
+#   tests/cluster/slurm.sh [--nodes N] [--no-allocation] COMMAND [ARGUMENT...]       N is 2 if not given
 #   tests/cluster/slurm.sh srun --ntasks-per-node=1 sh -c 'echo $SLURM_NODEID'
 #
 # munged, slurmctld and one slurmd per node live in namespaces of their own (isolate.sh), with their files on a tmpfs there: they meet
@@ -98,9 +98,14 @@ if [ "$1" = --nodes ]; then
   nodes=$2
   shift 2
 fi
+allocate=(salloc --quiet --nodes="$nodes")
+if [ "$1" = --no-allocation ]; then  # the command asks for it
+  allocate=()
+  shift
+fi
 folder=$PWD
 start_slurm
 cd "$folder"
 code=0
-salloc --quiet --nodes="$nodes" "$@" || code=$?
+"${allocate[@]}" "$@" || code=$?
 exit "$code"
