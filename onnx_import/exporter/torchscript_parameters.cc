@@ -69,11 +69,12 @@ class TorchScript {
     return std::find(graph_.outputs.begin(), graph_.outputs.end(), id) != graph_.outputs.end();
   }
 
-  // Identity of a parameter under another parameter's name. It is of no module: its own name has no path.
+  // Identity of a parameter under another parameter's name: 'Identity_3', which is of no module. (A clone in a step
+  // that was traced, whose parameters are no module's either, has another name.)
   void separate() {
     std::erase_if(graph_.nodes, [&](const Node& node) {
       if (!node.is("Identity") || !isFloatWeight(node.inputs[0])) return false;
-      if (node.name.starts_with("/") || isOutput(node.outputs[0])) return false;
+      if (!node.name.starts_with("Identity") || isOutput(node.outputs[0])) return false;
       const std::string& name = graph_.value(node.outputs[0]).name;
       const Initializer content = graph_.initializers.at(node.inputs[0]);
       const Value& source = graph_.value(node.inputs[0]);
