@@ -69,8 +69,8 @@ class TorchScript {
     return std::find(graph_.outputs.begin(), graph_.outputs.end(), id) != graph_.outputs.end();
   }
 
-  // Identity of a parameter under another parameter's name: 'Identity_3', which is of no module. (A clone in a step
-  // that was traced, whose parameters are no module's either, has another name.)
+  // Identity of a parameter under another parameter's name: 'Identity_3', which is of no module. (A clone in
+  // a step that was traced, whose parameters are no module's either, has another name.)
   void separate() {
     std::erase_if(graph_.nodes, [&](const Node& node) {
       if (!node.is("Identity") || !isFloatWeight(node.inputs[0])) return false;

@@ -8,7 +8,8 @@ Each architecture of real_modules.py is exported as in real_models.py, trained f
 checkpoint, and written by `pipeshard export` as .onnx and as safetensors. The loss of the weights after step 3 is what
 step 4 of the run says. PASS: ONNX Runtime's loss of the .onnx file, and PyTorch's of the module that has loaded the
 tensors, are that to 1e-6 (or four times as far as PyTorch's own float32 loss is from its float64 one), and load_state_dict
-misses no key but buffers that an export does not have and parameters that the forward pass does not use.
+misses no key but buffers that an export does not have, parameters that the forward pass does not use, and names of tied
+ones that no call mentions.
 
 Needs what real_models.py needs, and onnxruntime.
 """
@@ -61,11 +62,12 @@ def train(pipeshard, path, folder, inputs, extra):
     return names, losses
 
 
-def is_lost(key, module, unused):
+def is_lost(key, module, tensors, unused):
     """Whether load_state_dict misses something that an export has: no buffer that the forward pass does not read, no
-    parameter that it does not use. Tied weights are there under each of their names."""
+    parameter that it does not use, no name of a tied one that no call mentions (T5's "shared")."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    return key in parameters and not any(parameters[key] is parameters[name] for name in unused)
+    same = [name for name, value in parameters.items() if value is parameters.get(key)]
+    return key in parameters and not any(name in tensors or name in unused for name in same)
 
 
 def trial(pipeshard, name, work):
@@ -98,7 +100,7 @@ def trial(pipeshard, name, work):
                   key=lambda value: abs(value - want))
     state = safetensors.torch.load_file(tensors)
     missing, unexpected = module.load_state_dict(state, strict=False)
-    lost = [key for key in missing if is_lost(key, module, unused)]
+    lost = [key for key in missing if is_lost(key, module, state, unused)]
     loss = module(*inputs).item()
     with real_models.InFloat64():
         exact = module.double()(*real_models.double(inputs)).item()

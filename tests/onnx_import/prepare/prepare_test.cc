@@ -330,7 +330,7 @@ TEST(Prepare, AnUnknownOperatorIsNamed) {
                kBadModel, "com.example::Mystery", "neither in ONNX");
   EXPECT_ERROR(
       prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "com.microsoft.nchwc" : 1]>
-    g (float[2] x) => (float[2] y) { y = com.microsoft.nchwc.ReorderInput(x) })"),
+    g (float[2] x) => (float[2] z) { y = com.microsoft.nchwc.ReorderInput(x)  z = Relu(y) })"),
                    {}),
       kBadModel, "com.microsoft.nchwc::ReorderInput", "ORT_ENABLE_EXTENDED");
 }
