@@ -8,6 +8,7 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/update.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
@@ -42,6 +43,8 @@ PlanRequest completed(PlanRequest request) {
   if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
+  if (evaluates && !request.given.groups.empty())
+    fail(ErrorCode::kUsage, "--group: nothing is trained with --schedule forward-only");
   if (options.sharding.memory_bytes == 0) {
     options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
     options.sharding.memory_by_cluster = true;
@@ -96,6 +99,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
 
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
       refuseUntrainable(model, decidedWeights(request, model));
+      for (std::string& note : groupNotes(model.graph, model.groups))
+        planned.plan.notes.push_back(std::move(note));
       noteOutputsLeftOut(model, planned.plan);
     }
     planned.trains = trainedSummary(model.graph, model.loss);

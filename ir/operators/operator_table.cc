@@ -387,6 +387,10 @@ constexpr OperatorFacts kOperators[] = {
     {.domain = kOurs, .op_type = "SGDMomentum", .work = kElementwise, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "Adam", .work = kElementwise, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "AdamW", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "RMSProp", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "RMSPropMomentum", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "Adagrad", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "Lion", .work = kElementwise, .runs_on = kCpu},
     // ---- Collectives
     {.domain = kOurs, .op_type = "AllReduce", .work = kMovement, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "AllGather", .work = kMovement, .runs_on = kCpu},

@@ -52,6 +52,8 @@ struct GivenOptions {
   DataType precision = DataType::kFloat32;
   std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
   std::vector<std::string> freeze;  // weights that are not
+  // Parameters with other hyperparameters (ParameterGroup); where several mean one, the later goes over.
+  std::vector<std::string> groups;
   // Where weights come from in place of the model's file: safetensors files, or "random[:REGEX]"
   // (planning/model/given_weights.h).
   std::vector<std::string> weights;

@@ -1,10 +1,12 @@
 // The text form of an optimizer.
 #include "ir/plan/optimizer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <set>
+#include <iterator>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -23,45 +25,94 @@ struct Key {
 };
 
 constexpr double kInfinity = HUGE_VAL;
-constexpr Key kSgdKeys[] = {{"lr", &OptimizerSpec::learning_rate, 0, kInfinity},
-                            {"momentum", &OptimizerSpec::momentum, 0, 1},
-                            {"weight_decay", &OptimizerSpec::weight_decay, 0, kInfinity}};
-constexpr Key kAdamKeys[] = {{"lr", &OptimizerSpec::learning_rate, 0, kInfinity},
-                             {"beta1", &OptimizerSpec::beta1, 0, 1},
-                             {"beta2", &OptimizerSpec::beta2, 0, 1},
-                             {"eps", &OptimizerSpec::epsilon, 0, kInfinity},
-                             {"weight_decay", &OptimizerSpec::weight_decay, 0, kInfinity}};
+constexpr Key kRate = {"lr", &OptimizerSpec::learning_rate, 0, kInfinity};
+constexpr Key kDecay = {"weight_decay", &OptimizerSpec::weight_decay, 0, kInfinity};
+constexpr Key kEpsilon = {"eps", &OptimizerSpec::epsilon, 0, kInfinity};
+constexpr Key kMomentum = {"momentum", &OptimizerSpec::momentum, 0, 1};
+constexpr Key kBeta1 = {"beta1", &OptimizerSpec::beta1, 0, 1};
+constexpr Key kBeta2 = {"beta2", &OptimizerSpec::beta2, 0, 1};
+constexpr Key kSgdKeys[] = {kRate, kMomentum, kDecay};
+constexpr Key kAdamKeys[] = {kRate, kBeta1, kBeta2, kEpsilon, kDecay};
+constexpr Key kRmsPropKeys[] = {kRate, {"alpha", &OptimizerSpec::alpha, 0, 1}, kEpsilon, kDecay, kMomentum};
+constexpr Key kAdagradKeys[] = {
+    kRate, {"lr_decay", &OptimizerSpec::rate_decay, 0, kInfinity}, kEpsilon, kDecay};
+constexpr Key kLionKeys[] = {kRate, kBeta1, kBeta2, kDecay};
+
+struct KindFacts {
+  std::string_view name;
+  OptimizerSpec::Kind kind;
+  std::span<const Key> keys;
+  double learning_rate, beta2, epsilon, weight_decay;  // by default
+};
+constexpr KindFacts kOptimizerKinds[] = {
+    {"sgd", OptimizerSpec::Kind::kSgd, kSgdKeys, 1e-2, 0.999, 1e-8, 0},
+    {"adam", OptimizerSpec::Kind::kAdam, kAdamKeys, 1e-3, 0.999, 1e-8, 0},
+    {"adamw", OptimizerSpec::Kind::kAdamW, kAdamKeys, 1e-3, 0.999, 1e-8, 1e-2},
+    {"rmsprop", OptimizerSpec::Kind::kRmsProp, kRmsPropKeys, 1e-2, 0.999, 1e-8, 0},
+    {"adagrad", OptimizerSpec::Kind::kAdagrad, kAdagradKeys, 1e-2, 0.999, 1e-10, 0},
+    {"lion", OptimizerSpec::Kind::kLion, kLionKeys, 1e-4, 0.99, 1e-8, 0},
+    {"none", OptimizerSpec::Kind::kNone, {}, 1e-2, 0.999, 1e-8, 0},
+};
+// Known elsewhere; their updates read more than the element that they update.
+constexpr std::string_view kWholeTensorKinds[] = {"adafactor", "lamb", "lars", "muon", "shampoo", "soap"};
 
 constexpr std::string_view kOptimizerForms =
     "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, "
-    "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, or adamw with the keys of adam";
+    "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, adamw with the keys of adam, "
+    "rmsprop:lr=0.01,alpha=0.99,eps=1e-8,weight_decay=0,momentum=0, "
+    "adagrad:lr=0.01,lr_decay=0,eps=1e-10,weight_decay=0, or "
+    "lion:lr=1e-4,beta1=0.9,beta2=0.99,weight_decay=0";
 
-std::string_view kindName(OptimizerSpec::Kind kind) {
-  switch (kind) {
-    case OptimizerSpec::Kind::kSgd: return "sgd";
-    case OptimizerSpec::Kind::kAdam: return "adam";
-    case OptimizerSpec::Kind::kAdamW: return "adamw";
-    case OptimizerSpec::Kind::kNone: return "none";
-  }
-  return "unknown";
+// Of the learning rate's schedule.
+struct ScheduleKey {
+  std::string_view name;
+  double LearningRateSchedule::*field;
+  double low;
+  double high;  // inclusive
+  bool whole;   // a number of steps
+};
+constexpr double kMostSteps = 9e15;  // doubles count them exactly
+constexpr ScheduleKey kScheduleKeys[] = {
+    {"warmup", &LearningRateSchedule::warmup, 0, kMostSteps, true},
+    {"start_factor", &LearningRateSchedule::start_factor, 0, 1, false},
+    {"steps", &LearningRateSchedule::steps, 1, kMostSteps, true},
+    {"final", &LearningRateSchedule::final_rate, 0, 1e9, false},
+    {"step_size", &LearningRateSchedule::step_size, 1, kMostSteps, true},
+    {"gamma", &LearningRateSchedule::gamma, 0, 1e9, false},
+    {"pct_start", &LearningRateSchedule::pct_start, 0, 1, false},
+    {"div_factor", &LearningRateSchedule::div_factor, 1e-9, 1e9, false},
+    {"final_div_factor", &LearningRateSchedule::final_div_factor, 1e-9, 1e15, false},
+};
+
+const ScheduleKey& scheduleKey(double LearningRateSchedule::*field) {
+  return *std::find_if(std::begin(kScheduleKeys), std::end(kScheduleKeys),
+                       [&](const ScheduleKey& key) { return key.field == field; });
+}
+
+const KindFacts& optimizerFacts(OptimizerSpec::Kind kind) {
+  return *std::find_if(std::begin(kOptimizerKinds), std::end(kOptimizerKinds),
+                       [&](const KindFacts& facts) { return facts.kind == kind; });
 }
 
 OptimizerSpec defaultsOf(std::string_view name) {
-  OptimizerSpec spec;
-  if (name == "sgd") return spec;
-  if (name == "none") {
-    spec.kind = OptimizerSpec::Kind::kNone;
+  for (const KindFacts& facts : kOptimizerKinds) {
+    if (facts.name != name) continue;
+    OptimizerSpec spec;
+    spec.kind = facts.kind;
+    spec.learning_rate = facts.learning_rate;
+    spec.beta2 = facts.beta2;
+    spec.epsilon = facts.epsilon;
+    spec.weight_decay = facts.weight_decay;
     return spec;
   }
-  spec.learning_rate = 1e-3;
-  if (name == "adam") {
-    spec.kind = OptimizerSpec::Kind::kAdam;
-    return spec;
-  }
-  if (name == "adamw") {
-    spec.kind = OptimizerSpec::Kind::kAdamW;
-    spec.weight_decay = 1e-2;
-    return spec;
+  const bool is_whole = std::find(std::begin(kWholeTensorKinds), std::end(kWholeTensorKinds), name) !=
+                        std::end(kWholeTensorKinds);
+  if (is_whole) {
+    fail(
+        ErrorCode::kUsage,
+        "optimizer '{}' reads whole tensors to update an element, which is not supported; the ones that work "
+        "element by element are {}",
+        name, kOptimizerForms);
   }
   fail(ErrorCode::kUsage, "unknown optimizer '{}'; use {}", name, kOptimizerForms);
 }
@@ -75,67 +126,185 @@ double parseNumber(std::string_view text, std::string_view key) {
   return number;
 }
 
-std::span<const Key> keysOf(OptimizerSpec::Kind kind) {
-  if (kind == OptimizerSpec::Kind::kNone) return {};
-  if (kind == OptimizerSpec::Kind::kSgd) return kSgdKeys;
-  return kAdamKeys;
+void refuseRange(std::string_view key, std::string_view text, double low, double high, char bracket) {
+  fail(ErrorCode::kUsage, "optimizer: {}={} is outside of [{}, {}{}", key, text, low, high, bracket);
 }
 
+LearningRateSchedule::Kind parseSchedule(std::string_view text) {
+  const auto found = std::find(kScheduleNames.begin(), kScheduleNames.end(), text);
+  if (found == kScheduleNames.end())
+    fail(ErrorCode::kUsage, "optimizer: schedule={} is none of {}", text, fmt::join(kScheduleNames, ", "));
+  return static_cast<LearningRateSchedule::Kind>(found - kScheduleNames.begin());
+}
+
+bool setScheduleKey(LearningRateSchedule& schedule, std::string_view name, std::string_view text) {
+  for (double LearningRateSchedule::*field : numbersOf(schedule.kind)) {
+    const ScheduleKey& key = scheduleKey(field);
+    if (key.name != name) continue;
+    const double number = parseNumber(text, name);
+    if (!(number >= key.low && number <= key.high)) refuseRange(name, text, key.low, key.high, ']');
+    if (key.whole && number != std::floor(number))
+      fail(ErrorCode::kUsage, "optimizer: {}={} is no whole number of steps", name, text);
+    schedule.*field = number;
+    return true;
+  }
+  return false;
+}
+
+// Of an optimizer, or of its schedule.
 void setKey(OptimizerSpec& spec, std::string_view key, std::string_view text) {
-  const double number = parseNumber(text, key);
   const bool is_sgd = spec.kind == OptimizerSpec::Kind::kSgd;
   if (is_sgd && key == "nesterov") {
+    const double number = parseNumber(text, key);
     if (number != 0 && number != 1) fail(ErrorCode::kUsage, "optimizer: nesterov is 0 or 1, found {}", text);
     spec.nesterov = number == 1;
     return;
   }
   std::vector<std::string_view> names;
-  for (const Key& known : keysOf(spec.kind)) {
+  for (const Key& known : optimizerFacts(spec.kind).keys) {
     names.push_back(known.name);
     if (known.name != key) continue;
-    if (!(number >= known.low && number < known.high)) {
-      fail(ErrorCode::kUsage, "optimizer: {}={} is outside of [{}, {})", key, text, known.low, known.high);
-    }
+    const double number = parseNumber(text, key);
+    if (!(number >= known.low && number < known.high)) refuseRange(key, text, known.low, known.high, ')');
     spec.*known.field = number;
     return;
   }
+  if (names.empty())
+    fail(ErrorCode::kUsage, "optimizer {} has no keys, found '{}'", optimizerFacts(spec.kind).name, key);
+  if (setScheduleKey(spec.schedule, key, text)) return;
   if (is_sgd) names.push_back("nesterov");
-  fail(ErrorCode::kUsage, "optimizer {} has no key '{}'; its keys are {}", kindName(spec.kind), key,
-       fmt::join(names, ", "));
+  std::vector<std::string_view> of_schedule;
+  for (double LearningRateSchedule::*field : numbersOf(spec.schedule.kind))
+    of_schedule.push_back(scheduleKey(field).name);
+  fail(ErrorCode::kUsage, "optimizer {} has no key '{}'; its keys are {}; schedule={} (of {}) adds {}",
+       optimizerFacts(spec.kind).name, key, fmt::join(names, ", "), nameOf(spec.schedule.kind),
+       fmt::join(kScheduleNames, ", "), fmt::join(of_schedule, ", "));
 }
+
+// Numbers that do not go together.
+void checkSchedule(const OptimizerSpec& spec) {
+  using Kind = LearningRateSchedule::Kind;
+  const LearningRateSchedule& schedule = spec.schedule;
+  const std::string_view name = nameOf(schedule.kind);
+  const auto need = [&](double number, const char* key) {
+    if (number == 0) fail(ErrorCode::kUsage, "optimizer: schedule={} needs {}=N", name, key);
+  };
+  switch (schedule.kind) {
+    case Kind::kConstant: break;
+    case Kind::kStep: need(schedule.step_size, "step_size"); break;
+    case Kind::kLinear:
+    case Kind::kCosine:
+      need(schedule.steps, "steps");
+      if (schedule.steps <= schedule.warmup) {
+        fail(ErrorCode::kUsage,
+             "optimizer: steps={} has the warm-up in it, so it must be more than warmup={}", schedule.steps,
+             schedule.warmup);
+      }
+      if (schedule.final_rate > 0 && spec.learning_rate == 0)
+        fail(ErrorCode::kUsage, "optimizer: final={} needs a learning rate above 0", schedule.final_rate);
+      break;
+    case Kind::kOneCycle:
+      need(schedule.steps, "steps");
+      if (!(schedule.pct_start * schedule.steps > 1 && schedule.pct_start < 1)) {
+        fail(ErrorCode::kUsage,
+             "optimizer: pct_start={} of steps={} is the step of the highest rate; it must come behind the "
+             "first "
+             "step and before the last",
+             schedule.pct_start, schedule.steps);
+      }
+  }
+}
+
+// "key=value,key=value", each key once.
+std::vector<std::pair<std::string_view, std::string_view>> parseItems(std::string_view text,
+                                                                      std::string_view what,
+                                                                      std::string_view forms) {
+  std::vector<std::pair<std::string_view, std::string_view>> items;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos)
+      fail(ErrorCode::kUsage, "{}: '{}' should be key=value; use {}", what, item, forms);
+    const std::string_view key = item.substr(0, equals);
+    if (std::any_of(items.begin(), items.end(), [&](const auto& other) { return other.first == key; }))
+      fail(ErrorCode::kUsage, "{}: '{}' is given twice", what, key);
+    items.emplace_back(key, item.substr(equals + 1));
+  }
+  return items;
+}
+
+constexpr std::string_view kGroupForm = "REGEX:weight_decay=0, with the keys lr, lr_scale and weight_decay";
 
 }  // namespace
 
 OptimizerSpec parseOptimizer(std::string_view text) {
   const size_t colon = text.find(':');
   OptimizerSpec spec = defaultsOf(text.substr(0, colon));
-  std::set<std::string_view> given;
-  std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    const size_t equals = item.find('=');
-    if (equals == std::string_view::npos)
-      fail(ErrorCode::kUsage, "optimizer: '{}' should be key=number; use {}", item, kOptimizerForms);
-    if (!given.insert(item.substr(0, equals)).second)
-      fail(ErrorCode::kUsage, "optimizer: '{}' is given twice", item.substr(0, equals));
-    setKey(spec, item.substr(0, equals), item.substr(equals + 1));
+  const auto items = parseItems(colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1),
+                                "optimizer", kOptimizerForms);
+  const bool trains = spec.kind != OptimizerSpec::Kind::kNone;
+  for (const auto& [key, value] : items) {  // which says what other keys there are
+    if (trains && key == "schedule") spec.schedule.kind = parseSchedule(value);
+  }
+  for (const auto& [key, value] : items) {
+    if (!trains || key != "schedule") setKey(spec, key, value);
   }
   if (spec.nesterov && spec.momentum == 0)
     fail(ErrorCode::kUsage, "optimizer: nesterov=1 needs a momentum, for example momentum=0.9");
+  checkSchedule(spec);
   return spec;
 }
 
 std::string optimizerToString(const OptimizerSpec& spec) {
-  std::string text(kindName(spec.kind));
+  const KindFacts& facts = optimizerFacts(spec.kind);
+  std::string text(facts.name);
   char separator = ':';
-  for (const Key& key : keysOf(spec.kind)) {
+  for (const Key& key : facts.keys) {
     text += fmt::format("{}{}={}", separator, key.name, spec.*key.field);
     separator = ',';
   }
   if (spec.kind == OptimizerSpec::Kind::kSgd) text += fmt::format(",nesterov={}", int{spec.nesterov});
+  if (spec.schedule.isFlat()) return text;
+  text += fmt::format(",schedule={}", nameOf(spec.schedule.kind));
+  for (double LearningRateSchedule::*field : numbersOf(spec.schedule.kind)) {
+    text += fmt::format(",{}={}", scheduleKey(field).name, spec.schedule.*field);
+  }
   return text;
+}
+
+ParameterGroup parseParameterGroup(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  const std::string_view settings = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  if (colon == std::string_view::npos || colon == 0 || settings.empty())
+    fail(ErrorCode::kUsage, "--group '{}': use {}", text, kGroupForm);
+  ParameterGroup group{std::string(text.substr(0, colon)), {}, {}, {}};
+  for (const auto& [key, value] : parseItems(settings, fmt::format("--group '{}'", text), kGroupForm)) {
+    std::optional<double>* field = key == "lr"             ? &group.learning_rate
+                                   : key == "lr_scale"     ? &group.rate_scale
+                                   : key == "weight_decay" ? &group.weight_decay
+                                                           : nullptr;
+    if (field == nullptr) fail(ErrorCode::kUsage, "--group '{}': no key '{}'; use {}", text, key, kGroupForm);
+    *field = parseNumber(value, key);
+    if (!(**field >= 0 && **field < kInfinity)) refuseRange(key, value, 0, kInfinity, ')');
+  }
+  return group;
+}
+
+std::string groupSettings(const ParameterGroup& group) {
+  std::vector<std::string> settings;
+  if (group.learning_rate) settings.push_back(fmt::format("lr={}", *group.learning_rate));
+  if (group.rate_scale) settings.push_back(fmt::format("lr_scale={}", *group.rate_scale));
+  if (group.weight_decay) settings.push_back(fmt::format("weight_decay={}", *group.weight_decay));
+  return fmt::format("{}", fmt::join(settings, ", "));
+}
+
+void applyGroup(const ParameterGroup& group, OptimizerSpec& spec) {
+  const double rate = group.learning_rate.value_or(spec.learning_rate) * group.rate_scale.value_or(1);
+  if (spec.learning_rate > 0) spec.schedule.final_rate *= rate / spec.learning_rate;
+  spec.learning_rate = rate;
+  spec.weight_decay = group.weight_decay.value_or(spec.weight_decay);
 }
 
 }  // namespace pipeshard

@@ -18,6 +18,7 @@ class FunctionBuilder {
  public:
   FunctionBuilder(std::string_view name, std::string_view overload, int opset);
 
+  const std::string& overload() const { return function_.overload; }
   ValueId input(std::string_view name);
   // An attribute of the calling node: required, or optional with a default.
   void attribute(const std::string& name) { function_.attributes.push_back(name); }

@@ -13,5 +13,6 @@ namespace pipeshard {
 using FunctionBodies = std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;
 
 void addConvolutionBodies(FunctionBodies& bodies);  // convolutions, pools, batch normalisation
+void addOptimizerBodies(FunctionBodies& bodies);
 
 }  // namespace pipeshard

@@ -214,74 +214,6 @@ void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool 
                 {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
 }
 
-// ---- optimizers
-// ---------------------------------------------------------------------------------------------------
-
-ValueId decayedGradient(Builder& f, ValueId parameter, ValueId gradient, ValueId decay) {
-  return f.op("Add", {gradient, f.op("Mul", {decay, parameter})});
-}
-
-void sgd(Builder& f) {
-  const ValueId parameter = f.input("Param");
-  const ValueId gradient = f.input("Grad");
-  const ValueId rate = f.input("LearningRate");
-  const ValueId decay = f.input("WeightDecay");
-  const ValueId g = decayedGradient(f, parameter, gradient, decay);
-  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {rate, g})}));
-}
-
-void sgdMomentum(Builder& f) {
-  f.attribute("nesterov", int64_t{0});
-  const ValueId parameter = f.input("Param");
-  const ValueId gradient = f.input("Grad");
-  const ValueId velocity = f.input("Velocity");
-  const ValueId rate = f.input("LearningRate");
-  const ValueId momentum = f.input("Momentum");
-  const ValueId decay = f.input("WeightDecay");
-  const ValueId g = decayedGradient(f, parameter, gradient, decay);
-  const ValueId new_velocity = f.op("Add", {f.op("Mul", {momentum, velocity}), g});
-  const ValueId ahead = f.op("Add", {g, f.op("Mul", {momentum, new_velocity})});
-  const ValueId nesterov = f.op("Equal", {f.integerAttribute("nesterov"), f.integer(1)});
-  const ValueId direction = f.op("Where", {nesterov, ahead, new_velocity});
-  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {rate, direction})}));
-  f.output("NewVelocity", new_velocity);
-}
-
-void adamLike(Builder& f, bool decoupled_decay) {
-  ValueId parameter = f.input("Param");
-  ValueId g = f.input("Grad");
-  const ValueId m = f.input("M");
-  const ValueId v = f.input("V");
-  const ValueId step = f.input("Step");
-  const ValueId rate = f.input("LearningRate");
-  const ValueId beta1 = f.input("Beta1");
-  const ValueId beta2 = f.input("Beta2");
-  const ValueId epsilon = f.input("Epsilon");
-  const ValueId decay = f.input("WeightDecay");
-  const ValueId one = f.number(1, parameter);
-  if (decoupled_decay) {
-    parameter = f.op("Mul", {parameter, f.op("Sub", {one, f.op("Mul", {rate, decay})})});
-  } else {
-    g = decayedGradient(f, parameter, g, decay);
-  }
-  const auto average = [&](ValueId beta, ValueId old, ValueId sample) {
-    return f.op("Add", {f.op("Mul", {beta, old}), f.op("Mul", {f.op("Sub", {one, beta}), sample})});
-  };
-  const ValueId new_m = average(beta1, m, g);
-  const ValueId new_v = average(beta2, v, f.op("Mul", {g, g}));
-  const ValueId t = f.op("CastLike", {step, one});
-  const auto correction = [&](ValueId beta) { return f.op("Sub", {one, f.op("Pow", {beta, t})}); };
-  const ValueId deviation = f.op("Div", {f.op("Sqrt", {new_v}), f.op("Sqrt", {correction(beta2)})});
-  const ValueId direction = f.op("Div", {new_m, f.op("Add", {deviation, epsilon})});
-  const ValueId stride = f.op("Div", {rate, correction(beta1)});
-  f.output("NewParam", f.op("Sub", {parameter, f.op("Mul", {stride, direction})}));
-  f.output("NewM", new_m);
-  f.output("NewV", new_v);
-}
-
-void adam(Builder& f) { adamLike(f, false); }
-void adamW(Builder& f) { adamLike(f, true); }
-
 FunctionBodies makeBodies() {
   FunctionBodies table = {
       {{"ReluGrad", ""}, reluGrad},
@@ -306,12 +238,9 @@ FunctionBodies makeBodies() {
        [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", true); }},
       {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"},
        [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
-      {{"SGD", ""}, sgd},
-      {{"SGDMomentum", ""}, sgdMomentum},
-      {{"Adam", ""}, adam},
-      {{"AdamW", ""}, adamW},
   };
   addConvolutionBodies(table);
+  addOptimizerBodies(table);
   return table;
 }
 

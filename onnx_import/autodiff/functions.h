@@ -5,6 +5,8 @@
 //
 //   GeluGrad                     ""  (approximate "none"), "tanh"
 //   SoftmaxCrossEntropyLossGrad  "none", "sum", "mean", and each with "_weighted" when Weights is given
+//   optimizers                   "" (one learning rate), "constant" (with warm-up), "linear", "cosine",
+//                                "one-cycle", "step": with Step and the schedule's numbers as inputs
 //   every other function         ""
 #pragma once
 

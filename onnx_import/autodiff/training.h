@@ -46,6 +46,8 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type);
 // gradient on a path from a parameter to the loss: Error(kBadModel) naming node and operator. Likewise
 // running statistics that something else reads. Without an optimizer (kNone): the forward pass alone;
 // parameters have no gradients, running statistics stay as they are.
-TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer);
+// `groups`: parameters whose update has other hyperparameters.
+TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer,
+                                 const std::vector<ParameterGroup>& groups = {});
 
 }  // namespace pipeshard

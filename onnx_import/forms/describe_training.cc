@@ -37,7 +37,8 @@ class TrainingWriter {
     algorithm_.name = "training";
     algorithm_.opset_imports = model.opset_imports;
     algorithm_.opset_imports[std::string(kPipeshardDomain)] = 1;  // until its functions are inlined
-    algorithm_.functions.push_back(makePipeshardFunction(recipe_.function, "", model.opset_imports.at("")));
+    algorithm_.functions.push_back(
+        makePipeshardFunction(recipe_.function, recipe_.overload, model.opset_imports.at("")));
     info_.initialization.name = "initialization";
     info_.initialization.opset_imports = model.opset_imports;
   }
@@ -114,7 +115,7 @@ class TrainingWriter {
     algorithm_.outputs.push_back(updated);
   }
 
-  bool usesMomentum() const { return recipe_.function == "SGDMomentum"; }
+  bool usesMomentum() const { return recipe_.function == "SGDMomentum" && recipe_.overload.empty(); }
 
   // The count of steps: before this one for Momentum, with it for our functions.
   void addStep() {
@@ -132,27 +133,31 @@ class TrainingWriter {
   }
 
   void addUpdate(ValueId parameter, ValueId gradient) {
+    const OptimizerSpec spec = optimizerOf(nameOf(parameter), training_.optimizer, training_.groups);
+    const UpdateRecipe recipe = updateRecipe(spec);
     const ValueId updated = addLike(parameter, "updated");
     const DataType type = algorithm_.dataType(parameter);
     std::vector<ValueId> inputs = {parameter, gradient}, outputs = {updated};
     setTo(parameter, updated);
-    for (const std::string& kind : recipe_.states) {
+    for (const std::string& kind : recipe.states) {
       const std::string name = fmt::format("{}.{}", nameOf(parameter), kind);
       inputs.push_back(addState(name, type, *algorithm_.value(parameter).shape));
       outputs.push_back(addLike(parameter, kind + ".updated"));
       setTo(inputs.back(), outputs.back());
     }
-    if (usesMomentum()) return addMomentum(parameter, std::move(inputs), outputs);
+    if (usesMomentum()) return addMomentum(parameter, spec, std::move(inputs), outputs);
     if (step_.valid()) inputs.push_back(step_);
-    for (double content : recipe_.hyperparameters) inputs.push_back(number("number", type, content));
+    for (double content : recipe.hyperparameters) inputs.push_back(number("number", type, content));
+    for (double content : recipe.schedule) inputs.push_back(number("number", DataType::kFloat64, content));
     const NodeId node =
-        builder_.addNode(kPipeshardDomain, recipe_.function, inputs, outputs, recipe_.attributes);
+        builder_.addNode(kPipeshardDomain, recipe.function, inputs, outputs, recipe.attributes);
     algorithm_.node(node).name = nameOf(parameter) + ".update";
+    algorithm_.node(node).overload = recipe.overload;
   }
 
   // beta 1, so that all gradients weigh the same: v' = momentum v + g, as ours.
-  void addMomentum(ValueId parameter, std::vector<ValueId> inputs, const std::vector<ValueId>& outputs) {
-    const OptimizerSpec& spec = training_.optimizer;
+  void addMomentum(ValueId parameter, const OptimizerSpec& spec, std::vector<ValueId> inputs,
+                   const std::vector<ValueId>& outputs) {
     const ValueId rate = number("learning_rate", algorithm_.dataType(parameter), spec.learning_rate);
     inputs.insert(inputs.begin(), {rate, step_});
     const NodeId node = builder_.addNode(kTrainingDomain, "Momentum", inputs, outputs,

@@ -24,6 +24,7 @@ struct TrainingDescription {
   std::string loss;                     // a value of one number
   std::vector<std::string> parameters;  // initializers of static shape that the loss depends on
   OptimizerSpec optimizer;              // not kNone
+  std::vector<ParameterGroup> groups = {};
 };
 
 // Gives a forward graph as read its TrainingInfoProto, in the place of any that it has; with it the opset of

@@ -296,6 +296,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     if (sharding.method == ShardingMethod{ShardingKind::kManual} && sharding.constraints.empty())
       file_shardings = readFileShardings(raw, sharding.mesh);
     ForwardModel model;
+    for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types.merge(setPrecision(raw, request.given.precision).source_types);

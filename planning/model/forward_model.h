@@ -45,6 +45,7 @@ struct ForwardModel {
   ModuleParameters parameters;                    // what became of the module's
   FoundForm form;                                 // in which the file holds all this
   std::optional<ImportedOptimizer> optimizer;     // that the file holds
+  std::vector<ParameterGroup> groups;             // of the update, as asked for
   std::vector<std::string> notes;
 };
 

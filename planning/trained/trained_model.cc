@@ -64,6 +64,7 @@ class Trained {
   void describe() {
     TrainingDescription training;
     training.optimizer = plan_.given.optimizer;
+    for (const std::string& group : plan_.given.groups) training.groups.push_back(parseParameterGroup(group));
     const LossSpec loss = parseLoss(plan_.loss);
     const ValueId value = attachLoss(graph_, loss);
     training.loss = graph_.value(value).name;

@@ -11,11 +11,11 @@
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole
 // learning rate. So the update of every optimizer is judged on identical gradients as well: the single-device
 // update program runs on the planned job's own parameters, states and gradients of that step, and must make
-// the same change element by element. With Adam and AdamW this replaces the comparison of parameters and
+// the same change element by element. With all but SGD this replaces the comparison of parameters and
 // states with the single device's, which is shown but does not decide.
 //
 // Where results cannot be bit by bit equal (data-parallel devices add up gradients in another order) or are
-// magnified (Adam, AdamW), the single device starts every step from the planned job's parameters and states
+// magnified (all but SGD), the single device starts every step from the planned job's parameters and states
 // of the step before. Every step is so compared at identical parameters: a rounding of step 1 that turns a
 // Relu in step 3 decides nothing, and an error in what a step leaves behind shows in that step's update or in
 // the gradients of the next.
@@ -89,7 +89,7 @@ struct ValidateSpec {
   double bound = 1e-5;         // losses, gradients; parameters and states too unless `adaptive`
   double update_bound = 1e-6;  // element by element, on identical gradients
   double floor = 0.25;         // of the measure
-  bool adaptive = false;       // Adam, AdamW
+  bool adaptive = false;       // all optimizers but SGD
   // the single device starts every step from the planned job's parameters; `adaptive` implies it
   bool same_start = false;
   std::string work_directory;  // for dumps; made and removed by the caller

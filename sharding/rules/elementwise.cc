@@ -71,7 +71,9 @@ void registerElementwiseRules(RuleTable& table) {
   table.addAll("", {"CastLike", "Dropout"}, firstInputOnlyRule);
   table.add(kPipeshardDomain, "ReluGrad", arithmeticRule);
   table.addAll(kPipeshardDomain, {"GeluGrad", "MishGrad"}, transcendentalRule);
-  table.addAll(kPipeshardDomain, {"SGD", "SGDMomentum", "Adam", "AdamW"}, optimizerRule);
+  table.addAll(kPipeshardDomain,
+               {"SGD", "SGDMomentum", "Adam", "AdamW", "RMSProp", "RMSPropMomentum", "Adagrad", "Lion"},
+               optimizerRule);
 }
 
 }  // namespace pipeshard

@@ -33,7 +33,7 @@ void addGatherKernels(KernelRegistry& registry);     // Gather and its gradient
 // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
 void addScatterKernels(KernelRegistry& registry);
 void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad, MishGrad
-void addOptimizerKernels(KernelRegistry& registry);       // SGD, SGDMomentum, Adam, AdamW
+void addOptimizerKernels(KernelRegistry& registry);       // SGD, Adam, Lion and the like: docs/operators.md
 void addCollectiveKernels(KernelRegistry& registry);      // AllReduce, AllGather, ReduceScatter, AllToAll
 
 }  // namespace pipeshard::kernels

@@ -1,5 +1,10 @@
+// Updates of one parameter (docs/operators.md): one pass over its elements each. An optimizer is a struct of
+// its numbers in one step, made of the inputs, with the loop over elements.
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "ir/plan/learning_rate.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
@@ -8,154 +13,302 @@
 namespace pipeshard::kernels {
 namespace {
 
+using Schedule = LearningRateSchedule;
+
+// Where an update's inputs are. In order: Param, Grad and the states; Step, where the optimizer counts or the
+// learning rate follows a schedule; LearningRate and the optimizer's other numbers, scalars of Param's type;
+// the schedule's numbers, in float64.
+struct UpdateLayout {
+  int64_t count = 0;  // elements
+  size_t states = 0;
+  size_t step = 0;      // 0: there is none
+  size_t rate = 0;      // of LearningRate
+  size_t schedule = 0;  // of the schedule's first number
+  std::optional<Schedule::Kind> schedule_kind;
+  bool nesterov = false;
+  std::string node;
+};
+
+// The numbers of one step.
 template <typename T>
-struct SgdLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, T* new_param, int64_t count, T rate,
-                                   T decay) {
+class UpdateNumbers {
+ public:
+  UpdateNumbers(const UpdateLayout& layout, const KernelArguments& arguments)
+      : layout_(layout), arguments_(arguments) {
+    if (layout.step == 0) return;
+    step_ = *input<int64_t>(arguments, layout.step);
+    if (step_ < 1) fail(ErrorCode::kBadModel, "{}: Step is {}; the first step is 1", layout.node, step_);
+  }
+
+  int64_t step() const { return step_; }
+  bool nesterov() const { return layout_.nesterov; }
+  // The k-th behind LearningRate, from 1 on.
+  T operator[](size_t k) const { return *input<T>(arguments_, layout_.rate + k); }
+  // The learning rate of this step.
+  T rate() const {
+    const T rate = (*this)[0];
+    if (!layout_.schedule_kind) return rate;
+    Schedule schedule;
+    schedule.kind = *layout_.schedule_kind;
+    size_t position = layout_.schedule;
+    for (double Schedule::*number : numbersOf(schedule.kind))
+      schedule.*number = *input<double>(arguments_, position++);
+    return static_cast<T>(scheduledRate(schedule, rate, step_));
+  }
+
+ private:
+  const UpdateLayout& layout_;
+  const KernelArguments& arguments_;
+  int64_t step_ = 0;
+};
+
+template <typename T>
+struct UpdateTensors {
+  const T* param;
+  const T* grad;
+  const T* state[2];
+  T* new_param;
+  T* new_state[2];
+};
+
+template <typename T>
+struct SgdUpdate {
+  static constexpr size_t kStates = 0, kNumbers = 2;
+  static constexpr bool kCounts = false;
+  explicit SgdUpdate(const UpdateNumbers<T>& n) : rate(n.rate()), decay(n[1]) {}
+  T rate, decay;
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, SgdUpdate step) {
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) new_param[i] = param[i] - rate * (grad[i] + decay * param[i]);
+    for (int64_t i = 0; i < count; ++i)
+      at.new_param[i] = at.param[i] - step.rate * (at.grad[i] + step.decay * at.param[i]);
   }
 };
 
 template <typename T>
-struct MomentumLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* velocity, T* new_param,
-                                   T* new_velocity, int64_t count, T rate, T momentum, T decay,
-                                   bool nesterov) {
-    const T direct = nesterov ? T(1) : T(0);        // share of the gradient itself in the step
-    const T smoothed = nesterov ? momentum : T(1);  // share of the velocity
+struct MomentumUpdate {
+  static constexpr size_t kStates = 1, kNumbers = 3;
+  static constexpr bool kCounts = false;
+  explicit MomentumUpdate(const UpdateNumbers<T>& n)
+      : rate(n.rate()),
+        momentum(n[1]),
+        decay(n[2]),
+        direct(n.nesterov() ? T(1) : T(0)),
+        smoothed(n.nesterov() ? momentum : T(1)) {}
+  T rate, momentum, decay;
+  T direct;    // share of the gradient itself in the step
+  T smoothed;  // share of the velocity
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, MomentumUpdate step) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
-      const T g = grad[i] + decay * param[i];
-      const T v = momentum * velocity[i] + g;
-      new_velocity[i] = v;
-      new_param[i] = param[i] - rate * (direct * g + smoothed * v);
+      const T g = at.grad[i] + step.decay * at.param[i];
+      const T v = step.momentum * at.state[0][i] + g;
+      at.new_state[0][i] = v;
+      at.new_param[i] = at.param[i] - step.rate * (step.direct * g + step.smoothed * v);
     }
   }
 };
 
-// Numbers of one step of Adam or AdamW, the same for every element.
-template <typename T>
-struct AdamStep {
+// The corrections are computed in double.
+template <typename T, bool decoupled>
+struct AdamUpdate {
+  static constexpr size_t kStates = 2, kNumbers = 5;
+  static constexpr bool kCounts = true;
+  explicit AdamUpdate(const UpdateNumbers<T>& n) : beta1(n[1]), beta2(n[2]), epsilon(n[3]) {
+    const double learning_rate = n.rate();
+    const double weight_decay = n[4];
+    const auto power = static_cast<double>(n.step());
+    keep = decoupled ? static_cast<T>(1 - learning_rate * weight_decay) : T(1);
+    decay = decoupled ? T(0) : static_cast<T>(weight_decay);
+    rate = static_cast<T>(learning_rate / (1 - std::pow(static_cast<double>(beta1), power)));
+    root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(beta2), power)));
+  }
   T beta1, beta2, epsilon;
   T keep;             // AdamW: 1 - lr * wd, the factor on the parameter
   T decay;            // Adam: wd, added to the gradient
   T rate;             // lr / (1 - beta1^t)
   T root_correction;  // 1 / sqrt(1 - beta2^t)
-};
 
-template <typename T>
-struct AdamLoop {
-  PIPESHARD_INLINE static void run(const T* param, const T* grad, const T* m, const T* v, T* new_param,
-                                   T* new_m, T* new_v, int64_t count, AdamStep<T> step) {
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, AdamUpdate step) {
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
-      const T g = grad[i] + step.decay * param[i];
-      const T first = step.beta1 * m[i] + (T(1) - step.beta1) * g;
-      const T second = step.beta2 * v[i] + (T(1) - step.beta2) * g * g;
-      new_m[i] = first;
-      new_v[i] = second;
-      new_param[i] = param[i] * step.keep -
-                     step.rate * first / (std::sqrt(second) * step.root_correction + step.epsilon);
+      const T g = at.grad[i] + step.decay * at.param[i];
+      const T first = step.beta1 * at.state[0][i] + (T(1) - step.beta1) * g;
+      const T second = step.beta2 * at.state[1][i] + (T(1) - step.beta2) * g * g;
+      at.new_state[0][i] = first;
+      at.new_state[1][i] = second;
+      at.new_param[i] = at.param[i] * step.keep -
+                        step.rate * first / (std::sqrt(second) * step.root_correction + step.epsilon);
+    }
+  }
+};
+template <typename T>
+using CoupledAdam = AdamUpdate<T, false>;
+template <typename T>
+using DecoupledAdam = AdamUpdate<T, true>;
+
+template <typename T>
+struct RmsPropUpdate {
+  static constexpr size_t kStates = 1, kNumbers = 4;
+  static constexpr bool kCounts = false;
+  explicit RmsPropUpdate(const UpdateNumbers<T>& n)
+      : rate(n.rate()), alpha(n[1]), epsilon(n[2]), decay(n[3]) {}
+  T rate, alpha, epsilon, decay;
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, RmsPropUpdate step) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const T g = at.grad[i] + step.decay * at.param[i];
+      const T second = step.alpha * at.state[0][i] + (T(1) - step.alpha) * g * g;
+      at.new_state[0][i] = second;
+      at.new_param[i] = at.param[i] - step.rate * (g / (std::sqrt(second) + step.epsilon));
     }
   }
 };
 
-// The first `tensors` inputs (Param, Grad, state) share one shape and type; the scalars after them have the
-// type.
-int64_t checkOptimizer(const KernelSpec& spec, size_t tensors, size_t scalars, size_t outputs) {
-  checkArity(spec, tensors + scalars, tensors + scalars);
+template <typename T>
+struct RmsPropMomentumUpdate {
+  static constexpr size_t kStates = 2, kNumbers = 5;
+  static constexpr bool kCounts = false;
+  explicit RmsPropMomentumUpdate(const UpdateNumbers<T>& n)
+      : rate(n.rate()), alpha(n[1]), epsilon(n[2]), decay(n[3]), momentum(n[4]) {}
+  T rate, alpha, epsilon, decay, momentum;
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, RmsPropMomentumUpdate step) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const T g = at.grad[i] + step.decay * at.param[i];
+      const T second = step.alpha * at.state[0][i] + (T(1) - step.alpha) * g * g;
+      const T v = step.momentum * at.state[1][i] + g / (std::sqrt(second) + step.epsilon);
+      at.new_state[0][i] = second;
+      at.new_state[1][i] = v;
+      at.new_param[i] = at.param[i] - step.rate * v;
+    }
+  }
+};
+
+template <typename T>
+struct AdagradUpdate {
+  static constexpr size_t kStates = 1, kNumbers = 4;
+  static constexpr bool kCounts = true;
+  explicit AdagradUpdate(const UpdateNumbers<T>& n)
+      : rate(static_cast<T>(n.rate() / (1 + static_cast<double>(n.step() - 1) * n[1]))),
+        epsilon(n[2]),
+        decay(n[3]) {}
+  T rate, epsilon, decay;
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, AdagradUpdate step) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const T g = at.grad[i] + step.decay * at.param[i];
+      const T sum = at.state[0][i] + g * g;
+      at.new_state[0][i] = sum;
+      at.new_param[i] = at.param[i] - step.rate * (g / (std::sqrt(sum) + step.epsilon));
+    }
+  }
+};
+
+template <typename T>
+struct LionUpdate {
+  static constexpr size_t kStates = 1, kNumbers = 4;
+  static constexpr bool kCounts = false;
+  explicit LionUpdate(const UpdateNumbers<T>& n)
+      : rate(n.rate()), beta1(n[1]), beta2(n[2]), keep(T(1) - rate * n[3]) {}
+  T rate, beta1, beta2;
+  T keep;  // 1 - lr * wd, the factor on the parameter
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, LionUpdate step) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const T g = at.grad[i];
+      const T old = at.state[0][i];
+      const T mixed = step.beta1 * old + (T(1) - step.beta1) * g;
+      const T sign = mixed > T(0) ? T(1) : mixed < T(0) ? T(-1) : mixed;  // a NaN stays one
+      at.new_state[0][i] = step.beta2 * old + (T(1) - step.beta2) * g;
+      at.new_param[i] = at.param[i] * step.keep - step.rate * sign;
+    }
+  }
+};
+
+void checkScalar(const KernelSpec& spec, size_t position, DataType type) {
+  if (elementCount(spec.inputs[position].shape) != 1)
+    refuse(spec, "input {} has shape {}; it must be a scalar", position,
+           shapeToString(spec.inputs[position].shape));
+  checkInputType(spec, position, type);
+}
+
+std::optional<Schedule::Kind> scheduleOf(const KernelSpec& spec) {
+  const std::string name = spec.node->stringAttribute("schedule", "");
+  if (name.empty()) return std::nullopt;
+  const auto found = std::find(kScheduleNames.begin(), kScheduleNames.end(), name);
+  if (found == kScheduleNames.end()) refuse(spec, "there is no schedule '{}'", name);
+  return static_cast<Schedule::Kind>(found - kScheduleNames.begin());
+}
+
+// Outputs: the new parameter and states.
+UpdateLayout layoutOf(const KernelSpec& spec, size_t states, bool counts, size_t numbers) {
+  UpdateLayout layout;
+  layout.states = states;
+  layout.schedule_kind = scheduleOf(spec);
+  layout.nesterov = spec.node->intAttribute("nesterov", 0) != 0;
+  layout.node = describeNode(*spec.node);
+  const size_t tensors = 2 + states;
+  const bool reads_step = counts || layout.schedule_kind;
+  if (reads_step) layout.step = tensors;
+  layout.rate = tensors + (reads_step ? 1 : 0);
+  layout.schedule = layout.rate + numbers;
+  const size_t inputs =
+      layout.schedule + (layout.schedule_kind ? numbersOf(*layout.schedule_kind).size() : 0);
+  checkArity(spec, inputs, inputs);
   const DataType type = spec.inputs[0].data_type;
   for (size_t i = 1; i < tensors; ++i) {
     checkInputType(spec, i, type);
     checkInputShape(spec, i, spec.inputs[0].shape);
   }
-  for (size_t i = tensors; i < tensors + scalars; ++i) {
-    if (elementCount(spec.inputs[i].shape) != 1)
-      refuse(spec, "input {} has shape {}; it must be a scalar", i, shapeToString(spec.inputs[i].shape));
-    checkInputType(spec, i, spec.inputs[i].data_type == DataType::kInt64 ? DataType::kInt64 : type);
-  }
-  for (size_t i = 0; i < outputs; ++i) {
+  if (reads_step) checkScalar(spec, layout.step, DataType::kInt64);
+  for (size_t i = layout.rate; i < layout.schedule; ++i) checkScalar(spec, i, type);
+  for (size_t i = layout.schedule; i < inputs; ++i) checkScalar(spec, i, DataType::kFloat64);
+  for (size_t i = 0; i <= states; ++i) {
     if (!hasOutput(spec, i)) refuse(spec, "output {} is missing", i);
     checkOutputType(spec, i, type);
     checkOutputShape(spec, i, spec.inputs[0].shape);
   }
-  return elementCount(spec.inputs[0].shape);
+  layout.count = elementCount(spec.inputs[0].shape);
+  return layout;
 }
 
-std::unique_ptr<Kernel> sgd(const KernelSpec& spec) {
-  const int64_t count = checkOptimizer(spec, 2, 2, 1);
-  return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
-    using T = decltype(zero);
-    return makeKernel(
-        [count](const KernelArguments& arguments) {
-          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<SgdLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
-                                      output<T>(arguments, 0) + begin, end - begin, *input<T>(arguments, 2),
-                                      *input<T>(arguments, 3));
-          });
-        },
-        {.in_place = {{0, 0}, {1, 0}}, .workspace_bytes = 0});
-  });
-}
-
-std::unique_ptr<Kernel> sgdMomentum(const KernelSpec& spec) {
-  const int64_t count = checkOptimizer(spec, 3, 3, 2);
-  const bool nesterov = spec.node->intAttribute("nesterov", 0) != 0;
-  return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
-    using T = decltype(zero);
-    return makeKernel(
-        [count, nesterov](const KernelArguments& arguments) {
-          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<MomentumLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
-                                           input<T>(arguments, 2) + begin, output<T>(arguments, 0) + begin,
-                                           output<T>(arguments, 1) + begin, end - begin,
-                                           *input<T>(arguments, 3), *input<T>(arguments, 4),
-                                           *input<T>(arguments, 5), nesterov);
-          });
-        },
-        {.in_place = {{0, 0}, {2, 1}}, .workspace_bytes = 0});
-  });
-}
-
-// Inputs 5..9: LearningRate, Beta1, Beta2, Epsilon, WeightDecay. The corrections are computed in double.
 template <typename T>
-AdamStep<T> adamStep(const KernelArguments& arguments, bool decoupled, const std::string& node) {
-  const int64_t step = *input<int64_t>(arguments, 4);
-  if (step < 1) fail(ErrorCode::kBadModel, "{}: Step is {}; the first step is 1", node, step);
-  const double rate = *input<T>(arguments, 5);
-  const double beta1 = *input<T>(arguments, 6);
-  const double beta2 = *input<T>(arguments, 7);
-  const double decay = *input<T>(arguments, 9);
-  const auto power = static_cast<double>(step);
-  AdamStep<T> result;
-  result.beta1 = static_cast<T>(beta1);
-  result.beta2 = static_cast<T>(beta2);
-  result.epsilon = *input<T>(arguments, 8);
-  result.keep = decoupled ? static_cast<T>(1 - rate * decay) : T(1);
-  result.decay = decoupled ? T(0) : static_cast<T>(decay);
-  result.rate = static_cast<T>(rate / (1 - std::pow(beta1, power)));
-  result.root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, power)));
-  return result;
+UpdateTensors<T> tensorsFrom(const KernelArguments& arguments, size_t states, int64_t begin) {
+  UpdateTensors<T> at{input<T>(arguments, 0) + begin,
+                      input<T>(arguments, 1) + begin,
+                      {},
+                      output<T>(arguments, 0) + begin,
+                      {}};
+  for (size_t s = 0; s < states; ++s) {
+    at.state[s] = input<T>(arguments, 2 + s) + begin;
+    at.new_state[s] = output<T>(arguments, 1 + s) + begin;
+  }
+  return at;
 }
 
-std::unique_ptr<Kernel> adam(const KernelSpec& spec, bool decoupled) {
-  const int64_t count = checkOptimizer(spec, 4, 6, 3);
-  checkInputType(spec, 4, DataType::kInt64);
-  for (size_t i = 5; i < 10; ++i) checkInputType(spec, i, spec.inputs[0].data_type);
+template <template <typename> class Update>
+std::unique_ptr<Kernel> updateKernel(const KernelSpec& spec) {
+  using Facts = Update<double>;
+  const UpdateLayout layout = layoutOf(spec, Facts::kStates, Facts::kCounts, Facts::kNumbers);
+  std::vector<std::pair<int, int>> in_place = {{0, 0}};
+  if (layout.states == 0) in_place.emplace_back(1, 0);
+  for (int s = 0; s < static_cast<int>(layout.states); ++s) in_place.emplace_back(2 + s, 1 + s);
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
-        [count, decoupled, node = describeNode(*spec.node)](const KernelArguments& arguments) {
-          const AdamStep<T> step = adamStep<T>(arguments, decoupled, node);
-          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<AdamLoop<T>>(input<T>(arguments, 0) + begin, input<T>(arguments, 1) + begin,
-                                       input<T>(arguments, 2) + begin, input<T>(arguments, 3) + begin,
-                                       output<T>(arguments, 0) + begin, output<T>(arguments, 1) + begin,
-                                       output<T>(arguments, 2) + begin, end - begin, step);
+        [layout](const KernelArguments& arguments) {
+          const Update<T> step(UpdateNumbers<T>(layout, arguments));
+          forBlocks(layout.count, kBlockElements, [&](int64_t begin, int64_t end) {
+            runVectorised<Update<T>>(tensorsFrom<T>(arguments, layout.states, begin), end - begin, step);
           });
         },
-        {.in_place = {{0, 0}, {2, 1}, {3, 2}}, .workspace_bytes = 0});
+        {.in_place = std::move(in_place), .workspace_bytes = 0});
   });
 }
 
@@ -163,10 +316,14 @@ std::unique_ptr<Kernel> adam(const KernelSpec& spec, bool decoupled) {
 
 void addOptimizerKernels(KernelRegistry& registry) {
   const std::string ours(kPipeshardDomain);
-  registry.add(ours, "SGD", sgd);
-  registry.add(ours, "SGDMomentum", sgdMomentum);
-  registry.add(ours, "Adam", [](const KernelSpec& spec) { return adam(spec, false); });
-  registry.add(ours, "AdamW", [](const KernelSpec& spec) { return adam(spec, true); });
+  registry.add(ours, "SGD", updateKernel<SgdUpdate>);
+  registry.add(ours, "SGDMomentum", updateKernel<MomentumUpdate>);
+  registry.add(ours, "Adam", updateKernel<CoupledAdam>);
+  registry.add(ours, "AdamW", updateKernel<DecoupledAdam>);
+  registry.add(ours, "RMSProp", updateKernel<RmsPropUpdate>);
+  registry.add(ours, "RMSPropMomentum", updateKernel<RmsPropMomentumUpdate>);
+  registry.add(ours, "Adagrad", updateKernel<AdagradUpdate>);
+  registry.add(ours, "Lion", updateKernel<LionUpdate>);
 }
 
 }  // namespace pipeshard::kernels

@@ -132,26 +132,59 @@ std::vector<Call> lossCalls() {
   return calls;
 }
 
-std::vector<Call> optimizerCalls() {
+// An update of one tensor, without the step and the numbers of a schedule.
+struct PlainUpdate {
+  std::string name;
+  size_t states;
+  bool counts;
+  std::vector<double> numbers;  // LearningRate first
+  std::map<std::string, Attribute> attributes = {};
+};
+
+const std::vector<PlainUpdate>& plainUpdates() {
+  static const std::vector<PlainUpdate> updates = {
+      {"SGD", 0, false, {0.1, 0.01}},
+      {"SGDMomentum", 1, false, {0.1, 0.9, 0.01}, {{"nesterov", int64_t{0}}}},
+      {"SGDMomentum", 1, false, {0.1, 0.9, 0.01}, {{"nesterov", int64_t{1}}}},
+      {"Adam", 2, true, {1e-3, 0.9, 0.999, 1e-8, 0.1}},
+      {"AdamW", 2, true, {1e-3, 0.9, 0.999, 1e-8, 0.1}},
+      {"RMSProp", 1, false, {0.01, 0.99, 1e-8, 0.1}},
+      {"RMSPropMomentum", 2, false, {0.01, 0.99, 1e-8, 0.1, 0.9}},
+      {"Adagrad", 1, true, {0.01, 0.1, 1e-10, 0.1}},
+      {"Lion", 1, false, {0.01, 0.9, 0.99, 0.1}},
+  };
+  return updates;
+}
+
+Call callOf(const PlainUpdate& update, int64_t step, const std::string& schedule,
+            const std::vector<double>& schedule_numbers) {
   const auto scalar = [](double number) { return makeTensor({}, {number}); };
   const Shape shape = {3, 4};
-  std::vector<Call> calls = {
-      {"SGD", "", {numbers(shape), numbers(shape), scalar(0.1), scalar(0.01)}, {shape}}};
-  for (int64_t nesterov : {0, 1}) {
-    calls.push_back({"SGDMomentum",
-                     "",
-                     {numbers(shape), numbers(shape), numbers(shape), scalar(0.1), scalar(0.9), scalar(0.01)},
-                     {shape, shape},
-                     {{"nesterov", nesterov}}});
-  }
-  for (const char* name : {"Adam", "AdamW"}) {
-    for (int64_t step : {1, 7}) {
-      calls.push_back(
-          {name,
-           "",
-           {numbers(shape), numbers(shape), numbers(shape), numbers(shape, 0, 1), integers({}, {step}),
-            scalar(1e-3), scalar(0.9), scalar(0.999), scalar(1e-8), scalar(0.1)},
-           {shape, shape, shape}});
+  Call call{update.name, schedule, {numbers(shape), numbers(shape)}, {}, update.attributes};
+  for (size_t s = 0; s < update.states; ++s) call.inputs.push_back(numbers(shape, 0, 1));
+  if (update.counts || !schedule.empty()) call.inputs.push_back(integers({}, {step}));
+  for (double number : update.numbers) call.inputs.push_back(scalar(number));
+  for (double number : schedule_numbers) call.inputs.push_back(scalar(number));
+  call.outputs.assign(1 + update.states, shape);
+  if (!schedule.empty()) call.attributes.emplace("schedule", schedule);
+  return call;
+}
+
+std::vector<Call> optimizerCalls() {
+  std::vector<Call> calls;
+  for (const PlainUpdate& update : plainUpdates()) {
+    for (int64_t step : {1, 7}) calls.push_back(callOf(update, step, "", {}));
+    for (const auto& [schedule, numbers] :
+         std::vector<std::pair<std::string, std::vector<double>>>{{"constant", {4, 0.25}},
+                                                                  {"constant", {0, 0}},
+                                                                  {"linear", {3, 0, 11, 1e-4}},
+                                                                  {"cosine", {3, 0.1, 11, 1e-4}},
+                                                                  {"cosine", {0, 0, 9, 0}},
+                                                                  {"step", {3, 0, 2, 0.5}},
+                                                                  {"one-cycle", {12, 0.3, 25, 1e4}}}) {
+      const bool all_steps = update.name == "SGD";
+      for (int64_t step = 1; step < 15; step += all_steps ? 1 : 6)
+        calls.push_back(callOf(update, step, schedule, numbers));
     }
   }
   return calls;

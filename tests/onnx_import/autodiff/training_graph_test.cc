@@ -12,12 +12,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TrainingGraph build(TestGraph& test, ValueId loss, const OptimizerSpec& optimizer = {}) {
+TrainingGraph build(TestGraph& test, ValueId loss, const OptimizerSpec& optimizer = {},
+                    const std::vector<ParameterGroup>& groups = {}) {
   ForwardGraph forward;
   forward.graph = test.graph();
   forward.loss = loss;
   for (ValueId id : forward.graph.inputs) forward.inputs.push_back({id, 0});
-  return buildTrainingGraph(std::move(forward), optimizer);
+  return buildTrainingGraph(std::move(forward), optimizer, groups);
 }
 
 ValueId sumOf(TestGraph& test, ValueId value) {
@@ -199,6 +200,39 @@ TEST(TrainingGraph, HasTheRolesOfEveryOptimizer) {
   EXPECT_TRUE(findValue(adam.graph, "w1.first_moment.updated").valid());
   ASSERT_TRUE(adam.step.valid());
   EXPECT_EQ(adam.graph.dataType(adam.step), DataType::kInt64);
+}
+
+TEST(TrainingGraph, CountsStepsWhereTheLearningRateChanges) {
+  Mlp mlp;
+  const TrainingGraph training =
+      build(mlp.test, mlp.loss, parseOptimizer("sgd:lr=0.1,schedule=linear,warmup=3,steps=10"));
+  ASSERT_TRUE(training.step.valid());
+  const Node& update = training.graph.nodes.back();
+  EXPECT_EQ(update.op_type, "SGD");
+  EXPECT_EQ(update.overload, "linear");
+  EXPECT_EQ(update.stringAttribute("schedule", ""), "linear");
+  ASSERT_EQ(update.inputs.size(),
+            9u);  // Param, Grad, Step, LearningRate, WeightDecay and four of the schedule
+  EXPECT_EQ(update.inputs[2], training.step);
+  EXPECT_EQ(numericElements(*training.graph.constant(update.inputs[5])), std::vector<double>{3});
+}
+
+TEST(TrainingGraph, GivesGroupsTheirNumbersAndTheLastOnesWin) {
+  Mlp mlp;
+  const TrainingGraph training =
+      build(mlp.test, mlp.loss, parseOptimizer("sgd:lr=0.5,weight_decay=0.125"),
+            {parseParameterGroup("^b:weight_decay=0"), parseParameterGroup("2:lr_scale=0.5"),
+             parseParameterGroup("b2:weight_decay=2")});
+  std::map<std::string, std::pair<double, double>> numbers;  // learning rate, decay
+  for (const Node& node : training.graph.nodes) {
+    if (node.op_type != "SGD") continue;
+    const auto number = [&](size_t i) {
+      return numericElements(*training.graph.constant(node.inputs.at(i))).at(0);
+    };
+    numbers[training.graph.value(node.inputs[0]).name] = {number(2), number(3)};
+  }
+  EXPECT_EQ(numbers, (std::map<std::string, std::pair<double, double>>{
+                         {"w1", {0.5, 0.125}}, {"b1", {0.5, 0}}, {"w2", {0.25, 0.125}}, {"b2", {0.25, 2}}}));
 }
 
 TEST(TrainingGraph, NamesTheOperatorWithoutGradientRule) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <onnx/checker.h>
@@ -85,7 +86,11 @@ TEST(DescribeTraining, TrainsThoseThatAreNamed) {
 
 // The model's graph and the algorithm behind it, field by field, as ONNX defines the step.
 TEST(DescribeTraining, IsAValidModelWithItsStep) {
-  for (const auto& [name, optimizer] : kOptimizers) {
+  std::map<std::string, std::string> optimizers = kOptimizers;
+  for (const char* schedule : {"schedule=cosine,warmup=2,steps=9", "schedule=one-cycle,steps=9", "warmup=3"})
+    optimizers[schedule] = fmt::format("sgd:lr=0.1,momentum=0.9,{}", schedule);
+  optimizers["lion"] = "lion:lr=0.1,schedule=step,step_size=3";
+  for (const auto& [name, optimizer] : optimizers) {
     onnx::ModelProto model;
     ASSERT_TRUE(model.ParseFromString(serializeModel(described(optimizer))));
     ASSERT_EQ(model.training_info_size(), 1);
@@ -103,6 +108,21 @@ TEST(DescribeTraining, CallsItsValuesAsNoneOfTheModels) {
   graph.value(findValue(graph, "sums")).name = "step";
   describeTraining(graph, {"loss", kParameters, parseOptimizer("adam:lr=0.5")});
   EXPECT_EQ(reduceForm(graph).optimizer->step, "step.1");
+}
+
+TEST(DescribeTraining, HasTheNumbersOfGroups) {
+  Graph graph = readModel(kForms + "forward.onnx");
+  describeTraining(graph, {"loss",
+                           kParameters,
+                           parseOptimizer("sgd:momentum=0.5,weight_decay=0.25"),
+                           {parseParameterGroup("^b:weight_decay=0")}});
+  const Graph algorithm = trainingInfo(graph).at(0).algorithm;
+  std::map<std::string, float> decays;
+  for (const Node& node : algorithm.nodes) {
+    if (node.op_type == "Momentum") decays[node.name] = node.floatAttribute("norm_coefficient", -1);
+  }
+  EXPECT_EQ(decays, (std::map<std::string, float>{
+                        {"w1.update", 0.25}, {"b1.update", 0}, {"w2.update", 0.25}, {"b2.update", 0}}));
 }
 
 TEST(DescribeTraining, TakesThePlaceOfAnother) {

@@ -103,6 +103,108 @@ TEST(OptimizerKernels, AdamAndAdamWFollowTheirFormulas) {
   }
 }
 
+TEST(OptimizerKernels, RmsPropFollowsItsFormulaWithAndWithoutMomentum) {
+  const Numbers n;
+  const double rate = 0.01, alpha = 0.99, epsilon = 1e-8, decay = 0.01, momentum = 0.9;
+  std::vector<double> param(kCount), v(kCount), with_momentum(kCount), velocity(kCount);
+  for (size_t i = 0; i < param.size(); ++i) {
+    const double g = n.grad[i] + decay * n.param[i];
+    v[i] = alpha * n.second[i] + (1 - alpha) * g * g;
+    const double direction = g / (std::sqrt(v[i]) + epsilon);
+    param[i] = n.param[i] - rate * direction;
+    velocity[i] = momentum * n.first[i] + direction;
+    with_momentum[i] = n.param[i] - rate * velocity[i];
+  }
+  for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+    const auto tensor = [&](const std::vector<double>& numbers) { return of(type, kShape, numbers); };
+    check(makeCall("pipeshard", "RMSProp", 1,
+                   {tensor(n.param), tensor(n.grad), tensor(n.second), scalar(type, rate),
+                    scalar(type, alpha), scalar(type, epsilon), scalar(type, decay)},
+                   {{type, kShape}, {type, kShape}}),
+          {param, v}, type);
+    check(makeCall("pipeshard", "RMSPropMomentum", 1,
+                   {tensor(n.param), tensor(n.grad), tensor(n.second), tensor(n.first), scalar(type, rate),
+                    scalar(type, alpha), scalar(type, epsilon), scalar(type, decay), scalar(type, momentum)},
+                   {{type, kShape}, {type, kShape}, {type, kShape}}),
+          {with_momentum, v, velocity}, type);
+  }
+}
+
+TEST(OptimizerKernels, AdagradFollowsItsFormula) {
+  const Numbers n;
+  const double rate = 0.01, rate_decay = 0.1, epsilon = 1e-10, decay = 0.01;
+  for (int64_t step : {1, 7}) {
+    std::vector<double> param(kCount), sum(kCount);
+    for (size_t i = 0; i < param.size(); ++i) {
+      const double g = n.grad[i] + decay * n.param[i];
+      sum[i] = n.second[i] + g * g;
+      param[i] = n.param[i] -
+                 rate / (1 + static_cast<double>(step - 1) * rate_decay) * g / (std::sqrt(sum[i]) + epsilon);
+    }
+    for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+      check(makeCall("pipeshard", "Adagrad", 1,
+                     {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.second),
+                      makeTensor<int64_t>({}, {step}), scalar(type, rate), scalar(type, rate_decay),
+                      scalar(type, epsilon), scalar(type, decay)},
+                     {{type, kShape}, {type, kShape}}),
+            {param, sum}, type);
+    }
+  }
+}
+
+TEST(OptimizerKernels, LionFollowsItsFormula) {
+  Numbers n;
+  n.first[0] = n.grad[0] = 0;  // whose sign is 0
+  const double rate = 0.01, b1 = 0.9, b2 = 0.99, decay = 0.1;
+  std::vector<double> param(kCount), m(kCount);
+  for (size_t i = 0; i < param.size(); ++i) {
+    const double mixed = b1 * n.first[i] + (1 - b1) * n.grad[i];
+    const double sign = mixed > 0 ? 1 : mixed < 0 ? -1 : 0;
+    param[i] = n.param[i] * (1 - rate * decay) - rate * sign;
+    m[i] = b2 * n.first[i] + (1 - b2) * n.grad[i];
+  }
+  for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+    check(makeCall("pipeshard", "Lion", 1,
+                   {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first),
+                    scalar(type, rate), scalar(type, b1), scalar(type, b2), scalar(type, decay)},
+                   {{type, kShape}, {type, kShape}}),
+          {param, m}, type);
+  }
+}
+
+TEST(OptimizerKernels, FollowTheScheduleOfTheirLearningRate) {
+  const Numbers n;
+  for (int64_t step : {1, 3, 6, 12}) {
+    const auto done = static_cast<double>(step - 1);  // 4 steps of warm-up, then half a cosine in 6 to 0.02
+    const double rate = done < 4 ? 0.1 * (0.25 + 0.75 * done / 4)
+                                 : 0.02 + 0.08 * (1 + std::cos(M_PI * std::min(1.0, (done - 4) / 6))) / 2;
+    std::vector<double> want(kCount);
+    for (size_t i = 0; i < want.size(); ++i) want[i] = n.param[i] - rate * (n.grad[i] + 0.01 * n.param[i]);
+    for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+      const DataType exact = DataType::kFloat64;
+      check(makeCall("pipeshard", "SGD", 1,
+                     {of(type, kShape, n.param), of(type, kShape, n.grad), makeTensor<int64_t>({}, {step}),
+                      scalar(type, 0.1), scalar(type, 0.01), scalar(exact, 4), scalar(exact, 0.25),
+                      scalar(exact, 10), scalar(exact, 0.02)},
+                     {{type, kShape}}, {{"schedule", std::string("cosine")}}),
+            {want}, type);
+    }
+  }
+}
+
+TEST(OptimizerKernels, RefuseAScheduleThatIsUnknownOrLacksItsNumbers) {
+  const auto f = DataType::kFloat32;
+  const std::optional<Tensor> one = of(f, {1}, {1}), number = scalar(f, 0.5);
+  const auto refusal = [&](const char* schedule) {
+    return refusalOf([&] {
+      runKernel(makeCall("pipeshard", "SGD", 1, {one, one, makeTensor<int64_t>({}, {1}), number, number},
+                         {{f, {1}}}, {{"schedule", std::string(schedule)}}));
+    });
+  };
+  EXPECT_NE(refusal("zigzag").find("there is no schedule 'zigzag'"), std::string::npos);
+  EXPECT_NE(refusal("cosine").find("inputs"), std::string::npos) << refusal("cosine");
+}
+
 TEST(OptimizerKernels, AdamRefusesStepZero) {
   const auto f = DataType::kFloat32;
   const std::optional<Tensor> one = of(f, {1}, {1}), number = scalar(f, 0.5);

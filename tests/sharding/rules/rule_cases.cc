@@ -84,6 +84,30 @@ void addElementwise(std::vector<RuleCase>& cases) {
                       number(0.9), number(0.99), number(1e-8), number(0.01)},
                      {{kReal, {4, 6}}, {kReal, {4, 6}}, {kReal, {4, 6}}}});
   }
+  cases.push_back(
+      {"RmsProp",
+       "pipeshard",
+       "RMSProp",
+       {real({4, 6}), real({4, 6}), positive({4, 6}), number(0.1), number(0.9), number(1e-8), number(0.01)},
+       {{kReal, {4, 6}}, {kReal, {4, 6}}}});
+  cases.push_back({"RmsPropMomentum",
+                   "pipeshard",
+                   "RMSPropMomentum",
+                   {real({4, 6}), real({4, 6}), positive({4, 6}), real({4, 6}), number(0.1), number(0.9),
+                    number(1e-8), number(0.01), number(0.9)},
+                   {{kReal, {4, 6}}, {kReal, {4, 6}}, {kReal, {4, 6}}}});
+  cases.push_back({"Adagrad",
+                   "pipeshard",
+                   "Adagrad",
+                   {real({4, 6}), real({4, 6}), positive({4, 6}), integer(3), number(0.1), number(0.1),
+                    number(1e-8), number(0.01)},
+                   {{kReal, {4, 6}}, {kReal, {4, 6}}}});
+  cases.push_back(
+      {"Lion",
+       "pipeshard",
+       "Lion",
+       {real({4, 6}), real({4, 6}), real({4, 6}), number(0.1), number(0.9), number(0.99), number(0.01)},
+       {{kReal, {4, 6}}, {kReal, {4, 6}}}});
 }
 
 void addMatmul(std::vector<RuleCase>& cases) {
