@@ -22,6 +22,7 @@ CommandFunction addProfileCommand(CLI::App& app);
 CommandFunction addPipeDreamCommand(CLI::App& app);
 CommandFunction addReportCommand(CLI::App& app);
 CommandFunction addClusterCommand(CLI::App& app);
+CommandFunction addTokensCommand(CLI::App& app);
 CommandFunction addNodeCommand(CLI::App& app);
 CommandFunction addWorkerCommand(CLI::App& app);  // hidden: what the coordinator starts
 

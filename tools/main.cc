@@ -26,6 +26,7 @@ Examples:
   pipeshard simulate --schedule zb-h1 --p 4 --m 8 --times F=1,I=1,W=1 --comm 0.5
   pipeshard validate gpt2.plan
   pipeshard run gpt2.plan --steps 100 --checkpoint saved
+  pipeshard tokens book.txt -o book.u16 && pipeshard run gpt2.plan --data book.u16 --shuffle --epochs 2
   pipeshard export saved -o trained.onnx
   pipeshard run gpt2.plan --steps 100 --listen tcp://10.0.0.1:7000 --key-file job.key      and on every host:
   pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
   for (auto* add :
        {addInspectCommand, addPlanCommand, addExplainCommand, addSimulateCommand, addReportCommand,
         addValidateCommand, addRunCommand, addCheckpointCommand, addExportCommand, addClusterCommand,
-        addProfileCommand, addPipeDreamCommand, addNodeCommand, addWorkerCommand}) {
+        addProfileCommand, addPipeDreamCommand, addTokensCommand, addNodeCommand, addWorkerCommand}) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }

@@ -131,8 +131,8 @@ CommandFunction addPlanCommand(CLI::App& app) {
   sub->add_option("MODEL", command->options.request.model_path, "The .onnx file");
   addPlanOptions(*sub, command->options);
   sub->add_option("--data", command->options.request.data_path,
-                  "The .npz file to be trained on: its length decides about a shorter last batch")
-      ->type_name("FILE");
+                  "What is to be trained on (as `run --data`): its length decides about a shorter last batch")
+      ->type_name("FILE|DIR");
   sub->add_flag("--allow-missing-weights", command->options.request.allow_missing_weights,
                 "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output,

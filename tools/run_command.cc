@@ -91,6 +91,7 @@ struct RunCommand {
   std::string json;
   std::string outputs;
   std::string log;
+  int64_t epochs = 0;  // 0: as many steps as --steps says
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
@@ -116,6 +117,7 @@ struct RunCommand {
     job.dump.parameters = !job.dump_directory.empty();
     if (!given.empty() && job.dump_directory.empty()) job.dump_directory = scratch.path().string();
     if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
+    lookAtData();
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
     const auto batch = plan.dimensions.find(plan.batch_dimension);
@@ -151,6 +153,19 @@ struct RunCommand {
     }
     if (!json.empty()) writeTextFile(json, toJson(result).dump(1) + "\n");
     return 0;
+  }
+
+  // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
+  // not here.
+  void lookAtData() {
+    if (job.data.path.empty() && epochs > 0)
+      fail(ErrorCode::kUsage, "--epochs goes with --data: synthetic data have no end; give --steps");
+    if (!listen.listen.empty() && epochs == 0 && !std::filesystem::exists(job.data.path)) return;
+    const DataSummary data = summarizeData(job);
+    if (!data.text.empty()) fmt::print("data: {}\n", data.text);
+    if (epochs > INT64_MAX / std::max<int64_t>(1, data.steps_per_epoch))
+      fail(ErrorCode::kUsage, "--epochs {}: more steps than can be counted", epochs);
+    if (epochs > 0) job.steps = epochs * data.steps_per_epoch;
   }
 
   static void tellWhereWeightsAre(const JobResult& result) {
@@ -213,10 +228,16 @@ CommandFunction addRunCommand(CLI::App& app) {
   auto command = std::make_shared<RunCommand>();
   CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
   sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  sub->add_option("--steps", command->job.steps,
-                  "How many training steps in all; a run that goes on from a checkpoint does what is left")
+  CLI::Option* steps =
+      sub->add_option(
+             "--steps", command->job.steps,
+             "How many training steps in all; a run that goes on from a checkpoint does what is left")
+          ->check(positiveWhole())
+          ->capture_default_str();
+  sub->add_option("--epochs", command->epochs,
+                  "Instead of --steps: how often every example of --data is used")
       ->check(positiveWhole())
-      ->capture_default_str();
+      ->excludes(steps);
   addJobOptions(*sub, command->job);
   addListenOptions(*sub, command->listen);
   command->checkpoint.add(*sub);

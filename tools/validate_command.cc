@@ -145,6 +145,11 @@ struct ValidateCommand {
     job.signals = &signals;
     progress.clear();
     ValidateSpec spec = makeSpec(plan, plan_directory, work);
+    // with nodes the data may be where the workers are, and not here
+    if (listen.listen.empty() || fs::exists(spec.planned.data.path)) {
+      const DataSummary data = summarizeData(spec.planned);
+      if (!data.text.empty()) fmt::print("data: {}\n", data.text);
+    }
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
     trace.apply(spec.planned, true);

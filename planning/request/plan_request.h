@@ -28,7 +28,7 @@ struct PlanRequest {
   std::string batch_dimension;  // "": found by name and place
   int64_t microbatches = 0;     // 0: automatic
   int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says
-  std::string data_path;        // an .npz file whose length decides it; "": there is none
+  std::string data_path;        // data (`run --data`) whose length decides it; "": there is none
   bool programs = true;         // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;

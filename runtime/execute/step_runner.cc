@@ -5,6 +5,13 @@
 
 namespace pipeshard {
 
+int64_t batchRows(const Program& program) {
+  for (const ProgramInput& input : program.inputs) {
+    if (input.axis >= 0) return input.shape[input.axis];
+  }
+  return 0;
+}
+
 StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions& options)
     : main_(std::make_unique<Executor>(loadRank(rank_directory), options)) {
   const std::filesystem::path last = std::filesystem::path(rank_directory) / kLastBatchFolder;
@@ -20,13 +27,7 @@ int64_t StepRunner::constantBytes() const {
   return main_->constantBytes() + (last_ ? last_->constantBytes() : 0);
 }
 
-int64_t StepRunner::lastBatch() const {
-  if (!last_) return 0;
-  for (const ProgramInput& input : last_->program().inputs) {
-    if (input.axis >= 0) return input.shape[input.axis];
-  }
-  return 0;
-}
+int64_t StepRunner::lastBatch() const { return last_ ? batchRows(last_->program()) : 0; }
 
 std::vector<std::vector<RankId>> StepRunner::backgroundGroups() const {
   std::vector<std::vector<RankId>> groups = pipeshard::backgroundGroups(main_->program());

@@ -12,6 +12,9 @@ namespace pipeshard {
 // The folder of the last batch's program inside a rank's folder.
 inline constexpr const char* kLastBatchFolder = "last_batch";
 
+// The size of the whole batch along the axis that is cut; 0: no input is cut.
+int64_t batchRows(const Program& program);
+
 class StepRunner {
  public:
   // Loads RANKDIR, and RANKDIR/last_batch if it exists. Errors as loadRank and Executor.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/convert.h"
+#include "ir/base/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -40,19 +41,23 @@ std::string describeAllowed(const AllowedIntegers& allowed) {
 
 }  // namespace
 
-std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type,
-                                              const Shape& shape, std::span<const std::byte> bytes) {
+Shape placeInBox(const Shard& box, int64_t element) {
+  Shape place = box.start;
+  for (size_t axis = place.size(); axis-- > 0;) {
+    place[axis] += element % box.size[axis];
+    element /= box.size[axis];
+  }
+  return place;
+}
+
+std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shard& box,
+                                              std::span<const std::byte> bytes) {
   if (!input.allowed || !isInteger(data_type)) return std::nullopt;
-  const std::vector<int64_t> numbers = integersOf(data_type, shape, bytes);
+  const std::vector<int64_t> numbers = integersOf(data_type, box.size, bytes);
   const auto wrong = std::find_if(numbers.begin(), numbers.end(),
                                   [&](int64_t number) { return !input.allowed->contains(number); });
   if (wrong == numbers.end()) return std::nullopt;
-  Shape place = shape;
-  int64_t left = wrong - numbers.begin();
-  for (size_t axis = place.size(); axis-- > 0;) {
-    place[axis] = left % shape[axis];
-    left /= shape[axis];
-  }
+  const Shape place = placeInBox(box, wrong - numbers.begin());
   const std::string row = input.axis < 0 ? "" : fmt::format(", row {}", place[input.axis]);
   return fmt::format("array '{}'{}: found {} at {}, but the model takes integers from {}", input.name, row,
                      *wrong, shapeToString(place), describeAllowed(*input.allowed));
@@ -63,7 +68,7 @@ std::string explainFailedStep(const Program& program, DataSource& data, int64_t 
     const ProgramInput& input = program.inputs[i];
     if (!input.allowed || !isLoaded(program, input.name)) continue;
     if (const auto fault =
-            describeNotAllowed(input, input.data_type, input.shape, batchOf(input, data, i, step)))
+            describeNotAllowed(input, input.data_type, wholeBox(input.shape), batchOf(input, data, i, step)))
       return "; in this step's batch, " + *fault;
   }
   return "";

@@ -11,12 +11,16 @@
 
 namespace pipeshard {
 
+// Where element `element` of a row-major box stands in the whole.
+Shape placeInBox(const Shard& box, int64_t element);
+
 // The first number of an array for `input` that the model does not allow, whether or not that is exact;
 // nothing when all are:
 //   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9
 //    (or -100, which is ignored)"
-std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type,
-                                              const Shape& shape, std::span<const std::byte> bytes);
+// `bytes` are a box of the array; rows and places count in the whole.
+std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shard& box,
+                                              std::span<const std::byte> bytes);
 
 // The same for the batch of a step that failed, over the inputs that the program loads: "; array ...", or "".
 // Rows count from the start of the batch. Reads the batch from `data` again.

@@ -27,6 +27,11 @@ class DataSource {
   void fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out);
   // The step's batch is the shorter one that ends an epoch: it has EpochEnd::last_batch rows.
   virtual bool isLastBatch(int64_t step) const = 0;
+  // Steps until every example has been used once, a shorter last batch included; 0: data without an end.
+  virtual int64_t stepsPerEpoch() const { return 0; }
+  // One line for people: what the data are, and how inputs are filled where their names do not say it; "" for
+  // synthetic data.
+  virtual std::string describe() const { return ""; }
 
  protected:
   // `seed`: of inputs that are drawn (ProgramInput::drawn), whatever the others' source is.
@@ -48,13 +53,19 @@ struct EpochEnd {
 };
 
 struct DataDescription {
-  std::string path;   // an .npz file; "": synthetic
-  uint64_t seed = 0;  // of synthetic data, and of inputs that are drawn
+  std::string path;   // a file or folder (docs/data.md); "": synthetic
+  uint64_t seed = 0;  // of synthetic data, of inputs that are drawn, and of the order of the rows
   EpochEnd end = {};
+  // Rows come in an order of their own in every epoch, a function of the seed and the epoch.
+  bool shuffle = false;
+  bool shift_labels = false;  // of a file of tokens (token_file.h)
 };
+// "tokens.u16, shuffled": the path, and all else that decides which rows a step has, but for the seed.
+std::string printData(const DataDescription& description);
 
 // How many rows of a file's array are left for the last, shorter batch of an epoch; 0 when they are a
-// multiple of the batch (its size along the input's axis). Errors as openNpzData.
+// multiple of the batch (its size along the input's axis). The input's type does not matter. Errors as
+// openData.
 int64_t lastBatchOf(const std::string& path, const ProgramInput& input);
 
 // Counter-based random numbers: element e of input n in step s is a function of (seed, s, n's name, e) alone,
@@ -64,15 +75,19 @@ int64_t lastBatchOf(const std::string& path, const ProgramInput& input);
 std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,
                                               const EpochEnd& end = {});
 
-// Arrays of an .npz file, named as the inputs. An array may be longer than the batch along the input's axis:
-// step s takes the next rows, and starts again at the end. Integer and float types are converted to the
-// input's. Inputs that are drawn are no arrays of the file. Only the inputs in `needed` (by index; empty:
-// all) are read. Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an
-// integer that the model does not allow: row, number and range), kBadModel (damaged file).
-std::unique_ptr<DataSource> openNpzData(const std::string& path, const std::vector<ProgramInput>& inputs,
-                                        const std::vector<bool>& needed = {}, const EpochEnd& end = {},
-                                        uint64_t seed = 0);
+// Arrays in a file, named as the inputs, or a file of tokens: what the path is decides (docs/data.md). An
+// array may be longer than the batch along the input's axis: step s takes the next rows, and starts again at
+// the end. Integer and float types are converted to the input's. Inputs that are drawn are no arrays of the
+// file. Only the inputs in `needed` (by index; empty: all) may be filled; of others only type and shape are
+// looked at. Errors: kMissingInput (file or array), kConfiguration (shape or type: found and expected; an
+// integer that the model does not allow: row, number and range), kBadModel (damaged file), kUsage (options
+// that do not go with such a file, or with synthetic data). Numbers of files that are read by rows are
+// checked in the step that reads them, in fill().
+std::unique_ptr<DataSource> openData(const DataDescription& description,
+                                     const std::vector<ProgramInput>& inputs,
+                                     const std::vector<bool>& needed = {});
 
+// openData of what the program loads.
 std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program);
 
 }  // namespace pipeshard

@@ -33,7 +33,7 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());
   common_.plan = hashText(contentHash(plan.value_or("")));
-  common_.data = spec.data.path;
+  common_.data = printData(spec.data);
   common_.seed = spec.data.seed;
   if (!resumed_) return;
   last_begun_ = resumed_->step;

@@ -325,6 +325,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.dump.states) arguments.emplace_back("--dump-states");
   if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
   if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
+  if (options.data.shuffle) arguments.emplace_back("--shuffle");
+  if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
   return arguments;
 }
@@ -365,6 +367,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--dump-states", [&] { options.dump.states = true; }},
       {"--dump-outputs", [&] { options.dump.outputs = true; }},
       {"--drop-last", [&] { options.data.end.drop_last = true; }},
+      {"--shuffle", [&] { options.data.shuffle = true; }},
+      {"--shift-labels", [&] { options.data.shift_labels = true; }},
       {"--allow-not-finite", [&] { options.check_finite = false; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {

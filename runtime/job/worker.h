@@ -4,7 +4,8 @@
 //              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N]
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
-//              [--drop-last] [--allow-not-finite] [--adopt DIR] [--adopt-ranks N]
+//              [--drop-last] [--shuffle] [--shift-labels] [--allow-not-finite] [--adopt DIR] [--adopt-ranks
+//              N]
 //              [--trace-steps N --trace-descriptor FD] [--resume CHECKPOINT]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.

@@ -10,4 +10,12 @@ namespace pipeshard {
 // Data, seed, threads and the deadlines of a step.
 void addJobOptions(CLI::App& command, JobSpec& job);
 
+// What a job will read, looked at before it starts.
+struct DataSummary {
+  std::string text;             // a line for people; "" for synthetic data
+  int64_t steps_per_epoch = 0;  // 0: data without an end
+};
+// Of the plan in `job.plan_directory`. Errors as openData (runtime/files/data.h).
+DataSummary summarizeData(const JobSpec& job);
+
 }  // namespace pipeshard

@@ -100,7 +100,7 @@ TEST(DrawnData, IsNoArrayOfAFile) {
   writeNpz(folder.file("d.npz"),
            {{"ids.npy", npyArray("<i8", "(4, 3)", bytesOf(std::vector<int64_t>(12, 1)))}});
   const ProgramInput drawn = mask({2, 5}, 0, 0.5);
-  const auto source = openNpzData(folder.file("d.npz"), {drawn, integers({2, 3}, 0, 0, 10)}, {}, {}, 7);
+  const auto source = openData({folder.file("d.npz"), 7}, {drawn, integers({2, 3}, 0, 0, 10)});
   std::vector<std::byte> got(10), want(10);
   source->fill(0, 2, 0, got);
   makeSyntheticData({drawn}, 7)->fill(0, 2, 0, want);
@@ -113,7 +113,7 @@ TEST(NpzData, NamesRowAndRangeOfANumberThatTheModelDoesNotAllow) {
   const auto open = [&](const std::vector<int64_t>& elements, DataType type = DataType::kInt64) {
     writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i8", "(4, 3)", bytesOf(elements))}});
     input.data_type = type;
-    return openNpzData(folder.file("d.npz"), {input});
+    return openData({folder.file("d.npz")}, {input});
   };
   EXPECT_NO_THROW(open({0, 1, 2, 3, 4, 5, 6, 7, 99, 9, 9, 9}));  // nothing is known
   input.allowed = AllowedIntegers{0, 10, -100};
@@ -133,7 +133,7 @@ TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
   ASSERT_TRUE(
       writeNpz(folder.file("d.npz"),
                {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, 1, 77}))}}));
-  const auto data = openNpzData(folder.file("d.npz"), program.inputs);  // 77 may be cut off by the model
+  const auto data = openData({folder.file("d.npz")}, program.inputs);  // 77 may be cut off by the model
   program.buffers.emplace_back().value = "ids";
   Instruction& load = program.instructions.emplace_back();
   load.kind = InstructionKind::kLoadInput;
@@ -150,7 +150,7 @@ TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
   program.inputs[0].allowed = AllowedIntegers{0, 10, -100};
   writeNpz(folder.file("d.npz"),
            {{"ids.npy", npyArray("<i8", "(4,)", bytesOf(std::vector<int64_t>{3, -100, -100, -100}))}});
-  const auto data = openNpzData(folder.file("d.npz"), program.inputs);
+  const auto data = openData({folder.file("d.npz")}, program.inputs);
   // another rank loads the labels
   EXPECT_THAT(explainNotFiniteLoss(program, *data, 2), ::testing::HasSubstr("learning rate"));
   program.buffers.emplace_back().value = "ids";
@@ -238,7 +238,7 @@ TEST(NpzData, TakesTheNextRowsEachStepAndStartsAgain) {
   std::iota(numbers.begin(), numbers.end(), 0);
   ASSERT_TRUE(writeNpz(folder.file("d.npz"), {{"ids.npy", npyArray("<i4", "(8,)", bytesOf(numbers))}}));
   const ProgramInput input = integers({4}, 0, 0, 10);
-  const auto source = openNpzData(folder.file("d.npz"), {input});
+  const auto source = openData({folder.file("d.npz")}, {input});
   EXPECT_EQ(rows<int64_t>(*source, input, 1, 0, 2), (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(rows<int64_t>(*source, input, 1, 2, 2), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(rows<int64_t>(*source, input, 2, 1, 3), (std::vector<int64_t>{5, 6, 7}));
@@ -249,7 +249,7 @@ TEST(NpzData, TakesTheNextRowsEachStepAndStartsAgain) {
 // The message of the Error(kConfiguration) that opening the file gives.
 std::string refusal(const std::string& path, const std::vector<ProgramInput>& inputs) {
   try {
-    openNpzData(path, inputs);
+    openData({path}, inputs);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
     return error.message();
@@ -287,10 +287,10 @@ TEST(NpzData, CutsAnInnerAxisAndKeepsUncutInputs) {
   ASSERT_TRUE(writeNpz(folder.file("d.npz"),
                        {{"x.npy", npyArray("<f4", "(2, 4)", bytesOf<float>({0, 1, 2, 3, 4, 5, 6, 7}))}}));
   const ProgramInput cut = floats({2, 4}, 1);
-  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {cut}), cut, 1, 1, 3),
+  EXPECT_EQ(rows<double>(*openData({folder.file("d.npz")}, {cut}), cut, 1, 1, 3),
             (std::vector<double>{1, 2, 3, 5, 6, 7}));
   const ProgramInput uncut = floats({2, 4}, -1);
-  EXPECT_EQ(rows<double>(*openNpzData(folder.file("d.npz"), {uncut}), uncut, 5),
+  EXPECT_EQ(rows<double>(*openData({folder.file("d.npz")}, {uncut}), uncut, 5),
             (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
@@ -299,7 +299,7 @@ TEST(NpzData, NamesWhatWasFoundAndExpected) {
   ASSERT_TRUE(writeNpz(folder.file("d.npz"),
                        {{"x.npy", npyArray("<f4", "(2, 3)", bytesOf<float>({0, 1, 2, 3, 4, 5}))},
                         {"ids.npy", npyArray("<f4", "(4,)", bytesOf<float>({0, 1, 2, 3}))}}));
-  const auto open = [&](const ProgramInput& input) { openNpzData(folder.file("d.npz"), {input}); };
+  const auto open = [&](const ProgramInput& input) { openData({folder.file("d.npz")}, {input}); };
   EXPECT_ERROR(open(floats({4, 3}, 0)), ErrorCode::kConfiguration,
                "array 'x': found float32[2,3], expected float64[4,3] (or a longer axis 0)");
   EXPECT_ERROR(open(floats({2, 4}, 0)), ErrorCode::kConfiguration, "found float32[2,3]");

@@ -1,0 +1,20 @@
+// Files and folders that hold an array per input, under the input's name.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/files/stored_array.h"
+
+namespace pipeshard {
+
+// numpy's archive: read whole, as it may be compressed.
+std::unique_ptr<ArrayStore> openNpzArrays(const std::string& path);
+
+// A folder with a file NAME.npy per input: read by rows. Error(kConfiguration) for an array in Fortran order.
+std::unique_ptr<ArrayStore> openNpyFolder(const std::string& path);
+
+// A safetensors file: read by rows.
+std::unique_ptr<ArrayStore> openSafetensorsArrays(const std::string& path);
+
+}  // namespace pipeshard
