@@ -16,7 +16,8 @@ std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
     const TrainingFamily family = trainingFamily(model, optimizer, batchCutOf(plan, model));
     return explainStages(family.base(), plan, alternatives, progress);
   } catch (Error& error) {
-    throw error.addContext(plan.model_path);
+    error.addContext(plan.model_path);
+    throw;  // whatever kind of error it is
   }
 }
 

@@ -122,7 +122,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
       planned.imported =
           importedGradients(model, planned.training, planned.whole.reference.program, planned.plan.notes);
   } catch (Error& error) {
-    throw error.addContext(request.model_path);
+    error.addContext(request.model_path);
+    throw;  // whatever kind of error it is
   }
   return planned;
 }

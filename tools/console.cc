@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tools/output/standard_streams.h"
+
 namespace pipeshard {
 namespace {
 
@@ -19,14 +21,15 @@ Progress::Progress()
 Progress::~Progress() { clear(); }
 
 void Progress::clear() {
-  if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && shown_) printControl(stderr, kEraseLine);
   shown_ = false;
 }
 
 void Progress::phase(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
   if (terminal_) {
-    fmt::print(stderr, "\r\033[K{} ...", text);
+    printControl(stderr, kEraseLine);
+    fmt::print(stderr, "{} ...", text);
     shown_ = true;
   } else if (now - last_output_ >= kQuiet) {
     fmt::print(stderr, "{} ...\n", text);

@@ -1,6 +1,7 @@
 // The `pipeshard` command.
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -14,6 +15,7 @@
 #include "ir/base/error.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
+#include "tools/output/standard_streams.h"
 
 namespace {
 
@@ -34,17 +36,15 @@ Examples:
 
 Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker or node lost, 70 bug,
 73 disk full, 75 stopped, with a checkpoint to go on from, 76 version mismatch, 77 key refused, 78 configuration,
-80 no progress after restarts, 81 hang, 82 not a number, 83 out of memory,
-84 address or folder in use, 85 no good checkpoint, 128+N stopped by signal N.)";
+80 no progress after restarts, 81 hang, 82 not a number, 83 out of memory, 84 address or folder in use, 85 no good
+checkpoint, 128+N stopped by signal N.)";
 
 int report(const pipeshard::Error& error) {
   fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());
   return static_cast<int>(error.code());
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int runCommand(int argc, char** argv) {
   using namespace pipeshard;
   CLI::App app(
       "pipeshard partitions an ONNX model's training step over a cluster, runs it, and proves that it equals "
@@ -88,4 +88,15 @@ int main(int argc, char** argv) {
     return report(Error(ErrorCode::kInternal,
                         fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  pipeshard::guardStandardStreams();
+  const int code = runCommand(argc, argv);
+  const int error = pipeshard::finishStandardStreams();
+  if (error == 0 || code != 0) return code;
+  return report(pipeshard::Error(pipeshard::ErrorCode::kDiskFull,
+                                 fmt::format("standard output cannot be written: {}", std::strerror(error))));
 }

@@ -59,8 +59,7 @@ struct PlanCommand {
       };
       planned = planOrAdvise(planRequest(options), show, &signals.interruption());
       show("writing " + output);
-      writePlanDirectory(planned, output);
-      writeReport(output);
+      writePlanDirectory(planned, output, writeReport);
     }
     fmt::print("{}\n", planned.trains);
     for (const StageCombinations& stage : planned.combinations)

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
 #include "ir/base/text_file.h"
@@ -23,6 +22,8 @@
 #include "tools/options/node_options.h"
 #include "tools/options/option_checks.h"
 #include "tools/options/trace_options.h"
+#include "tools/output/run_file.h"
+#include "tools/output/standard_streams.h"
 #include "tools/refresh.h"
 #include "tools/run_log.h"
 #include "tools/scratch_folder.h"
@@ -53,7 +54,8 @@ class StepLines {
  private:
   template <typename... Args>
   void print(fmt::format_string<Args...> text, Args&&... args) {
-    fmt::print("{}{}\n", terminal_ ? "\r\033[K" : "", fmt::format(text, std::forward<Args>(args)...));
+    if (terminal_) printControl(stdout, kEraseLine);
+    fmt::print("{}\n", fmt::format(text, std::forward<Args>(args)...));
     std::fflush(stdout);
   }
 
@@ -72,7 +74,8 @@ class StepLines {
                                          event.loss ? fmt::format("  loss {:.6g}", *event.loss) : "", rate,
                                          formatDuration(static_cast<double>(steps_ - event.step) / rate));
     if (terminal_) {
-      fmt::print("\r\033[K{}{}", text, event.step == steps_ ? "\n" : "");
+      printControl(stdout, kEraseLine);
+      fmt::print("{}{}", text, event.step == steps_ ? "\n" : "");
     } else {
       fmt::print("{}\n", text);
     }
@@ -98,7 +101,7 @@ struct RunCommand {
   TraceOptions trace;
 
   int run() {
-    if (!json.empty()) requireWritable(json);
+    RunFile file(json);
     if (!outputs.empty()) requireWritable(outputs);
     trace.apply(job);
     makePrograms();
@@ -122,6 +125,7 @@ struct RunCommand {
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
     const auto batch = plan.dimensions.find(plan.batch_dimension);
     RunLog run_log(log, batch == plan.dimensions.end() ? 0 : batch->second);
+    job.kept_steps = 1;
     StepLines lines(job.steps);
     TraceWriter writer(trace);
     if (nodes && checkpoint.restarts > 0)
@@ -131,27 +135,28 @@ struct RunCommand {
       showNodes(event);
       lines.show(event);
       run_log.take(event);
+      file.take(event);
     });
-    if (result.steps.empty()) {
+    if (result.steps_done == 0) {
       fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
                  result.resumed_step);
       return 0;
     }
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
-    const std::optional<double>& first_loss = result.steps.front().loss;
+    const std::optional<double>& first_loss = file.firstLoss();
     fmt::print(
-        "{} steps on {} worker{}; {}largest worker {}\n", result.steps.size(), result.ranks.size(),
+        "{} steps on {} worker{}; {}largest worker {}\n", result.steps_done, result.ranks.size(),
         result.ranks.size() == 1 ? "" : "s",
         first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
         formatBytes(peak));
     if (trains) tellWhereWeightsAre(result);
     writer.finish();
     if (!given.empty()) {
-      writeOutputs(given, job.dump_directory, std::ssize(result.steps), std::ssize(result.ranks), outputs);
+      writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
       fmt::print("outputs: {}\n", outputs);
     }
-    if (!json.empty()) writeTextFile(json, toJson(result).dump(1) + "\n");
+    file.finish(result);
     return 0;
   }
 
@@ -199,26 +204,6 @@ struct RunCommand {
       }
       progress.phase(phase);
     });
-  }
-
-  static nlohmann::ordered_json toJson(const JobResult& result) {
-    nlohmann::ordered_json document;
-    document["load_seconds"] = result.load_seconds;
-    for (const StepResult& step : result.steps) {
-      document["steps"].push_back({{"step", step.step},
-                                   {"loss", step.loss ? nlohmann::ordered_json(*step.loss) : nullptr},
-                                   {"seconds", step.seconds},
-                                   {"compute_seconds", step.compute_seconds},
-                                   {"transfer_seconds", step.transfer_seconds}});
-      if (!step.losses.empty()) document["steps"].back()["losses"] = step.losses;
-    }
-    for (const RankResult& rank : result.ranks) {
-      document["ranks"].push_back({{"arena_bytes", rank.arena_bytes},
-                                   {"constant_bytes", rank.constant_bytes},
-                                   {"communicator_bytes", rank.communicator_bytes},
-                                   {"peak_resident_bytes", rank.peak_resident_bytes}});
-    }
-    return document;
   }
 };
 

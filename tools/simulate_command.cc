@@ -17,6 +17,7 @@
 #include "tools/report/text_table.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
+#include "tools/output/standard_streams.h"
 
 namespace pipeshard {
 namespace {
@@ -100,7 +101,7 @@ class SimulateCommand {
         100 * report.bubble_of_span);
     fmt::print("{}\n", formatTable(report.table));
     if (report.makespan == 0) return;
-    fmt::print("{}", ganttText(report.gantt, report.makespan, style()));
+    printControl(stdout, ganttText(report.gantt, report.makespan, style()));  // colours
     const double column =
         static_cast<double>(ganttColumn(report.gantt, report.makespan, style())) / report.ticks_per_unit;
     fmt::print("{}; a column is {:.4g}{}\n", ganttLegend(report.gantt), column, report.unit);

@@ -20,6 +20,9 @@ std::string excerpt(const Json& json) {
   return text;
 }
 
+// What walks a document calls itself for what lies in it: without a limit, deep ones would end the process.
+constexpr size_t kDeepest = 64;
+
 // Builds the document from a parser's events. (The library's own parser with a callback, which could look at
 // keys too, searches an array again from its beginning whenever an object in it ends.)
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
@@ -58,6 +61,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json container) {
+    if (open_.size() == kDeepest)
+      fail(ErrorCode::kConfiguration,
+           "{}: values lie in more than {} others; no file of this kind is so deep", what_, kDeepest);
     open_.push_back(place(std::move(container)));
     return true;
   }

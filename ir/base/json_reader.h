@@ -1,6 +1,6 @@
 // Reading and writing the JSON files of ir/ (plan.json, program.json, stage files): strict, with errors that
-// name the path of the field, what was found and what is allowed. For the sources of ir/ only; those that
-// make or hold a Json include nlohmann/json.hpp themselves.
+// name the path of the field, what was found and what is allowed. All small files
+// are parsed by it. Sources that make or hold a Json include nlohmann/json.hpp themselves.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ using Json = nlohmann::ordered_json;
 // files written by people may hold // and /* */ comments
 enum class JsonComments : bool { kRefused, kAllowed };
 
-// Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON or repeats a
-// key. `what` ("plan.json") starts every message.
+// Parses a whole document. Error(kConfiguration), with line and column, for text that is no JSON, repeats a
+// key or has values in more than 64 others. `what` ("plan.json") starts every message.
 Json parseJson(std::string_view text, std::string_view what, JsonComments comments = JsonComments::kRefused);
 
 // Looks at the document's "version" before anything else: Error(kConfiguration) without one,

@@ -8,12 +8,17 @@
 
 namespace pipeshard {
 
-// The whole file; nothing where it cannot be read: callers know what the file was to be, and say so.
-// Error(kConfiguration) for one of more bytes than a file of its kind can have: "PATH is too large for WHAT".
-std::optional<std::string> readTextFile(const std::string& path);
-std::optional<std::string> readTextFile(const std::string& path, uint64_t most_bytes, std::string_view what);
-// Error(kMissingInput) where it cannot be read.
-std::string requireTextFile(const std::string& path);
+// No plan, program or trace is larger.
+inline constexpr uint64_t kMostTextBytes = uint64_t{1} << 30;
+
+// The whole file; nothing where it cannot be opened: callers know what the file was to be, and say so. Never
+// waits: Error(kMissingInput) for a folder, a named pipe, a device and the like. Error(kConfiguration) for
+// more bytes than a file of its kind can have: "PATH is too large for WHAT".
+std::optional<std::string> readTextFile(const std::string& path, uint64_t most_bytes = kMostTextBytes,
+                                        std::string_view what = "a file of text");
+// Error(kMissingInput) where it cannot be opened, too.
+std::string requireTextFile(const std::string& path, uint64_t most_bytes = kMostTextBytes,
+                            std::string_view what = "a file of text");
 
 // Why a file of the user's choice cannot be written: Error(kMissingInput) where its folder is missing,
 // Error(kConfiguration) where it is a folder or not for this user to write, else Error(kDiskFull).

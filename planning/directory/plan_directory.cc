@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
@@ -17,18 +16,13 @@
 #include "partition/cut/stage_shardings.h"
 #include "planning/directory/refresh_programs.h"
 #include "runtime/execute/step_runner.h"
+#include "runtime/files/durable_folder.h"
 #include "runtime/files/weight_check.h"
 
 namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
-
-void makeFolder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail(ErrorCode::kDiskFull, "folder {} cannot be made: {}", path.string(), error.message());
-}
 
 void writeRank(const RankProgram& rank, const fs::path& directory) {
   makeFolder(directory);
@@ -145,36 +139,24 @@ void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
   writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
 }
 
-void replaceDirectory(const fs::path& built, const fs::path& target) {
-  std::error_code error;
-  fs::remove_all(target, error);
-  fs::rename(built, target, error);
-  if (error) fail(ErrorCode::kDiskFull, "{} cannot be put in place: {}", target.string(), error.message());
-}
-
 }  // namespace
 
-void writePlanDirectory(const PlannedTraining& planned, const std::string& directory) {
-  const fs::path target = fs::absolute(directory).lexically_normal();
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
+                        const std::function<void(const std::string& folder)>& complete,
+                        std::chrono::milliseconds patience) {
+  fs::path target = fs::absolute(directory).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "gpt2.plan/"
   if (fs::exists(target) && !fs::exists(target / "plan.json") &&
       !(fs::is_directory(target) && fs::is_empty(target))) {
     fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
   }
-  fs::path built = target;
-  built += fmt::format(".partial-{}", getpid());
-  fs::remove_all(built);
-  try {
-    makeFolder(built);
-    if (!planned.whole.ranks.empty()) writePrograms(planned, built);
-    writeModel(annotatedModel(planned), (built / "model.onnx").string());
-    writeTextFile((built / "plan.json").string(), planToJson(planned.plan));
-    writeTextFile((built / kMadeFromName).string(), madeFrom(planned.plan));
-    replaceDirectory(built, target);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(built, ignored);
-    throw;
-  }
+  PartialFolder built(target);
+  if (!planned.whole.ranks.empty()) writePrograms(planned, built.path());
+  writeModel(annotatedModel(planned), (built.path() / "model.onnx").string());
+  writeTextFile((built.path() / "plan.json").string(), planToJson(planned.plan));
+  writeTextFile((built.path() / kMadeFromName).string(), madeFrom(planned.plan));
+  if (complete) complete(built.path().string());
+  built.publish(patience);
 }
 
 bool hasPrograms(const std::string& directory) {

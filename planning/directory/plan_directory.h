@@ -1,6 +1,8 @@
 // Plan directories (docs/plans.md): written as a whole, read in parts.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <string>
 
 #include "ir/plan/plan.h"
@@ -13,9 +15,14 @@ inline constexpr const char* kImportedFolder = "imported";
 
 // plan.json, model.onnx, ranks/ with every rank's subgraphs and program.json, plus reference/: the
 // single-device program that `validate` compares with, and weights.json (runtime/files/weight_check.h) for
-// both. An existing plan directory is replaced; any other existing folder is refused (Error(kConfiguration)).
-// Without programs: plan.json and model.onnx alone.
-void writePlanDirectory(const PlannedTraining& planned, const std::string& directory);
+// both. An existing plan directory is replaced, at once and for good: a crash at any moment leaves the old
+// one or the new one whole. Any other existing folder is refused (Error(kConfiguration)); while another
+// process puts its own in place, this one waits, at most for `patience` (Error(kAddressInUse) naming it).
+// Without programs: plan.json and model.onnx alone. `complete` adds more to the folder that is then put in
+// place.
+void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
+                        const std::function<void(const std::string& folder)>& complete = {},
+                        std::chrono::milliseconds patience = std::chrono::seconds(10));
 
 // Whether a plan directory has programs (planning/directory/replay.h makes them where it has none).
 bool hasPrograms(const std::string& directory);

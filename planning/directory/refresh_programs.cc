@@ -9,6 +9,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/hash.h"
+#include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "ir/plan/plan_json.h"
 #include "planning/directory/plan_directory.h"
@@ -26,10 +27,14 @@ constexpr const char* kEditedNote =
 std::string storedHash(const std::string& directory) {
   const std::optional<std::string> text = readTextFile((fs::path(directory) / kMadeFromName).string());
   if (!text) return "";
-  const nlohmann::json document = nlohmann::json::parse(*text, nullptr, false);
-  return document.is_object() && document.contains("plan") && document.at("plan").is_string()
-             ? document.at("plan").get<std::string>()
-             : std::string("unreadable");
+  try {
+    const Json json = parseJson(*text, kMadeFromName);
+    const JsonReader document(json, kMadeFromName);
+    document.expectObject({"version", "plan"});
+    return document.at("plan").string();
+  } catch (const Error&) {
+    return "unreadable";
+  }
 }
 
 std::string hashOf(const Plan& plan) { return fmt::format("{:016x}", hashBytes(planToJson(plan))); }
@@ -63,10 +68,11 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
     writePlanDirectory(planned, directory);
   } catch (Error& error) {
     if (!edited) throw;
-    throw error.addContext(
+    error.addContext(
         fmt::format("{} was edited since its programs were made, and they cannot be made again (`pipeshard "
                     "plan --check {}` says more)",
                     (fs::path(directory) / "plan.json").string(), directory));
+    throw;  // whatever kind of error it is
   }
   return edited ? ProgramsMade::kAgain : ProgramsMade::kFirst;
 }

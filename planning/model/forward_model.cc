@@ -318,7 +318,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
     return model;
   } catch (Error& error) {
-    throw error.addContext(request.model_path);
+    error.addContext(request.model_path);
+    throw;  // whatever kind of error it is
   }
 }
 

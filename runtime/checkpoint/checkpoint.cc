@@ -8,6 +8,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "runtime/files/content_hash.h"
 
@@ -15,8 +16,6 @@ namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
 Json toJson(const CheckpointTensor& tensor) {
   Json slices = Json::array();
   for (const CheckpointSlice& slice : tensor.slices)
@@ -73,7 +72,7 @@ std::string checkpointToJson(const Checkpoint& checkpoint) {
 
 Checkpoint checkpointFromJson(std::string_view text) {
   try {
-    const Json document = Json::parse(text);
+    const Json document = parseJson(text, "manifest.json");
     if (const int version = document.at("version").get<int>(); version != kCheckpointVersion) {
       fail(ErrorCode::kVersionMismatch, "it has format version {}, this program reads version {}", version,
            kCheckpointVersion);
@@ -90,6 +89,9 @@ Checkpoint checkpointFromJson(std::string_view text) {
     return checkpoint;
   } catch (const Json::exception& error) {
     fail(ErrorCode::kNoGoodCheckpoint, "the manifest is damaged: {}", error.what());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    fail(ErrorCode::kNoGoodCheckpoint, "the manifest is damaged: {}", error.message());
   }
 }
 

@@ -1,15 +1,8 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <thread>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
@@ -21,27 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial-";
-
-void writeDurably(const fs::path& path, const std::string& text) {
-  PendingFile file(path.string());
-  file.append(text.data(), text.size());
-  file.commit(true);
-}
-
-void syncFolder(const fs::path& path) {
-  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid() || ::fsync(folder.get()) != 0)
-    fail(ErrorCode::kDiskFull, "cannot make the folder {} durable: {}", path.string(), std::strerror(errno));
-}
-
-// Gives a folder its name; another one of that name gets the first one's.
-void exchangeNames(const fs::path& from, const fs::path& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  std::error_code error;
-  fs::rename(from, to, error);
-  if (error)
-    fail(ErrorCode::kDiskFull, "cannot rename {} to {}: {}", from.string(), to.string(), error.message());
-}
 
 }  // namespace
 
@@ -57,32 +29,9 @@ CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
                                    std::chrono::milliseconds patience)
     : path_(std::move(path)), job_(std::move(job)), keep_(keep), companions_(std::move(companions)) {
   PIPESHARD_CHECK(keep_ >= 1, "{} checkpoints are to be kept", keep_);
-  std::error_code error;
-  fs::create_directories(path_, error);
-  if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", path_, error.message());
-  lock(patience);
+  makeFolder(path_);
+  lock_ = FolderLock(fs::path(path_) / "lock", path_, "another job writes its checkpoints into", patience);
   sweep();
-}
-
-void CheckpointFolder::lock(std::chrono::milliseconds patience) {
-  const std::string name = (fs::path(path_) / "lock").string();
-  lock_.reset(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!lock_.valid()) fail(ErrorCode::kDiskFull, "cannot write {}: {}", name, std::strerror(errno));
-  const auto end = std::chrono::steady_clock::now() + patience;
-  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR)
-      fail(ErrorCode::kDiskFull, "cannot lock {}: {}", name, std::strerror(errno));
-    if (std::chrono::steady_clock::now() > end) {
-      fail(ErrorCode::kAddressInUse,
-           "another job writes its checkpoints into {} (process {}); name another folder, or "
-           "end it",
-           path_, readTextFile(name).value_or("unknown"));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0)
-    fail(ErrorCode::kDiskFull, "cannot write {}: {}", name, std::strerror(errno));
 }
 
 void CheckpointFolder::sweep() const {
@@ -104,10 +53,9 @@ std::string CheckpointFolder::partialOf(int64_t step) const {
 
 std::string CheckpointFolder::begin(int64_t step) {
   const std::string folder = partialOf(step);
-  std::error_code error;
-  fs::remove_all(folder, error);
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", folder, error.message());
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  makeFolder(folder);
   return folder;
 }
 

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/files/posix_file.h"
+#include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
 
@@ -25,7 +25,7 @@ class CheckpointFolder {
   // process that writes here, when it has not ended within `patience`.
   CheckpointFolder(std::string path, std::string job, int keep,
                    std::map<std::string, std::string> companions = {},
-                   std::chrono::milliseconds patience = std::chrono::seconds(10));
+                   std::chrono::milliseconds patience = FolderLock::kPatience);
 
   // Makes the folder that ranks write `step` into, empty. Error(kDiskFull).
   std::string begin(int64_t step);
@@ -42,7 +42,6 @@ class CheckpointFolder {
   const std::string& path() const { return path_; }
 
  private:
-  void lock(std::chrono::milliseconds patience);
   void sweep() const;
   void prune() const;
   std::string partialOf(int64_t step) const;
@@ -54,7 +53,7 @@ class CheckpointFolder {
   std::map<std::string, std::string> companions_;
   std::optional<int64_t> resumed_step_;
   std::set<int64_t> committed_;
-  Descriptor lock_;
+  FolderLock lock_;
 };
 
 // Removes a checkpoint: its COMMIT first. Error(kDiskFull) where that is not allowed.

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
 #include "onnx_import/format/reader.h"
-#include "runtime/files/posix_file.h"
 
 namespace pipeshard {
 
@@ -13,9 +13,7 @@ std::string rankDirectoryName(RankId rank) { return fmt::format("{:04}", rank.in
 
 Program loadProgram(const std::string& directory) {
   const std::string program_path = (std::filesystem::path(directory) / "program.json").string();
-  const Descriptor file = openForReading(program_path);
-  std::string text(fileBytes(file, program_path), '\0');
-  readExactly(file, 0, std::as_writable_bytes(std::span(text)), program_path);
+  const std::string text = requireTextFile(program_path);
   try {
     return programFromJson(text);
   } catch (Error& error) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ir/base/error.h"
+#include "ir/base/text_file.h"
 #include "runtime/files/posix_file.h"
 
 namespace pipeshard {
@@ -114,9 +115,7 @@ void checkWeightFiles(const std::vector<WeightFile>& files) {
 void checkWeightFiles(const std::string& plan_directory) {
   const std::string path = (fs::path(plan_directory) / kWeightFilesName).string();
   if (!fs::exists(path)) return;
-  const Descriptor file = openForReading(path);
-  std::string text(fileBytes(file, path), '\0');
-  readExactly(file, 0, std::as_writable_bytes(std::span(text)), path);
+  const std::string text = requireTextFile(path);
   std::vector<WeightFile> files;
   try {
     files = weightFilesFromJson(text);

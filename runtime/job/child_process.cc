@@ -59,6 +59,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   action.sa_handler = is_command ? SIG_DFL : SIG_IGN;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  if (!is_command) {  // these go to all processes of a terminal, or of a job of Slurm
+    ::sigaction(SIGHUP, &action, nullptr);
+    ::sigaction(SIGUSR1, &action, nullptr);
+  }
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -174,15 +178,15 @@ SignalWatch::SignalWatch() {
   struct sigaction action {};
   action.sa_handler = onSignal;
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGINT, &action, &previous_interrupt_);
-  ::sigaction(SIGTERM, &action, &previous_terminate_);
-  ::sigaction(SIGHUP, &action, &previous_hangup_);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &previous_[i]);
+    const bool stays_ignored = kSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
+    if (!stays_ignored) ::sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 SignalWatch::~SignalWatch() {
-  ::sigaction(SIGINT, &previous_interrupt_, nullptr);
-  ::sigaction(SIGTERM, &previous_terminate_, nullptr);
-  ::sigaction(SIGHUP, &previous_hangup_, nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous_[i], nullptr);
   signal_pipe.store(-1);
 }
 

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,10 +18,10 @@ namespace pipeshard {
 class ChildProcess {
  public:
   // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input
-  // is /dev/null, standard output goes where standard error goes, SIGINT and SIGTERM are ignored (the parent
-  // decides when it ends); not so with `is_command`: then it reads, writes and is interrupted as if the user
-  // had started it. Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork), kPeerUnavailable
-  // (stopped before it has begun).
+  // is /dev/null, standard output goes where standard error goes, and what SignalWatch takes is ignored (the
+  // parent decides when it ends); not so with `is_command`: then it reads, writes and is interrupted as if
+  // the user had started it. Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork),
+  // kPeerUnavailable (stopped before it has begun).
   static ChildProcess start(const std::string& executable, const std::vector<std::string>& arguments,
                             const std::vector<std::string>& environment, bool is_command = false);
   ChildProcess(ChildProcess&& other) noexcept;
@@ -45,8 +46,8 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// While it lives, SIGINT, SIGTERM and SIGHUP make `descriptor()` readable instead of ending the process. One
-// at a time.
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR1 make `descriptor()` readable instead of ending the
+// process; SIGHUP stays ignored where it was (nohup). One at a time.
 class SignalWatch {
  public:
   SignalWatch();
@@ -60,9 +61,8 @@ class SignalWatch {
  private:
   Descriptor read_end_;
   Descriptor write_end_;
-  struct sigaction previous_interrupt_ {};
-  struct sigaction previous_terminate_ {};
-  struct sigaction previous_hangup_ {};
+  static constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+  std::array<struct sigaction, kSignals.size()> previous_{};
 };
 
 }  // namespace pipeshard

@@ -46,10 +46,7 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   if (!spec_.checkpoint.directory.empty()) openCheckpoints();
   last_step_ = std::max(spec.steps, result_.resumed_step);
   granted_ = result_.resumed_step;
-  result_.steps.resize(last_step_ - result_.resumed_step);
-  losses_.resize(result_.steps.size());
-  dumps_.assign(result_.steps.size() * workers_.size(), "");
-  if (!result_.steps.empty()) makePlacement();
+  if (last_step_ > result_.resumed_step) makePlacement();
 }
 
 void Coordinator::makePlacement() {
@@ -65,10 +62,9 @@ void Coordinator::makePlacement() {
     server_ = own_server_.get();
   }
   if (!spec_.dump_directory.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(spec_.dump_directory, error);
-    if (error)
-      fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", spec_.dump_directory, error.message());
+    makeFolder(spec_.dump_directory);
+    dump_lock_ = FolderLock(std::filesystem::path(spec_.dump_directory) / "lock", spec_.dump_directory,
+                            "another job writes its tensors into");
   }
   WorkerGroupSpec group{
       spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
@@ -102,7 +98,7 @@ WorkerOptions Coordinator::commonOptions() const {
 }
 
 JobResult Coordinator::run() {
-  if (result_.steps.empty()) return std::move(result_);  // the checkpoint has them all
+  if (last_step_ == result_.resumed_step) return std::move(result_);  // the checkpoint has them all
   const Clock::time_point start = startWorkers();
   waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout,
           "loading the program");
@@ -136,9 +132,6 @@ JobResult Coordinator::finish() {
     throw interrupted;
   }
   stopWorkers(0, "");
-  for (std::string& path : dumps_) {
-    if (!path.empty()) result_.dump_files.push_back(std::move(path));
-  }
   return std::move(result_);
 }
 
@@ -157,10 +150,8 @@ void Coordinator::openCheckpoints() {
 void Coordinator::grantSteps(int64_t done) {
   int64_t ahead = last_step_ - done;
   if (keeper_) {
-    const double seconds =
-        done > result_.resumed_step ? result_.steps[done - result_.resumed_step - 1].seconds : 1;
-    ahead =
-        std::min<int64_t>(ahead, 2 + static_cast<int64_t>(std::min(kLead / std::max(seconds, 1e-6), 1e4)));
+    ahead = std::min<int64_t>(ahead,
+                              2 + static_cast<int64_t>(std::min(kLead / std::max(last_seconds_, 1e-6), 1e4)));
   }
   while (granted_ < done + ahead) {
     const int64_t last = std::min(done + ahead, keeper_ ? keeper_->lastBeforeSave(granted_) : last_step_);
@@ -225,11 +216,22 @@ std::string Coordinator::nameOf(RankId rank) const {
 }
 
 void Coordinator::finishStep(int64_t step) {
-  const size_t index = step - result_.resumed_step - 1;
-  StepResult& result = result_.steps[index];
+  OpenStep open = std::move(open_steps_.front());
+  open_steps_.pop_front();
+  ++result_.steps_done;
+  StepResult& result = open.result;
   result.step = step;
-  result.loss = losses_[index];
-  report({.kind = JobProgress::Kind::kStep, .step = step, .loss = result.loss, .seconds = result.seconds});
+  last_seconds_ = result.seconds;
+  for (std::string& path : open.dumps) {
+    if (!path.empty()) result_.dump_files.push_back(std::move(path));
+  }
+  report({.kind = JobProgress::Kind::kStep,
+          .step = step,
+          .loss = result.loss,
+          .seconds = result.seconds,
+          .result = &result});
+  if (std::ssize(result_.steps) >= spec_.kept_steps) result_.steps.erase(result_.steps.begin());
+  if (spec_.kept_steps > 0) result_.steps.push_back(std::move(result));
 }
 
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.

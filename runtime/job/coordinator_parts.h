@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/files/durable_folder.h"
 #include "runtime/job/checkpoint_keeper.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
@@ -99,14 +101,21 @@ class Coordinator {
   std::optional<JobKeys> keys_;
   std::optional<SignalWatch> own_signals_;
   SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
+  FolderLock dump_lock_;
   std::optional<CheckpointKeeper> keeper_;
   int64_t last_step_ = 0;   // that is to be done
   int64_t granted_ = 0;     // the last step that workers have been asked for
   int interrupted_by_ = 0;  // signal
   Clock::time_point last_look_ = Clock::now();
   JobResult result_;
-  std::vector<std::optional<double>> losses_;  // by step, as result_.steps
-  std::vector<std::string> dumps_;             // by step, rank
+  // what ranks have said of the steps that are not done on all of them: the first is that behind
+  // resumed_step + steps_done
+  struct OpenStep {
+    StepResult result;
+    std::vector<std::string> dumps;  // by rank
+  };
+  std::deque<OpenStep> open_steps_;
+  double last_seconds_ = 1;  // that a step took
   // addresses that workers have left for each other, as they came
   std::vector<nlohmann::json> stored_;
   IdVector<RankId, Worker> workers_;

@@ -50,6 +50,8 @@ std::optional<Failure> Coordinator::lookAround() {
     if (const int signal = signals_->take();
         signal != 0 && keeper_ && interrupted_by_ == 0 && granted_ > result_.resumed_step) {
       endEarly(signal);
+    } else if (signal == SIGUSR1 && interrupted_by_ != 0) {
+      // schedulers send it to all processes, and node daemons pass theirs on: it asks once
     } else if (signal != 0) {
       const bool loses_nothing = keeper_ && granted_ == result_.resumed_step;
       const JobInterrupted interrupted(signal,
@@ -179,15 +181,19 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
   }
   worker.steps_done = step;
   worker.where = fmt::format("step {} done", step);
-  const size_t index = step - result_.resumed_step - 1;
-  StepResult& result = result_.steps[index];
-  result.compute_seconds.resize(ranks_);
-  result.transfer_seconds.resize(ranks_);
+  const size_t index = step - result_.resumed_step - result_.steps_done - 1;
+  while (open_steps_.size() <= index) {
+    OpenStep& open = open_steps_.emplace_back();
+    open.result.compute_seconds.resize(ranks_);
+    open.result.transfer_seconds.resize(ranks_);
+    open.dumps.resize(ranks_);
+  }
+  StepResult& result = open_steps_[index].result;
   result.compute_seconds[rank] = body.at("compute_seconds").get<double>();
   result.transfer_seconds[rank] = body.at("transfer_seconds").get<double>();
   result.seconds = std::max(result.seconds, body.at("seconds").get<double>());
   if (body.contains("loss")) {
-    losses_[index] =
+    result.loss =
         body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
   }
   if (body.contains("losses")) {
@@ -195,7 +201,7 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
       result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
   }
-  if (body.contains("dump")) dumps_[index * workers_.size() + rank.index()] = body["dump"].get<std::string>();
+  if (body.contains("dump")) open_steps_[index].dumps[rank.index()] = body["dump"].get<std::string>();
   return std::nullopt;
 }
 

@@ -1,12 +1,13 @@
 #include "runtime/job/job.h"
 
 #include <signal.h>
+#include <string.h>
 
 namespace pipeshard {
 namespace {
 
 std::string describe(int signal, const std::string& checkpoint) {
-  const char* name = signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+  const std::string name = fmt::format("SIG{}", ::sigabbrev_np(signal));
   if (checkpoint.empty()) return fmt::format("stopped by {}", name);
   return fmt::format("stopped by {}; {} is there, the same command goes on from it", name, checkpoint);
 }

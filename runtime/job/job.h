@@ -40,6 +40,7 @@ struct JobSpec {
 
   std::string dump_directory;  // "": nothing is written; created if needed
   DumpSelection dump;
+  int64_t kept_steps = INT64_MAX;  // how many of the last steps JobResult has: each takes memory
   // "": each step starts from what the step before left. Else step s > 1 starts from the parameters and
   // states in this folder's dump of step s-1, by a job of `adopt_ranks` ranks.
   std::string adopt_directory;
@@ -68,11 +69,14 @@ struct JobSpec {
   // for workers to end by themselves before they are killed
   std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};
 
-  // SIGINT, SIGTERM and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers return
+  // SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers
+  // return
   bool handle_signals = true;
   // the caller's watch, used instead of an own one (for a command that is more than a job)
   SignalWatch* signals = nullptr;
 };
+
+struct StepResult;
 
 // What people see meanwhile. `rank` is invalid for the job as a whole.
 struct JobProgress {
@@ -87,6 +91,7 @@ struct JobProgress {
   std::string text = {};
   std::optional<double> loss = {};
   double seconds = 0;
+  const StepResult* result = nullptr;  // kStep: all that is known of it, for as long as the callback runs
 };
 using JobProgressCallback = std::function<void(const JobProgress&)>;
 
@@ -111,12 +116,13 @@ struct RankResult {
 };
 
 struct JobResult {
-  std::vector<StepResult> steps;
+  std::vector<StepResult> steps;  // the last JobSpec::kept_steps of them
+  int64_t steps_done = 0;         // by this run of the job: behind `resumed_step`
   IdVector<RankId, RankResult> ranks;
   double load_seconds = 0;
   std::vector<std::string> dump_files;  // in order of step, rank
-  int64_t resumed_step = 0;             // `steps` begins behind it
-  std::string checkpoint;               // the newest one's folder; "": none
+  int64_t resumed_step = 0;
+  std::string checkpoint;  // the newest one's folder; "": none
 };
 
 // The user or a job scheduler stopped the job. Code kRequeue. A command exits with 128 + signal; with the

@@ -204,6 +204,11 @@ void NodeDaemon::look() {
 void NodeDaemon::checkSignals() {
   const int signal = signals_.take();
   if (signal == 0) return;
+  if (signal == SIGUSR1) {  // to end soon, which the coordinator arranges
+    if (command_) ::kill(command_->pid(), signal);
+    if (!command_) say_("SIGUSR1 is for the coordinator, which ends the job; a node ends with it");
+    return;
+  }
   if (workers_) workers_->kill();
   const JobInterrupted interrupted(signal);
   if (client_) sayLast("leaving", {{"message", interrupted.message()}});

@@ -89,8 +89,9 @@ const Arrows& neighbourhoodArrows() {
       {"planning/trained", {"planning/model", "planning/directory"}},
       {"planning", {"planning/model", "planning/programs", "planning/request", "planning/search"}},
 
-      {"tools", {"tools/options", "tools/report", "tools/simulation"}},
+      {"tools", {"tools/options", "tools/output", "tools/report", "tools/simulation"}},
       {"tools/options", {"tools/simulation"}},
+      {"tools/output", {}},
       {"tools/report", {"tools/simulation"}},
       {"tools/simulation", {}},
   };

@@ -7,12 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 
 namespace pipeshard {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
@@ -110,7 +109,7 @@ std::string validationToJson(const ValidationReport& report) {
 
 ValidationReport validationFromJson(std::string_view text) {
   try {
-    return fromJson(Json::parse(text));
+    return fromJson(parseJson(text, "it"));
   } catch (const Json::exception& error) {
     fail(ErrorCode::kConfiguration, "this is no result of `validate`: {}", error.what());
   }

@@ -11,18 +11,17 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 
 namespace pipeshard {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::array<TraceEventKind, 5> kEventKinds = {TraceEventKind::kCompute, TraceEventKind::kSend,
                                                        TraceEventKind::kReceive, TraceEventKind::kCollective,
                                                        TraceEventKind::kCopy};
 
-int64_t nanoseconds(const json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+int64_t nanoseconds(const Json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
 
 TraceWork workOf(const std::string& name) {
   const std::optional<TraceWork> work = traceWorkFromName(name);
@@ -34,20 +33,20 @@ TraceWork workOf(const std::string& name) {
 
 class Reader {
  public:
-  Trace read(const json& document, std::string_view source) {
+  Trace read(const Json& document, std::string_view source) {
     const bool has_events =
         document.is_object() && document.contains("traceEvents") && document.at("traceEvents").is_array();
     if (!has_events)
       fail(ErrorCode::kConfiguration,
            "found no list \"traceEvents\"; expected a trace as `run --trace` writes it");
-    const json& events = document.at("traceEvents");
-    for (const json& event : events) {
+    const Json& events = document.at("traceEvents");
+    for (const Json& event : events) {
       ++position_;
       if (event.at("ph") == "M") addName(event);
     }
     chooseProcesses(source);
     position_ = 0;
-    for (const json& event : events) {
+    for (const Json& event : events) {
       ++position_;
       if (!ranks_.contains(event.at("pid").get<int>())) continue;
       if (event.at("ph") == "X") addEvent(event);
@@ -63,7 +62,7 @@ class Reader {
   int64_t position() const { return position_; }
 
  private:
-  void addName(const json& event) {
+  void addName(const Json& event) {
     const int process = event.at("pid");
     if (event.at("name") == "process_name") processes_[process] = event.at("args").at("name");
     if (event.at("name") == "thread_name" && event.at("args").at("name") == "background")
@@ -85,12 +84,12 @@ class Reader {
     if (ranks_.empty()) fail(ErrorCode::kConfiguration, "found no ranks of a \"{}\" trace", source);
   }
 
-  void addEvent(const json& json_event) {
+  void addEvent(const Json& json_event) {
     const std::string kind = json_event.at("cat");
     const auto known = std::find_if(kEventKinds.begin(), kEventKinds.end(),
                                     [&](TraceEventKind k) { return traceEventKindName(k) == kind; });
     if (known == kEventKinds.end()) return;  // "waiting" and "transfer" lie inside others
-    const json& arguments = json_event.at("args");
+    const Json& arguments = json_event.at("args");
     TraceEvent event;
     event.kind = *known;
     event.rank = ranks_.at(json_event.at("pid"));
@@ -118,7 +117,7 @@ class Reader {
     trace_.events.push_back(std::move(event));
   }
 
-  void addMemory(const json& event) {
+  void addMemory(const Json& event) {
     trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")),
                              event.at("args").at("bytes").get<int64_t>()});
   }
@@ -133,13 +132,17 @@ class Reader {
 }  // namespace
 
 Trace traceFromJson(std::string_view text, std::string_view source) {
-  const json document = json::parse(text, nullptr, false);
-  if (document.is_discarded())
-    fail(ErrorCode::kConfiguration, "this is not JSON; expected a trace as `run --trace` writes it");
+  Json document;
+  try {
+    document = parseJson(text, "trace");
+  } catch (const Error&) {
+    fail(ErrorCode::kConfiguration,
+         "this is not JSON, or nested too deeply; expected a trace as `run --trace` writes it");
+  }
   Reader reader;
   try {
     return reader.read(document, source);
-  } catch (const json::exception&) {
+  } catch (const Json::exception&) {
     fail(ErrorCode::kConfiguration,
          "event {} of \"traceEvents\" lacks a field, or has one of another type, than `run --trace` writes",
          reader.position());

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/json_reader.h"
 
 namespace pipeshard {
 namespace {
@@ -146,8 +147,13 @@ std::optional<JobTicket> readJobTicket(const std::string& path) {
   if (descriptor < 0)
     fail(ErrorCode::kAuthentication, "cannot read the key file {}: {}", path, std::strerror(errno));
   Temporary file{path, descriptor, true};
-  const nlohmann::json object =
-      nlohmann::json::parse(readAll(descriptor, path), nullptr, /*allow_exceptions=*/false);
+  Json object;
+  try {
+    object = parseJson(readAll(descriptor, path), "it");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    failMalformed(path, error.message());
+  }
   if (!object.is_object() || !object.contains("pipeshard_ticket"))
     failMalformed(path, "no JSON object with \"pipeshard_ticket\"");
   if (object["pipeshard_ticket"] != kTicketVersion) {

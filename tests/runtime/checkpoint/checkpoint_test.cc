@@ -2,11 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -14,6 +11,7 @@
 
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "tests/expect_error.h"
+#include "tests/kill_at_system_call.h"
 #include "tests/temporary_folder.h"
 
 namespace pipeshard {
@@ -161,31 +159,6 @@ TEST(CheckpointManifest, SaysWhatIsWrongWithIt) {
   checkpoint.tensors = {{"w", DataType::kFloat32, {1}, {{1, {0}, {1}}}}};
   EXPECT_ERROR(checkpointFromJson(checkpointToJson(checkpoint)), ErrorCode::kNoGoodCheckpoint,
                "'w' is in file 1 of 1");
-}
-
-// Runs `body` in a child that is killed at its n-th system call. False: it ended by itself before.
-template <typename Body>
-bool killAtSystemCall(int n, const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
-    ::raise(SIGSTOP);
-    body();
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  for (int stops = 0; WIFSTOPPED(status); ++stops) {
-    if (stops == 2 * n - 1) {  // at the entry: the call does not happen
-      ::kill(child, SIGKILL);
-      ::waitpid(child, &status, 0);
-      return true;
-    }
-    if (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) != 0) break;
-    ::waitpid(child, &status, 0);
-  }
-  EXPECT_TRUE(WIFEXITED(status)) << status;
-  return false;
 }
 
 TEST_F(CheckpointTest, ACrashAtAnySystemCallLeavesTheOldOneOrTheNewOne) {

@@ -1,0 +1,183 @@
+// Small files that somebody else has made: every option that takes one is given what is none, and ends at
+// once, with a sentence.
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class HostileFilesTest : public testing::Test {
+ protected:
+  static constexpr int kDeep = 400'000;
+
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder();
+    make();
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static std::string file(const std::string& name) { return folder_->file(name); }
+
+  static void make() {
+    ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "-o", file("plan")}).exit_code, 0);
+    ASSERT_EQ(runPipeshard({"run", file("plan"), "--steps", "1", "--checkpoint", file("saved")}).exit_code,
+              0);
+    const std::string open(kDeep, '['), close(kDeep, ']');
+    writeFile(file("open"), open);
+    writeFile(file("deep"), "{\"version\": " + open + close + "}");
+    writeFile(file("empty"), "");
+    writeFile(file("latin"), "{\"version\": \"\xff\xfe\x80\"}");
+    ASSERT_EQ(::mkfifo(file("fifo").c_str(), 0600), 0);
+    fs::create_directory(file("folder"));
+    writeFile(file("sparse"), "");
+    fs::resize_file(file("sparse"), uint64_t{40} << 30);
+    for (const char* name : {"open", "deep", "empty", "latin", "fifo", "folder", "sparse"})
+      hostile_[name] = file(name);
+    for (const char* name : {"open", "deep", "empty", "latin"}) fs::permissions(file(name), fs::perms(0600));
+    hostile_["zero"] = "/dev/zero";
+  }
+
+  // Not by a signal, a bug, a full disk or out of memory.
+  static void expectRefused(const std::vector<std::string>& arguments, const std::string& what) {
+    const CommandResult result = runPipeshard(arguments, std::chrono::seconds(20));
+    const std::string shown = what + ": " + result.errors;
+    EXPECT_GE(result.exit_code, 64) << shown;
+    EXPECT_TRUE(result.exit_code <= 78 || result.exit_code == 85) << result.exit_code << shown;
+    EXPECT_NE(result.exit_code, 70) << shown;
+    EXPECT_NE(result.exit_code, 73) << shown;
+    EXPECT_LT(result.seconds, 2) << shown;
+    EXPECT_LT(result.peak_kilobytes, 600'000) << shown;
+  }
+
+  // A copy of `whole` in which the file `inside` is a hostile one.
+  static std::string with(const std::string& whole, const std::string& inside, const std::string& hostile) {
+    const fs::path copy = file("copy");
+    fs::remove_all(copy);
+    fs::copy(whole, copy, fs::copy_options::recursive);
+    fs::remove(copy / inside);
+    fs::create_symlink(hostile, copy / inside);
+    return copy.string();
+  }
+
+  static TemporaryFolder* folder_;
+  static std::map<std::string, std::string> hostile_;
+};
+
+TemporaryFolder* HostileFilesTest::folder_ = nullptr;
+std::map<std::string, std::string> HostileFilesTest::hostile_;
+
+TEST_F(HostileFilesTest, EveryOptionRefusesThem) {
+  const std::string model = "examples/mlp.onnx", plan = file("plan"), out = file("out");
+  const std::vector<std::vector<std::string>> commands = {
+      {"inspect", "@"},
+      {"plan", "@", "-o", out},
+      {"inspect", model, "--weights", "@"},
+      {"plan", model, "--cluster", "@", "-o", out},
+      {"cluster", "@"},
+      {"plan", model, "--profile", "@", "-o", out},
+      {"simulate", plan, "--profile", "@"},
+      {"profile", "--model", model, "-o", "@"},
+      {"profile", "--model", "@", "-o", out},
+      {"plan", model, "--stages", "@", "-o", out},
+      {"plan", model, "--data", "@", "-o", out},
+      {"run", plan, "--data", "@"},
+      {"validate", plan, "--data", "@"},
+      {"plan", model, "--cluster", "1x2", "--schedule", "@", "-o", out},
+      {"simulate", "--schedule", "@"},
+      {"plan", "--check", "@"},
+      {"plan", "--diff", plan, "@"},
+      {"explain", "@"},
+      {"simulate", "@"},
+      {"report", "@"},
+      {"validate", "@"},
+      {"run", "@"},
+      {"report", plan, "--trace", "@"},
+      {"export", "@", "-o", out},
+      {"pipedream", "@"},
+      {"node", "--key-file", "@", "--join", "tcp://127.0.0.1:1"}};
+  for (const std::vector<std::string>& command : commands) {
+    for (const auto& [name, path] : hostile_) {
+      std::vector<std::string> arguments = command;
+      std::replace(arguments.begin(), arguments.end(), std::string("@"), path);
+      expectRefused(arguments, testing::PrintToString(command) + " with " + name);
+    }
+  }
+}
+
+TEST_F(HostileFilesTest, NoFileIsAFolderOfCheckpoints) {
+  for (const auto& [name, path] : hostile_) {
+    if (name == "folder") continue;
+    expectRefused({"checkpoint", path}, name);
+    expectRefused({"run", file("plan"), "--checkpoint", path}, name);
+  }
+}
+
+TEST_F(HostileFilesTest, FilesOfAPlanDirectory) {
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"plan.json", "explain"},
+      {"plan.json", "run"},
+      {"plan.json", "simulate"},
+      {"weights.json", "run"},
+      {"ranks/0000/program.json", "run"},
+      {"ranks/0000/program.json", "simulate"},
+      {"reference/ranks/0000/program.json", "validate"},
+      {"validation.json", "report"}};
+  for (const auto& [inside, command] : files) {
+    for (const auto& [name, path] : hostile_)
+      expectRefused({command, with(file("plan"), inside, path)}, command + " " + inside + " " + name);
+  }
+}
+
+TEST_F(HostileFilesTest, FilesOfACheckpoint) {
+  for (const std::string inside : {"manifest.json", "COMMIT"}) {
+    for (const auto& [name, path] : hostile_) {
+      const std::string copy = with(file("saved"), "step-000001/" + inside, path);
+      for (const std::vector<std::string>& command :
+           std::vector<std::vector<std::string>>{{"checkpoint", copy},
+                                                 {"export", copy, "-o", file("out")},
+                                                 {"run", file("plan"), "--checkpoint", copy}})
+        expectRefused(command, command[0] + " " + inside + " " + name);
+    }
+  }
+  for (const std::string inside : {"plan.json", "weights.json"}) {
+    for (const auto& [name, path] : hostile_) {
+      const std::string copy = with(file("saved"), "step-000001/" + inside, path);
+      expectRefused({"export", copy, "-o", file("out")}, inside + " " + name);
+    }
+  }
+}
+
+TEST_F(HostileFilesTest, MessagesNameTheFileAndWhatItIs) {
+  const std::string trace = "--trace";
+  const auto errors = [&](const char* name) {
+    return runPipeshard({"report", file("plan"), trace, hostile_.at(name)}).errors;
+  };
+  EXPECT_THAT(errors("fifo"), HasSubstr(file("fifo") + " is a named pipe; expected a file"));
+  EXPECT_THAT(errors("zero"), HasSubstr("/dev/zero is a device; expected a file"));
+  EXPECT_THAT(errors("folder"), HasSubstr(file("folder") + " is a folder; expected a file"));
+  EXPECT_THAT(errors("sparse"), HasSubstr(file("sparse") + " is too large for"));
+  EXPECT_THAT(errors("deep"), HasSubstr(file("deep") + ": this is not JSON, or nested too deeply"));
+  const CommandResult deep = runPipeshard({"explain", with(file("plan"), "plan.json", file("deep"))});
+  EXPECT_THAT(deep.errors, HasSubstr("plan.json: values lie in more than 64 others"));
+}
+
+TEST_F(HostileFilesTest, ControlCharactersAreShownNotSent) {
+  const std::string name = file("a\033[2J\r\x07z\xc2\x9b");
+  const CommandResult refused = runPipeshard({"explain", name});
+  EXPECT_EQ(refused.exit_code, 66);
+  EXPECT_THAT(refused.errors, HasSubstr("a\\x1b[2J\\x0d\\x07z"));
+  EXPECT_EQ(refused.errors.find_first_of("\033\r\x07\x9b"), std::string::npos);
+  writeFile(file("c.json"), R"({"version": 1, "nodes": [{"name": "\u001b[2J", "devices": 1}]})");
+  EXPECT_EQ(runPipeshard({"cluster", file("c.json")}).errors.find('\033'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pipeshard

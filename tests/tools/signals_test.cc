@@ -1,0 +1,181 @@
+// What happens around a command: signals, terminals that die, descriptors that are closed.
+#include <csignal>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class SignalsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", plan()}).exit_code, 0);
+  }
+
+  std::string plan() const { return at("my.plan"); }
+  std::string at(const std::string& name) const { return folder_.file(name); }
+  std::vector<std::string> runOf(int steps) const {
+    return {"run", plan(), "--steps", std::to_string(steps), "--json", at("run.json")};
+  }
+  size_t stepsOf() const { return nlohmann::json::parse(readFile(at("run.json"))).at("steps").size(); }
+
+  // Runs the command where `prepare` has been called, between fork and exec.
+  template <typename Prepare>
+  pid_t start(std::vector<std::string> arguments, const Prepare& prepare) const {
+    arguments.insert(arguments.begin(), PIPESHARD_EXECUTABLE);
+    const pid_t pid = ::fork();
+    if (pid > 0) return pid;
+    ::setenv("PIPESHARD_PROFILE", "off", 1);
+    prepare();
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+
+  int codeOf(pid_t pid) const {
+    return finishPipeshard(pid, at("out"), at("err"), std::chrono::seconds(60)).exit_code;
+  }
+  int codeOf(const std::vector<std::string>& arguments, const std::string& redirection) const {
+    return codeOf(start(arguments, [&] {
+      for (const char digit : redirection) ::close(digit - '0');
+    }));
+  }
+
+  // On a terminal of its own, that dies when it has shown `text`.
+  int codeOnDyingTerminal(const std::vector<std::string>& arguments, bool nohup) const {
+    int terminal = -1, inside = -1;
+    EXPECT_EQ(::openpty(&terminal, &inside, nullptr, nullptr, nullptr), 0);
+    const pid_t pid = start(arguments, [&] {
+      ::setsid();
+      ::ioctl(inside, TIOCSCTTY, 0);
+      for (const int descriptor : {0, 1, 2}) ::dup2(inside, descriptor);
+      ::close(terminal);
+      ::close(inside);
+      if (nohup) ::signal(SIGHUP, SIG_IGN);
+    });
+    ::close(inside);
+    std::string shown;
+    char buffer[256];
+    while (shown.find("step ") == std::string::npos) {
+      const ssize_t got = ::read(terminal, buffer, sizeof buffer);
+      if (got <= 0) break;
+      shown.append(buffer, static_cast<size_t>(got));
+    }
+    EXPECT_THAT(shown, HasSubstr("step "));
+    ::close(terminal);
+    return codeOf(pid);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SignalsTest, UnderNohupItGoesOn) {
+  ::signal(SIGHUP, SIG_IGN);  // the child inherits it
+  const pid_t pid = startPipeshard(runOf(5'000), at("out"), at("err"));
+  ::signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
+                         std::chrono::seconds(20)));
+  for (const pid_t process : processesMentioning(plan())) ::kill(process, SIGHUP);
+  EXPECT_EQ(codeOf(pid), 0) << readFile(at("err"));
+  EXPECT_EQ(stepsOf(), 5'000U);
+}
+
+TEST_F(SignalsTest, WithoutACheckpointTheSignalIsTheCode) {
+  for (const int signal : {SIGUSR1, SIGHUP}) {
+    std::filesystem::remove(at("out"));
+    const pid_t pid = startPipeshard(runOf(10'000'000), at("out"), at("err"));
+    ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
+                           std::chrono::seconds(20)));
+    // as Slurm does, and a terminal that closes: to all of them
+    for (const pid_t process : processesMentioning(plan())) ::kill(process, signal);
+    EXPECT_EQ(codeOf(pid), 128 + signal);
+    EXPECT_THAT(readFile(at("err")), HasSubstr(signal == SIGUSR1 ? "by SIGUSR1" : "by SIGHUP"));
+    EXPECT_THAT(processesMentioning(plan()), IsEmpty());
+  }
+}
+
+TEST_F(SignalsTest, PlanningThatIsStoppedEndsWithTheSignal) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const pid_t pid = startPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "4x8", "--stages", "auto",
+                                      "--microbatches", "8", "--dim", "batch=256", "-o", at("other.plan")},
+                                     at("out"), at("err"));
+    // its name is its command line only after exec
+    ASSERT_TRUE(
+        eventually([&] { return !processesMentioning(at("other.plan")).empty(); }, std::chrono::seconds(5)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    ::kill(pid, signal);
+    EXPECT_EQ(codeOf(pid), 128 + signal) << readFile(at("err"));
+    EXPECT_FALSE(std::filesystem::exists(at("other.plan")));
+  }
+}
+
+TEST_F(SignalsTest, ADeadTerminalEndsARunByItsSignalAlone) {
+  EXPECT_EQ(codeOnDyingTerminal(runOf(10'000'000), false), 128 + SIGHUP);
+  EXPECT_EQ(codeOnDyingTerminal(runOf(5'000), true), 0);
+  EXPECT_EQ(stepsOf(), 5'000U);
+  EXPECT_THAT(processesMentioning(plan()), IsEmpty());
+}
+
+TEST_F(SignalsTest, ClosedDescriptorsAreNobodysFiles) {
+  for (const char* closed : {"0", "1", "2", "01", "02", "12", "012"}) {
+    std::filesystem::remove(at("run.json"));
+    EXPECT_EQ(codeOf(runOf(3), closed), 0) << closed;
+    EXPECT_EQ(stepsOf(), 3U) << closed;
+    EXPECT_EQ(codeOf({"explain", at("none")}, closed), 66) << closed;
+    EXPECT_EQ(codeOf({"validate", plan()}, closed), 0) << closed;
+  }
+}
+
+TEST_F(SignalsTest, AFullDiskUnderStandardOutputIsSaid) {
+  const CommandResult result = finishPipeshard(startPipeshard({"explain", plan()}, "/dev/full", at("err")),
+                                               at("out"), at("err"), std::chrono::seconds(20));
+  EXPECT_EQ(result.exit_code, 73);
+  EXPECT_THAT(result.errors, HasSubstr("standard output cannot be written: No space left on device"));
+  const pid_t run = startPipeshard(runOf(3), "/dev/full", at("err"));
+  EXPECT_EQ(codeOf(run), 73);
+  EXPECT_EQ(stepsOf(), 3U);  // it was done, and is kept
+}
+
+TEST_F(SignalsTest, AHundredMillionStepsAreNoMatterOfMemory) {
+  const pid_t pid = startPipeshard(runOf(100'000'000), at("out"), at("err"));
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step 1/") != std::string::npos; },
+                         std::chrono::seconds(20)));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  ::kill(pid, SIGTERM);
+  const CommandResult ended = finishPipeshard(pid, at("out"), at("err"), std::chrono::seconds(20));
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+  EXPECT_LT(ended.peak_kilobytes, 300'000);
+}
+
+TEST_F(SignalsTest, AFolderOfDumpsHasOneWriter) {
+  std::vector<std::string> arguments = runOf(10'000'000);
+  arguments.insert(arguments.end(), {"--dump", at("dump")});
+  const pid_t pid = startPipeshard(arguments, at("out"), at("err"));
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
+                         std::chrono::seconds(20)));
+  EXPECT_THAT(readFile(at("dump/lock")), testing::StartsWith(std::to_string(pid)));
+  const int lock = ::open(at("dump/lock").c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_NE(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  ::close(lock);
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(codeOf(pid), 128 + SIGTERM);
+  EXPECT_FALSE(std::filesystem::exists(at("dump/lock")));
+}
+
+}  // namespace
+}  // namespace pipeshard
