@@ -211,7 +211,7 @@ TEST(StageFilePlan, SaysWhenThereIsNoSuchFile) {
               "there is no file of this name that can be read");
   options.stages = parseStages(::testing::TempDir());  // a folder
   expectError(chainTraining(3, 1), options, ErrorCode::kMissingInput,
-              "there is no file of this name that can be read");
+              "is a folder; expected a file");
 }
 
 // The example of docs/stages.md is the first thing that people copy.
