@@ -49,7 +49,7 @@ class DataCommand : public ::testing::Test {
 
   // Bytes of a text of the checkout, 36 windows of GPT-2's 16 tokens.
   std::string textTokens() {
-    writeFile(at("text.txt"), readFile("README.md").substr(0, 16 * 36 + 5));
+    writeFile(at("text.txt"), readFile(PIPESHARD_SOURCE_DIR "/README.md").substr(0, 16 * 36 + 5));
     const CommandResult made = runPipeshard({"tokens", at("text.txt"), "-o", at("text.u16")});
     EXPECT_EQ(made.exit_code, 0) << made.errors;
     EXPECT_THAT(made.output, HasSubstr("581 tokens (uint16)"));
