@@ -45,6 +45,12 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
         "give the same seed, or another --checkpoint folder",
         resumed_->directory, resumed_->seed, common_.seed);
   }
+  if (resumed_->plan != common_.plan) {
+    notice_(fmt::format(
+        "checkpoint {} was saved under another plan; its optimizer's states go on as far as this one has "
+        "them",
+        resumed_->directory));
+  }
   if (resumed_->data != common_.data) {
     notice_(fmt::format("checkpoint {} was made with the data '{}'; going on with '{}'", resumed_->directory,
                         resumed_->data, common_.data));

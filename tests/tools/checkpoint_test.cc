@@ -102,6 +102,7 @@ TEST_F(CheckpointCommand, AnotherPlanOfTheModelGoesOn) {
       ASSERT_EQ(run(plans[from], 3, saved).exit_code, 0);
       const CommandResult resumed = run(plans[to], 5, saved, {"--json", at("got.json")});
       ASSERT_EQ(resumed.exit_code, 0) << from << to << resumed.errors;
+      EXPECT_EQ(resumed.errors.find("saved under another plan") != std::string::npos, from != to);
       const std::vector<double> got = lossesOf(at("got.json"));
       ASSERT_EQ(got.size(), 2u);
       EXPECT_NEAR(got[0], want[3], 1e-10) << from << to;
