@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/base/error.h"
 #include "ir/base/text_file.h"
+#include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -51,9 +51,7 @@ const char* eventName(JobProgress::Kind kind) {
 
 RunLog::RunLog(const std::string& directory, int64_t examples) : directory_(directory), examples_(examples) {
   if (directory_.empty()) return;
-  std::error_code error;
-  fs::create_directories(directory_, error);
-  if (error) fail(ErrorCode::kDiskFull, "cannot create the folder {}: {}", directory_, error.message());
+  makeFolder(directory_);
   events_ = open(kEvents, "");
 }
 
