@@ -37,6 +37,7 @@ class Rewriter {
     PIPESHARD_CHECK(sharding.kept.size() == piece.values.size(), "{} specs for {} values",
                     sharding.kept.size(), piece.values.size());
     kept_.resize(piece.values.size());
+    result_.differs_along.resize(sharding.mesh.rank());
   }
 
   LocalPiece run() {
@@ -65,10 +66,35 @@ class Rewriter {
     return shardOf(spec, piece_.shape(value), sharding_.mesh, context_.device).size;
   }
 
-  void checkSpec(ValueId value, const ShardingSpec& spec) const {
+  void checkSpec(ValueId value, const ShardingSpec& spec) {
     const std::string fault = specFault(spec, piece_.shape(value), sharding_.mesh);
     PIPESHARD_CHECK(fault.empty(), "value '{}' cannot lie as {} on mesh {}: {}", piece_.value(value).name,
                     printSpec(spec), printMesh(sharding_.mesh), fault);
+    markUneven(spec, piece_.shape(value), sharding_.mesh, result_.differs_along);
+  }
+
+  // Of a constant every device has another part, and of a sum one device has all.
+  void markConstant(const ShardingSpec& spec) {
+    for (int axis = 0; axis < sharding_.mesh.rank(); ++axis) {
+      if (spec.uses(axis)) result_.differs_along[axis] = true;
+    }
+  }
+
+  // What exchanges along an axis knows its place there; a mean over parts knows its share.
+  void markUses(const StrategyBuilder& strategies, const Node& node, const Strategy& strategy) {
+    for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
+      const AxisUse& use = strategy.uses[axis];
+      if (use.kind != AxisUse::Kind::kFactor) continue;
+      bool marked = strategies.exchanges(use.index);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        const std::vector<int> means = strategies.meanFactors(strategy.uses, o);
+        const bool even = strategies.rule()->factors[use.index].size %
+                              strategies.devicesAlong(strategy.uses, use.index) ==
+                          0;
+        marked = marked || (!even && std::find(means.begin(), means.end(), use.index) != means.end());
+      }
+      if (marked) result_.differs_along[axis] = true;
+    }
   }
 
   void copyHeader() {
@@ -94,6 +120,7 @@ class Rewriter {
     checkSpec(value, spec);
     ValueId& part = constants_[{value.index(), spec}];
     if (!part.valid()) {
+      markConstant(spec);
       part = builder_.addConstant(piece_.value(value).name,
                                   localConstant(*constant, spec, sharding_.mesh, context_.device));
     }
@@ -107,6 +134,7 @@ class Rewriter {
     const auto [plan, fresh] = plans_.try_emplace({shape, piece_.dataType(value), from, to});
     if (fresh)
       plan->second = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
+    markResharding(shape, from, plan->second, sharding_.mesh, result_.differs_along);
     const size_t before = graph().nodes.size();
     const ValueId placed =
         emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh, context_.device, groups_);
@@ -136,6 +164,7 @@ class Rewriter {
         "{}: its strategy is for {} inputs and {} outputs", describeNode(node), strategy.inputs.size(),
         strategy.outputs.size());
     const StrategyBuilder strategies(piece_, node, sharding_.mesh);
+    markUses(strategies, node, strategy);
     std::vector<ValueId> inputs = placeInputs(node, strategy);
     const std::vector<ValueId> outputs =
         emitLocalNode(builder_, strategies, context_, node, strategy, std::move(inputs));

@@ -11,6 +11,7 @@
 
 #include "ir/base/sharding_spec.h"
 #include "ir/graph/graph.h"
+#include "sharding/specs/device_differences.h"
 #include "sharding/specs/resharding_emit.h"
 #include "sharding/spmd/strategy.h"
 
@@ -32,6 +33,8 @@ struct LocalPiece {
   // by local node: index of the piece's node that it belongs to; not descending
   std::vector<size_t> origins;
   MeshGroups groups;  // as they were given
+  // Devices with equal coordinates along the marked axes have equal graphs; the same marks on all devices.
+  MeshAxes differs_along;
 };
 
 // Constants are cut when the piece is rewritten; uses of one spec share the part. Inputs that hold the sizes

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -42,15 +43,13 @@ struct Placed {
 //   as "R,R;P0", the AllReduce places y as "R,R". Without the AllReduce, y would end as "R,R;P0": a fault.
 class Verifier {
  public:
-  Verifier(const Graph& piece, const PieceSharding& sharding, const IdVector<DeviceId, LocalPiece>& devices)
+  Verifier(const Graph& piece, const PieceSharding& sharding, const DevicePieces& devices)
       : piece_(piece), sharding_(sharding), mesh_(sharding.mesh), devices_(devices) {}
 
   void run() {
-    if (std::ssize(devices_) != mesh_.deviceCount()) {
-      fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices_.size(), printMesh(mesh_));
-    }
-    for (const DeviceId device : devices_.ids()) {
-      verifyGraph(devices_[device].graph);
+    checkDevices();
+    for (const auto& [device, local] : devices_) {
+      verifyGraph(local->graph);
       checkAlike(device);
     }
     placed_.resize(first().values.size());
@@ -67,8 +66,9 @@ class Verifier {
  private:
   static constexpr DeviceId kFirst{0};
 
-  const Graph& first() const { return devices_[kFirst].graph; }
-  const Graph& graphOf(DeviceId device) const { return devices_[device].graph; }
+  const LocalPiece& pieceOf(DeviceId device) const { return *devices_.at(device); }
+  const Graph& first() const { return pieceOf(kFirst).graph; }
+  const Graph& graphOf(DeviceId device) const { return pieceOf(device).graph; }
   const Node& nodeOf(DeviceId device, size_t n) const { return graphOf(device).nodes[n]; }
 
   [[noreturn]] void fault(DeviceId device, const Node* node, const std::string& what) const {
@@ -83,12 +83,26 @@ class Verifier {
     return spec;
   }
 
+  // Every device is here, or another one that has the same graph.
+  void checkDevices() const {
+    const auto first = devices_.find(kFirst);
+    if (first == devices_.end() || std::ssize(devices_) > mesh_.deviceCount())
+      fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices_.size(), printMesh(mesh_));
+    std::set<std::vector<int64_t>> found;
+    for (const auto& [device, local] : devices_)
+      found.insert(markedCoordinates(device, mesh_, first->second->differs_along));
+    for (const DeviceId device : mesh_.devices()) {
+      if (!found.contains(markedCoordinates(device, mesh_, first->second->differs_along)))
+        fail(ErrorCode::kInternal, "no local piece for device {} of mesh {}", device, printMesh(mesh_));
+    }
+  }
+
   // Same nodes and connections as the first device's.
   void checkAlike(DeviceId device) const {
     const Graph& graph = graphOf(device);
-    const LocalPiece& piece = devices_[device];
+    const LocalPiece& piece = pieceOf(device);
     if (graph.nodes.size() != first().nodes.size() || graph.values.size() != first().values.size() ||
-        piece.origins != devices_[kFirst].origins || piece.origins.size() != graph.nodes.size()) {
+        piece.origins != pieceOf(kFirst).origins || piece.origins.size() != graph.nodes.size()) {
       fault(device, nullptr,
             fmt::format("it has {} nodes, device 0 has {}", graph.nodes.size(), first().nodes.size()));
     }
@@ -115,7 +129,7 @@ class Verifier {
              bool unscaled = false) {
     const Shape& whole = piece_.shape(value);
     if (const std::string wrong = specFault(spec, whole, mesh_); !wrong.empty()) fault(kFirst, node, wrong);
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       const Shape expected = shardOf(spec, whole, mesh_, device).size;
       const Shape& found = graphOf(device).shape(local);
       if (found != expected || graphOf(device).dataType(local) != piece_.dataType(value)) {
@@ -139,9 +153,9 @@ class Verifier {
   // The mesh axis along which all devices meet in this collective.
   int axisOfGroups(size_t n) const {
     int mesh_axis = -1;
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       const Node& node = nodeOf(device, n);
-      const std::vector<GroupId>& groups = devices_[device].groups.group_of_axis;
+      const std::vector<GroupId>& groups = pieceOf(device).groups.group_of_axis;
       const auto found = std::find(groups.begin(), groups.end(), collectiveGroup(node));
       const int axis = found - groups.begin();
       if (axis >= mesh_.rank() || mesh_.axisSize(axis) == 1)
@@ -156,7 +170,7 @@ class Verifier {
   // `sizes` must be those of the parts under `spec` along the tensor axis, in the order of the line.
   void checkSizes(size_t n, int mesh_axis, const char* attribute, ValueId value, const ShardingSpec& spec,
                   size_t axis) const {
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       std::vector<int64_t> expected;
       for (const DeviceId member : mesh_.lineOf(device, mesh_axis))
         expected.push_back(shardOf(spec, piece_.shape(value), mesh_, member).size[axis]);
@@ -167,7 +181,7 @@ class Verifier {
 
   int64_t sameAttribute(size_t n, const char* name) const {
     const int64_t value = nodeOf(kFirst, n).intAttribute(name, -1);
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       if (nodeOf(device, n).intAttribute(name, -1) != value)
         fault(device, &nodeOf(device, n), fmt::format("its {} differs", name));
     }
@@ -175,7 +189,7 @@ class Verifier {
   }
 
   void checkSum(size_t n) const {
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       if (nodeOf(device, n).stringAttribute("reduction", "sum") != "sum")
         fault(device, &nodeOf(device, n), "it does not sum");
     }
@@ -227,7 +241,7 @@ class Verifier {
           if (before.spec.uses(mesh_axis)) return false;
           spec = before.spec;
           spec.axes.at(axis).push_back(mesh_axis);
-          for (const DeviceId device : mesh_.devices()) {
+          for (const auto& [device, of_device] : devices_) {
             const Node& local = nodeOf(device, n);
             const Shard to = shardOf(spec, whole, mesh_, device);
             const int64_t start = to.start[axis] - shardOf(before.spec, whole, mesh_, device).start[axis];
@@ -244,7 +258,7 @@ class Verifier {
   ShardingSpec afterKeepOne(size_t n, const Placed& before) const {
     const auto keepsFirst = [&](int mesh_axis) {
       if (before.spec.uses(mesh_axis)) return false;
-      for (const DeviceId device : mesh_.devices()) {
+      for (const auto& [device, of_device] : devices_) {
         const bool keeps = numericElements(constantOf(device, nodeOf(device, n), 0)).at(0) != 0;
         if (keeps != (mesh_.coordinate(device, mesh_axis) == 0)) return false;
         if (numericElements(constantOf(device, nodeOf(device, n), 2)).at(0) != 0) return false;
@@ -260,7 +274,7 @@ class Verifier {
   void checkShare(const Node& node, const Strategy& strategy, const StrategyBuilder& strategies, size_t n,
                   ValueId value) const {
     const auto output = std::find(node.outputs.begin(), node.outputs.end(), value) - node.outputs.begin();
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       const double share = meanShare(strategies, mesh_, device, strategy.uses, output);
       const bool equal =
           constantOf(device, nodeOf(device, n), 1) == makeScalar(piece_.dataType(value), share);
@@ -292,7 +306,7 @@ class Verifier {
 
   void checkConstant(const Node& node, const Node& local, size_t position, const ShardingSpec& spec) const {
     const Constant& whole = *piece_.constant(node.inputs[position]);
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       if (!(constantOf(device, local, position) == localConstant(whole, spec, mesh_, device))) {
         fault(device, &local, fmt::format("constant input {} is not this device's part", position));
       }
@@ -311,7 +325,7 @@ class Verifier {
   }
 
   void checkSizesInput(const Node& local, size_t position) const {
-    for (const DeviceId device : mesh_.devices()) {
+    for (const auto& [device, of_device] : devices_) {
       const Shape sizes = integerElements(constantOf(device, local, position));
       if (sizes != graphOf(device).shape(local.outputs[0]))
         fault(device, &local, "it is given the sizes of another output");
@@ -397,7 +411,7 @@ class Verifier {
     for (ValueId output : node.outputs) natural.push_back(output.valid() ? naturalOutput(output) : ValueId());
     const bool exchanges = strategies.exchangesAny(strategy.uses);
     int operators = 0;
-    for (; next < first().nodes.size() && devices_[kFirst].origins[next] == n; ++next) {
+    for (; next < first().nodes.size() && pieceOf(kFirst).origins[next] == n; ++next) {
       const Node& local = nodeOf(kFirst, next);
       if (isPlacing(local)) {
         checkPlacing(node, strategy, strategies, next);
@@ -435,7 +449,7 @@ class Verifier {
   const Graph& piece_;
   const PieceSharding& sharding_;
   const LogicalMesh& mesh_;
-  const IdVector<DeviceId, LocalPiece>& devices_;
+  const DevicePieces& devices_;
   std::vector<Placed> placed_;  // by local value, the same of all devices
   std::map<std::string, ValueId> by_name_;
   std::vector<NodeId> producer_;
@@ -443,9 +457,17 @@ class Verifier {
 
 }  // namespace
 
+void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding, const DevicePieces& devices) {
+  Verifier(piece, sharding, devices).run();
+}
+
 void verifyLocalPieces(const Graph& piece, const PieceSharding& sharding,
                        const IdVector<DeviceId, LocalPiece>& devices) {
-  Verifier(piece, sharding, devices).run();
+  if (std::ssize(devices) != sharding.mesh.deviceCount())
+    fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices.size(), printMesh(sharding.mesh));
+  DevicePieces pieces;
+  for (const DeviceId device : devices.ids()) pieces[device] = &devices[device];
+  verifyLocalPieces(piece, sharding, pieces);
 }
 
 }  // namespace pipeshard
