@@ -328,6 +328,8 @@ void verifyStructure(const std::vector<Program>& programs) {
     StructureVerifier(programs, programs[rank.index()]).run(rank);
 }
 
+}  // namespace
+
 // One rank lists a whole tensor, or several its parts: then every element is listed once.
 void verifyResults(const std::vector<Program>& programs) {
   struct Place {
@@ -366,14 +368,26 @@ void verifyResults(const std::vector<Program>& programs) {
   }
 }
 
+namespace {
+
+// What holds of sound programs one by one, and between them.
+void verifySteps(const std::vector<Program>& programs) {
+  for (const Program& program : programs) verifyLifetimes(program);
+  verifyMessages(programs);
+  verifyProgress(programs);
+}
+
 }  // namespace
+
+void verifySample(const std::vector<Program>& programs) {
+  verifyStructure(programs);
+  verifySteps(programs);
+}
 
 void verifyPrograms(const std::vector<Program>& programs) {
   verifyStructure(programs);
   verifyResults(programs);
-  for (const Program& program : programs) verifyLifetimes(program);
-  verifyMessages(programs);
-  verifyProgress(programs);
+  verifySteps(programs);
 }
 
 }  // namespace pipeshard

@@ -24,4 +24,9 @@ namespace pipeshard {
 // Throws Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 
+// The parts of it, for ranks that stand for others (ir/program/program_set.h): all but the results of ranks
+// that are a sample; and the results of all ranks, of whose programs nothing else is looked at.
+void verifySample(const std::vector<Program>& programs);
+void verifyResults(const std::vector<Program>& programs);
+
 }  // namespace pipeshard

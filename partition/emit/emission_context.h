@@ -15,6 +15,8 @@
 
 namespace pipeshard {
 
+class ShardedPieces;
+
 struct EmissionContext {
   const TrainingFamily& family;
   const Layout& layout;
@@ -27,6 +29,7 @@ struct EmissionContext {
   // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
   // that buffer names are unique and equal on all ranks.
   std::string separator;
+  ShardedPieces* pieces = nullptr;  // what has been made of sharded stages so far; every emission adds to it
 };
 
 }  // namespace pipeshard

@@ -3,15 +3,14 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
-#include "ir/program/program_verify.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/layout.h"
 #include "partition/cut/stage_shardings.h"
 #include "partition/emit/early_receives.h"
-#include "partition/emit/emit_free.h"
 #include "partition/emit/emit_messages.h"
-#include "partition/emit/emit_rank.h"
 #include "partition/emit/gradient_buckets.h"
+#include "partition/emit/rank_kinds.h"
+#include "partition/emit/sharded_pieces.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_training.h"
 
@@ -34,8 +33,8 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 namespace {
 
 // `stage_of_parameter`: as WeightVersions.
-IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
-                                   const Cut& cut, std::vector<StageId> stage_of_parameter) {
+EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
+                     std::vector<StageId> stage_of_parameter) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
@@ -48,33 +47,28 @@ IdVector<RankId, RankProgram> emit(const TrainingFamily& family, const Plan& pla
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
   const StageShardings shardings(family, plan, cut, layout.inTurn());
-  const EmissionContext context{family,   layout,    plan.stages,
-                                cut,      schedule,  versions,
-                                messages, shardings, separatorFor(training.graph)};
-  IdVector<RankId, RankProgram> ranks;
-  std::vector<Program> programs;
-  for (RankId rank : layout.rankIds()) {
-    ranks.push_back(emitRank(context, rank));
+  ShardedPieces pieces(shardings);
+  EmissionContext context{family,   layout,    plan.stages,
+                          cut,      schedule,  versions,
+                          messages, shardings, separatorFor(training.graph)};
+  context.pieces = &pieces;
+  return emitKinds(context, [&](EmittedRank& emitted) {
     if (!schedule.asynchronous())
-      postGradientBuckets(ranks.back(), plan.given.bucket_bytes, context.separator);
-    if (plan.given.overlap_receives != OverlapReceives::kOff) {
-      postReceivesEarly(ranks.back().program, [&](RankId peer) {
-        return plan.given.overlap_receives == OverlapReceives::kOn ||
-               plan.cluster.nodeOf(peer.index()) != plan.cluster.nodeOf(rank.index());
-      });
-    }
-    programs.push_back(ranks.back().program);
-  }
-  insertFrees(programs);
-  verifyPrograms(programs);
-  for (Program& program : programs) ranks[program.rank].program = std::move(program);
-  return ranks;
+      postGradientBuckets(emitted.rank, plan.given.bucket_bytes, context.separator);
+    if (plan.given.overlap_receives == OverlapReceives::kOff) return;
+    const auto early = [&plan](RankId rank, RankId peer) {
+      return plan.given.overlap_receives == OverlapReceives::kOn ||
+             plan.cluster.nodeOf(peer.index()) != plan.cluster.nodeOf(rank.index());
+    };
+    emitted.questions.requireOfPeers(early);
+    postReceivesEarly(emitted.rank.program,
+                      [&](RankId peer) { return early(emitted.rank.program.rank, peer); });
+  });
 }
 
 }  // namespace
 
-IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
-                                           const Schedule& schedule) {
+EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
   const std::vector<Parameter>& parameters = family.base().parameters;
   const bool trains = std::any_of(parameters.begin(), parameters.end(),
                                   [](const Parameter& parameter) { return isTrained(parameter); });
@@ -87,6 +81,11 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
   return emit(family, plan, schedule, cut, cut.owners);
+}
+
+IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
+                                           const Schedule& schedule) {
+  return emitProgramSet(family, plan, schedule).ofAllRanks();
 }
 
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
@@ -106,7 +105,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
     alone.updates_per_step = plan.updates_per_step;
   }
   const std::vector<StageId> stage_of_parameter = cutTraining(family.base(), plan).owners;
-  return std::move(emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).front());
+  return emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).of(RankId(0));
 }
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {

@@ -26,6 +26,9 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
                                            const Schedule& schedule);
+// The same with every kind of rank emitted, held and verified once: in time and memory that grow with kinds,
+// not with ranks.
+EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
 // The same for a step that is known at one size only: equal microbatches, whose rows nobody shares.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 

@@ -40,7 +40,7 @@ class RankEmitter {
         builder_(context, rank),
         transfers_(context, rank, builder_) {}
 
-  RankProgram run() {
+  EmittedRank run() {
     makePersistentBuffers();
     shareParameters();
     const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
@@ -490,6 +490,6 @@ class RankEmitter {
 
 }  // namespace
 
-RankProgram emitRank(const EmissionContext& context, RankId rank) { return RankEmitter(context, rank).run(); }
+EmittedRank emitRank(const EmissionContext& context, RankId rank) { return RankEmitter(context, rank).run(); }
 
 }  // namespace pipeshard

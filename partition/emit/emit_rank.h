@@ -2,11 +2,12 @@
 #pragma once
 
 #include "partition/emit/emission_context.h"
-#include "partition/emit/rank_program.h"
+#include "partition/emit/rank_builder.h"
 
 namespace pipeshard {
 
-// The rank's program, without the kFree instructions (emit_free.h adds them), and its subgraphs.
-RankProgram emitRank(const EmissionContext& context, RankId rank);
+// The rank's program, without the kFree instructions (emit_free.h adds them), and its subgraphs; and what
+// the emission has asked about the rank.
+EmittedRank emitRank(const EmissionContext& context, RankId rank);
 
 }  // namespace pipeshard

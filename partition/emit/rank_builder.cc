@@ -8,6 +8,7 @@
 #include "ir/base/ids_format.h"
 #include "ir/graph/weight_files.h"
 #include "partition/schedules/schedule.h"
+#include "sharding/specs/device_differences.h"
 #include "sharding/specs/resharding_emit.h"
 
 namespace pipeshard {
@@ -54,13 +55,31 @@ RankGroups addGroups(const EmissionContext& context, RankId rank, Program& progr
   return groups;
 }
 
+// What is asked of every rank: whose work it does, and with whom it meets.
+RankAnswer describePlace(const EmissionContext& context, RankId rank) {
+  Program program;
+  const RankGroups groups = addGroups(context, rank, program);
+  const Place& place = context.layout.place(rank);
+  RankAnswer answer;
+  answer.alike = {static_cast<int64_t>(place.group.index()), place.replica, place.position == DeviceId(0),
+                  groups.in_order, groups.replicas.valid()};
+  for (const GroupId group : groups.mesh.group_of_axis) answer.alike.push_back(group.valid());
+  for (std::vector<RankId>& group : program.groups) {
+    answer.alike.push_back(std::ssize(group));
+    answer.groups.push_back(std::move(group));
+  }
+  return answer;
+}
+
 }  // namespace
 
 RankBuilder::RankBuilder(const EmissionContext& context, RankId rank)
     : context_(context),
       training_(context.family.base()),
+      questions_(rank),
       groups_(addGroups(context, rank, program_)),
-      subgraphs_(context, rank, groups_) {
+      subgraphs_(context, rank, groups_, questions_) {
+  questions_.ask("place", [&context](RankId of) { return describePlace(context, of); });
   program_.rank = rank;
   program_.world_size = context.layout.ranks();
   program_.microbatches = context.schedule.microbatches;
@@ -97,11 +116,27 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value, int microb
   Buffer& buffer = program_.buffer(id);
   buffer.shape = whole;
   buffer.part.reset();
+  setStart(id, -1);
   if (!isSharded() || kept(value).axes.size() != whole.size()) return;
-  Shard shard = shardOf(kept(value), whole, ownMesh(microbatch), place().position);
+  const ShardingSpec& spec = kept(value);
+  const LogicalMesh mesh = ownMesh(microbatch);
+  const Layout& layout = context_.layout;
+  const int start =
+      questions_.ask(fmt::format("part {} {} {}", printSpec(spec), shapeToString(whole), mesh.rows),
+                     [&layout, spec, whole, mesh](RankId rank) {
+                       Shard shard = shardOf(spec, whole, mesh, layout.place(rank).position);
+                       return RankAnswer{std::move(shard.size), {}, {std::move(shard.start)}, {}};
+                     });
+  Shard shard = shardOf(spec, whole, mesh, place().position);
   if (shard.size == whole) return;
   buffer.shape = std::move(shard.size);
   buffer.part = BufferPart{whole, std::move(shard.start)};
+  setStart(id, start);
+}
+
+void RankBuilder::setStart(BufferId id, int start) {
+  start_slots_.resize(program_.buffers.size(), -1);
+  start_slots_[id.index()] = start;
 }
 
 std::string RankBuilder::nameOf(ValueId value, int microbatch) const {
@@ -279,6 +314,15 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
   GraphBuilder nodes(graph);
   std::vector<BufferId> inputs, outputs;
   Subgraph description{name, name + ".onnx", phase, {}, {}};
+  const LogicalMesh mesh = ownMesh(microbatch);
+  MeshAxes differs_along(mesh.rank());
+  for (const Pending& one : reshardings)
+    markResharding(one.whole, one.before, one.steps, mesh, differs_along);
+  const Layout& layout = context_.layout;
+  const std::vector<int64_t> marks(differs_along.begin(), differs_along.end());
+  questions_.ask("coordinates along " + shapeToString(marks), [&layout, mesh, differs_along](RankId rank) {
+    return RankAnswer{markedCoordinates(layout.place(rank).position, mesh, differs_along), {}, {}, {}};
+  });
   for (const Pending& one : reshardings) {
     const Buffer& from = program_.buffer(one.from);
     const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
@@ -295,152 +339,19 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-// ---- values on their way between stages ----
-
-const Shape& RankBuilder::wholeShapeOf(ValueId value, int microbatch) const {
-  const TrainingFamily& family = context_.family;
-  const int64_t rows = rowsOf(microbatch);
-  return family.at(rows).graph.shape(family.valueAt(rows, value));
-}
-
-RankBuilder::Travelling RankBuilder::travelling(ValueId value, int microbatch) {
-  return {
-      value,      produced(value, microbatch),    nameOf(value, microbatch), wholeShapeOf(value, microbatch),
-      microbatch, context_.cut.place(value).phase};
-}
-
-RankBuilder::Travelling RankBuilder::travelling(BufferId buffer, ValueId value) const {
-  return {value, buffer, program_.buffer(buffer).name, training_.graph.shape(value)};
-}
-
-void RankBuilder::sendShards(const CrossMeshPlan& plan, ValueId value, int microbatch, StageId to_stage) {
-  sendShards(plan, travelling(value, microbatch), to_stage);
-}
-
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, ValueId value, int microbatch,
-                                StageId from_stage) {
-  receiveShards(plan, travelling(value, microbatch), from_stage);
-}
-
-void RankBuilder::sendShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value, StageId to_stage) {
-  sendShards(plan, travelling(buffer, value), to_stage);
-}
-
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, BufferId buffer, ValueId value,
-                                StageId from_stage) {
-  receiveShards(plan, travelling(buffer, value), from_stage);
-}
-
-BufferId RankBuilder::boxBuffer(const Travelling& tensor, const Shard& box, std::string name) {
-  if (name.empty()) name = boxName(tensor, box);
-  const BufferId id = buffer(name, BufferKind::kActivation, tensor.value);
-  Buffer& made = program_.buffer(id);
-  made.shape = box.size;
-  made.part.reset();
-  if (box.size != tensor.whole) made.part = BufferPart{tensor.whole, box.start};
-  return id;
-}
-
-std::string RankBuilder::boxName(const Travelling& tensor, const Shard& box) {
-  std::string name = tensor.name + "[";
-  for (size_t axis = 0; axis < box.start.size(); ++axis) {
-    name += fmt::format("{}{}:{}", axis > 0 ? "," : "", box.start[axis], box.start[axis] + box.size[axis]);
-  }
-  return name + "]";
-}
-
-void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage) {
-  const Shard held = shardOf(plan.sent, tensor.whole, ownMesh(tensor.microbatch), ownDevice());
-  BufferId source = tensor.buffer;
-  if (!plan.before.steps.empty()) {
-    const BufferId resharded = boxBuffer(tensor, held);
-    if (sliced_.insert(resharded).second) {
-      runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
-                     {{source, resharded, tensor.whole, kept(tensor.value), plan.before}});
-    }
-    source = resharded;
-  }
-  for (const CrossMeshPiece& piece : plan.transfer.pieces) {
-    if (piece.sender != ownDevice()) continue;
-    BufferId part = source;
-    Shard box = held;
-    for (const AxisRange& range : cutOut(held, piece.box)) {
-      const size_t axis = range.axis;
-      box.start[axis] += range.offset;
-      box.size[axis] = range.size;
-      const BufferId next = boxBuffer(tensor, box);
-      if (sliced_.insert(next).second) {
-        Instruction& instruction = add(InstructionKind::kSlice, tensor.microbatch, {part}, {next});
-        instruction.axis = range.axis;
-        instruction.offset = range.offset;
-      }
-      part = next;
-    }
-    send(context_.layout.devices(to_stage)[piece.receiver.index()], part, tensor.microbatch);
-  }
-}
-
-void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage) {
-  if (plan.transfer.adds) return receiveSummands(plan.transfer, tensor, from_stage);
-  const Shard wanted = shardOf(plan.received, tensor.whole, ownMesh(tensor.microbatch), ownDevice());
-  // What is there once a step has one name on all devices that meet about it (verifyPrograms).
-  const std::string name = tensor.microbatch < 0 ? tensor.name + context_.separator + "received" : "";
-  const BufferId last = plan.after.steps.empty() ? tensor.buffer : boxBuffer(tensor, wanted, name);
-  const CrossMeshAssembly& assembly = plan.transfer.assemblies[ownDevice()];
-  std::vector<BufferId> operands;
-  std::vector<Shape> starts;
-  for (int index : assembly.pieces) {
-    const CrossMeshPiece& piece = plan.transfer.pieces[index];
-    operands.push_back(assembly.pieces.size() == 1 ? last : boxBuffer(tensor, piece.box));
-    starts.push_back(piece.box.start);
-    receive(context_.layout.devices(from_stage)[piece.sender.index()], operands.back(), tensor.microbatch);
-  }
-  const std::vector<Concatenation> steps = putTogether(assembly);
-  for (const Concatenation& step : steps) {
-    std::vector<BufferId> inputs;
-    for (int operand : step.operands) inputs.push_back(operands[operand]);
-    starts.push_back(starts[step.operands.front()]);
-    const bool is_last = &step == &steps.back();
-    operands.push_back(is_last ? last : boxBuffer(tensor, {starts.back(), step.shape}));
-    add(InstructionKind::kConcatenate, tensor.microbatch, std::move(inputs), {operands.back()}).axis =
-        step.axis;
-  }
-  if (plan.after.steps.empty()) return;
-  runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
-                 {{last, tensor.buffer, tensor.whole, plan.received, plan.after}});
-}
-
-void RankBuilder::receiveSummands(const CrossMeshTransfer& transfer, const Travelling& tensor,
-                                  StageId from_stage) {
-  const std::vector<int>& pieces = transfer.assemblies[ownDevice()].pieces;
-  const auto receiveInto = [&](BufferId buffer, int piece) {
-    const DeviceId sender = transfer.pieces[piece].sender;
-    receive(context_.layout.devices(from_stage)[sender.index()], buffer, tensor.microbatch);
-  };
-  if (pieces.empty()) {  // no summand fell to this device
-    add(InstructionKind::kZero, tensor.microbatch, {}, {tensor.buffer});
-    return;
-  }
-  if (pieces.size() == 1) return receiveInto(tensor.buffer, pieces.front());
-  std::vector<BufferId> summands;
-  const Shard whole{Shape(tensor.whole.size(), 0), tensor.whole};
-  for (int piece : pieces) {
-    const std::string name = fmt::format("{}{}summand{}", tensor.name, context_.separator, summands.size());
-    receiveInto(summands.emplace_back(boxBuffer(tensor, whole, name)), piece);
-  }
-  for (BufferId summand : summands) {
-    add(InstructionKind::kAccumulate, tensor.microbatch, {summand}, {tensor.buffer}).overwrite =
-        summand == summands.front();
-  }
-}
-
-bool RankBuilder::speaksFor(ValueId value) const {
+bool RankBuilder::speaksFor(ValueId value) {
   if (!isSharded()) return place().position == DeviceId(0);
   const LogicalMesh mesh = ownMesh(kWholeStep);
-  for (int axis = 0; axis < mesh.rank(); ++axis) {
-    if (!kept(value).uses(axis) && mesh.coordinate(place().position, axis) != 0) return false;
-  }
-  return true;
+  MeshAxes unused;
+  for (int axis = 0; axis < mesh.rank(); ++axis) unused.push_back(!kept(value).uses(axis));
+  const auto speaks = [&layout = context_.layout, mesh, unused](RankId rank) {
+    const std::vector<int64_t> of = markedCoordinates(layout.place(rank).position, mesh, unused);
+    return std::all_of(of.begin(), of.end(), [](int64_t coordinate) { return coordinate == 0; });
+  };
+  questions_.ask("first along " + shapeToString(Shape(unused.begin(), unused.end())), [speaks](RankId rank) {
+    return RankAnswer{{speaks(rank)}, {}, {}, {}};
+  });
+  return speaks(program_.rank);
 }
 
 void RankBuilder::load(ValueId input, int microbatch, bool prologue) {
@@ -479,9 +390,15 @@ void RankBuilder::runUpdate(StageId stage, int microbatch, std::vector<BufferId>
   add(InstructionKind::kUpdate, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-RankProgram RankBuilder::take() && {
+EmittedRank RankBuilder::take() && {
   program_.subgraphs = std::move(subgraphs_).takeDescriptions();
-  return {std::move(program_), std::move(subgraphs_).takeGraphs()};
+  start_slots_.resize(program_.buffers.size(), -1);
+  std::vector<bool> boxed(program_.buffers.size());
+  for (const BufferId id : boxed_) boxed[id.index()] = true;
+  return {{std::move(program_), std::move(subgraphs_).takeGraphs()},
+          std::move(questions_),
+          std::move(start_slots_),
+          std::move(boxed)};
 }
 
 }  // namespace pipeshard

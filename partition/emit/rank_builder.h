@@ -1,6 +1,7 @@
 // The program of one rank while it grows: buffers by name, and instructions. Internal to partition/emit/.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "partition/cut/cut_training.h"
 #include "partition/emit/emission_context.h"
 #include "partition/emit/rank_program.h"
+#include "partition/emit/rank_questions.h"
 #include "partition/emit/rank_subgraphs.h"
 #include "sharding/batch/training_family.h"
 
@@ -19,6 +21,15 @@ namespace pipeshard {
 
 // In the place of a microbatch's number: not of a microbatch, but of the whole step.
 inline constexpr int kWholeStep = -1;
+
+// What one emission makes, and what it has asked. Program::buffers that are added later have no start of
+// their own.
+struct EmittedRank {
+  RankProgram rank;
+  RankQuestions questions;
+  std::vector<int> start_slots;  // as ProgramKind has them
+  std::vector<bool> boxed;
+};
 
 class RankBuilder {
  public:
@@ -66,7 +77,7 @@ class RankBuilder {
   // Runs what synchronize has gathered, as one subgraph.
   void flushSynchronization();
   // Of all devices of a stage that hold the same shard of the value, this one speaks.
-  bool speaksFor(ValueId value) const;
+  bool speaksFor(ValueId value);
   // Loads a batch input unless it has been loaded.
   void load(ValueId input, int microbatch, bool prologue);
 
@@ -87,8 +98,10 @@ class RankBuilder {
   void runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
 
   Program& program() { return program_; }
+  // Whatever depends on the rank's place is asked here.
+  RankQuestions& questions() { return questions_; }
   // The program with its subgraphs.
-  RankProgram take() &&;
+  EmittedRank take() &&;
 
  private:
   std::string nameOf(ValueId value, int microbatch) const;
@@ -99,6 +112,8 @@ class RankBuilder {
   // The first of the rank's stages: it stands for the others where these do not differ.
   StageId firstStage() const { return context_.layout.firstStage(place().group); }
   const ShardingSpec& kept(ValueId value) const { return context_.shardings.kept(firstStage(), value); }
+  // Where the buffer's part begins: an entry of RankBinding::starts; -1: at the same place on all ranks.
+  void setStart(BufferId id, int start);
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value, int microbatch = kWholeStep);
   // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
@@ -114,9 +129,8 @@ class RankBuilder {
   Travelling travelling(BufferId buffer, ValueId value) const;
   void sendShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId to_stage);
   void receiveShards(const CrossMeshPlan& plan, const Travelling& tensor, StageId from_stage);
-  // The buffer that holds a box of it, by default under boxName.
-  BufferId boxBuffer(const Travelling& tensor, const Shard& box, std::string name = "");
-  static std::string boxName(const Travelling& tensor, const Shard& box);
+  // The buffer that holds a box of it, by default under a name that ends with the box. `start`: as setStart.
+  BufferId boxBuffer(const Travelling& tensor, const Shard& box, int start, std::string name = "");
   // Adds up what the pieces of a partial sum bring.
   void receiveSummands(const CrossMeshTransfer& transfer, const Travelling& tensor, StageId from_stage);
   // What all devices together have of it.
@@ -127,16 +141,26 @@ class RankBuilder {
     return isSharded() ? context_.shardings.mesh(firstStage(), rows) : LogicalMesh{{1}};
   }
   DeviceId ownDevice() const { return isSharded() ? place().position : DeviceId(0); }
+  // ownDevice of any rank of the group.
+  std::function<DeviceId(RankId)> deviceOf() const {
+    return [&layout = context_.layout, sharded = isSharded()](RankId rank) {
+      return sharded ? layout.place(rank).position : DeviceId(0);
+    };
+  }
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   Program program_;
+  RankQuestions questions_;
   RankGroups groups_;
   RankSubgraphs subgraphs_;
   std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
   int means_ = 0;                                                    // taken
   std::map<std::string, BufferId> buffers_;
-  std::set<BufferId> loaded_;  // batch inputs
+  std::vector<int> start_slots_;  // by buffer
+  std::set<BufferId> boxed_;      // their names end with their boxes
+  std::map<std::pair<std::string, Shape>, std::vector<int>> starts_of_boxes_;  // by tensor and size
+  std::set<BufferId> loaded_;                                                  // batch inputs
   std::set<BufferId> sliced_;
   std::set<BufferId> written_;                        // accumulators
   std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter

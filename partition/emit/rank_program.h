@@ -1,10 +1,12 @@
 // What one rank gets.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "ir/graph/graph.h"
 #include "ir/program/program.h"
+#include "ir/program/program_set.h"
 
 namespace pipeshard {
 
@@ -12,6 +14,15 @@ namespace pipeshard {
 struct RankProgram {
   Program program;
   std::vector<Graph> subgraphs;
+};
+
+// What all ranks get, each thing once.
+struct EmittedPrograms {
+  ProgramSet set;
+  IdVector<KindId, std::shared_ptr<const std::vector<Graph>>> subgraphs;  // kinds may share theirs
+
+  RankProgram of(RankId rank) const;
+  IdVector<RankId, RankProgram> ofAllRanks() const;
 };
 
 }  // namespace pipeshard

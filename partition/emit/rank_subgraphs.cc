@@ -7,8 +7,8 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "partition/emit/sharded_pieces.h"
 #include "sharding/specs/cost_model.h"
-#include "sharding/spmd/spmd_verify.h"
 
 namespace pipeshard {
 namespace {
@@ -23,12 +23,14 @@ void refuseOrder(StageId stage) {
        "stages[{}].devices: the devices exchange parts of tensors; expected them in ascending order", stage);
 }
 
-RankSubgraphs::RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups)
+RankSubgraphs::RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups,
+                             RankQuestions& questions)
     : context_(context),
       training_(context.family.base()),
       rank_(rank),
       place_(context.layout.place(rank)),
-      groups_(std::move(groups)) {}
+      groups_(std::move(groups)),
+      questions_(questions) {}
 
 // "forward", or "stage4_forward" on a rank of several stages; "recomputation_layer3" of a part of a stage;
 // where the rank has microbatches of several sizes "forward_rows2".
@@ -69,19 +71,28 @@ SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t p
   made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(training_.graph.value(input).name);
   for (ValueId output : piece.outputs) made.outputs.push_back(training_.graph.value(output).name);
-  Graph graph = extractSubgraph(family.at(rows).graph, made.name, piece.nodes, counterparts(piece.inputs),
-                                counterparts(piece.outputs));
-  if (isSharded() && phase != Phase::kPrologue) {
-    const PieceSharding sharding = context_.shardings.pieceSharding(stage, piece.nodes, rows, graph);
-    if (place_.position == DeviceId(0)) verifyPieces(graph, sharding);
-    LocalPiece local = rewriteForDevice(graph, sharding, place_.position, groups_.mesh);
+  const auto extract = [&] {
+    return extractSubgraph(family.at(rows).graph, made.name, piece.nodes, counterparts(piece.inputs),
+                           counterparts(piece.outputs));
+  };
+  Graph graph;
+  if (!isSharded() || phase == Phase::kPrologue) {
+    graph = extract();
+  } else {
+    const LocalPiece& local =
+        context_.pieces->of(stage, made.name, rows, piece.nodes, place_.position, groups_.mesh, extract);
+    questions_.ask(fmt::format("stage {} {} of {}", stage, made.name, rows),
+                   [&context = context_, stage, name = made.name, rows](RankId rank) {
+                     const DeviceId device = context.layout.place(rank).position;
+                     return RankAnswer{context.pieces->placeOf(stage, name, rows, device), {}, {}, {}};
+                   });
     const auto gathers = [](const Node& node) {
       return collectiveKind(node).value_or(CollectiveKind::kAllReduce) != CollectiveKind::kAllReduce;
     };
     if (!groups_.in_order && std::any_of(local.graph.nodes.begin(), local.graph.nodes.end(), gathers))
       refuseOrder(stage);
-    graph = std::move(local.graph);
-    made.collectives = std::move(local.collectives);
+    graph = local.graph;
+    made.collectives = local.collectives;
   }
   if (phase == Phase::kUpdate) countUpdates(stage, graph);
   found->second = add(std::move(made), std::move(graph));
@@ -102,14 +113,6 @@ void RankSubgraphs::countUpdates(StageId stage, Graph& update) const {
   for (Node& node : update.nodes) std::replace(node.inputs.begin(), node.inputs.end(), minibatches, updates);
   nodes.addNode("", "Div", {minibatches, count}, {updates});
   std::rotate(update.nodes.begin(), update.nodes.end() - 1, update.nodes.end());
-}
-
-void RankSubgraphs::verifyPieces(const Graph& piece, const PieceSharding& sharding) const {
-  IdVector<DeviceId, LocalPiece> devices;
-  for (const DeviceId device : sharding.mesh.devices()) {
-    devices.push_back(rewriteForDevice(piece, sharding, device, groups_.mesh));
-  }
-  verifyLocalPieces(piece, sharding, devices);
 }
 
 SubgraphId RankSubgraphs::add(Subgraph description, Graph graph) {

@@ -11,6 +11,7 @@
 #include "ir/program/program.h"
 #include "partition/cut/cut_training.h"
 #include "partition/emit/emission_context.h"
+#include "partition/emit/rank_questions.h"
 #include "sharding/specs/resharding_emit.h"
 #include "sharding/spmd/spmd_rewrite.h"
 
@@ -27,7 +28,8 @@ struct RankGroups {
 
 class RankSubgraphs {
  public:
-  RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups);
+  // `questions` is the rank's.
+  RankSubgraphs(const EmissionContext& context, RankId rank, RankGroups groups, RankQuestions& questions);
 
   // That of a stage's phase for a microbatch of so many rows; `part` as Cut::piece.
   SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows);
@@ -42,14 +44,13 @@ class RankSubgraphs {
   std::string nameOf(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows) const;
   // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
   void countUpdates(StageId stage, Graph& update) const;
-  // Of all devices of the stage together. The first one's emission asks for it.
-  void verifyPieces(const Graph& piece, const PieceSharding& sharding) const;
 
   const EmissionContext& context_;
   const TrainingGraph& training_;  // the family's base
   const RankId rank_;
   const Place& place_;
   const RankGroups groups_;
+  RankQuestions& questions_;
   std::vector<Subgraph> descriptions_;
   std::vector<Graph> graphs_;
   std::map<std::tuple<StageId, Phase, PassForm, size_t, int64_t>, SubgraphId> subgraph_of_;

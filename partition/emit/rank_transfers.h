@@ -22,7 +22,7 @@ class RankTransfers {
   void sendTo(PipelineRankId group, BufferId buffer, ValueId value);
   void receiveFrom(PipelineRankId group, BufferId buffer, ValueId value);
   // Of equal copies on the devices of another group, the one that this rank works with.
-  RankId counterpart(PipelineRankId group) const { return counterpart(group, place_.position); }
+  RankId counterpart(PipelineRankId group);
 
   // What leaves after a pass.
   void sendTo(const Departure& departure, int microbatch);
@@ -34,13 +34,9 @@ class RankTransfers {
     return layout_.devices(layout_.firstStage(group));
   }
   StageId ownStage() const { return layout_.firstStage(place_.group); }
-  RankId counterpart(PipelineRankId group, DeviceId position) const;
   void sendToGroup(PipelineRankId group, BufferId buffer);
   // nullptr: whole, by replicas that take turns.
   const CrossMeshPlan* transferOf(ValueId value, int microbatch, StageId from_stage, StageId to_stage) const;
-  // Where replicas take turns: of the one that has the microbatch, the device that sends it to a device of
-  // the one that takes it, whole.
-  RankId senderInTurn(int microbatch, StageId from_stage, StageId to_stage, RankId receiver) const;
   void receiveMessage(StageId sender_stage, const Message& message);
 
   const EmissionContext& context_;

@@ -88,9 +88,9 @@ class Rewriter {
       bool marked = strategies.exchanges(use.index);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         const std::vector<int> means = strategies.meanFactors(strategy.uses, o);
-        const bool even = strategies.rule()->factors[use.index].size %
-                              strategies.devicesAlong(strategy.uses, use.index) ==
-                          0;
+        const bool even =
+            strategies.rule()->factors[use.index].size % strategies.devicesAlong(strategy.uses, use.index) ==
+            0;
         marked = marked || (!even && std::find(means.begin(), means.end(), use.index) != means.end());
       }
       if (marked) result_.differs_along[axis] = true;

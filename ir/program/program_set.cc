@@ -1,0 +1,209 @@
+#include "ir/program/program_set.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+
+namespace pipeshard {
+namespace {
+
+// Collections of ranks, by union of those that send to each other.
+class Collections {
+ public:
+  explicit Collections(const ProgramSet& set) : parent_(set.ranks.size()) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+    for (const RankId rank : set.ranks.ids()) {
+      for (const RankId peer : set.ranks[rank].peers) parent_[find(peer.index())] = find(rank.index());
+    }
+    std::map<size_t, size_t> number;
+    for (const RankId rank : set.ranks.ids()) {
+      const auto [found, is_new] = number.try_emplace(find(rank.index()), lists_.size());
+      if (is_new) lists_.emplace_back();
+      lists_[found->second].push_back(rank);
+    }
+  }
+
+  const std::vector<std::vector<RankId>>& lists() const { return lists_; }  // each ascending
+
+ private:
+  size_t find(size_t rank) {
+    while (parent_[rank] != rank) rank = parent_[rank] = parent_[parent_[rank]];
+    return rank;
+  }
+
+  std::vector<size_t> parent_;
+  std::vector<std::vector<RankId>> lists_;
+};
+
+// What a collection does, in terms of its own ranks: kinds, and peers by place.
+std::string shapeOf(const ProgramSet& set, const std::vector<RankId>& ranks,
+                    const std::function<std::string(RankId)>& label) {
+  std::string text;
+  for (const RankId rank : ranks) {
+    const RankBinding& binding = set.ranks[rank];
+    text += fmt::format("{}:", binding.kind);
+    for (const RankId peer : binding.peers)
+      text += fmt::format("{},", std::lower_bound(ranks.begin(), ranks.end(), peer) - ranks.begin());
+    if (label) text += ":" + label(rank);
+    text += ';';
+  }
+  return text;
+}
+
+// The groups of the sample: of each rank's groups those who stand for the members. And the proof that they
+// do: when the group of a rank in the sample has met, so have those of all ranks that it stands for.
+class SampledGroups {
+ public:
+  SampledGroups(const ProgramSet& set, const RankSample& sample) : set_(set), sample_(sample) {
+    for (const std::vector<RankId>& group : set.groups) {
+      std::set<RankId> places;
+      for (const RankId member : group) places.insert(RankId(sample.place[member]));
+      images_.emplace_back(places.begin(), places.end());
+    }
+  }
+
+  const std::vector<RankId>& image(size_t group) const { return images_[group]; }
+
+  bool standForAll() const {
+    const IdRange<RankId> ranks = set_.ranks.ids();
+    return std::all_of(ranks.begin(), ranks.end(), [&](RankId rank) { return holdsFor(rank); });
+  }
+
+ private:
+  const std::vector<size_t>& groupsOf(RankId rank) const { return set_.ranks[rank].groups; }
+  RankId standIn(RankId rank) const { return sample_.ranks[sample_.place[rank]]; }
+
+  // The entry of a rank's groups whose image this is; none, or several: they cannot be told apart.
+  std::optional<size_t> slotWith(RankId rank, const std::vector<RankId>& image) const {
+    std::optional<size_t> found;
+    for (size_t slot = 0; slot < groupsOf(rank).size(); ++slot) {
+      if (images_[groupsOf(rank)[slot]] != image) continue;
+      if (found) return std::nullopt;
+      found = slot;
+    }
+    return found;
+  }
+
+  bool holdsFor(RankId rank) const {
+    for (size_t slot = 0; slot < groupsOf(rank).size(); ++slot) {
+      const size_t group = groupsOf(rank)[slot];
+      const std::vector<RankId>& image = images_[group];
+      if (image != images_[groupsOf(standIn(rank))[slot]]) return false;
+      // The members come to it from the same entry where they are of one place, and from the only one that
+      // it can be where they are of others.
+      for (const RankId member : set_.groups[group]) {
+        std::optional<size_t> theirs = slot;
+        if (sample_.place[member] != sample_.place[rank]) theirs = slotWith(standIn(member), image);
+        if (!theirs || *theirs >= groupsOf(member).size() || groupsOf(member)[*theirs] != group) return false;
+      }
+    }
+    return true;
+  }
+
+  const ProgramSet& set_;
+  const RankSample& sample_;
+  std::vector<std::vector<RankId>> images_;  // by group of the set
+};
+
+RankSample allRanks(const ProgramSet& set) {
+  RankSample sample;
+  for (const RankId rank : set.ranks.ids()) {
+    sample.ranks.push_back(rank);
+    sample.place.push_back(rank.index());
+    sample.counts.push_back(1);
+  }
+  return sample;
+}
+
+}  // namespace
+
+std::string boxText(const Shape& start, const Shape& size) {
+  std::string text = "[";
+  for (size_t axis = 0; axis < start.size(); ++axis)
+    text += fmt::format("{}{}:{}", axis > 0 ? "," : "", start[axis], start[axis] + size[axis]);
+  return text + "]";
+}
+
+std::vector<RankId> peersOf(const Program& program) {
+  std::vector<RankId> peers;
+  std::set<RankId> known;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.peer.valid() && known.insert(instruction.peer).second) peers.push_back(instruction.peer);
+  }
+  return peers;
+}
+
+Program instantiate(const ProgramSet& set, RankId rank) {
+  const RankBinding& binding = set.ranks[rank];
+  const ProgramKind& kind = set.kinds[binding.kind];
+  Program program = kind.program;
+  if (program.rank == rank) return program;
+  std::map<RankId, RankId> peers;
+  const std::vector<RankId> of_kind = peersOf(program);
+  for (size_t i = 0; i < of_kind.size(); ++i) peers[of_kind[i]] = binding.peers.at(i);
+  for (Instruction& instruction : program.instructions) {
+    if (instruction.peer.valid()) instruction.peer = peers.at(instruction.peer);
+  }
+  for (size_t g = 0; g < program.groups.size(); ++g)
+    program.groups[GroupId(g)] = set.groups[binding.groups.at(g)];
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    if (kind.start_slots[b] < 0) continue;
+    Buffer& buffer = program.buffers[b];
+    const Shape& start = binding.starts.at(kind.start_slots[b]);
+    if (kind.boxed[b]) {
+      const size_t text = boxText(buffer.part->start, buffer.shape).size();
+      buffer.name = buffer.name.substr(0, buffer.name.size() - text) + boxText(start, buffer.shape);
+    }
+    buffer.part->start = start;
+  }
+  program.rank = rank;
+  return program;
+}
+
+RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankId)>& label) {
+  const Collections collections(set);
+  RankSample sample;
+  sample.place.resize(set.ranks.size());
+  std::map<std::string, const std::vector<RankId>*> of_shape;
+  std::vector<std::pair<const std::vector<RankId>*, const std::vector<RankId>*>> stands;  // who, for whom
+  for (const std::vector<RankId>& list : collections.lists()) {
+    const auto [found, is_new] = of_shape.try_emplace(shapeOf(set, list, label), &list);
+    if (is_new) sample.ranks.insert(sample.ranks.end(), list.begin(), list.end());
+    stands.emplace_back(found->second, &list);
+  }
+  std::sort(sample.ranks.begin(), sample.ranks.end());
+  sample.counts.assign(sample.ranks.size(), 0);
+  for (const auto& [first, list] : stands) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      const size_t place =
+          std::lower_bound(sample.ranks.begin(), sample.ranks.end(), (*first)[i]) - sample.ranks.begin();
+      sample.place[(*list)[i]] = place;
+      ++sample.counts[place];
+    }
+  }
+  return SampledGroups(set, sample).standForAll() ? sample : allRanks(set);
+}
+
+std::vector<Program> samplePrograms(const ProgramSet& set, const RankSample& sample) {
+  const SampledGroups groups(set, sample);
+  std::vector<Program> programs;
+  for (const RankId rank : sample.ranks) {
+    Program& program = programs.emplace_back(instantiate(set, rank));
+    program.rank = RankId(programs.size() - 1);
+    program.world_size = static_cast<int>(sample.ranks.size());
+    for (Instruction& instruction : program.instructions) {
+      if (instruction.peer.valid()) instruction.peer = RankId(sample.place[instruction.peer]);
+    }
+    for (size_t g = 0; g < program.groups.size(); ++g)
+      program.groups[GroupId(g)] = groups.image(set.ranks[rank].groups[g]);
+  }
+  return programs;
+}
+
+}  // namespace pipeshard

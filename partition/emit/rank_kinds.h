@@ -1,0 +1,21 @@
+// The programs of a schedule's ranks, one emission for each kind. Internal to partition/emit/.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ir/program/program_set.h"
+#include "partition/emit/emission_context.h"
+#include "partition/emit/rank_builder.h"
+
+namespace pipeshard {
+
+// What becomes of every program behind its emission, before frees are inserted. Whatever it asks about the
+// rank it asks the questions.
+using Completion = std::function<void(EmittedRank& rank)>;
+
+// Emits the first rank of each kind, binds the others, inserts frees and verifies. What differs between two
+// ranks differs in an answer (rank_questions.h), or in where buffers end: then they are of two kinds.
+EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete);
+
+}  // namespace pipeshard

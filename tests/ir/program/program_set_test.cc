@@ -1,0 +1,202 @@
+// Kinds of ranks and their bindings: what is instantiated, whom a sample leaves out, and that every mutation
+// of a binding is refused exactly where the instantiated programs are.
+#include "ir/program/program_set.h"
+
+#include <functional>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "ir/base/error.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_verify.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int kWidth = 4;
+
+Buffer rowsBuffer(const std::string& name, BufferKind kind, bool boxed) {
+  Buffer buffer;
+  buffer.name = boxed ? name + boxText({0, 0}, {2, 6}) : name;
+  buffer.kind = kind;
+  buffer.data_type = DataType::kFloat32;
+  buffer.shape = {2, 6};
+  buffer.value = name;
+  buffer.part = BufferPart{{2 * kWidth, 6}, {0, 0}};
+  return buffer;
+}
+
+Instruction instruction(InstructionKind kind, std::vector<size_t> inputs, std::vector<size_t> outputs) {
+  Instruction made;
+  made.kind = kind;
+  made.microbatch = 0;
+  for (size_t id : inputs) made.inputs.emplace_back(id);
+  for (size_t id : outputs) made.outputs.emplace_back(id);
+  return made;
+}
+
+// Of two stages of kWidth devices that share rows: the first sends its rows to its counterpart, and all of a
+// stage add something up.
+Program stageProgram(RankId rank, RankId peer, bool sends, const std::vector<RankId>& group) {
+  Program program;
+  program.rank = rank;
+  program.world_size = 2 * kWidth;
+  program.groups.push_back(group);
+  program.buffers = {rowsBuffer("h@0", BufferKind::kActivation, true),
+                     rowsBuffer("out", BufferKind::kAccumulator, false)};
+  Buffer sum;
+  sum.name = "sum";
+  sum.data_type = DataType::kFloat32;
+  sum.kind = BufferKind::kAccumulator;
+  program.buffers.push_back(sum);
+  program.instructions.push_back(
+      instruction(sends ? InstructionKind::kZero : InstructionKind::kReceive, {}, {0}));
+  if (!sends) program.instructions.back().peer = peer;
+  program.instructions.push_back(instruction(InstructionKind::kAccumulate, {0}, {1}));
+  program.instructions.back().overwrite = true;
+  program.instructions.push_back(instruction(InstructionKind::kZero, {}, {2}));
+  program.instructions.push_back(instruction(InstructionKind::kAllReduce, {2}, {2}));
+  program.instructions.back().group = GroupId(0);
+  program.instructions.back().microbatch = -1;
+  if (sends) {
+    program.instructions.push_back(instruction(InstructionKind::kSend, {0}, {}));
+    program.instructions.back().peer = peer;
+  }
+  program.instructions.push_back(instruction(InstructionKind::kFree, {0}, {}));
+  program.instructions.push_back(instruction(InstructionKind::kFree, {2}, {}));
+  if (sends) program.instructions.push_back(instruction(InstructionKind::kFree, {1}, {}));
+  if (!sends) program.results.push_back({Result::Kind::kGradient, "out", "", BufferId(1)});
+  return program;
+}
+
+ProgramSet twoStages() {
+  ProgramSet set;
+  set.groups = {idsAt<RankId>({0, 1, 2, 3}), idsAt<RankId>({4, 5, 6, 7})};
+  set.kinds.push_back(
+      {stageProgram(RankId(0), RankId(4), true, set.groups[0]), {0, 0, -1}, {true, false, false}});
+  set.kinds.push_back(
+      {stageProgram(RankId(4), RankId(0), false, set.groups[1]), {0, 0, -1}, {true, false, false}});
+  for (int rank = 0; rank < 2 * kWidth; ++rank) {
+    const int peer = (rank + kWidth) % (2 * kWidth);
+    const size_t stage = rank / kWidth;
+    set.ranks.push_back({KindId(stage), {RankId(peer)}, {stage}, {{2 * (rank % kWidth), 0}}});
+  }
+  return set;
+}
+
+std::vector<Program> allPrograms(const ProgramSet& set) {
+  std::vector<Program> programs;
+  for (const RankId rank : set.ranks.ids()) programs.push_back(instantiate(set, rank));
+  return programs;
+}
+
+bool isRefused(const std::function<void()>& verify) {
+  try {
+    verify();
+    return false;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
+    return true;
+  }
+}
+
+TEST(ProgramSet, GivesEveryRankItsPeersGroupsAndParts) {
+  const ProgramSet set = twoStages();
+  EXPECT_EQ(programToJson(instantiate(set, RankId(4))), programToJson(set.kinds[KindId(1)].program));
+  const Program program = instantiate(set, RankId(6));
+  EXPECT_EQ(program.rank, RankId(6));
+  EXPECT_EQ(program.instructions[0].peer, RankId(2));
+  EXPECT_EQ(program.buffers[0].name, "h@0[4:6,0:6]");
+  EXPECT_EQ(program.buffers[1].name, "out");
+  EXPECT_EQ(program.buffers[1].part->start, (Shape{4, 0}));
+  EXPECT_EQ(program.groups[GroupId(0)], set.groups[1]);
+}
+
+TEST(ProgramSet, OneLineOfReplicasStandsForAll) {
+  const ProgramSet set = twoStages();
+  const RankSample sample = sampleOf(set);
+  EXPECT_EQ(sample.ranks, idsAt<RankId>({0, 4}));
+  EXPECT_EQ(sample.counts, (std::vector<int64_t>{4, 4}));
+  const std::vector<Program> programs = samplePrograms(set, sample);
+  ASSERT_EQ(programs.size(), 2u);
+  EXPECT_EQ(programs[1].instructions[0].peer, RankId(0));
+  EXPECT_EQ(programs[1].groups[GroupId(0)], idsAt<RankId>({1}));
+  EXPECT_NO_THROW(verifyProgramSet(set));
+}
+
+TEST(ProgramSet, RanksWithOtherLabelsStandForThemselves) {
+  const ProgramSet set = twoStages();
+  const auto label = [](RankId rank) { return rank == RankId(2) ? "slow" : "fast"; };
+  EXPECT_EQ(sampleOf(set, label).ranks, idsAt<RankId>({0, 2, 4, 6}));
+}
+
+// Half a stage meets by itself: in terms of the sample nothing has changed, so the proof must see it.
+TEST(ProgramSet, AGroupThatItsMembersDoNotShareLeavesNobodyOut) {
+  ProgramSet set = twoStages();
+  set.groups.push_back(idsAt<RankId>({1, 2}));
+  set.ranks[RankId(1)].groups = {2};
+  EXPECT_TRUE(sampleOf(set).all());
+  EXPECT_TRUE(isRefused([&] { verifyProgramSet(set); }));
+  set.ranks[RankId(2)].groups = {2};
+  set.groups.push_back(idsAt<RankId>({0, 3}));
+  set.ranks[RankId(0)].groups = set.ranks[RankId(3)].groups = {3};
+  set.kinds[KindId(0)].program.groups[GroupId(0)] = set.groups[3];
+  EXPECT_NO_THROW(verifyProgramSet(set));
+}
+
+// One number of one binding, or what a kind says of its buffers.
+void mutate(ProgramSet& set, std::mt19937& random) {
+  const auto any = [&](size_t count) { return random() % count; };
+  RankBinding& binding = set.ranks[RankId(any(set.ranks.size()))];
+  RankBinding& other = set.ranks[RankId(any(set.ranks.size()))];
+  switch (any(9)) {
+    case 0: binding.peers[0] = RankId(any(2 * kWidth + 1)); break;
+    case 1: std::swap(binding.peers, other.peers); break;
+    case 2: binding.groups[0] = any(set.groups.size() + 1); break;
+    case 3: binding.starts[0][any(2)] = static_cast<int64_t>(any(2 * kWidth)); break;
+    case 4: std::swap(binding.starts, other.starts); break;
+    case 5: std::swap(binding, other); break;
+    case 6: {
+      std::vector<RankId>& group = set.groups[any(set.groups.size())];
+      group[any(group.size())] = RankId(any(2 * kWidth));
+      break;
+    }
+    case 7: binding.kind = KindId(any(3)); break;
+    default: {
+      std::vector<RankId>& group = set.groups[any(set.groups.size())];
+      if (group.size() > 1) group.erase(group.begin() + static_cast<std::ptrdiff_t>(any(group.size())));
+      break;
+    }
+  }
+}
+
+// Does the set name ranks, groups and parts that exist, so that there are programs at all?
+bool canBeInstantiated(const ProgramSet& set) {
+  return !isRefused([&] { verifyBindings(set); });
+}
+
+TEST(ProgramSet, AMutatedBindingIsRefusedWhereTheProgramsOfAllRanksAre) {
+  int refused = 0, accepted = 0, without_programs = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    ProgramSet set = twoStages();
+    for (size_t count = 1 + random() % 3; count > 0; --count) mutate(set, random);
+    const bool is_refused = isRefused([&] { verifyProgramSet(set); });
+    if (!canBeInstantiated(set)) {
+      EXPECT_TRUE(is_refused);
+      ++without_programs;
+      continue;
+    }
+    const bool should_be = isRefused([&] { verifyPrograms(allPrograms(set)); });
+    EXPECT_EQ(is_refused, should_be);
+    ++(should_be ? refused : accepted);
+  }
+  EXPECT_GT(refused, 200);
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(without_programs, 200);
+}
+
+}  // namespace
+}  // namespace pipeshard
