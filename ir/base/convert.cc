@@ -134,10 +134,11 @@ void widenSmall(DataType type, const uint8_t* from, double* to, size_t count) {
   }
 }
 
-void narrowToSmall(DataType type, const double* from, uint8_t* to, size_t count, bool saturate) {
+void narrowToSmall(DataType type, const double* from, uint8_t* to, size_t count,
+                   SmallFloatRounding rounding) {
   for (size_t i = 0; i < count; ++i) {
     if (isSmallFloat(type)) {
-      to[i] = smallFloatCode(type, from[i], saturate);
+      to[i] = smallFloatCode(type, from[i], rounding);
     } else {
       to[i] = static_cast<uint8_t>(wrapToFour(convertOne<int64_t>(from[i]), type == DataType::kInt4));
     }
@@ -154,7 +155,7 @@ bool isConvertible(DataType from, DataType to) {
 }
 
 void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count,
-                     bool saturate) {
+                     SmallFloatRounding rounding) {
   PIPESHARD_CHECK(isConvertible(from_type, to_type), "no conversion from {} to {}", dataTypeName(from_type),
                   dataTypeName(to_type));
   if (from_type == to_type) {
@@ -175,7 +176,7 @@ void convertElements(DataType from_type, const void* from, DataType to_type, voi
         convertElements(from_type, source, DataType::kFloat64, wide, n);
       }
       if (isIndirect(to_type)) {
-        narrowToSmall(to_type, wide, target, n, saturate);
+        narrowToSmall(to_type, wide, target, n, rounding);
       } else {
         convertElements(DataType::kFloat64, wide, to_type, target, n);
       }

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "ir/base/data_type.h"
+#include "ir/base/small_floats.h"
 
 namespace pipeshard {
 
@@ -13,10 +14,10 @@ bool isConvertible(DataType from, DataType to);
 
 // to[i] := from[i] for `count` elements; equal types are copied. Floats round to nearest even (float64 to
 // bfloat16 by way of float32); an integer that does not fit wraps; a float to an integer truncates, and gives
-// the nearest integer of the type when outside of its range; bool is 0 or 1. `saturate`: of numbers beyond a
-// float8 format (ir/base/small_floats.h). Neither memory needs to be aligned. Error(kInternal) for a pair
+// the nearest integer of the type when outside of its range; bool is 0 or 1. `rounding`: to float8 formats.
+// Neither memory needs to be aligned. Error(kInternal) for a pair
 // that is not convertible.
 void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count,
-                     bool saturate = true);
+                     SmallFloatRounding rounding = {});
 
 }  // namespace pipeshard

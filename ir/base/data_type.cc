@@ -11,7 +11,7 @@ struct TypeFacts {
   std::string_view name;
 };
 
-constexpr std::array<TypeFacts, 24> kTypes = {{
+constexpr std::array<TypeFacts, 25> kTypes = {{
     {DataType::kUndefined, 0, "undefined"},
     {DataType::kFloat32, 4, "float32"},
     {DataType::kUint8, 1, "uint8"},
@@ -36,6 +36,7 @@ constexpr std::array<TypeFacts, 24> kTypes = {{
     {DataType::kUint4, 1, "uint4"},
     {DataType::kInt4, 1, "int4"},
     {DataType::kFloat4E2M1, 1, "float4_e2m1"},
+    {DataType::kFloat8E8M0, 1, "float8_e8m0"},
 }};
 
 const TypeFacts& facts(DataType type) {

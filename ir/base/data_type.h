@@ -33,6 +33,7 @@ enum class DataType : int32_t {
   kUint4 = 21,
   kInt4 = 22,
   kFloat4E2M1 = 23,
+  kFloat8E8M0 = 24,
 };
 
 // Bytes of one element in memory (4-bit types have one each, in files two share one); 0: no fixed size.

@@ -78,11 +78,35 @@ uint8_t overflow(const Format& format, bool saturate, uint8_t sign) {
   return format.has_negative_zero ? sign | notANumber(format) : notANumber(format);
 }
 
+constexpr int kPowerBias = 127;
+constexpr uint8_t kPowerNotANumber = 255;
+
+uint8_t powerCode(double value, SmallFloatRounding rounding) {
+  if (std::isnan(value)) return kPowerNotANumber;
+  const double magnitude = std::fabs(value);
+  const uint8_t above = rounding.saturate ? kPowerNotANumber - 1 : kPowerNotANumber;
+  const uint8_t below = rounding.saturate ? 0 : kPowerNotANumber;
+  if (magnitude == 0) return below;
+  if (std::isinf(magnitude)) return above;
+  int exponent = 0;
+  const double fraction = 2 * std::frexp(magnitude, &exponent);  // in [1, 2)
+  const bool up = rounding.power == PowerRounding::kNearest
+                      ? fraction >= 1.5
+                      : rounding.power == PowerRounding::kUp && fraction > 1;
+  const int code = exponent - 1 + (up ? 1 : 0) + kPowerBias;
+  if (code < 0) return below;
+  return code >= kPowerNotANumber ? above : static_cast<uint8_t>(code);
+}
+
 }  // namespace
 
-bool isSmallFloat(DataType type) { return formatOf(type) != nullptr; }
+bool isSmallFloat(DataType type) { return type == DataType::kFloat8E8M0 || formatOf(type) != nullptr; }
 
 double smallFloatValue(DataType type, uint8_t code) {
+  if (type == DataType::kFloat8E8M0) {
+    return code == kPowerNotANumber ? std::numeric_limits<double>::quiet_NaN()
+                                    : std::ldexp(1, code - kPowerBias);
+  }
   const Format* format = formatOf(type);
   PIPESHARD_CHECK(format != nullptr, "{} is no small float", dataTypeName(type));
   const int sign = signBit(*format);
@@ -100,7 +124,8 @@ double smallFloatValue(DataType type, uint8_t code) {
   return negative ? -value : value;
 }
 
-uint8_t smallFloatCode(DataType type, double value, bool saturate) {
+uint8_t smallFloatCode(DataType type, double value, SmallFloatRounding rounding) {
+  if (type == DataType::kFloat8E8M0) return powerCode(value, rounding);
   const Format* format = formatOf(type);
   PIPESHARD_CHECK(format != nullptr, "{} is no small float", dataTypeName(type));
   if (std::isnan(value)) return notANumber(*format);
@@ -112,7 +137,7 @@ uint8_t smallFloatCode(DataType type, double value, bool saturate) {
   // Where the largest code is odd, a number half-way to the next one would be rounded up.
   const double limit = (largest + next) / 2;
   const bool beyond = finite.size() % 2 == 0 ? magnitude >= limit : magnitude > limit;
-  if (beyond) return overflow(*format, saturate, sign);
+  if (beyond) return overflow(*format, rounding.saturate, sign);
   size_t above = 0;
   while (above < finite.size() && finite[above] < magnitude) ++above;
   size_t code = std::min(above, finite.size() - 1);

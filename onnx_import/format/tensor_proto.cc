@@ -19,7 +19,7 @@ bool isSubByte(int32_t type) {
 }
 
 DataType dataTypeOfProto(int32_t type) {
-  return type > 0 && type <= static_cast<int32_t>(DataType::kFloat4E2M1) ? static_cast<DataType>(type)
+  return type > 0 && type <= static_cast<int32_t>(DataType::kFloat8E8M0) ? static_cast<DataType>(type)
                                                                          : DataType::kUndefined;
 }
 

@@ -14,6 +14,7 @@ const LoweringRules& loweringRules() {
     addMicrosoftAttentionLowerings(made);
     addMicrosoftFusionLowerings(made);
     addMicrosoftNormalizationLowerings(made);
+    addMicrosoftQuantizationLowerings(made);
     addNormalizationLowerings(made);
     addOptimizerLowerings(made);
     addQuantizationLowerings(made);

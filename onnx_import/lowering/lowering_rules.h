@@ -53,6 +53,7 @@ void addImageLowerings(LoweringRules& rules);                   // lower_images.
 void addMicrosoftAttentionLowerings(LoweringRules& rules);      // lower_microsoft_attention.cc
 void addMicrosoftFusionLowerings(LoweringRules& rules);         // lower_microsoft_fusions.cc
 void addMicrosoftNormalizationLowerings(LoweringRules& rules);  // lower_microsoft_normalizations.cc
+void addMicrosoftQuantizationLowerings(LoweringRules& rules);   // lower_microsoft_quantization.cc
 void addNormalizationLowerings(LoweringRules& rules);           // lower_normalizations.cc
 void addOptimizerLowerings(LoweringRules& rules);               // lower_optimizers.cc
 void addQuantizationLowerings(LoweringRules& rules);            // lower_quantization.cc

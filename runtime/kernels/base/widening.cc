@@ -17,7 +17,7 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 bool isNarrowFloat(DataType type) {
   return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat8E4M3FN ||
          type == DataType::kFloat8E4M3FNUZ || type == DataType::kFloat8E5M2 ||
-         type == DataType::kFloat8E5M2FNUZ || type == DataType::kFloat4E2M1;
+         type == DataType::kFloat8E5M2FNUZ || type == DataType::kFloat4E2M1 || type == DataType::kFloat8E8M0;
 }
 
 bool isOtherInteger(DataType type) {

@@ -76,13 +76,13 @@ TEST(ConvertElements, ConvertsIntegersAndBools) {
 
 TEST(ConvertElements, RoundTripsEverySmallFloat) {
   for (const DataType type : {DataType::kFloat8E4M3FN, DataType::kFloat8E4M3FNUZ, DataType::kFloat8E5M2,
-                              DataType::kFloat8E5M2FNUZ, DataType::kFloat4E2M1}) {
+                              DataType::kFloat8E5M2FNUZ, DataType::kFloat4E2M1, DataType::kFloat8E8M0}) {
     for (int code = 0; code < (type == DataType::kFloat4E2M1 ? 16 : 256); ++code) {
       const std::vector<uint8_t> small{static_cast<uint8_t>(code)};
       const auto wide = converted<double>(type, small, DataType::kFloat64);
       if (std::isnan(wide[0])) continue;
       std::vector<uint8_t> back(1);
-      convertElements(DataType::kFloat64, wide.data(), type, back.data(), 1, false);
+      convertElements(DataType::kFloat64, wide.data(), type, back.data(), 1, {.saturate = false});
       EXPECT_EQ(back[0], small[0]) << dataTypeName(type) << " " << code;
     }
   }
@@ -92,7 +92,8 @@ TEST(ConvertElements, RoundTripsEverySmallFloat) {
 TEST(ConvertElements, RoundsAndSaturatesSmallFloats) {
   const auto codes = [](DataType type, const std::vector<double>& numbers, bool saturate) {
     std::vector<uint8_t> small(numbers.size());
-    convertElements(DataType::kFloat64, numbers.data(), type, small.data(), numbers.size(), saturate);
+    convertElements(DataType::kFloat64, numbers.data(), type, small.data(), numbers.size(),
+                    {.saturate = saturate});
     return converted<double>(type, small, DataType::kFloat64);
   };
   const std::vector<double> numbers{448, 464, 465, 1e6, -1e6, 2.125, 2.375};
@@ -103,6 +104,28 @@ TEST(ConvertElements, RoundsAndSaturatesSmallFloats) {
             (std::vector<double>{57344, 57344, INFINITY, -INFINITY}));
   EXPECT_EQ(codes(DataType::kFloat4E2M1, {0.25, 0.75, 2.5, 5, 100, -0.3}, false),
             (std::vector<double>{0, 1, 2, 4, 6, -0.5}));
+}
+
+// As ONNX's table of Cast to float8_e8m0 has it.
+TEST(ConvertElements, RoundsToPowersOfTwo) {
+  const std::vector<double> numbers{1, 1.25, 1.5, 3, -6, 0, 1e-300, 1e300, INFINITY};
+  const auto codes = [&](SmallFloatRounding rounding) {
+    std::vector<uint8_t> small(numbers.size());
+    convertElements(DataType::kFloat64, numbers.data(), DataType::kFloat8E8M0, small.data(), numbers.size(),
+                    rounding);
+    return small;
+  };
+  EXPECT_EQ(codes({}), (std::vector<uint8_t>{127, 128, 128, 129, 130, 0, 0, 254, 254}));
+  EXPECT_EQ(codes({.power = PowerRounding::kDown}),
+            (std::vector<uint8_t>{127, 127, 127, 128, 129, 0, 0, 254, 254}));
+  EXPECT_EQ(codes({.saturate = false, .power = PowerRounding::kNearest}),
+            (std::vector<uint8_t>{127, 127, 128, 129, 130, 255, 255, 255, 255}));
+  const auto wide =
+      converted<double>(DataType::kFloat8E8M0, std::vector<uint8_t>{0, 127, 254, 255}, DataType::kFloat64);
+  EXPECT_EQ(wide[0], 0x1p-127);
+  EXPECT_EQ(wide[1], 1);
+  EXPECT_EQ(wide[2], 0x1p127);
+  EXPECT_TRUE(std::isnan(wide[3]));
 }
 
 TEST(ConvertElements, WrapsIntegersOfFourBits) {
