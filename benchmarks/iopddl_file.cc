@@ -250,8 +250,8 @@ SolverProblem readIopddl(const std::string& path) {
     SolverProblem problem = File(text).read();
     checkProblem(problem);
     return problem;
-  } catch (Error& error) {
-    throw Error(ErrorCode::kBadModel, error.message()).addContext(path);
+  } catch (const Error& error) {
+    fail(ErrorCode::kBadModel, "{}: {}", path, error.message());
   }
 }
 

@@ -31,6 +31,17 @@ std::vector<std::string> decidedWeights(const PlanRequest& request, const Forwar
   return decided;
 }
 
+// An evaluation makes no updates.
+void refuseUpdateOptions(const GivenOptions& given) {
+  const auto refuse = [](bool is_given, const char* flag) {
+    if (is_given) fail(ErrorCode::kUsage, "{}: nothing is trained with --schedule forward-only", flag);
+  };
+  refuse(!given.groups.empty(), "--group");
+  refuse(given.clip_norm != 0, "--clip-norm");
+  refuse(given.clip_value != 0, "--clip-value");
+  refuse(given.ema != 0, "--ema");
+}
+
 // What options imply for each other, before the model is read: so that mistakes are told at once.
 PlanRequest completed(PlanRequest request) {
   PartitionOptions& options = request.partition;
@@ -43,8 +54,7 @@ PlanRequest completed(PlanRequest request) {
   if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
-  if (evaluates && !request.given.groups.empty())
-    fail(ErrorCode::kUsage, "--group: nothing is trained with --schedule forward-only");
+  if (evaluates) refuseUpdateOptions(request.given);
   if (options.sharding.memory_bytes == 0) {
     options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
     options.sharding.memory_by_cluster = true;
@@ -100,6 +110,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
       refuseUntrainable(model, decidedWeights(request, model));
       for (std::string& note : groupNotes(model.graph, model.groups))
+        planned.plan.notes.push_back(std::move(note));
+      for (std::string& note : muonNotes(model.graph, request.given.optimizer, model.groups))
         planned.plan.notes.push_back(std::move(note));
       noteOutputsLeftOut(model, planned.plan);
     }

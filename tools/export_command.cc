@@ -21,6 +21,8 @@ struct ExportCommand {
   int run() {
     if (model.empty() && tensors.empty())
       fail(ErrorCode::kUsage, "export: name a file: -o trained.onnx, or --safetensors FILE");
+    if (request.moving_average && request.training_info)
+      fail(ErrorCode::kUsage, "export: training goes on from the parameters, not from --ema; leave one out");
     for (const std::string& path : {model, tensors}) {
       if (!path.empty()) requireWritable(path);
     }
@@ -64,6 +66,9 @@ CommandFunction addExportCommand(CLI::App& app) {
       "--training-info", command->request.training_info,
       "Also write how the model was trained into the .onnx file: loss, parameters, optimizer and its states "
       "(TrainingInfoProto)");
+  sub->add_flag(
+      "--ema", command->request.moving_average,
+      "The moving averages of the trained parameters in their place, which a plan with --ema keeps");
   sub->add_option("--external-data-root", command->request.external_data_root, "As given to `plan`")
       ->type_name("DIR");
   sub->footer(

@@ -13,7 +13,9 @@
 #include <CLI/CLI.hpp>
 
 #include "ir/base/error.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/job/job.h"
+#include "runtime/machine/limits.h"
 #include "tools/commands.h"
 #include "tools/output/standard_streams.h"
 
@@ -51,7 +53,7 @@ int runCommand(int argc, char** argv) {
       "one device.",
       "pipeshard");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "pipeshard 0.1.0");
+  app.set_version_flag("--version", [] { return "pipeshard " + describeBuild(thisBuild()); });
   app.footer(kFooter);
   std::vector<std::pair<CLI::App*, CommandFunction>> commands;
   for (auto* add :
@@ -94,6 +96,7 @@ int runCommand(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   pipeshard::guardStandardStreams();
+  pipeshard::ignoreFileSizeSignal();
   const int code = runCommand(argc, argv);
   const int error = pipeshard::finishStandardStreams();
   if (error == 0 || code != 0) return code;

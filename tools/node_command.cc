@@ -124,6 +124,13 @@ CommandFunction addNodeCommand(CLI::App& app) {
          "How long to wait for the coordinator (default: 5 minutes)")
       ->type_name("SECONDS")
       ->check(positiveWhole());
+  sub->add_option("--devices", options.devices,
+                  "How many devices this host has for the job, where a run with --restarts chooses among "
+                  "nodes\n(default: as many as the plan's cluster has in this node's place)")
+      ->check(positiveWhole());
+  sub->add_flag(
+      "--rejoin", options.rejoin,
+      "When the coordinator is lost, try to join it again (for as long as --wait) instead of ending");
   sub->prefix_command();
   sub->footer(kNodeHelp);
   return [node, sub] {

@@ -15,6 +15,7 @@
 #include "runtime/job/job.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/options/data_options.h"
 #include "tools/options/plan_options.h"
 #include "tools/planning_signals.h"
 #include "tools/report/plan_diff.h"
@@ -129,9 +130,7 @@ CommandFunction addPlanCommand(CLI::App& app) {
       "plan", "Partition a model's training step over a cluster and write a plan directory");
   sub->add_option("MODEL", command->options.request.model_path, "The .onnx file");
   addPlanOptions(*sub, command->options);
-  sub->add_option("--data", command->options.request.data_path,
-                  "What is to be trained on (as `run --data`): its length decides about a shorter last batch")
-      ->type_name("FILE|DIR");
+  addDataOptions(*sub, command->options.request.data);
   sub->add_flag("--allow-missing-weights", command->options.request.allow_missing_weights,
                 "Plan although the files of external data do not exist");
   sub->add_option("-o,--output", command->output,

@@ -67,8 +67,13 @@ CommandFunction addReportCommand(CLI::App& app) {
   sub->add_option("--step", command->request.step, "The step of the trace that is shown (default: its last)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  sub->add_option("--svg", command->pictures,
-                  "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg")
+  sub->add_option(
+         "--log", command->request.log,
+         "Show how a run went: the loss, held-out data, speed and learning rate that `run --log` wrote")
+      ->type_name("DIR");
+  sub->add_option(
+         "--svg", command->pictures,
+         "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg, training.svg")
       ->type_name("DIR");
   sub->footer(kReportFooter);
   return [command] { return command->run(); };

@@ -8,15 +8,21 @@
 
 #include "ir/base/amounts.h"
 #include "ir/base/text_file.h"
+#include "planning/directory/evaluation_folder.h"
 #include "planning/directory/plan_directory.h"
+#include "runtime/data/token_file.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
 #include "runtime/job/outputs.h"
-#include "runtime/job/restarts.h"
 #include "tools/commands.h"
 #include "tools/console.h"
+#include "tools/observe/metrics_page.h"
+#include "tools/observe/metrics_server.h"
+#include "tools/observe/progress_line.h"
+#include "tools/observe/run_figures.h"
+#include "tools/observe/run_log.h"
 #include "tools/options/checkpoint_options.h"
 #include "tools/options/job_options.h"
 #include "tools/options/node_options.h"
@@ -25,68 +31,36 @@
 #include "tools/output/run_file.h"
 #include "tools/output/standard_streams.h"
 #include "tools/refresh.h"
-#include "tools/run_log.h"
+#include "tools/restarts.h"
 #include "tools/scratch_folder.h"
 
 namespace pipeshard {
 namespace {
 
-// "3m 20s", "45s".
-std::string formatDuration(double seconds) {
-  const int64_t whole = std::llround(seconds);
-  if (whole >= 3600) return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
-  return whole >= 60 ? fmt::format("{}m {:02}s", whole / 60, whole % 60) : fmt::format("{}s", whole);
-}
-
-// One line per step worth telling: the first, the last, and at most one a second; on a terminal the line is
-// rewritten. And what becomes of checkpoints.
-class StepLines {
+// --metrics, where it is given.
+class RunMetrics {
  public:
-  explicit StepLines(int64_t steps) : steps_(steps), terminal_(isatty(STDOUT_FILENO) == 1) {}
+  RunMetrics(const std::string& address, const RunFacts& facts) : page_(facts) {
+    if (address.empty()) return;
+    server_.emplace(parseMetricsAddress(address));
+    server_->publish(page_.text());
+    fmt::print("metrics: {}\n", server_->url());
+  }
 
-  void show(const JobProgress& event) {
-    using Kind = JobProgress::Kind;
-    if (event.kind == Kind::kResumed) print("going on after step {} ({})", event.step, event.text);
-    if (event.kind == Kind::kCheckpoint) print("checkpoint: {}", event.text);
-    if (event.kind == Kind::kStep) showStep(event);
+  void take(const JobProgress& event, const RunFigures& figures) {
+    if (!server_) return;
+    page_.take(event, figures);
+    const auto now = std::chrono::steady_clock::now();
+    const bool is_step = event.kind == JobProgress::Kind::kStep;
+    if (is_step && event.step != figures.steps && now - published_ < std::chrono::milliseconds(100)) return;
+    published_ = now;
+    server_->publish(page_.text());
   }
 
  private:
-  template <typename... Args>
-  void print(fmt::format_string<Args...> text, Args&&... args) {
-    if (terminal_) printControl(stdout, kEraseLine);
-    fmt::print("{}\n", fmt::format(text, std::forward<Args>(args)...));
-    std::fflush(stdout);
-  }
-
-  void showStep(const JobProgress& event) {
-    const auto now = std::chrono::steady_clock::now();
-    const bool is_first = before_first_ < 0;
-    if (is_first) {
-      first_ = now;
-      before_first_ = event.step - 1;
-    }
-    if (!is_first && event.step != steps_ && now - shown_ < std::chrono::seconds(1)) return;
-    shown_ = now;
-    const double elapsed = std::chrono::duration<double>(now - first_).count() + event.seconds;
-    const double rate = static_cast<double>(event.step - before_first_) / std::max(elapsed, 1e-9);
-    const std::string text = fmt::format("step {}/{}{}  {:.2f} steps/s  {} left", event.step, steps_,
-                                         event.loss ? fmt::format("  loss {:.6g}", *event.loss) : "", rate,
-                                         formatDuration(static_cast<double>(steps_ - event.step) / rate));
-    if (terminal_) {
-      printControl(stdout, kEraseLine);
-      fmt::print("{}{}", text, event.step == steps_ ? "\n" : "");
-    } else {
-      fmt::print("{}\n", text);
-    }
-    std::fflush(stdout);
-  }
-
-  int64_t steps_;
-  bool terminal_;
-  int64_t before_first_ = -1;  // steps that were done before the first that is shown
-  std::chrono::steady_clock::time_point first_;
-  std::chrono::steady_clock::time_point shown_;
+  MetricsPage page_;
+  std::optional<MetricsServer> server_;
+  std::chrono::steady_clock::time_point published_;
 };
 
 struct RunCommand {
@@ -94,6 +68,8 @@ struct RunCommand {
   std::string json;
   std::string outputs;
   std::string log;
+  std::string metrics;  // HOST:PORT; "": none
+  std::string on_nan = "stop";
   int64_t epochs = 0;  // 0: as many steps as --steps says
   JobSpec job;
   CheckpointOptions checkpoint;
@@ -111,7 +87,9 @@ struct RunCommand {
     if (!trains && !checkpoint.directory.empty())
       fail(ErrorCode::kUsage, "--checkpoint {}: the plan {} is an evaluation and trains nothing",
            checkpoint.directory, directory);
+    if (!log.empty()) job.log_directory = std::filesystem::absolute(log).string();
     job.checkpoint = checkpoint.spec();
+    job.check_replicas = checkpoint.check_replicas;
     const std::vector<Result> given = outputsToWrite();
     // Hosts share the folder that people work in more often than /tmp.
     const ScratchFolder scratch(listen.listen.empty() ? std::filesystem::temp_directory_path()
@@ -119,38 +97,32 @@ struct RunCommand {
     job.dump.outputs = !given.empty();
     job.dump.parameters = !job.dump_directory.empty();
     if (!given.empty() && job.dump_directory.empty()) job.dump_directory = scratch.path().string();
-    if (!job.data.path.empty()) job.data.path = std::filesystem::absolute(job.data.path).string();
+    if (!job.data.path.empty() && !isPipe(job.data))
+      job.data.path = std::filesystem::absolute(job.data.path).string();
     lookAtData();
-    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job);
+    lookAtHeldOutData();
+    RestartOptions restarts = prepareRestarts(checkpoint.restarts, directory, !listen.listen.empty());
+    for (FewerPlan& fewer : restarts.fewer) lookAtHeldOutData(fewer);
+    restarts.rewinds = decideOnNan(plan) == "rewind";
+    const bool keeps_nodes = restarts.restarts > 0 || restarts.rewinds;
+    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
-    const auto batch = plan.dimensions.find(plan.batch_dimension);
-    RunLog run_log(log, batch == plan.dimensions.end() ? 0 : batch->second);
     job.kept_steps = 1;
-    StepLines lines(job.steps);
+    RunMeter meter(factsOf(plan));
+    RunLog run_log(log, meter.facts());
+    ProgressLine line;
+    RunMetrics metrics_of_run(metrics, meter.facts());
     TraceWriter writer(trace);
-    if (nodes && checkpoint.restarts > 0)
-      fail(ErrorCode::kUsage,
-           "--restarts works on one machine as yet: node daemons end with the job; leave out --listen");
-    const JobResult result = runWithRestarts(job, checkpoint.restarts, [&](const JobProgress& event) {
+    const JobResult result = runWithRestarts(job, restarts, [&](const JobProgress& event) {
+      if (event.kind == JobProgress::Kind::kNotice) line.endLine();
       showNodes(event);
-      lines.show(event);
-      run_log.take(event);
+      meter.take(event);
+      line.show(event, meter.figures());
+      run_log.take(event, meter.figures());
+      metrics_of_run.take(event, meter.figures());
       file.take(event);
     });
-    if (result.steps_done == 0) {
-      fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
-                 result.resumed_step);
-      return 0;
-    }
-    int64_t peak = 0;
-    for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
-    const std::optional<double>& first_loss = file.firstLoss();
-    fmt::print(
-        "{} steps on {} worker{}; {}largest worker {}\n", result.steps_done, result.ranks.size(),
-        result.ranks.size() == 1 ? "" : "s",
-        first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
-        formatBytes(peak));
-    if (trains) tellWhereWeightsAre(result);
+    if (!tellHowItEnded(result, file.firstLoss(), trains)) return 0;
     writer.finish();
     if (!given.empty()) {
       writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
@@ -160,12 +132,102 @@ struct RunCommand {
     return 0;
   }
 
+  // False: nothing was done.
+  bool tellHowItEnded(const JobResult& result, const std::optional<double>& first_loss, bool trains) const {
+    if (result.steps_done == 0) {
+      fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
+                 result.resumed_step);
+      return false;
+    }
+    int64_t peak = 0;
+    for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
+    fmt::print(
+        "{} steps on {} worker{}; {}largest worker {}\n", result.steps_done, result.ranks.size(),
+        result.ranks.size() == 1 ? "" : "s",
+        first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
+        formatBytes(peak));
+    if (!log.empty()) fmt::print("log: {}; `pipeshard report {} --log {}` draws it\n", log, directory, log);
+    if (result.steps_left_out > 0)
+      fmt::print("{} of them left out: their gradients were not finite\n", result.steps_left_out);
+    if (trains) tellWhereWeightsAre(result);
+    return true;
+  }
+
+  RunFacts factsOf(const Plan& plan) const {
+    const std::filesystem::path rank =
+        std::filesystem::path(job.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
+    return runFacts(plan, loadProgram(rank.string()), job);
+  }
+
+  // As the programs of a plan evaluate them, which are made where they are not there yet.
+  EvaluationSpec evaluationOf(const std::string& plan_directory, std::string& text) const {
+    EvaluationSpec evaluation = job.evaluation;
+    SignalWatch signals;
+    Progress progress;
+    const auto say = [&](const std::string& phase) {
+      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      progress.phase(phase);
+    };
+    EvaluationFolder folder = prepareEvaluation(plan_directory, evaluation.data, say);
+    evaluation.batches = folder.batches;
+    evaluation.divisor = folder.divisor;
+    evaluation.data.end.drop_last = folder.drop_last;
+    text = std::move(folder.text);
+    return evaluation;
+  }
+
+  void lookAtHeldOutData() {
+    DataDescription& held_out = job.evaluation.data;
+    if (held_out.path.empty()) return;
+    if (!isPipe(held_out)) held_out.path = std::filesystem::absolute(held_out.path).string();
+    held_out.seed = job.data.seed;
+    held_out.shift_labels = job.data.shift_labels && tokenTypeOf(held_out.path) != DataType::kUndefined;
+    std::string text;
+    job.evaluation = evaluationOf(directory, text);
+    fmt::print("held-out data: {}\n", text);
+  }
+
+  // A plan for fewer devices that cannot evaluate trains all the same.
+  void lookAtHeldOutData(FewerPlan& fewer) const {
+    if (!job.evaluation.asked()) return;
+    try {
+      std::string text;
+      fewer.evaluation = evaluationOf(fewer.directory, text);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConfiguration && error.code() != ErrorCode::kBadModel) throw;
+      fmt::print(stderr, "note: {} trains without evaluation: {}\n", fewer.directory, error.message());
+    }
+  }
+
+  // What becomes of a step that ends in NaN. Such a step can be left out where the plan takes the norm of all
+  // gradients before it makes the update.
+  const std::string& decideOnNan(const Plan& plan) {
+    if (on_nan == "skip" && plan.given.clip_norm == 0) {
+      fail(ErrorCode::kUsage,
+           "--on-nan skip: the plan {} takes no norm of all gradients, so no rank knows whether others have "
+           "finite ones; plan with --clip-norm X, or with --clip-norm inf, which scales nothing",
+           directory);
+    }
+    if (on_nan == "rewind" && checkpoint.directory.empty())
+      fail(ErrorCode::kUsage,
+           "--on-nan rewind goes back to the newest checkpoint: it needs --checkpoint DIR");
+    if (on_nan == "skip") job.check_finite = false;
+    return on_nan;
+  }
+
   // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
   // not here.
   void lookAtData() {
-    if (job.data.path.empty() && epochs > 0)
-      fail(ErrorCode::kUsage, "--epochs goes with --data: synthetic data have no end; give --steps");
-    if (!listen.listen.empty() && epochs == 0 && !std::filesystem::exists(job.data.path)) return;
+    if ((job.data.path.empty() || isPipe(job.data)) && epochs > 0) {
+      fail(ErrorCode::kUsage, "--epochs goes with --data: {}; give --steps",
+           isPipe(job.data) ? "where a loader's data end is not known" : "synthetic data have no end");
+    }
+    if (job.data.path == kStandardInput && checkpoint.restarts > 0) {
+      fail(ErrorCode::kUsage,
+           "--restarts: standard input cannot be read again; give the loader as --data-command");
+    }
+    if (!listen.listen.empty() && epochs == 0 && !isPipe(job.data) && !std::filesystem::exists(job.data.path))
+      return;
     const DataSummary data = summarizeData(job);
     if (!data.text.empty()) fmt::print("data: {}\n", data.text);
     if (epochs > INT64_MAX / std::max<int64_t>(1, data.steps_per_epoch))
@@ -224,9 +286,26 @@ CommandFunction addRunCommand(CLI::App& app) {
       ->check(positiveWhole())
       ->excludes(steps);
   addJobOptions(*sub, command->job);
+  CLI::Option* evaluation =
+      sub->add_option("--eval", command->job.evaluation.data.path,
+                      "Held-out data, in any format of --data but a pipe: their loss, with dropouts off and "
+                      "nothing updated,\nafter the last step and as --eval-every says")
+          ->type_name("FILE|DIR");
+  sub->add_option("--eval-every", command->job.evaluation.every_steps,
+                  "Evaluate after every so many steps, too")
+      ->type_name("STEPS")
+      ->check(positiveWhole())
+      ->needs(evaluation);
   addListenOptions(*sub, command->listen);
   command->checkpoint.add(*sub);
   command->trace.add(*sub);
+  sub->add_option(
+         "--on-nan", command->on_nan,
+         "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out "
+         "on all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, "
+         "once in a row")
+      ->check(CLI::IsMember({"stop", "skip", "rewind"}))
+      ->capture_default_str();
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")
       ->type_name("DIR");
@@ -234,8 +313,13 @@ CommandFunction addRunCommand(CLI::App& app) {
                   "Of a plan with the schedule forward-only: write what the model gives for all batches here")
       ->type_name("FILE.npz");
   sub->add_option("--log", command->log,
-                  "Write a line per step here while running: steps.jsonl, steps.csv, and events.jsonl")
+                  "Write a line per step here while running: steps.jsonl, steps.csv, events.jsonl, and event "
+                  "files\nfor TensorBoard; `pipeshard report DIR --log` draws it")
       ->type_name("DIR");
+  sub->add_option("--metrics", command->metrics,
+                  "Serve the run's numbers at http://HOST:PORT/metrics, as Prometheus reads them (HOST: "
+                  "127.0.0.1; PORT 0: any)")
+      ->type_name("[HOST:]PORT");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
   return [command] { return command->run(); };

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "runtime/data/token_file.h"
 #include "runtime/files/posix_file.h"
-#include "runtime/files/token_file.h"
 #include "tools/commands.h"
 
 namespace pipeshard {

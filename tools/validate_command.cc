@@ -78,8 +78,8 @@ std::string worstTable(const ValidationReport& report, size_t most) {
       {"compared", "tensors", "worst error", "bound", "verdict", "largest |difference|", "worst tensor"}};
   for (ComparedKind kind :
        {ComparedKind::kLoss, ComparedKind::kGradient, ComparedKind::kParameter, ComparedKind::kOptimizerState,
-        ComparedKind::kForwardState, ComparedKind::kOutput, ComparedKind::kUpdatedParameter,
-        ComparedKind::kUpdatedState, ComparedKind::kImportedGradient}) {
+        ComparedKind::kForwardState, ComparedKind::kOutput, ComparedKind::kMeasure,
+        ComparedKind::kUpdatedParameter, ComparedKind::kUpdatedState, ComparedKind::kImportedGradient}) {
     const TensorComparison* worst = nullptr;
     size_t count = 0;
     double largest_difference = 0;
@@ -129,6 +129,10 @@ struct ValidateCommand {
   int run() {
     if (boundGiven() && !(bound > 0 && std::isfinite(bound)))
       fail(ErrorCode::kUsage, "--bound {}: expected a positive number", bound);
+    if (job.data.path == kStandardInput) {
+      fail(ErrorCode::kUsage,
+           "--data -: two jobs read the data, and standard input cannot be read again; give --data-command");
+    }
     if (!json.empty()) requireWritable(json);
     SignalWatch signals;  // from here on, so that no signal can leave the scratch folder behind
     Progress progress;
@@ -156,10 +160,11 @@ struct ValidateCommand {
     TraceWriter writer(trace);
     const ValidationReport report = validate(spec, show);
     progress.clear();
-    print(plan, report);
+    printTables(plan, report);
     writer.finish();
     if (!json.empty()) writeTextFile(json, toJson(report).dump(1) + "\n");
     keepValidation(report, trace.trace, plan_directory);
+    printVerdict(plan, report);  // last: what follows it cannot fail any more
     writeReport(plan_directory);
     return report.passed() ? 0 : kFailed;
   }
@@ -185,7 +190,7 @@ struct ValidateCommand {
     std::string directory =
         output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = planRequest(options);
-    if (!job.data.end.drop_last) asked.data_path = job.data.path;
+    if (!isPipe(job.data)) asked.data = job.data;  // a pipe has no length
     const PlannedTraining planned = planOrAdvise(asked, show, &signals.interruption());
     trains = planned.trains;
     writePlanDirectory(planned, directory);
@@ -230,7 +235,7 @@ struct ValidateCommand {
     return spec;
   }
 
-  void print(const Plan& plan, const ValidationReport& report) const {
+  void printTables(const Plan& plan, const ValidationReport& report) const {
     if (!trains.empty()) fmt::print("{}\n", trains);
     fmt::print("{}\n", printPlan(plan));
     std::vector<std::vector<std::string>> rows = {{"step", "loss", "loss on one device", "difference"}};
@@ -241,6 +246,9 @@ struct ValidateCommand {
     }
     if (!report.steps.empty()) fmt::print("{}\n", formatTable(rows));
     fmt::print("{}\n", worstTable(report, 20));
+  }
+
+  static void printVerdict(const Plan& plan, const ValidationReport& report) {
     fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL",
                fs::path(plan.model_path).filename().string(), report.ranks, report.ranks == 1 ? "" : "s",
                report.passed() ? "equals" : "differs from");

@@ -20,16 +20,14 @@ std::string_view errorCodeName(ErrorCode code) {
     case ErrorCode::kOutOfMemory: return "out of memory";
     case ErrorCode::kAddressInUse: return "address in use";
     case ErrorCode::kNoGoodCheckpoint: return "no good checkpoint";
+    case ErrorCode::kReplicasDiffer: return "replicas differ";
   }
   return "unknown";
 }
 
 Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-Error& Error::addContext(std::string_view context) {
-  message_ = std::string(context) + ": " + message_;
-  return *this;
-}
+void Error::addContext(std::string_view context) { message_ = std::string(context) + ": " + message_; }
 
 namespace internal {
 

@@ -29,6 +29,7 @@ enum class ErrorCode : int {
   kOutOfMemory = 83,       // a device or host has too little memory
   kAddressInUse = 84,      // a port or socket is taken
   kNoGoodCheckpoint = 85,  // no checkpoint passes verification
+  kReplicasDiffer = 86,    // ranks that hold copies of a tensor hold different numbers
 };
 
 // "bad model", "missing input", ...: the name used in messages and JSON.
@@ -44,8 +45,9 @@ class Error : public std::exception {
   const std::string& message() const { return message_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
-  // Puts "context: " before the message. Returns *this so that a handler can `throw error.addContext(...)`.
-  Error& addContext(std::string_view context);
+  // Puts "context: " before the message. A handler goes on with `throw;`, which keeps the kind of the error:
+  // `throw error;` would make a plain Error of a derived one. So this returns nothing that could be thrown.
+  void addContext(std::string_view context);
 
  private:
   ErrorCode code_;

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "ir/base/error.h"
@@ -97,17 +96,71 @@ void failToWrite(const std::string& path, int error_number) {
        error_number == 0 ? "is the disk full?" : std::strerror(error_number));
 }
 
+namespace {
+
+// For writing; a named pipe that nobody reads, which would wait for a reader, is refused.
+int openForWriting(const std::string& path, int flags) {
+  const int opened =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags, 0666);
+  if (opened < 0 && errno == ENXIO)
+    fail(ErrorCode::kConfiguration, "{} cannot be written: it is a named pipe that nobody reads", path);
+  if (opened < 0) failToWrite(path, errno);
+  // what waits for its turn later, may
+  ::fcntl(opened, F_SETFL, ::fcntl(opened, F_GETFL) & ~O_NONBLOCK);
+  return opened;
+}
+
+void writeAll(const OpenFile& file, const std::string& text, const std::string& path) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(file.descriptor, text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) failToWrite(path, errno);
+    done += static_cast<size_t>(wrote);
+  }
+}
+
+// Beside the file, under another name, and in its place only when it is whole: a full disk, or a crash,
+// leaves the older one. False where that cannot be done, as in a folder that is not for this user to write.
+bool replaceWhole(const std::string& path, const struct stat* older, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path target =
+      older == nullptr ? std::filesystem::path(path) : std::filesystem::canonical(path, error);
+  if (error) return false;
+  const std::string partial = fmt::format("{}.tmp.{}", target.string(), ::getpid());
+  const mode_t mode = older == nullptr ? 0666 : older->st_mode & 0777;
+  OpenFile file(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (file.descriptor < 0) return false;
+  try {
+    writeAll(file, text, path);
+    if (older != nullptr) ::fchmod(file.descriptor, mode);
+    if (::close(std::exchange(file.descriptor, -1)) != 0) failToWrite(path, errno);
+    if (::rename(partial.c_str(), target.c_str()) != 0) failToWrite(path, errno);
+  } catch (...) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+  return true;
+}
+
+}  // namespace
+
 void requireWritable(const std::string& path) {
-  errno = 0;
-  if (!std::ofstream(path, std::ios::binary | std::ios::app)) failToWrite(path, errno);
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(path, ignored);
+  { const OpenFile file(openForWriting(path, O_APPEND)); }
+  if (!was_there) ::unlink(path.c_str());
 }
 
 void writeTextFile(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) failToWrite(path, errno);
+  struct stat status {};
+  const bool is_there = ::stat(path.c_str(), &status) == 0;
+  if (!is_there || S_ISREG(status.st_mode)) {
+    // A file that this user may not write stays: its folder would let it be replaced.
+    const bool may = !is_there || ::access(path.c_str(), W_OK) == 0;
+    if (may && replaceWhole(path, is_there ? &status : nullptr, text)) return;
+  }
+  const OpenFile file(openForWriting(path, O_TRUNC));
+  writeAll(file, text, path);
 }
 
 }  // namespace pipeshard

@@ -24,10 +24,12 @@ std::string requireTextFile(const std::string& path, uint64_t most_bytes = kMost
 // Error(kConfiguration) where it is a folder or not for this user to write, else Error(kDiskFull).
 [[noreturn]] void failToWrite(const std::string& path, int error_number);
 
-// Throws as failToWrite does if the file cannot be opened for writing: asked before long work.
+// Throws as failToWrite does if the file cannot be opened for writing: asked before long work. Leaves no new
+// file, and never waits: Error(kConfiguration) for a named pipe that nobody reads.
 void requireWritable(const std::string& path);
 
-// Writes text to a file, which is made or replaced. Errors as failToWrite.
+// Writes text to a file, which is made or replaced, whole or not at all: a disk that is full leaves what was
+// there. Pipes and devices are written as they are. Errors as failToWrite and requireWritable.
 void writeTextFile(const std::string& path, const std::string& text);
 
 }  // namespace pipeshard

@@ -150,7 +150,10 @@ void verifyTrainingGraph(const TrainingGraph& training) {
     if (parameter.gradient_parts.empty()) continue;
     verifySameType(graph, parameter.value, parameter.gradient);
     verifySameType(graph, parameter.value, parameter.updated);
-    for (const OptimizerState& state : parameter.states) verifySameType(graph, state.value, state.updated);
+    for (const OptimizerState& state : parameter.states) {
+      verifySameType(graph, state.value, state.updated);
+      if (state.starts_as_parameter) verifySameType(graph, state.value, parameter.value);
+    }
   }
   for (const PrologueTotal& total : training.totals) verifySameType(graph, total.part, total.total);
   verifyForwardStates(training);

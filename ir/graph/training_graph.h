@@ -7,7 +7,10 @@
 //   for k in 0..m-1:  run forward and backward nodes on microbatch k,  reading the totals
 //   loss       = sum over k of the value `loss`
 //   gradient_p = sum over k, then over parts, of parameter p's gradient_parts          (for every parameter)
-//   run the update nodes once, reading gradients, states and `step`; outputs replace parameters and states
+//   norm       = square root of the sum of squares of all elements of all gradients of trained parameters
+//   scale      = min(1, clip_norm / (norm + 1e-6))                                    (where clip_norm > 0)
+//   run the update nodes once, reading gradients, states, `step` and `gradient_scale`; outputs replace
+//   parameters and states. Where the norm is taken and is not finite, they do not: the step changes nothing.
 //   (forward states are handed from microbatch to microbatch)
 // A step that trains nothing (evaluation) may have no loss, and has outputs: each is the concatenation of
 // what the microbatches give.
@@ -48,11 +51,13 @@ struct BatchInput {
   int axis = -1;  // -1: not cut; every microbatch reads the same
 };
 
-// A tensor beside the parameter that the optimizer keeps (Adam's moments). Starts as zeros.
+// A tensor beside the parameter that the optimizer keeps (Adam's moments). Starts as zeros, or as the
+// parameter does (its moving average).
 struct OptimizerState {
   std::string name;  // "momentum", "first_moment", "second_moment"
   ValueId value;     // graph input, read by the update
   ValueId updated;   // node output, same type and shape
+  bool starts_as_parameter = false;
 };
 
 struct Parameter {
@@ -97,6 +102,10 @@ struct TrainingGraph {
   std::vector<ModelOutput> outputs;  // forward-only
   ValueId loss;                      // scalar: this microbatch's share of the loss; invalid: there is none
   ValueId step;  // int64 scalar input of the update, 1 in the first step; invalid if the optimizer needs none
+  // 0: the norm of gradients is not taken; infinity: it is, and nothing is scaled.
+  double clip_norm = 0;
+  // float64 scalar input of the update: what it multiplies gradients with; invalid: nothing
+  ValueId gradient_scale;
   int64_t microbatches = 1;
 };
 

@@ -51,12 +51,16 @@ bool isModulePath(std::string_view name) {
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
 }
 
+bool hasMark(const Value& value, std::string_view key) {
+  return std::any_of(value.metadata.begin(), value.metadata.end(),
+                     [&](const auto& entry) { return entry.first == key; });
+}
+
 }  // namespace
 
-bool isFolded(const Value& value) {
-  return std::any_of(value.metadata.begin(), value.metadata.end(),
-                     [](const auto& entry) { return entry.first == kConstantMark; });
-}
+bool isFolded(const Value& value) { return hasMark(value, kConstantMark); }
+
+bool isStoredTransposed(const Value& value) { return hasMark(value, kStoredTransposed); }
 
 bool isMade(const Value& value) {
   return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {

@@ -19,6 +19,10 @@ bool isMade(const Value& value);
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
 std::optional<bool> trainedByUser(const Value& value);
 
+// The metadata key on a parameter whose tensor is the transposed one of the module's.
+inline constexpr const char* kStoredTransposed = "pipeshard.transposed";
+bool isStoredTransposed(const Value& value);  // has it
+
 // What torch.export says that an initializer is ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"); nothing where it
 // says nothing.
 std::optional<std::string_view> exportedKind(const Value& value);

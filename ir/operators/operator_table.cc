@@ -391,6 +391,11 @@ constexpr OperatorFacts kOperators[] = {
     {.domain = kOurs, .op_type = "RMSPropMomentum", .work = kElementwise, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "Adagrad", .work = kElementwise, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "Lion", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "LAMBDirection", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "MovingAverage", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "Orthogonalized", .work = kContraction},
+    {.domain = kOurs, .op_type = "ScheduledRate", .work = kElementwise, .runs_on = kCpu},
+    {.domain = kOurs, .op_type = "SquareSum", .work = kReduction, .runs_on = kCpu},
     // ---- Collectives
     {.domain = kOurs, .op_type = "AllReduce", .work = kMovement, .runs_on = kCpu},
     {.domain = kOurs, .op_type = "AllGather", .work = kMovement, .runs_on = kCpu},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
 #include <type_traits>
 
@@ -61,6 +62,33 @@ constexpr GivenOption kOptions[] = {
      .values = "REGEX:KEY=N",
      .help = "Parameters in whose names the regular expression is found have another lr, lr_scale or "
              "weight_decay:\n'bias|norm:weight_decay=0'; repeat for several"},
+    {.key = "clip_norm",
+     .flag = "--clip-norm",
+     .field = &GivenOptions::clip_norm,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "X",
+     .help =
+         "All gradients together are scaled down to this norm where they have a larger one; inf: the norm "
+         "is taken,\nnothing is scaled. A step whose norm is not finite changes nothing (run --on-nan)"},
+    {.key = "clip_value",
+     .flag = "--clip-value",
+     .field = &GivenOptions::clip_value,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "X",
+     .help = "Every element of a gradient is clipped to [-X, X]"},
+    {.key = "ema",
+     .flag = "--ema",
+     .field = &GivenOptions::ema,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "DECAY",
+     .help = "Keep a moving average of every trained parameter, which decays by this in every update: 0.999; "
+             "it is in\ncheckpoints, and `export --ema` takes it"},
     {.key = "weights",
      .flag = "--weights",
      .field = &GivenOptions::weights,
@@ -113,6 +141,7 @@ template <typename E>
 requires std::is_enum_v<E> Texts textsOfValue(E value) { return {std::string(nameOf(value))}; }
 Texts textsOfValue(const Texts& texts) { return texts; }
 Texts textsOfValue(int64_t bytes) { return {bytes == 0 ? "off" : std::to_string(bytes)}; }
+Texts textsOfValue(double number) { return {number == 0 ? "off" : fmt::format("{}", number)}; }
 
 void setValue(std::string_view, const Texts& texts, OptimizerSpec& optimizer) {
   optimizer = parseOptimizer(texts.at(0));
@@ -135,6 +164,14 @@ void setValue(std::string_view flag, const Texts& texts, E& value) {
 void setValue(std::string_view, const Texts& texts, Texts& field) { field = texts; }
 void setValue(std::string_view flag, const Texts& texts, int64_t& bytes) {
   bytes = texts.at(0) == "off" ? 0 : parseBytes(std::string(flag), texts[0]);
+}
+void setValue(std::string_view flag, const Texts& texts, double& number) {
+  number = 0;
+  if (texts.at(0) == "off") return;
+  const std::string& text = texts[0];
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !(number > 0))
+    fail(ErrorCode::kUsage, "{} {}: expected a number above 0, or off", flag, text);
 }
 
 }  // namespace

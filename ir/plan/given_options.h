@@ -54,6 +54,11 @@ struct GivenOptions {
   std::vector<std::string> freeze;  // weights that are not
   // Parameters with other hyperparameters (ParameterGroup); where several mean one, the later goes over.
   std::vector<std::string> groups;
+  // Gradients of all parameters together have at most this norm, else they are scaled down to it; infinity:
+  // the norm is taken, nothing is scaled; 0: neither.
+  double clip_norm = 0;
+  double clip_value = 0;  // gradients are clipped to [-clip_value, clip_value], element by element; 0: not
+  double ema = 0;  // a moving average of every trained parameter is kept, which decays by this; 0: none
   // Where weights come from in place of the model's file: safetensors files, or "random[:REGEX]"
   // (planning/model/given_weights.h).
   std::vector<std::string> weights;
@@ -79,10 +84,12 @@ enum class OptionPlace : uint8_t {
   kExecution,  // beside the schedule
 };
 
-// Which field, and by its type how it is written. An int64_t is a number of bytes, 0 is "off".
-using OptionField = std::variant<OptimizerSpec GivenOptions::*, DataType GivenOptions::*,
-                                 std::vector<std::string> GivenOptions::*, int64_t GivenOptions::*,
-                                 OverlapReceives GivenOptions::*, ModuleMode GivenOptions::*>;
+// Which field, and by its type how it is written. An int64_t is a number of bytes, 0 is "off", also of a
+// double, which is not negative.
+using OptionField =
+    std::variant<OptimizerSpec GivenOptions::*, DataType GivenOptions::*,
+                 std::vector<std::string> GivenOptions::*, int64_t GivenOptions::*, double GivenOptions::*,
+                 OverlapReceives GivenOptions::*, ModuleMode GivenOptions::*>;
 
 struct GivenOption {
   const char* key;   // in plan.json

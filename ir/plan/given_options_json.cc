@@ -1,5 +1,8 @@
 #include "ir/plan/given_options_json.h"
 
+#include <charconv>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace pipeshard {
@@ -10,6 +13,7 @@ Json formOf(const OptimizerSpec& optimizer) { return optimizerToString(optimizer
 Json formOf(DataType type) { return dataTypeName(type); }
 Json formOf(const std::vector<std::string>& texts) { return texts; }
 Json formOf(int64_t bytes) { return bytes; }
+Json formOf(double number) { return fmt::format("{}", number); }  // as text: JSON has no infinity
 Json formOf(OverlapReceives overlap) { return nameOf(overlap); }
 Json formOf(ModuleMode mode) { return nameOf(mode); }
 
@@ -17,6 +21,12 @@ void readForm(const JsonReader& json, OptimizerSpec& optimizer) { optimizer = js
 void readForm(const JsonReader& json, DataType& type) { type = json.dataType(); }
 void readForm(const JsonReader& json, std::vector<std::string>& texts) { texts = json.strings(); }
 void readForm(const JsonReader& json, int64_t& bytes) { bytes = json.integer(0, INT64_MAX); }
+void readForm(const JsonReader& json, double& number) {
+  const std::string text = json.string();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !(number >= 0))
+    json.failExpected("a number that is not negative, as text");
+}
 template <typename E>
 requires std::is_enum_v<E>
 void readForm(const JsonReader& json, E& value) {

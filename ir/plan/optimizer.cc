@@ -37,6 +37,21 @@ constexpr Key kRmsPropKeys[] = {kRate, {"alpha", &OptimizerSpec::alpha, 0, 1}, k
 constexpr Key kAdagradKeys[] = {
     kRate, {"lr_decay", &OptimizerSpec::rate_decay, 0, kInfinity}, kEpsilon, kDecay};
 constexpr Key kLionKeys[] = {kRate, kBeta1, kBeta2, kDecay};
+constexpr Key kAdafactorKeys[] = {kRate,
+                                  {"beta2_decay", &OptimizerSpec::beta2_decay, -1e3, 0},
+                                  {"eps1", &OptimizerSpec::epsilon, 0, kInfinity},
+                                  {"eps2", &OptimizerSpec::parameter_epsilon, 0, kInfinity},
+                                  {"d", &OptimizerSpec::threshold, 1, kInfinity},
+                                  kDecay};
+constexpr Key kMuonKeys[] = {kRate,
+                             kMomentum,
+                             kDecay,
+                             kEpsilon,
+                             {"ns_steps", &OptimizerSpec::iterations, 1, 21},
+                             {"match_rms", &OptimizerSpec::match_rms, 0, 2},
+                             {"adamw_lr", &OptimizerSpec::adam_rate, 0, kInfinity},
+                             kBeta1,
+                             kBeta2};
 
 struct KindFacts {
   std::string_view name;
@@ -51,17 +66,24 @@ constexpr KindFacts kOptimizerKinds[] = {
     {"rmsprop", OptimizerSpec::Kind::kRmsProp, kRmsPropKeys, 1e-2, 0.999, 1e-8, 0},
     {"adagrad", OptimizerSpec::Kind::kAdagrad, kAdagradKeys, 1e-2, 0.999, 1e-10, 0},
     {"lion", OptimizerSpec::Kind::kLion, kLionKeys, 1e-4, 0.99, 1e-8, 0},
+    {"lamb", OptimizerSpec::Kind::kLamb, kAdamKeys, 1e-3, 0.999, 1e-6, 0},
+    {"adafactor", OptimizerSpec::Kind::kAdafactor, kAdafactorKeys, 1e-2, 0.999, 0, 0},
+    {"muon", OptimizerSpec::Kind::kMuon, kMuonKeys, 1e-3, 0.999, 1e-7, 0.1},
     {"none", OptimizerSpec::Kind::kNone, {}, 1e-2, 0.999, 1e-8, 0},
 };
-// Known elsewhere; their updates read more than the element that they update.
-constexpr std::string_view kWholeTensorKinds[] = {"adafactor", "lamb", "lars", "muon", "shampoo", "soap"};
+bool hasNesterov(OptimizerSpec::Kind kind) {
+  return kind == OptimizerSpec::Kind::kSgd || kind == OptimizerSpec::Kind::kMuon;
+}
 
 constexpr std::string_view kOptimizerForms =
     "sgd:lr=0.01,momentum=0.9,nesterov=1,weight_decay=0, "
     "adam:lr=0.001,beta1=0.9,beta2=0.999,eps=1e-8,weight_decay=0, adamw with the keys of adam, "
     "rmsprop:lr=0.01,alpha=0.99,eps=1e-8,weight_decay=0,momentum=0, "
-    "adagrad:lr=0.01,lr_decay=0,eps=1e-10,weight_decay=0, or "
-    "lion:lr=1e-4,beta1=0.9,beta2=0.99,weight_decay=0";
+    "adagrad:lr=0.01,lr_decay=0,eps=1e-10,weight_decay=0, "
+    "lion:lr=1e-4,beta1=0.9,beta2=0.99,weight_decay=0, lamb with the keys of adam, "
+    "adafactor:lr=0.01,beta2_decay=-0.8,eps1=0,eps2=0.001,d=1,weight_decay=0, or "
+    "muon:lr=0.001,momentum=0.95,nesterov=1,weight_decay=0.1,eps=1e-7,ns_steps=5,match_rms=0,adamw_lr=0.001,"
+    "beta1=0.9,beta2=0.999";
 
 // Of the learning rate's schedule.
 struct ScheduleKey {
@@ -103,16 +125,11 @@ OptimizerSpec defaultsOf(std::string_view name) {
     spec.beta2 = facts.beta2;
     spec.epsilon = facts.epsilon;
     spec.weight_decay = facts.weight_decay;
+    if (spec.kind == OptimizerSpec::Kind::kMuon) {
+      spec.momentum = 0.95;
+      spec.nesterov = true;
+    }
     return spec;
-  }
-  const bool is_whole = std::find(std::begin(kWholeTensorKinds), std::end(kWholeTensorKinds), name) !=
-                        std::end(kWholeTensorKinds);
-  if (is_whole) {
-    fail(
-        ErrorCode::kUsage,
-        "optimizer '{}' reads whole tensors to update an element, which is not supported; the ones that work "
-        "element by element are {}",
-        name, kOptimizerForms);
   }
   fail(ErrorCode::kUsage, "unknown optimizer '{}'; use {}", name, kOptimizerForms);
 }
@@ -153,8 +170,7 @@ bool setScheduleKey(LearningRateSchedule& schedule, std::string_view name, std::
 
 // Of an optimizer, or of its schedule.
 void setKey(OptimizerSpec& spec, std::string_view key, std::string_view text) {
-  const bool is_sgd = spec.kind == OptimizerSpec::Kind::kSgd;
-  if (is_sgd && key == "nesterov") {
+  if (hasNesterov(spec.kind) && key == "nesterov") {
     const double number = parseNumber(text, key);
     if (number != 0 && number != 1) fail(ErrorCode::kUsage, "optimizer: nesterov is 0 or 1, found {}", text);
     spec.nesterov = number == 1;
@@ -166,13 +182,16 @@ void setKey(OptimizerSpec& spec, std::string_view key, std::string_view text) {
     if (known.name != key) continue;
     const double number = parseNumber(text, key);
     if (!(number >= known.low && number < known.high)) refuseRange(key, text, known.low, known.high, ')');
+    const bool whole = known.field == &OptimizerSpec::iterations || known.field == &OptimizerSpec::match_rms;
+    if (whole && number != std::floor(number))
+      fail(ErrorCode::kUsage, "optimizer: {}={} is no whole number", key, text);
     spec.*known.field = number;
     return;
   }
   if (names.empty())
     fail(ErrorCode::kUsage, "optimizer {} has no keys, found '{}'", optimizerFacts(spec.kind).name, key);
   if (setScheduleKey(spec.schedule, key, text)) return;
-  if (is_sgd) names.push_back("nesterov");
+  if (hasNesterov(spec.kind)) names.push_back("nesterov");
   std::vector<std::string_view> of_schedule;
   for (double LearningRateSchedule::*field : numbersOf(spec.schedule.kind))
     of_schedule.push_back(scheduleKey(field).name);
@@ -235,7 +254,8 @@ std::vector<std::pair<std::string_view, std::string_view>> parseItems(std::strin
   return items;
 }
 
-constexpr std::string_view kGroupForm = "REGEX:weight_decay=0, with the keys lr, lr_scale and weight_decay";
+constexpr std::string_view kGroupForm =
+    "REGEX:weight_decay=0, with the keys lr, lr_scale, weight_decay and (with the optimizer muon) muon";
 
 }  // namespace
 
@@ -265,7 +285,7 @@ std::string optimizerToString(const OptimizerSpec& spec) {
     text += fmt::format("{}{}={}", separator, key.name, spec.*key.field);
     separator = ',';
   }
-  if (spec.kind == OptimizerSpec::Kind::kSgd) text += fmt::format(",nesterov={}", int{spec.nesterov});
+  if (hasNesterov(spec.kind)) text += fmt::format(",nesterov={}", int{spec.nesterov});
   if (spec.schedule.isFlat()) return text;
   text += fmt::format(",schedule={}", nameOf(spec.schedule.kind));
   for (double LearningRateSchedule::*field : numbersOf(spec.schedule.kind)) {
@@ -279,15 +299,19 @@ ParameterGroup parseParameterGroup(std::string_view text) {
   const std::string_view settings = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   if (colon == std::string_view::npos || colon == 0 || settings.empty())
     fail(ErrorCode::kUsage, "--group '{}': use {}", text, kGroupForm);
-  ParameterGroup group{std::string(text.substr(0, colon)), {}, {}, {}};
+  ParameterGroup group;
+  group.pattern = text.substr(0, colon);
   for (const auto& [key, value] : parseItems(settings, fmt::format("--group '{}'", text), kGroupForm)) {
     std::optional<double>* field = key == "lr"             ? &group.learning_rate
                                    : key == "lr_scale"     ? &group.rate_scale
                                    : key == "weight_decay" ? &group.weight_decay
+                                   : key == "muon"         ? &group.muon
                                                            : nullptr;
     if (field == nullptr) fail(ErrorCode::kUsage, "--group '{}': no key '{}'; use {}", text, key, kGroupForm);
     *field = parseNumber(value, key);
     if (!(**field >= 0 && **field < kInfinity)) refuseRange(key, value, 0, kInfinity, ')');
+    if (key == "muon" && **field != 0)
+      fail(ErrorCode::kUsage, "--group '{}': muon=0 leaves parameters to AdamW; found muon={}", text, value);
   }
   return group;
 }
@@ -297,6 +321,7 @@ std::string groupSettings(const ParameterGroup& group) {
   if (group.learning_rate) settings.push_back(fmt::format("lr={}", *group.learning_rate));
   if (group.rate_scale) settings.push_back(fmt::format("lr_scale={}", *group.rate_scale));
   if (group.weight_decay) settings.push_back(fmt::format("weight_decay={}", *group.weight_decay));
+  if (group.muon) settings.push_back(fmt::format("muon={}", *group.muon));
   return fmt::format("{}", fmt::join(settings, ", "));
 }
 
@@ -305,6 +330,10 @@ void applyGroup(const ParameterGroup& group, OptimizerSpec& spec) {
   if (spec.learning_rate > 0) spec.schedule.final_rate *= rate / spec.learning_rate;
   spec.learning_rate = rate;
   spec.weight_decay = group.weight_decay.value_or(spec.weight_decay);
+  if (!group.muon) return;
+  if (spec.kind != OptimizerSpec::Kind::kMuon)
+    fail(ErrorCode::kUsage, "--group '{}': muon=0 goes with --optimizer muon", group.pattern);
+  spec.iterations = 0;
 }
 
 }  // namespace pipeshard

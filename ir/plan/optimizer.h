@@ -12,17 +12,37 @@ namespace pipeshard {
 
 // Which optimizer, with its hyperparameters complete. None: evaluation, without gradients.
 struct OptimizerSpec {
-  enum class Kind : uint8_t { kSgd, kAdam, kAdamW, kRmsProp, kAdagrad, kLion, kNone };
+  enum class Kind : uint8_t {
+    kSgd,
+    kAdam,
+    kAdamW,
+    kRmsProp,
+    kAdagrad,
+    kLion,
+    kLamb,
+    kAdafactor,
+    kMuon,
+    kNone
+  };
   Kind kind = Kind::kSgd;
   double learning_rate = 1e-2;
-  double momentum = 0;    // SGD, RMSprop
-  bool nesterov = false;  // SGD
-  double beta1 = 0.9;     // Adam, AdamW, Lion
+  double momentum = 0;    // SGD, RMSprop, Muon
+  bool nesterov = false;  // SGD, Muon
+  double beta1 = 0.9;     // Adam, AdamW, Lion, LAMB, Muon's AdamW
   double beta2 = 0.999;
   double epsilon = 1e-8;    // all but SGD and Lion
   double weight_decay = 0;  // AdamW (default 0.01), Lion: decoupled; others: added to the gradient
   double alpha = 0.99;      // RMSprop
   double rate_decay = 0;    // Adagrad: the rate of step t is divided by 1 + rate_decay (t - 1)
+  // Adafactor: the means of squares of step t keep 1 - t^beta2_decay; the rate is in proportion to the
+  // parameter's root mean square, at least parameter_epsilon; updates of a root mean square beyond
+  // `threshold` are scaled down to it.
+  double beta2_decay = -0.8;
+  double parameter_epsilon = 1e-3;
+  double threshold = 1;
+  double iterations = 5;    // Muon: of Newton and Schulz
+  double match_rms = 0;     // Muon: 1: the rate is adjusted so that updates are as large as AdamW's
+  double adam_rate = 1e-3;  // Muon: of AdamW, which updates what is no matrix
   LearningRateSchedule schedule;
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
@@ -44,6 +64,7 @@ struct ParameterGroup {
   std::optional<double> learning_rate;
   std::optional<double> rate_scale;  // a factor on the learning rate, its own or the optimizer's
   std::optional<double> weight_decay;
+  std::optional<double> muon;  // 0: under Muon, AdamW updates these, matrices too
 };
 // "REGEX:weight_decay=0", with the keys lr, lr_scale and weight_decay. Error(kUsage).
 ParameterGroup parseParameterGroup(std::string_view text);

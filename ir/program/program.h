@@ -43,7 +43,7 @@ inline constexpr int kProgramVersion = 4;
 enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
   kWeight,          // persistent, never updated (a big constant, a frozen parameter); from `source`
-  kOptimizerState,  // persistent; starts as zeros
+  kOptimizerState,  // persistent; starts as zeros, or from `source` (a moving average of a parameter)
   // persistent; from `source`; the forward passes replace it (running statistics), by kAccumulate overwrite
   kForwardState,
   // persistent int64 scalar; before step t (1-based) the executor sets it to (t-1) * updates_per_step +
@@ -146,13 +146,22 @@ struct Instruction {
   bool background = false;
 };
 
-// What a step leaves behind for the user: loss, gradients, parameters, states, outputs. Names are the
+// What a step leaves behind for the user: loss, gradients, parameters, states, outputs, and measures of the
+// step (a scalar by name: "gradient_norm"). Names are the
 // model's. Of all ranks that hold equal copies, one lists the result. Where ranks hold parts of a tensor,
 // several list it: together every element exactly once.
 struct Result {
-  enum class Kind : uint8_t { kLoss, kGradient, kParameter, kOptimizerState, kForwardState, kOutput };
+  enum class Kind : uint8_t {
+    kLoss,
+    kGradient,
+    kParameter,
+    kOptimizerState,
+    kForwardState,
+    kOutput,
+    kMeasure
+  };
   Kind kind = Kind::kLoss;
-  std::string name;   // of the parameter, forward state or output; "loss" for the loss
+  std::string name;   // of the parameter, forward state, output or measure; "loss" for the loss
   std::string state;  // kOptimizerState: its name ("first_moment")
   BufferId buffer;    // valid at the end of the step (a gradient buffer is not freed before)
   // Of a window of several updates: to which of them a loss or gradient belongs; -1: to the whole step. Such
@@ -162,6 +171,9 @@ struct Result {
   // is the same in all of them)
   int microbatch = -1;
   int axis = -1;
+  // The buffer holds the transposed matrix of what the model calls `name` (a weight that the exporter has
+  // transposed, its gradient, its states). Dumps have the model's.
+  bool transposed = false;
 };
 
 // How a batch input is cut; the same list in every rank's program.
@@ -191,6 +203,10 @@ struct Program {
   IdVector<GroupId, std::vector<RankId>> groups;  // ascending
   std::vector<Result> results;
   std::vector<ProgramInput> inputs;
+  // A float64 scalar, of the same bits on all ranks before the first kUpdate and until the step's end (the
+  // norm of all gradients). Where it is not finite no rank makes an update in this step, and what lives
+  // across steps is after it what it was before. Invalid: every step is made.
+  BufferId guard;
 
   Buffer& buffer(BufferId id) { return buffers[id.index()]; }
   const Buffer& buffer(BufferId id) const { return buffers[id.index()]; }

@@ -79,7 +79,7 @@ const std::vector<std::string>& phases() {
 }
 const std::vector<std::string>& resultKinds() {
   static const std::vector<std::string> names = {"loss",          "gradient", "parameter", "optimizer_state",
-                                                 "forward_state", "output"};
+                                                 "forward_state", "output",   "measure"};
   return names;
 }
 
@@ -281,11 +281,12 @@ Json resultToJson(const Result& result) {
   if (result.update >= 0) json["update"] = result.update;
   if (result.microbatch >= 0) json["microbatch"] = result.microbatch;
   if (result.axis >= 0) json["axis"] = result.axis;
+  if (result.transposed) json["transposed"] = true;
   return json;
 }
 
 Result resultFromJson(const JsonReader& json, size_t buffer_count) {
-  json.expectObject({"kind", "name", "buffer"}, {"state", "update", "microbatch", "axis"});
+  json.expectObject({"kind", "name", "buffer"}, {"state", "update", "microbatch", "axis", "transposed"});
   Result result;
   result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
   result.name = json.at("name").string();
@@ -294,6 +295,7 @@ Result resultFromJson(const JsonReader& json, size_t buffer_count) {
   if (json.has("update")) result.update = json.at("update").integer(0, INT32_MAX);
   if (json.has("microbatch")) result.microbatch = json.at("microbatch").integer(0, INT32_MAX);
   if (json.has("axis")) result.axis = json.at("axis").integer(0, INT32_MAX);
+  result.transposed = json.has("transposed") && json.at("transposed").boolean();
   return result;
 }
 
@@ -355,6 +357,7 @@ std::string programToJson(const Program& program) {
   addList("buffers", program.buffers, bufferToJson, text);
   addList("instructions", program.instructions, instructionToJson, text);
   addList("results", program.results, resultToJson, text);
+  if (program.guard.valid()) text += fmt::format(",\n  \"guard\": {}", program.guard.index());
   return text + "\n}\n";
 }
 
@@ -363,7 +366,8 @@ Program programFromJson(std::string_view text) {
   checkJsonVersion(document, "program.json", kProgramVersion);
   const JsonReader json(document, "program.json");
   json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups",
-                     "subgraphs", "buffers", "instructions", "results"});
+                     "subgraphs", "buffers", "instructions", "results"},
+                    {"guard"});
   Program program;
   program.world_size = json.at("world_size").integer(1, INT32_MAX);
   program.rank = RankId(json.at("rank").integer(0, program.world_size - 1));
@@ -385,6 +389,8 @@ Program programFromJson(std::string_view text) {
     program.instructions.push_back(instructionFromJson(item, program));
   for (const JsonReader& result : json.at("results").elements())
     program.results.push_back(resultFromJson(result, program.buffers.size()));
+  if (json.has("guard"))
+    program.guard = BufferId(json.at("guard").integer(0, lastIndex(program.buffers.size())));
   return program;
 }
 

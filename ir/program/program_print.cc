@@ -53,6 +53,7 @@ std::string_view resultKindName(Result::Kind kind) {
     case Result::Kind::kOptimizerState: return "optimizer_state";
     case Result::Kind::kForwardState: return "forward_state";
     case Result::Kind::kOutput: return "output";
+    case Result::Kind::kMeasure: return "measure";
   }
   return "unknown";
 }
@@ -120,6 +121,7 @@ std::string printProgram(const Program& program) {
                         result.microbatch < 0 ? "" : fmt::format(" of microbatch {}", result.microbatch),
                         quoted(program, {result.buffer}));
   }
+  if (program.guard.valid()) text += fmt::format("guard {}\n", quoted(program, {program.guard}));
   return text;
 }
 

@@ -61,19 +61,12 @@ struct RankSample {
   bool all() const { return ranks.size() == place.size(); }
 };
 // `label`: ranks with different labels do not stand for each other. Where it cannot be shown that some stand
-// for all: all ranks. The set must have passed verifyBindings.
+// for all: all ranks. The set must have passed verifyBindings
+// (ir/program/program_set_verify.h).
 RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankId)>& label = nullptr);
 
 // The programs of a sample as a job of their own: ranks are numbered by place, groups have those that stand
 // for their members.
 std::vector<Program> samplePrograms(const ProgramSet& set, const RankSample& sample);
-
-// Every binding fits its kind: as many peers, groups and starts; groups ascending with the rank in them;
-// parts inside of their tensors. Error(kInternal) naming the rank.
-void verifyBindings(const ProgramSet& set);
-
-// verifyPrograms of all instantiated programs; where a sample stands for all, in the time that the sample
-// takes, and a little for every binding.
-void verifyProgramSet(const ProgramSet& set);
 
 }  // namespace pipeshard

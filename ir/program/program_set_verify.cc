@@ -2,6 +2,8 @@
 // that the parts that meet, in messages and in sums, are the same parts there, too, and that the parts of
 // results are together the whole. A set of which this cannot be shown is verified rank by rank, so that what
 // is accepted, and what is said of what is not, is what verifyPrograms says of all programs.
+#include "ir/program/program_set_verify.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,7 +11,6 @@
 
 #include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
-#include "ir/program/program_set.h"
 #include "ir/program/program_verify.h"
 #include "ir/program/program_verify_failure.h"
 

@@ -58,8 +58,9 @@ Form formOf(InstructionKind kind) {
 // and the list of batch inputs, compared with rank 0.
 class StructureVerifier {
  public:
-  StructureVerifier(const std::vector<Program>& programs, const Program& program)
-      : programs_(programs), program_(program) {}
+  // `first`: rank 0, of `ranks` programs.
+  StructureVerifier(const Program& first, size_t ranks, const Program& program)
+      : first_(first), ranks_(ranks), program_(program) {}
 
   void run(RankId expected_rank) {
     verifyHeader(expected_rank);
@@ -68,6 +69,7 @@ class StructureVerifier {
     verifySubgraphs();
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
     for (const Result& result : program_.results) verifyResult(result);
+    verifyGuard();
   }
 
  private:
@@ -83,26 +85,24 @@ class StructureVerifier {
   void verifyHeader(RankId expected_rank) const {
     if (program_.rank != expected_rank)
       failHere(fmt::format("this program stands at position {}", expected_rank));
-    if (program_.world_size != std::ssize(programs_)) {
-      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size,
-                           programs_.size()));
-    }
-    const Program& first = programs_.front();
-    if (program_.microbatches < 1 || program_.microbatches != first.microbatches) {
+    if (program_.world_size < 1 || static_cast<size_t>(program_.world_size) != ranks_)
+      failHere(fmt::format("its world size is {}, but there are {} programs", program_.world_size, ranks_));
+    if (!exists(program_.rank)) failHere(fmt::format("there are {} ranks", program_.world_size));
+    if (program_.microbatches < 1 || program_.microbatches != first_.microbatches) {
       failHere(
-          fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first.microbatches));
+          fmt::format("it has {} microbatches, rank 0 has {}", program_.microbatches, first_.microbatches));
     }
     const int64_t updates = program_.updates_per_step;
-    if (updates < 1 || program_.microbatches % updates != 0 || updates != first.updates_per_step) {
+    if (updates < 1 || program_.microbatches % updates != 0 || updates != first_.updates_per_step) {
       failHere(fmt::format("it makes {} updates of {} microbatches, rank 0 makes {}", updates,
-                           program_.microbatches, first.updates_per_step));
+                           program_.microbatches, first_.updates_per_step));
     }
     const auto same = [](const ProgramInput& a, const ProgramInput& b) {
       return a.name == b.name && a.data_type == b.data_type && a.shape == b.shape && a.axis == b.axis &&
              a.drawn == b.drawn;
     };
-    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first.inputs.begin(), first.inputs.end(),
-                    same)) {
+    if (!std::equal(program_.inputs.begin(), program_.inputs.end(), first_.inputs.begin(),
+                    first_.inputs.end(), same)) {
       failHere("its list of batch inputs differs from that of rank 0");
     }
   }
@@ -119,7 +119,9 @@ class StructureVerifier {
         failHere(fmt::format("buffer {} is no part of a tensor: {}", tensorText(buffer), fault));
       const bool sourced = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight ||
                            buffer.kind == BufferKind::kForwardState;
-      if (sourced != buffer.source.has_value()) {
+      // a state may start as its parameter does
+      const bool may_have = sourced || buffer.kind == BufferKind::kOptimizerState;
+      if (buffer.source.has_value() ? !may_have : sourced) {
         failHere(fmt::format("buffer \"{}\" of kind {} {} a source", buffer.name, bufferKindName(buffer.kind),
                              sourced ? "needs" : "cannot have"));
       }
@@ -155,6 +157,25 @@ class StructureVerifier {
         return;
     }
     failHere(fmt::format("no update {} reads the gradient of \"{}\"", result.update, result.name));
+  }
+
+  // What it holds is decided before the first update, and by all ranks or none.
+  void verifyGuard() const {
+    if (program_.guard.valid() != first_.guard.valid())
+      failHere("it has a guard and rank 0 has none, or the reverse");
+    if (!program_.guard.valid()) return;
+    if (!inRange(program_.guard)) failHere("the guard has no buffer");
+    const Buffer& buffer = program_.buffer(program_.guard);
+    if (buffer.data_type != DataType::kFloat64 || !buffer.shape.empty() || isPersistent(buffer.kind))
+      failHere(fmt::format("the guard {} must be a float64 scalar of one step", tensorText(buffer)));
+    if (program_.updates_per_step != 1) failHere("a step of several updates has a guard");
+    bool updates = false;
+    for (const Instruction& instruction : program_.instructions) {
+      const auto& outputs = instruction.outputs;
+      updates = updates || instruction.kind == InstructionKind::kUpdate;
+      if (updates && std::find(outputs.begin(), outputs.end(), program_.guard) != outputs.end())
+        failHere("the guard is written behind an update");
+    }
   }
 
   void verifyGroups() const {
@@ -317,7 +338,8 @@ class StructureVerifier {
       failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
   }
 
-  const std::vector<Program>& programs_;
+  const Program& first_;
+  size_t ranks_;
   const Program& program_;
   size_t at_ = 0;
 };
@@ -325,7 +347,7 @@ class StructureVerifier {
 // Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.
 void verifyStructure(const std::vector<Program>& programs) {
   for (RankId rank : idsBelow<RankId>(programs.size()))
-    StructureVerifier(programs, programs[rank.index()]).run(rank);
+    StructureVerifier(programs.front(), programs.size(), programs[rank.index()]).run(rank);
 }
 
 }  // namespace
@@ -378,6 +400,11 @@ void verifySteps(const std::vector<Program>& programs) {
 }
 
 }  // namespace
+
+void verifyProgram(const Program& program) {
+  StructureVerifier(program, static_cast<size_t>(std::max(1, program.world_size)), program).run(program.rank);
+  verifyLifetimes(program);
+}
 
 void verifySample(const std::vector<Program>& programs) {
   verifyStructure(programs);

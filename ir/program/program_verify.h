@@ -24,6 +24,10 @@ namespace pipeshard {
 // Throws Error(kInternal) naming rank, instruction and buffer.
 void verifyPrograms(const std::vector<Program>& programs);
 
+// What of it one program shows alone: forms, ids in range, shapes, peers and groups that exist, lifetimes and
+// versions. Whoever uses a program's ids as indices needs that much. Throws likewise.
+void verifyProgram(const Program& program);
+
 // The parts of it, for ranks that stand for others (ir/program/program_set.h): all but the results of ranks
 // that are a sample; and the results of all ranks, of whose programs nothing else is looked at.
 void verifySample(const std::vector<Program>& programs);

@@ -36,6 +36,7 @@ class LifetimeVerifier {
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
     std::vector<bool> is_result(program_.buffers.size());
     for (const Result& result : program_.results) is_result[result.buffer.index()] = true;
+    if (program_.guard.valid()) is_result[program_.guard.index()] = true;
     for (size_t i = 0; i < program_.buffers.size(); ++i) {
       const Buffer& buffer = program_.buffers[i];
       const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/graph/graph.h"
@@ -55,5 +56,10 @@ class FunctionBuilder {
   Graph body_;
   int temporaries_ = 0;
 };
+
+// Bodies by name and overload. Those that live outside functions.cc:
+using FunctionBodies = std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;
+void addConvolutionBodies(FunctionBodies& bodies);  // convolutions, pools, batch normalisation
+void addOptimizerBodies(FunctionBodies& bodies);
 
 }  // namespace pipeshard

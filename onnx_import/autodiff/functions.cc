@@ -5,7 +5,6 @@
 
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/function_builder.h"
-#include "onnx_import/autodiff/function_families.h"
 
 namespace pipeshard {
 namespace {

@@ -1,5 +1,5 @@
 // Bodies of the gradients of convolutions, pools and batch normalisation.
-#include "onnx_import/autodiff/function_families.h"
+#include "onnx_import/autodiff/function_builder.h"
 
 namespace pipeshard {
 namespace {

@@ -4,13 +4,15 @@
 #include <map>
 
 #include "ir/plan/learning_rate.h"
-#include "onnx_import/autodiff/function_families.h"
+#include "onnx_import/autodiff/function_builder.h"
 
 namespace pipeshard {
 namespace {
 
 using Builder = FunctionBuilder;
 using Schedule = LearningRateSchedule;
+
+constexpr int kMostIterations = 20;  // of Orthogonalized: as --optimizer muon:ns_steps takes
 
 // What every update reads, in the inputs' order: Param, Grad, the states, Step, LearningRate, numbers of the
 // optimizer, those of the schedule.
@@ -215,6 +217,76 @@ void lion(Builder& f) {
   f.output("NewM", average(f, one, u.numbers.at("Beta2"), u.states[0], u.gradient));
 }
 
+// Adam's direction, with the decay added.
+void lambDirection(Builder& f) {
+  const ValueId parameter = f.input("Param"), g = f.input("Grad"), m = f.input("M"), v = f.input("V");
+  const ValueId step = f.input("Step"), beta1 = f.input("Beta1"), beta2 = f.input("Beta2");
+  const ValueId epsilon = f.input("Epsilon"), decay = f.input("WeightDecay");
+  const ValueId one = f.number(1, parameter);
+  const ValueId new_m = average(f, one, beta1, m, g);
+  const ValueId new_v = average(f, one, beta2, v, f.op("Mul", {g, g}));
+  const ValueId t = f.op("CastLike", {step, one});
+  const auto corrected = [&](ValueId mean, ValueId beta) {
+    return f.op("Div", {mean, f.op("Sub", {one, f.op("Pow", {beta, t})})});
+  };
+  const ValueId deviation = f.op("Add", {f.op("Sqrt", {corrected(new_v, beta2)}), epsilon});
+  const ValueId adam = f.op("Div", {corrected(new_m, beta1), deviation});
+  f.output("Direction", f.op("Add", {adam, f.op("Mul", {decay, parameter})}));
+  f.output("NewM", new_m);
+  f.output("NewV", new_v);
+}
+
+void movingAverage(Builder& f) {
+  const ValueId old = f.input("Average"), sample = f.input("Value"), decay = f.input("Decay");
+  f.output("NewAverage", average(f, f.number(1, old), decay, old, sample));
+}
+
+void scheduledRateBody(Builder& f) {
+  const ValueId step = f.input("Step"), rate = f.input("LearningRate");
+  f.attribute("schedule", f.overload());
+  const auto kind =
+      std::find(kScheduleNames.begin(), kScheduleNames.end(), f.overload()) - kScheduleNames.begin();
+  const ValueId scheduled = RateBody(f, static_cast<Schedule::Kind>(kind), rate, step).build();
+  f.output("Rate", f.op("CastLike", {scheduled, rate}));
+}
+
+// As many steps of Newton and Schulz as the overload says, of the quintic of Jordan et al., Muon. "_tall":
+// the matrix has more rows than columns.
+void orthogonalizedBody(Builder& f) {
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const ValueId matrix = f.input("X"), epsilon = f.input("Epsilon");
+  const bool tall = f.overload().ends_with("_tall");
+  const auto scaled = [&](ValueId x, double factor) { return f.op("Mul", {x, f.number(factor, matrix)}); };
+  const ValueId sum = f.op("ReduceSum", {f.op("Mul", {matrix, matrix})}, {{"keepdims", int64_t{0}}});
+  ValueId x = f.op("Div", {matrix, f.op("Max", {f.op("Sqrt", {sum}), epsilon})});
+  for (int step = std::stoi(f.overload()); step > 0; --step) {
+    const ValueId gram = f.op("Gemm", {x, x}, {{"transA", int64_t{tall}}, {"transB", int64_t{!tall}}});
+    const ValueId square = f.op("MatMul", {gram, gram});
+    const ValueId quintic = f.op("Add", {scaled(gram, b), scaled(square, c)});
+    const ValueId product = tall ? f.op("MatMul", {x, quintic}) : f.op("MatMul", {quintic, x});
+    x = f.op("Add", {scaled(x, a), product});
+  }
+  f.output("Y", x);
+}
+
+// Of elements [size part / parts, size (part + 1) / parts) of X, in the order of memory.
+void squareSum(Builder& f) {
+  f.attribute("part", int64_t{0});
+  f.attribute("parts", int64_t{1});
+  const ValueId x = f.input("X");
+  const ValueId minus_one = f.integers({-1});
+  const ValueId flat = f.op("Reshape", {x, minus_one});
+  const ValueId size = f.op("Shape", {flat});
+  const ValueId part = f.op("Reshape", {f.integerAttribute("part"), minus_one});
+  const ValueId parts = f.op("Reshape", {f.integerAttribute("parts"), minus_one});
+  const auto bound = [&](ValueId number) { return f.op("Div", {f.op("Mul", {size, number}), parts}); };
+  const ValueId end = bound(f.op("Add", {part, f.integers({1})}));
+  const ValueId share = f.op("Slice", {flat, bound(part), end, f.integers({0})});
+  const ValueId wide = f.op("Cast", {share}, {{"to", int64_t{11}}});  // onnx.TensorProto.DOUBLE
+  f.output("Sum",
+           f.op("ReduceSum", {f.op("Mul", {wide, wide}), f.integers({0})}, {{"keepdims", int64_t{0}}}));
+}
+
 }  // namespace
 
 void addOptimizerBodies(FunctionBodies& bodies) {
@@ -225,6 +297,15 @@ void addOptimizerBodies(FunctionBodies& bodies) {
     bodies[{name, ""}] = body;
     for (const std::string_view schedule : kScheduleNames) bodies[{name, std::string(schedule)}] = body;
   }
+  bodies[{"SquareSum", ""}] = squareSum;
+  bodies[{"LAMBDirection", ""}] = lambDirection;
+  bodies[{"MovingAverage", ""}] = movingAverage;
+  for (int steps = 1; steps <= kMostIterations; ++steps) {
+    bodies[{"Orthogonalized", std::to_string(steps)}] = orthogonalizedBody;
+    bodies[{"Orthogonalized", std::to_string(steps) + "_tall"}] = orthogonalizedBody;
+  }
+  for (const std::string_view schedule : kScheduleNames)
+    bodies[{"ScheduledRate", std::string(schedule)}] = scheduledRateBody;
 }
 
 }  // namespace pipeshard

@@ -42,6 +42,9 @@ class BackwardBuilder {
                  std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                  std::map<std::string, Attribute> attributes);
 
+  // The graph gets the definition of a function of the pipeshard domain, unless it has it.
+  void useFunction(std::string_view name, std::string_view overload);
+
   // The outputs of a node are new: producer() knows them.
   void recordOutputs(NodeId node);
   // The node that makes a value; invalid for inputs and initializers. The only forward node that reads it;
@@ -63,8 +66,6 @@ class BackwardBuilder {
   const std::vector<NodeId>& forwardNodes() const { return forward_nodes_; }
 
  private:
-  void useFunction(std::string_view name, std::string_view overload);
-
   Graph& graph_;
   GraphBuilder builder_;
   std::map<std::pair<DataType, double>, ValueId> scalars_;

@@ -90,7 +90,7 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type) {
 }
 
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer,
-                                 const std::vector<ParameterGroup>& groups) {
+                                 const std::vector<ParameterGroup>& groups, const UpdateExtras& extras) {
   requireOpset(forward.graph);
   keepWhatIsWanted(forward);
   const size_t prologue_nodes = movePrologueFirst(forward);
@@ -128,7 +128,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
     graph.outputs.insert(graph.outputs.end(), parameter.gradient_parts.begin(),
                          parameter.gradient_parts.end());
   }
-  if (trains) appendUpdates(builder, optimizer, groups, training);
+  if (trains) appendUpdates(builder, optimizer, groups, extras, training);
   training.node_phase.resize(graph.nodes.size(), Phase::kUpdate);
   training.forward_node = builder.forwardNodes();
   verifyTrainingGraph(training);

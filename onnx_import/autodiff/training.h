@@ -26,6 +26,13 @@ struct ForwardGraph {
   std::vector<ModelOutput> outputs = {};  // without an optimizer only
 };
 
+// What updates do beside the optimizer; 0: nothing.
+struct UpdateExtras {
+  double clip_norm = 0;   // TrainingGraph::clip_norm
+  double clip_value = 0;  // every element of a gradient is clipped to [-clip_value, clip_value] before
+  double ema = 0;         // the decay of a moving average of every trained parameter
+};
+
 // Whether a gradient rule for the operator is registered, or it has no gradient by nature (Shape, Equal,
 // Floor, ...). A node with neither is an error only on a path from a parameter to the loss; if it has an ONNX
 // function body, it is better expanded before (PrepareOptions::supported).
@@ -48,6 +55,7 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type);
 // parameters have no gradients, running statistics stay as they are.
 // `groups`: parameters whose update has other hyperparameters.
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer,
-                                 const std::vector<ParameterGroup>& groups = {});
+                                 const std::vector<ParameterGroup>& groups = {},
+                                 const UpdateExtras& extras = {});
 
 }  // namespace pipeshard

@@ -1,6 +1,8 @@
 #include "onnx_import/autodiff/update.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <regex>
 
 #include <fmt/format.h>
@@ -13,7 +15,49 @@
 namespace pipeshard {
 namespace {
 
-void appendUpdate(BackwardBuilder& builder, const UpdateRecipe& recipe, ValueId step, Parameter& parameter) {
+// Clips gradients, by value or by the norm of all of them.
+class Clipping {
+ public:
+  Clipping(BackwardBuilder& builder, const UpdateExtras& extras, ValueId scale)
+      : builder_(builder), value_(extras.clip_value), scale_(scale) {}
+
+  // What the update reads in place of the gradient.
+  ValueId clipped(ValueId gradient) {
+    if (value_ == 0 && !scale_.valid()) return gradient;
+    const Graph& graph = builder_.graph();
+    const DataType type = graph.dataType(gradient);
+    const ValueId result =
+        builder_.values().addValue(graph.value(gradient).name + ".clipped", type, graph.shape(gradient));
+    if (value_ != 0) {
+      const ValueId low = builder_.scalar(type, -value_), high = builder_.scalar(type, value_);
+      builder_.addNode("", "Clip", "", {gradient, low, high}, {result}, {});
+    } else {
+      builder_.addNode("", "Mul", "", {gradient, scaleOf(type)}, {result}, {});
+    }
+    return result;
+  }
+
+ private:
+  // The scale in that type.
+  ValueId scaleOf(DataType type) {
+    if (builder_.graph().dataType(scale_) == type) return scale_;
+    const auto [found, is_new] = scales_.try_emplace(type);
+    if (is_new) {
+      const std::string name = fmt::format("{}.{}", builder_.graph().value(scale_).name, dataTypeName(type));
+      found->second = builder_.values().addValue(name, type, {});
+      builder_.addNode("", "Cast", "", {scale_}, {found->second}, {{"to", static_cast<int64_t>(type)}});
+    }
+    return found->second;
+  }
+
+  BackwardBuilder& builder_;
+  const double value_;
+  const ValueId scale_;
+  std::map<DataType, ValueId> scales_;
+};
+
+void appendUpdate(BackwardBuilder& builder, const UpdateRecipe& recipe, ValueId step, ValueId gradient,
+                  Parameter& parameter) {
   Graph& graph = builder.graph();
   const std::string name = graph.value(parameter.value).name;
   const DataType type = graph.dataType(parameter.value);
@@ -21,10 +65,8 @@ void appendUpdate(BackwardBuilder& builder, const UpdateRecipe& recipe, ValueId 
   const auto add = [&](const std::string& suffix) {
     return builder.values().addValue(fmt::format("{}.{}", name, suffix), type, shape);
   };
-  parameter.gradient = add("gradient");
-  graph.inputs.push_back(parameter.gradient);
   parameter.updated = add("updated");
-  std::vector<ValueId> inputs = {parameter.value, parameter.gradient};
+  std::vector<ValueId> inputs = {parameter.value, gradient};
   std::vector<ValueId> outputs = {parameter.updated};
   for (const std::string& state : recipe.states) {
     const ValueId value = add(state);
@@ -40,6 +82,33 @@ void appendUpdate(BackwardBuilder& builder, const UpdateRecipe& recipe, ValueId 
   const NodeId node = builder.addNode(kPipeshardDomain, recipe.function, recipe.overload, std::move(inputs),
                                       std::move(outputs), recipe.attributes);
   graph.node(node).name = fmt::format("{}.update", name);
+}
+
+// The input of the update, and what the optimizer reads of it.
+ValueId addGradient(BackwardBuilder& builder, Clipping& clipping, Parameter& parameter) {
+  Graph& graph = builder.graph();
+  parameter.gradient =
+      builder.values().addValue(graph.value(parameter.value).name + ".gradient",
+                                graph.dataType(parameter.value), graph.shape(parameter.value));
+  graph.inputs.push_back(parameter.gradient);
+  return clipping.clipped(parameter.gradient);
+}
+
+// Of what the parameter becomes, beside the optimizer's states.
+void appendMovingAverage(BackwardBuilder& builder, double decay, Parameter& parameter) {
+  Graph& graph = builder.graph();
+  const std::string name = graph.value(parameter.value).name + "." + kMovingAverage;
+  const DataType type = graph.dataType(parameter.value);
+  const Shape shape = graph.shape(parameter.value);
+  const ValueId average = builder.values().addValue(name, type, shape);
+  const ValueId updated = builder.values().addValue(name + ".updated", type, shape);
+  graph.inputs.push_back(average);
+  graph.outputs.push_back(updated);
+  parameter.states.push_back({kMovingAverage, average, updated, /*starts_as_parameter=*/true});
+  const NodeId node =
+      builder.addNode(kPipeshardDomain, "MovingAverage", "",
+                      {average, parameter.updated, builder.scalar(type, decay)}, {updated}, {});
+  graph.node(node).name = name;
 }
 
 UpdateRecipe recipeOfKind(const OptimizerSpec& spec) {
@@ -74,6 +143,11 @@ UpdateRecipe recipeOfKind(const OptimizerSpec& spec) {
       recipe.function = "Lion";
       recipe.states = {"average"};
       recipe.hyperparameters = {rate, spec.beta1, spec.beta2, decay};
+      return recipe;
+    case Kind::kLamb:
+    case Kind::kAdafactor:
+    case Kind::kMuon:  // no one function: tensor_optimizers.cc
+      recipe.counts_steps = true;
       return recipe;
     default: break;
   }
@@ -118,16 +192,30 @@ OptimizerSpec optimizerOf(const std::string& parameter, OptimizerSpec optimizer,
 }
 
 void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
-                   const std::vector<ParameterGroup>& groups, TrainingGraph& training) {
+                   const std::vector<ParameterGroup>& groups, const UpdateExtras& extras,
+                   TrainingGraph& training) {
   Graph& graph = builder.graph();
+  training.clip_norm = extras.clip_norm;
+  if (extras.clip_norm > 0) builder.useFunction("SquareSum", "");
+  if (extras.clip_norm > 0 && !std::isinf(extras.clip_norm)) {
+    training.gradient_scale = builder.values().addValue("gradient_scale", DataType::kFloat64, {});
+    graph.inputs.push_back(training.gradient_scale);
+  }
+  Clipping clipping(builder, extras, training.gradient_scale);
   if (updateRecipe(optimizer).counts_steps) {
     training.step = builder.values().addValue("step", DataType::kInt64, {});
     graph.inputs.push_back(training.step);
   }
   for (Parameter& parameter : training.parameters) {
     if (parameter.gradient_parts.empty()) continue;
-    const OptimizerSpec spec = optimizerOf(graph.value(parameter.value).name, optimizer, groups);
-    appendUpdate(builder, updateRecipe(spec), training.step, parameter);
+    const OptimizerSpec spec = optimizerOfShape(
+        optimizerOf(graph.value(parameter.value).name, optimizer, groups), graph.shape(parameter.value));
+    const ValueId gradient = addGradient(builder, clipping, parameter);
+    if (readsWholeTensors(spec.kind))
+      appendTensorUpdate(builder, spec, training.step, gradient, parameter);
+    else
+      appendUpdate(builder, updateRecipe(spec), training.step, gradient, parameter);
+    if (extras.ema > 0) appendMovingAverage(builder, extras.ema, parameter);
   }
 }
 
@@ -149,6 +237,21 @@ std::vector<std::string> groupNotes(const Graph& graph, const std::vector<Parame
         fmt::format("group '{}': {}, {}", group.pattern, counted(count, "parameter"), groupSettings(group)));
   }
   return notes;
+}
+
+std::vector<std::string> muonNotes(const Graph& graph, const OptimizerSpec& optimizer,
+                                   const std::vector<ParameterGroup>& groups) {
+  if (optimizer.kind != OptimizerSpec::Kind::kMuon) return {};
+  int64_t matrices = 0, others = 0;
+  for (const ValueId parameter : trainableParameters(graph)) {
+    const OptimizerSpec spec =
+        optimizerOfShape(optimizerOf(graph.value(parameter).name, optimizer, groups), graph.shape(parameter));
+    ++(spec.kind == OptimizerSpec::Kind::kMuon ? matrices : others);
+  }
+  return {
+      fmt::format("muon updates {} parameters that are matrices, embeddings among them unless --group "
+                  "'REGEX:muon=0' leaves them out; AdamW with lr={} the {} others",
+                  matrices, optimizer.adam_rate, others)};
 }
 
 }  // namespace pipeshard

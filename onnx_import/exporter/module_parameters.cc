@@ -191,9 +191,7 @@ class Restorer {
     }
   }
 
-  bool isStoredTransposed(ValueId id) const {
-    return !metadataOf(graph_.value(id).metadata, kStoredTransposed).empty();
-  }
+  bool isStoredTransposed(ValueId id) const { return pipeshard::isStoredTransposed(graph_.value(id)); }
 
   // A parameter, or folded from one alone.
   bool isSomebodys(ValueId id) const {

@@ -269,7 +269,8 @@ void GraphReader::readNode(const onnx::NodeProto& proto) {
         fail(ErrorCode::kBadModel, "the attribute '{}' occurs twice", attribute.name());
       }
     } catch (Error& error) {
-      throw error.addContext(what);
+      error.addContext(what);
+      throw;
     }
   }
   for (const auto& output : proto.output())
@@ -412,7 +413,8 @@ Function functionFromProto(const onnx::FunctionProto& proto, const ProtoSource& 
     function.body =
         std::make_shared<const Graph>(GraphReader(source, opsets, nullptr).readFunctionBody(proto));
   } catch (Error& error) {
-    throw error.addContext(fmt::format("function '{}::{}'", proto.domain(), proto.name()));
+    error.addContext(fmt::format("function '{}::{}'", proto.domain(), proto.name()));
+    throw;
   }
   return function;
 }

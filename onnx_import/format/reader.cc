@@ -118,7 +118,8 @@ Graph readModel(const std::string& path, const ReadOptions& options) {
     return convert(model, external, options, std::filesystem::path(path).filename().string(),
                    std::move(inline_weights));
   } catch (Error& error) {
-    throw error.addContext(path);
+    error.addContext(path);
+    throw;
   }
 }
 
@@ -138,7 +139,8 @@ Graph parseModel(const std::string& bytes, const std::string& directory, const s
     ExternalData external(directory, "", options.external_data_root, options.require_external_data);
     return convert(model, external, options, "", {});
   } catch (Error& error) {
-    throw error.addContext(name);
+    error.addContext(name);
+    throw;
   }
 }
 

@@ -53,7 +53,8 @@ std::vector<TrainingInfo> trainingInfo(const Graph& graph) {
                        graphInside(*proto.mutable_algorithm(), graph, source),
                        bindingFrom(proto.initialization_binding()), bindingFrom(proto.update_binding())});
     } catch (Error& error) {
-      throw error.addContext(fmt::format("TrainingInfoProto {}", infos.size()));
+      error.addContext(fmt::format("TrainingInfoProto {}", infos.size()));
+      throw;
     }
   }
   return infos;

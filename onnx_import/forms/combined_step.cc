@@ -67,7 +67,8 @@ class StepCombiner {
       try {
         add(infos[i]);
       } catch (Error& error) {
-        throw error.addContext(fmt::format("TrainingInfoProto {}", i));
+        error.addContext(fmt::format("TrainingInfoProto {}", i));
+        throw;
       }
     }
     const UseDef uses = computeUseDef(step_.graph);

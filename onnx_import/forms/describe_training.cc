@@ -201,6 +201,13 @@ class TrainingWriter {
 void describeTraining(Graph& graph, const TrainingDescription& training) {
   PIPESHARD_CHECK(training.optimizer.kind != OptimizerSpec::Kind::kNone, "nothing is trained");
   if (training.parameters.empty()) fail(ErrorCode::kConfiguration, "the training names no parameter");
+  if (readsWholeTensors(training.optimizer.kind)) {
+    fail(ErrorCode::kConfiguration,
+         "the optimizer {} cannot be described as training information: its update is no function of "
+         "elements; "
+         "export without --training-info",
+         optimizerToString(training.optimizer));
+  }
   const auto opset = graph.opset_imports.find("");
   if (opset == graph.opset_imports.end() || opset->second < kLeastOpset) {
     fail(ErrorCode::kConfiguration,

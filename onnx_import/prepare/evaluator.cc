@@ -50,7 +50,8 @@ std::optional<std::vector<Constant>> evaluateNode(const Node& node, const Consta
       if (std::optional<std::vector<Constant>> result = part(node, inputs)) return result;
     }
   } catch (Error& error) {
-    throw error.addContext(describeNode(node));
+    error.addContext(describeNode(node));
+    throw;
   }
   return std::nullopt;
 }

@@ -190,7 +190,8 @@ void Inference::inferCall(const Node& node, const Function& function) {
   try {
     inference.run();
   } catch (Error& error) {
-    throw error.addContext(describeNode(node));
+    error.addContext(describeNode(node));
+    throw;
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i].valid()) mergeOutput(node, i, wrapper.value(call.outputs[i]));

@@ -99,7 +99,8 @@ void foldPart(Graph& part, const Node& loop) {
       if (folded + simplify(part) == 0) return;
     }
   } catch (Error& error) {
-    throw error.addContext(describeNode(loop));
+    error.addContext(describeNode(loop));
+    throw;
   }
 }
 

@@ -106,6 +106,7 @@ class Cutter {
       setRole(training_.forward_states[i].value, ValueRole::kForwardState, i);
     }
     setRole(training_.step, ValueRole::kStep);
+    setRole(training_.gradient_scale, ValueRole::kGradientScale);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       for (ValueId output : graph_.nodes[n].outputs) {
         setRole(output, ValueRole::kProduced);

@@ -31,6 +31,7 @@ enum class ValueRole : uint8_t {
   kGradient,
   kState,
   kStep,
+  kGradientScale,
   kNone
 };
 

@@ -357,7 +357,8 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       noteReplicated(result, plan);
       search.decide(s, std::move(result.sharding));
     } catch (Error& error) {
-      throw error.addContext(fmt::format("stage {}", s));
+      error.addContext(fmt::format("stage {}", s));
+      throw;
     }
   }
   return listed;
@@ -377,7 +378,8 @@ std::vector<StageExplanation> explainStages(const TrainingGraph& training, const
     try {
       result.sharding = shardingOfPlan(training, nodes, *stage.sharding);
     } catch (Error& error) {
-      throw error.addContext(fmt::format("stages[{}].sharding", s));
+      error.addContext(fmt::format("stages[{}].sharding", s));
+      throw;
     }
     result.compute_ns = stage.sharding->compute_ns;
     result.communication_ns = stage.sharding->communication_ns;

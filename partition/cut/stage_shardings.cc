@@ -82,7 +82,8 @@ IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph&
       shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
       verifyStageSharding(training, nodes, *shardings[s]);
     } catch (Error& error) {
-      throw error.addContext(fmt::format("stages[{}].sharding", s));
+      error.addContext(fmt::format("stages[{}].sharding", s));
+      throw;
     }
   }
   return shardings;

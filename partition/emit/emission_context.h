@@ -29,6 +29,9 @@ struct EmissionContext {
   // Between a value's name and a microbatch number: "@", or more of them if a name of the model holds one, so
   // that buffer names are unique and equal on all ranks.
   std::string separator;
+  // By parameter, of an evaluation: the training programs update it, so it lives with its owner, who sends it
+  // to the others. Empty: there is none.
+  std::vector<bool> trained_elsewhere = {};
   ShardedPieces* pieces = nullptr;  // what has been made of sharded stages so far; every emission adds to it
 };
 

@@ -126,6 +126,7 @@ void insertFrees(Program& program, const Causality& causality) {
   }
   std::vector<bool> stays(program.buffers.size());
   for (const Result& result : program.results) stays[result.buffer.index()] = true;
+  if (program.guard.valid()) stays[program.guard.index()] = true;
   // behind each instruction; the last: at the end of the step
   std::vector<std::vector<BufferId>> frees(count + 1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {

@@ -1,8 +1,13 @@
 #include "partition/emit/emit_programs.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/layout.h"
 #include "partition/cut/stage_shardings.h"
@@ -13,6 +18,7 @@
 #include "partition/emit/sharded_pieces.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_training.h"
+#include "sharding/stage/sharding_plan.h"
 
 namespace pipeshard {
 namespace {
@@ -32,9 +38,44 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 
 namespace {
 
-// `stage_of_parameter`: as WeightVersions.
+// Marks the results that hold the transposed matrix of the module's: such a parameter, its gradient, its
+// states. States of other shapes (a row's mean) have no other orientation.
+void markTransposed(const Graph& graph, const std::vector<Parameter>& parameters, Program& program) {
+  std::map<std::string_view, const Shape*> transposed;
+  for (const Parameter& parameter : parameters) {
+    const Value& value = graph.value(parameter.value);
+    if (isStoredTransposed(value) && value.shape && value.shape->size() == 2)
+      transposed.emplace(value.name, &*value.shape);
+  }
+  for (Result& result : program.results) {
+    const auto found = transposed.find(result.name);
+    const bool of_parameter = result.kind == Result::Kind::kParameter ||
+                              result.kind == Result::Kind::kGradient ||
+                              result.kind == Result::Kind::kOptimizerState;
+    result.transposed = of_parameter && found != transposed.end() &&
+                        wholeShape(program.buffer(result.buffer)) == *found->second;
+  }
+}
+
+// Of an evaluation: the totals that the loss is divided by, beside the loss alone.
+void keepLossAlone(const TrainingGraph& training, Program& program) {
+  std::erase_if(program.results, [](const Result& result) { return result.kind != Result::Kind::kLoss; });
+  if (program.results.empty()) return;
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    const auto isTotal = [&](const PrologueTotal& total) {
+      return buffer.kind == BufferKind::kAccumulator &&
+             buffer.value == training.graph.value(total.total).name;
+    };
+    if (std::any_of(training.totals.begin(), training.totals.end(), isTotal))
+      program.results.push_back({Result::Kind::kMeasure, buffer.value, "", BufferId(b)});
+  }
+}
+
+// `stage_of_parameter`: as WeightVersions. `trained_elsewhere`: as EmissionContext.
 EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
-                     std::vector<StageId> stage_of_parameter) {
+                     std::vector<StageId> stage_of_parameter,
+                     const std::vector<bool>& trained_elsewhere = {}) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
@@ -48,11 +89,20 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
   const Messages messages(cut, schedule);
   const StageShardings shardings(family, plan, cut, layout.inTurn());
   ShardedPieces pieces(shardings);
-  EmissionContext context{family,   layout,    plan.stages,
-                          cut,      schedule,  versions,
-                          messages, shardings, separatorFor(training.graph)};
-  context.pieces = &pieces;
+  const EmissionContext context{family,
+                                layout,
+                                plan.stages,
+                                cut,
+                                schedule,
+                                versions,
+                                messages,
+                                shardings,
+                                separatorFor(training.graph),
+                                trained_elsewhere,
+                                &pieces};
   return emitKinds(context, [&](EmittedRank& emitted) {
+    markTransposed(training.graph, training.parameters, emitted.rank.program);
+    if (!trained_elsewhere.empty()) keepLossAlone(training, emitted.rank.program);
     if (!schedule.asynchronous())
       postGradientBuckets(emitted.rank, plan.given.bucket_bytes, context.separator);
     if (plan.given.overlap_receives == OverlapReceives::kOff) return;
@@ -78,6 +128,13 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
          "forward-only",
          schedule.name());
   }
+  if (schedule.asynchronous() && family.base().clip_norm > 0) {
+    fail(ErrorCode::kConfiguration,
+         "--clip-norm: under the schedule {} stages make their updates at different times, so there is no "
+         "moment at which the norm of all gradients is known; clip by value (--clip-value), or take a "
+         "synchronous schedule (1f1b, zb-h1, ...)",
+         schedule.name());
+  }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
   return emit(family, plan, schedule, cut, cut.owners);
@@ -86,6 +143,49 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
                                            const Schedule& schedule) {
   return emitProgramSet(family, plan, schedule).ofAllRanks();
+}
+
+namespace {
+
+// Names that the stages of an evaluation have no longer (gradients, updates) are taken out of the shardings,
+// and so are strategies of normalisations, which do something else in training.
+Plan withoutTraining(const TrainingGraph& training, Plan plan) {
+  const Cut cut = cutTraining(training, plan);
+  for (const StageId s : plan.stages.ids()) {
+    if (!plan.stages[s].sharding) continue;
+    std::set<std::string> keys, values;
+    for (const NodeId id : shardedNodes(cut, s)) {
+      const Node& node = training.graph.node(id);
+      if (!node.is("BatchNormalization")) keys.insert(nodeKey(training.graph, id));
+      for (const std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) {
+        for (const ValueId value : *ids) {
+          if (value.valid()) values.insert(training.graph.value(value).name);
+        }
+      }
+    }
+    ShardingPlan& sharding = *plan.stages[s].sharding;
+    std::erase_if(sharding.strategies, [&](const auto& entry) { return !keys.contains(entry.first); });
+    std::erase_if(sharding.specs, [&](const auto& entry) { return !values.contains(entry.first); });
+  }
+  return plan;
+}
+
+}  // namespace
+
+IdVector<RankId, RankProgram> emitEvaluation(const TrainingFamily& family, const Plan& asked,
+                                             const Schedule& schedule,
+                                             const std::map<std::string, StageId>& owners) {
+  const TrainingGraph& evaluation = family.base();
+  const Plan plan = withoutTraining(evaluation, asked);
+  Cut cut = cutTraining(evaluation, plan);
+  std::vector<bool> trained_elsewhere(std::max<size_t>(evaluation.parameters.size(), 1));
+  for (size_t p = 0; p < evaluation.parameters.size(); ++p) {
+    const auto owner = owners.find(evaluation.graph.value(evaluation.parameters[p].value).name);
+    if (owner == owners.end()) continue;
+    cut.owners[p] = owner->second;
+    trained_elsewhere[p] = true;
+  }
+  return emit(family, plan, schedule, cut, cut.owners, trained_elsewhere).ofAllRanks();
 }
 
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {

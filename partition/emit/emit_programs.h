@@ -1,6 +1,8 @@
 // Programs of a plan: one per rank, and one for a single device.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "ir/graph/training_graph.h"
@@ -29,6 +31,15 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 // The same with every kind of rank emitted, held and verified once: in time and memory that grow with kinds,
 // not with ranks.
 EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
+// The forward passes and the loss alone, to be run beside the programs of a training plan, of the tensors
+// that these keep. `family`: the model in evaluation mode, without an optimizer; `plan`: the training plan's
+// stages, with layers that are positions in the family's forward nodes, and shardings (what they say of
+// backward passes and updates is passed over); `owners`: by name, of every parameter that training changes
+// (running statistics are parameters here, too), its owner. Results are the loss, and as measures, by name,
+// the totals that it is divided by.
+IdVector<RankId, RankProgram> emitEvaluation(const TrainingFamily& family, const Plan& plan,
+                                             const Schedule& schedule,
+                                             const std::map<std::string, StageId>& owners);
 // The same for a step that is known at one size only: equal microbatches, whose rows nobody shares.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 

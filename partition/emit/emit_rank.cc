@@ -1,13 +1,14 @@
 #include "partition/emit/emit_rank.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "partition/emit/gradient_norm.h"
+#include "partition/emit/gradient_parts.h"
 #include "partition/emit/rank_builder.h"
 #include "partition/emit/rank_transfers.h"
 #include "partition/schedules/schedule.h"
@@ -66,6 +67,9 @@ class RankEmitter {
     joinGradients(update);
     synchronizeGradients();
     joinLateParts(update);
+    if (training_.clip_norm > 0)
+      takeGradientNorm(context_, rank_, synchronized_, speaksForLoss() ? lossBuffer(update) : BufferId(),
+                       builder_);
     for (const StageId stage : stages) runUpdate(stage, update, microbatch);
     forParts([&](size_t p, size_t i) {
       if (isUpdating(ownerOf(p)))
@@ -90,6 +94,11 @@ class RankEmitter {
 
   StageId ownerOf(size_t parameter) const { return context_.cut.owners[parameter]; }
   bool owns(size_t parameter) const { return isHere(ownerOf(parameter)); }
+  // From step to step: by this program, or by one that it evaluates.
+  bool changes(size_t parameter) const {
+    const std::vector<bool>& elsewhere = context_.trained_elsewhere;
+    return isTrained(training_.parameters[parameter]) || (!elsewhere.empty() && elsewhere[parameter]);
+  }
   bool readsParameter(PipelineRankId group, size_t parameter) const {
     return context_.cut.groupReads(group, training_.parameters[parameter].value);
   }
@@ -97,11 +106,11 @@ class RankEmitter {
   void makePersistentBuffers() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
       const Parameter& parameter = training_.parameters[p];
-      if (!isTrained(parameter) && (owns(p) || readsParameter(place_.group, p)))
+      if (!changes(p) && (owns(p) || readsParameter(place_.group, p)))
         builder_.sourced(parameter.value, BufferKind::kWeight);
-      if (!isTrained(parameter) || !owns(p)) continue;
+      if (!changes(p) || !owns(p)) continue;
       builder_.sourced(parameter.value, BufferKind::kParameter);
-      for (const OptimizerState& state : parameter.states) builder_.bufferOf(state.value, kWholeStep);
+      for (const OptimizerState& state : parameter.states) builder_.stateOf(parameter, state);
     }
     for (const StageId stage : stages_) {
       for (size_t p = 0; p < kPhaseCount; ++p) {
@@ -122,7 +131,7 @@ class RankEmitter {
   // A trained parameter that several groups read goes from its owner to the others, afresh in every step.
   void shareParameters() {
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || !owns(p)) continue;
+      if (!changes(p) || !owns(p)) continue;
       for (const PipelineRankId group : layout_.groupIds()) {
         if (group == place_.group || !readsParameter(group, p)) continue;
         transfers_.sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
@@ -130,7 +139,7 @@ class RankEmitter {
       }
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!isTrained(training_.parameters[p]) || owns(p) || !readsParameter(place_.group, p)) continue;
+      if (!changes(p) || owns(p) || !readsParameter(place_.group, p)) continue;
       const ValueId value = training_.parameters[p].value;
       transfers_.receiveFrom(layout_.group(ownerOf(p)), builder_.bufferOf(value, kWholeStep), value);
     }
@@ -247,6 +256,10 @@ class RankEmitter {
     }
   }
 
+  bool speaksForLoss() const {
+    const ValueId loss = training_.loss;
+    return loss.valid() && isHere(context_.cut.place(loss).stage) && place_.position == DeviceId(0);
+  }
   BufferId lossBuffer(int update) {
     return builder_.ofUpdate(training_.loss, BufferKind::kAccumulator, update);
   }
@@ -414,8 +427,7 @@ class RankEmitter {
         if (updates > 1) builder_.program().results.back().update = update;
       }
     };
-    const ValueId loss = training_.loss;
-    if (loss.valid() && isHere(context_.cut.place(loss).stage) && place_.position == DeviceId(0)) {
+    if (speaksForLoss()) {
       forUpdates(StageId(), [&](int update) { addResult(Result::Kind::kLoss, "loss", lossBuffer(update)); });
     }
     for (size_t p = 0; p < training_.parameters.size(); ++p) {
@@ -460,16 +472,6 @@ class RankEmitter {
     builder_.program().results.push_back({kind, name, state, buffer});
   }
 
-  static std::multimap<ValueId, std::pair<size_t, size_t>> partsOf(const TrainingGraph& training) {
-    std::multimap<ValueId, std::pair<size_t, size_t>> parts;
-    for (size_t p = 0; p < training.parameters.size(); ++p) {
-      if (!isTrained(training.parameters[p])) continue;
-      for (size_t i = 0; i < training.parameters[p].gradient_parts.size(); ++i)
-        parts.emplace(training.parameters[p].gradient_parts[i], std::pair{p, i});
-    }
-    return parts;
-  }
-
   const EmissionContext& context_;
   const Layout& layout_;
   const TrainingGraph& training_;
@@ -484,8 +486,7 @@ class RankEmitter {
   std::vector<BufferId> synchronized_;                 // by parameter: the gradient that its update reads
   std::set<std::tuple<StageId, int, size_t>> remade_;  // stage, microbatch, part: recomputed
   int prologues_ = 0;                                  // run, one per update
-  // value to parameter and part
-  const std::multimap<ValueId, std::pair<size_t, size_t>> parts_of_ = partsOf(training_);
+  const GradientParts parts_of_ = gradientParts(training_);
 };
 
 }  // namespace

@@ -173,6 +173,7 @@ BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
       return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
+    case ValueRole::kGradientScale: return buffer(nameOf(value), BufferKind::kAccumulator, value);
     case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
@@ -225,11 +226,11 @@ BufferId RankBuilder::version(size_t parameter, int version) {
                 BufferKind::kWeightVersion, value);
 }
 
-BufferId RankBuilder::sourced(ValueId value, BufferKind kind) {
+BufferId RankBuilder::sourced(ValueId value, BufferKind kind, ValueId source) {
   const BufferId id = buffer(nameOf(value), kind, value);
   Buffer& made = program_.buffer(id);
   made.kind = kind;
-  made.source = absoluteSource(training_.graph, value);
+  made.source = absoluteSource(training_.graph, source.valid() ? source : value);
   made.source_type = made.data_type;
   return id;
 }
@@ -334,6 +335,11 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
     inputs.push_back(one.from);
     outputs.push_back(one.to);
   }
+  runGraph(std::move(description), std::move(graph), std::move(inputs), std::move(outputs), microbatch);
+}
+
+void RankBuilder::runGraph(Subgraph description, Graph graph, std::vector<BufferId> inputs,
+                           std::vector<BufferId> outputs, int microbatch) {
   description.collectives = collectiveGroups(graph);
   const SubgraphId id = subgraphs_.add(std::move(description), std::move(graph));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;

@@ -49,8 +49,13 @@ class RankBuilder {
   BufferId ofUpdate(ValueId value, BufferKind kind, int update);
   // Where a version of a trained parameter lies (emit_versions.h).
   BufferId version(size_t parameter, int version);
-  // A persistent buffer that starts from the value's initializer.
-  BufferId sourced(ValueId value, BufferKind kind);
+  // A persistent buffer that starts from the value's initializer, or from that of `source`.
+  BufferId sourced(ValueId value, BufferKind kind, ValueId source = {});
+  // Of an optimizer's state, which starts as zeros or as its parameter.
+  BufferId stateOf(const Parameter& parameter, const OptimizerState& state) {
+    return state.starts_as_parameter ? sourced(state.value, BufferKind::kOptimizerState, parameter.value)
+                                     : bufferOf(state.value, kWholeStep);
+  }
 
   // The stage that the instructions from here on work for; invalid: several, or none.
   void workFor(StageId stage) { stage_ = stage; }
@@ -96,6 +101,9 @@ class RankBuilder {
   // family's member of the microbatch's size.
   void run(StageId stage, Phase phase, int microbatch, PassForm form = PassForm::kWhole, size_t part = 0);
   void runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs, std::vector<BufferId> outputs);
+  // Any other graph; `description` but for its collectives.
+  void runGraph(Subgraph description, Graph graph, std::vector<BufferId> inputs,
+                std::vector<BufferId> outputs, int microbatch = kWholeStep);
 
   Program& program() { return program_; }
   // Whatever depends on the rank's place is asked here.

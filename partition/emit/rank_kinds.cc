@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/program/program_set_verify.h"
 #include "partition/emit/emit_free.h"
 #include "partition/emit/emit_rank.h"
 

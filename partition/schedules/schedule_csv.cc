@@ -185,7 +185,8 @@ Schedule scheduleFromCsv(std::string_view text, std::string_view what) {
   try {
     verifySchedule(schedule);
   } catch (Error& error) {
-    throw error.addContext(what);
+    error.addContext(what);
+    throw;
   }
   return schedule;
 }

@@ -18,11 +18,14 @@
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/durable_folder.h"
 #include "runtime/files/weight_check.h"
+#include "runtime/identity/plan_programs.h"
 
 namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
+
+}  // namespace
 
 void writeRank(const RankProgram& rank, const fs::path& directory) {
   makeFolder(directory);
@@ -30,6 +33,8 @@ void writeRank(const RankProgram& rank, const fs::path& directory) {
   for (size_t i = 0; i < rank.subgraphs.size(); ++i)
     writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
 }
+
+namespace {
 
 // `inside`: the folder in each rank's.
 void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
@@ -127,6 +132,7 @@ Graph annotatedModel(const PlannedTraining& planned) {
   return graph;
 }
 
+// All of them have been verified when they were made.
 void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
   writeStep(planned.whole, directory, "");
   if (planned.last) writeStep(*planned.last, directory, kLastBatchFolder);
@@ -134,9 +140,12 @@ void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
   for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
   writeWeightFiles(programs, directory);
   writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
+  recordPrograms(directory.string());
+  recordPrograms((directory / "reference").string());
   if (!planned.imported) return;
   writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(RankId(0)));
   writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
+  recordPrograms((directory / kImportedFolder).string());
 }
 
 }  // namespace
@@ -184,7 +193,8 @@ Plan readPlanFile(const std::string& path) {
   try {
     return planFromJson(text);
   } catch (Error& error) {
-    throw error.addContext(fs::is_directory(path) ? (fs::path(path) / "plan.json").string() : path);
+    error.addContext(fs::is_directory(path) ? (fs::path(path) / "plan.json").string() : path);
+    throw;
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -23,6 +24,9 @@ inline constexpr const char* kImportedFolder = "imported";
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
                         const std::function<void(const std::string& folder)>& complete = {},
                         std::chrono::milliseconds patience = std::chrono::seconds(10));
+
+// A rank's program.json and subgraphs, into a folder that is made.
+void writeRank(const RankProgram& rank, const std::filesystem::path& directory);
 
 // Whether a plan directory has programs (planning/directory/replay.h makes them where it has none).
 bool hasPrograms(const std::string& directory);

@@ -29,9 +29,23 @@ namespace {
 // Larger weights stay in the .onnx file and are read by the workers that need them.
 constexpr uint64_t kInlineWeightBytes = 4096;
 
+// Several batches for one update are one larger batch in more microbatches, of the same size.
+void accumulate(int64_t batches, ForwardModel& model) {
+  model.batch *= batches;
+  model.microbatches *= batches;
+  model.dimensions[model.batch_dimension] = model.batch;
+  model.notes.push_back(fmt::format("an update takes {} batches (--accumulate): {} = {}", batches,
+                                    model.batch_dimension, model.batch));
+}
+
 void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
   const auto bound = model.dimensions.find(model.batch_dimension);
   if (bound == model.dimensions.end()) {
+    if (request.accumulate > 1) {
+      fail(ErrorCode::kConfiguration,
+           "--accumulate {} needs a batch that can be cut, but no input has a symbolic batch dimension",
+           request.accumulate);
+    }
     if (request.microbatches > 1 && model.batch_dimension.empty()) {
       fail(
           ErrorCode::kConfiguration,
@@ -53,6 +67,7 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
   if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
     model.notes.push_back(
         fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
+  if (request.accumulate > 1) accumulate(request.accumulate, model);
 }
 
 std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
@@ -276,6 +291,16 @@ void noteDrawnInputs(ForwardModel& model) {
   }
 }
 
+UpdateExtras updateExtras(const GivenOptions& given) {
+  if (given.clip_value != 0 && given.clip_norm != 0 && !std::isinf(given.clip_norm)) {
+    fail(ErrorCode::kUsage,
+         "--clip-norm {} and --clip-value {}: gradients are clipped in one way; give one of them",
+         given.clip_norm, given.clip_value);
+  }
+  if (given.ema >= 1) fail(ErrorCode::kUsage, "--ema {}: a decay is below 1, as 0.999 is", given.ema);
+  return {given.clip_norm, given.clip_value, given.ema};
+}
+
 }  // namespace
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
@@ -297,6 +322,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
       file_shardings = readFileShardings(raw, sharding.mesh);
     ForwardModel model;
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
+    model.extras = updateExtras(request.given);
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types.merge(setPrecision(raw, request.given.precision).source_types);

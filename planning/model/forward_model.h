@@ -11,6 +11,7 @@
 
 #include "ir/graph/graph.h"
 #include "onnx_import/autodiff/imported_backward.h"
+#include "onnx_import/autodiff/training.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/forms/model_form.h"
 #include "partition/stages/asked_stages.h"
@@ -46,6 +47,7 @@ struct ForwardModel {
   FoundForm form;                                 // in which the file holds all this
   std::optional<ImportedOptimizer> optimizer;     // that the file holds
   std::vector<ParameterGroup> groups;             // of the update, as asked for
+  UpdateExtras extras;                            // likewise
   std::vector<std::string> notes;
 };
 

@@ -38,8 +38,6 @@ bool isConverted(DataType type) {
          type == DataType::kFloat64;
 }
 
-bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
-
 // The values that a tensor may be, by their names and the ends of these behind a dot.
 class Names {
  public:

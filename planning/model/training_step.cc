@@ -82,7 +82,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     TrainingGraph training =
         buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals),
                                         batch.microbatches, std::move(outputs)},
-                           optimizer, model.groups);
+                           optimizer, model.groups, model.extras);
     verifyTrainingGraph(training);
     return training;
   });

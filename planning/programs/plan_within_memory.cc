@@ -12,7 +12,7 @@
 #include "partition/stages/partition_training.h"
 #include "planning/programs/memory_shortage.h"
 #include "planning/programs/step_programs.h"
-#include "runtime/files/data.h"
+#include "runtime/data/data.h"
 
 namespace pipeshard {
 namespace {
@@ -62,6 +62,19 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
   return {};
 }
 
+// As the programs will list them, without types.
+std::vector<ProgramInput> dataInputs(const ForwardModel& model) {
+  const Graph& graph = model.prepared(model.batch);
+  std::vector<ProgramInput> inputs;
+  for (ValueId input : graph.inputs) {
+    const auto axis = model.batch_axes.find(graph.value(input).name);
+    inputs.push_back({graph.value(input).name, DataType::kUndefined, graph.shape(input),
+                      axis == model.batch_axes.end() ? -1 : axis->second});
+    inputs.back().drawn = graph.value(input).drawn;
+  }
+  return inputs;
+}
+
 // Rows of the shorter batch that ends an epoch, as told or as the data file says.
 int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
   int64_t rows = request.last_batch;
@@ -72,11 +85,9 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
          "`validate` leave out the rest of a file with --drop-last)",
          rows, scheduleSpecToString(plan.schedule));
   }
-  if (rows == 0 && !request.data_path.empty() && !model.batch_axes.empty()) {
-    const auto& [name, axis] = *model.batch_axes.begin();
-    ProgramInput input{name, DataType::kUndefined,
-                       model.prepared(model.batch).shape(findValue(model.prepared(model.batch), name)), axis};
-    rows = lastBatchOf(request.data_path, input);
+  if (rows == 0) {
+    const bool given = !request.data.path.empty();
+    rows = lastBatchOf(request.data, given ? dataInputs(model) : std::vector<ProgramInput>());
   }
   if (rows == 0 || rows < model.batch) return rows;
   fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}{}",

@@ -10,6 +10,7 @@
 #include "onnx_import/prepare/input_range.h"
 #include "partition/emit/emit_programs.h"
 #include "partition/families/plan_schedule.h"
+#include "runtime/files/weights.h"
 
 namespace pipeshard {
 namespace {
@@ -38,12 +39,17 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
     input.allowed = found->second.allowed;
   }
   for (Buffer& buffer : program.buffers) {
-    const auto original = model.source_types.find(buffer.value);
+    const auto original = model.source_types.find(sourceName(buffer));
     if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
   }
 }
 
 }  // namespace
+
+void completePrograms(const ForwardModel& model, IdVector<RankId, RankProgram>& programs) {
+  const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
+  for (RankProgram& rank : programs) completeProgram(model, limits, rank.program);
+}
 
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
                       Plan plan) {
@@ -71,10 +77,10 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
       if (!failure) failure = error;
     }
     if (plan.last_microbatches <= least_count) {
-      throw failure->addContext(
-          fmt::format("the last batch of {} example(s) does not fit how the stages are sharded; {}, or "
-                      "choose another batch or method",
-                      plan.last_batch, kWithoutLastBatch));
+      fail(failure->code(),
+           "the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another "
+           "batch or method: {}",
+           plan.last_batch, kWithoutLastBatch, failure->message());
     }
     --plan.last_microbatches;
   }

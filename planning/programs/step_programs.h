@@ -11,6 +11,9 @@ inline constexpr const char* kWithoutLastBatch =
     "leave it out (plan without --last-batch and --data; `run` and `validate` leave out the rest of a file "
     "with --drop-last)";
 
+// What emission cannot know: the ranges of integer inputs, and the types in the weights' files.
+void completePrograms(const ForwardModel& model, IdVector<RankId, RankProgram>& programs);
+
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
                       Plan plan);

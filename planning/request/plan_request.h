@@ -13,6 +13,7 @@
 #include "partition/search/search_limits.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"
+#include "runtime/data/data_description.h"
 
 namespace pipeshard {
 
@@ -27,8 +28,8 @@ struct PlanRequest {
   bool any_sizes = false;                     // dimensions without a size get one: to look, not to run
   std::string batch_dimension;  // "": found by name and place
   int64_t microbatches = 0;     // 0: automatic
-  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data_path` says
-  std::string data_path;        // data (`run --data`) whose length decides it; "": there is none
+  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data` says
+  DataDescription data;         // of `run`; their length decides it
   bool programs = true;         // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;
@@ -38,6 +39,8 @@ struct PlanRequest {
   std::optional<SubmeshLimit> submeshes;           // nothing: as many as the cluster's size allows
   std::optional<LogicalMeshLimit> logical_meshes;  // nothing: those of the method
   bool recomputation_given = false;                // else a search decides about it
+  // So many batches make one update: batch and microbatches are that many times what is said or chosen.
+  int64_t accumulate = 1;
 };
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 #include "planning/trained/trained_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "ir/graph/weight_files.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/loss.h"
+#include "onnx_import/autodiff/update.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/format/reader.h"
@@ -51,7 +53,7 @@ class Trained {
     read.inline_weight_bytes = kInlineWeightBytes;
     graph_ = readModel(plan_.model_path, read);
     nameParameters();
-    findTrained();
+    findTrained(request.moving_average);
   }
 
   Graph& graph() { return graph_; }
@@ -62,6 +64,12 @@ class Trained {
 
   // To be called when the initializers have their content.
   void describe() {
+    const GivenOptions& given = plan_.given;
+    if (given.clip_value != 0 || (given.clip_norm != 0 && !std::isinf(given.clip_norm))) {
+      fail(ErrorCode::kConfiguration,
+           "--training-info: gradients were clipped, which training information cannot say; export without "
+           "it");
+    }
     TrainingDescription training;
     training.optimizer = plan_.given.optimizer;
     for (const std::string& group : plan_.given.groups) training.groups.push_back(parseParameterGroup(group));
@@ -107,8 +115,9 @@ class Trained {
     stored_types_ = std::move(given.stored_types);
   }
 
-  void findTrained() {
+  void findTrained(bool moving_average) {
     std::vector<std::string> strange;
+    int64_t averages = 0;
     for (const std::string& name : tensors_.names()) {
       const bool parameter = name.starts_with(kParameter);
       if (!parameter && !name.starts_with(kForwardState)) continue;
@@ -118,9 +127,18 @@ class Trained {
         strange.push_back(name);
         continue;
       }
-      trained_.emplace(id, name);
+      const std::string average = fmt::format("state/{}.{}", name.substr(name.find('/') + 1), kMovingAverage);
+      const bool averaged = moving_average && parameter && tensors_.has(average);
+      averages += averaged ? 1 : 0;
+      trained_.emplace(id, averaged ? average : name);
       ++(parameter ? summary_.parameters : summary_.statistics);
       if (parameter) summary_.elements += elementCount(shape);
+    }
+    if (strange.empty() && moving_average && averages == 0) {
+      fail(ErrorCode::kConfiguration,
+           "checkpoint {} has no moving averages of parameters; a plan that is made with --ema DECAY keeps "
+           "them",
+           checkpoint_.directory);
     }
     if (strange.empty()) return;
     fail(ErrorCode::kConfiguration,
@@ -176,8 +194,6 @@ std::vector<ValueId> initializersToWrite(const Trained& trained, const Graph& gr
   }
   return ids;
 }
-
-bool isStoredTransposed(const Value& value) { return !metadataOf(value.metadata, kStoredTransposed).empty(); }
 
 // What a module's state has. `buffers`: by name, where the file says which there are.
 bool isModules(const Trained& trained, const Graph& graph, ValueId id,

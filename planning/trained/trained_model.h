@@ -20,6 +20,8 @@ struct TrainedModelRequest {
   int64_t most_inline_bytes = 1'800'000'000;
   // Also how it was trained: a TrainingInfoProto with the optimizer, whose states are the checkpoint's.
   bool training_info = false;
+  // The moving averages of trained parameters in their place (`--ema` of the plan).
+  bool moving_average = false;
 };
 
 struct TrainedModelSummary {

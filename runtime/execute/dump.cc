@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <list>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
@@ -21,8 +24,22 @@ bool isSelected(const DumpSelection& selection, Result::Kind kind) {
     case Result::Kind::kOptimizerState:
     case Result::Kind::kForwardState: return selection.states;
     case Result::Kind::kOutput: return selection.outputs;
+    case Result::Kind::kMeasure: return true;
   }
   return false;
+}
+
+// Of the transposed matrix.
+Shard transposedBox(Shard box) {
+  std::reverse(box.start.begin(), box.start.end());
+  std::reverse(box.size.begin(), box.size.end());
+  return box;
+}
+
+std::vector<std::byte> transposedBytes(std::span<const std::byte> matrix, const Shape& shape, DataType type) {
+  std::vector<std::byte> bytes(matrix.size());
+  transposeMatrix(matrix, shape, dataTypeSize(type), bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -40,6 +57,7 @@ std::string dumpTensorName(const Result& result) {
     case Result::Kind::kOptimizerState: return "state/" + result.name + "/" + result.state;
     case Result::Kind::kForwardState: return "forward_state/" + result.name;
     case Result::Kind::kOutput: return fmt::format("microbatch{}/output/{}", result.microbatch, result.name);
+    case Result::Kind::kMeasure: return "measure/" + result.name;
   }
   return {};
 }
@@ -72,6 +90,7 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
                           const DumpSelection& selection, const WindowGradients* gradients) {
   const Program& program = executor.program();
   std::vector<TensorView> tensors;
+  std::list<std::vector<std::byte>> transposed;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)},
                                                  {"rank", std::to_string(program.rank.index())}};
   for (const Result& result : program.results) {
@@ -80,12 +99,39 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
     const bool passes = result.kind == Result::Kind::kGradient && result.update >= 0;
     if (passes && gradients == nullptr) continue;
     const std::byte* content = passes ? gradients->find(result) : executor.content(result.buffer).data();
-    tensors.push_back({dumpTensorName(result), buffer.data_type, buffer.shape, content});
-    if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));
+    TensorView tensor = {dumpTensorName(result), buffer.data_type, buffer.shape, content};
+    std::optional<BufferPart> part = buffer.part;
+    if (result.transposed) {
+      const size_t size = byteCount(buffer.data_type, buffer.shape);
+      transposed.push_back(transposedBytes({content, size}, buffer.shape, buffer.data_type));
+      tensor.data = transposed.back().data();
+      std::swap(tensor.shape[0], tensor.shape[1]);
+      if (part) {
+        std::swap(part->whole[0], part->whole[1]);
+        std::swap(part->start[0], part->start[1]);
+      }
+    }
+    tensors.push_back(std::move(tensor));
+    if (part) metadata.insert(partEntry(tensors.back().name, *part));
   }
   std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();
   writeTensorFile(path, tensors, metadata);
   return path;
+}
+
+void readResult(const JoinedTensors& dump, const Result& result, const Buffer& buffer,
+                std::span<std::byte> out) {
+  if (!result.transposed) return dump.readBox(dumpTensorName(result), boxOf(buffer), out);
+  const Shard box = transposedBox(boxOf(buffer));
+  std::vector<std::byte> matrix(out.size());
+  dump.readBox(dumpTensorName(result), box, matrix);
+  transposeMatrix(matrix, box.size, dataTypeSize(buffer.data_type), out);
+}
+
+std::vector<std::byte> dumpedContent(const Result& result, const Buffer& buffer,
+                                     std::span<const std::byte> content) {
+  if (!result.transposed) return {content.begin(), content.end()};
+  return transposedBytes(content, buffer.shape, buffer.data_type);
 }
 
 void adoptStepDump(Executor& executor, const JoinedTensors& dump) {
@@ -94,11 +140,12 @@ void adoptStepDump(Executor& executor, const JoinedTensors& dump) {
     if (!isPersistent(buffer.kind)) continue;
     const std::string name = dumpTensorName(result);
     const JoinedTensors::Pieces& found = dump.find(name);
-    PIPESHARD_CHECK(found.data_type == buffer.data_type && found.whole == wholeShape(buffer),
+    Shape whole = wholeShape(buffer);
+    if (result.transposed) std::swap(whole[0], whole[1]);
+    PIPESHARD_CHECK(found.data_type == buffer.data_type && found.whole == whole,
                     "'{}' is {}{} in the dump, {}{} in the program", name, dataTypeName(found.data_type),
-                    shapeToString(found.whole), dataTypeName(buffer.data_type),
-                    shapeToString(wholeShape(buffer)));
-    dump.readBox(name, boxOf(buffer), executor.content(result.buffer));
+                    shapeToString(found.whole), dataTypeName(buffer.data_type), shapeToString(whole));
+    readResult(dump, result, buffer, executor.content(result.buffer));
   }
 }
 

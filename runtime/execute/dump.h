@@ -5,9 +5,11 @@
 // and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
 //
 // A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it
-// belongs (runtime/files/joined_tensors.h). The view joins the parts.
+// belongs (runtime/files/joined_tensors.h). The view joins the parts. Weights that the exporter has
+// transposed are written as the module has them, and so are their gradients and states (Result::transposed).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,13 @@ class WindowGradients {
 // updates are taken from `gradients`, and left out without. Error(kDiskFull).
 std::string writeStepDump(const Executor& executor, const std::string& directory, int64_t step,
                           const DumpSelection& selection, const WindowGradients* gradients = nullptr);
+
+// What the dump has of a result, as its buffer holds it (its box; the transposed matrix). `out` is as large.
+void readResult(const JoinedTensors& dump, const Result& result, const Buffer& buffer,
+                std::span<std::byte> out);
+// The inverse: a buffer's content as dumps have it.
+std::vector<std::byte> dumpedContent(const Result& result, const Buffer& buffer,
+                                     std::span<const std::byte> content);
 
 // Sets the executor's parameters, optimizer states and forward states to what the dump holds; buffers that
 // are parts to their box.

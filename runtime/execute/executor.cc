@@ -9,13 +9,13 @@
 #include <tuple>
 #include <utility>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "runtime/data/batch_check.h"
 #include "runtime/execute/elementwise_add.h"
 #include "runtime/execute/executor_parts.h"
 #include "runtime/execute/row_copy.h"
-#include "runtime/files/batch_check.h"
-#include "ir/base/convert.h"
 #include "runtime/files/weights.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 
@@ -25,6 +25,14 @@ namespace {
 bool isTransfer(InstructionKind kind) {
   return kind == InstructionKind::kSend || kind == InstructionKind::kReceive ||
          kind == InstructionKind::kAllReduce || kind == InstructionKind::kFree;
+}
+
+// Of a step that makes several updates, and whose loss is not finite.
+std::string describeMadeUpdates(const std::vector<double>& losses) {
+  if (losses.size() < 2) return "";
+  const auto first = std::find_if(losses.begin(), losses.end(), [](double x) { return !std::isfinite(x); });
+  return fmt::format(", from update {} of {} on: those before it have been made", first - losses.begin() + 1,
+                     losses.size());
 }
 
 }  // namespace
@@ -67,7 +75,8 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
     memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes);
     background_workspace_ = memory_.workspace_offset + workspace_bytes;
   } catch (Error& error) {
-    throw error.addContext(fmt::format("rank {}", program().rank));
+    error.addContext(fmt::format("rank {}", program().rank));
+    throw;
   }
 }
 
@@ -218,77 +227,12 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
   return copies;
 }
 
-void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
-                    Communicator* background) {
-  PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
-  PIPESHARD_CHECK(std::ssize(arena) >= memory_.total_bytes, "arena of {} bytes, needed {}", arena.size(),
-                  memory_.total_bytes);
-  const int size = communicator == nullptr ? 1 : communicator->size();
-  if (size != program().world_size) {
-    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
-         program().rank, program().world_size, size);
-  }
-  arena_ = arena;
-  communicator_ = communicator;
-  background_ = background;
-  if (communicator != nullptr)
-    collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
-  if (background != nullptr)
-    background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
-  data_ = data;
-  pending_sends_.resize(program().buffers.size());
-  for (const Instruction& instruction : program().instructions) {
-    if (instruction.kind == InstructionKind::kSend)
-      pending_sends_[instruction.inputs.at(0).index()].reserve(size);
-  }
-  for (size_t i = 0; i < program().instructions.size(); ++i) {
-    try {
-      actions_.push_back(resolve(program().instructions[i]));
-    } catch (Error& error) {
-      throw error.addContext(describePlace(program(), i));
-    }
-  }
-  startLane();
-}
-
-void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
-                      Communicator* background) {
-  bind(arena, communicator, data, background);
-  for (size_t b = 0; b < program().buffers.size(); ++b) {
-    if (!isPersistent(program().buffers[b].kind)) continue;
-    try {
-      loadInitialContent(program().buffers[b], image_.directory, options_.seed,
-                         content(BufferId(b)));
-    } catch (Error& error) {
-      throw error.addContext(fmt::format("rank {}", program().rank));
-    }
-  }
-}
-
-void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,
-                            DataSource* data, Communicator* background) {
-  const auto persistent = [](const Executor& executor) {
-    std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
-    for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-      const Buffer& buffer = executor.program().buffers[b];
-      if (!isPersistent(buffer.kind)) continue;
-      const Shard box = boxOf(buffer);
-      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer),
-                            box.start,   box.size,         executor.memory().offsets[b]};
-    }
-    return found;
-  };
-  if (persistent(*this) != persistent(other)) {
-    fail(ErrorCode::kConfiguration,
-         "rank {}: the program of the last batch keeps other tensors across steps than that of whole "
-         "batches; plan again",
-         program().rank);
-  }
-  bind(arena, communicator, data, background);
-}
-
 std::string Executor::describeCurrent() const {
   const int64_t step = current_step_.load();
+  const size_t loaded = buffers_loaded_.load();
+  if (step == 0 && loaded > 0 && loaded < program().buffers.size())
+    return fmt::format("rank {} reads its weights, tensor {} of {}", program().rank, loaded + 1,
+                       program().buffers.size());
   if (step == 0) return fmt::format("rank {}, between steps", program().rank);
   std::string text = fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
   if (awaits_lane_.load())
@@ -331,6 +275,7 @@ StepReport Executor::runStep(int64_t step) {
     const int64_t update = (step - 1) * program().updates_per_step + program().buffers[b].update + 1;
     std::memcpy(content(BufferId(b)).data(), &update, sizeof update);
   }
+  if (guard_) guard_->begin();
   if (lane_) lane_->begin();
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
@@ -349,18 +294,26 @@ StepReport Executor::runStep(int64_t step) {
     waitForBackground(actions_.size());
     for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
   } catch (Error& error) {
-    failStep(error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank)));
+    error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
+    failStep(error);
   }
   if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
   report.losses = readLosses();
+  report.measures = readMeasures();
   if (!report.losses.empty()) {
     report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) /
                   static_cast<double>(report.losses.size());
   }
+  if (guard_ && !guard_->isFinite()) {
+    guard_->takeBack();
+    report.applied = false;
+    report.not_finite = guard_->finding();
+  }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
-    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}; {}", program().rank, step, *report.loss,
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}{}; {}", program().rank, step,
+         *report.loss, describeMadeUpdates(report.losses),
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
   }
   current_step_.store(0);
@@ -380,11 +333,16 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
   switch (instruction.kind) {
     case InstructionKind::kLoadInput:
+      waiting_.store(data_->mayWait(), std::memory_order_relaxed);
       data_->fill(action.data_input, step, action.box, {action.output, action.bytes});
+      waiting_.store(false, std::memory_order_relaxed);
       break;
     case InstructionKind::kUpdate:
       if (update_observer_) update_observer_(instruction);
-      runNodes(action);
+      if (guard_ && !guard_->isFinite())
+        guard_->leaveOut(instruction);
+      else
+        runNodes(action);
       break;
     case InstructionKind::kRun: runNodes(action); break;
     case InstructionKind::kAccumulate:
@@ -448,6 +406,17 @@ void Executor::waitForSends(BufferId buffer) {
   for (const auto& send : sends) send->wait();
   waiting_.store(false, std::memory_order_relaxed);
   sends.clear();
+}
+
+std::vector<std::pair<std::string, double>> Executor::readMeasures() const {
+  std::vector<std::pair<std::string, double>> measures;
+  for (const Result& result : program().results) {
+    if (result.kind != Result::Kind::kMeasure) continue;
+    measures.emplace_back(result.name, 0);
+    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(),
+                    DataType::kFloat64, &measures.back().second, 1);
+  }
+  return measures;
 }
 
 std::vector<double> Executor::readLosses() const {

@@ -19,17 +19,19 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/program/background.h"
 #include "ir/program/program.h"
+#include "runtime/data/data.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/background_lane.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/row_copy.h"
+#include "runtime/execute/step_guard.h"
 #include "runtime/execute/subgraph.h"
-#include "runtime/files/data.h"
 #include "runtime/kernels/base/kernel.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/communicator.h"
@@ -48,7 +50,13 @@ struct ExecutorOptions {
 };
 
 struct StepReport {
-  std::optional<double> loss;   // on ranks whose program has a loss; the mean over `losses`
+  std::optional<double> loss;  // on ranks whose program has a loss; the mean over `losses`
+  // of the step, by name (Result::Kind::kMeasure), on ranks whose program lists them
+  std::vector<std::pair<std::string, double>> measures;
+  // false: the guard (Program::guard) was not finite; `not_finite` says what is the matter with this rank's
+  // gradients, if anything
+  bool applied = true;
+  std::string not_finite;
   std::vector<double> losses;   // of every update of the step
   double seconds = 0;           // of the whole step
   double compute_seconds = 0;   // in kernels (but collectives), accumulation and copies
@@ -94,6 +102,13 @@ class Executor {
   // places.
   void attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,
                     DataSource* data, Communicator* background = nullptr);
+
+  // The same for a program that works on some of the tensors that `host` keeps across steps: an evaluation.
+  // Nothing is loaded, and between steps of the host all other memory is the guest's: the arena is at least
+  // as large as `guestBytes` says. Error(kConfiguration) naming a tensor that the host does not keep so.
+  void attachAsGuest(const Executor& host, std::span<std::byte> arena, Communicator* communicator,
+                     DataSource* data, Communicator* background = nullptr);
+  int64_t guestBytes(const Executor& host) const;
 
   // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more.
   // Not inside a step.
@@ -144,6 +159,8 @@ class Executor {
   [[noreturn]] void failStep(const Error& error);
   void waitForSends(BufferId buffer);
   std::vector<double> readLosses() const;
+  std::vector<std::pair<std::string, double>> readMeasures() const;
+  int64_t persistentBytes() const;
 
   RankImage image_;
   ExecutorOptions options_;
@@ -157,12 +174,14 @@ class Executor {
   std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs
   std::unique_ptr<GroupCollectives> background_collectives_;
   DataSource* data_ = nullptr;
+  std::optional<StepGuard> guard_;
   TraceRecorder* recorder_ = nullptr;
   uint32_t recorded_program_ = 0;
   std::vector<Action> actions_;                                          // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};
-  std::atomic<int64_t> current_step_{0};  // 0 between steps
+  std::atomic<int64_t> current_step_{0};   // 0 between steps
+  std::atomic<size_t> buffers_loaded_{0};  // by attach: those that are persistent, of the first so many
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;

@@ -68,8 +68,9 @@ void Executor::waitForBackground(size_t position) {
     try {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
-      throw error.addContext(fmt::format("instruction {}: {}", receive,
+      error.addContext(fmt::format("instruction {}: {}", receive,
                                          describeInstruction(program(), program().instructions[receive])));
+      throw;
     }
     waiting_.store(false, std::memory_order_relaxed);
     if (recorder_ != nullptr)
@@ -100,8 +101,9 @@ void Executor::performInBackground(size_t position) {
     if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
   } catch (Error& error) {
     background_waiting_.store(false);
-    throw error.addContext(
+    error.addContext(
         fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
+    throw;
   }
 }
 

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/data.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"
-#include "runtime/files/data.h"
 
 namespace pipeshard {
 

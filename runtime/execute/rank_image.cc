@@ -5,9 +5,23 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
+#include "ir/program/program_verify.h"
 #include "onnx_import/format/reader.h"
 
 namespace pipeshard {
+namespace {
+
+// What reads a program uses its numbers as indices.
+void requireSound(const Program& program) {
+  try {
+    verifyProgram(program);
+  } catch (const Error& error) {
+    fail(ErrorCode::kConfiguration, "{}; the file was changed since it was made: plan again",
+         error.message());
+  }
+}
+
+}  // namespace
 
 std::string rankDirectoryName(RankId rank) { return fmt::format("{:04}", rank.index()); }
 
@@ -15,9 +29,12 @@ Program loadProgram(const std::string& directory) {
   const std::string program_path = (std::filesystem::path(directory) / "program.json").string();
   const std::string text = requireTextFile(program_path);
   try {
-    return programFromJson(text);
+    Program program = programFromJson(text);
+    requireSound(program);
+    return program;
   } catch (Error& error) {
-    throw error.addContext(program_path);
+    error.addContext(program_path);
+    throw;
   }
 }
 

@@ -19,7 +19,8 @@ struct RankImage {
 // "0003": the name of a rank's folder under ranks/.
 std::string rankDirectoryName(RankId rank);
 
-// Reads program.json. Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
+// Reads program.json, and verifies what it says of this rank alone. Errors: kMissingInput, kConfiguration,
+// kVersionMismatch, naming the file.
 Program loadProgram(const std::string& directory);
 
 // Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel,

@@ -44,6 +44,17 @@ void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, 
   if (last_) last_->attachBeside(*main_, arena, communicator, data, background);
 }
 
+void StepRunner::attachAsGuest(const StepRunner& host, std::span<std::byte> arena, Communicator* communicator,
+                               DataSource* data, Communicator* background) {
+  data_ = data;
+  main_->attachAsGuest(*host.main_, arena, communicator, data, background);
+  if (last_) last_->attachAsGuest(*host.main_, arena, communicator, data, background);
+}
+
+size_t StepRunner::guestBytes(const StepRunner& host) const {
+  return std::max(main_->guestBytes(*host.main_), last_ ? last_->guestBytes(*host.main_) : 0);
+}
+
 std::vector<TracedProgram> StepRunner::tracedPrograms() const {
   std::vector<TracedProgram> programs{{&main_->program(), main_->liveBytes()}};
   if (last_) programs.push_back({&last_->program(), last_->liveBytes()});

@@ -35,6 +35,11 @@ class StepRunner {
   // As Executor::attach. `data` decides which steps are short.
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
               Communicator* background = nullptr);
+  // An evaluation's programs beside those of `host`, which is attached (Executor::attachAsGuest); the arena
+  // is of guestBytes(host) at least.
+  void attachAsGuest(const StepRunner& host, std::span<std::byte> arena, Communicator* communicator,
+                     DataSource* data, Communicator* background = nullptr);
+  size_t guestBytes(const StepRunner& host) const;
   // From the next step on.
   void record(TraceRecorder& recorder);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }

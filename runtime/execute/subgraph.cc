@@ -102,7 +102,8 @@ CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRe
     placeConstants();
     createKernels(kernels);
   } catch (Error& error) {
-    throw error.addContext(fmt::format("subgraph '{}'", name_));
+    error.addContext(fmt::format("subgraph '{}'", name_));
+    throw;
   }
 }
 

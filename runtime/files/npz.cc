@@ -20,6 +20,7 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kHeaderLimit = 1 << 20;
 // Deflate cannot expand by more than about 1032; a larger claim is a bomb or damage.
 constexpr uint64_t kExpansionLimit = 1100;
+constexpr size_t kPieceElements = 1 << 17;  // that are read at once
 
 struct Description {
   const char* text;
@@ -151,20 +152,30 @@ class HeaderParser {
 
 // Fortran's order: the first axis moves fastest. The elements of a [2,3] come as (0,0) (1,0) (0,1) (1,1)
 // (0,2) (1,2) and go to the row-major positions 0 3 1 4 2 5.
-std::vector<std::byte> toRowMajor(const NpyHeader& header, const std::vector<std::byte>& fortran,
-                                  size_t element_bytes) {
-  const size_t rank = header.shape.size();
-  std::vector<std::byte> result(fortran.size());
-  const Shape strides = rowMajorStrides(header.shape);
-  std::vector<int64_t> index(rank, 0);
-  for (size_t from = 0; from < fortran.size(); from += element_bytes) {
-    int64_t to = 0;
-    for (size_t axis = 0; axis < rank; ++axis) to += index[axis] * strides[axis];
-    std::memcpy(result.data() + to * element_bytes, fortran.data() + from, element_bytes);
-    for (size_t axis = 0; axis < rank && ++index[axis] == header.shape[axis]; ++axis) index[axis] = 0;
+class RowMajorOrder {
+ public:
+  explicit RowMajorOrder(const NpyHeader& header)
+      : shape_(header.shape),
+        strides_(rowMajorStrides(header.shape)),
+        element_bytes_(dataTypeSize(header.data_type)),
+        index_(shape_.size(), 0) {}
+
+  // Puts the next elements where they belong.
+  void take(std::span<const std::byte> elements, std::span<std::byte> out) {
+    for (size_t from = 0; from < elements.size(); from += element_bytes_) {
+      int64_t to = 0;
+      for (size_t axis = 0; axis < index_.size(); ++axis) to += index_[axis] * strides_[axis];
+      std::memcpy(out.data() + to * element_bytes_, elements.data() + from, element_bytes_);
+      for (size_t axis = 0; axis < index_.size() && ++index_[axis] == shape_[axis]; ++axis) index_[axis] = 0;
+    }
   }
-  return result;
-}
+
+ private:
+  const Shape& shape_;
+  Shape strides_;
+  size_t element_bytes_;
+  std::vector<int64_t> index_;
+};
 
 }  // namespace
 
@@ -285,6 +296,13 @@ NpzFile NpzFile::open(const std::string& path) {
     }
     file.names_.emplace_back(text.substr(0, text.size() - 4));
   }
+  file.file_ = std::make_shared<Descriptor>(openForReading(path));
+  file.members_ = zipMembers(*file.file_, path);
+  const auto same = [](const std::string& name, const ZipMember& member) {
+    return name + ".npy" == member.name;
+  };
+  if (!std::equal(file.names_.begin(), file.names_.end(), file.members_.begin(), file.members_.end(), same))
+    fail(ErrorCode::kBadModel, "{} cannot be read as .npz: its directory can be read in two ways", path);
   return file;
 }
 
@@ -292,62 +310,139 @@ bool NpzFile::has(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end();
 }
 
-// The file is not trusted: sizes are compared before memory is taken for them (a claim beyond what deflate
-// can expand to is refused), the checksum before the content is used, and the header's type and shape with
-// the bytes behind it.
-NpzArray NpzFile::read(const std::string& name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.end())
-    fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}", path_, name,
-         fmt::join(names_, ", "));
-  const auto index = static_cast<zip_uint64_t>(found - names_.begin());
-  const std::string where = fmt::format("{}, array '{}'", path_, name);
+namespace {
 
-  zip_stat_t status;
-  zip_stat_init(&status);
-  const zip_uint64_t needed = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE;
-  if (zip_stat_index(archive_->handle, index, 0, &status) != 0 || (status.valid & needed) != needed) {
-    fail(ErrorCode::kBadModel, "{}: its size is not known: {}", where, zip_strerror(archive_->handle));
+// A member that is read from its beginning to its end. libzip compares the checksum where the end is.
+class MemberStream {
+ public:
+  MemberStream(zip_t* archive, size_t index, std::string where) : where_(std::move(where)) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    const zip_uint64_t needed = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE;
+    if (zip_stat_index(archive, index, 0, &status) != 0 || (status.valid & needed) != needed)
+      fail(ErrorCode::kBadModel, "{}: its size is not known: {}", where_, zip_strerror(archive));
+    // a claim beyond what deflate can expand to
+    if (status.size / kExpansionLimit > status.comp_size + 1) {
+      fail(ErrorCode::kBadModel, "{} claims {} bytes out of {} compressed ones, which is not possible",
+           where_, status.size, status.comp_size);
+    }
+    bytes_ = status.size;
+    file_.reset(zip_fopen_index(archive, index, 0));
+    if (!file_) fail(ErrorCode::kBadModel, "{} cannot be opened: {}", where_, zip_strerror(archive));
   }
-  if (status.size / kExpansionLimit > status.comp_size + 1) {
-    fail(ErrorCode::kBadModel, "{} claims {} bytes out of {} compressed ones, which is not possible", where,
-         status.size, status.comp_size);
-  }
-  std::vector<std::byte> content(status.size);
-  zip_file_t* member = zip_fopen_index(archive_->handle, index, 0);
-  if (member == nullptr)
-    fail(ErrorCode::kBadModel, "{} cannot be opened: {}", where, zip_strerror(archive_->handle));
-  zip_uint64_t done = 0;
-  zip_int64_t got = 1;
-  while (done < status.size && got > 0) {
-    got = zip_fread(member, content.data() + done, status.size - done);
-    if (got > 0) done += static_cast<zip_uint64_t>(got);
-  }
-  // One more read makes libzip compare the checksum.
-  std::byte extra;
-  const bool complete = done == status.size && got >= 0 && zip_fread(member, &extra, 1) == 0;
-  const std::string reason = zip_file_strerror(member);
-  zip_fclose(member);
-  if (!complete)
-    fail(ErrorCode::kBadModel, "{} is damaged: {} of {} bytes could be read ({})", where, done, status.size,
-         reason);
 
-  const NpyHeader header = parseNpyHeader(content, where);
+  uint64_t bytes() const { return bytes_; }
+
+  void read(std::span<std::byte> out) {
+    while (!out.empty()) {
+      const zip_int64_t got = zip_fread(file_.get(), out.data(), out.size());
+      if (got <= 0) damaged();
+      done_ += static_cast<uint64_t>(got);
+      out = out.subspan(static_cast<size_t>(got));
+    }
+  }
+
+  // All of it has been read.
+  void finish() {
+    std::byte extra;
+    if (zip_fread(file_.get(), &extra, 1) != 0) damaged();
+  }
+
+ private:
+  [[noreturn]] void damaged() const {
+    fail(ErrorCode::kBadModel, "{} is damaged: {} of {} bytes could be read ({})", where_, done_, bytes_,
+         zip_file_strerror(file_.get()));
+  }
+
+  std::string where_;
+  uint64_t bytes_ = 0;
+  uint64_t done_ = 0;
+  std::unique_ptr<zip_file_t, decltype([](zip_file_t* file) { zip_fclose(file); })> file_;
+};
+
+// The header of a member, compared with the bytes behind it.
+NpyHeader readHeader(MemberStream& member, const std::string& where) {
+  std::vector<std::byte> beginning(std::min<uint64_t>(member.bytes(), kHeaderLimit + 12));
+  member.read(beginning);
+  NpyHeader header = parseNpyHeader(beginning, where);
   std::optional<int64_t> expected;
   try {
     expected = byteCount(header.data_type, header.shape);
   } catch (Error& error) {
-    throw error.addContext(where);
+    error.addContext(where);
+    throw;
   }
-  if (static_cast<uint64_t>(*expected) != content.size() - header.data_offset) {
+  if (static_cast<uint64_t>(*expected) != member.bytes() - header.data_offset) {
     fail(ErrorCode::kBadModel, "{} is {}{} ({} bytes), but {} bytes follow its header", where,
          dataTypeName(header.data_type), shapeToString(header.shape), *expected,
-         content.size() - header.data_offset);
+         member.bytes() - header.data_offset);
   }
-  content.erase(content.begin(), content.begin() + header.data_offset);
-  if (header.fortran_order && header.shape.size() > 1)
-    content = toRowMajor(header, content, dataTypeSize(header.data_type));
-  return {header.data_type, header.shape, std::move(content)};
+  return header;
+}
+
+bool isReordered(const NpyHeader& header) { return header.fortran_order && header.shape.size() > 1; }
+
+}  // namespace
+
+size_t NpzFile::indexOf(const std::string& name) const {
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found == names_.end())
+    fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}", path_, name,
+         fmt::join(names_, ", "));
+  return static_cast<size_t>(found - names_.begin());
+}
+
+std::string NpzFile::whereOf(const std::string& name) const {
+  return fmt::format("{}, array '{}'", path_, name);
+}
+
+NpzMember NpzFile::look(const std::string& name) const {
+  const size_t index = indexOf(name);
+  MemberStream member(archive_->handle, index, whereOf(name));
+  NpzMember found;
+  found.header = readHeader(member, whereOf(name));
+  found.in_place = members_[index].stored && !isReordered(found.header);
+  found.offset = members_[index].offset + found.header.data_offset;
+  return found;
+}
+
+void NpzFile::unpack(const std::string& name, std::span<std::byte> out) const {
+  const NpyHeader header = look(name).header;
+  MemberStream member(archive_->handle, indexOf(name), whereOf(name));
+  std::vector<std::byte> piece(header.data_offset);
+  member.read(piece);
+  if (!isReordered(header)) {
+    member.read(out);
+    return member.finish();
+  }
+  RowMajorOrder order(header);
+  const size_t element_bytes = dataTypeSize(header.data_type);
+  for (size_t done = 0; done < out.size(); done += piece.size()) {
+    piece.resize(std::min(kPieceElements * element_bytes, out.size() - done));
+    member.read(piece);
+    order.take(piece, out);
+  }
+  member.finish();
+}
+
+void NpzFile::verify(const std::string& name) const {
+  MemberStream member(archive_->handle, indexOf(name), whereOf(name));
+  std::vector<std::byte> piece;
+  for (uint64_t done = 0; done < member.bytes(); done += piece.size()) {
+    piece.resize(std::min<uint64_t>(kPieceElements, member.bytes() - done));
+    member.read(piece);
+  }
+  member.finish();
+}
+
+// The file is not trusted: sizes are compared before memory is taken for them, the checksum before the
+// content is used, and the header's type and shape with the bytes behind it.
+NpzArray NpzFile::read(const std::string& name) const {
+  const NpyHeader header = look(name).header;
+  NpzArray array{header.data_type, header.shape, {}};
+  array.bytes.resize(byteCount(header.data_type, header.shape));
+  unpack(name, array.bytes);
+  return array;
 }
 
 }  // namespace pipeshard

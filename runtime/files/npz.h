@@ -10,6 +10,8 @@
 
 #include "ir/base/data_type.h"
 #include "ir/base/shape.h"
+#include "runtime/files/posix_file.h"
+#include "runtime/files/zip_offsets.h"
 
 namespace pipeshard {
 
@@ -30,6 +32,13 @@ struct NpzArray {
   std::vector<std::byte> bytes;  // dense row-major, also when the file is in Fortran order
 };
 
+// What an archive has under a name, without its elements.
+struct NpzMember {
+  NpyHeader header;
+  bool in_place = false;  // the elements lie in the file as they are, row-major, from byte `offset` on
+  uint64_t offset = 0;
+};
+
 class NpzFile {
  public:
   // Errors: kMissingInput (no such file), kBadModel (not a zip archive).
@@ -43,12 +52,27 @@ class NpzFile {
   // Errors: kMissingInput (no array of that name; lists those that exist), kBadModel (malformed member).
   NpzArray read(const std::string& name) const;
 
+  // In bounded memory. Errors as read().
+  NpzMember look(const std::string& name) const;
+  // The elements, row-major; `out` has as many bytes as the header says. The archive's checksum is compared.
+  void unpack(const std::string& name, std::span<std::byte> out) const;
+  // Reads all and compares the checksum.
+  void verify(const std::string& name) const;
+  const std::vector<ZipMember>& members() const { return members_; }  // as names()
+  // In which elements lie in place.
+  const std::shared_ptr<const Descriptor>& file() const { return file_; }
+
  private:
+  size_t indexOf(const std::string& name) const;
+  std::string whereOf(const std::string& name) const;
+
   struct Archive;
   NpzFile();
 
   std::string path_;
   std::unique_ptr<Archive> archive_;
+  std::shared_ptr<const Descriptor> file_;
+  std::vector<ZipMember> members_;  // as names_
   std::vector<std::string> names_;
 };
 

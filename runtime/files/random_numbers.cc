@@ -1,5 +1,6 @@
 #include "runtime/files/random_numbers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -62,6 +63,10 @@ void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std
 
 void writeRandomNumbers(const ProgramInput& input, uint64_t seed, int64_t step, const Shard& box,
                         std::span<std::byte> out) {
+  if (input.drawn && input.drawn->kind == RandomNumbers::Kind::kTrue && input.drawn->probability >= 1) {
+    std::fill(out.begin(), out.end(), std::byte{1});  // in an evaluation nothing is dropped
+    return;
+  }
   const size_t element_bytes = dataTypeSize(input.data_type);
   const uint64_t key = mix(mix(seed) ^ mix(step) * 3 ^ mix(hashBytes(input.name)));
   std::byte* to = out.data();

@@ -134,15 +134,25 @@ TensorFile TensorFile::open(const std::string& path) {
   TensorFile file;
   file.path_ = path;
   file.file_ = openForReading(path);
-  file.parse(fileBytes(file.file_, path));
+  file.parse(fileBytes(file.file_, path),
+             [&](uint64_t offset, std::span<std::byte> out) { readExactly(file.file_, offset, out, path); });
   return file;
 }
 
-void TensorFile::parse(uint64_t file_bytes) {
+TensorFile TensorFile::parse(std::span<const std::byte> bytes, std::string name) {
+  TensorFile file;
+  file.path_ = std::move(name);
+  file.parse(bytes.size(), [&](uint64_t offset, std::span<std::byte> out) {
+    std::memcpy(out.data(), bytes.data() + offset, out.size());
+  });
+  return file;
+}
+
+void TensorFile::parse(uint64_t file_bytes, const std::function<void(uint64_t, std::span<std::byte>)>& read) {
   if (file_bytes < kLengthBytes)
     malformed(path_, fmt::format("it has {} bytes, the header length alone takes 8", file_bytes));
   std::array<std::byte, kLengthBytes> length_bytes;
-  readExactly(file_, 0, length_bytes, path_);
+  read(0, length_bytes);
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
   if (header_bytes > kMostHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
@@ -150,7 +160,7 @@ void TensorFile::parse(uint64_t file_bytes) {
                                  header_bytes, file_bytes, kMostHeaderBytes));
   }
   std::string text(header_bytes, '\0');
-  readExactly(file_, kLengthBytes, std::as_writable_bytes(std::span(text)), path_);
+  read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const Json header = parseHeader(text, path_);
   if (!header.is_object()) malformed(path_, "the header is not a JSON object");
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -33,6 +34,10 @@ class TensorFile {
   // Errors: kMissingInput (no such file, unreadable), kBadModel (the content; names file and tensor).
   static TensorFile open(const std::string& path);
 
+  // The same of bytes in memory, which `name` stands for in messages. Only the directory is kept: offsets of
+  // entries count in `bytes`, read() is not called. Errors: kBadModel.
+  static TensorFile parse(std::span<const std::byte> bytes, std::string name);
+
   const std::string& path() const { return path_; }
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // in file order
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -43,7 +48,7 @@ class TensorFile {
 
  private:
   TensorFile() = default;
-  void parse(uint64_t file_bytes);
+  void parse(uint64_t file_bytes, const std::function<void(uint64_t, std::span<std::byte>)>& read);
 
   std::string path_;
   Descriptor file_;

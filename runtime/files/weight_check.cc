@@ -120,7 +120,8 @@ void checkWeightFiles(const std::string& plan_directory) {
   try {
     files = weightFilesFromJson(text);
   } catch (Error& error) {
-    throw error.addContext(plan_directory);
+    error.addContext(plan_directory);
+    throw;
   }
   checkWeightFiles(files);
 }

@@ -115,7 +115,7 @@ void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType 
 // As step 0, which no input is drawn in.
 void drawContent(const Buffer& buffer, const RandomNumbers& drawn, uint64_t seed, std::span<std::byte> out) {
   ProgramInput tensor;
-  tensor.name = buffer.value;
+  tensor.name = sourceName(buffer);
   tensor.data_type = buffer.data_type;
   tensor.shape = wholeShape(buffer);
   tensor.drawn = drawn;
@@ -155,7 +155,8 @@ void loadInitialContent(const Buffer& buffer, const std::string& directory, uint
       loadFromFile(buffer, weight, source_type, directory, out);
     }
   } catch (Error& error) {
-    throw error.addContext(fmt::format("initial content of '{}'", buffer.name));
+    error.addContext(fmt::format("initial content of '{}'", buffer.name));
+    throw;
   }
 }
 

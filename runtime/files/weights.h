@@ -8,6 +8,13 @@
 
 namespace pipeshard {
 
+// The weight that the content of a buffer with a source comes from: of a state that starts as its parameter
+// ("w.moving_average") the parameter, else what the buffer holds.
+inline std::string sourceName(const Buffer& buffer) {
+  const bool state = buffer.kind == BufferKind::kOptimizerState;
+  return state ? buffer.value.substr(0, buffer.value.rfind('.')) : buffer.value;
+}
+
 // Writes what `buffer` starts with: its source, converted from source_type to data_type; zeros without a
 // source; numbers drawn from `seed` for a weight that no file has. Of a buffer with a part, its box of the
 // source. Only the bytes referred to are read from the weight's file, and what lies between them where that

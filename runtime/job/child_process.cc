@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -52,7 +53,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 // Between fork and exec: only async-signal-safe calls, since other threads may have held locks.
 [[noreturn]] void becomeWorker(const char* executable, char* const* arguments, char* const* environment,
-                               int parent, int report, bool is_command) {
+                               int parent, int report, bool is_command, int output) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before the line above
   struct sigaction action {};
@@ -70,7 +71,11 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
     const int null = ::open("/dev/null", O_RDONLY);
     if (null >= 0) ::dup2(null, STDIN_FILENO);
     if (null > STDERR_FILENO) ::close(null);
+    if (output >= 0) ::dup2(output, STDERR_FILENO);
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    // Where memory runs out, the kernel is to take a worker, and not who can say so.
+    const int score = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (score >= 0 && ::write(score, "500", 3) < 0) ::close(score);
   }
   ::execve(executable, arguments, environment);
   const int reason = errno;
@@ -83,7 +88,7 @@ int openProcessDescriptor(int pid) { return ::syscall(SYS_pidfd_open, pid, 0); }
 }  // namespace
 
 ChildProcess ChildProcess::start(const std::string& executable, const std::vector<std::string>& arguments,
-                                 const std::vector<std::string>& environment, bool is_command) {
+                                 const std::vector<std::string>& environment, bool is_command, int output) {
   std::vector<std::string> argument_texts{executable};
   argument_texts.insert(argument_texts.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment_texts = mergedEnvironment(environment);
@@ -101,7 +106,8 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
     fail(ErrorCode::kOutOfMemory, "cannot start a worker: {}; check `ulimit -u` and memory",
          std::strerror(errno));
   if (child.pid_ == 0)
-    becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command);
+    becomeWorker(executable.c_str(), argv.data(), envp.data(), parent, report_write.get(), is_command,
+                 output);
 
   report_write.reset();
   ::pollfd begun{report_read.get(), POLLIN, 0};
@@ -132,7 +138,8 @@ ChildProcess ChildProcess::start(const std::string& executable, const std::vecto
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       descriptor_(std::move(other.descriptor_)),
-      status_(other.status_) {}
+      status_(other.status_),
+      kill_sent_(other.kill_sent_) {}
 
 ChildProcess::~ChildProcess() { kill(); }
 
@@ -144,14 +151,34 @@ bool ChildProcess::tryReap() {
   return status_.has_value();
 }
 
-void ChildProcess::kill() {
+void ChildProcess::sendKill() {
   if (pid_ <= 0 || status_) return;
+  if (!kill_sent_) kill_sent_ = std::chrono::steady_clock::now();
   ::kill(pid_, SIGKILL);
-  int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0) {
-    if (errno != EINTR) break;  // somebody else reaped it
+}
+
+bool ChildProcess::kill(std::optional<std::chrono::steady_clock::time_point> deadline) {
+  if (pid_ <= 0 || status_) return true;
+  sendKill();
+  const auto end = deadline.value_or(*kill_sent_ + kLongestEnd);
+  while (true) {
+    int status = 0;
+    const int got = ::waitpid(pid_, &status, WNOHANG);
+    if (got == pid_ || (got < 0 && errno != EINTR)) {  // else somebody else reaped it
+      status_ = status;
+      return true;
+    }
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return false;
+    ::pollfd ended{descriptor_.get(), POLLIN, 0};
+    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+    // A child that never began has no descriptor yet: looked at again and again.
+    ::poll(&ended, 1, static_cast<int>(descriptor_.valid() ? wait : std::min<int64_t>(wait, 10)));
   }
-  status_ = status;
+}
+
+bool ChildProcess::endedBySigkill() const {
+  return status_ && WIFSIGNALED(*status_) && WTERMSIG(*status_) == SIGKILL;
 }
 
 std::string ChildProcess::describeEnd() const {

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <array>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,13 +18,19 @@ namespace pipeshard {
 // destroyed.
 class ChildProcess {
  public:
+  // For a process that was sent SIGKILL to be gone. One that is frozen, or waits inside the kernel, takes
+  // longer: it is given up, and goes when it is thawed or its wait is over.
+  static constexpr std::chrono::milliseconds kLongestEnd{5'000};
+
   // `arguments` without argv[0]. `environment` ("NAME=value") overrides that of this process. Standard input
   // is /dev/null, standard output goes where standard error goes, and what SignalWatch takes is ignored (the
   // parent decides when it ends); not so with `is_command`: then it reads, writes and is interrupted as if
   // the user had started it. Errors: kMissingInput (cannot be executed), kOutOfMemory (cannot fork),
   // kPeerUnavailable (stopped before it has begun).
+  // `output`: where standard output and error go instead; -1: where this process's standard error goes.
   static ChildProcess start(const std::string& executable, const std::vector<std::string>& arguments,
-                            const std::vector<std::string>& environment, bool is_command = false);
+                            const std::vector<std::string>& environment, bool is_command = false,
+                            int output = -1);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
@@ -33,8 +40,11 @@ class ChildProcess {
   bool isReaped() const { return status_.has_value(); }
   // Takes the exit status if it has ended. Never waits.
   bool tryReap();
-  // SIGKILL, and waits for the end.
-  void kill();
+  // SIGKILL, and waits for the end, at most until `deadline` (default: kLongestEnd from the first call on).
+  // False: it has not ended.
+  bool kill(std::optional<std::chrono::steady_clock::time_point> deadline = std::nullopt);
+  void sendKill();  // without waiting
+  bool endedBySigkill() const;
   // "was killed by signal 9 (Killed)", "ended with exit code 3". Only when reaped.
   std::string describeEnd() const;
   int exitCode() const;  // 128 + signal if one ended it. Only when reaped.
@@ -44,6 +54,7 @@ class ChildProcess {
   int pid_ = -1;
   Descriptor descriptor_;
   std::optional<int> status_;
+  std::optional<std::chrono::steady_clock::time_point> kill_sent_;
 };
 
 // While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR1 make `descriptor()` readable instead of ending the

@@ -18,12 +18,25 @@ const ControlSchema& workerMessages() {
                                                 {"gradients", kCount},  {"activations", kCount},
                                                 {"workspace", kCount},  {"padding", kCount}};
   static const ControlSchema schema{
-      // Of nodes too: they say where they are, and which place in the cluster they want.
-      {kRegister, {{"pid", kCount}, {"host", kString, kOptional}, {"index", kCount, kOptional}}},
-      {"heartbeat", {{"where", kString}, {"progress", kCount}, {"computing", kBoolean}}},
+      // Of nodes too: they say where they are, which number in the cluster they want, and how many devices
+      // they have. A worker says for which attempt to run the job it was started.
+      {kRegister,
+       {{"pid", kCount},
+        {"build", kObject, kOptional},
+        {"host", kString, kOptional},
+        {"index", kCount, kOptional},
+        {"devices", kCount, kOptional},
+        {"attempt", kCount, kOptional}}},
+      {"heartbeat",
+       {{"where", kString},
+        {"progress", kCount},
+        {"computing", kBoolean},
+        {"waiting", kBoolean},
+        {"idle", kBoolean}}},
       kStore,
       {"loaded",
-       {{"arena_bytes", kCount},
+       {{"programs", kString},
+        {"arena_bytes", kCount},
         {"constant_bytes", kCount},
         {"communicator_bytes", kCount},
         {"memory", kObject, 0, memory}}},
@@ -35,7 +48,21 @@ const ControlSchema& workerMessages() {
         {"transfer_seconds", kNumber},
         {"loss", kNumber, kOptional | kNullable},
         {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
+        {"not_finite", kString, kOptional},
+        {"measures",
+         kArray,
+         kOptional,
+         {{"", kObject, 0, {{"name", kString}, {"value", kNumber, kNullable}}}}},
+        {"resident_bytes", kCount, kOptional},
         {"dump", kString, kOptional}}},
+      // Batches of held-out data up to `last`; their losses, weighted and summed, from the rank that has
+      // them.
+      {"evaluated",
+       {{"last", kCount},
+        {"losses", kNumber, kOptional | kNullable},
+        {"weight", kNumber, kOptional | kNullable}}},
+      // What the rank's parts of parameters and states hash to, by part.
+      {"hashes", {{"step", kCount}, {"parts", kArray, 0, {{"", kString}}}, {"last", kBoolean}}},
       // A rank's part of a checkpoint is on disk, or cannot be written.
       {"saved",
        {{"step", kCount},
@@ -51,6 +78,8 @@ const ControlSchema& workerMessages() {
 const ControlSchema& workerCommands() {
   static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}},
                                     {"save", {{"step", kCount}, {"folder", kString}}},
+                                    {"check", {{"step", kCount}}},
+                                    {"evaluate", {{"first", kCount}, {"last", kCount}}},
                                     {"finish", {}},
                                     kStore,
                                     {"stop", {}},
@@ -60,12 +89,16 @@ const ControlSchema& workerCommands() {
 
 const ControlSchema& nodeMessages() {
   static const ControlSchema schema{
+      // What it has read for its ranks (runtime/identity/job_identity.h), before it starts them.
+      {"identity", {{"files", kArray}}},
       {"started", {{"pids", kArray, 0, {{"", kCount}}}}},
       {"alive", {}},
-      {"ended", {{"rank", kCount}, {"description", kString}}},
+      {"ended", {{"rank", kCount}, {"description", kString}, {"code", kInteger}}},
       {"clock", {{"asked", kInteger}, {"now", kInteger}}},
       // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
       {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
+      {"rested", {}},
+      {"ending", {{"signal", kCount}}},
       {"bye", {}},
       {"leaving", {{"message", kString}}}};
   return schema;
@@ -76,12 +109,16 @@ const ControlSchema& nodeCommands() {
                                      {{"ranks", kArray, 0, {{"", kCount}}},
                                       {"threads", kCount},
                                       {"directory", kString},
+                                      {"data", kString},
+                                      {"checkpoint", kString},
                                       {"towards", kString},
+                                      {"saves", kBoolean, kOptional},
                                       {"arguments", kArray, 0, {{"", kString}}}}},
                                     {"alive", {}},
                                     {"clock", {{"asked", kInteger}}},
                                     {"trace", {}},
                                     {"kill", {}},
+                                    {"rest", {{"message", kString}}},
                                     {"stop", {{"code", kInteger}, {"message", kString}}}};
   return schema;
 }

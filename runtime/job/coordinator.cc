@@ -8,14 +8,17 @@
 
 #include "ir/base/ids_format.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/execute/worker_threads.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/weight_check.h"
+#include "runtime/identity/plan_programs.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/coordinator_parts.h"
 #include "runtime/job/node_placement.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/trace_merge.h"
 #include "runtime/job/worker_placement.h"
+#include "runtime/machine/limits.h"
 #include "transport/control/control.h"
 #include "transport/control/control_server.h"
 
@@ -27,6 +30,8 @@ using std::chrono::milliseconds;
 // How far ahead of the slowest worker's steps others are granted, where a checkpoint may have to follow;
 // seconds.
 constexpr double kLead = 0.2;
+// What one request for batches of held-out data takes, about; seconds.
+constexpr double kEvaluationTurn = 0.2;
 // For nodes to hand over what their ranks have recorded.
 constexpr milliseconds kTraceTime{5'000};
 
@@ -42,14 +47,35 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   signals_ = spec.signals;
   if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
   result_.ranks.resize(ranks_);
+  programs_ = requireSoundPrograms(spec.plan_directory, [this](const std::string& text) {
+    report({.kind = JobProgress::Kind::kNotice, .text = text});
+  });
   job_id_ = spec.nodes == nullptr ? newJobId() : spec.nodes->job();
+  if (spec.nodes != nullptr) spec.nodes->beginAttempt(ranks_);
   if (!spec_.checkpoint.directory.empty()) openCheckpoints();
   last_step_ = std::max(spec.steps, result_.resumed_step);
   granted_ = result_.resumed_step;
+  if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
   if (last_step_ > result_.resumed_step) makePlacement();
 }
 
+// Batches that are sent once, in order: read here, for all ranks.
+void Coordinator::openPipe() {
+  if (spec_.nodes != nullptr) {
+    fail(ErrorCode::kUsage,
+         "--data-command and --data - work on one machine as yet: leave out --listen, or give a file that "
+         "every node has");
+  }
+  const std::filesystem::path rank =
+      std::filesystem::path(spec_.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
+  feed_ = std::make_unique<LoaderFeed>(spec_.data, loadProgram(rank.string()).inputs, result_.resumed_step,
+                                       last_step_);
+}
+
 void Coordinator::makePlacement() {
+  const int here = spec_.nodes == nullptr ? ranks_ : 0;
+  requireLimits({here, here == 0 ? 1 : threadsPerWorker(spec_.threads_per_worker, here), ranks_});
+  if (isPipe(spec_.data)) openPipe();
   if (spec_.nodes != nullptr) {
     server_ = &spec_.nodes->server();
     keys_ = spec_.nodes->keys();
@@ -82,10 +108,17 @@ WorkerOptions Coordinator::commonOptions() const {
   options.endpoint = server_->endpoint();
   options.job = job_id_;
   options.generation = spec_.nodes == nullptr ? 0 : spec_.nodes->generation();
+  options.attempt = attempt();
   if (keys_) options.keys = keys_->clientKeys();
   options.node_of_rank = spec_.node_of_rank;
   options.data = spec_.data;
+  if (feed_) {
+    options.data.path = options.data.command = "";
+    options.data.ring_descriptor = feed_->descriptor();
+  }
+  options.evaluation = spec_.evaluation;
   options.check_finite = spec_.check_finite;
+  options.log_directory = spec_.log_directory;
   options.dump_directory = spec_.dump_directory;
   options.dump = spec_.dump;
   options.adopt_directory = spec_.adopt_directory;
@@ -97,14 +130,16 @@ WorkerOptions Coordinator::commonOptions() const {
   return options;
 }
 
+int Coordinator::attempt() const { return spec_.nodes == nullptr ? 0 : spec_.nodes->attempt(); }
+
 JobResult Coordinator::run() {
   if (last_step_ == result_.resumed_step) return std::move(result_);  // the checkpoint has them all
   const Clock::time_point start = startWorkers();
-  waitFor([](const Worker& worker) { return worker.loaded; }, start + spec_.load_timeout,
-          "loading the program");
+  waitForLoading(start);
+  requireSpaceToWrite();
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (Worker& worker : workers_) {
-    worker.last_progress = Clock::now();
+    worker.last_progress = worker.last_moved = Clock::now();
     worker.steps_done = result_.resumed_step;
   }
   for (int64_t step = result_.resumed_step + 1; step <= last_step_; ++step) {
@@ -112,13 +147,31 @@ JobResult Coordinator::run() {
     waitFor([&](const Worker& worker) { return worker.steps_done >= step; },
             Clock::now() + spec_.step_timeout, fmt::format("step {}", step));
     finishStep(step);
+    if (step < last_step_ && spec_.evaluation.nextDue(step - 1) == step) evaluate(step);
   }
   return finish();
+}
+
+// At least what one rank has to write: more is not known before it is written.
+void Coordinator::requireSpaceToWrite() {
+  uint64_t kept = 0, parameters = 0;
+  for (const RankResult& rank : result_.ranks) {
+    kept = std::max<uint64_t>(kept, rank.memory.parameters + rank.memory.states);
+    parameters = std::max<uint64_t>(parameters, rank.memory.parameters);
+  }
+  try {
+    if (keeper_) requireSpace(spec_.checkpoint.directory, kept, "a checkpoint");
+    if (!spec_.dump_directory.empty() && spec_.dump.parameters)
+      requireSpace(spec_.dump_directory, parameters, "the dump of a step");
+  } catch (const Error& error) {
+    failJob({error.code(), error.message()});
+  }
 }
 
 // What the ranks are still writing, and their end.
 JobResult Coordinator::finish() {
   if (keeper_ && keeper_->lastBegun() != last_step_) save(last_step_);
+  if (spec_.evaluation.asked() && interrupted_by_ == 0) evaluate(last_step_);
   sendToAll("finish", nlohmann::json::object());
   waitFor([&](const Worker& worker) { return worker.finished && !(keeper_ && keeper_->isSaving()); },
           Clock::now() + spec_.step_timeout, "the end of the last step");
@@ -136,9 +189,10 @@ JobResult Coordinator::finish() {
 }
 
 void Coordinator::openCheckpoints() {
-  keeper_.emplace(spec_, job_id_, ranks_, [this](const std::string& text) {
-    report({.kind = JobProgress::Kind::kNotice, .text = text});
-  });
+  // Ranks of an earlier attempt that cannot be reached must not write where this one's do.
+  keeper_.emplace(
+      spec_, fmt::format("{}{}", job_id_, attempt() > 1 ? fmt::format("-{}", attempt()) : ""), ranks_,
+      [this](const std::string& text) { report({.kind = JobProgress::Kind::kNotice, .text = text}); });
   if (!keeper_->resumed()) return;
   result_.resumed_step = keeper_->resumed()->step;
   result_.checkpoint = keeper_->resumed()->directory;
@@ -149,16 +203,24 @@ void Coordinator::openCheckpoints() {
 // little more than what hides the messages' way: a job that is asked to end does what it has granted.
 void Coordinator::grantSteps(int64_t done) {
   int64_t ahead = last_step_ - done;
-  if (keeper_) {
+  if (keeper_ || replica_check_) {
     ahead = std::min<int64_t>(ahead,
                               2 + static_cast<int64_t>(std::min(kLead / std::max(last_seconds_, 1e-6), 1e4)));
   }
+  ahead = std::min(ahead, spec_.evaluation.nextDue(done) - done);
   while (granted_ < done + ahead) {
-    const int64_t last = std::min(done + ahead, keeper_ ? keeper_->lastBeforeSave(granted_) : last_step_);
+    int64_t last = std::min(done + ahead, keeper_ ? keeper_->lastBeforeSave(granted_) : last_step_);
+    last = std::min(last, nextReplicaCheck(granted_));
     sendToAll("run", {{"first", granted_ + 1}, {"last", last}});
     granted_ = last;
+    if (last == nextReplicaCheck(last - 1)) sendToAll("check", {{"step", last}});
     if (keeper_ && keeper_->isDue(last)) save(last);
   }
+}
+
+int64_t Coordinator::nextReplicaCheck(int64_t after) const {
+  if (!replica_check_) return std::numeric_limits<int64_t>::max();
+  return (after / spec_.check_replicas + 1) * spec_.check_replicas;
 }
 
 void Coordinator::save(int64_t step) {
@@ -166,6 +228,34 @@ void Coordinator::save(int64_t step) {
   if (folder) {
     sendToAll("save", {{"step", step}, {"folder", std::filesystem::absolute(*folder).string()}});
   }
+}
+
+// Batches are asked for in turns that are short, so that a job that is asked to end does so soon.
+void Coordinator::evaluate(int64_t step) {
+  const Clock::time_point start = Clock::now();
+  evaluated_ = {};
+  for (Worker& worker : workers_) worker.batches_done = 0;
+  int64_t count = 1;
+  for (int64_t first = 1; first <= spec_.evaluation.batches; first += count) {
+    if (interrupted_by_ != 0) {
+      report({.kind = JobProgress::Kind::kNotice,
+              .text = fmt::format("asked to end: held-out data were not evaluated after step {}", step)});
+      return;
+    }
+    if (first > 1) {
+      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      const double fitting = kEvaluationTurn / std::max(seconds / static_cast<double>(first - 1), 1e-6);
+      count = std::clamp<int64_t>(static_cast<int64_t>(fitting), 1, spec_.evaluation.batches - first + 1);
+    }
+    const int64_t last = first + count - 1;
+    sendToAll("evaluate", {{"first", first}, {"last", last}});
+    waitFor([&](const Worker& worker) { return worker.batches_done >= last; },
+            Clock::now() + spec_.step_timeout, fmt::format("the evaluation after step {}", step));
+  }
+  report({.kind = JobProgress::Kind::kEvaluated,
+          .step = step,
+          .loss = evaluated_.mean(),
+          .seconds = std::chrono::duration<double>(Clock::now() - start).count()});
 }
 
 // The steps that are granted are done and saved; so nothing is lost.
@@ -178,12 +268,13 @@ void Coordinator::endEarly(int signal) {
 }
 
 Coordinator::Clock::time_point Coordinator::startWorkers() {
-  const Clock::time_point deadline = Clock::now() + placement_->startTimeout();
+  const Clock::time_point begin = Clock::now();
   Clock::time_point start = Clock::now();
   while (!placement_->start()) {
     start = Clock::now();
     if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
-    if (Clock::now() > deadline) failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
+    if (Clock::now() > begin + placement_->startTimeout())
+      failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
   }
   for (RankId rank : workers_.ids()) {
     Worker& worker = workers_[rank];
@@ -219,9 +310,11 @@ void Coordinator::finishStep(int64_t step) {
   OpenStep open = std::move(open_steps_.front());
   open_steps_.pop_front();
   ++result_.steps_done;
+  if (feed_) feed_->release(step);
   StepResult& result = open.result;
   result.step = step;
   last_seconds_ = result.seconds;
+  if (!result.applied) leaveOut(result);
   for (std::string& path : open.dumps) {
     if (!path.empty()) result_.dump_files.push_back(std::move(path));
   }
@@ -232,6 +325,24 @@ void Coordinator::finishStep(int64_t step) {
           .result = &result});
   if (std::ssize(result_.steps) >= spec_.kept_steps) result_.steps.erase(result_.steps.begin());
   if (spec_.kept_steps > 0) result_.steps.push_back(std::move(result));
+}
+
+// A step whose gradients have no finite norm; no rank has applied it.
+void Coordinator::leaveOut(const StepResult& result) {
+  constexpr size_t kMost = 3;  // reasons
+  const size_t count = std::min(result.not_finite.size(), kMost);
+  const std::vector<std::string> reasons(result.not_finite.begin(), result.not_finite.begin() + count);
+  const std::string what = fmt::format(
+      "step {} was not applied on any rank: the norm of its gradients is not finite{}{}{}", result.step,
+      reasons.empty() ? "" : "; ", fmt::join(reasons, ", "), result.not_finite.size() > kMost ? ", ..." : "");
+  if (spec_.check_finite) {
+    failJob(
+        {ErrorCode::kNotANumber,
+         what + "; lower the learning rate, look at the data, or leave such steps out (run --on-nan skip)"});
+  }
+  ++result_.steps_left_out;
+  report({.kind = JobProgress::Kind::kNotice,
+          .text = fmt::format("{}; it is left out ({} so far)", what, result_.steps_left_out)});
 }
 
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.
@@ -269,6 +380,11 @@ void Coordinator::stopWorkers(int exit_code, const std::string& message) {
 
 // All workers have ended, or have been told to. A trace that cannot be had does not change how the job ends.
 void Coordinator::release(int exit_code, const std::string& message) {
+  for (const RankId rank : placement_->unkillable()) {
+    report({.kind = JobProgress::Kind::kNotice,
+            .text = fmt::format("unkillable: {}{}; it goes when the kernel lets it", nameOf(rank),
+                                placement_->processState(rank))});
+  }
   if (spec_.trace != nullptr) {
     try {
       const WorkerPlacement::Recorded recorded = placement_->collectTraces(Clock::now() + kTraceTime);

@@ -11,6 +11,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/checkpoint/replica_hashes.h"
+#include "runtime/data/loader_feed.h"
+#include "runtime/evaluation/evaluation.h"
 #include "runtime/files/durable_folder.h"
 #include "runtime/job/checkpoint_keeper.h"
 #include "runtime/job/child_process.h"
@@ -38,19 +41,30 @@ class Coordinator {
     bool loaded = false;
     bool finished = false;
     int64_t steps_done = 0;
+    int64_t batches_done = 0;  // of the evaluation
+    int64_t resident_bytes = 0;
     uint64_t progress = 0;  // of its computing thread
     Clock::time_point last_progress;
+    bool waiting = false;          // inside a step, for another rank
+    bool idle = false;             // for a command
+    Clock::time_point last_moved;  // neither of the two all the time, or one after the other
   };
 
   void makePlacement();
   WorkerOptions commonOptions() const;
+  int attempt() const;               // 0: the coordinator listens for this one only
   Clock::time_point startWorkers();  // when, not counting the wait for nodes
   void openCheckpoints();
+  void openPipe();
   void grantSteps(int64_t done);
   void save(int64_t step);
+  int64_t nextReplicaCheck(int64_t after) const;
+  std::optional<Failure> handleHashes(RankId rank, const nlohmann::json& body);
+  void evaluate(int64_t step);
   void endEarly(int signal);
   JobResult finish();
   void finishStep(int64_t step);
+  void leaveOut(const StepResult& result);
   void stopWorkers(int exit_code, const std::string& message);
   void abortWorkers();
   void release(int exit_code, const std::string& message);
@@ -67,15 +81,22 @@ class Coordinator {
   // One wait: at most kLookAround; then what came is worked off. The first failure, if any.
   std::optional<Failure> lookAround();
   Clock::duration forgiveAbsence();
+  void heedSignals();
   std::optional<Failure> handleMessage(const ControlMessage& message);
   std::optional<Failure> handleWorker(RankId rank, const ControlMessage& message);
-  void handleRegister(RankId rank);
+  std::optional<Failure> handleRegister(RankId rank, const nlohmann::json& body);
   void handleHeartbeat(Worker& worker, const nlohmann::json& body);
-  void handleLoaded(RankId rank, const nlohmann::json& body);
+  std::optional<Failure> handleLoaded(RankId rank, const nlohmann::json& body);
   void handleSaved(RankId rank, const nlohmann::json& body);
   void handleStored(RankId sender, const nlohmann::json& body);
   std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);
+  void handleEvaluated(Worker& worker, const nlohmann::json& body);
   std::optional<Failure> findStuckWorker() const;
+  Clock::duration stallLimit() const;
+  std::optional<Failure> findStall() const;
+  std::string whereAllAre() const;
+  void waitForLoading(Clock::time_point start);
+  void requireSpaceToWrite();
 
   template <typename Condition>
   void waitFor(Condition condition, Clock::time_point deadline, const std::string& what) {
@@ -95,6 +116,7 @@ class Coordinator {
   const JobSpec& spec_;
   const JobProgressCallback& progress_;
   int ranks_;
+  IdVector<RankId, std::string> programs_;     // digests of what ranks are to load
   std::unique_ptr<ControlServer> own_server_;  // of a job on this machine; nodes have joined at their pool's
   ControlServer* server_ = nullptr;
   std::string job_id_;
@@ -103,6 +125,7 @@ class Coordinator {
   SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
   FolderLock dump_lock_;
   std::optional<CheckpointKeeper> keeper_;
+  std::optional<ReplicaCheck> replica_check_;
   int64_t last_step_ = 0;   // that is to be done
   int64_t granted_ = 0;     // the last step that workers have been asked for
   int interrupted_by_ = 0;  // signal
@@ -115,10 +138,13 @@ class Coordinator {
     std::vector<std::string> dumps;  // by rank
   };
   std::deque<OpenStep> open_steps_;
-  double last_seconds_ = 1;  // that a step took
+  double last_seconds_ = 1;          // that a step took
+  Clock::duration longest_pause_{};  // in which a worker inside a step did not get to its next instruction
+  WeightedLoss evaluated_;           // so far, by the evaluation that goes on
   // addresses that workers have left for each other, as they came
   std::vector<nlohmann::json> stored_;
   IdVector<RankId, Worker> workers_;
+  std::unique_ptr<LoaderFeed> feed_;  // of data that come through a pipe
   // last: its processes are killed and reaped before anything that they use goes away
   std::unique_ptr<WorkerPlacement> placement_;
 };

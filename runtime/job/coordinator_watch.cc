@@ -1,12 +1,15 @@
 #include "runtime/job/coordinator_parts.h"
 
+#include <algorithm>
 #include <limits>
 
 #include <nlohmann/json.hpp>
 
 #include "ir/base/ids_format.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/job/control_types.h"
+#include "runtime/job/node_pool.h"
 #include "transport/control/control_message.h"
 
 // What the coordinator hears while it waits, and what follows from it: messages, ends of processes, silence.
@@ -20,6 +23,20 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSilence{5'000};
 
 constexpr int kMessagesAtOnce = 256;
+
+// When nobody moves and some wait: in the first step; later at least this, and so many times the longest wait
+// that ended well.
+constexpr std::chrono::seconds kFirstStall{120};
+constexpr std::chrono::seconds kLeastStall{30};
+constexpr int kPausesOfStall = 20;
+
+constexpr std::chrono::seconds kFirstNotice{2};  // while workers load
+constexpr std::chrono::seconds kNextNotice{5};
+
+// null: not finite.
+double numberOf(const nlohmann::json& number) {
+  return number.is_null() ? std::numeric_limits<double>::quiet_NaN() : number.get<double>();
+}
 
 int64_t wholeSeconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
@@ -36,6 +53,7 @@ Coordinator::Clock::duration Coordinator::forgiveAbsence() {
   for (Worker& worker : workers_) {
     worker.last_heard += absence;
     worker.last_progress += absence;
+    worker.last_moved += absence;
   }
   return absence;
 }
@@ -46,20 +64,7 @@ std::optional<Failure> Coordinator::lookAround() {
   ControlEvent event = server_->poll(kLookAround, descriptors);
   // a coordinator that is suspended is, mostly, while it waits
   const Clock::duration absence = forgiveAbsence();
-  if (signals_) {
-    if (const int signal = signals_->take();
-        signal != 0 && keeper_ && interrupted_by_ == 0 && granted_ > result_.resumed_step) {
-      endEarly(signal);
-    } else if (signal == SIGUSR1 && interrupted_by_ != 0) {
-      // schedulers send it to all processes, and node daemons pass theirs on: it asks once
-    } else if (signal != 0) {
-      const bool loses_nothing = keeper_ && granted_ == result_.resumed_step;
-      const JobInterrupted interrupted(signal,
-                                       loses_nothing ? std::optional(result_.checkpoint) : std::nullopt);
-      stopWorkers(static_cast<int>(interrupted.code()), interrupted.message());
-      throw interrupted;
-    }
-  }
+  heedSignals();
   if (const auto notice = server_->takeNotice())
     report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;
@@ -71,13 +76,40 @@ std::optional<Failure> Coordinator::lookAround() {
   }
   for (const WorkerEnd& end : placement_->takeEnds()) {
     const std::string& where = workers_[end.rank].where;
-    keepFirstCause(failure,
-                   Failure{ErrorCode::kPeerUnavailable,
-                           fmt::format("{} {}; last seen: {}", nameOf(end.rank), end.description, where)});
+    keepFirstCause(failure, Failure{end.code, fmt::format("{} {}; last seen: {}", nameOf(end.rank),
+                                                          end.description, where)});
+  }
+  if (feed_) {
+    // nobody stalls who waits for the loader: that has a deadline of its own
+    for (Worker& worker : workers_) {
+      if (feed_->isAwaited()) worker.last_moved = Clock::now();
+    }
+    if (const std::optional<Error> fault = feed_->failure())
+      keepFirstCause(failure, Failure{fault->code(), fault->message()});
   }
   keepFirstCause(failure, placement_->look(absence));
   if (!failure) failure = findStuckWorker();
+  if (!failure) failure = findStall();
   return failure;
+}
+
+// Those of this process, and what nodes ask for that were sent one.
+void Coordinator::heedSignals() {
+  NodePool* const nodes = spec_.nodes;
+  int signal = signals_ == nullptr ? 0 : signals_->take();
+  // Schedulers signal all processes of a job: what this one is sent after its nodes is the same request.
+  bool is_repeated = signal == SIGUSR1 && interrupted_by_ != 0;
+  if (signal != 0 && nodes != nullptr) {
+    is_repeated |= interrupted_by_ != 0 && !nodes->wasAskedItself();
+    nodes->setAskedItself();
+  }
+  if (signal == 0 && nodes != nullptr && interrupted_by_ == 0) signal = nodes->takeRequestToEnd().value_or(0);
+  if (signal == 0 || is_repeated) return;
+  if (keeper_ && interrupted_by_ == 0 && granted_ > result_.resumed_step) return endEarly(signal);
+  const bool loses_nothing = keeper_ && granted_ == result_.resumed_step;
+  const JobInterrupted interrupted(signal, loses_nothing ? std::optional(result_.checkpoint) : std::nullopt);
+  stopWorkers(static_cast<int>(interrupted.code()), interrupted.message());
+  throw interrupted;
 }
 
 std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message) {
@@ -104,15 +136,19 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
                    fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>())};
   }
   if (message.type == kRegister) {
-    handleRegister(rank);
+    return handleRegister(rank, body);
   } else if (message.type == "heartbeat") {
     handleHeartbeat(worker, body);
   } else if (message.type == "store") {
     handleStored(rank, body);
   } else if (message.type == "loaded") {
-    handleLoaded(rank, body);
+    return handleLoaded(rank, body);
   } else if (message.type == "step") {
     return handleStep(rank, worker, body);
+  } else if (message.type == "evaluated") {
+    handleEvaluated(worker, body);
+  } else if (message.type == "hashes") {
+    return handleHashes(rank, body);
   } else if (message.type == "saved") {
     handleSaved(rank, body);
   } else if (message.type == "finished") {
@@ -126,9 +162,18 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   return std::nullopt;
 }
 
-// What other workers have stored before this one came.
-void Coordinator::handleRegister(RankId rank) {
+// Tells it what other workers have stored before it came. One of an earlier attempt, on a host that was out
+// of reach, has nothing to do any more.
+std::optional<Failure> Coordinator::handleRegister(RankId rank, const nlohmann::json& body) {
+  if (body.value("attempt", 0) != attempt()) {
+    send(rank, "abort", nlohmann::json::object());
+    server_->forget(rank.index());
+    return std::nullopt;
+  }
+  if (const std::optional<std::string> other = findBuildDifference(body))
+    return Failure{ErrorCode::kVersionMismatch, fmt::format("{}: {}", nameOf(rank), *other)};
   for (const nlohmann::json& entry : stored_) send(rank, "store", entry);
+  return std::nullopt;
 }
 
 void Coordinator::handleStored(RankId sender, const nlohmann::json& body) {
@@ -143,10 +188,24 @@ void Coordinator::handleHeartbeat(Worker& worker, const nlohmann::json& body) {
   const auto progress = body.at("progress").get<uint64_t>();
   const bool may_take_its_time = !body.at("computing").get<bool>();
   if (progress != worker.progress || may_take_its_time) worker.last_progress = Clock::now();
+  const bool waiting = body.at("waiting").get<bool>(), idle = body.at("idle").get<bool>();
+  const bool moved = progress != worker.progress || waiting != worker.waiting || idle != worker.idle;
+  if (worker.waiting && moved) longest_pause_ = std::max(longest_pause_, Clock::now() - worker.last_moved);
+  if (moved || (!waiting && !idle)) worker.last_moved = Clock::now();
+  worker.waiting = waiting;
+  worker.idle = idle;
   worker.progress = progress;
 }
 
-void Coordinator::handleLoaded(RankId rank, const nlohmann::json& body) {
+std::optional<Failure> Coordinator::handleLoaded(RankId rank, const nlohmann::json& body) {
+  const auto programs = body.at("programs").get<std::string>();
+  if (programs != programs_[rank]) {
+    return Failure{ErrorCode::kVersionMismatch,
+                   fmt::format("{} has loaded other programs (digest {}) than the coordinator has looked at "
+                               "(digest {}) in {}: another plan was put there, or hosts have different ones; "
+                               "start again",
+                               nameOf(rank), programs, programs_[rank], spec_.plan_directory)};
+  }
   Worker& worker = workers_[rank];
   RankResult& result = result_.ranks[rank];
   worker.loaded = true;
@@ -159,6 +218,17 @@ void Coordinator::handleLoaded(RankId rank, const nlohmann::json& body) {
   result.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
                    memory.at("activations"), memory.at("workspace"), memory.at("padding")};
   report({.kind = JobProgress::Kind::kLoaded, .rank = rank});
+  return std::nullopt;
+}
+
+std::optional<Failure> Coordinator::handleHashes(RankId rank, const nlohmann::json& body) {
+  PIPESHARD_CHECK(replica_check_.has_value(), "rank {} sends hashes that nobody asked for", rank);
+  std::optional<std::string> difference =
+      replica_check_->take(rank, body.at("step").get<int64_t>(),
+                           body.at("parts").get<std::vector<std::string>>(), body.at("last").get<bool>());
+  if (!difference) return std::nullopt;
+  if (keeper_) *difference += "; checkpoints since the last good comparison may have it too";
+  return Failure{ErrorCode::kReplicasDiffer, std::move(*difference)};
 }
 
 void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
@@ -171,6 +241,13 @@ void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
   if (!checkpoint) return;
   result_.checkpoint = checkpoint->directory;
   report({.kind = JobProgress::Kind::kCheckpoint, .step = checkpoint->step, .text = checkpoint->directory});
+}
+
+void Coordinator::handleEvaluated(Worker& worker, const nlohmann::json& body) {
+  worker.batches_done = body.at("last").get<int64_t>();
+  worker.where = fmt::format("evaluation, {} batches done", worker.batches_done);
+  if (body.contains("losses"))
+    evaluated_.add(WeightedLoss{numberOf(body["losses"]), numberOf(body["weight"])});
 }
 
 std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, const nlohmann::json& body) {
@@ -192,15 +269,22 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
   result.compute_seconds[rank] = body.at("compute_seconds").get<double>();
   result.transfer_seconds[rank] = body.at("transfer_seconds").get<double>();
   result.seconds = std::max(result.seconds, body.at("seconds").get<double>());
-  if (body.contains("loss")) {
-    result.loss =
-        body["loss"].is_null() ? std::numeric_limits<double>::quiet_NaN() : body["loss"].get<double>();
-  }
+  if (body.contains("loss")) result.loss = numberOf(body["loss"]);
   if (body.contains("losses")) {
-    for (const nlohmann::json& loss : body["losses"]) {
-      result.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
-    }
+    for (const nlohmann::json& loss : body["losses"]) result.losses.push_back(numberOf(loss));
   }
+  if (body.contains("not_finite")) {
+    result.applied = false;
+    const auto reason = body["not_finite"].get<std::string>();
+    if (!reason.empty()) result.not_finite.push_back(fmt::format("{} (rank {})", reason, rank));
+  }
+  if (body.contains("measures")) {
+    for (const nlohmann::json& measure : body["measures"])
+      result.measures.emplace_back(measure.at("name").get<std::string>(), numberOf(measure.at("value")));
+  }
+  worker.resident_bytes = body.value("resident_bytes", worker.resident_bytes);
+  for (const Worker& other : workers_)
+    result.resident_bytes = std::max(result.resident_bytes, other.resident_bytes);
   if (body.contains("dump")) open_steps_[index].dumps[rank.index()] = body["dump"].get<std::string>();
   return std::nullopt;
 }
@@ -223,6 +307,61 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
     }
   }
   return std::nullopt;
+}
+
+// Before anything was learned, a step may begin with a transfer of any size.
+Coordinator::Clock::duration Coordinator::stallLimit() const {
+  if (spec_.stall_timeout.count() > 0) return spec_.stall_timeout;
+  if (result_.steps_done == 0) return kFirstStall;
+  const Clock::duration learned = std::max<Clock::duration>(kPausesOfStall * longest_pause_, kLeastStall);
+  return std::min<Clock::duration>(learned, spec_.transfer_timeout);
+}
+
+// Everybody waits for somebody else: nothing is computed, read or saved, and no instruction ends.
+std::optional<Failure> Coordinator::findStall() const {
+  Clock::time_point last = Clock::time_point::min();
+  bool anybody_waits = false;
+  for (const Worker& worker : workers_) {
+    if (!worker.loaded || (!worker.waiting && !worker.idle)) return std::nullopt;
+    anybody_waits |= worker.waiting;
+    last = std::max(last, worker.last_moved);
+  }
+  if (!anybody_waits || Clock::now() - last < stallLimit()) return std::nullopt;
+  return Failure{
+      ErrorCode::kHang,
+      fmt::format("no worker has moved for {} s, and each waits for another; the longest wait before was "
+                  "{:.1f} s. If a transfer may take so long, raise --transfer-timeout. Where they are:{}",
+                  wholeSeconds(stallLimit()), std::chrono::duration<double>(longest_pause_).count(),
+                  whereAllAre())};
+}
+
+std::string Coordinator::whereAllAre() const {
+  std::string text;
+  for (const RankId rank : workers_.ids()) {
+    const Worker& worker = workers_[rank];
+    text += fmt::format("\n  {}{}: {}", nameOf(rank), worker.idle ? ", done with what was asked" : "",
+                        worker.where);
+  }
+  return text;
+}
+
+// Says how far it is, from two seconds on.
+void Coordinator::waitForLoading(Clock::time_point start) {
+  Clock::time_point next = start + kFirstNotice;
+  const auto is_loaded = [](const Worker& worker) { return worker.loaded; };
+  while (!std::all_of(workers_.begin(), workers_.end(), is_loaded) &&
+         Clock::now() < start + spec_.load_timeout) {
+    if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
+    if (Clock::now() < next) continue;
+    next = Clock::now() + kNextNotice;
+    const auto late = std::find_if_not(workers_.begin(), workers_.end(), is_loaded);
+    if (late == workers_.end()) break;
+    report({.kind = JobProgress::Kind::kNotice,
+            .text = fmt::format("loading: {} of {} workers are ready; {}",
+                                std::count_if(workers_.begin(), workers_.end(), is_loaded), workers_.size(),
+                                late->where)});
+  }
+  waitFor(is_loaded, start + spec_.load_timeout, "loading the program (--load-timeout raises the limit)");
 }
 
 }  // namespace pipeshard

@@ -6,12 +6,14 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/base/error.h"
+#include "runtime/data/data.h"
+#include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/memory_plan.h"
-#include "runtime/files/data.h"
 
 namespace pipeshard {
 
@@ -34,10 +36,18 @@ struct JobSpec {
   DataDescription data;
   int64_t steps = 1;           // in all: a job that goes on from a checkpoint does what is left
   int threads_per_worker = 0;  // 0: the node's processors / its ranks, at least 1
-  bool check_finite = true;    // stop when the loss is NaN or infinite
+  // Stop when the loss, or a norm of gradients that the plan takes, is NaN or infinite. Else steps whose norm
+  // is not finite are left out on all ranks (Program::guard), each with a notice.
+  bool check_finite = true;
 
   CheckpointSpec checkpoint;
+  // Every so many steps ranks that hold copies compare them (ReplicaCheck): kReplicasDiffer. 0: never.
+  int64_t check_replicas = 0;
+  // Behind a step's checkpoint, and after the last step unless the job is asked to end.
+  EvaluationSpec evaluation;
 
+  // "": workers write to this process's standard error, else to ranks/0003.log in this folder.
+  std::string log_directory;
   std::string dump_directory;  // "": nothing is written; created if needed
   DumpSelection dump;
   int64_t kept_steps = INT64_MAX;  // how many of the last steps JobResult has: each takes memory
@@ -64,6 +74,8 @@ struct JobSpec {
   std::chrono::milliseconds load_timeout{std::chrono::minutes(10)};
   std::chrono::milliseconds step_timeout{std::chrono::minutes(30)};      // one step on all ranks
   std::chrono::milliseconds transfer_timeout{std::chrono::minutes(10)};  // one wait for a peer inside a step
+  // No rank moves, and some wait for others; 0: learned from what the slowest instruction has taken.
+  std::chrono::milliseconds stall_timeout{0};
   // one operator of a rank that computes
   std::chrono::milliseconds progress_timeout{std::chrono::minutes(2)};
   // for workers to end by themselves before they are killed
@@ -80,16 +92,27 @@ struct StepResult;
 
 // What people see meanwhile. `rank` is invalid for the job as a whole.
 struct JobProgress {
-  enum class Kind : uint8_t { kNodeJoined, kStarted, kResumed, kLoaded, kStep, kCheckpoint, kNotice };
+  enum class Kind : uint8_t {
+    kNodeJoined,
+    kStarted,
+    kResumed,
+    kLoaded,
+    kStep,
+    kCheckpoint,
+    kEvaluated,
+    kNotice
+  };
   Kind kind = Kind::kStarted;
   int node = -1;          // kNodeJoined
   RankId rank = {};       // kStarted, kLoaded
   int pid = 0;            // kStarted; of the daemon in kNodeJoined
   std::string host = {};  // kStarted, kNodeJoined
-  int64_t step = 0;       // kStep: this step is done on all ranks; kResumed, kCheckpoint: of the checkpoint
+  // kStep: this step is done on all ranks; kEvaluated: after this step; kResumed, kCheckpoint: of the
+  // checkpoint
+  int64_t step = 0;
   // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder
   std::string text = {};
-  std::optional<double> loss = {};
+  std::optional<double> loss = {};  // kEvaluated: of all held-out data
   double seconds = 0;
   const StepResult* result = nullptr;  // kStep: all that is known of it, for as long as the callback runs
 };
@@ -103,6 +126,12 @@ struct StepResult {
   double seconds = 0;          // on the slowest rank
   IdVector<RankId, double> compute_seconds;
   IdVector<RankId, double> transfer_seconds;  // waiting included
+  // by name, as the plan's programs give them (Result::Kind::kMeasure): "gradient_norm"
+  std::vector<std::pair<std::string, double>> measures = {};
+  bool applied = true;                       // false: nothing was updated (Program::guard)
+  std::vector<std::string> not_finite = {};  // of a step that was not applied: what ranks know of the reason
+  // of the worker that holds most, as it was looked at last (twice a second); 0: not yet
+  int64_t resident_bytes = 0;
 };
 
 struct RankResult {
@@ -118,6 +147,7 @@ struct RankResult {
 struct JobResult {
   std::vector<StepResult> steps;  // the last JobSpec::kept_steps of them
   int64_t steps_done = 0;         // by this run of the job: behind `resumed_step`
+  int64_t steps_left_out = 0;     // of them; they are not applied
   IdVector<RankId, RankResult> ranks;
   double load_seconds = 0;
   std::vector<std::string> dump_files;  // in order of step, rank

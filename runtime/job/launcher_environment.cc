@@ -112,7 +112,8 @@ std::optional<Layer> readSlurm(const Environment& environment) {
     try {
       place.coordinator_host = expandNodeList(variables.text(name)).front();
     } catch (Error& error) {
-      throw error.addContext(fmt::format("environment variable {}", name));
+      error.addContext(fmt::format("environment variable {}", name));
+      throw;
     }
   }
   place.generation = variables.count("SLURM_RESTART_COUNT").value_or(0);

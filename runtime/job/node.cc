@@ -3,22 +3,27 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <random>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "runtime/execute/worker_threads.h"
 #include "runtime/files/hex.h"
+#include "runtime/identity/build_identity.h"
+#include "runtime/identity/identity_reader.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/job.h"
+#include "runtime/job/worker_arguments.h"
 #include "runtime/job/worker_placement.h"
+#include "runtime/machine/limits.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
 #include "transport/control/job_keys.h"
@@ -79,12 +84,25 @@ class NodeDaemon {
   NodeDaemon(const NodeOptions& options, const NodeMessages& say) : options_(options), say_(say) {}
 
   int run() {
+    requireLimits({});
     if (!options_.command.empty())
       command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
-    if (const std::optional<int> early = join()) return *early;
-    say_(fmt::format("joined the coordinator at {}", endpoint_));
-    last_heard_ = last_look_ = Clock::now();
-    while (!over_) look();
+    while (!over_) {
+      if (const std::optional<int> early = join()) return *early;
+      say_(fmt::format("joined the coordinator at {}", endpoint_));
+      last_heard_ = last_look_ = Clock::now();
+      resting_ = false;
+      try {
+        while (!over_) look();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPeerUnavailable || !options_.rejoin || command_) throw;
+        say_(fmt::format("{}; joining again", error.message()));
+        files_.reset();
+        workers_.reset();
+        client_.reset();
+        saves_ = false;
+      }
+    }
     return command_ ? commandsEnd(exit_code_ != 0) : exit_code_;
   }
 
@@ -94,7 +112,10 @@ class NodeDaemon {
   bool tryToJoin(const std::optional<JobTicket>& ticket);
   void look();
   void handle(const ControlMessage& message);
+  void readFiles(const nlohmann::json& body);
+  void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
+  void endWorkers();
   void reportEnds();
   void sendTraces();
   void checkCoordinator();
@@ -114,8 +135,13 @@ class NodeDaemon {
   Clock::time_point last_heard_;
   Clock::time_point last_look_;
   Clock::time_point last_sent_;
+  bool resting_ = false;  // the job is about to be started again
+  bool saves_ = false;    // the job keeps checkpoints, and has workers here
+  bool ending_ = false;   // a signal has come, and what it is asked for is under way
   bool over_ = false;
   int exit_code_ = 0;
+  nlohmann::json start_;                 // what it was told to start last
+  std::optional<IdentityReader> files_;  // while they are read: then it starts
   std::optional<WorkerGroup> workers_;
 };
 
@@ -164,8 +190,9 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   options.keys = keys_;
   options.any_job = !ticket;
   options.schema = nodeCommands();
-  options.body = {{"host", hostName()}, {"pid", ::getpid()}};
+  options.body = {{"host", hostName()}, {"pid", ::getpid()}, {"build", buildJson(thisBuild())}};
   if (options_.index) options.body["index"] = *options_.index;
+  if (options_.devices > 0) options.body["devices"] = options_.devices;
   try {
     client_ =
         ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", newControlRank(), kOneTry, options);
@@ -174,6 +201,17 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
     return false;
   }
   return true;
+}
+
+// Those that cannot be killed are given up, and said.
+void NodeDaemon::endWorkers() {
+  if (!workers_) return;
+  workers_->kill();
+  for (const RankId rank : workers_->unkillable()) {
+    const int pid = workers_->pid(rank);
+    say_(fmt::format("unkillable: worker of rank {} (host {}, pid {}){}; it goes when the kernel lets it",
+                     rank, hostName(), pid, describeProcessState(pid)));
+  }
 }
 
 void NodeDaemon::look() {
@@ -192,24 +230,57 @@ void NodeDaemon::look() {
   }
   if (over_) return;
   if (command_ && command_->tryReap()) {
-    if (workers_) workers_->kill();
+    endWorkers();
     say_("the coordinator " + command_->describeEnd());
     over_ = true;
     return;
   }
+  lookAtFiles();
   reportEnds();
   checkCoordinator();
+}
+
+// Before it starts ranks, it says what they will read: the coordinator compares that with others.
+void NodeDaemon::readFiles(const nlohmann::json& body) {
+  start_ = body;
+  IdentityRequest request{body.at("directory").get<std::string>(),
+                          idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()),
+                          body.at("data").get<std::string>(), body.at("checkpoint").get<std::string>()};
+  files_.reset();
+  if (!request.ranks.empty()) return void(files_.emplace(std::move(request)));
+  startWorkers(body);
+}
+
+void NodeDaemon::lookAtFiles() {
+  if (!files_) return;
+  if (const std::optional<std::string> notice = files_->takeNotice()) say_(*notice);
+  if (!files_->isDone()) return;
+  try {
+    const JobIdentity identity = files_->take();
+    files_.reset();
+    tell("identity", {{"files", identityJson(identity)}});
+    startWorkers(start_);
+  } catch (const Error& error) {
+    files_.reset();
+    tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+  }
 }
 
 void NodeDaemon::checkSignals() {
   const int signal = signals_.take();
   if (signal == 0) return;
+  if (signal != SIGUSR1 && saves_ && !ending_ && !over_) {
+    ending_ = true;
+    say_(fmt::format("asked to end by SIG{}: the job is saved first; once more ends at once",
+                     ::sigabbrev_np(signal)));
+    return tell("ending", {{"signal", signal}});
+  }
   if (signal == SIGUSR1) {  // to end soon, which the coordinator arranges
     if (command_) ::kill(command_->pid(), signal);
     if (!command_) say_("SIGUSR1 is for the coordinator, which ends the job; a node ends with it");
     return;
   }
-  if (workers_) workers_->kill();
+  endWorkers();
   const JobInterrupted interrupted(signal);
   if (client_) sayLast("leaving", {{"message", interrupted.message()}});
   if (command_) {
@@ -222,19 +293,25 @@ void NodeDaemon::checkSignals() {
 void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
   if (message.type == "start") {
-    try {
-      startWorkers(message.body);
-    } catch (const Error& error) {
-      tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
-    }
+    resting_ = false;
+    readFiles(message.body);
   } else if (message.type == "kill") {
-    if (workers_) workers_->kill();
+    files_.reset();
+    endWorkers();
+  } else if (message.type == "rest") {
+    files_.reset();
+    endWorkers();
+    workers_.reset();
+    resting_ = true;
+    saves_ = false;
+    say_("the job starts again: " + message.body.at("message").get<std::string>());
+    tell("rested", nlohmann::json::object());
   } else if (message.type == "clock") {
     tell("clock", {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
   } else if (message.type == "trace") {
     sendTraces();
   } else if (message.type == "stop") {
-    if (workers_) workers_->kill();
+    endWorkers();
     exit_code_ = message.body.at("code").get<int>();
     const auto text = message.body.at("message").get<std::string>();
     say_(text.empty() ? "the job is done" : "the job is over: " + text);
@@ -259,13 +336,11 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
     spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
   std::vector<int> pids;
   if (!spec.ranks.empty()) {
-    if (!std::filesystem::is_directory(spec.plan_directory)) {
-      fail(ErrorCode::kMissingInput,
-           "the plan directory {} is not on this host; plan, model and data must have the same path on all "
-           "hosts (a shared folder)",
-           spec.plan_directory);
-    }
+    const int here = static_cast<int>(spec.ranks.size());
+    requireLimits({here, threadsPerWorker(spec.threads, here),
+                   std::max<int>(here, std::ssize(spec.options.node_of_rank))});
     workers_.emplace(spec);
+    saves_ = body.value("saves", false);
     for (RankId rank : spec.ranks) pids.push_back(workers_->pid(rank));
     say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
   }
@@ -292,7 +367,9 @@ void NodeDaemon::sendTraces() {
 void NodeDaemon::reportEnds() {
   if (!workers_) return;
   for (const WorkerEnd& end : workers_->takeEnds())
-    tell("ended", {{"rank", end.rank.index()}, {"description", end.description}});
+    tell(
+        "ended",
+        {{"rank", end.rank.index()}, {"description", end.description}, {"code", static_cast<int>(end.code)}});
 }
 
 void NodeDaemon::tell(std::string_view type, nlohmann::json body) {
@@ -313,7 +390,7 @@ void NodeDaemon::sayLast(std::string_view type, nlohmann::json body) {
 }
 
 void NodeDaemon::loseCoordinator(const std::string& what) {
-  if (workers_) workers_->kill();
+  endWorkers();
   fail(ErrorCode::kPeerUnavailable,
        "the coordinator at {} {}: it was killed, or the network between is cut; the workers here were ended",
        endpoint_, what);
@@ -321,9 +398,11 @@ void NodeDaemon::loseCoordinator(const std::string& what) {
 
 void NodeDaemon::checkCoordinator() {
   const Clock::time_point now = Clock::now();
-  if (now - last_heard_ >= kNodeSilence) {
+  // Between two attempts it may have to read a large checkpoint.
+  const milliseconds limit = resting_ ? milliseconds(options_.wait) : kNodeSilence;
+  if (now - last_heard_ >= limit) {
     loseCoordinator(fmt::format("has not been heard of for {} s",
-                                std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count()));
+                                std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
   }
   if (now - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = now;

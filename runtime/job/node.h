@@ -6,9 +6,11 @@
 //   return runNode(options, print);
 //
 // It joins (and waits for a coordinator that is not there yet), starts the workers that it is told to,
-// reports their ends, and goes when it is told to. When the coordinator has been silent for kNodeSilence
-// (killed, or its link cut), it ends its workers and goes. No worker outlives it: the kernel kills them with
-// it.
+// reports their ends, and goes when it is told to; between the attempts of a job that is started again it
+// rests. When the coordinator has been silent for kNodeSilence (killed, or its link cut), it ends its
+// workers, and goes or, if asked to, joins again. On a signal it has a job that keeps checkpoints save first,
+// and ends with it (or is let go, where the job goes on without it); on a second one it ends at once. No
+// worker outlives it: the kernel kills them with it.
 #pragma once
 
 #include <chrono>
@@ -25,7 +27,10 @@ struct NodeOptions {
   std::string key_file;      // "": no keys; waited for if it is not there yet
   std::optional<int> index;  // this node's place in the cluster; none: the first that is free
   std::string host;          // this machine as other nodes reach it; "": its address on the way to them
-  uint64_t generation = 0;   // as the coordinator's; see NodePoolOptions
+  int devices = 0;           // that this host has for the job; 0: as many as the cluster says of its place
+  // After the coordinator was lost, try again for as long as `wait`.
+  bool rejoin = false;
+  uint64_t generation = 0;  // as the coordinator's; see NodePoolOptions
   std::chrono::seconds wait{300};
 
   // Started first, in this process's place towards the user: the coordinator's command, whose exit code

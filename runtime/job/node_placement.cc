@@ -7,7 +7,10 @@
 
 #include "ir/base/ids_format.h"
 #include "runtime/files/hex.h"
+#include "runtime/identity/identity_reader.h"
+#include "runtime/job/host_name.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/job/worker_arguments.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_message.h"
 
@@ -16,17 +19,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kFarewell{1'000};
 // Of a clock, each time: the fastest answer counts.
 constexpr int kClockQuestions = 20;
 // While waiting for several nodes.
 constexpr std::chrono::milliseconds kPatience{50};
 
+// Of one number of the pool, what this attempt has there.
 struct Node {
-  int control_rank = -1;  // -1: has not joined
+  int number = 0;
+  int control_rank = -1;  // of the daemon that was told to start; -1: none was
   std::string host;
-  int pid = 0;
-  Clock::time_point last_heard;
+  std::string name;  // for people
   std::vector<RankId> ranks;
   std::map<RankId, int> pids;  // empty until started
   int clock_questions = 0;     // that are still to be answered
@@ -41,8 +44,11 @@ class NodePlacement : public WorkerPlacement {
       : pool_(*spec.nodes),
         workers_(std::move(workers)),
         progress_(progress),
-        node_of_rank_(spec.node_of_rank) {
-    nodes_.resize(pool_.count());
+        node_of_rank_(spec.node_of_rank),
+        saves_(!spec.checkpoint.directory.empty()),
+        load_timeout_(spec.load_timeout) {
+    nodes_.resize(pool_.nodes().size());
+    for (size_t n = 0; n < nodes_.size(); ++n) nodes_[n].number = static_cast<int>(n);
     for (RankId rank : node_of_rank_.ids()) {
       nodes_.at(node_of_rank_[rank]).ranks.push_back(rank);
     }
@@ -54,21 +60,28 @@ class NodePlacement : public WorkerPlacement {
   }
 
   bool start() override {
-    if (!told_ &&
-        std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.control_rank >= 0; }))
+    if (!told_ && std::all_of(nodes_.begin(), nodes_.end(),
+                              [&](const Node& node) { return !isNeeded(node) || pool_.isHere(node.number); }))
       tellToStart();
-    return told_ && std::all_of(nodes_.begin(), nodes_.end(),
-                                [](const Node& node) { return node.pids.size() == node.ranks.size(); });
+    return told_ &&
+           std::all_of(nodes_.begin(), nodes_.end(),
+                       [](const Node& node) { return node.pids.size() == node.ranks.size(); }) &&
+           !own_files_;
   }
   std::string describeMissing() const override;
-  std::chrono::milliseconds startTimeout() const override { return pool_.wait(); }
+  // Once all have joined, they read the files that they compare.
+  std::chrono::milliseconds startTimeout() const override {
+    return pool_.wait() + (told_ ? load_timeout_ : std::chrono::milliseconds(0));
+  }
 
   int pid(RankId rank) const override {
     const auto& pids = nodeOf(rank).pids;
     const auto found = pids.find(rank);
     return found == pids.end() ? 0 : found->second;
   }
-  std::string host(RankId rank) const override { return nodeOf(rank).host; }
+  std::string host(RankId rank) const override {
+    return nodeOf(rank).host.empty() ? pool_.nodes().at(nodeOf(rank).number).host : nodeOf(rank).host;
+  }
   std::string processState(RankId) const override { return ""; }
   std::vector<int> descriptors() const override { return {}; }
   std::vector<WorkerEnd> takeEnds() override { return std::exchange(ends_, {}); }
@@ -89,47 +102,49 @@ class NodePlacement : public WorkerPlacement {
 
  private:
   const Node& nodeOf(RankId rank) const { return nodes_.at(node_of_rank_.at(rank)); }
-  std::string nameOf(const Node& node) const {
-    return fmt::format("node {} (host {}, pid {})", &node - nodes_.data(), node.host, node.pid);
+  // The first attempt waits for all nodes of the cluster, later ones go on with those that are used.
+  bool isNeeded(const Node& node) const {
+    return !node.ranks.empty() || (pool_.attempt() == 1 && node.number < pool_.count());
+  }
+  bool isHere(const Node& node) const {
+    return node.control_rank >= 0 && pool_.nodes().at(node.number).control_rank == node.control_rank;
   }
   void tellToStart();
+  // What this machine, or a node, has read, with what others have: all must have read the same.
+  std::optional<Failure> compare(const std::string& who, const JobIdentity& identity);
+  std::optional<Failure> lookAtOwnFiles();
   void askClock(Node& node, int times);
   void takeClock(Node& node, const nlohmann::json& body);
   void takeTracePiece(Node& node, const nlohmann::json& body);
   // Handles what nodes say until the condition is met for all that answer, or the deadline has passed.
   template <typename Condition>
   void hearUntil(Condition condition, Clock::time_point deadline);
-  void admit(const ControlMessage& message);
-  void send(const Node& node, std::string_view type, nlohmann::json body);
+  std::optional<Failure> lookAt(const Node& node);
 
   NodePool& pool_;
   WorkerGroupSpec workers_;
   const JobProgressCallback& progress_;
   IdVector<RankId, int> node_of_rank_;
+  bool saves_;  // when it is asked to end
+  std::chrono::milliseconds load_timeout_;
+  std::optional<IdentityReader> own_files_;  // while they are read
+  IdentityComparison identities_;
   std::vector<Node> nodes_;
   std::vector<WorkerEnd> ends_;
   size_t ended_ = 0;
   bool told_ = false;
   bool released_ = false;
-  Clock::time_point last_sent_;
 };
-
-void NodePlacement::send(const Node& node, std::string_view type, nlohmann::json body) {
-  try {
-    pool_.server().send(node.control_rank, type, std::move(body));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPeerUnavailable) throw;  // else its silence will tell
-  }
-}
 
 std::string NodePlacement::describeMissing() const {
   std::string joined;
   std::string missing;
   for (const Node& node : nodes_) {
-    if (node.control_rank < 0) {
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", &node - nodes_.data());
+    if (!pool_.isHere(node.number)) {
+      if (isNeeded(node)) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", node.number);
     } else {
-      joined += fmt::format("{}{} on {}{}", joined.empty() ? "" : ", ", &node - nodes_.data(), node.host,
+      joined += fmt::format("{}{} on {}{}", joined.empty() ? "" : ", ", node.number,
+                            pool_.nodes()[node.number].host,
                             told_ && node.pids.empty() ? " (has not started its workers)" : "");
     }
   }
@@ -140,141 +155,156 @@ std::string NodePlacement::describeMissing() const {
 
 void NodePlacement::tellToStart() {
   told_ = true;
+  own_files_.emplace(IdentityRequest{workers_.plan_directory, node_of_rank_.ids(), workers_.options.data.path,
+                                     workers_.options.resume});
   // A node beside the coordinator reaches it over loopback, where the other nodes do not reach that node.
   std::string towards;
-  for (const Node& node : nodes_) {
+  for (const JoinedNode& node : pool_.nodes()) {
     const std::string address = pool_.server().peerAddress(node.control_rank);
     if (!address.empty() && !isLocalEndpoint("tcp://" + address + ":1")) towards = address;
   }
-  for (const Node& node : nodes_) {
-    send(node, "start",
-         {{"ranks", positionsOf(node.ranks)},
-          {"threads", workers_.threads},
-          {"directory", workers_.plan_directory},
-          {"towards", towards},
-          {"arguments", workerArguments(workers_.options)}});
+  for (Node& node : nodes_) {
+    if (!isNeeded(node)) continue;
+    node.control_rank = pool_.nodes()[node.number].control_rank;
+    node.host = pool_.nodes()[node.number].host;
+    node.name = pool_.nameOf(node.number);
+    pool_.send(node.number, "start",
+               {{"ranks", positionsOf(node.ranks)},
+                {"threads", workers_.threads},
+                {"directory", workers_.plan_directory},
+                {"data", workers_.options.data.path},
+                {"checkpoint", workers_.options.resume},
+                {"towards", towards},
+                {"saves", saves_},
+                {"arguments", workerArguments(workers_.options)}});
   }
 }
 
-// A node that names its index gets that place, any other the first free one.
-void NodePlacement::admit(const ControlMessage& message) {
-  const nlohmann::json& body = message.body;
-  const int wanted = body.value("index", -1);
-  const std::string host = body.at("host").get<std::string>();
-  const auto refuse = [&](ErrorCode code, const std::string& reason) {
-    pool_.server().send(message.rank, "stop", {{"code", static_cast<int>(code)}, {"message", reason}});
-    pool_.server().forget(message.rank);
-  };
-  if (wanted >= std::ssize(nodes_)) {
-    return refuse(ErrorCode::kConfiguration,
-                  fmt::format("this is node {}, but the plan's cluster has {} nodes; they count from 0",
-                              wanted, nodes_.size()));
-  }
-  const int pid = body.at("pid").get<int>();
-  // A node whose first try to join was answered too late comes again, to the place it has.
-  auto free = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
-    return node.control_rank >= 0 && node.pid == pid && node.host == host;
-  });
-  if (free != nodes_.end() && !told_) {
-    free->control_rank = message.rank;
-    free->last_heard = Clock::now();
-    return;
-  }
-  free = wanted >= 0 ? nodes_.begin() + wanted
-                     : std::find_if(nodes_.begin(), nodes_.end(),
-                                    [](const Node& node) { return node.control_rank < 0; });
-  if (free == nodes_.end())
-    return refuse(ErrorCode::kConfiguration, fmt::format("the job has its {} nodes already", nodes_.size()));
-  if (free->control_rank >= 0) {
-    return refuse(
-        ErrorCode::kConfiguration,
-        fmt::format("node {} has joined already, from host {}, pid {}; give every node an index of its own",
-                    wanted, free->host, free->pid));
-  }
-  free->control_rank = message.rank;
-  free->host = host;
-  free->pid = pid;
-  free->last_heard = Clock::now();
-  if (progress_) {
-    progress_({.kind = JobProgress::Kind::kNodeJoined,
-               .node = static_cast<int>(free - nodes_.begin()),
-               .pid = free->pid,
-               .host = free->host});
+std::optional<Failure> NodePlacement::compare(const std::string& who, const JobIdentity& identity) {
+  const std::optional<std::string> difference = identities_.add(who, identity);
+  if (!difference) return std::nullopt;
+  return Failure{ErrorCode::kVersionMismatch, *difference};
+}
+
+std::optional<Failure> NodePlacement::lookAtOwnFiles() {
+  if (!own_files_) return std::nullopt;
+  if (const std::optional<std::string> notice = own_files_->takeNotice(); notice && progress_)
+    progress_({.kind = JobProgress::Kind::kNotice, .text = *notice});
+  if (!own_files_->isDone()) return std::nullopt;
+  try {
+    const JobIdentity identity = own_files_->take();
+    own_files_.reset();
+    return compare(fmt::format("the coordinator (host {})", hostName()), identity);
+  } catch (const Error& error) {
+    own_files_.reset();
+    return Failure{error.code(), error.message()};
   }
 }
 
 std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& message) {
   if (message.type == kRegister) {
-    admit(message);
+    const std::optional<std::string> other = pool_.admit(message, progress_);
+    if (other && !told_) return Failure{ErrorCode::kVersionMismatch, *other};
     return std::nullopt;
   }
+  const std::optional<int> number = pool_.numberOf(message.rank);
+  if (!number) return std::nullopt;
+  pool_.hear(*number);
   const auto node = std::find_if(nodes_.begin(), nodes_.end(),
                                  [&](const Node& entry) { return entry.control_rank == message.rank; });
-  if (node == nodes_.end()) return std::nullopt;
-  node->last_heard = Clock::now();
+  if (node == nodes_.end() || node->ranks.empty()) {  // a spare
+    if (message.type == "leaving" || message.type == "bye" || message.type == kFault) pool_.drop(*number);
+    if (message.type == "ending")
+      pool_.sendAway(*number, static_cast<int>(ErrorCode::kRequeue), "it had no ranks");
+    return std::nullopt;
+  }
   const nlohmann::json& body = message.body;
+  if (message.type == "ending") pool_.askToEnd(*number, body.at("signal").get<int>());
   if (message.type == kFault) {
     return Failure{ErrorCode::kInternal,
-                   fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+                   fmt::format("{}: {}", node->name, body.at("message").get<std::string>())};
   }
+  if (message.type == "identity") return compare(node->name, identityFromJson(body.at("files")));
   if (message.type == "started") {
     const auto pids = body.at("pids").get<std::vector<int>>();
     if (pids.size() != node->ranks.size()) {
-      return Failure{ErrorCode::kInternal, fmt::format("{} started {} workers of {}", nameOf(*node),
-                                                       pids.size(), node->ranks.size())};
+      return Failure{ErrorCode::kInternal,
+                     fmt::format("{} started {} workers of {}", node->name, pids.size(), node->ranks.size())};
     }
     for (size_t i = 0; i < pids.size(); ++i) node->pids[node->ranks[i]] = pids[i];
     if (workers_.options.trace_steps > 0) askClock(*node, kClockQuestions);
   } else if (message.type == "ended") {
     const RankId rank(body.at("rank").get<size_t>());
     if (!node->pids.contains(rank)) return std::nullopt;
-    ends_.push_back({rank, body.at("description").get<std::string>()});
+    ends_.push_back(
+        {rank, body.at("description").get<std::string>(), knownErrorCode(body.at("code").get<int>())});
     ++ended_;
   } else if (message.type == "error") {
     return Failure{knownErrorCode(body.at("code").get<int>()),
-                   fmt::format("{}: {}", nameOf(*node), body.at("message").get<std::string>())};
+                   fmt::format("{}: {}", node->name, body.at("message").get<std::string>())};
   } else if (message.type == "clock") {
     takeClock(*node, body);
   } else if (message.type == "trace") {
     takeTracePiece(*node, body);
   } else if (message.type == "bye") {
-    node->control_rank = -1;
+    pool_.drop(*number);
   } else if (message.type == "leaving") {
+    pool_.drop(*number);
     return Failure{ErrorCode::kPeerUnavailable,
-                   fmt::format("{} was stopped: {}", nameOf(*node), body.at("message").get<std::string>())};
+                   fmt::format("{} was stopped: {}", node->name, body.at("message").get<std::string>())};
   }
   return std::nullopt;
 }
 
 std::optional<Failure> NodePlacement::look(Clock::duration absence) {
-  const Clock::time_point now = Clock::now();
-  const bool is_time = now - last_sent_ >= kNodeHeartbeat;
-  if (is_time) last_sent_ = now;
-  for (Node& node : nodes_) {
-    if (node.control_rank < 0) continue;
-    node.last_heard = std::min(now, node.last_heard + absence);
-    if (is_time) send(node, "alive", nlohmann::json::object());
-    if (now - node.last_heard < kNodeSilence) continue;
-    return Failure{ErrorCode::kPeerUnavailable,
-                   fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
-                               "stopped, its machine is down, or the network between is cut",
-                               nameOf(node), node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
-                               std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count())};
+  pool_.forgive(absence);
+  pool_.keepAlive();
+  if (std::optional<Failure> failure = lookAtOwnFiles()) return failure;
+  for (const Node& node : nodes_) {
+    if (node.control_rank < 0 || node.ranks.empty()) continue;
+    if (std::optional<Failure> failure = lookAt(node)) return failure;
+  }
+  for (int number = 0; number < std::ssize(pool_.nodes()) && !released_; ++number) {
+    if (!pool_.isHere(number) || pool_.silenceOf(number) < kNodeSilence) continue;
+    if (progress_) {
+      progress_(
+          {.kind = JobProgress::Kind::kNotice,
+           .text = fmt::format("{}, which has no ranks, does not answer any more", pool_.nameOf(number))});
+    }
+    pool_.drop(number);
   }
   return std::nullopt;
+}
+
+std::optional<Failure> NodePlacement::lookAt(const Node& node) {
+  if (released_) return std::nullopt;
+  if (!isHere(node)) {
+    return Failure{
+        ErrorCode::kPeerUnavailable,
+        fmt::format("{} had lost the coordinator and ended its workers: the network between was cut",
+                    node.name)};
+  }
+  if (pool_.silenceOf(node.number) < kNodeSilence) return std::nullopt;
+  // Whoever goes on without it need not wait for it once more.
+  if (pool_.keepsNodesAfter(static_cast<int>(ErrorCode::kPeerUnavailable))) pool_.drop(node.number);
+  return Failure{ErrorCode::kPeerUnavailable,
+                 fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
+                             "stopped, its machine is down, or the network between is cut",
+                             node.name, node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
+                             std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count())};
 }
 
 void NodePlacement::kill() {
   if (released_) return;
   for (const Node& node : nodes_) {
-    if (node.control_rank >= 0) send(node, "kill", nlohmann::json::object());
+    if (isHere(node)) pool_.send(node.number, "kill", nlohmann::json::object());
   }
 }
 
 void NodePlacement::askClock(Node& node, int times) {
   if (times <= 0) return;
   node.clock_questions = times;
-  send(node, "clock", {{"asked", Clock::now().time_since_epoch().count()}});
+  pool_.send(node.number, "clock", {{"asked", Clock::now().time_since_epoch().count()}});
 }
 
 void NodePlacement::takeClock(Node& node, const nlohmann::json& body) {
@@ -295,7 +325,7 @@ void NodePlacement::takeTracePiece(Node& node, const nlohmann::json& body) {
 template <typename Condition>
 void NodePlacement::hearUntil(Condition condition, Clock::time_point deadline) {
   const auto done = [&](const Node& node) {
-    return node.control_rank < 0 || Clock::now() - node.last_heard >= kNodeSilence || condition(node);
+    return !isHere(node) || pool_.silenceOf(node.number) >= kNodeSilence || condition(node);
   };
   while (Clock::now() < deadline && !std::all_of(nodes_.begin(), nodes_.end(), done)) {
     const auto answer = pool_.server().receive(kPatience);
@@ -309,13 +339,13 @@ WorkerPlacement::Recorded NodePlacement::collectTraces(Clock::time_point deadlin
   recorded.bytes.resize(node_of_rank_.size());
   recorded.clocks.resize(node_of_rank_.size());
   for (Node& node : nodes_) {
-    if (node.control_rank < 0 || node.pids.empty()) continue;
+    if (!isHere(node) || node.pids.empty()) continue;
     node.clock.beginAfter();
     askClock(node, kClockQuestions);
   }
   hearUntil([](const Node& node) { return node.clock_questions == 0; }, deadline);
   for (const Node& node : nodes_) {
-    if (node.control_rank >= 0 && !node.pids.empty()) send(node, "trace", nlohmann::json::object());
+    if (isHere(node) && !node.pids.empty()) pool_.send(node.number, "trace", nlohmann::json::object());
   }
   hearUntil([](const Node& node) { return node.whole_traces.size() == node.pids.size(); }, deadline);
   for (Node& node : nodes_) {
@@ -331,19 +361,7 @@ WorkerPlacement::Recorded NodePlacement::collectTraces(Clock::time_point deadlin
 void NodePlacement::release(int exit_code, const std::string& message) {
   if (released_) return;
   released_ = true;
-  pool_.setReleased();
-  for (const Node& node : nodes_) {
-    if (node.control_rank >= 0) send(node, "stop", {{"code", exit_code}, {"message", message}});
-  }
-  const Clock::time_point end = Clock::now() + kFarewell;
-  const auto is_gone = [](const Node& node) {
-    return node.control_rank < 0 || Clock::now() - node.last_heard >= kNodeSilence;
-  };
-  while (Clock::now() < end && !std::all_of(nodes_.begin(), nodes_.end(), is_gone)) {
-    if (const auto answer = pool_.server().receive(std::chrono::milliseconds(50));
-        answer && answer->rank >= kFirstNodeRank)
-      handleMessage(*answer);
-  }
+  if (!pool_.keepsNodesAfter(exit_code)) pool_.dismiss(exit_code, message);
 }
 
 }  // namespace

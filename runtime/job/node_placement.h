@@ -4,6 +4,7 @@
 //   node                                 coordinator
 //   REGISTER {host, pid, index?}        ──►  (waits until all have come)
 //                                       ◄──  start {ranks, threads, directory, arguments}
+//   identity {files}                    ──►  (digests of what its ranks are to read)
 //   started {pids}                      ──►
 //   alive {} twice a second             ──►
 //                                       ◄──  alive {} twice a second
@@ -14,7 +15,11 @@
 //   clock {asked, now}                  ──►
 //                                       ◄──  trace {}       (when all workers have ended)
 //   trace {rank, offset, total, bytes}  ──►  (pieces of what each rank has recorded)
-//                                       ◄──  kill {}, then stop {code, message}
+//                                       ◄──  kill {}, then rest {message} where the job is started again (the
+//                                            pool's, which outlives this conversation), else stop {code,
+//                                            message}
+//   rested {}                           ──►
+//   ending {signal}                     ──►  (it was asked to end, and the job keeps checkpoints)
 //   bye {}                              ──►  (a socket that was closed before would lose what it had not
 //                                             delivered yet)
 //

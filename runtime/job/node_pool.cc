@@ -2,21 +2,34 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
+#include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/worker_placement.h"
+#include "runtime/machine/limits.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_message.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr std::chrono::milliseconds kPoolFarewell{1'500};
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// For daemons that come for a command that never began a job.
+constexpr milliseconds kLateFarewell{1'500};
+// For daemons to end their workers, of which some may be hard to kill.
+constexpr std::chrono::seconds kRollCall{30};
+// For daemons to say goodbye.
+constexpr milliseconds kFarewell{1'000};
 
 // "tcp://0.0.0.0:7000" with host "a" is "tcp://a:7000".
 std::string withHost(const std::string& endpoint, const std::string& host) {
@@ -32,7 +45,8 @@ bool isAnyAddress(const std::string& endpoint) {
 
 }  // namespace
 
-NodePool::NodePool(const NodePoolOptions& options) : options_(options) {
+NodePool::NodePool(const NodePoolOptions& options) : options_(options), nodes_(options.count) {
+  requireLimits({0, 1, options.count});
   std::random_device random;
   job_ = fmt::format("{:08x}{:08x}", random(), random());
   if (!options_.key_file.empty()) keys_ = makeJobKeys();
@@ -69,15 +83,16 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options) {
 
 NodePool::~NodePool() {
   if (keys_) ::unlink(options_.key_file.c_str());
-  if (released_) return;
+  if (dismissed_) return;
   try {
-    const auto end = std::chrono::steady_clock::now() + kPoolFarewell;
-    while (std::chrono::steady_clock::now() < end) {
-      const std::optional<ControlMessage> message = server_->receive(std::chrono::milliseconds(100));
+    const std::string why = "the command ended before it began a job";
+    const Clock::time_point end = Clock::now() + kLateFarewell;
+    while (attempt_ == 0 && Clock::now() < end) {
+      const std::optional<ControlMessage> message = server_->receive(milliseconds(100));
       if (!message || message->rank < kFirstNodeRank) continue;
-      server_->send(message->rank, "stop",
-                    {{"code", 0}, {"message", "the command ended before it began a job"}});
+      server_->send(message->rank, "stop", {{"code", 0}, {"message", why}});
     }
+    if (attempt_ > 0) dismiss(static_cast<int>(ErrorCode::kInternal), "the job ended without a word");
   } catch (const std::exception&) {
     // A node that is gone already needs no farewell.
   }
@@ -86,6 +101,181 @@ NodePool::~NodePool() {
 std::string NodePool::joinCommand() const {
   return fmt::format("pipeshard node --join {}{}", endpoint_,
                      keys_ ? fmt::format(" --key-file {}", options_.key_file) : "");
+}
+
+std::optional<int> NodePool::numberOf(int control_rank) const {
+  const auto found = std::find_if(nodes_.begin(), nodes_.end(),
+                                  [&](const JoinedNode& node) { return node.control_rank == control_rank; });
+  if (control_rank < 0 || found == nodes_.end()) return std::nullopt;
+  return static_cast<int>(found - nodes_.begin());
+}
+
+std::string NodePool::nameOf(int number) const {
+  return fmt::format("node {} (host {}, pid {})", number, nodes_.at(number).host, nodes_.at(number).pid);
+}
+
+int NodePool::devicesOf(int number) const {
+  if (number < std::ssize(options_.devices)) return options_.devices[number];
+  return options_.devices.empty() ? 1 : *std::max_element(options_.devices.begin(), options_.devices.end());
+}
+
+// Nothing, and why, for one that cannot be taken.
+std::optional<int> NodePool::numberFor(const ControlMessage& registration, std::string& refusal) {
+  if (dismissed_) {
+    refusal = "the job is over";
+    return std::nullopt;
+  }
+  const int wanted = registration.body.value("index", -1);
+  const auto is_free = [](const JoinedNode& node) { return node.control_rank < 0; };
+  if (wanted >= options_.count && !options_.takes_spares) {
+    refusal = fmt::format("this is node {}, but the plan's cluster has {} nodes; they count from 0", wanted,
+                          options_.count);
+    return std::nullopt;
+  }
+  if (wanted >= 0 && wanted < std::ssize(nodes_) && is_free(nodes_[wanted])) return wanted;
+  const auto free = std::find_if(nodes_.begin(), nodes_.end(), is_free);
+  if (wanted < 0 && free != nodes_.end()) return static_cast<int>(free - nodes_.begin());
+  if (options_.takes_spares) {
+    const auto spare = std::find_if(nodes_.begin() + options_.count, nodes_.end(), is_free);
+    const auto number = static_cast<int>(spare - nodes_.begin());
+    if (spare == nodes_.end()) nodes_.emplace_back();
+    return number;
+  }
+  refusal = wanted < 0 ? fmt::format("the job has its {} nodes already", options_.count)
+                       : fmt::format(
+                             "node {} has joined already, from host {}, pid {}; give every node an index of "
+                             "its own",
+                             wanted, nodes_[wanted].host, nodes_[wanted].pid);
+  return std::nullopt;
+}
+
+std::optional<std::string> NodePool::admit(const ControlMessage& registration,
+                                           const JobProgressCallback& progress) {
+  const auto host = registration.body.at("host").get<std::string>();
+  const int pid = registration.body.at("pid").get<int>();
+  const auto send_away = [&](ErrorCode code, const std::string& why) {
+    server_->send(registration.rank, "stop", {{"code", static_cast<int>(code)}, {"message", why}});
+    server_->forget(registration.rank);
+  };
+  if (const std::optional<std::string> other = findBuildDifference(registration.body)) {
+    send_away(ErrorCode::kVersionMismatch, fmt::format("this node: {}", *other));
+    std::string text = fmt::format("the node on host {}, pid {}: {}", host, pid, *other);
+    if (progress) progress({.kind = JobProgress::Kind::kNotice, .text = text});
+    return text;
+  }
+  // A node whose first try to join was answered too late, or that has lost this coordinator, comes again:
+  // what it had is gone.
+  for (JoinedNode& node : nodes_) {
+    if (node.control_rank >= 0 && node.pid == pid && node.host == host) {
+      server_->forget(node.control_rank);
+      node.control_rank = -1;
+    }
+  }
+  std::string refusal;
+  const std::optional<int> number = numberFor(registration, refusal);
+  if (!number) {
+    send_away(ErrorCode::kConfiguration, refusal);
+    return std::nullopt;
+  }
+  const int devices = registration.body.value("devices", 0);
+  nodes_[*number] = {registration.rank, host, pid, devices > 0 ? devices : devicesOf(*number),
+                     Clock::now(),      true};
+  if (progress) progress({.kind = JobProgress::Kind::kNodeJoined, .node = *number, .pid = pid, .host = host});
+  return std::nullopt;
+}
+
+void NodePool::hear(int number) { nodes_.at(number).last_heard = Clock::now(); }
+
+void NodePool::forgive(Clock::duration absence) {
+  for (JoinedNode& node : nodes_) node.last_heard = std::min(Clock::now(), node.last_heard + absence);
+}
+
+Clock::duration NodePool::silenceOf(int number) const { return Clock::now() - nodes_.at(number).last_heard; }
+
+void NodePool::send(int number, std::string_view type, nlohmann::json body) {
+  if (!isHere(number)) return;
+  try {
+    server_->send(nodes_[number].control_rank, type, std::move(body));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+  }
+}
+
+void NodePool::keepAlive() {
+  if (Clock::now() - last_sent_ < kNodeHeartbeat) return;
+  last_sent_ = Clock::now();
+  for (int number = 0; number < std::ssize(nodes_); ++number) send(number, "alive", nlohmann::json::object());
+}
+
+void NodePool::drop(int number) {
+  JoinedNode& node = nodes_.at(number);
+  if (node.control_rank >= 0) server_->forget(node.control_rank);
+  node = {};
+}
+
+void NodePool::sendAway(int number, int exit_code, const std::string& message) {
+  send(number, "stop", {{"code", exit_code}, {"message", message}});
+  drop(number);
+}
+
+void NodePool::askToEnd(int number, int signal) {
+  nodes_.at(number).ending = true;
+  if (!request_to_end_) request_to_end_ = signal;
+}
+
+std::optional<int> NodePool::takeRequestToEnd() { return std::exchange(request_to_end_, std::nullopt); }
+
+void NodePool::beginAttempt(int ranks) {
+  ++attempt_;
+  most_ranks_ = std::max(most_ranks_, ranks);
+  for (int rank = 0; rank < most_ranks_; ++rank) server_->forget(rank);
+  for (JoinedNode& node : nodes_) node.last_heard = Clock::now();
+}
+
+void NodePool::callRoll(const std::string& why, const JobProgressCallback& progress) {
+  for (JoinedNode& node : nodes_) node.rests = false;
+  for (int number = 0; number < std::ssize(nodes_); ++number) {
+    hear(number);  // the silence that counts begins with the question
+    send(number, "rest", {{"message", why}});
+  }
+  const auto answered = [](const JoinedNode& node) { return node.control_rank < 0 || node.rests; };
+  const Clock::time_point end = Clock::now() + kRollCall;
+  while (!std::all_of(nodes_.begin(), nodes_.end(), answered) && Clock::now() < end)
+    listen(milliseconds(50), progress);
+  for (int number = 0; number < std::ssize(nodes_); ++number) {
+    if (!answered(nodes_[number])) drop(number);
+  }
+}
+
+void NodePool::listen(milliseconds time, const JobProgressCallback& progress) {
+  const Clock::time_point end = Clock::now() + time;
+  do {
+    keepAlive();
+    const std::optional<ControlMessage> message = server_->receive(
+        std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(end - Clock::now())));
+    if (!message || message->rank < kFirstNodeRank) continue;
+    if (message->type == kRegister) admit(*message, progress);
+    const std::optional<int> number = numberOf(message->rank);
+    if (!number) continue;
+    hear(*number);
+    if (message->type == "rested") nodes_[*number].rests = true;
+    if (message->type == "ending") sendAway(*number, static_cast<int>(ErrorCode::kRequeue), "asked to end");
+    if (message->type == "bye" || message->type == "leaving" || message->type == kFault) drop(*number);
+  } while (Clock::now() < end);
+  for (int number = 0; number < std::ssize(nodes_); ++number) {
+    if (isHere(number) && silenceOf(number) >= kNodeSilence) drop(number);
+  }
+}
+
+void NodePool::dismiss(int exit_code, const std::string& message) {
+  if (dismissed_) return;
+  dismissed_ = true;
+  for (int number = 0; number < std::ssize(nodes_); ++number)
+    send(number, "stop", {{"code", exit_code}, {"message", message}});
+  const Clock::time_point end = Clock::now() + kFarewell;
+  const auto is_gone = [](const JoinedNode& node) { return node.control_rank < 0; };
+  while (Clock::now() < end && !std::all_of(nodes_.begin(), nodes_.end(), is_gone))
+    listen(milliseconds(50), {});
 }
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 // Where node daemons join: the coordinator's side. A command makes it before anything else, so that an
 // address in use or a missing key is an error at once, and hands it to runJob; nodes that come early wait
-// until the job takes them.
+// until the job takes them. It outlives the attempts of a job that is started again (runtime/recovery): nodes
+// stay from one to the next, and further ones may join meanwhile.
 //
 //   NodePool pool({.count = 2, .listen = "tcp://10.0.0.1:7000", .key_file = "job.key"});
 //   JobSpec spec;  spec.nodes = &pool;  spec.node_of_rank = {0, 0, 1, 1};
@@ -13,17 +14,25 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "runtime/job/job.h"
 #include "transport/control/control_server.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
 
+struct ControlMessage;  // transport/control/control_message.h
+
 struct NodePoolOptions {
-  int count = 1;                             // nodes that must join
+  int count = 1;  // nodes that must join
+  // of each of them, by number: how many devices it has if it does not say; a spare: as many as the largest
+  std::vector<int> devices;
+  bool takes_spares = false;                 // more may join than must
   std::string listen = "tcp://127.0.0.1:*";  // port * takes a free one
   // host that nodes are told to connect to, if not that of `listen`
   std::string advertise;
@@ -34,13 +43,25 @@ struct NodePoolOptions {
   std::chrono::seconds wait{300};  // for all nodes to join
 };
 
+// A daemon that has joined. Its number is its position in NodePool::nodes().
+struct JoinedNode {
+  int control_rank = -1;  // -1: nobody has this number
+  std::string host = {};
+  int pid = 0;
+  int devices = 0;
+  std::chrono::steady_clock::time_point last_heard = {};
+  bool rests = false;   // it has ended its workers and waits for the next attempt
+  bool ending = false;  // it was asked to end by a signal, and asks for what it has to be saved
+};
+
+// Used by one thread.
 class NodePool {
  public:
   // Errors: as ControlServer::bind; kDiskFull when the key file cannot be written.
   explicit NodePool(const NodePoolOptions& options);
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
-  // Removes the key file, and sends away nodes that had come for a job that never began.
+  // Removes the key file, and sends away the nodes that are still there.
   ~NodePool();
 
   ControlServer& server() { return *server_; }
@@ -53,16 +74,67 @@ class NodePool {
   // The command to start on every host.
   std::string joinCommand() const;
 
-  // Told by the job: nodes know how it went, and need not be sent away.
-  void setReleased() { released_ = true; }
+  // At least count() of them; more, where spares have joined.
+  const std::vector<JoinedNode>& nodes() const { return nodes_; }
+  bool isHere(int number) const { return nodes_.at(number).control_rank >= 0; }
+  std::optional<int> numberOf(int control_rank) const;
+  std::string nameOf(int number) const;  // "node 1 (host a, pid 4711)"
+
+  // A daemon that registers: one that names its number gets that, any other the first free one; where there
+  // is none, it is a spare, or sent away. `progress` hears of it. Returns why it has another build, if it
+  // does: then it is sent away, and both builds are named.
+  std::optional<std::string> admit(const ControlMessage& registration, const JobProgressCallback& progress);
+  void hear(int number);  // something has come from it
+  // Time in which this process did not listen is nobody's silence.
+  void forgive(std::chrono::steady_clock::duration absence);
+  std::chrono::steady_clock::duration silenceOf(int number) const;
+  // A node that is gone makes no error: its silence will tell.
+  void send(int number, std::string_view type, nlohmann::json body);
+  // Tells all that the coordinator is there, twice a second. Called often.
+  void keepAlive();
+  // It is no member any more; its number is free.
+  void drop(int number);
+  void sendAway(int number, int exit_code, const std::string& message);  // so does it go
+
+  // A node was asked to end, and asks so for the job. The signal, once for each node.
+  void askToEnd(int number, int signal);
+  std::optional<int> takeRequestToEnd();
+  // The coordinator was asked itself.
+  void setAskedItself() { asked_itself_ = true; }
+  bool wasAskedItself() const { return asked_itself_; }
+
+  // Every attempt to run the job has a number: workers of an earlier one are not heard.
+  void beginAttempt(int ranks);
+  int attempt() const { return attempt_; }
+  // Whether nodes stay when an attempt ends with this exit code; if nothing was said, they never do.
+  void keepNodesAfter(std::function<bool(int exit_code)> decide) { keeps_after_ = std::move(decide); }
+  bool keepsNodesAfter(int exit_code) const { return keeps_after_ && keeps_after_(exit_code); }
+  // Between attempts: has all nodes end their workers and wait, and drops those that do not answer. `why`:
+  // for the nodes' output.
+  void callRoll(const std::string& why, const JobProgressCallback& progress);
+  // Between attempts: hears nodes for as long as `time`, and drops those that are gone or silent.
+  void listen(std::chrono::milliseconds time, const JobProgressCallback& progress);
+  // The job is over: all nodes may go, with this exit code and message ("" when all went well). A second
+  // call does nothing.
+  void dismiss(int exit_code, const std::string& message);
 
  private:
+  std::optional<int> numberFor(const ControlMessage& registration, std::string& refusal);
+  int devicesOf(int number) const;
+
   NodePoolOptions options_;
   std::string job_;
   std::optional<JobKeys> keys_;
   std::unique_ptr<ControlServer> server_;
   std::string endpoint_;
-  bool released_ = false;
+  std::vector<JoinedNode> nodes_;
+  std::function<bool(int)> keeps_after_;
+  std::chrono::steady_clock::time_point last_sent_;
+  int attempt_ = 0;
+  int most_ranks_ = 0;  // of any attempt
+  bool dismissed_ = false;
+  std::optional<int> request_to_end_;
+  bool asked_itself_ = false;
 };
 
 }  // namespace pipeshard

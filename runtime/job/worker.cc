@@ -5,22 +5,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
-#include <map>
 #include <new>
 #include <set>
-#include <sstream>
 
 #include "ir/base/ids_format.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/rank_state.h"
+#include "runtime/checkpoint/replica_hashes.h"
+#include "runtime/data/prefetched_data.h"
+#include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/identity/plan_programs.h"
+#include "runtime/job/worker_arguments.h"
 #include "runtime/job/worker_link.h"
+#include "runtime/machine/crash_log.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/joined_communicator.h"
@@ -37,22 +39,6 @@ namespace {
 constexpr std::chrono::seconds kStopAfterError{10};
 // For all workers to have opened their ports; they load their programs first.
 constexpr std::chrono::minutes kConnectTimeout{10};
-
-template <typename T>
-T parseNumber(const std::string& option, const std::string& text) {
-  T number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
-  return number;
-}
-
-IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
-  IdVector<RankId, int> numbers;
-  std::istringstream list(text);
-  for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
-  return numbers;
-}
 
 std::optional<ClientKeys> takeKeys() {
   const char* text = std::getenv(kClientKeysVariable);
@@ -72,6 +58,23 @@ int64_t peakResidentBytes() {
   return 0;
 }
 
+// What the process holds in memory now, looked at twice a second; nothing in between.
+class ResidentMemory {
+ public:
+  std::optional<int64_t> look() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_ < std::chrono::milliseconds(500)) return std::nullopt;
+    looked_ = now;
+    std::ifstream pages("/proc/self/statm");
+    int64_t all = 0, resident = 0;
+    if (!(pages >> all >> resident)) return std::nullopt;
+    return resident * ::sysconf(_SC_PAGESIZE);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point looked_;
+};
+
 // Addresses travel over the control connection.
 class LinkStore : public RendezvousStore {
  public:
@@ -90,9 +93,11 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
           {"activations", parts.activations}, {"workspace", parts.workspace}, {"padding", parts.padding}};
 }
 
-// The steps that one "run" asks for.
-void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first,
+// The steps that one "run" asks for. False: the job ends with one of them, which was not applied; nothing is
+// saved behind it.
+bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first,
               int64_t last) {
+  static ResidentMemory memory;
   std::optional<WindowGradients> window;
   if (options.dump.gradients && runner.main().program().updates_per_step > 1)
     window.emplace(runner.executorOf(first));
@@ -107,11 +112,30 @@ void runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
                            {"transfer_seconds", report.transfer_seconds}};
     if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
     if (report.losses.size() > 1) body["losses"] = report.losses;
+    if (!report.applied) body["not_finite"] = report.not_finite;
+    for (const auto& [name, value] : report.measures)
+      body["measures"].push_back({{"name", name}, {"value", value}});
+    if (const std::optional<int64_t> bytes = memory.look()) body["resident_bytes"] = *bytes;
     if (!options.dump_directory.empty()) {
       body["dump"] =
           writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
     }
     link.send("step", std::move(body));
+    if (report.applied || !options.check_finite) continue;
+    while (link.next().type != "stop") {
+    }
+    return false;
+  }
+  return true;
+}
+
+void sendHashes(WorkerLink& link, Executor& executor, int64_t step) {
+  const std::vector<std::string> hashes = replicaHashes(executor, step);
+  for (size_t begin = 0, end = 0; begin == 0 || begin < hashes.size(); begin = end) {
+    end = std::min(begin + kHashesAtOnce, hashes.size());
+    const std::vector<std::string> parts(hashes.begin() + begin, hashes.begin() + end);
+    link.send("hashes", {{"step", step}, {"parts", parts}, {"last", end == hashes.size()}});
+    if (end == begin) return;  // it keeps nothing
   }
 }
 
@@ -124,8 +148,16 @@ void sendSaved(WorkerLink& link, const SavedPart& part) {
   link.send("saved", std::move(body));
 }
 
-// What the coordinator asks for, one after the other, until it says "stop".
-void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& runner) {
+void evaluate(WorkerLink& link, RankEvaluation& evaluation, int64_t first, int64_t last) {
+  const auto losses = evaluation.run(first, last, [&] { return !link.stopRequested(); });
+  nlohmann::json body = {{"last", last}};
+  if (losses) body.update({{"losses", losses->sum}, {"weight", losses->weight}});
+  link.send("evaluated", std::move(body));
+}
+
+// What the coordinator asks for, one after the other, until it says "stop". `evaluation`: nullptr: none.
+void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& runner,
+                    RankEvaluation* evaluation) {
   CheckpointWriter writer([&](const SavedPart& part) { sendSaved(link, part); });
   while (true) {
     const ControlMessage command = link.next();
@@ -133,8 +165,14 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
     if (command.type == kFault)
       fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
     if (command.type == "run") {
-      runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
+      if (!runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
+                    command.body.at("last").get<int64_t>()))
+        return;
+    } else if (command.type == "evaluate" && evaluation != nullptr) {
+      evaluate(link, *evaluation, command.body.at("first").get<int64_t>(),
                command.body.at("last").get<int64_t>());
+    } else if (command.type == "check") {
+      sendHashes(link, runner.main(), command.body.at("step").get<int64_t>());
     } else if (command.type == "save") {
       writer.save(runner.main(), command.body.at("step").get<int64_t>(),
                   command.body.at("folder").get<std::string>());
@@ -168,8 +206,8 @@ std::vector<RankId> ranksAcrossNodes(const std::vector<std::vector<RankId>>& gro
 }
 
 // Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner, WorkerLink& link,
-                                SharedSegments segments) {
+Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner,
+                                const RankEvaluation* evaluation, WorkerLink& link, SharedSegments segments) {
   const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
   IdVector<RankId, int> nodes = options.node_of_rank;
@@ -181,8 +219,11 @@ Communicators openCommunicators(const WorkerOptions& options, const StepRunner& 
   const RankId local_rank(std::find(here.begin(), here.end(), options.rank) - here.begin());
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
   Communicators opened;
-  opened.arena = on_node->createArena(runner.arenaBytes());
-  const std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
+  opened.arena = on_node->createArena(evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes());
+  std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
+  if (evaluation != nullptr) {
+    for (std::vector<RankId>& group : evaluation->backgroundGroups()) groups.push_back(std::move(group));
+  }
   if (!groups.empty()) opened.second = on_node->openSecond();
   opened.first = std::move(on_node);
   if (std::ssize(here) == ranks) return opened;
@@ -232,8 +273,26 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   }
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
-  const auto data = makeDataSource(description, program);
-  Communicators communicators = openCommunicators(options, runner, link, std::move(segments));
+  auto data = makeDataSource(description, program);
+  if (!description.path.empty()) data = prefetch(std::move(data));
+  std::optional<RankEvaluation> of_rank;
+  if (options.evaluation.asked())
+    of_rank.emplace(options.evaluation, options.directory, runner, executor_options);
+  RankEvaluation* const evaluation = of_rank ? &*of_rank : nullptr;
+  // The link's thread goes on after a throw below; it must not ask an executor that is gone.
+  struct StatusGuard {
+    WorkerLink& link;
+    ~StatusGuard() { link.setStatus({}); }
+  } guard{link};
+  link.setStatus([&runner, evaluation] {
+    ExecutorProgress progress = runner.progress();
+    const ExecutorProgress other = evaluation == nullptr ? ExecutorProgress{} : evaluation->progress();
+    const std::string where = other.running ? evaluation->describeCurrent() : runner.describeCurrent();
+    if (other.running) progress = {progress.count, other.waiting, true};
+    return WorkerStatus{where, progress.count + other.count, progress.running && !progress.waiting,
+                        progress.running && progress.waiting};
+  });
+  Communicators communicators = openCommunicators(options, runner, evaluation, link, std::move(segments));
   Communicators inner;
   if (delays) {
     inner = std::exchange(communicators, {});
@@ -242,26 +301,23 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     if (inner.second) communicators.second = delayCommunicator(*inner.second, *delays);
   }
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
+  if (evaluation != nullptr)
+    evaluation->attach(communicators.arena, communicators.first.get(), communicators.second.get());
   if (!options.resume.empty()) adoptState(runner.main(), openTensors(readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);
-  // The link's thread goes on after a throw below; it must not ask an executor that is gone.
-  struct StatusGuard {
-    WorkerLink& link;
-    ~StatusGuard() { link.setStatus({}); }
-  } guard{link};
-  link.setStatus([&runner] {
-    const ExecutorProgress progress = runner.progress();
-    return WorkerStatus{runner.describeCurrent(), progress.count, progress.running && !progress.waiting};
-  });
-  link.send("loaded", {{"arena_bytes", runner.arenaBytes()},
-                       {"constant_bytes", runner.constantBytes()},
-                       {"communicator_bytes", communicator_bytes},
-                       {"memory", memoryJson(runner.main().memory().parts)}});
-  followCommands(options, link, runner);
+  link.send("loaded",
+            {{"programs", programsDigest(options.directory)},
+             {"arena_bytes", evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes()},
+             {"constant_bytes", runner.constantBytes()},
+             {"communicator_bytes", communicator_bytes},
+             {"memory", memoryJson(runner.main().memory().parts)}});
+  followCommands(options, link, runner, evaluation);
 }
 
-int reportError(WorkerLink& link, const Error& error) {
+int reportError(const WorkerOptions& options, WorkerLink& link, const Error& error) {
+  if (!options.log_directory.empty())
+    fmt::print(stderr, "{}: {}\n", errorCodeName(error.code()), error.message());
   link.send("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
   try {
     const auto deadline = std::chrono::steady_clock::now() + kStopAfterError;
@@ -279,119 +335,21 @@ int workAndReport(const WorkerOptions& options) {
     work(options, link);
     return 0;
   } catch (const Error& error) {
-    return reportError(link, error);
+    return reportError(options, link, error);
   } catch (const std::bad_alloc&) {
-    return reportError(link,
+    return reportError(options, link,
                        Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
   } catch (const std::exception& error) {
-    return reportError(link,
+    return reportError(options, link,
                        Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
   }
 }
 
 }  // namespace
 
-std::vector<std::string> workerArguments(const WorkerOptions& options) {
-  std::vector<std::string> arguments{"--connect",
-                                     options.endpoint,
-                                     "--job",
-                                     options.job,
-                                     "--generation",
-                                     std::to_string(options.generation),
-                                     "--rank",
-                                     std::to_string(options.rank.index()),
-                                     "--parent",
-                                     std::to_string(options.parent),
-                                     "--seed",
-                                     std::to_string(options.data.seed),
-                                     "--transfer-timeout",
-                                     std::to_string(options.transfer_timeout_ms)};
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
-  };
-  add("--segments", options.segments);
-  add("--directory", options.directory);
-  add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
-  add("--host", options.host);
-  add("--data", options.data.path);
-  add("--dump", options.dump_directory);
-  add("--adopt", options.adopt_directory);
-  add("--resume", options.resume);
-  if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
-  if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
-  if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
-  if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
-  if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
-  if (options.dump.states) arguments.emplace_back("--dump-states");
-  if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
-  if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
-  if (options.data.shuffle) arguments.emplace_back("--shuffle");
-  if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
-  if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
-  return arguments;
-}
-
-WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
-  WorkerOptions options;
-  const std::map<std::string, std::function<void(const std::string&)>> valued{
-      {"--connect", [&](const std::string& text) { options.endpoint = text; }},
-      {"--job", [&](const std::string& text) { options.job = text; }},
-      {"--rank", [&](const std::string& text) { options.rank = RankId(parseNumber<int>("--rank", text)); }},
-      {"--segments", [&](const std::string& text) { options.segments = text; }},
-      {"--directory", [&](const std::string& text) { options.directory = text; }},
-      {"--generation",
-       [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
-      {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
-      {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
-      {"--host", [&](const std::string& text) { options.host = text; }},
-      {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
-      {"--transfer-timeout",
-       [&](const std::string& text) {
-         options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text);
-       }},
-      {"--data", [&](const std::string& text) { options.data.path = text; }},
-      {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
-      {"--resume", [&](const std::string& text) { options.resume = text; }},
-      {"--adopt-ranks",
-       [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
-      {"--trace-steps",
-       [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
-      {"--trace-descriptor",
-       [&](const std::string& text) {
-         options.trace_descriptor = parseNumber<int>("--trace-descriptor", text);
-       }},
-      {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
-  const std::map<std::string, std::function<void()>> flags{
-      {"--dump-gradients", [&] { options.dump.gradients = true; }},
-      {"--dump-parameters", [&] { options.dump.parameters = true; }},
-      {"--dump-states", [&] { options.dump.states = true; }},
-      {"--dump-outputs", [&] { options.dump.outputs = true; }},
-      {"--drop-last", [&] { options.data.end.drop_last = true; }},
-      {"--shuffle", [&] { options.data.shuffle = true; }},
-      {"--shift-labels", [&] { options.data.shift_labels = true; }},
-      {"--allow-not-finite", [&] { options.check_finite = false; }}};
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
-      flag->second();
-      continue;
-    }
-    const auto found = valued.find(arguments[i]);
-    if (found == valued.end())
-      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator",
-           arguments[i]);
-    if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
-    found->second(arguments[i]);
-  }
-  return options;
-}
-
-std::vector<std::string> workerEnvironment(const WorkerOptions& options) {
-  if (!options.keys) return {};
-  return {fmt::format("{}={}", kClientKeysVariable, clientKeysText(*options.keys))};
-}
-
 int workerMain(const WorkerOptions& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  writeBacktraceOnCrash(fmt::format("pipeshard worker of rank {} (pid {})", options.rank, ::getpid()));
   if (::getppid() != options.parent) return static_cast<int>(ErrorCode::kPeerUnavailable);
   try {
     if (options.endpoint.empty() || options.job.empty() || options.segments.empty() ||

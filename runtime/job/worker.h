@@ -6,7 +6,10 @@
 //              [--dump-outputs]
 //              [--drop-last] [--shuffle] [--shift-labels] [--allow-not-finite] [--adopt DIR] [--adopt-ranks
 //              N]
-//              [--trace-steps N --trace-descriptor FD] [--resume CHECKPOINT]
+//              [--trace-steps N --trace-descriptor FD]
+//              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
+//              [--eval FILE [--eval-divisor NAME] [--eval-shift-labels]
+//              [--eval-drop-last]]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
 //
@@ -19,8 +22,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/data.h"
+#include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
-#include "runtime/files/data.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -29,6 +33,7 @@ struct WorkerOptions {
   std::string endpoint;  // of the coordinator's ControlServer
   std::string job;
   uint64_t generation = 0;
+  int attempt = 0;                 // to run the job (NodePool::attempt)
   std::optional<ClientKeys> keys;  // to the coordinator; not among the arguments
   RankId rank = RankId(0);
   std::string segments;                // SharedSegments::describe(), of the ranks on this node
@@ -39,22 +44,17 @@ struct WorkerOptions {
   std::string host;
   DataDescription data;
   bool check_finite = true;
+  std::string log_directory;  // "": what it says goes where its parent's standard error goes
   std::string dump_directory;
   DumpSelection dump;
   std::string adopt_directory;
   int adopt_ranks = 0;
-  std::string resume;  // the folder of the checkpoint that it goes on from; "": it begins anew
+  EvaluationSpec evaluation;  // its batches are the coordinator's business
+  std::string resume;         // the folder of the checkpoint that it goes on from; "": it begins anew
   int64_t transfer_timeout_ms = 600'000;
   int64_t trace_steps = 0;    // 0: nothing is recorded; else the last so many steps
   int trace_descriptor = -1;  // where (runtime/trace/trace_memory.h)
 };
-
-// The options as arguments, and back; Error(kUsage) naming the argument. Without what a node daemon fills in
-// (rank, segments, directory, parent) they are what a coordinator sends to nodes.
-std::vector<std::string> workerArguments(const WorkerOptions& options);
-WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments);
-// What goes with them: "NAME=value" of the keys, if there are any.
-std::vector<std::string> workerEnvironment(const WorkerOptions& options);
 
 // Runs the worker to its end. Returns the exit code: 0, or the ErrorCode that was reported. Throws nothing.
 int workerMain(const WorkerOptions& options);

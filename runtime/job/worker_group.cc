@@ -1,24 +1,57 @@
 #include "runtime/job/worker_group.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
+#include "ir/base/text_file.h"
+#include "runtime/data/unpacked_file.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/files/durable_folder.h"
+#include "runtime/job/worker_arguments.h"
+#include "runtime/machine/control_group.h"
 #include "runtime/trace/trace_memory.h"
 
 namespace pipeshard {
 
-WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments::create(spec.ranks.size())) {
+namespace {
+
+std::string logFile(const std::string& directory, RankId rank) {
+  return (std::filesystem::path(directory) / "ranks" / (rankDirectoryName(rank) + ".log")).string();
+}
+
+// Not valid: there is none.
+Descriptor openLog(const std::string& directory, RankId rank) {
+  if (directory.empty()) return {};
+  const std::string path = logFile(directory, rank);
+  makeFolder(std::filesystem::path(path).parent_path());
+  Descriptor log(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+  if (!log.valid()) failToWrite(path, errno);
+  return log;
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
+    : segments_(SharedSegments::create(spec.ranks.size())),
+      memory_group_(readMemoryGroup(::getpid())),
+      memory_kills_(countMemoryKills()),
+      log_directory_(spec.options.log_directory) {
   const int workers = spec.ranks.size();
   const int threads = threadsPerWorker(spec.threads, workers);
   WorkerOptions options = spec.options;
   options.segments = segments_.describe();
+  unpacked_ = makeUnpackedFileFor(options.data);
+  options.data.unpacked_descriptor = unpacked_.get();
   options.parent = ::getpid();
   members_.reserve(spec.ranks.size());
   for (RankId rank : spec.ranks) {
@@ -33,8 +66,9 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec) : segments_(SharedSegments
     arguments.insert(arguments.end(), own.begin(), own.end());
     std::vector<std::string> environment = workerEnvironment(options);
     environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    members_.push_back(
-        {rank, ChildProcess::start(spec.executable, arguments, environment), std::move(trace)});
+    const Descriptor log = openLog(log_directory_, rank);
+    members_.push_back({rank, ChildProcess::start(spec.executable, arguments, environment, false, log.get()),
+                        std::move(trace)});
   }
 }
 
@@ -64,9 +98,28 @@ std::vector<WorkerEnd> WorkerGroup::takeEnds() {
     Member& member = members_[i];
     if (member.process.isReaped() || !member.process.tryReap()) continue;
     segments_.markDead(RankId(i));
-    ends.push_back({member.rank, member.process.describeEnd()});
+    ends.push_back(endOf(member));
   }
   return ends;
+}
+
+// A SIGKILL may be the kernel's: then the counts of its kills have grown.
+WorkerEnd WorkerGroup::endOf(const Member& member) const {
+  WorkerEnd end{member.rank, member.process.describeEnd()};
+  if (!log_directory_.empty())
+    end.description += fmt::format("; its log: {}", logFile(log_directory_, member.rank));
+  if (killed_ || !member.process.endedBySigkill()) return end;
+  const MemoryGroup now = readMemoryGroupAgain(memory_group_);
+  const bool in_group = now.kills > memory_group_.kills;
+  if (!in_group && (now.limit || countMemoryKills() <= memory_kills_)) return end;
+  end.code = ErrorCode::kOutOfMemory;
+  end.description = fmt::format(
+      "was killed by the kernel for lack of memory ({}); fewer layers a device, more devices, or more memory "
+      "help",
+      in_group && now.limit
+          ? fmt::format("the limit of its control group {} is {}", now.path, formatBytes(*now.limit))
+          : "this machine has no more");
+  return end;
 }
 
 bool WorkerGroup::allEnded() const {
@@ -76,7 +129,17 @@ bool WorkerGroup::allEnded() const {
 
 void WorkerGroup::kill() {
   for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(RankId(i));
+  for (Member& member : members_) member.process.sendKill();
   for (Member& member : members_) member.process.kill();
+  killed_ = true;
+}
+
+std::vector<RankId> WorkerGroup::unkillable() const {
+  std::vector<RankId> ranks;
+  for (const Member& member : members_) {
+    if (killed_ && !member.process.isReaped()) ranks.push_back(member.rank);
+  }
+  return ranks;
 }
 
 std::vector<std::byte> WorkerGroup::readTrace(RankId rank) const {
@@ -87,6 +150,7 @@ std::vector<std::byte> WorkerGroup::readTrace(RankId rank) const {
 }
 
 std::string describeProcessState(int pid) {
+  if (isFrozen(pid)) return " (its control group is frozen)";
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   if (pid <= 0 || !std::getline(file, line)) return "";

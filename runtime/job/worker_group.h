@@ -18,6 +18,7 @@
 #include "runtime/files/posix_file.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/worker.h"
+#include "runtime/machine/control_group.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
@@ -36,6 +37,7 @@ struct WorkerGroupSpec {
 struct WorkerEnd {
   RankId rank;
   std::string description;  // "was killed by signal 9 (Killed)", "ended with exit code 3"
+  ErrorCode code = ErrorCode::kPeerUnavailable;  // kOutOfMemory: the kernel has killed it for that
 };
 
 class WorkerGroup {
@@ -53,8 +55,10 @@ class WorkerGroup {
   // Reaps who has ended since the last call, and marks them dead for the others' waits. Never waits.
   std::vector<WorkerEnd> takeEnds();
   bool allEnded() const;
-  // SIGKILL to all that are left, and waits for their end.
+  // SIGKILL to all that are left, and waits for their end, at most ChildProcess::kLongestEnd.
   void kill();
+  // Those that kill() could not end.
+  std::vector<RankId> unkillable() const;
   // What the rank has recorded, when it has ended (readTraceMemory); empty when nothing was asked for.
   std::vector<std::byte> readTrace(RankId rank) const;
 
@@ -65,6 +69,13 @@ class WorkerGroup {
     Descriptor trace;  // not valid: nothing is recorded
   };
   SharedSegments segments_;
+  Descriptor unpacked_;  // of arrays that workers share (runtime/data/unpacked_file.h)
+  WorkerEnd endOf(const Member& member) const;
+
+  MemoryGroup memory_group_;   // before they were started
+  uint64_t memory_kills_ = 0;  // on this machine, before they were started
+  std::string log_directory_;
+  bool killed_ = false;
   std::vector<Member> members_;  // last: gone before the segments
 };
 

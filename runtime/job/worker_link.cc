@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "runtime/files/hex.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/job/control_types.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
@@ -71,7 +72,9 @@ ControlMessage WorkerLink::next() {
 
 std::optional<ControlMessage> WorkerLink::nextWithin(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
+  idle_.store(true);
   changed_.wait_for(lock, timeout, [&] { return !incoming_.empty() || failure_; });
+  idle_.store(false);
   if (!incoming_.empty()) {
     ControlMessage message = std::move(incoming_.front());
     incoming_.pop_front();
@@ -106,7 +109,8 @@ void WorkerLink::serve(const WorkerOptions& options) {
     client_options.generation = options.generation;
     client_options.keys = options.keys;
     client_options.schema = workerCommands();
-    client_options.body = {{"pid", ::getpid()}};
+    client_options.body = {
+        {"pid", ::getpid()}, {"build", buildJson(thisBuild())}, {"attempt", options.attempt}};
     const auto client = ControlClient::connect(options.endpoint, options.job, options.rank.index(),
                                                kLinkTimeout, client_options);
     {
@@ -165,7 +169,11 @@ void WorkerLink::beat(ControlClient& client) {
     status = status_;
   }
   const WorkerStatus now = status ? status() : WorkerStatus();
-  client.send("heartbeat", {{"where", now.where}, {"progress", now.progress}, {"computing", now.computing}});
+  client.send("heartbeat", {{"where", now.where},
+                            {"progress", now.progress},
+                            {"computing", now.computing},
+                            {"waiting", now.waiting},
+                            {"idle", idle_.load()}});
 }
 
 void WorkerLink::exchange(ControlClient& client, int parent) {

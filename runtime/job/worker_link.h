@@ -30,6 +30,7 @@ struct WorkerStatus {
   std::string where = "loading";
   uint64_t progress = 0;
   bool computing = false;  // not waiting for anybody: progress must grow
+  bool waiting = false;    // for another rank, inside a step
 };
 
 class WorkerLink {
@@ -72,6 +73,7 @@ class WorkerLink {
   bool closing_ = false;
   std::optional<Error> failure_;
   std::atomic<bool> stop_requested_{false};
+  std::atomic<bool> idle_{false};  // the owner waits for the next command
   std::thread thread_;  // last: started when all else is there
 };
 

@@ -37,6 +37,9 @@ class HerePlacement : public WorkerPlacement {
   void kill() override {
     if (group_) group_->kill();
   }
+  std::vector<RankId> unkillable() const override {
+    return group_ ? group_->unkillable() : std::vector<RankId>();
+  }
   Recorded collectTraces(std::chrono::steady_clock::time_point) override {
     Recorded recorded;
     recorded.clocks.resize(spec_.ranks.size());
@@ -59,7 +62,7 @@ void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later)
 
 ErrorCode knownErrorCode(int code) {
   const auto first = static_cast<int>(ErrorCode::kUsage);
-  const auto last = static_cast<int>(ErrorCode::kNoGoodCheckpoint);
+  const auto last = static_cast<int>(ErrorCode::kReplicasDiffer);
   return code >= first && code <= last ? static_cast<ErrorCode>(code) : ErrorCode::kInternal;
 }
 

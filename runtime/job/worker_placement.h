@@ -66,6 +66,8 @@ class WorkerPlacement {
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;
+  // Of this machine's, those that cannot be killed: frozen, or waiting inside the kernel. They are given up.
+  virtual std::vector<RankId> unkillable() const { return {}; }
   // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their
   // hosts' clocks. Gives up on nodes that do not answer by `deadline`. Errors: as WorkerGroup::readTrace.
   struct Recorded {

@@ -29,6 +29,7 @@ RankImage onlyUpdate(RankImage image) {
   }
   std::erase_if(program.results, [&](const Result& result) { return !used[result.buffer.index()]; });
   program.inputs.clear();
+  program.guard = {};
   return image;
 }
 

@@ -59,6 +59,7 @@ ComparedKind comparedKind(Result::Kind kind) {
     case Result::Kind::kOptimizerState: return ComparedKind::kOptimizerState;
     case Result::Kind::kForwardState: return ComparedKind::kForwardState;
     case Result::Kind::kOutput: return ComparedKind::kOutput;
+    case Result::Kind::kMeasure: return ComparedKind::kMeasure;
   }
   return ComparedKind::kLoss;
 }
@@ -152,24 +153,21 @@ class Comparison {
       entry.largest_difference = largestDifference(got, want);
       entry.bound = spec_.update_bound;
       report_.tensors.push_back(std::move(entry));
-      adopt(planned, result, update.content(result));
+      adopt(planned, result, update);
     }
   }
 
-  void adopt(const StepDump& planned, const Result& result, std::span<std::byte> content) const {
-    const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
-    std::memcpy(content.data(), bytes.data(), std::min(bytes.size(), content.size()));
+  static void adopt(const StepDump& planned, const Result& result, UpdateOnly& update) {
+    readResult(planned, result, update.buffer(result), update.content(result));
   }
 
  private:
-  // Those of the step's update of that number.
+  // Those of the step's update of that number, and what they are scaled with.
   static void giveGradients(int number, const StepDump& planned, UpdateOnly& update) {
     for (const Result& result : update.results()) {
-      if (result.kind != Result::Kind::kGradient || std::max(0, result.update) != number) continue;
-      const std::vector<std::byte> bytes = planned.read(dumpTensorName(result)).bytes;
-      PIPESHARD_CHECK(bytes.size() == update.content(result).size(), "{} has {} bytes",
-                      dumpTensorName(result), bytes.size());
-      std::memcpy(update.content(result).data(), bytes.data(), bytes.size());
+      const bool given = result.kind == Result::Kind::kGradient || result.kind == Result::Kind::kMeasure;
+      if (!given || std::max(0, result.update) != number) continue;
+      readResult(planned, result, update.buffer(result), update.content(result));
     }
   }
 
@@ -220,8 +218,8 @@ class Comparison {
   }
 
   static std::vector<double> contentOf(UpdateOnly& update, const Result& result) {
-    const std::span<std::byte> content = update.content(result);
-    return toDoubles(update.buffer(result).data_type, {content.begin(), content.end()});
+    const Buffer& buffer = update.buffer(result);
+    return toDoubles(buffer.data_type, dumpedContent(result, buffer, update.content(result)));
   }
 
   static std::vector<double> read(const StepDump& dump, const Result& result) {
@@ -259,6 +257,7 @@ std::string_view comparedKindName(ComparedKind kind) {
     case ComparedKind::kOptimizerState: return "optimizer state";
     case ComparedKind::kForwardState: return "forward state";
     case ComparedKind::kOutput: return "output";
+    case ComparedKind::kMeasure: return "measure";
     case ComparedKind::kUpdatedParameter: return "updated parameter";
     case ComparedKind::kUpdatedState: return "updated state";
     case ComparedKind::kImportedGradient: return "gradient in the file";

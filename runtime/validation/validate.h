@@ -40,6 +40,7 @@ enum class ComparedKind : uint8_t {
   kOptimizerState,  // likewise
   kForwardState,    // likewise (running statistics)
   kOutput,          // likewise (a forward-only step)
+  kMeasure,         // likewise (the norm of all gradients)
   // on identical gradients: the change in this step, element by element (largestUpdateDifference)
   kUpdatedParameter,
   // the single device's, in the first step, against those that the model was exported with, by the measure

@@ -72,7 +72,8 @@ void registerElementwiseRules(RuleTable& table) {
   table.add(kPipeshardDomain, "ReluGrad", arithmeticRule);
   table.addAll(kPipeshardDomain, {"GeluGrad", "MishGrad"}, transcendentalRule);
   table.addAll(kPipeshardDomain,
-               {"SGD", "SGDMomentum", "Adam", "AdamW", "RMSProp", "RMSPropMomentum", "Adagrad", "Lion"},
+               {"SGD", "SGDMomentum", "Adam", "AdamW", "RMSProp", "RMSPropMomentum", "Adagrad", "Lion",
+                "LAMBDirection", "MovingAverage", "ScheduledRate"},
                optimizerRule);
 }
 

@@ -47,6 +47,15 @@ std::optional<FactorRule> matMulRule(const Graph& graph, const Node& node) {
   return builder.build(contractionFlops({a.back()}) * flops);
 }
 
+// Muon's steps of Newton and Schulz: of the whole matrix, always.
+std::optional<FactorRule> orthogonalizedRule(const Graph& graph, const Node& node) {
+  const RuleBuilder builder(graph, node);
+  const auto [shorter, longer] = std::minmax(builder.outputShape(0)[0], builder.outputShape(0)[1]);
+  const double products =
+      2 * contractionFlops({shorter, shorter, longer}) + contractionFlops({shorter, shorter, shorter});
+  return RuleBuilder(graph, node).build(std::stoi(node.overload) * products);
+}
+
 // ONNX Runtime's MatMul with flags for operands whose last two axes are exchanged.
 std::optional<FactorRule> fusedMatMulRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
@@ -102,6 +111,7 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
 }  // namespace
 
 void registerMatmulRules(RuleTable& table) {
+  table.add(kPipeshardDomain, "Orthogonalized", orthogonalizedRule);
   table.add("", "MatMul", matMulRule);
   table.add("", "Gemm", gemmRule);
   table.add("com.microsoft", "FusedMatMul", fusedMatMulRule);

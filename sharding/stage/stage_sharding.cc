@@ -37,6 +37,7 @@ class Check {
       whole(total.total, "a total");
     }
     if (training_.step.valid()) whole(training_.step, "the step");
+    if (training_.gradient_scale.valid()) whole(training_.gradient_scale, "what gradients are scaled with");
     checkPrologue();
   }
 

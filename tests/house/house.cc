@@ -119,9 +119,10 @@ std::set<std::string> functionNames(const std::string& text, bool definitions) {
 // one class. By folder: the header.
 const std::map<std::string, std::vector<std::string>>& familyHeaders() {
   static const std::map<std::string, std::vector<std::string>> headers = {
-      {"onnx_import/autodiff", {"gradient_rules.h", "function_families.h"}},
+      {"onnx_import/autodiff", {"gradient_rules.h", "function_builder.h", "update.h"}},
       {"onnx_import/lowering", {"lowering_rules.h"}},
       {"onnx_import/prepare", {"evaluate_families.h"}},
+      {"partition/emit", {"rank_builder.h"}},
       {"partition/families", {"families.h"}},
       {"runtime/execute", {"executor.h", "executor_parts.h"}},
       {"runtime/job", {"coordinator_parts.h"}},

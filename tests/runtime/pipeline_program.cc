@@ -8,7 +8,7 @@
 
 #include "ir/program/program_json.h"
 #include "onnx_import/format/writer.h"
-#include "runtime/files/data.h"
+#include "runtime/data/data.h"
 #include "tests/runtime/rank_sketch.h"
 
 namespace pipeshard {

@@ -133,7 +133,8 @@ TEST_F(CheckpointCommand, TheLogHasEveryStepOnce) {
   EXPECT_NEAR(losses[7], last[3], 1e-7);
   const std::string table = readFile(at("log") + "/steps.csv");
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 9);
-  EXPECT_TRUE(table.starts_with("step,loss,seconds,examples_per_second,time\n1,"));
+  EXPECT_TRUE(table.starts_with("step,loss,seconds,examples_per_second,time,learning_rate,gradient_norm,"));
+  EXPECT_THAT(table, HasSubstr("resident_bytes\n1,"));
   EXPECT_THAT(readFile(at("log") + "/events.jsonl"), HasSubstr("\"event\":\"resumed\",\"step\":4"));
 }
 

@@ -1,6 +1,7 @@
 // Every optimizer, learning rates that change, and groups of parameters, under plans of all kinds: as on one
 // device, and over a pause.
 #include <algorithm>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,8 +68,12 @@ TEST_P(OptimizerCase, EqualsOneDevice) {
     if (!kind.starts_with("updated")) continue;
     EXPECT_LE(tensor.at("error").get<double>(), 1e-12) << tensor.dump();
   }
-  const int each = optimizer.starts_with("rmsprop") ? 2 : optimizer.starts_with("sgd") ? 0 : 1;
-  EXPECT_EQ(states, 5 * 8 * each);
+  // of the four matrices, and of the four biases
+  const std::map<std::string, std::pair<int, int>> each = {
+      {"sgd", {0, 0}},  {"rmsprop", {2, 2}},   {"adagrad", {1, 1}}, {"lion", {1, 1}},
+      {"lamb", {2, 2}}, {"adafactor", {2, 1}}, {"muon", {1, 2}}};
+  const auto [of_matrix, of_bias] = each.at(optimizer.substr(0, optimizer.find(':')));
+  EXPECT_EQ(states, 5 * 4 * (of_matrix + of_bias));
 }
 
 std::string nameOfCase(const ::testing::TestParamInfo<std::tuple<std::string, Layout>>& info) {
@@ -81,7 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("sgd:lr=0.1,schedule=step,step_size=2,gamma=0.5",
                                          "rmsprop:lr=1e-2,momentum=0.9,weight_decay=0.1,warmup=3",
                                          "adagrad:lr=1e-2,lr_decay=0.1,schedule=linear,steps=4",
-                                         "lion:lr=1e-3,weight_decay=0.1,schedule=one-cycle,steps=5"),
+                                         "lion:lr=1e-3,weight_decay=0.1,schedule=one-cycle,steps=5",
+                                         "lamb:lr=1e-2,weight_decay=0.1,schedule=cosine,warmup=2,steps=5",
+                                         "adafactor:weight_decay=0.1", "muon:lr=1e-2"),
                        ::testing::ValuesIn(layouts())),
     nameOfCase);
 
@@ -94,6 +101,23 @@ TEST_P(ScheduledGpt2, EqualsOneDevice) {
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("group 'bias|ln_': "));
 }
+
+class WholeTensorGpt2 : public ::testing::TestWithParam<std::tuple<std::string, Layout>> {};
+
+// In float32: what optimizers of whole tensors gather and add up where parameters are cut.
+TEST_P(WholeTensorGpt2, EqualsOneDevice) {
+  const TemporaryFolder folder;
+  const auto& [optimizer, layout] = GetParam();
+  const CommandResult result = validate(
+      "gpt2", optimizer, together(layout.words, {"--group", "bias|ln_:weight_decay=0", "--clip-norm", "1"}),
+      folder.file("result.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, WholeTensorGpt2,
+                         ::testing::Combine(::testing::Values("lamb:weight_decay=0.1", "adafactor", "muon"),
+                                            ::testing::ValuesIn(layouts())),
+                         nameOfCase);
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ScheduledGpt2, ::testing::ValuesIn(layouts()),
                          [](const auto& info) { return info.param.name; });
@@ -179,7 +203,23 @@ TEST(ParameterGroup, IsRefusedWhereItMeansNothing) {
   refuses({"--group", "bias"}, "REGEX:weight_decay=0");
   refuses({"--group", "bias:momentum=0"}, "no key 'momentum'");
   refuses({"--group", "bias:lr=0", "--schedule", "forward-only"}, "nothing is trained");
-  refuses({"--optimizer", "lamb:lr=1"}, "reads whole tensors");
+  refuses({"--optimizer", "shampoo:lr=1"}, "unknown optimizer 'shampoo'");
+  refuses({"--group", "bias:muon=0"}, "muon=0 goes with --optimizer muon");
+  refuses({"--group", "bias:muon=2", "--optimizer", "muon"}, "muon=0 leaves parameters to AdamW");
+}
+
+TEST(ParameterGroup, LeavesMatricesToAdamWUnderMuon) {
+  const TemporaryFolder folder;
+  const auto planned = [&](const Words& group) {
+    const CommandResult result = runPipeshard(together(
+        {"plan", "examples/gpt2.onnx", "--cluster", "1x1", "--optimizer", "muon", "-o", folder.file("plan")},
+        group));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.output;
+  };
+  EXPECT_THAT(planned({}), HasSubstr("muon updates 18 parameters that are matrices"));
+  EXPECT_THAT(planned({"--group", "wte|wpe|lm_head:muon=0"}),
+              HasSubstr("muon updates 16 parameters that are matrices"));
 }
 
 TEST(ParameterGroup, HasItsOwnRate) {
@@ -195,6 +235,100 @@ TEST(ParameterGroup, HasItsOwnRate) {
   EXPECT_EQ(losses("sgd:lr=0.1", {"--group", ".:lr=0.05"}), slow);
   EXPECT_EQ(losses("sgd:lr=0.1", {"--group", ".:lr_scale=0.5"}), slow);
   EXPECT_NE(losses("sgd:lr=0.1", {"--group", "bias:lr=0.05"}), slow);
+}
+
+class MovingAverageGpt2 : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(MovingAverageGpt2, EqualsOneDevice) {
+  const TemporaryFolder folder;
+  const CommandResult result =
+      validate("gpt2", kCosine, together(GetParam().words, {"--ema", "0.9"}), folder.file("result.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  int averages = 0;
+  const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
+  for (const auto& tensor : json.at("tensors"))
+    averages += tensor.at("kind") == "updated state" && tensor.at("state") == "moving_average" ? 1 : 0;
+  EXPECT_EQ(averages, 5 * 52);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MovingAverageGpt2, ::testing::ValuesIn(layouts()),
+                         [](const auto& info) { return info.param.name; });
+
+// Of weights that are drawn, too: a decay near 1 keeps what they began with, one near 0 what they are now.
+TEST(MovingAverage, BeginsAsTheParameterAndIsExported) {
+  const TemporaryFolder folder;
+  const auto exported = [&](const std::string& decay, int steps, const Words& words) {
+    const std::string name = folder.file(decay + "_" + std::to_string(steps));
+    EXPECT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--method", "zero2", "--stages",
+                            "uniform:1", "--optimizer", "sgd:lr=0.1", "--ema", decay, "-o", name})
+                  .exit_code,
+              0);
+    const CommandResult ran =
+        runPipeshard({"run", name, "--steps", std::to_string(steps), "--checkpoint", name + ".saved"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+    const CommandResult written =
+        runPipeshard(together({"export", name + ".saved", "--safetensors", name + ".safetensors"}, words));
+    EXPECT_EQ(written.exit_code, 0) << written.errors;
+    return readFile(name + ".safetensors");
+  };
+  const std::string now = exported("1e-30", 3, {});
+  EXPECT_EQ(exported("1e-30", 3, {"--ema"}), now);
+  const std::string kept = exported("0.99999999", 3, {"--ema"});  // 1 in float32
+  EXPECT_NE(kept, now);
+  EXPECT_EQ(exported("0.99999999", 6, {"--ema"}), kept);
+  const std::string slow = exported("0.5", 3, {"--ema"});
+  EXPECT_NE(slow, now);
+  EXPECT_NE(slow, kept);
+}
+
+TEST(MovingAverage, IsRefusedWhereThereIsNone) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan"), saved = folder.file("saved");
+  const CommandResult refused =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x1", "--ema", "1", "-o", plan});
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("--ema 1: a decay is below 1"));
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x1", "-o", plan}).exit_code, 0);
+  ASSERT_EQ(runPipeshard({"run", plan, "--steps", "1", "--checkpoint", saved}).exit_code, 0);
+  const CommandResult none =
+      runPipeshard({"export", saved, "--safetensors", folder.file("tensors"), "--ema"});
+  EXPECT_EQ(none.exit_code, 78);
+  EXPECT_THAT(none.errors, HasSubstr("has no moving averages of parameters"));
+}
+
+TEST(Accumulation, IsALargerBatchInMoreMicrobatches) {
+  const TemporaryFolder folder;
+  const auto planned = [&](const std::string& name, const Words& words) {
+    const CommandResult result = runPipeshard(together(
+        {"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--schedule", "1f1b", "-o", folder.file(name)},
+        words));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return readFile(folder.file(name) + "/ranks/0001/program.json");
+  };
+  const std::string large = planned("large", {"--dim", "batch=12", "--microbatches", "6"});
+  EXPECT_EQ(planned("accumulated", {"--dim", "batch=4", "--microbatches", "2", "--accumulate", "3"}), large);
+  EXPECT_NE(planned("once", {"--dim", "batch=4", "--microbatches", "2"}), large);
+  const auto json = nlohmann::json::parse(readFile(folder.file("accumulated") + "/plan.json"));
+  EXPECT_EQ(json.at("microbatches"), 6);
+  EXPECT_THAT(json.at("notes").dump(), HasSubstr("an update takes 3 batches (--accumulate): batch = 12"));
+}
+
+// What ONNX's training information cannot say is no silent omission.
+TEST(TrainingInformation, IsRefusedWhereItWouldLeaveSomethingOut) {
+  const TemporaryFolder folder;
+  for (const auto& [option, message] : std::vector<std::pair<Words, std::string>>{
+           {{"--clip-norm", "1"}, "gradients were clipped"},
+           {{"--optimizer", "muon"}, "cannot be described as training information"}}) {
+    const std::string plan = folder.file("plan" + option[1]), saved = plan + ".saved";
+    ASSERT_EQ(runPipeshard(together({"plan", "examples/mlp.onnx", "--cluster", "1x1", "-o", plan}, option))
+                  .exit_code,
+              0);
+    ASSERT_EQ(runPipeshard({"run", plan, "--steps", "1", "--checkpoint", saved}).exit_code, 0);
+    const CommandResult described =
+        runPipeshard({"export", saved, "-o", folder.file("trained.onnx"), "--training-info"});
+    EXPECT_EQ(described.exit_code, 78) << described.errors;
+    EXPECT_THAT(described.errors, HasSubstr(message));
+  }
 }
 
 }  // namespace

@@ -11,6 +11,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/tensor_box.h"
+#include "onnx_import/format/reader.h"
+#include "runtime/execute/dump.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -247,6 +250,33 @@ TEST(TrapFiles, RunningStatisticsThatWereMergedAreNotTrained) {
     const CommandResult result = runPipeshard(line);
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     EXPECT_THAT(result.output, HasSubstr("PASS"));
+  }
+}
+
+// The module's layers.0.weight is [2,4]; the file has its transposed matrix, val_0.
+TEST(TrapFiles, DumpsHaveTheModulesOrientation) {
+  const std::string model = kFolder + "/transposed.onnx";
+  const Graph graph = readModel(model);
+  const auto& stored = std::get<Constant>(graph.initializers.at(findValue(graph, "val_0")));
+  ASSERT_EQ(stored.shape, (Shape{4, 2}));
+  std::vector<std::byte> expected(stored.bytes.size());
+  transposeMatrix(stored.bytes, stored.shape, sizeof(float), expected);
+  for (const auto& [cluster, method] : {std::pair("1x1", "auto"), std::pair("1x2", "megatron:1,2,1")}) {
+    const TemporaryFolder folder;
+    const std::string plan = folder.file("plan"), dump = folder.file("dump");
+    ASSERT_EQ(runPipeshard({"plan", model, "--dim", "batch=2", "--cluster", cluster, "--method", method,
+                            "--optimizer", "sgd:lr=1e-30", "-o", plan})
+                  .exit_code,
+              0);
+    const CommandResult run = runPipeshard({"run", plan, "--steps", "1", "--dump", dump});
+    ASSERT_EQ(run.exit_code, 0) << run.errors;
+    const StepDump::Tensor weight =
+        StepDump::open(dump, 1, cluster[2] - '0').read("parameter/layers.0.weight");
+    EXPECT_EQ(weight.shape, (Shape{2, 4}));
+    EXPECT_EQ(weight.bytes, expected);
+    const CommandResult validate = runPipeshard({"validate", model, "--dim", "batch=2", "--cluster", cluster,
+                                                 "--method", method, "--optimizer", "adamw", "--steps", "3"});
+    EXPECT_EQ(validate.exit_code, 0) << validate.output << validate.errors;
   }
 }
 

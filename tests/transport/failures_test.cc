@@ -170,7 +170,7 @@ TEST_P(Failures, DifferentSizesAreBothNamed) {
     std::array<std::byte, 999> data;
     rank->receive(RankId(0), data);
   });
-  expectError(results[1], ErrorCode::kInternal, {"1000 bytes", "999 bytes", "rank 0", "rank 1"});
+  expectError(results[1], ErrorCode::kVersionMismatch, {"1000 bytes", "999 bytes", "rank 0", "rank 1"});
 }
 
 TEST_P(Failures, DifferentCollectivesAreBothNamed) {
@@ -181,7 +181,7 @@ TEST_P(Failures, DifferentCollectivesAreBothNamed) {
                              data.data(), 100);
     rank->allGather(idsAt<RankId>({0, 1}), DataType::kFloat32, data.data(), data.data() + 100, 100);
   });
-  expectError(results[1], ErrorCode::kInternal, {"allReduce", "allGather", "rank 0", "rank 1"});
+  expectError(results[1], ErrorCode::kVersionMismatch, {"allReduce", "allGather", "rank 0", "rank 1"});
 }
 
 TEST_P(Failures, ABrokenCommunicatorRepeatsItsFirstError) {

@@ -183,7 +183,7 @@ TEST_P(PostedReceives, DifferentSizesAreBothNamed) {
     std::this_thread::sleep_for(50ms);
     receive->wait();
   });
-  expectError(results[1], ErrorCode::kInternal, {"100000 bytes", "999 bytes", "rank 0", "rank 1"});
+  expectError(results[1], ErrorCode::kVersionMismatch, {"100000 bytes", "999 bytes", "rank 0", "rank 1"});
 }
 
 // Messages of all sizes on their way to one rank that has posted them all; it waits for one now and then.

@@ -54,12 +54,19 @@ void CheckpointOptions::add(CLI::App& command) {
       ->needs(where);
   command
       .add_option("--restarts", restarts,
-                  "How many times the run may start again from its newest checkpoint when a worker is lost, "
-                  "hangs or is "
-                  "out of memory")
+                  "How many times the run may start again from its newest checkpoint when a worker or a node "
+                  "is lost, hangs or is out of memory")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str()
       ->needs(where);
+  command
+      .add_option(
+          "--check-replicas", check_replicas,
+          "Every so many steps, ranks that hold copies of parameters or states compare them: a bit that "
+          "memory or a device has changed in silence ends the run (exit code 86; 0: never)")
+      ->type_name("STEPS")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
+      ->capture_default_str();
 }
 
 CheckpointSpec CheckpointOptions::spec() const {

@@ -14,6 +14,7 @@ struct CheckpointOptions {
   std::string every;
   int keep = 2;
   int restarts = 0;
+  int64_t check_replicas = 0;
 
   void add(CLI::App& command);
   CheckpointSpec spec() const;

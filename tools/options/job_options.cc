@@ -1,27 +1,19 @@
 #include "tools/options/job_options.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_runner.h"
+#include "tools/options/data_options.h"
 #include "tools/options/option_checks.h"
 
 namespace pipeshard {
 
 void addJobOptions(CLI::App& command, JobSpec& job) {
-  command
-      .add_option("--data", job.data.path,
-                  "An array per model input (.npz, .safetensors, a folder of .npy, .csv, .jsonl) or tokens "
-                  "(.u16, .u32, .bin);\nwhat is longer than the batch gives the next steps (default: "
-                  "synthetic)")
-      ->type_name("FILE|DIR");
-  command.add_flag("--shuffle", job.data.shuffle,
-                   "Take the examples in another order in every epoch, by --seed");
-  command.add_flag("--shift-labels", job.data.shift_labels,
-                   "Of tokens: labels are one token behind the ids, for a model that does not shift them");
-  command.add_flag("--drop-last", job.data.end.drop_last,
-                   "Leave out the examples of a file that do not fill a batch");
+  addDataOptions(command, job.data);
+  addLoaderOptions(command, job.data);
   command
       .add_option("--seed", job.data.seed,
                   "Of synthetic data, of --shuffle, and of what the model draws (dropout)")
@@ -39,6 +31,23 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       ->check(positiveWhole());
   command
       .add_option_function<int>(
+          "--load-timeout", [&job](int seconds) { job.load_timeout = std::chrono::seconds(seconds); },
+          "Longest time from a worker's start until its weights are in memory (default: 10 minutes)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole());
+  command
+      .add_option_function<int>(
+          "--transfer-timeout",
+          [&job](int seconds) {
+            job.stall_timeout = std::chrono::seconds(seconds);
+            job.transfer_timeout = std::max(job.transfer_timeout, job.stall_timeout);
+          },
+          "Longest time in which no worker moves while some wait for others (default: 20 times the longest\n"
+          "wait so far, 30 seconds at least; 2 minutes in the first step)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole());
+  command
+      .add_option_function<int>(
           "--progress-timeout", [&job](int seconds) { job.progress_timeout = std::chrono::seconds(seconds); },
           "Longest time that a worker may compute without finishing an operator (default: 2 minutes)")
       ->type_name("SECONDS")
@@ -47,7 +56,7 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
 
 DataSummary summarizeData(const JobSpec& job) {
   const bool refused = job.data.shuffle || job.data.shift_labels;  // by openData, without a path
-  if (job.data.path.empty() && !refused) return {};
+  if (job.data.path.empty() && job.data.command.empty() && !refused) return {};
   const std::filesystem::path rank =
       std::filesystem::path(job.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
   const Program program = loadProgram(rank.string());

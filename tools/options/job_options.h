@@ -15,7 +15,7 @@ struct DataSummary {
   std::string text;             // a line for people; "" for synthetic data
   int64_t steps_per_epoch = 0;  // 0: data without an end
 };
-// Of the plan in `job.plan_directory`. Errors as openData (runtime/files/data.h).
+// Of the plan in `job.plan_directory`. Errors as openData (runtime/data/data.h).
 DataSummary summarizeData(const JobSpec& job);
 
 }  // namespace pipeshard

@@ -43,13 +43,16 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
   command.add_option("--launched-nodes", options.launched_nodes, "")->group("");
 }
 
-std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job) {
+std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
+                                         bool takes_spares) {
   if (options.listen.empty()) {
     if (!options.pool.key_file.empty())
       fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
     return nullptr;
   }
-  if (options.launched_nodes > 0 && options.launched_nodes != cluster.nodeCount()) {
+  const bool are_too_few = options.launched_nodes < cluster.nodeCount();
+  const bool are_too_many = options.launched_nodes > cluster.nodeCount() && !takes_spares;
+  if (options.launched_nodes > 0 && (are_too_few || are_too_many)) {
     fail(ErrorCode::kConfiguration,
          "{} node daemons were launched, but the plan is for a cluster of {} nodes; plan with --cluster {}",
          options.launched_nodes, cluster.nodeCount(),
@@ -59,6 +62,8 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   NodePoolOptions pool_options = options.pool;
   pool_options.listen = options.listen;
   pool_options.count = cluster.nodeCount();
+  pool_options.takes_spares = takes_spares;
+  for (const ClusterNode& node : cluster.nodes) pool_options.devices.push_back(node.devices);
   auto pool = std::make_unique<NodePool>(pool_options);
   for (RankId rank : idsBelow<RankId>(countRanks(job.plan_directory)))
     job.node_of_rank.push_back(cluster.nodeOf(rank.index()));

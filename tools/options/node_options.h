@@ -23,8 +23,9 @@ void addListenOptions(CLI::App& command, ListenOptions& options);
 
 // With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr
 // without. Ranks are placed as the plan's cluster says: each node has as many as the cluster has devices
-// there.
-std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job);
+// there. `takes_spares`: more nodes may join than the cluster has, to take the place of one that is lost.
+std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
+                                         bool takes_spares = false);
 
 // A line on standard error for every node that joins, and for notices.
 void showNodes(const JobProgress& event);

@@ -231,6 +231,12 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->type_name("ROWS")
       ->check(positiveWhole());
   command
+      .add_option("--accumulate", request.accumulate,
+                  "So many batches make one update: a batch as many times as large, in as many times the "
+                  "microbatches")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
       .add_option("--microbatches", request.microbatches,
                   "How many parts the batch is cut into: equal ones, or such as differ by one "
                   "example\n(default: at most two per pipeline rank)")

@@ -5,11 +5,14 @@
 
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "ir/base/text_file.h"
+#include "runtime/files/posix_file.h"
 
 namespace pipeshard {
 namespace {
@@ -57,10 +60,15 @@ RunFile::RunFile(std::string path) : path_(std::move(path)) {
 }
 
 void RunFile::take(const JobProgress& event) {
+  if (event.kind == JobProgress::Kind::kEvaluated)
+    evaluations_.push_back({event.step, event.loss, event.seconds});
   if (event.kind != JobProgress::Kind::kStep) return;
   const bool goes_on = event.step == last_step_ + 1;
   last_step_ = event.step;
-  if (!goes_on) first_loss_ = event.loss;
+  if (!goes_on) {
+    first_loss_ = event.loss;
+    evaluations_.clear();
+  }
   if (!steps_) return;
   if (!goes_on) {
     std::rewind(steps_.get());
@@ -70,19 +78,45 @@ void RunFile::take(const JobProgress& event) {
   if (std::fwrite(line.data(), 1, line.size(), steps_.get()) != line.size()) failToWrite(path_, errno);
 }
 
+std::string RunFile::evaluationsText() const {
+  OrderedJson evaluations = OrderedJson::array();
+  for (const Evaluation& of : evaluations_) {
+    evaluations.push_back(
+        {{"step", of.step}, {"loss", of.loss ? OrderedJson(*of.loss) : nullptr}, {"seconds", of.seconds}});
+  }
+  return evaluations.dump();
+}
+
 void RunFile::finish(const JobResult& result) {
   if (!steps_) return;
   errno = 0;
   if (std::fflush(steps_.get()) != 0) failToWrite(path_, errno);
   std::rewind(steps_.get());
-  std::ofstream file(path_, std::ios::binary);
-  file << "{\n \"load_seconds\": " << OrderedJson(result.load_seconds).dump() << ",\n \"steps\": [\n";
+  std::error_code ignored;
+  const bool is_plain =
+      !std::filesystem::exists(path_, ignored) || std::filesystem::is_regular_file(path_, ignored);
+  // A pipe or device is written as it is; a file when it is whole.
+  std::optional<PendingFile> file;
+  std::ofstream stream;
+  if (is_plain) {
+    file.emplace(std::filesystem::weakly_canonical(path_).string());
+  } else {
+    stream.open(path_, std::ios::binary);
+  }
+  const auto write = [&](std::string_view text) {
+    if (file) return file->append(text.data(), text.size());
+    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  };
+  write("{\n \"load_seconds\": " + OrderedJson(result.load_seconds).dump() + ",\n \"steps\": [\n");
   std::array<char, 1 << 16> block;
   while (const size_t got = std::fread(block.data(), 1, block.size(), steps_.get()))
-    file.write(block.data(), static_cast<std::streamsize>(got));
-  file << "\n ],\n \"ranks\": " << ranksOf(result).dump() << "\n}\n";
-  file.close();
-  if (!file) failToWrite(path_, errno);
+    write({block.data(), got});
+  write("\n ],\n");
+  if (!evaluations_.empty()) write(" \"evaluations\": " + evaluationsText() + ",\n");
+  write(" \"ranks\": " + ranksOf(result).dump() + "\n}\n");
+  if (file) return file->commit(false);
+  stream.close();
+  if (!stream) failToWrite(path_, errno);
 }
 
 }  // namespace pipeshard

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/job/job.h"
 
@@ -27,11 +28,19 @@ class RunFile {
   struct CloseFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+  // Of held-out data; few beside the steps.
+  struct Evaluation {
+    int64_t step = 0;
+    std::optional<double> loss;
+    double seconds = 0;
+  };
+  std::string evaluationsText() const;
 
   std::string path_;
   std::unique_ptr<std::FILE, CloseFile> steps_;  // a file without a name
   int64_t last_step_ = -1;
   std::optional<double> first_loss_;
+  std::vector<Evaluation> evaluations_;
 };
 
 }  // namespace pipeshard

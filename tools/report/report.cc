@@ -18,6 +18,8 @@
 #include "tools/report/report_sections.h"
 #include "tools/report/report_sharding.h"
 #include "tools/report/report_style.h"
+#include "tools/report/report_training.h"
+#include "tools/report/run_history.h"
 
 namespace pipeshard {
 namespace {
@@ -205,6 +207,8 @@ std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedu
   sections.push_back({"schedule", "Schedule", renderSchedule(plan, schedule, timelines)});
   sections.push_back({"parts", "Step", renderStepParts(timelines)});
   sections.push_back({"memory", "Memory", renderMemory(input, timelines)});
+  if (input.training != nullptr)
+    sections.push_back({"training", "Training", renderTraining(*input.training)});
   if (input.validation != nullptr) {
     sections.push_back({"comparison", "Against one device", renderComparison(*input.validation)});
     sections.push_back({"losses", "Loss", renderLosses(*input.validation)});
@@ -257,6 +261,8 @@ std::vector<std::pair<std::string, std::string>> renderPictures(const ReportInpu
       {"schedule.svg", renderChart(ganttChart(timelines), SvgUse::kFile)}};
   const std::vector<Timeline> memory = withMemory(timelines);
   if (!memory.empty()) pictures.emplace_back("memory.svg", renderChart(memoryChart(memory), SvgUse::kFile));
+  if (input.training != nullptr && !input.training->steps.empty())
+    pictures.emplace_back("training.svg", renderChart(trainingChart(*input.training), SvgUse::kFile));
   return pictures;
 }
 

@@ -20,6 +20,7 @@
 
 namespace pipeshard {
 
+struct RunHistory;        // tools/report/run_history.h
 struct ValidationReport;  // runtime/validation/validate.h
 
 // A parameter as one device of a stage holds it.
@@ -39,8 +40,9 @@ struct ReportInput {
   std::vector<MemoryParts> memory = {};  // memoryOf; empty: not known
   // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.
   std::optional<Trace> predicted = {};
-  std::optional<Trace> measured = {};  // `run --trace`
-  int64_t measured_step = 0;           // 0: its last
+  std::optional<Trace> measured = {};    // `run --trace`
+  int64_t measured_step = 0;             // 0: its last
+  const RunHistory* training = nullptr;  // `run --log`
 };
 
 // The whole page. Throws what makeSchedule and simulate throw, and Error(kConfiguration) for a trace without
@@ -48,7 +50,7 @@ struct ReportInput {
 std::string renderReport(const ReportInput& input);
 
 // The pictures as SVG files that stand alone, by file name: "cluster.svg", "schedule.svg", "memory.svg" where
-// memory is known.
+// memory is known, "training.svg" of a run.
 std::vector<std::pair<std::string, std::string>> renderPictures(const ReportInput& input);
 
 }  // namespace pipeshard

@@ -9,6 +9,7 @@
 #include "tools/report/report.h"
 #include "tools/report/report_memory.h"
 #include "tools/report/report_sharding.h"
+#include "tools/report/run_history.h"
 #include "tools/report/validation_file.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
@@ -75,6 +76,11 @@ RenderedReport renderDirectory(const ReportRequest& request) {
     input.measured = readTrace(rendered.measured);
     checkTraceIsOf(plan, *input.measured, rendered.measured);
     input.measured_step = request.step;
+  }
+  RunHistory history;
+  if (!request.log.empty()) {
+    history = readRunHistory(request.log);
+    input.training = &history;
   }
   rendered.page = renderReport(input);
   rendered.pictures = renderPictures(input);

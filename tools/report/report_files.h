@@ -18,6 +18,7 @@ struct ReportRequest {
   // Durations for what is predicted, from a trace (simulate --measured); "": by the cost model.
   std::string durations = {};
   int64_t step = 0;  // of the trace; 0: its last
+  std::string log = {};  // the folder of `run --log`; "": how a run went is not shown
 };
 
 struct RenderedReport {

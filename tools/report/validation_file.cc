@@ -122,7 +122,8 @@ std::optional<ValidationReport> readValidation(const std::string& plan_directory
   try {
     return validationFromJson(*text);
   } catch (Error& error) {
-    throw error.addContext(path);
+    error.addContext(path);
+    throw;
   }
 }
 

@@ -157,7 +157,8 @@ Trace readTrace(const std::string& path, std::string_view source) {
   try {
     return traceFromJson(*text, source);
   } catch (Error& error) {
-    throw error.addContext(path);
+    error.addContext(path);
+    throw;
   }
 }
 

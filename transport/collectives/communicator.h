@@ -62,7 +62,7 @@ class Communicator {
 
   // Posts a send and returns at once. `data` must stay unchanged until the handle is done.
   virtual std::unique_ptr<SendHandle> send(RankId peer, std::span<const std::byte> data) = 0;
-  // Waits for the matching send; sizes must agree (Error(kInternal) names both).
+  // Waits for the matching send; sizes must agree (Error(kVersionMismatch) names both).
   virtual void receive(RankId peer, std::span<std::byte> data) = 0;
   // Posts a receive and returns at once. `data` belongs to it until wait() has returned. Several may be
   // posted from one peer; they are to be waited for in their order, and before receive() from this peer

@@ -145,7 +145,8 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     try {
       startPeer(*peer, store.get(keyOf(options, peer->rank), left));
     } catch (Error& error) {
-      throw error.addContext(fmt::format("rank {} connects to rank {}", rank_, peer->rank));
+      error.addContext(fmt::format("rank {} connects to rank {}", rank_, peer->rank));
+      throw;
     }
   }
   awaitHellos(deadline, timeout);

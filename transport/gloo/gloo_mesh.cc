@@ -112,12 +112,12 @@ Incoming Mesh::take(Channel channel, std::span<std::byte> to, const Waiting& wai
   const Arrival arrival = std::move(inbox.front());
   inbox.pop_front();
   if (arrival.operation != waiting.operation) {
-    breakWith(ErrorCode::kInternal, fmt::format("rank {} does {} where rank {} does {} of {} bytes",
-                                                waiting.peer, operationName(arrival.operation), rank_,
-                                                operationName(waiting.operation), waiting.bytes));
+    breakWith(ErrorCode::kVersionMismatch, fmt::format("rank {} does {} where rank {} does {} of {} bytes",
+                                                       waiting.peer, operationName(arrival.operation), rank_,
+                                                       operationName(waiting.operation), waiting.bytes));
   }
   if (arrival.bytes != to.size()) {
-    breakWith(ErrorCode::kInternal,
+    breakWith(ErrorCode::kVersionMismatch,
               fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", waiting.peer,
                           arrival.bytes, operationName(waiting.operation), rank_, to.size()));
   }

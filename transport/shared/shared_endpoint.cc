@@ -263,14 +263,14 @@ IncomingMessage::IncomingMessage(Endpoint& endpoint, Channel channel, RankId sou
   endpoint_.waited_.during(is_posted, [&] { endpoint_.await(waiting_, is_posted); });
   const Descriptor message = mailbox_.descriptors[number % kDescriptors];
   if (message.operation != operation) {
-    endpoint_.breakWith(ErrorCode::kInternal,
+    endpoint_.breakWith(ErrorCode::kVersionMismatch,
                         fmt::format("rank {} does {} where rank {} does {} of {} bytes",
                                     endpoint_.name(source), operationName(message.operation),
                                     endpoint_.name(endpoint_.rank_), operationName(operation), bytes));
   }
   if (message.bytes != bytes) {
     endpoint_.breakWith(
-        ErrorCode::kInternal,
+        ErrorCode::kVersionMismatch,
         fmt::format("rank {} gives {} bytes to a {} where rank {} expects {} bytes", endpoint_.name(source),
                     message.bytes, operationName(operation), endpoint_.name(endpoint_.rank_), bytes));
   }

@@ -15,6 +15,7 @@ const KernelRegistry& cpuKernels() {
     kernels::addCastKernels(all);
     kernels::addMatMulKernels(all);
     kernels::addReduceKernels(all);
+    kernels::addSquareSumKernels(all);
     kernels::addScanKernels(all);
     kernels::addSoftmaxKernels(all);
     kernels::addNormalizationKernels(all);

@@ -13,6 +13,7 @@ void addComparisonKernels(KernelRegistry& registry);  // Equal, Less, Where, ...
 void addCastKernels(KernelRegistry& registry);        // Cast, CastLike
 void addMatMulKernels(KernelRegistry& registry);      // MatMul, FusedMatMul, Gemm
 void addReduceKernels(KernelRegistry& registry);      // ReduceSum, ...
+void addSquareSumKernels(KernelRegistry& registry);   // SquareSum
 void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum, TopK
 void addSoftmaxKernels(KernelRegistry& registry);     // Softmax, LogSoftmax and their gradients
 // LayerNormalization and its gradients, LpNormalization

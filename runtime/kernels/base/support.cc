@@ -104,7 +104,8 @@ size_t checkedAxis(const KernelSpec& spec, int64_t axis, size_t rank) {
   try {
     return normalizeAxis(axis, rank);
   } catch (Error& error) {
-    throw error.addContext(describeNode(*spec.node));
+    error.addContext(describeNode(*spec.node));
+    throw;
   }
 }
 

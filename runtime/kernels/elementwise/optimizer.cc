@@ -21,7 +21,7 @@ using Schedule = LearningRateSchedule;
 struct UpdateLayout {
   int64_t count = 0;  // elements
   size_t states = 0;
-  size_t step = 0;      // 0: there is none
+  std::optional<size_t> step;
   size_t rate = 0;      // of LearningRate
   size_t schedule = 0;  // of the schedule's first number
   std::optional<Schedule::Kind> schedule_kind;
@@ -35,8 +35,8 @@ class UpdateNumbers {
  public:
   UpdateNumbers(const UpdateLayout& layout, const KernelArguments& arguments)
       : layout_(layout), arguments_(arguments) {
-    if (layout.step == 0) return;
-    step_ = *input<int64_t>(arguments, layout.step);
+    if (!layout.step) return;
+    step_ = *input<int64_t>(arguments, *layout.step);
     if (step_ < 1) fail(ErrorCode::kBadModel, "{}: Step is {}; the first step is 1", layout.node, step_);
   }
 
@@ -231,6 +231,35 @@ struct LionUpdate {
   }
 };
 
+// Adam's direction with the decay added, in the place of a new parameter. LearningRate is not among the
+// numbers.
+template <typename T>
+struct LambDirection {
+  static constexpr size_t kStates = 2, kNumbers = 4;
+  static constexpr bool kCounts = true;
+  explicit LambDirection(const UpdateNumbers<T>& n) : beta1(n[0]), beta2(n[1]), epsilon(n[2]), decay(n[3]) {
+    const auto power = static_cast<double>(n.step());
+    correction = static_cast<T>(1 / (1 - std::pow(static_cast<double>(beta1), power)));
+    root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(beta2), power)));
+  }
+  T beta1, beta2, epsilon, decay;
+  T correction;       // 1 / (1 - beta1^t)
+  T root_correction;  // 1 / sqrt(1 - beta2^t)
+
+  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, LambDirection step) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const T g = at.grad[i];
+      const T first = step.beta1 * at.state[0][i] + (T(1) - step.beta1) * g;
+      const T second = step.beta2 * at.state[1][i] + (T(1) - step.beta2) * g * g;
+      at.new_state[0][i] = first;
+      at.new_state[1][i] = second;
+      at.new_param[i] = first * step.correction / (std::sqrt(second) * step.root_correction + step.epsilon) +
+                        step.decay * at.param[i];
+    }
+  }
+};
+
 void checkScalar(const KernelSpec& spec, size_t position, DataType type) {
   if (elementCount(spec.inputs[position].shape) != 1)
     refuse(spec, "input {} has shape {}; it must be a scalar", position,
@@ -266,7 +295,7 @@ UpdateLayout layoutOf(const KernelSpec& spec, size_t states, bool counts, size_t
     checkInputType(spec, i, type);
     checkInputShape(spec, i, spec.inputs[0].shape);
   }
-  if (reads_step) checkScalar(spec, layout.step, DataType::kInt64);
+  if (layout.step) checkScalar(spec, *layout.step, DataType::kInt64);
   for (size_t i = layout.rate; i < layout.schedule; ++i) checkScalar(spec, i, type);
   for (size_t i = layout.schedule; i < inputs; ++i) checkScalar(spec, i, DataType::kFloat64);
   for (size_t i = 0; i <= states; ++i) {
@@ -312,6 +341,61 @@ std::unique_ptr<Kernel> updateKernel(const KernelSpec& spec) {
   });
 }
 
+template <typename T>
+struct AverageBlock {
+  PIPESHARD_INLINE static void run(const T* old, const T* sample, T* average, int64_t count, T decay) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) average[i] = decay * old[i] + (T(1) - decay) * sample[i];
+  }
+};
+
+std::unique_ptr<Kernel> movingAverageKernel(const KernelSpec& spec) {
+  checkArity(spec, 3, 3);
+  const DataType type = spec.inputs[0].data_type;
+  checkInputType(spec, 1, type);
+  checkInputShape(spec, 1, spec.inputs[0].shape);
+  checkScalar(spec, 2, type);
+  checkOutputType(spec, 0, type);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  const int64_t count = elementCount(spec.inputs[0].shape);
+  return withType<float, double>(spec, type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [count](const KernelArguments& arguments) {
+          const T* old = input<T>(arguments, 0);
+          const T* sample = input<T>(arguments, 1);
+          T* average = output<T>(arguments, 0);
+          const T decay = *input<T>(arguments, 2);
+          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
+            runVectorised<AverageBlock<T>>(old + begin, sample + begin, average + begin, end - begin, decay);
+          });
+        },
+        inPlaceTraits(spec, {0, 1}));
+  });
+}
+
+// This step's learning rate, a scalar.
+std::unique_ptr<Kernel> scheduledRateKernel(const KernelSpec& spec) {
+  UpdateLayout layout;
+  layout.schedule_kind = scheduleOf(spec);
+  if (!layout.schedule_kind) refuse(spec, "it has no schedule");
+  layout.node = describeNode(*spec.node);
+  layout.step = 0;
+  layout.rate = 1;
+  layout.schedule = 2;
+  checkArity(spec, 2 + numbersOf(*layout.schedule_kind).size(), 2 + numbersOf(*layout.schedule_kind).size());
+  checkScalar(spec, 0, DataType::kInt64);
+  checkScalar(spec, 1, spec.inputs[1].data_type);
+  for (size_t i = 2; i < spec.inputs.size(); ++i) checkScalar(spec, i, DataType::kFloat64);
+  checkOutputType(spec, 0, spec.inputs[1].data_type);
+  return withType<float, double>(spec, spec.inputs[1].data_type, "input 1", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([layout](const KernelArguments& arguments) {
+      *output<T>(arguments, 0) = UpdateNumbers<T>(layout, arguments).rate();
+    });
+  });
+}
+
 }  // namespace
 
 void addOptimizerKernels(KernelRegistry& registry) {
@@ -324,6 +408,9 @@ void addOptimizerKernels(KernelRegistry& registry) {
   registry.add(ours, "RMSPropMomentum", updateKernel<RmsPropMomentumUpdate>);
   registry.add(ours, "Adagrad", updateKernel<AdagradUpdate>);
   registry.add(ours, "Lion", updateKernel<LionUpdate>);
+  registry.add(ours, "LAMBDirection", updateKernel<LambDirection>);
+  registry.add(ours, "ScheduledRate", scheduledRateKernel);
+  registry.add(ours, "MovingAverage", movingAverageKernel);
 }
 
 }  // namespace pipeshard::kernels

@@ -38,6 +38,8 @@ TEST(OptimizerText, IsCompleteAndParsedBack) {
   EXPECT_EQ(optimizerToString(parseOptimizer("sgd:schedule=constant")), optimizerToString(OptimizerSpec()));
   for (const char* text :
        {"lion:lr=3e-4,warmup=100", "adamw:schedule=linear,steps=7", "sgd:schedule=step,step_size=3,gamma=0.3",
+        "lamb:lr=3e-4,eps=1e-7", "adafactor:d=2,eps1=1e-9,beta2_decay=-0.5",
+        "muon:nesterov=0,ns_steps=7,match_rms=1,adamw_lr=3e-4",
         "adagrad:final_div_factor=77,schedule=one-cycle,steps=1000,pct_start=0.1,div_factor=3"}) {
     EXPECT_EQ(parseOptimizer(optimizerToString(parseOptimizer(text))), parseOptimizer(text)) << text;
   }
@@ -47,8 +49,11 @@ TEST(OptimizerText, IsRefusedWhereItMeansNothing) {
   const auto refuses = [](const char* text, const char* message) {
     EXPECT_ERROR(parseOptimizer(text), ErrorCode::kUsage, message);
   };
-  refuses("lamb:lr=1", "'lamb' reads whole tensors");
-  refuses("muon", "element by element are sgd:");
+  refuses("shampoo:lr=1", "unknown optimizer 'shampoo'");
+  refuses("lamb:ns_steps=1", "its keys are lr, beta1, beta2, eps, weight_decay");
+  refuses("muon:ns_steps=2.5", "ns_steps=2.5 is no whole number");
+  refuses("muon:ns_steps=21", "outside of [1, 21)");
+  refuses("adafactor:beta2_decay=0.5", "beta2_decay=0.5 is outside of");
   refuses("adan", "unknown optimizer 'adan'");
   refuses("lion:eps=1", "its keys are lr, beta1, beta2, weight_decay");
   refuses("sgd:schedule=zigzag,steps=1", "none of constant, linear, cosine, one-cycle, step");

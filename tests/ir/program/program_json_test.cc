@@ -42,6 +42,7 @@ TEST(ProgramJson, RoundTripsEveryField) {
   programs[0].inputs[0].allowed = AllowedIntegers{-7, 9, -100, false};
   programs[0].results[1].state = "momentum";
   programs[0].buffers[0].source_type = DataType::kFloat32;
+  programs[0].guard = BufferId(2);
   for (const Program& program : programs) {
     const std::string json = programToJson(program);
     const Program parsed = programFromJson(json);

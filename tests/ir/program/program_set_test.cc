@@ -1,6 +1,7 @@
 // Kinds of ranks and their bindings: what is instantiated, whom a sample leaves out, and that every mutation
 // of a binding is refused exactly where the instantiated programs are.
 #include "ir/program/program_set.h"
+#include "ir/program/program_set_verify.h"
 
 #include <functional>
 #include <random>

@@ -323,5 +323,39 @@ TEST(PrintProgram, ShowsBuffersInstructionsAndResults) {
   EXPECT_THAT(text, HasSubstr("  gradient w: \"dw\"\n"));
 }
 
+// Both ranks: a norm, made before the first update.
+std::vector<Program> guardedPrograms() {
+  auto programs = twoRankPrograms();
+  for (Program& program : programs) {
+    program.buffers.push_back(
+        {"norm", BufferKind::kAccumulator, DataType::kFloat64, {}, "norm", std::nullopt, {}});
+    program.guard = BufferId(program.buffers.size() - 1);
+    Instruction zero;
+    zero.kind = InstructionKind::kZero;
+    zero.outputs = {program.guard};
+    insertAt(program, 0, zero);
+  }
+  return programs;
+}
+
+TEST(VerifyPrograms, ChecksTheGuardOfAStep) {
+  EXPECT_NO_THROW(verifyPrograms(guardedPrograms()));
+  auto programs = guardedPrograms();
+  programs[1].guard = BufferId();
+  EXPECT_THAT(verifierMessage(programs), HasSubstr("it has a guard and rank 0 has none, or the reverse"));
+  programs = guardedPrograms();
+  programs[0].buffers.back().data_type = DataType::kFloat32;
+  EXPECT_THAT(verifierMessage(programs), HasSubstr("must be a float64 scalar of one step"));
+  programs = guardedPrograms();
+  programs[0].guard = BufferId(1000);
+  EXPECT_THAT(verifierMessage(programs), HasSubstr("the guard has no buffer"));
+  programs = guardedPrograms();
+  programs[0].instructions.push_back(programs[0].instructions.front());
+  EXPECT_THAT(verifierMessage(programs), HasSubstr("the guard is written behind an update"));
+  programs = guardedPrograms();
+  programs[0].instructions.erase(programs[0].instructions.begin());
+  EXPECT_THAT(verifierMessage(programs), HasSubstr("no instruction writes it"));
+}
+
 }  // namespace
 }  // namespace pipeshard

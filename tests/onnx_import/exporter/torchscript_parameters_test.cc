@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "tests/expect_error.h"
 
@@ -74,7 +75,7 @@ TEST_F(TorchScriptFile, TheWeightOfALinearHasItsName) {
   node("/decoder/block.0/q/MatMul", "MatMul", {value("x"), anonymous}, value("y"));
   EXPECT_EQ(restore().transposed, 1);
   EXPECT_EQ(graph_.value(anonymous).name, "decoder.block.0.q.weight");
-  EXPECT_EQ(graph_.value(anonymous).metadata[0].first, kStoredTransposed);
+  EXPECT_TRUE(isStoredTransposed(graph_.value(anonymous)));
 }
 
 TEST_F(TorchScriptFile, ItsNameIsThatOfItsBiasOrOfTheModule) {

@@ -9,11 +9,11 @@
 
 #include "ir/base/error.h"
 #include "ir/program/program_verify.h"
+#include "runtime/data/data.h"
 #include "runtime/execute/aligned_memory.h"
 #include "runtime/execute/collective_call.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"
-#include "runtime/files/data.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 #include "runtime/kernels/base/kernel.h"
 #include "tests/expect_error.h"

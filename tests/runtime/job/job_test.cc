@@ -22,10 +22,12 @@
 #include "ir/trace/trace_event.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/local_program.h"
+#include "runtime/identity/plan_programs.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/host_name.h"
-#include "runtime/validation/validate.h"
 #include "runtime/job/worker.h"
+#include "runtime/job/worker_arguments.h"
+#include "runtime/validation/validate.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/runtime/sharded_pipeline.h"
@@ -327,6 +329,44 @@ TEST(RunJob, PassesOnAWorkersErrorAndCode) {
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kBadModel, "Strange");
 }
 
+// The messages of rank 1 come in another order than rank 0 takes them: it waited for ever, or crashed.
+TEST(RunJob, RefusesProgramsThatDoNotFitEachOther) {
+  std::vector<RankImage> images = pipelineImages(2);
+  std::vector<Instruction>& list = images[1].program.instructions;
+  const auto sends = [](const Instruction& i) { return i.kind == InstructionKind::kSend; };
+  const auto first = std::find_if(list.begin(), list.end(), sends);
+  ASSERT_NE(first, list.end());
+  list.erase(first);
+  Plan plan(std::move(images));
+  const Clock::time_point start = Clock::now();
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kConfiguration, "do not fit each other");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST(RunJob, RefusesAProgramThatUsesWhatItHasNot) {
+  std::vector<RankImage> images = pipelineImages(2);
+  const auto accumulates = [](const Instruction& i) { return i.kind == InstructionKind::kAccumulate; };
+  std::vector<Instruction>& list = images[1].program.instructions;
+  const auto found = std::find_if(list.begin(), list.end(), accumulates);
+  ASSERT_NE(found, list.end());
+  found->inputs = {BufferId(9999)};
+  Plan plan(std::move(images));
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kConfiguration, "expected an integer from 0 to");
+}
+
+TEST(RunJob, NoticesAPlanThatIsReplacedWhileItLoads) {
+  Plan plan;
+  EXPECT_ERROR(
+      runJob(plan.spec,
+             [&](const JobProgress& progress) {
+               if (progress.kind != JobProgress::Kind::kStarted) return;
+               for (const int rank : {0, 1})
+                 std::ofstream(plan.folder.file(fmt::format("ranks/000{}/program.json", rank)), std::ios::app)
+                     << "\n";
+             }),
+      ErrorCode::kVersionMismatch, "has loaded other programs");
+}
+
 TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
   PipelineOptions options;
   options.rate = 1e160;
@@ -419,6 +459,80 @@ TEST(RunJob, NamesAWorkerThatAnswersButMakesNoProgress) {
                       }),
                ErrorCode::kHang, who());
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
+}
+
+// Rank 1 lacks a send, and a record says that the two were verified: rank 0 waits, and rank 1 has done all.
+TEST(RunJob, SaysWhereAllAreWhenNobodyMoves) {
+  std::vector<RankImage> images = pipelineImages(2);
+  std::vector<Instruction>& list = images[1].program.instructions;
+  const auto sends = [](const Instruction& i) { return i.kind == InstructionKind::kSend; };
+  list.erase(std::find_if(list.begin(), list.end(), sends));
+  Plan plan(std::move(images));
+  recordPrograms(plan.folder.path());
+  plan.spec.steps = 3;
+  plan.spec.stall_timeout = std::chrono::seconds(2);
+  const Clock::time_point start = Clock::now();
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "no worker has moved for 2 s");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "receive");
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "worker of rank 1");
+}
+
+// A slow rank is no stall: the others wait for one that computes.
+TEST(RunJob, TakesACalculationForNoStall) {
+  PipelineOptions options;
+  options.endless = true;
+  Plan plan(pipelineImages(2, options));
+  plan.spec.stall_timeout = std::chrono::seconds(1);
+  plan.spec.progress_timeout = std::chrono::seconds(4);
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "its computation has made no progress for 4 s");
+}
+
+// In a frozen control group a process does not even die of SIGKILL.
+TEST(RunJob, GivesUpAWorkerThatCannotBeKilled) {
+  const std::filesystem::path group = fmt::format("/sys/fs/cgroup/freezer/pipeshard-test-{}", ::getpid());
+  std::error_code error;
+  std::filesystem::create_directory(group, error);
+  if (!std::filesystem::exists(group / "freezer.state")) GTEST_SKIP() << "no freezer: " << error.message();
+  const auto write = [&](const char* file, const std::string& text) { std::ofstream(group / file) << text; };
+  Plan plan;
+  plan.spec.steps = kEndless;
+  std::vector<int> pids;
+  std::vector<std::string> notices;
+  Clock::time_point frozen;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
+                        if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
+                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 3) return;
+                        write("cgroup.procs", std::to_string(pids[1]));
+                        write("freezer.state", "FROZEN");
+                        frozen = Clock::now();
+                      }),
+               ErrorCode::kPeerUnavailable, "has not answered for 5 s (its control group is frozen)");
+  EXPECT_LT(Clock::now() - frozen, std::chrono::seconds(13));
+  EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr(fmt::format(
+                           "unkillable: worker of rank 1 (host {}, pid {})", hostName(), pids.at(1)))));
+  EXPECT_TRUE(isGone(pids[0]));
+  EXPECT_FALSE(isGone(pids[1]));
+  write("freezer.state", "THAWED");
+  EXPECT_TRUE(waitUntilGone({pids[1]}, std::chrono::seconds(5)));
+  ::waitpid(pids[1], nullptr, 0);
+  EXPECT_EQ(::rmdir(group.c_str()), 0);
+}
+
+TEST(RunJob, EndsALoadingThatTakesTooLong) {
+  Plan plan;
+  plan.spec.load_timeout = std::chrono::milliseconds(4500);
+  std::vector<std::string> notices;
+  EXPECT_ERROR(runJob(plan.spec,
+                      [&](const JobProgress& progress) {
+                        if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
+                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == RankId(1))
+                          ::kill(progress.pid, SIGSTOP);
+                      }),
+               ErrorCode::kHang, "--load-timeout");
+  EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr("loading: ")));
 }
 
 TEST(RunJob, SaysWhatIsMissing) {

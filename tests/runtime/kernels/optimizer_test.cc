@@ -172,6 +172,54 @@ TEST(OptimizerKernels, LionFollowsItsFormula) {
   }
 }
 
+TEST(OptimizerKernels, LambDirectionFollowsItsFormula) {
+  const Numbers n;
+  const double b1 = 0.9, b2 = 0.99, epsilon = 1e-6, decay = 0.1;
+  for (int64_t step : {1, 5}) {
+    const auto t = static_cast<double>(step);
+    std::vector<double> direction(kCount), m(kCount), v(kCount);
+    for (size_t i = 0; i < m.size(); ++i) {
+      m[i] = b1 * n.first[i] + (1 - b1) * n.grad[i];
+      v[i] = b2 * n.second[i] + (1 - b2) * n.grad[i] * n.grad[i];
+      direction[i] = m[i] / (1 - std::pow(b1, t)) / (std::sqrt(v[i] / (1 - std::pow(b2, t))) + epsilon) +
+                     decay * n.param[i];
+    }
+    for (DataType type : {DataType::kFloat64, DataType::kFloat32}) {
+      check(makeCall("pipeshard", "LAMBDirection", 1,
+                     {of(type, kShape, n.param), of(type, kShape, n.grad), of(type, kShape, n.first),
+                      of(type, kShape, n.second), makeTensor<int64_t>({}, {step}), scalar(type, b1),
+                      scalar(type, b2), scalar(type, epsilon), scalar(type, decay)},
+                     {{type, kShape}, {type, kShape}, {type, kShape}}),
+            {direction, m, v}, type);
+    }
+  }
+}
+
+TEST(SquareSumKernel, AddsUpItsShareInDouble) {
+  const Numbers n;
+  const int64_t parts = 3;
+  double all = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    double want = 0;
+    for (int64_t i = kCount * part / parts; i < kCount * (part + 1) / parts; ++i)
+      want += n.grad[i] * n.grad[i];
+    const KernelCall call = makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat64, kShape, n.grad)},
+                                     {{DataType::kFloat64, {}}}, {{"part", part}, {"parts", parts}});
+    all += numbersOf(runOnOneAndTwoThreads(call)[0])[0];
+    EXPECT_NEAR(numbersOf(runOnOneAndTwoThreads(call)[0])[0], want, 1e-12 * want);
+  }
+  // squares of float32 numbers that float32 could not hold
+  const KernelCall large = makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat32, {2}, {3e30, 4e30})},
+                                    {{DataType::kFloat64, {}}});
+  EXPECT_NEAR(numbersOf(runKernel(large)[0])[0], 25e60, 25e54);
+  EXPECT_GT(all, 0);
+  EXPECT_NE(refusalOf([&] {
+              runKernel(makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat64, kShape, n.grad)},
+                                 {{DataType::kFloat64, {}}}, {{"part", parts}, {"parts", parts}}));
+            }).find("part 3 of 3 parts is none"),
+            std::string::npos);
+}
+
 TEST(OptimizerKernels, FollowTheScheduleOfTheirLearningRate) {
   const Numbers n;
   for (int64_t step : {1, 3, 6, 12}) {

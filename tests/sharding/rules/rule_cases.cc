@@ -108,6 +108,17 @@ void addElementwise(std::vector<RuleCase>& cases) {
        "Lion",
        {real({4, 6}), real({4, 6}), real({4, 6}), number(0.1), number(0.9), number(0.99), number(0.01)},
        {{kReal, {4, 6}}, {kReal, {4, 6}}}});
+  cases.push_back({"MovingAverage",
+                   "pipeshard",
+                   "MovingAverage",
+                   {real({4, 6}), real({4, 6}), number(0.9)},
+                   {{kReal, {4, 6}}}});
+  cases.push_back({"LambDirection",
+                   "pipeshard",
+                   "LAMBDirection",
+                   {real({4, 6}), real({4, 6}), real({4, 6}), positive({4, 6}), integer(3), number(0.9),
+                    number(0.999), number(1e-6), number(0.01)},
+                   {{kReal, {4, 6}}, {kReal, {4, 6}}, {kReal, {4, 6}}}});
 }
 
 void addMatmul(std::vector<RuleCase>& cases) {
@@ -526,6 +537,11 @@ Argument integer(int64_t value) {
 Argument absent() { return {}; }
 
 void PrintTo(const RuleCase& rule_case, std::ostream* stream) { *stream << rule_case.op_type; }
+
+const std::set<std::string>& functionsWithoutCase() {
+  static const std::set<std::string> names = {"ScheduledRate", "Orthogonalized", "SquareSum"};
+  return names;
+}
 
 std::vector<RuleCase> ruleCases() {
   std::vector<RuleCase> cases;

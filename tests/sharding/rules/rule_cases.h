@@ -4,6 +4,7 @@
 #include <map>
 #include <ostream>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,10 @@ struct RuleCase {
 };
 
 std::vector<RuleCase> ruleCases();
+
+// pipeshard's functions that have none: a scalar, one that is never cut (tests of optimizers compare it where
+// parameters are), and one that is in programs alone, never in a training graph.
+const std::set<std::string>& functionsWithoutCase();
 
 // Random inputs of a case.
 std::vector<Constant> caseInputs(const RuleCase& rule_case, std::mt19937_64& generator);

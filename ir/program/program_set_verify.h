@@ -1,0 +1,16 @@
+// What must hold of the programs of all ranks, each thing said once (ir/program/program_set.h).
+#pragma once
+
+#include "ir/program/program_set.h"
+
+namespace pipeshard {
+
+// Every binding fits its kind: as many peers, groups and starts; groups ascending with the rank in them;
+// parts inside of their tensors. Error(kInternal) naming the rank.
+void verifyBindings(const ProgramSet& set);
+
+// verifyPrograms of all instantiated programs; where a sample stands for all, in the time that the sample
+// takes, and a little for every binding. Errors as verifyPrograms.
+void verifyProgramSet(const ProgramSet& set);
+
+}  // namespace pipeshard

@@ -1,0 +1,82 @@
+#include "onnx_import/exporter/evaluation_mode.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
+
+namespace pipeshard {
+namespace {
+
+// Inputs of a BatchNormalization: its mean and, behind it, its variance; the updated ones are its outputs 1
+// and 2.
+constexpr size_t kKeptMean = 3;
+
+bool isMask(const Value& value) { return value.drawn && value.drawn->kind == RandomNumbers::Kind::kTrue; }
+
+// Takes the factor out of a mask's product. Several dropouts may share the constant, so it gets its own.
+void keepEverything(GraphBuilder& builder, const UseDef& uses, const Node& where) {
+  Graph& graph = builder.graph();
+  const NodeId producer = uses.producer[where.inputs.at(1).index()];
+  if (producer.valid() && graph.node(producer).is("Mul")) {
+    for (ValueId& factor : graph.node(producer).inputs) {
+      const Constant* constant = graph.constant(factor);
+      if (constant == nullptr || elementCount(constant->shape) != 1) continue;
+      const Shape shape = constant->shape;
+      Constant one = makeScalar(constant->data_type, 1);
+      one.shape = shape;
+      const ValueId made = builder.addConstant("evaluation.factor", std::move(one));
+      graph.value(made).metadata.emplace_back(kConstantMark, "made");
+      factor = made;
+      return;
+    }
+  }
+  fail(ErrorCode::kBadModel,
+       "{} drops at random in a form that has no evaluation mode here; expected what a Dropout is lowered to",
+       describeNode(where));
+}
+
+// Every reader of an updated statistic reads the statistic itself.
+void keepStatistics(Graph& graph) {
+  std::map<ValueId, ValueId> kept;
+  const auto of = [&](ValueId value) {
+    const auto found = kept.find(value);
+    return found == kept.end() ? value : found->second;
+  };
+  for (Node& node : graph.nodes) {
+    for (ValueId& input : node.inputs) input = of(input);
+    if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) == 0) continue;
+    for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
+      if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kKeptMean + o - 1);
+    }
+    node.attributes.erase("training_mode");
+    node.outputs.resize(1);
+  }
+  std::erase_if(graph.outputs, [&](ValueId output) { return kept.contains(output); });
+}
+
+}  // namespace
+
+EvaluationMode setEvaluationMode(Graph& prepared) {
+  EvaluationMode mode;
+  keepStatistics(prepared);
+  const UseDef uses = computeUseDef(prepared);
+  GraphBuilder builder(prepared);
+  for (size_t n = 0; n < prepared.nodes.size(); ++n) {
+    const Node where = prepared.nodes[n];
+    if (where.is("Where") && where.inputs[0].valid() && isMask(prepared.value(where.inputs[0])))
+      keepEverything(builder, uses, where);
+  }
+  for (const ValueId input : prepared.inputs) {
+    Value& value = prepared.value(input);
+    if (isMask(value)) value.drawn->probability = 1;
+    mode.drawn += value.drawn && !isMask(value) ? 1 : 0;
+  }
+  removeDeadCode(prepared);
+  return mode;
+}
+
+}  // namespace pipeshard

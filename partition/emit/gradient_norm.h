@@ -1,0 +1,25 @@
+// The norm of all gradients, over all stages and devices, between the last gradient and the first update of a
+// step: what clipping by it and the step's guard (Program::guard) go by.
+//
+//   run gradient_squares "dw", "dv@synchronized", "loss" -> "gradient_norm@squares"    this rank's part
+//   all_reduce "gradient_norm@squares"                                   over all ranks, in their order
+//   run gradient_norm "gradient_norm@squares" -> "gradient_norm", "gradient_scale"
+//
+// Every element of every gradient is counted once: of what several devices hold alike, each takes an equal
+// share of the elements. The loss is added times 0, so that the norm is not finite where the loss is not.
+// Internal to partition/.
+#pragma once
+
+#include <vector>
+
+#include "partition/emit/rank_builder.h"
+
+namespace pipeshard {
+
+// `gradients`: by parameter, as the update reads them; invalid where the rank updates none. `loss`: the sum
+// of the step, on the one device that speaks for it; else invalid. Sets the guard, and lists the measures
+// "gradient_norm" and, where gradients are scaled, "gradient_scale".
+void takeGradientNorm(const EmissionContext& context, RankId rank, const std::vector<BufferId>& gradients,
+                      BufferId loss, RankBuilder& builder);
+
+}  // namespace pipeshard

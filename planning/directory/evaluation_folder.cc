@@ -1,0 +1,193 @@
+#include "planning/directory/evaluation_folder.h"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/counted.h"
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "ir/base/json_reader.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/directory/refresh_programs.h"
+#include "planning/directory/replay.h"
+#include "planning/programs/evaluation_programs.h"
+#include "runtime/evaluation/rank_evaluation.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/execute/step_runner.h"
+#include "runtime/files/durable_folder.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRecordName = "evaluation.json";
+constexpr int kRecordVersion = 1;
+
+// What the programs in the folder were made for.
+struct Record {
+  std::string made_from;
+  int64_t rows = 0;
+  int64_t batch = 1;
+  int64_t last_batch = 0;
+  int64_t left_out = 0;
+  std::string divisor;
+  bool exact = true;
+  int64_t drawn = 0;
+};
+
+std::string toJson(const Record& record) {
+  Json json = {{"version", kRecordVersion}, {"made_from", record.made_from},   {"rows", record.rows},
+               {"batch", record.batch},     {"last_batch", record.last_batch}, {"left_out", record.left_out},
+               {"divisor", record.divisor}, {"exact", record.exact},           {"drawn", record.drawn}};
+  return dumpJson(json);
+}
+
+// Nothing where it cannot be used: it is made again.
+std::optional<Record> readRecord(const fs::path& folder) {
+  const std::optional<std::string> text = readTextFile((folder / kRecordName).string());
+  if (!text) return std::nullopt;
+  try {
+    const Json json = parseJson(*text, kRecordName);
+    checkJsonVersion(json, kRecordName, kRecordVersion);
+    const JsonReader reader(json, kRecordName);
+    reader.expectObject(
+        {"version", "made_from", "rows", "batch", "last_batch", "left_out", "divisor", "exact", "drawn"});
+    const auto count = [&](const char* key) { return reader.at(key).integer(0, INT64_MAX); };
+    return Record{reader.at("made_from").string(),
+                  count("rows"),
+                  count("batch"),
+                  count("last_batch"),
+                  count("left_out"),
+                  reader.at("divisor").string(),
+                  reader.at("exact").boolean(),
+                  count("drawn")};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// How many examples the data have, whatever the batch; 1 where no input has rows.
+int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs) {
+  for (ProgramInput& input : inputs) {
+    if (input.axis >= 0) input.shape.at(input.axis) = 1;
+  }
+  return openData(data, inputs, std::vector<bool>(inputs.size(), false))->stepsPerEpoch();
+}
+
+// An evaluation reads what training keeps, where training keeps it.
+void requireSameTensors(const IdVector<RankId, RankProgram>& programs, const fs::path& plan_directory) {
+  for (const RankId rank : programs.ids()) {
+    std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> kept;
+    const auto placeOf = [](const Buffer& buffer) {
+      const Shard box = boxOf(buffer);
+      return std::tuple(buffer.data_type, wholeShape(buffer), box.start, box.size);
+    };
+    const Program trains = loadProgram((plan_directory / "ranks" / rankDirectoryName(rank)).string());
+    for (const Buffer& buffer : trains.buffers) {
+      if (isPersistent(buffer.kind)) kept.emplace(buffer.name, placeOf(buffer));
+    }
+    for (const Buffer& buffer : programs[rank].program.buffers) {
+      if (!isPersistent(buffer.kind)) continue;
+      const auto found = kept.find(buffer.name);
+      if (found != kept.end() && found->second == placeOf(buffer)) continue;
+      fail(ErrorCode::kConfiguration,
+           "--eval: rank {} would need '{}' {} in evaluation, which it {} while it trains; this plan cannot "
+           "be evaluated beside its training",
+           rank, buffer.name, shapeToString(buffer.shape),
+           found == kept.end() ? "does not have" : "keeps in another sharding");
+    }
+  }
+}
+
+void writeStepOf(const IdVector<RankId, RankProgram>& ranks, const fs::path& folder, const char* inside) {
+  for (const RankId rank : ranks.ids())
+    writeRank(ranks[rank], folder / "ranks" / rankDirectoryName(rank) / inside);
+}
+
+Record makePrograms(const Plan& plan, const fs::path& plan_directory, const DataDescription& data,
+                    const ProgressCallback& progress) {
+  const ReplayedModel replayed = replayModel(plan, progress);
+  progress("writing the programs of the evaluation");
+  Record record;
+  const EvaluationPrograms programs = emitEvaluationPrograms(
+      replayed.model, replayed.training, replayed.batch, plan, [&](const Program& program) {
+        record.rows = rowsOf(data, program.inputs);
+        return record.rows;
+      });
+  record.made_from = madeFrom(plan);
+  record.batch = programs.batch;
+  record.last_batch = programs.last_batch;
+  record.left_out = programs.left_out;
+  record.divisor = programs.divisor;
+  record.exact = programs.exact;
+  record.drawn = programs.drawn;
+  requireSameTensors(programs.whole, plan_directory);
+  if (programs.last) requireSameTensors(*programs.last, plan_directory);
+  PartialFolder built(plan_directory / kEvaluationFolder);
+  writeStepOf(programs.whole, built.path(), "");
+  if (programs.last) writeStepOf(*programs.last, built.path(), kLastBatchFolder);
+  writeTextFile((built.path() / kRecordName).string(), toJson(record));
+  built.publish();
+  return record;
+}
+
+std::string describe(const Record& record, const std::string& data, int64_t batches) {
+  std::string text = fmt::format("{}; {} in {} batch{}, weighted by {}{}", data,
+                                 counted(record.rows, "example"), batches, batches == 1 ? "" : "es",
+                                 record.divisor.empty() ? "their rows" : "what their loss is divided by",
+                                 record.exact ? "" : " (the model does not tell what its loss is a mean of)");
+  if (record.left_out > 0)
+    text += fmt::format("; the last {} that the plan's devices cannot share are left out",
+                        counted(record.left_out, "example"));
+  if (record.drawn > 0) text += "; the model draws random numbers in evaluation, too";
+  return text;
+}
+
+}  // namespace
+
+EvaluationFolder prepareEvaluation(const std::string& plan_directory, const DataDescription& data,
+                                   const ProgressCallback& progress) {
+  const Plan plan = readPlanDirectory(plan_directory);
+  if (plan.given.optimizer.kind == OptimizerSpec::Kind::kNone) {
+    fail(ErrorCode::kUsage, "--eval {}: the plan {} is an evaluation itself; give these data as --data",
+         data.path, plan_directory);
+  }
+  if (isPipe(data)) {
+    fail(ErrorCode::kUsage,
+         "--eval {}: held-out data are read anew in every evaluation; give a file or folder, not a pipe",
+         data.path);
+  }
+  const fs::path folder = fs::path(plan_directory) / kEvaluationFolder;
+  std::optional<Record> record = readRecord(folder);
+  if (record && record->made_from == madeFrom(plan)) {
+    const Program program = loadProgram((folder / "ranks" / rankDirectoryName(RankId(0))).string());
+    if (rowsOf(data, program.inputs) != record->rows) record.reset();
+  } else {
+    record.reset();
+  }
+  if (!record) {
+    try {
+      record = makePrograms(plan, plan_directory, data, progress);
+    } catch (Error& error) {
+      error.addContext(fmt::format("--eval {}", data.path));
+      throw;
+    }
+  }
+  EvaluationFolder made;
+  made.divisor = record->divisor;
+  made.drop_last = record->left_out > 0;
+  made.batches = std::max<int64_t>(1, record->rows / record->batch) + (record->last_batch > 0 ? 1 : 0);
+  made.text = describe(*record, printData(data), made.batches);
+  return made;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,28 @@
+// Plans of the same training step for fewer devices than a plan has, so that a job which has lost devices can
+// go on from its checkpoint:
+//
+//   PLAN/fewer/3/          a plan directory for 3 devices
+//   PLAN/fewer/plans.json  of which plan they were made, and which cannot be made
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planning/request/progress.h"
+
+namespace pipeshard {
+
+inline constexpr const char* kFewerFolder = "fewer";
+
+struct PlanForFewer {
+  int devices = 0;
+  std::string directory;  // "": there is none
+  std::string why;        // there is none
+};
+
+// For one and two devices fewer, and for those of the largest node fewer; most devices first. Makes those
+// that are not there yet; the plan itself must have its programs. Errors: as readPlanDirectory; what
+// `progress` throws.
+std::vector<PlanForFewer> prepareFewerPlans(const std::string& directory, const ProgressCallback& progress);
+
+}  // namespace pipeshard

@@ -1,0 +1,46 @@
+// What to tell the user about a batch that the model cannot train on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ir/program/program.h"
+#include "runtime/data/data.h"
+
+namespace pipeshard {
+
+// Where element `element` of a row-major box stands in the whole.
+Shape placeInBox(const Shard& box, int64_t element);
+
+// Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for
+// integers.
+bool mayStandFor(DataType found, DataType wanted);
+
+// The first number of a box of an array (`found`: its type) that cannot stand for `input`: an integer that
+// its type cannot hold, or that the model does not allow, where that is exact; nothing when all can. No
+// memory is taken where all can.
+//   "array 'ids': element [3] is 300, which uint8 cannot hold"
+std::optional<std::string> numberFault(const ProgramInput& input, DataType found, const Shard& box,
+                                       std::span<const std::byte> bytes);
+
+// The first number of an array for `input` that the model does not allow, whether or not that is exact;
+// nothing when all are:
+//   "array 'labels', row 2: found 10 at [2,5], but the model takes integers from 0 to 9
+//    (or -100, which is ignored)"
+// `bytes` are a box of the array; rows and places count in the whole.
+std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shard& box,
+                                              std::span<const std::byte> bytes);
+
+// The same for the batch of a step that failed, over the inputs that the program loads: "; array ...", or "".
+// Rows count from the start of the batch. Reads the batch from `data` again.
+std::string explainFailedStep(const Program& program, DataSource& data, int64_t step);
+
+// Advice that ends the message about step `step` of a program whose loss is not finite. When every label of
+// the step's batch is the one that the loss ignores, the mean over labels is 0/0 whatever the weights are,
+// and the advice says so; otherwise the learning rate or the data are the usual causes. Reads the labels from
+// `data` again.
+std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64_t step);
+
+}  // namespace pipeshard

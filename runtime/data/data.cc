@@ -1,0 +1,128 @@
+#include "runtime/data/data.h"
+
+#include <algorithm>
+
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "runtime/data/array_data.h"
+#include "runtime/data/batch_ring.h"
+#include "runtime/data/stored_array.h"
+#include "runtime/files/random_numbers.h"
+
+namespace pipeshard {
+namespace {
+
+class SyntheticData : public DataSource {
+ public:
+  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
+      : DataSource(inputs, seed), alternates_(end.last_batch > 0 && !end.drop_last) {
+    for (const ProgramInput& input : inputs_) {
+      const bool is_integer = isInteger(input.data_type);
+      if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
+        fail(ErrorCode::kConfiguration, "input '{}': no synthetic data of type {}; give --data", input.name,
+             dataTypeName(input.data_type));
+      }
+      if (is_integer && input.high <= input.low) {
+        fail(ErrorCode::kConfiguration,
+             "input '{}': its integer range [{}, {}) is empty, so there is no synthetic data for it; give "
+             "--data",
+             input.name, input.low, input.high);
+      }
+    }
+  }
+
+  bool isLastBatch(int64_t step) const override { return alternates_ && step % 2 == 0; }
+
+ private:
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    writeRandomNumbers(inputs_[input], seed_, step, box, out);
+  }
+
+  bool alternates_;
+};
+
+// Options that say something of data that are not there.
+void refuseWithoutData(const DataDescription& description) {
+  const bool piped = isPipe(description);
+  if (!description.path.empty() && !piped) return;
+  for (const auto& [given, option] :
+       {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels")}) {
+    if (!given) continue;
+    if (piped)
+      fail(ErrorCode::kUsage, "{} goes with --data of a file or folder; a loader gives batches as they are",
+           option);
+    fail(ErrorCode::kUsage, "{} goes with --data; synthetic data are random as they are", option);
+  }
+}
+
+}  // namespace
+
+void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  const std::string fault = boxFault(description.shape, box);
+  PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
+  const size_t bytes = byteCount(description.data_type, box.size);
+  PIPESHARD_CHECK(out.size() == bytes, "input '{}': {} bytes for {}", description.name, out.size(),
+                  printBox(box));
+  if (description.drawn) return writeRandomNumbers(description, seed_, step, box, out);
+  write(input, step, box, out);
+}
+
+void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) {
+  const ProgramInput& description = inputs_.at(input);
+  Shard box = wholeBox(description.shape);
+  PIPESHARD_CHECK(description.axis >= 0 || offset == 0, "input '{}' is not cut", description.name);
+  if (description.axis >= 0) {
+    const size_t axis = description.axis;
+    box.start[axis] = offset;
+    box.size[axis] = 1;
+    const size_t row_bytes = byteCount(description.data_type, box.size);
+    box.size[axis] = row_bytes == 0 ? 0 : static_cast<int64_t>(out.size() / row_bytes);
+  }
+  fill(input, step, box, out);
+}
+
+int64_t lastBatchOf(const DataDescription& description, const std::vector<ProgramInput>& inputs) {
+  refuseWithoutData(description);
+  if (isPipe(description)) {
+    fail(ErrorCode::kUsage, "--data {}: what comes through a pipe has no length that is known; leave it out",
+         description.path);
+  }
+  const auto input = std::find_if(inputs.begin(), inputs.end(),
+                                  [](const ProgramInput& one) { return one.axis >= 0 && !one.drawn; });
+  if (description.path.empty() || input == inputs.end()) return 0;
+  const std::unique_ptr<ArrayStore> store = openArrays(description, inputs);
+  const Shape found = store->open(*input)->shape();
+  const int axis = store->rowAxis(*input);
+  const bool whole = axis >= 0 && axis < std::ssize(found) && found[axis] >= input->shape[axis];
+  // what does not fit is refused when the data are opened
+  return whole && !description.end.drop_last ? found[axis] % input->shape[axis] : 0;
+}
+
+std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,
+                                              const EpochEnd& end) {
+  return std::make_unique<SyntheticData>(inputs, seed, end);
+}
+
+std::unique_ptr<DataSource> openData(const DataDescription& description,
+                                     const std::vector<ProgramInput>& inputs,
+                                     const std::vector<bool>& needed) {
+  refuseWithoutData(description);
+  if (description.ring_descriptor >= 0) return makeRingData(description, inputs);
+  if (isPipe(description)) return describePipe(description, inputs);
+  if (!description.path.empty())
+    return makeArrayData(description, *openArrays(description, inputs), inputs, needed);
+  return makeSyntheticData(inputs, description.seed, description.end);
+}
+
+std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
+  std::vector<bool> needed(program.inputs.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kLoadInput) continue;
+    const std::string& name = program.buffer(instruction.outputs.at(0)).value;
+    for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
+  }
+  return openData(description, program.inputs, needed);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,49 @@
+// What a job is trained on, as it was asked for.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace pipeshard {
+
+// How an epoch ends that is no multiple of the batch.
+struct EpochEnd {
+  // Rows of the shorter batch that the plan has programs for; 0: none. Synthetic data then alternate between
+  // whole and shorter batches; a file must end with a batch of this size, or with a whole one.
+  int64_t last_batch = 0;
+  bool drop_last = false;  // the rows of a file that do not fill a batch are left out
+};
+
+// The path of standard input.
+inline constexpr const char* kStandardInput = "-";
+
+struct DataDescription {
+  // A file or folder (docs/data.md); kStandardInput; "": synthetic, or what `command` writes.
+  std::string path;
+  uint64_t seed = 0;  // of synthetic data, of inputs that are drawn, and of the order of the rows
+  EpochEnd end = {};
+  // Rows come in an order of their own in every epoch, a function of the seed and the epoch.
+  bool shuffle = false;
+  bool shift_labels = false;  // of a file of tokens (token_file.h)
+
+  // A shell command whose standard output is read as a pipe (row_stream.h); "": none.
+  std::string command = {};
+  // The longest that such a loader may be waited for, until it has sent the rows of a step.
+  std::chrono::milliseconds loader_timeout{std::chrono::minutes(2)};
+
+  // Of a worker; -1: none. A file without a name, which processes of a host share, for arrays that must be
+  // unpacked (unpacked_file.h), and the memory that the coordinator puts batches of a pipe in (batch_ring.h).
+  int unpacked_descriptor = -1;
+  int ring_descriptor = -1;
+};
+
+// Whether batches come once, one after the other, from another program.
+inline bool isPipe(const DataDescription& data) {
+  return !data.command.empty() || data.path == kStandardInput;
+}
+
+// "tokens.u16, shuffled": the path, and all else that decides which rows a step has, but for the seed.
+std::string printData(const DataDescription& description);
+
+}  // namespace pipeshard

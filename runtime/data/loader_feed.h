@@ -1,0 +1,71 @@
+// The batches of a job that come through a pipe: reads them beside the job, ahead of its steps, into memory
+// that its workers share (batch_ring.h). Made by the coordinator of a job on one machine.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ir/base/error.h"
+#include "ir/program/program.h"
+#include "runtime/data/batch_ring.h"
+#include "runtime/data/data_description.h"
+#include "runtime/data/loader_process.h"
+
+namespace pipeshard {
+
+class RowStream;  // row_stream.h
+
+class LoaderFeed {
+ public:
+  // Starts the command of a pipe (isPipe). Of steps that were done before, the command is told where it has
+  // "{step}"; else their rows are read and left out. Nothing is read behind `last_step`. Errors: kUsage
+  // (standard input is a terminal), as LoaderProcess and BatchRing.
+  LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs, int64_t steps_done,
+             int64_t last_step);
+  LoaderFeed(const LoaderFeed&) = delete;
+  LoaderFeed& operator=(const LoaderFeed&) = delete;
+  // Ends the command.
+  ~LoaderFeed();
+
+  // Of BatchRing::inherit.
+  int descriptor() const { return ring_.descriptor(); }
+  // All ranks have done the step.
+  void release(int64_t step);
+  // All batches that came have been used, and more are to come: the job waits for the loader, which has a
+  // deadline of its own.
+  bool isAwaited();
+  // What ended the feeding, once: kPeerUnavailable (the command failed), kMissingInput (it ended too early),
+  // kHang (it took longer for a batch than DataDescription::loader_timeout), and as RowStream.
+  std::optional<Error> failure();
+
+ private:
+  void feed(const std::vector<ProgramInput>& inputs, int64_t steps_done, int64_t last_step);
+  size_t read(std::span<std::byte> out);
+  [[noreturn]] void failEarly(const RowStream& stream, int64_t last_step);
+  bool waitForPlace(int64_t step);
+
+  DataDescription description_;
+  std::string source_;  // for messages
+  BatchRing ring_;
+  std::optional<LoaderProcess> process_;
+  int input_ = -1;
+  bool skips_ = false;
+  Descriptor stop_;  // eventfd
+  std::chrono::steady_clock::time_point deadline_;
+  int64_t reading_ = 0;  // the step whose rows are waited for
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t released_;
+  int64_t last_step_;
+  bool stopping_ = false;
+  std::optional<Error> failure_;
+  std::thread thread_;  // last: started when all else is there
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,262 @@
+#include "runtime/data/number_table.h"
+
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+// Of a field in a message.
+constexpr size_t kMostShown = 40;
+
+// A line of a table, for messages.
+struct LinePlace {
+  const std::string& path;
+  int64_t line = 0;  // from 1 on
+
+  template <typename... Args>
+  [[noreturn]] void refuse(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) const {
+    fail(code, "{}, line {}: {}", path, line, fmt::format(text, std::forward<Args>(args)...));
+  }
+};
+
+// Lines without their ends. Empty ones are refused but at the end of the file.
+class LineReader {
+ public:
+  explicit LineReader(const std::string& path) : file_(path), place_{path} {
+    if (!file_) fail(ErrorCode::kMissingInput, "cannot open {}", path);
+  }
+  bool next(std::string& line) {
+    int64_t empty = 0;
+    while (std::getline(file_, line)) {
+      ++place_.line;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (line.empty()) {
+        if (empty == 0) empty = place_.line;
+        continue;
+      }
+      if (empty != 0) LinePlace{place_.path, empty}.refuse(ErrorCode::kBadModel, "is empty");
+      return true;
+    }
+    if (file_.bad())
+      fail(ErrorCode::kMissingInput, "cannot read {} behind line {}", place_.path, place_.line);
+    return false;
+  }
+  const LinePlace& place() const { return place_; }
+
+ private:
+  std::ifstream file_;
+  LinePlace place_;
+};
+
+// The numbers of an input, example by example: whole ones as int64, others as float64.
+class NumberColumn {
+ public:
+  explicit NumberColumn(const ProgramInput& input)
+      : input_(input),
+        type_(input.data_type == DataType::kUndefined || isFloatingPoint(input.data_type)
+                  ? DataType::kFloat64
+                  : DataType::kInt64) {
+    if (!input.shape.empty() && input.axis <= 0) return;
+    fail(ErrorCode::kConfiguration,
+         "input '{}' is {}, with the batch on axis {}; a line is an example, which needs the batch on axis 0",
+         input.name, shapeToString(input.shape), input.axis);
+  }
+
+  bool wantsIntegers() const { return type_ == DataType::kInt64; }
+  Shape rowShape() const { return {input_.shape.begin() + 1, input_.shape.end()}; }
+  void add(int64_t number) { append(number); }
+  void add(double number) { append(number); }
+
+  [[noreturn]] void refuse(const LinePlace& place, std::string_view found, std::string_view expected) const {
+    place.refuse(ErrorCode::kConfiguration, "input '{}': found {}, expected {}", input_.name, found,
+                 expected);
+  }
+  [[noreturn]] void refuse(const LinePlace& place, std::string_view found) const {
+    refuse(place, found, wantsIntegers() ? "an integer of 64 bits" : "a number");
+  }
+
+  std::unique_ptr<StoredArray> finish(int64_t rows) {
+    Shape shape = input_.shape;
+    shape[0] = rows;
+    return std::make_unique<MemoryArray>(type_, std::move(shape), std::move(bytes_));
+  }
+
+ private:
+  template <typename T>
+  void append(T number) {
+    const auto* from = reinterpret_cast<const std::byte*>(&number);
+    bytes_.insert(bytes_.end(), from, from + sizeof number);
+  }
+
+  const ProgramInput& input_;
+  DataType type_;
+  std::vector<std::byte> bytes_;
+};
+
+// Fields between commas; a field in quotes may hold commas. Spaces around fields do not count.
+std::vector<std::string> splitFields(const std::string& line) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  for (const char c : line) {
+    if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  for (std::string& field : fields) {
+    field.erase(0, field.find_first_not_of(" \t"));
+    field.erase(field.find_last_not_of(" \t") + 1);
+  }
+  return fields;
+}
+
+template <typename T>
+bool parseWhole(const std::string& text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+class CsvTable : public ArrayStore {
+ public:
+  explicit CsvTable(std::string path) : path_(std::move(path)) {
+    LineReader lines(path_);
+    std::string line;
+    if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a line with the names", path_);
+    if (line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // a byte order mark
+    names_ = splitFields(line);
+  }
+
+  std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    NumberColumn column(input);
+    const std::vector<size_t> wanted = columnsOf(input.name, elementCount(column.rowShape()));
+    LineReader lines(path_);
+    std::string line;
+    lines.next(line);
+    int64_t rows = 0;
+    for (; lines.next(line); ++rows) {
+      const std::vector<std::string> fields = splitFields(line);
+      if (fields.size() != names_.size()) {
+        lines.place().refuse(ErrorCode::kBadModel, "has {} fields, but the first line names {}",
+                             fields.size(), names_.size());
+      }
+      for (const size_t place : wanted) addField(fields[place], lines.place(), column);
+    }
+    return column.finish(rows);
+  }
+  int rowAxis(const ProgramInput&) const override { return 0; }
+
+ private:
+  static void addField(const std::string& field, const LinePlace& place, NumberColumn& column) {
+    int64_t whole = 0;
+    double number = 0;
+    if (column.wantsIntegers() && parseWhole(field, whole)) {
+      column.add(whole);
+    } else if (!column.wantsIntegers() && parseWhole(field, number)) {
+      column.add(number);
+    } else {
+      column.refuse(place, field.empty() ? "nothing" : fmt::format("'{}'", field.substr(0, kMostShown)));
+    }
+  }
+
+  std::vector<size_t> columnsOf(const std::string& name, int64_t count) const {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      if (names_[i] == name) found.push_back(i);
+    }
+    const bool numbered = found.empty();
+    for (int64_t k = 0; numbered && k < count; ++k) {
+      const std::string wanted = fmt::format("{}[{}]", name, k);
+      for (size_t i = 0; i < names_.size(); ++i) {
+        if (names_[i] == wanted) found.push_back(i);
+      }
+      if (std::ssize(found) == k + 1) continue;
+      if (k == 0) break;
+      fail(ErrorCode::kConfiguration,
+           "{}, input '{}': found {} columns '{}', expected one of each from '{}[0]' to '{}[{}]'", path_,
+           name, std::ssize(found) - k, wanted, name, name, count - 1);
+    }
+    if (found.empty()) {
+      fail(ErrorCode::kMissingInput, "{} has no column '{}'{}; its columns are: {}", path_, name,
+           count == 1 ? "" : fmt::format(" or '{}[0]'", name), fmt::join(names_, ", "));
+    }
+    if (std::ssize(found) == count) return found;
+    fail(ErrorCode::kConfiguration, "{}, input '{}': found {} columns of this name, expected {}", path_, name,
+         found.size(), count);
+  }
+
+  std::string path_;
+  std::vector<std::string> names_;
+};
+
+class JsonLines : public ArrayStore {
+ public:
+  explicit JsonLines(std::string path) : path_(std::move(path)) {
+    LineReader lines(path_);
+    std::string line;
+    if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a JSON object a line", path_);
+  }
+
+  std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    NumberColumn column(input);
+    const Shape shape = column.rowShape();
+    LineReader lines(path_);
+    std::string line;
+    int64_t rows = 0;
+    for (; lines.next(line); ++rows) {
+      const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+      if (!object.is_object()) lines.place().refuse(ErrorCode::kBadModel, "is no JSON object");
+      const auto found = object.find(input.name);
+      if (found == object.end())
+        lines.place().refuse(ErrorCode::kMissingInput, "has no key '{}'", input.name);
+      addValue(*found, shape, lines.place(), column);
+    }
+    return column.finish(rows);
+  }
+  int rowAxis(const ProgramInput&) const override { return 0; }
+
+ private:
+  static std::string describeFound(const nlohmann::json& value) {
+    if (value.is_array()) return fmt::format("a list of {}", value.size());
+    return value.is_object() || value.is_string() ? fmt::format("a {}", value.type_name()) : value.dump();
+  }
+
+  static void addValue(const nlohmann::json& value, std::span<const int64_t> shape, const LinePlace& place,
+                       NumberColumn& column) {
+    if (!shape.empty()) {
+      if (!value.is_array() || std::ssize(value) != shape[0])
+        column.refuse(place, describeFound(value), fmt::format("a list of {}", shape[0]));
+      for (const nlohmann::json& element : value) addValue(element, shape.subspan(1), place, column);
+    } else if (!column.wantsIntegers() && value.is_number()) {
+      column.add(value.get<double>());
+    } else if (column.wantsIntegers() && value.is_boolean()) {
+      column.add(int64_t{value.get<bool>()});
+    } else if (column.wantsIntegers() && value.is_number_integer() &&
+               (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX)) {
+      column.add(value.get<int64_t>());
+    } else {
+      column.refuse(place, describeFound(value));
+    }
+  }
+
+  std::string path_;
+};
+
+}  // namespace
+
+std::unique_ptr<ArrayStore> openCsvTable(const std::string& path) { return std::make_unique<CsvTable>(path); }
+
+std::unique_ptr<ArrayStore> openJsonLines(const std::string& path) {
+  return std::make_unique<JsonLines>(path);
+}
+
+}  // namespace pipeshard

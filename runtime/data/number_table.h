@@ -1,0 +1,29 @@
+// Numbers as text, an example a line. Read whole: tables are for what fits into memory.
+//
+//   CSV: the first line names the columns. An input with one number per example is the column of its name;
+//   one with more is the columns NAME[0], NAME[1], ... (row-major, side by side or not) or all columns called
+//   NAME, from left to right.
+//     x[0],x[1],label
+//     0.5,1e-3,7
+//   JSON Lines: an object a line; an input is the value of its name: a number, or lists as deep as the
+//   input's shape without the batch.
+//     {"x": [0.5, 1e-3], "label": 7}
+//
+// Other columns and keys are not looked at. Inputs of integers and bools take whole numbers alone, and in
+// JSON true and false.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/data/stored_array.h"
+
+namespace pipeshard {
+
+// Errors, naming the line: kMissingInput (no file, no such column or key), kBadModel (empty, a line with more
+// or fewer fields than the first, no JSON object), kConfiguration (found no number of the input's kind, or
+// not as many as the input has).
+std::unique_ptr<ArrayStore> openCsvTable(const std::string& path);
+std::unique_ptr<ArrayStore> openJsonLines(const std::string& path);
+
+}  // namespace pipeshard

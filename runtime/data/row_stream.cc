@@ -1,0 +1,196 @@
+#include "runtime/data/row_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/ranges.h>
+
+#include "ir/base/convert.h"
+#include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "runtime/data/batch_check.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr uint64_t kLongestMessage = uint64_t{16} << 30;
+constexpr uint64_t kShortestMessage = 10;  // safetensors without a tensor
+// Memory for a message is taken as it comes: a claim alone takes none.
+constexpr size_t kFirstPiece = size_t{1} << 20;
+
+// Elements in front of an axis, and behind it.
+std::pair<int64_t, int64_t> aroundAxis(const Shape& shape, size_t axis) {
+  const auto at = shape.begin() + static_cast<std::ptrdiff_t>(axis);
+  return {elementCount({shape.begin(), at}), elementCount({at + 1, shape.end()})};
+}
+
+}  // namespace
+
+RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read read)
+    : inputs_(std::move(inputs)),
+      source_(std::move(source)),
+      read_(std::move(read)),
+      columns_(inputs_.size()) {
+  const ProgramInput* first = nullptr;
+  for (const ProgramInput& input : inputs_) {
+    if (input.drawn || input.axis < 0) continue;
+    if (first == nullptr) {
+      first = &input;
+      batch_ = input.shape[input.axis];
+    }
+    if (input.shape[input.axis] == batch_) continue;
+    fail(ErrorCode::kConfiguration,
+         "{}: a batch has {} rows of input '{}' but {} of '{}'; give --data instead", source_, batch_,
+         first->name, input.shape[input.axis], input.name);
+  }
+}
+
+std::string RowStream::here() const { return fmt::format("{}, message {}", source_, messages_ + 1); }
+
+bool RowStream::next(const std::vector<std::span<std::byte>>& out) {
+  int64_t have = 0;
+  while (have < batch_) {
+    const int64_t before = rowsLeft();
+    if (before == 0 && !receive()) return false;
+    const int64_t count = std::min(batch_ - have, rowsLeft());
+    takeRows(count, &out, have);
+    have += count;
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].drawn || inputs_[i].axis >= 0 || out[i].empty()) continue;
+    std::memcpy(out[i].data(), columns_[i].constant.data(), out[i].size());
+  }
+  return true;
+}
+
+bool RowStream::skip(int64_t batches) {
+  int64_t left = batches * batch_;
+  while (left > 0) {
+    if (rowsLeft() == 0 && !receive()) return false;
+    const int64_t count = std::min(left, rowsLeft());
+    takeRows(count, nullptr, 0);
+    left -= count;
+  }
+  return true;
+}
+
+bool RowStream::takeRows(int64_t wanted, const std::vector<std::span<std::byte>>* out, int64_t have) {
+  for (size_t i = 0; i < inputs_.size() && out != nullptr; ++i) {
+    if (!inputs_[i].drawn && inputs_[i].axis >= 0 && !(*out)[i].empty())
+      copyRows(i, taken_, wanted, (*out)[i], have);
+  }
+  taken_ += wanted;
+  return true;
+}
+
+void RowStream::copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out,
+                         int64_t have) const {
+  const ProgramInput& wanted = inputs_[input];
+  const TensorEntry& entry = *columns_[input].entry;
+  const auto [outer, inner] = aroundAxis(wanted.shape, wanted.axis);
+  const size_t from_bytes = dataTypeSize(entry.data_type), to_bytes = dataTypeSize(wanted.data_type);
+  const std::byte* from = message_.data() + entry.offset;
+  for (int64_t k = 0; k < outer; ++k) {
+    convertElements(entry.data_type, from + (k * message_rows_ + first) * inner * from_bytes,
+                    wanted.data_type, out.data() + (k * batch_ + have) * inner * to_bytes, count * inner);
+  }
+}
+
+// The next message that has rows; false: there is none.
+bool RowStream::receive() {
+  do {
+    if (!readMessage()) return false;
+    entries_ = TensorFile::parse({message_.data(), message_bytes_}, here()).tensors();
+    message_rows_ = -1;
+    taken_ = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i].drawn) lookAt(i);
+    }
+    if (message_rows_ < 0) message_rows_ = 1;  // no input has an axis: a message is a batch
+    rows_ += message_rows_;
+    ++messages_;
+  } while (message_rows_ == 0);
+  return true;
+}
+
+bool RowStream::readMessage() {
+  std::array<std::byte, 8> length_bytes;
+  bool ended = false;
+  fill(length_bytes, "the length", true, ended);
+  if (ended) return false;
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, length_bytes.data(), sizeof bytes);
+  if (bytes < kShortestMessage || bytes > kLongestMessage) {
+    fail(
+        ErrorCode::kBadModel,
+        "{} claims {} bytes; expected 8 bytes with the length of what follows (little-endian, {} to {}), and "
+        "a safetensors file of this length",
+        here(), bytes, kShortestMessage, kLongestMessage);
+  }
+  size_t done = 0;
+  while (done < bytes) {
+    const size_t end = std::min<uint64_t>(bytes, std::max(kFirstPiece, 2 * done));
+    if (message_.size() < end) message_.resize(end);
+    fill({message_.data() + done, end - done}, "the content", false, ended);
+    done = end;
+  }
+  message_bytes_ = bytes;
+  return true;
+}
+
+void RowStream::fill(std::span<std::byte> out, const char* what, bool may_end, bool& ended) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const size_t got = read_(out.subspan(done));
+    if (got == 0 && done == 0 && may_end) {
+      ended = true;
+      return;
+    }
+    if (got == 0) fail(ErrorCode::kBadModel, "{} is cut off: the stream ended inside {}", here(), what);
+    done += got;
+  }
+}
+
+// Finds the tensor of an input, and compares it with what the input needs.
+void RowStream::lookAt(size_t index) {
+  const ProgramInput& input = inputs_[index];
+  Column& column = columns_[index];
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const TensorEntry& entry) { return entry.name == input.name; });
+  if (found == entries_.end()) {
+    if (input.axis < 0 && messages_ > 0) return;
+    std::vector<std::string> names;
+    for (const TensorEntry& entry : entries_) names.push_back(entry.name);
+    fail(ErrorCode::kMissingInput, "{} holds no tensor '{}'; it holds: {}", here(), input.name,
+         fmt::join(names, ", "));
+  }
+  column.entry = &*found;
+  const bool has_rows = input.axis >= 0 && input.axis < std::ssize(found->shape);
+  Shape comparable = found->shape;
+  if (has_rows) comparable[input.axis] = input.shape[input.axis];
+  if (comparable != input.shape || !mayStandFor(found->data_type, input.data_type)) {
+    fail(ErrorCode::kConfiguration, "{}, tensor '{}': found {}{}, expected {}{}{}", here(), input.name,
+         dataTypeName(found->data_type), shapeToString(found->shape), dataTypeName(input.data_type),
+         shapeToString(input.shape),
+         input.axis < 0 ? "" : fmt::format(", or any other number of rows on axis {}", input.axis));
+  }
+  const std::span<const std::byte> bytes(message_.data() + found->offset, found->length);
+  if (const auto fault = numberFault(input, found->data_type, wholeBox(found->shape), bytes))
+    fail(ErrorCode::kConfiguration, "{}, {}", here(), *fault);
+  if (input.axis < 0) {
+    column.constant.resize(byteCount(input.data_type, input.shape));
+    convertElements(found->data_type, bytes.data(), input.data_type, column.constant.data(),
+                    elementCount(input.shape));
+    return;
+  }
+  const int64_t rows = found->shape[input.axis];
+  if (message_rows_ >= 0 && rows != message_rows_) {
+    fail(ErrorCode::kConfiguration,
+         "{}: tensor '{}' has {} rows but those before it have {}; they must be as many", here(), input.name,
+         rows, message_rows_);
+  }
+  message_rows_ = rows;
+}
+
+}  // namespace pipeshard

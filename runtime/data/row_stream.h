@@ -1,0 +1,71 @@
+// Rows that another program sends, one message after the other:
+//
+//   8 bytes: N, little-endian;  then N bytes: a safetensors file
+//
+// A message has a tensor per input, named as the input, each with any number of rows along the input's axis,
+// as many in all; inputs without an axis stay what the last message that had them said. Batches are cut from
+// the rows as they come. Tensors of other names are not looked at.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/program/program.h"
+#include "runtime/files/tensor_file.h"
+
+namespace pipeshard {
+
+class RowStream {
+ public:
+  // Fills as much of a span as there is, at least a byte; 0: there is nothing more. What it throws comes out
+  // of the calls below.
+  using Read = std::function<size_t(std::span<std::byte>)>;
+
+  // `source` names the sender in messages: "the loader `python load.py`". `inputs`: all of the program's;
+  // drawn ones are not sent. Error(kConfiguration): inputs whose batches are not of one size.
+  RowStream(std::vector<ProgramInput> inputs, std::string source, Read read);
+
+  int64_t batchRows() const { return batch_; }
+  int64_t rows() const { return rows_; }          // that came
+  int64_t messages() const { return messages_; }  // that are complete
+  int64_t rowsLeft() const { return message_rows_ - taken_; }
+
+  // The next batch: `out` has a span per input, of the whole batch in the input's type; empty ones are left
+  // out. False when the stream ended before the batch was whole. Errors: kBadModel (no message, or one that
+  // is cut off), kConfiguration (a type, shape or number that does not fit: message, tensor and row),
+  // kMissingInput (an input that was not sent).
+  bool next(const std::vector<std::span<std::byte>>& out);
+  // Leaves out so many batches. False as next().
+  bool skip(int64_t batches);
+
+ private:
+  struct Column {
+    const TensorEntry* entry = nullptr;  // of the present message
+    std::vector<std::byte> constant;     // of an input without an axis: what was sent last
+  };
+
+  bool takeRows(int64_t wanted, const std::vector<std::span<std::byte>>* out, int64_t have);
+  bool receive();
+  bool readMessage();
+  void fill(std::span<std::byte> out, const char* what, bool may_end, bool& ended);
+  void lookAt(size_t input);
+  std::string here() const;
+  void copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out, int64_t have) const;
+
+  std::vector<ProgramInput> inputs_;
+  std::string source_;
+  Read read_;
+  int64_t batch_ = 1;
+  int64_t rows_ = 0, messages_ = 0;
+  std::vector<std::byte> message_;
+  size_t message_bytes_ = 0;
+  std::vector<TensorEntry> entries_;
+  std::vector<Column> columns_;
+  int64_t message_rows_ = 0;  // of the present message
+  int64_t taken_ = 0;         // of them
+};
+
+}  // namespace pipeshard

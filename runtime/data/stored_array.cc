@@ -1,0 +1,48 @@
+#include "runtime/data/stored_array.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include "ir/base/error.h"
+#include "runtime/data/array_files.h"
+#include "runtime/data/npz_arrays.h"
+#include "runtime/data/number_table.h"
+#include "runtime/data/onnx_test_data.h"
+#include "runtime/data/token_file.h"
+
+namespace pipeshard {
+
+void MemoryArray::read(int64_t first, std::span<std::byte> out) const {
+  if (!out.empty()) std::memcpy(out.data(), bytes_.data() + first * dataTypeSize(dataType()), out.size());
+}
+
+std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
+                                       const std::vector<ProgramInput>& inputs) {
+  const std::string& path = description.path;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    fail(ErrorCode::kMissingInput, "there is no data file {}", path);
+  if (tokenTypeOf(path) != DataType::kUndefined) return openTokenFile(path, description.shift_labels);
+  if (description.shift_labels) {
+    fail(ErrorCode::kUsage, "--shift-labels goes with a file of tokens (.u16, .bin, .u32); {} is none", path);
+  }
+  if (isOnnxTestData(path)) {
+    std::vector<const ProgramInput*> given;
+    for (const ProgramInput& input : inputs) {
+      if (!input.drawn) given.push_back(&input);
+    }
+    return openOnnxTestData(path, given);
+  }
+  if (std::filesystem::is_directory(path, ignored)) return openNpyFolder(path);
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".npz") return openNpzArrays(path, description.unpacked_descriptor);
+  if (extension == ".safetensors") return openSafetensorsArrays(path);
+  if (extension == ".csv") return openCsvTable(path);
+  if (extension == ".jsonl") return openJsonLines(path);
+  fail(ErrorCode::kUsage,
+       "--data {}: what it holds is known by its name, which ends in .npz, .safetensors, .u16, .bin, .u32 "
+       "(tokens), .csv or .jsonl, or is a folder of .npy files or of ONNX test data",
+       path);
+}
+
+}  // namespace pipeshard

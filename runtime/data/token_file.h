@@ -1,0 +1,27 @@
+// A flat file of tokens: numbers of 16 or 32 bits, little-endian, one behind the other, nothing else.
+//
+// A model of sequence length T sees it as rows: row r is tokens [rT, rT + T). What is left at the end is not
+// used. Inputs are filled by what their names say:
+//   ids, tokens, idx, inputs   the row
+//   labels, targets            the row, as models shift it themselves that come from transformers; with
+//                              `shift_labels` tokens [rT + 1, rT + T + 1)
+//   ... mask                   ones
+//   ... position ...           0, 1, ..., T-1
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/data/stored_array.h"
+
+namespace pipeshard {
+
+// The type of a token in a file of this name: uint16 (.u16, .bin), uint32 (.u32), kUndefined (not one of
+// those).
+DataType tokenTypeOf(const std::string& path);
+
+// Errors: kMissingInput, kBadModel (empty, a last token that is cut off); of open(): kConfiguration (an input
+// that tokens do not fill; lengths that differ), kUsage of decisions(): shift_labels without labels.
+std::unique_ptr<ArrayStore> openTokenFile(const std::string& path, bool shift_labels);
+
+}  // namespace pipeshard

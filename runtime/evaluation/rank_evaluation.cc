@@ -1,0 +1,68 @@
+#include "runtime/evaluation/rank_evaluation.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+
+namespace pipeshard {
+namespace {
+
+ExecutorOptions withoutChecks(ExecutorOptions options) {
+  options.check_finite = false;
+  return options;
+}
+
+}  // namespace
+
+RankEvaluation::RankEvaluation(const EvaluationSpec& spec, const std::string& rank_directory,
+                               const StepRunner& training, ExecutorOptions options)
+    : spec_(spec), training_(training) {
+  const RankId rank = training.main().program().rank;
+  const std::filesystem::path plan = std::filesystem::path(rank_directory).parent_path().parent_path();
+  const std::filesystem::path folder = plan / kEvaluationFolder / "ranks" / rankDirectoryName(rank);
+  runner_ = std::make_unique<StepRunner>(folder.string(), withoutChecks(std::move(options)));
+  const Program& program = runner_->main().program();
+  if (program.rank != rank || program.world_size != training.main().program().world_size) {
+    fail(ErrorCode::kConfiguration, "{} holds a program of rank {} of {}, not of rank {} of {}; plan again",
+         folder.string(), program.rank, program.world_size, rank, training.main().program().world_size);
+  }
+  DataDescription data = spec_.data;
+  data.end.last_batch = runner_->lastBatch();
+  data_ = makeDataSource(data, program);
+}
+
+size_t RankEvaluation::arenaBytes() const {
+  return std::max(training_.arenaBytes(), runner_->guestBytes(training_));
+}
+
+void RankEvaluation::attach(std::span<std::byte> arena, Communicator* communicator,
+                            Communicator* background) {
+  runner_->attachAsGuest(training_, arena, communicator, data_.get(), background);
+}
+
+double RankEvaluation::weightOf(const StepReport& report, int64_t batch) {
+  if (spec_.divisor.empty())
+    return static_cast<double>(std::max<int64_t>(1, batchRows(runner_->executorOf(batch).program())));
+  for (const auto& [name, measure] : report.measures) {
+    if (name == spec_.divisor) return measure;
+  }
+  fail(ErrorCode::kConfiguration, "the evaluation's program does not give '{}'; plan again", spec_.divisor);
+}
+
+std::optional<WeightedLoss> RankEvaluation::run(int64_t first, int64_t last,
+                                                const std::function<bool()>& goes_on) {
+  std::optional<WeightedLoss> losses;
+  for (int64_t batch = first; batch <= last && goes_on(); ++batch) {
+    const StepReport report = runner_->runStep(batch);
+    if (!report.loss) continue;
+    if (!losses) losses.emplace();
+    const double weight = weightOf(report, batch);
+    if (weight > 0) losses->add(*report.loss, weight);  // a batch of ignored labels has no loss
+  }
+  return losses;
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,50 @@
+// A rank's side of an evaluation.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/evaluation/evaluation.h"
+#include "runtime/execute/step_runner.h"
+
+namespace pipeshard {
+
+// In a plan directory: programs that evaluate, as its ranks/ has those that train.
+inline constexpr const char* kEvaluationFolder = "evaluation";
+
+class RankEvaluation {
+ public:
+  // Loads the rank's programs, PLAN/evaluation/ranks/0003 beside `rank_directory` PLAN/ranks/0003.
+  // `training`: those of the job, whose tensors they work on; it must outlive this. A loss that is not finite
+  // is a result here, no error. Errors as StepRunner and makeDataSource.
+  RankEvaluation(const EvaluationSpec& spec, const std::string& rank_directory, const StepRunner& training,
+                 ExecutorOptions options);
+
+  // Bytes of an arena that holds both.
+  size_t arenaBytes() const;
+  std::vector<std::vector<RankId>> backgroundGroups() const { return runner_->backgroundGroups(); }
+  // Behind StepRunner::attach of the programs that train, with the same arena and communicators. Errors as
+  // Executor::attachAsGuest.
+  void attach(std::span<std::byte> arena, Communicator* communicator, Communicator* background);
+
+  // Batches first..last, 1-based, as long as `goes_on` says so, between steps of training. What ranks get
+  // that have the loss; nothing on others.
+  std::optional<WeightedLoss> run(int64_t first, int64_t last, const std::function<bool()>& goes_on);
+
+  // Another thread may call these meanwhile: "evaluation, step 3, rank 1, ..." (a step is a batch).
+  std::string describeCurrent() const { return "evaluation, " + runner_->describeCurrent(); }
+  ExecutorProgress progress() const { return runner_->progress(); }
+
+ private:
+  double weightOf(const StepReport& report, int64_t batch);
+
+  EvaluationSpec spec_;
+  const StepRunner& training_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<DataSource> data_;
+};
+
+}  // namespace pipeshard

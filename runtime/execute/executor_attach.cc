@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "runtime/execute/executor_parts.h"
+#include "runtime/files/weights.h"
+
+// How a loaded program gets its memory, communicators and data: alone, beside another that keeps the same
+// tensors, or as the guest of one that keeps more.
+namespace pipeshard {
+namespace {
+
+int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
+
+}  // namespace
+
+void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                    Communicator* background) {
+  PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
+  PIPESHARD_CHECK(std::ssize(arena) >= memory_.total_bytes, "arena of {} bytes, needed {}", arena.size(),
+                  memory_.total_bytes);
+  const int size = communicator == nullptr ? 1 : communicator->size();
+  if (size != program().world_size) {
+    fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
+         program().rank, program().world_size, size);
+  }
+  arena_ = arena;
+  communicator_ = communicator;
+  background_ = background;
+  if (communicator != nullptr)
+    collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
+  if (background != nullptr)
+    background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
+  data_ = data;
+  if (program().guard.valid()) guard_.emplace(program(), [this](BufferId id) { return content(id); });
+  pending_sends_.resize(program().buffers.size());
+  for (const Instruction& instruction : program().instructions) {
+    if (instruction.kind == InstructionKind::kSend)
+      pending_sends_[instruction.inputs.at(0).index()].reserve(size);
+  }
+  for (size_t i = 0; i < program().instructions.size(); ++i) {
+    try {
+      actions_.push_back(resolve(program().instructions[i]));
+    } catch (Error& error) {
+      error.addContext(describePlace(program(), i));
+      throw;
+    }
+  }
+  startLane();
+}
+
+void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
+                      Communicator* background) {
+  bind(arena, communicator, data, background);
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    buffers_loaded_.store(b, std::memory_order_relaxed);
+    if (!isPersistent(program().buffers[b].kind)) continue;
+    try {
+      loadInitialContent(program().buffers[b], image_.directory, options_.seed, content(BufferId(b)));
+    } catch (Error& error) {
+      error.addContext(fmt::format("rank {}", program().rank));
+      throw;
+    }
+  }
+  buffers_loaded_.store(program().buffers.size());
+}
+
+void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,
+                            DataSource* data, Communicator* background) {
+  const auto persistent = [](const Executor& executor) {
+    std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
+    for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
+      const Buffer& buffer = executor.program().buffers[b];
+      if (!isPersistent(buffer.kind)) continue;
+      const Shard box = boxOf(buffer);
+      found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer),
+                            box.start,   box.size,         executor.memory().offsets[b]};
+    }
+    return found;
+  };
+  if (persistent(*this) != persistent(other)) {
+    fail(ErrorCode::kConfiguration,
+         "rank {}: the program of the last batch keeps other tensors across steps than that of whole "
+         "batches; plan again",
+         program().rank);
+  }
+  bind(arena, communicator, data, background);
+}
+
+// Of what lives across steps, which is first in the arena.
+int64_t Executor::persistentBytes() const {
+  int64_t end = 0;
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    if (isPersistent(program().buffers[b].kind))
+      end = std::max(end, memory_.offsets[b] + bytesOf(program().buffers[b]));
+  }
+  return (end + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+}
+
+int64_t Executor::guestBytes(const Executor& host) const {
+  return memory_.total_bytes - persistentBytes() + host.persistentBytes();
+}
+
+void Executor::attachAsGuest(const Executor& host, std::span<std::byte> arena, Communicator* communicator,
+                             DataSource* data, Communicator* background) {
+  std::map<std::string, BufferId> kept;
+  for (size_t b = 0; b < host.program().buffers.size(); ++b) {
+    if (isPersistent(host.program().buffers[b].kind)) kept[host.program().buffers[b].name] = BufferId(b);
+  }
+  const int64_t shift = host.persistentBytes() - persistentBytes();
+  std::vector<int64_t> offsets = memory_.offsets;
+  for (size_t b = 0; b < offsets.size(); ++b) {
+    const Buffer& buffer = program().buffer(accumulation_.placeOf(BufferId(b)));
+    offsets[b] += shift;
+    if (!isPersistent(buffer.kind)) continue;
+    const auto found = kept.find(buffer.name);
+    const Buffer* of_host = found == kept.end() ? nullptr : &host.program().buffer(found->second);
+    if (of_host == nullptr || of_host->data_type != buffer.data_type ||
+        wholeShape(*of_host) != wholeShape(buffer) || boxOf(*of_host) != boxOf(buffer)) {
+      fail(ErrorCode::kConfiguration,
+           "rank {}: the evaluation works on '{}' {}, which the program that trains does not keep so; plan "
+           "again",
+           program().rank, buffer.name, shapeToString(buffer.shape));
+    }
+    offsets[b] = host.memory_.offsets[found->second.index()];
+  }
+  memory_.offsets = std::move(offsets);
+  memory_.workspace_offset += shift;
+  memory_.total_bytes += shift;
+  background_workspace_ += shift;
+  bind(arena, communicator, data, background);
+}
+
+}  // namespace pipeshard

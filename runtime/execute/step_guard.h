@@ -1,0 +1,77 @@
+// A step whose guard is not finite (Program::guard) is not applied: no update is made, and what the forward
+// passes have replaced becomes again what it was. All ranks hold the same guard, so all do the same.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "ir/base/convert.h"
+#include "ir/program/program.h"
+
+namespace pipeshard {
+
+class StepGuard {
+ public:
+  // `program` has a guard, and outlives this; `content`: of its buffers.
+  using Content = std::function<std::span<std::byte>(BufferId)>;
+  StepGuard(const Program& program, Content content) : program_(program), content_(std::move(content)) {
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      if (program.buffers[b].kind == BufferKind::kForwardState)
+        kept_.emplace_back(b, std::vector<std::byte>(content_(BufferId(b)).size()));
+    }
+  }
+
+  // Before a step: keeps what its forward passes replace.
+  void begin() {
+    finding_.clear();
+    for (auto& [id, bytes] : kept_) std::ranges::copy(content_(id), bytes.begin());
+  }
+
+  // From the first update on: is the norm of all gradients finite?
+  bool isFinite() const {
+    double norm = 0;
+    std::memcpy(&norm, content_(program_.guard).data(), sizeof norm);
+    return std::isfinite(norm);
+  }
+
+  // An update that is left out: looks for the first gradient in it that is not finite.
+  void leaveOut(const Instruction& update) {
+    for (const BufferId id : update.inputs) {
+      const Buffer& buffer = program_.buffer(id);
+      if (buffer.kind != BufferKind::kGradient || !finding_.empty()) continue;
+      std::vector<double> elements(elementCount(buffer.shape));
+      convertElements(buffer.data_type, content_(id).data(), DataType::kFloat64, elements.data(),
+                      elements.size());
+      const auto found = std::ranges::find_if(elements, [](double x) { return !std::isfinite(x); });
+      if (found == elements.end()) continue;
+      const std::string_view name = buffer.value;  // "w.gradient"
+      finding_ = fmt::format("the gradient of '{}' has {}", name.substr(0, name.rfind('.')), *found);
+    }
+  }
+
+  // Behind a step that is not applied: what lives across steps is as it was before it.
+  void takeBack() {
+    for (const auto& [id, bytes] : kept_) std::ranges::copy(bytes, content_(id).begin());
+  }
+
+  // Of this rank's gradients, "the gradient of 'w' has nan"; "": nothing is known.
+  const std::string& finding() const { return finding_; }
+
+ private:
+  const Program& program_;
+  Content content_;
+  std::vector<std::pair<BufferId, std::vector<std::byte>>> kept_;  // forward states
+  std::string finding_;
+};
+
+}  // namespace pipeshard

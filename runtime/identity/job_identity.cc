@@ -1,0 +1,164 @@
+#include "runtime/identity/job_identity.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "ir/graph/weight_files.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/execute/step_runner.h"
+#include "runtime/files/content_hash.h"
+#include "runtime/files/weight_check.h"
+#include "runtime/identity/plan_programs.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with more files is one part: a control message holds so many.
+constexpr size_t kMostDataParts = 256;
+
+class IdentityReading {
+ public:
+  IdentityReading(const IdentityRequest& request, ReadingProgress* progress)
+      : request_(request), folder_(request.plan_directory), progress_(progress) {}
+
+  JobIdentity run() {
+    if (!fs::is_directory(folder_)) {
+      fail(ErrorCode::kMissingInput,
+           "the plan directory {} is not on this host; plan, model and data must have the same path on all "
+           "hosts (a shared folder)",
+           request_.plan_directory);
+    }
+    addFile("plan", (folder_ / "plan.json").string());
+    addPrograms();
+    addWeights();
+    addData();
+    if (!request_.checkpoint.empty())
+      addFile("checkpoint", (fs::path(request_.checkpoint) / kManifestFile).string());
+    return std::move(parts_);
+  }
+
+ private:
+  template <typename Digest>
+  void add(const char* what, const std::string& path, Digest digest) {
+    parts_.push_back({what, path, ""});
+    try {
+      parts_.back().digest = hashText(digest());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kMissingInput) throw;
+    }
+  }
+  void addFile(const char* what, const std::string& path) {
+    add(what, path, [&] { return digestOfFile(path, progress_); });
+  }
+
+  void addPrograms() {
+    for (const RankId rank : request_.ranks) {
+      for (const std::string& path : programFiles((folder_ / "ranks" / rankDirectoryName(rank)).string()))
+        addFile("program", path);
+    }
+  }
+
+  // Those that these ranks read, of those that the plan knows.
+  void addWeights() {
+    std::set<std::string> paths;
+    for (const RankId rank : request_.ranks) {
+      const Program program = loadProgram((folder_ / "ranks" / rankDirectoryName(rank)).string());
+      for (const Buffer& buffer : program.buffers) {
+        const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
+        if (weight != nullptr && !weight->drawn) paths.insert((folder_ / weight->location).string());
+      }
+    }
+    uint64_t bytes = 0;
+    for (const std::string& path : paths) {
+      std::error_code ignored;
+      const uintmax_t size = fs::file_size(path, ignored);
+      if (!ignored) bytes += size;
+    }
+    if (progress_ != nullptr) progress_->bytes_in_all = progress_->bytes_done + bytes;
+    for (const std::string& path : paths) addFile("weights", path);
+  }
+
+  void addData() {
+    if (request_.data.empty()) return;
+    std::error_code ignored;
+    if (!fs::is_directory(request_.data, ignored)) {
+      add("data", request_.data, [&] { return sampledDigestOfFile(request_.data); });
+      return;
+    }
+    std::vector<std::string> files;
+    for (auto entry = fs::recursive_directory_iterator(request_.data, ignored);
+         !ignored && entry != fs::recursive_directory_iterator(); entry.increment(ignored)) {
+      std::error_code gone;
+      if (entry->is_regular_file(gone)) files.push_back(entry->path().string());
+    }
+    std::sort(files.begin(), files.end());
+    if (files.size() <= kMostDataParts) {
+      for (const std::string& file : files) add("data", file, [&] { return sampledDigestOfFile(file); });
+      return;
+    }
+    add("data", request_.data, [&] {
+      RunningHash hash;
+      for (const std::string& file : files) {
+        const std::string line = fmt::format("{} {}\n", file, hashText(sampledDigestOfFile(file)));
+        hash.add(line.data(), line.size());
+      }
+      return hash.value();
+    });
+  }
+
+  const IdentityRequest& request_;
+  fs::path folder_;
+  ReadingProgress* progress_;
+  JobIdentity parts_;
+};
+
+}  // namespace
+
+JobIdentity readJobIdentity(const IdentityRequest& request, ReadingProgress* progress) {
+  return IdentityReading(request, progress).run();
+}
+
+nlohmann::json identityJson(const JobIdentity& identity) {
+  nlohmann::json parts = nlohmann::json::array();
+  for (const IdentityPart& part : identity) parts.push_back({part.what, part.path, part.digest});
+  return parts;
+}
+
+JobIdentity identityFromJson(const nlohmann::json& json) {
+  JobIdentity identity;
+  try {
+    for (const nlohmann::json& part : json)
+      identity.push_back(
+          {part.at(0).get<std::string>(), part.at(1).get<std::string>(), part.at(2).get<std::string>()});
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::kVersionMismatch, "it does not say which files it reads: {}", error.what());
+  }
+  return identity;
+}
+
+std::optional<std::string> IdentityComparison::add(const std::string& who, const JobIdentity& identity) {
+  for (const IdentityPart& part : identity) {
+    if (part.digest.empty()) continue;
+    const auto [said, is_first] = first_.try_emplace(part.path, Said{who, part.digest});
+    if (is_first || said->second.digest == part.digest) continue;
+    return fmt::format(
+        "the {}{} {} is another file on {} (digest {}) than on {} (digest {}); all hosts must read the same: "
+        "put it "
+        "in a folder that they share, or copy it again",
+        part.what, part.what == "plan" || part.what == "program" ? " file" : "", part.path, who, part.digest,
+        said->second.who, said->second.digest);
+  }
+  return std::nullopt;
+}
+
+}  // namespace pipeshard

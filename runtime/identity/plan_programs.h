@@ -1,0 +1,33 @@
+// The programs of a plan directory: files that belong together. They were verified against each other when
+// they were made, and a record beside ranks/ says what they were then; what was changed since is verified
+// again before a job starts.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/base/ids.h"
+
+namespace pipeshard {
+
+// The file beside ranks/.
+inline constexpr const char* kProgramsRecordName = "programs.json";
+
+// program.json and the subgraphs of a rank's folder, its last batch's too; sorted. Other files are none of
+// it. Error(kMissingInput) when the folder cannot be read.
+std::vector<std::string> programFiles(const std::string& rank_directory);
+
+// Of all these files, by names and contents; 16 hexadecimal digits. Error(kMissingInput).
+std::string programsDigest(const std::string& rank_directory);
+
+// Writes the record of what is there now, whose programs have been verified. Errors as writeTextFile.
+void recordPrograms(const std::string& plan_directory);
+
+// The digests, by rank, of programs that can run together: as recorded, or verified now, of which `notice`
+// is told when they are not those of the record. Errors: kMissingInput (no plan directory, no file),
+// kConfiguration (programs that contradict themselves or each other: rank, instruction and why).
+IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_directory,
+                                                   const std::function<void(const std::string&)>& notice);
+
+}  // namespace pipeshard

@@ -1,0 +1,159 @@
+#include "runtime/job/worker_arguments.h"
+
+#include <charconv>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "transport/control/job_keys.h"
+
+namespace pipeshard {
+namespace {
+
+template <typename T>
+T parseNumber(const std::string& option, const std::string& text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail(ErrorCode::kUsage, "worker: {} {}: not a number", option, text);
+  return number;
+}
+
+IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
+  IdVector<RankId, int> numbers;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<std::string> workerArguments(const WorkerOptions& options) {
+  std::vector<std::string> arguments{"--connect",
+                                     options.endpoint,
+                                     "--job",
+                                     options.job,
+                                     "--generation",
+                                     std::to_string(options.generation),
+                                     "--rank",
+                                     std::to_string(options.rank.index()),
+                                     "--parent",
+                                     std::to_string(options.parent),
+                                     "--seed",
+                                     std::to_string(options.data.seed),
+                                     "--transfer-timeout",
+                                     std::to_string(options.transfer_timeout_ms)};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+  };
+  add("--segments", options.segments);
+  add("--directory", options.directory);
+  add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
+  add("--host", options.host);
+  add("--data", options.data.path);
+  if (options.data.unpacked_descriptor >= 0)
+    add("--unpacked-descriptor", std::to_string(options.data.unpacked_descriptor));
+  if (options.data.ring_descriptor >= 0)
+    add("--ring-descriptor", std::to_string(options.data.ring_descriptor));
+  add("--dump", options.dump_directory);
+  add("--log", options.log_directory);
+  add("--adopt", options.adopt_directory);
+  add("--resume", options.resume);
+  add("--eval", options.evaluation.data.path);
+  add("--eval-divisor", options.evaluation.divisor);
+  if (options.evaluation.data.shift_labels) arguments.emplace_back("--eval-shift-labels");
+  if (options.evaluation.data.end.drop_last) arguments.emplace_back("--eval-drop-last");
+  if (options.attempt > 0) add("--attempt", std::to_string(options.attempt));
+  if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
+  if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
+  if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
+  if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
+  if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
+  if (options.dump.states) arguments.emplace_back("--dump-states");
+  if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
+  if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
+  if (options.data.shuffle) arguments.emplace_back("--shuffle");
+  if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
+  if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
+  return arguments;
+}
+
+WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
+  WorkerOptions options;
+  const std::map<std::string, std::function<void(const std::string&)>> valued{
+      {"--connect", [&](const std::string& text) { options.endpoint = text; }},
+      {"--job", [&](const std::string& text) { options.job = text; }},
+      {"--rank", [&](const std::string& text) { options.rank = RankId(parseNumber<int>("--rank", text)); }},
+      {"--segments", [&](const std::string& text) { options.segments = text; }},
+      {"--directory", [&](const std::string& text) { options.directory = text; }},
+      {"--generation",
+       [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
+      {"--attempt", [&](const std::string& text) { options.attempt = parseNumber<int>("--attempt", text); }},
+      {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
+      {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
+      {"--host", [&](const std::string& text) { options.host = text; }},
+      {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
+      {"--transfer-timeout",
+       [&](const std::string& text) {
+         options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text);
+       }},
+      {"--log", [&](const std::string& text) { options.log_directory = text; }},
+      {"--data", [&](const std::string& text) { options.data.path = text; }},
+      {"--unpacked-descriptor",
+       [&](const std::string& text) {
+         options.data.unpacked_descriptor = parseNumber<int>("--unpacked-descriptor", text);
+       }},
+      {"--ring-descriptor",
+       [&](const std::string& text) {
+         options.data.ring_descriptor = parseNumber<int>("--ring-descriptor", text);
+       }},
+      {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
+      {"--resume", [&](const std::string& text) { options.resume = text; }},
+      {"--eval", [&](const std::string& text) { options.evaluation.data.path = text; }},
+      {"--eval-divisor", [&](const std::string& text) { options.evaluation.divisor = text; }},
+      {"--adopt-ranks",
+       [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
+      {"--trace-steps",
+       [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
+      {"--trace-descriptor",
+       [&](const std::string& text) {
+         options.trace_descriptor = parseNumber<int>("--trace-descriptor", text);
+       }},
+      {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
+  const std::map<std::string, std::function<void()>> flags{
+      {"--dump-gradients", [&] { options.dump.gradients = true; }},
+      {"--dump-parameters", [&] { options.dump.parameters = true; }},
+      {"--dump-states", [&] { options.dump.states = true; }},
+      {"--dump-outputs", [&] { options.dump.outputs = true; }},
+      {"--drop-last", [&] { options.data.end.drop_last = true; }},
+      {"--shuffle", [&] { options.data.shuffle = true; }},
+      {"--shift-labels", [&] { options.data.shift_labels = true; }},
+      {"--eval-shift-labels", [&] { options.evaluation.data.shift_labels = true; }},
+      {"--eval-drop-last", [&] { options.evaluation.data.end.drop_last = true; }},
+      {"--allow-not-finite", [&] { options.check_finite = false; }}};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
+      flag->second();
+      continue;
+    }
+    const auto found = valued.find(arguments[i]);
+    if (found == valued.end())
+      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator",
+           arguments[i]);
+    if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
+    found->second(arguments[i]);
+  }
+  return options;
+}
+
+std::vector<std::string> workerEnvironment(const WorkerOptions& options) {
+  if (!options.keys) return {};
+  return {fmt::format("{}={}", kClientKeysVariable, clientKeysText(*options.keys))};
+}
+
+}  // namespace pipeshard

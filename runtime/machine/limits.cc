@@ -1,0 +1,118 @@
+#include "runtime/machine/limits.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "ir/base/amounts.h"
+#include "ir/base/error.h"
+#include "runtime/machine/control_group.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kFilesOfAJob = 32;    // sockets, locks, logs, libraries
+constexpr int64_t kFilesOfAWorker = 4;  // process, trace, arena, early ends
+constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
+constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
+
+// The soft limit, raised to the hard one; nothing: there is none.
+std::optional<int64_t> raised(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return std::nullopt;
+  if (limit.rlim_cur != limit.rlim_max) {
+    rlimit more{limit.rlim_max, limit.rlim_max};
+    if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &more) == 0) limit = more;
+  }
+  if (limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+// Threads of all processes of this user, as the kernel counts them.
+int64_t tasksOfThisUser() {
+  int64_t count = 0;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator("/proc", error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    struct stat status {};
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (::stat(entry->path().c_str(), &status) != 0 || status.st_uid != ::getuid()) continue;
+    std::error_code gone;
+    const fs::directory_iterator tasks(entry->path() / "task", gone);
+    if (!gone) count += std::distance(tasks, fs::directory_iterator());
+  }
+  return count;
+}
+
+[[noreturn]] void failLimit(std::string_view what, int64_t has, int64_t needs, std::string_view remedy) {
+  fail(ErrorCode::kConfiguration, "{}: {} are allowed, this job needs {} on this host; {}", what, has, needs,
+       remedy);
+}
+
+fs::path existingFolder(fs::path folder) {
+  std::error_code ignored;
+  folder = fs::absolute(folder, ignored);
+  while (!fs::exists(folder, ignored) && folder.has_parent_path() && folder != folder.parent_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
+}  // namespace
+
+int64_t openFilesNeeded(const LimitNeeds& needs) {
+  return kFilesOfAJob + kFilesOfAWorker * needs.workers + needs.ranks;
+}
+
+int64_t tasksNeeded(const LimitNeeds& needs) {
+  return kTasksOfAJob + (kTasksOfAWorker + needs.threads) * int64_t{needs.workers};
+}
+
+void requireLimits(const LimitNeeds& needs) {
+  const std::optional<int64_t> files = raised(RLIMIT_NOFILE);
+  if (files && *files < openFilesNeeded(needs))
+    failLimit("open files", *files, openFilesNeeded(needs),
+              fmt::format("`ulimit -n {}`", openFilesNeeded(needs)));
+  const int64_t tasks = tasksNeeded(needs);
+  const std::optional<int64_t> allowed = raised(RLIMIT_NPROC);
+  if (allowed && ::geteuid() != 0) {  // the kernel asks it of nobody else
+    const int64_t used = *allowed < tasks ? 0 : tasksOfThisUser();
+    if (*allowed - used < tasks)
+      failLimit(
+          "processes and threads", *allowed, used + tasks,
+          fmt::format("{} of them are other processes of this user; `ulimit -u {}`, fewer --threads, or "
+                      "fewer devices",
+                      used, used + tasks));
+  }
+  const TaskGroup group = readTaskGroup(::getpid());
+  if (group.limit && static_cast<int64_t>(*group.limit) - static_cast<int64_t>(group.used) < tasks) {
+    failLimit("processes and threads of the control group", static_cast<int64_t>(*group.limit),
+              static_cast<int64_t>(group.used) + tasks,
+              fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
+  }
+}
+
+void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what) {
+  const fs::path existing = existingFolder(folder);
+  struct statvfs space {};
+  if (::statvfs(existing.c_str(), &space) != 0) return;  // whoever writes there says so
+  const uint64_t free = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  if (free >= bytes) return;
+  fail(ErrorCode::kDiskFull, "{}: {} needs {}, but {} are free; make room, or choose another folder",
+       folder.string(), what, formatBytes(bytes), formatBytes(free));
+}
+
+void ignoreFileSizeSignal() { ::signal(SIGXFSZ, SIG_IGN); }
+
+}  // namespace pipeshard

@@ -1,0 +1,34 @@
+// What this machine lets a process have, asked before a job begins rather than found out by a library that
+// aborts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+namespace pipeshard {
+
+// Of the processes of a job on this host.
+struct LimitNeeds {
+  int workers = 0;
+  int threads = 1;  // of each worker that compute
+  int ranks = 0;    // of the job, on all hosts
+};
+
+// Raises the limits of open files and processes as far as this process may, and compares what the kernel,
+// `ulimit` and the control group allow with what is needed. Error(kConfiguration) naming limit, what it is,
+// what is needed and how to raise it.
+void requireLimits(const LimitNeeds& needs);
+
+// The value of each that requireLimits asks for.
+int64_t openFilesNeeded(const LimitNeeds& needs);
+int64_t tasksNeeded(const LimitNeeds& needs);  // processes and their threads
+
+// Error(kDiskFull) when the file system of a folder (or of the one that it will lie in) has less free.
+// `what`: "a checkpoint".
+void requireSpace(const std::filesystem::path& folder, uint64_t bytes, std::string_view what);
+
+// From now on a file that grows beyond `ulimit -f` is an error of the write, instead of SIGXFSZ.
+void ignoreFileSizeSignal();
+
+}  // namespace pipeshard

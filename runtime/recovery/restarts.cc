@@ -1,0 +1,230 @@
+#include "runtime/recovery/restarts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <set>
+
+#include "ir/base/error.h"
+#include "runtime/job/child_process.h"
+#include "runtime/job/coordinator.h"
+#include "runtime/job/node_pool.h"
+#include "runtime/recovery/node_choice.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kListen{200};
+
+bool mayBeStartedAgain(ErrorCode code) {
+  return code == ErrorCode::kPeerUnavailable || code == ErrorCode::kHang || code == ErrorCode::kOutOfMemory;
+}
+
+class Restarts {
+ public:
+  Restarts(const JobSpec& spec, const RestartOptions& options, const JobProgressCallback& progress)
+      : spec_(spec),
+        whole_{spec.plan_directory, spec.node_of_rank, spec.evaluation},
+        options_(options),
+        left_(options.restarts),
+        progress_(progress),
+        hear_([this](const JobProgress& event) { hear(event); }) {
+    // One watch for all attempts: a signal between two of them must not be lost.
+    if (spec_.signals == nullptr && spec_.handle_signals) spec_.signals = &own_signals_.emplace();
+    if (spec_.nodes != nullptr && (left_ > 0 || options_.rewinds))
+      spec_.nodes->keepNodesAfter([this](int code) { return goesOnAfter(code); });
+  }
+  ~Restarts() {
+    if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter({});
+  }
+  Restarts(const Restarts&) = delete;
+  Restarts& operator=(const Restarts&) = delete;
+
+  JobResult run() {
+    while (true) {
+      try {
+        return runJob(spec_, hear_);
+      } catch (const JobInterrupted& interrupted) {
+        if (!goesOnAfter(static_cast<int>(ErrorCode::kRequeue))) {
+          sendAllAway(interrupted);
+          throw;
+        }
+        startAgain(sendEndingNodesAway(), /*was_lost=*/false);
+      } catch (const Error& error) {
+        if (!goesOnAfter(static_cast<int>(error.code()))) {
+          sendAllAway(error);
+          throw;
+        }
+        checkSignals();
+        if (error.code() == ErrorCode::kNotANumber)
+          goBack(error.message());
+        else
+          startAgain(error.message(), /*was_lost=*/true);
+      }
+    }
+  }
+
+ private:
+  // Asked by the pool too, before it lets its nodes go.
+  bool goesOnAfter(int code) const {
+    if (code == static_cast<int>(ErrorCode::kNotANumber))
+      return options_.rewinds && has_started_ && newest_step_ > step_of_rewind_;
+    if (left_ == 0 || !has_started_) return false;
+    if (code != static_cast<int>(ErrorCode::kRequeue)) return mayBeStartedAgain(static_cast<ErrorCode>(code));
+    if (spec_.nodes == nullptr || spec_.nodes->wasAskedItself()) return false;
+    const std::vector<JoinedNode>& nodes = spec_.nodes->nodes();
+    return std::any_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.ending; }) &&
+           choose().has_value();
+  }
+
+  void sendAllAway(const Error& error) const {
+    if (spec_.nodes != nullptr) spec_.nodes->dismiss(static_cast<int>(error.code()), error.message());
+  }
+
+  std::string sendEndingNodesAway() {
+    std::string names;
+    for (int number = 0; number < std::ssize(spec_.nodes->nodes()); ++number) {
+      if (!spec_.nodes->isHere(number) || !spec_.nodes->nodes()[number].ending) continue;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", spec_.nodes->nameOf(number));
+      spec_.nodes->sendAway(number, static_cast<int>(ErrorCode::kRequeue),
+                            "what it had is saved; the job goes on without it");
+    }
+    return fmt::format("{} was asked to end", names);
+  }
+
+  void checkSignals() {
+    const int signal = spec_.signals == nullptr ? 0 : spec_.signals->take();
+    if (signal == 0) return;
+    const JobInterrupted interrupted(signal, std::string());
+    sendAllAway(interrupted);
+    throw interrupted;
+  }
+
+  void startAgain(const std::string& why, bool was_lost) {
+    fruitless_ = newest_step_ > step_of_last_restart_ || !was_lost ? 1 : fruitless_ + 1;
+    if (fruitless_ > kFruitlessRestarts) {
+      giveUp(ErrorCode::kNoProgress, fmt::format("no step was done after each of {} restarts; the last one "
+                                                 "ended so: {}",
+                                                 kFruitlessRestarts, why));
+    }
+    step_of_last_restart_ = newest_step_;
+    --left_;
+    lost_at_ = Clock::now();
+    const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
+    notice(fmt::format("restart {} of {}: {}{}", options_.restarts - left_, options_.restarts, why, where));
+  }
+
+  // To the newest checkpoint, or the beginning.
+  void goBack(const std::string& why) {
+    step_of_rewind_ = newest_step_;
+    step_of_last_restart_ = newest_step_;
+    lost_at_ = Clock::now();
+    const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
+    notice(fmt::format("going back to the newest checkpoint: {}{}", why, where));
+  }
+
+  [[noreturn]] void giveUp(ErrorCode code, const std::string& message) {
+    const Error error(code, message);
+    sendAllAway(error);
+    throw error;
+  }
+
+  // A plan that the nodes which are there can run; the whole one if it can be.
+  std::optional<FewerPlan> choose() const {
+    std::vector<LiveNode> live;
+    for (int number = 0; number < std::ssize(spec_.nodes->nodes()); ++number) {
+      const JoinedNode& node = spec_.nodes->nodes()[number];
+      if (node.control_rank >= 0 && !node.ending) live.push_back({number, node.devices});
+    }
+    if (const auto placed = chooseNodes(whole_.node_of_rank, live))
+      return FewerPlan{whole_.directory, *placed, whole_.evaluation};
+    for (const FewerPlan& plan : options_.fewer) {
+      if (const auto placed = chooseNodes(plan.node_of_rank, live))
+        return FewerPlan{plan.directory, *placed, plan.evaluation};
+    }
+    return std::nullopt;
+  }
+
+  // Sets the job's plan and places. What people should know of them, as the end of a line.
+  std::string chooseAgain(const std::string& why) {
+    NodePool& nodes = *spec_.nodes;
+    nodes.callRoll(why, hear_);
+    std::optional<FewerPlan> chosen = choose();
+    if (!chosen) notice(describeShortage(why));
+    const Clock::time_point end = Clock::now() + nodes.wait();
+    for (; !chosen; chosen = choose()) {
+      checkSignals();
+      if (Clock::now() >= end) {
+        giveUp(ErrorCode::kPeerUnavailable,
+               fmt::format("no node has joined within {} s after this: {}", nodes.wait().count(), why));
+      }
+      nodes.listen(kListen, hear_);
+    }
+    spec_.plan_directory = chosen->directory;
+    spec_.node_of_rank = chosen->node_of_rank;
+    spec_.evaluation = chosen->evaluation;
+    std::set<int> used(chosen->node_of_rank.begin(), chosen->node_of_rank.end());
+    std::string names;
+    for (const int number : used)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", nodes.nameOf(number));
+    return fmt::format("; going on on {}{}", names,
+                       chosen->directory == whole_.directory
+                           ? ""
+                           : fmt::format(" with the plan for {} devices, {}", chosen->node_of_rank.size(),
+                                         chosen->directory));
+  }
+
+  std::string describeShortage(const std::string& why) const {
+    int devices = 0;
+    for (const JoinedNode& node : spec_.nodes->nodes())
+      devices += node.control_rank >= 0 && !node.ending ? node.devices : 0;
+    return fmt::format(
+        "{}; the nodes that are left have {} devices, too few for the plan's {}{}; waiting {} s for a node: "
+        "{}",
+        why, devices, whole_.node_of_rank.size(), options_.fewer.empty() ? "" : " and for those for fewer",
+        spec_.nodes->wait().count(), spec_.nodes->joinCommand());
+  }
+
+  void hear(const JobProgress& event) {
+    has_started_ |= event.kind == JobProgress::Kind::kStarted;
+    if (event.kind == JobProgress::Kind::kStep) {
+      newest_step_ = std::max(newest_step_, event.step);
+      if (lost_at_) {
+        notice(fmt::format("step {} is done {:.1f} s after the loss; {} had been done before", event.step,
+                           std::chrono::duration<double>(Clock::now() - *lost_at_).count(),
+                           step_of_last_restart_));
+        lost_at_.reset();
+      }
+    }
+    if (progress_) progress_(event);
+  }
+
+  void notice(std::string text) {
+    if (progress_) progress_({.kind = JobProgress::Kind::kNotice, .text = std::move(text)});
+  }
+
+  JobSpec spec_;
+  const FewerPlan whole_;
+  const RestartOptions& options_;
+  int left_;
+  const JobProgressCallback& progress_;
+  const JobProgressCallback hear_;
+  std::optional<SignalWatch> own_signals_;
+  bool has_started_ = false;  // workers, in any attempt: what fails before is no loss
+  int64_t newest_step_ = 0;   // done by any attempt
+  int64_t step_of_last_restart_ = -1;
+  int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
+  int fruitless_ = 0;
+  std::optional<Clock::time_point> lost_at_;
+};
+
+}  // namespace
+
+JobResult runWithRestarts(const JobSpec& spec, const RestartOptions& options,
+                          const JobProgressCallback& progress) {
+  return Restarts(spec, options, progress).run();
+}
+
+}  // namespace pipeshard

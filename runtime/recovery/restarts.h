@@ -1,0 +1,46 @@
+// A job that goes on without a person after it has lost a worker or a node.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/base/ids.h"
+#include "runtime/job/job.h"
+
+namespace pipeshard {
+
+// How many times in a row a job may be lost without a new step before it ends with kNoProgress.
+inline constexpr int kFruitlessRestarts = 3;
+
+// A plan of the same training step for fewer devices, for when those that are left are too few.
+struct FewerPlan {
+  std::string directory;
+  IdVector<RankId, int> node_of_rank;  // in its own cluster
+  EvaluationSpec evaluation = {};      // JobSpec::evaluation, as its own programs do it
+};
+
+struct RestartOptions {
+  int restarts = 0;              // at most
+  std::vector<FewerPlan> fewer;  // the first that fits is taken
+  // A job that ends with kNotANumber goes back to its newest checkpoint, too; that is not one of `restarts`.
+  // It ends when no step is done that had not been done before.
+  bool rewinds = false;
+};
+
+// As runJob; a job that ends because a worker or a node was lost, hangs or is out of memory is started again,
+// at most `restarts` times, and goes on from its newest good checkpoint (`spec.checkpoint` names a folder).
+//
+// With nodes (`spec.nodes`, whose pool takes spares): on those that are left. Ranks of a node that is gone
+// move to one that has joined meanwhile, or to free devices; where all are too few for the plan, one of
+// `options.fewer` is run; else it waits for a node to join, as long as for the first ones. A node that has
+// come back is used from the next restart on. A node that was asked to end (SIGTERM) has been saved for, and
+// is left out; the coordinator that was asked itself ends.
+//
+// `progress` hears of each restart: a notice with what was lost and where it goes on, and one with how long
+// it took until a step was done again. The result is that of the last attempt: `steps` begins behind
+// `resumed_step`. Errors: as runJob; what is lost after the last restart, as it is; kNoProgress;
+// kPeerUnavailable where no node joins.
+JobResult runWithRestarts(const JobSpec& spec, const RestartOptions& options,
+                          const JobProgressCallback& progress);
+
+}  // namespace pipeshard

@@ -1,0 +1,244 @@
+// What makes two processes parts of one job: digests of files, and programs that fit each other.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/files/content_hash.h"
+#include "runtime/identity/build_identity.h"
+#include "runtime/identity/file_digest.h"
+#include "runtime/identity/identity_reader.h"
+#include "runtime/identity/job_identity.h"
+#include "runtime/identity/plan_programs.h"
+#include "tests/expect_error.h"
+#include "tests/runtime/pipeline_program.h"
+#include "tests/temporary_folder.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A cache of digests for one test.
+class FileDigests : public ::testing::Test {
+ protected:
+  FileDigests() { ::setenv("XDG_CACHE_HOME", folder_.file("cache").c_str(), 1); }
+  ~FileDigests() override { ::unsetenv("XDG_CACHE_HOME"); }
+
+  std::string writeLarge(const std::string& name) { return folder_.write(name, std::string(6 << 20, 'x')); }
+  size_t remembered() const {
+    const std::filesystem::path folder = folder_.path() / "cache/pipeshard/digests";
+    if (!std::filesystem::exists(folder)) return 0;
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  }
+  static void setByte(const std::string& path, size_t place, char byte) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(place));
+    file.put(byte);
+  }
+  // Until its time stamps are old enough to be trusted.
+  static void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(3100)); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(FileDigests, AreOfEveryByte) {
+  const std::string path = writeLarge("weights");
+  const uint64_t before = digestOfFile(path);
+  EXPECT_EQ(before, contentHashOfFile(path));
+  setByte(path, 3'333'333, 'y');
+  EXPECT_NE(digestOfFile(path), before);
+  setByte(path, 3'333'333, 'x');
+  EXPECT_EQ(digestOfFile(path), before);
+}
+
+TEST_F(FileDigests, AreRememberedUntilTheFileIsWritten) {
+  const std::string path = writeLarge("weights");
+  digestOfFile(path);
+  EXPECT_EQ(remembered(), 0u) << "it may be written again within the resolution of its time stamps";
+  settle();
+  const uint64_t before = digestOfFile(path);
+  ASSERT_EQ(remembered(), 1u);
+  // What was remembered is used: so is a wrong number.
+  const std::string entry =
+      std::filesystem::directory_iterator(folder_.path() / "cache/pipeshard/digests")->path();
+  std::string text;
+  std::getline(std::ifstream(entry), text);
+  std::ofstream(entry) << text << "\n" << hashText(before + 1);
+  EXPECT_EQ(digestOfFile(path), before + 1);
+  setByte(path, 1, 'x');
+  EXPECT_EQ(digestOfFile(path), before);
+}
+
+TEST_F(FileDigests, StopWhenAsked) {
+  const std::string path = writeLarge("weights");
+  ReadingProgress progress;
+  progress.stop = true;
+  EXPECT_ERROR(digestOfFile(path, &progress), ErrorCode::kRequeue, "stopped");
+  EXPECT_ERROR(digestOfFile(folder_.file("none")), ErrorCode::kMissingInput, "none");
+}
+
+TEST_F(FileDigests, OfDataAreSamplesOfLargeFiles) {
+  const std::string path = folder_.file("data");
+  std::ofstream(path).put('x');
+  std::filesystem::resize_file(path, size_t{65} << 20);
+  const uint64_t before = sampledDigestOfFile(path);
+  setByte(path, 0, 'y');
+  EXPECT_NE(sampledDigestOfFile(path), before);
+}
+
+TEST(BuildIdentities, AreEqualByCommitOrByBuild) {
+  const BuildIdentity committed{"1.0", "aa", "11"}, elsewhere{"1.0", "aa", "22"}, other{"1.0", "bb", "11"};
+  EXPECT_TRUE(isSameBuild(committed, elsewhere));
+  EXPECT_FALSE(isSameBuild(committed, other));
+  const BuildIdentity changed{"1.0", "", "11"}, again{"1.0", "", "22"}, newer{"2.0", "", "11"};
+  EXPECT_TRUE(isSameBuild(changed, committed));
+  EXPECT_FALSE(isSameBuild(changed, again));
+  EXPECT_FALSE(isSameBuild(changed, newer));
+}
+
+TEST(BuildIdentities, TellTwoProcessesApart) {
+  nlohmann::json message = {{"build", buildJson(thisBuild())}};
+  EXPECT_FALSE(findBuildDifference(message));
+  EXPECT_FALSE(thisBuild().build_id.empty()) << "the linker makes no build ids";
+  message["build"]["version"] = "0.0.9";
+  const std::string text = findBuildDifference(message).value_or("");
+  EXPECT_THAT(text, HasSubstr("it is pipeshard 0.0.9"));
+  EXPECT_THAT(text, HasSubstr("the coordinator is " + thisBuild().version));
+  EXPECT_THAT(findBuildDifference(nlohmann::json::object()).value_or(""), HasSubstr("older pipeshard"));
+}
+
+// A plan directory with weights in a file of their own, and data.
+struct Directory {
+  TemporaryFolder folder;
+  IdentityRequest request;
+
+  Directory() {
+    std::vector<RankImage> images = pipelineImages(2);
+    for (Buffer& buffer : images[1].program.buffers) {
+      if (!buffer.source) continue;
+      const Constant constant = std::get<Constant>(*buffer.source);
+      buffer.source = WeightReference{
+          folder.write("weights.bin",
+                       {reinterpret_cast<const char*>(constant.bytes.data()), constant.bytes.size()}),
+          0, constant.bytes.size()};
+    }
+    writePlanDirectory(folder.path(), images);
+    folder.write("plan.json", "{}");
+    folder.write("data.u16", std::string(100, 'a'));
+    recordPrograms(folder.path());
+    request = {folder.path(), {RankId(0), RankId(1)}, folder.file("data.u16"), ""};
+  }
+  std::string differenceAfter(const std::string& file, const std::string& content) {
+    IdentityComparison comparison;
+    EXPECT_EQ(comparison.add("the coordinator (host a)", readJobIdentity(request)), std::nullopt);
+    folder.write(file, content);
+    const JobIdentity sent = identityFromJson(identityJson(readJobIdentity(request)));
+    return comparison.add("node 1 (host b)", sent).value_or("");
+  }
+};
+
+TEST(JobIdentities, NameTheFileThatDiffersAndBothHosts) {
+  for (const char* file : {"plan.json", "weights.bin", "data.u16", "ranks/0001/update_w1.onnx"}) {
+    Directory directory;
+    const std::string path = directory.folder.file(file);
+    ASSERT_TRUE(std::filesystem::exists(path)) << path;
+    const std::string before = hashText(contentHashOfFile(path));
+    const std::string text = directory.differenceAfter(file, "something else");
+    EXPECT_THAT(text, HasSubstr(path + " is another file on node 1 (host b)"));
+    EXPECT_THAT(text, HasSubstr("on the coordinator (host a) (digest " + before + ")"));
+    EXPECT_THAT(text, HasSubstr("(digest " + hashText(contentHashOfFile(path)) + ")"));
+  }
+}
+
+TEST(JobIdentities, AreEqualWhereNothingDiffersOrAFileIsMissing) {
+  Directory directory;
+  EXPECT_EQ(directory.differenceAfter("report.html", "not part of it"), "");
+  IdentityComparison comparison;
+  EXPECT_EQ(comparison.add("a", readJobIdentity(directory.request)), std::nullopt);
+  std::filesystem::remove(directory.folder.file("weights.bin"));
+  std::filesystem::remove(directory.folder.file("data.u16"));
+  EXPECT_EQ(comparison.add("b", readJobIdentity(directory.request)), std::nullopt);
+}
+
+TEST(JobIdentities, OfANodeAreOfTheFilesThatItsRanksRead) {
+  const Directory directory;
+  IdentityRequest request = directory.request;
+  request.ranks = {RankId(0)};
+  for (const IdentityPart& part : readJobIdentity(request)) {
+    EXPECT_THAT(part.path, ::testing::Not(HasSubstr("ranks/0001")));
+    EXPECT_NE(part.what, "weights");
+  }
+}
+
+TEST(JobIdentities, AreReadBesideOtherWork) {
+  const Directory directory;
+  IdentityReader reader(directory.request);
+  while (!reader.isDone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(reader.take(), readJobIdentity(directory.request));
+  IdentityRequest missing = directory.request;
+  missing.plan_directory = directory.folder.file("none");
+  IdentityReader failing(missing);
+  while (!failing.isDone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_ERROR(failing.take(), ErrorCode::kMissingInput, "is not on this host");
+}
+
+std::vector<std::string> noticesOf(const std::string& directory) {
+  std::vector<std::string> notices;
+  requireSoundPrograms(directory, [&](const std::string& text) { notices.push_back(text); });
+  return notices;
+}
+
+TEST(PlanPrograms, AreVerifiedWhenTheyAreNotAsRecorded) {
+  const TemporaryFolder folder;
+  std::vector<RankImage> images = pipelineImages(2);
+  writePlanDirectory(folder.path(), images);
+  EXPECT_TRUE(noticesOf(folder.path()).empty());  // made by hand
+  recordPrograms(folder.path());
+  EXPECT_TRUE(noticesOf(folder.path()).empty());
+  folder.write("ranks/0001/notes.txt", "a strange file");
+  EXPECT_TRUE(noticesOf(folder.path()).empty());
+  std::ofstream(folder.file("ranks/0001/program.json"), std::ios::app) << "\n";
+  EXPECT_THAT(noticesOf(folder.path()),
+              ::testing::ElementsAre(HasSubstr("were changed since they were made")));
+}
+
+// Each instruction of each rank left out, doubled, or exchanged with the next.
+TEST(PlanPrograms, ThatWereAlteredAreRefusedOrStillSound) {
+  int refused = 0, sound = 0;
+  for (const int rank : {0, 1}) {
+    const size_t count = pipelineImages(2)[rank].program.instructions.size();
+    for (size_t i = 0; i < count; ++i) {
+      for (int change = 0; change < 3; ++change) {
+        std::vector<RankImage> images = pipelineImages(2);
+        std::vector<Instruction>& list = images[rank].program.instructions;
+        if (change == 0) list.erase(list.begin() + static_cast<ptrdiff_t>(i));
+        if (change == 1) list.insert(list.begin() + static_cast<ptrdiff_t>(i), Instruction(list[i]));
+        if (change == 2 && i + 1 < count) std::swap(list[i], list[i + 1]);
+        const TemporaryFolder folder;
+        writePlanDirectory(folder.path(), images);
+        try {
+          noticesOf(folder.path());
+          ++sound;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kConfiguration) << error.message();
+          EXPECT_THAT(error.message(), HasSubstr("plan again"));
+          EXPECT_THAT(error.message(), HasSubstr("rank "));
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 60);
+  EXPECT_GT(sound, 5);
+}
+
+}  // namespace
+}  // namespace pipeshard

@@ -1,0 +1,297 @@
+// Clipping by the norm of all gradients and by value, under plans of all kinds; and steps that end in NaN.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/graph/graph.h"
+#include "onnx_import/format/writer.h"
+#include "runtime/files/npz.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+struct Layout {
+  std::string name;
+  Words words;
+};
+
+Words together(Words first, const Words& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+nlohmann::json jsonOf(const std::string& path) { return nlohmann::json::parse(readFile(path)); }
+
+class ClippedGpt2 : public ::testing::TestWithParam<Layout> {};
+
+// In float64. The norm of the first gradients is about 3.
+TEST_P(ClippedGpt2, EqualsOneDevice) {
+  const TemporaryFolder folder;
+  const auto validated = [&](const Words& clipping) {
+    const CommandResult result =
+        runPipeshard(together({"validate", "examples/gpt2.onnx", "--precision", "float64", "--optimizer",
+                               "adamw:lr=1e-2", "--steps", "3", "--json", folder.file("result.json")},
+                              together(GetParam().words, clipping)));
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    return jsonOf(folder.file("result.json"));
+  };
+  const nlohmann::json clipped = validated({"--clip-norm", "0.5"});
+  int measures = 0;
+  for (const auto& tensor : clipped.at("tensors")) {
+    if (tensor.at("kind") != "measure") continue;
+    ++measures;
+    EXPECT_LE(tensor.at("error").get<double>(), 1e-12) << tensor.dump();
+  }
+  EXPECT_EQ(measures, 3 * 2);  // the norm, and what gradients are scaled with
+  const nlohmann::json plain = validated({});
+  EXPECT_EQ(clipped.at("steps")[0], plain.at("steps")[0]);
+  EXPECT_NE(clipped.at("steps")[2], plain.at("steps")[2]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ClippedGpt2,
+    ::testing::Values(
+        Layout{"two_by_two", {"--cluster", "2x2", "--stages", "uniform:2", "--microbatches", "2"}},
+        Layout{"zero2", {"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero2"}},
+        Layout{"zero3", {"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero3"}},
+        Layout{"one_f_one_b", {"--cluster", "1x4", "--schedule", "1f1b", "--microbatches", "4"}},
+        Layout{"gpipe", {"--cluster", "1x4", "--schedule", "gpipe", "--microbatches", "4"}},
+        Layout{"zero_bubble", {"--cluster", "1x2", "--schedule", "zb-h1", "--microbatches", "4"}},
+        Layout{"interleaved",
+               {"--cluster", "1x2", "--stages", "uniform:4", "--schedule", "interleaved", "--microbatches",
+                "4"}},
+        Layout{
+            "data_parallel",
+            {"--cluster", "1x2", "--stages", "uniform:1", "--method", "data-parallel", "--bucket", "1KiB"}},
+        Layout{"megatron", {"--cluster", "1x4", "--method", "megatron:2,2,1"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Clipping, IsKeptByThePlanAndGivesTheSameBitsEveryTime) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--method", "megatron:2,1,2",
+                    "--microbatches", "2", "--clip-norm", "0.5", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  EXPECT_EQ(jsonOf(plan + "/plan.json").at("clip_norm"), "0.5");
+  for (const char* saved : {"first", "second"}) {
+    const CommandResult ran = runPipeshard({"run", plan, "--steps", "4", "--checkpoint", folder.file(saved)});
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    EXPECT_THAT(ran.output, HasSubstr("norm "));
+  }
+  EXPECT_EQ(runPipeshard({"checkpoint", folder.file("first"), "--compare", folder.file("second")}).exit_code,
+            0);
+  // edited, it is made again
+  std::string text = readFile(plan + "/plan.json");
+  text.replace(text.find("\"0.5\""), 5, "\"0.7\"");
+  writeFile(plan + "/plan.json", text);
+  EXPECT_EQ(runPipeshard({"validate", plan}).exit_code, 0);
+  text.replace(text.find("\"0.7\""), 5, "\"-1\"");
+  writeFile(plan + "/plan.json", text);
+  const CommandResult refused = runPipeshard({"validate", plan});
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.errors, HasSubstr("clip_norm"));
+}
+
+// One collective over all ranks, behind which every update comes; one rank lists the measures.
+TEST(Clipping, TakesOneSumOverAllRanks) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:2", "--method",
+                    "zero2", "--schedule", "1f1b", "--clip-norm", "1", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  for (int rank = 0; rank < 4; ++rank) {
+    const nlohmann::json program = jsonOf(plan + "/ranks/000" + std::to_string(rank) + "/program.json");
+    int sums = 0, updates = 0, measures = 0;
+    for (const auto& instruction : program.at("instructions")) {
+      const std::string kind = instruction.at("kind");
+      if (kind == "update") ++updates;
+      if (kind != "all_reduce") continue;
+      const auto& buffer = program.at("buffers").at(instruction.at("inputs").at(0).get<size_t>());
+      if (buffer.at("name") != "gradient_norm@squares") continue;
+      EXPECT_EQ(program.at("groups").at(instruction.at("group").get<size_t>()), nlohmann::json({0, 1, 2, 3}));
+      EXPECT_EQ(updates, 0);
+      ++sums;
+    }
+    EXPECT_EQ(sums, 1);
+    EXPECT_EQ(updates, 1);
+    for (const auto& result : program.at("results")) measures += result.at("kind") == "measure" ? 1 : 0;
+    EXPECT_EQ(measures, rank == 0 ? 2 : 0);
+    const auto& guard = program.at("buffers").at(program.at("guard").get<size_t>());
+    EXPECT_EQ(guard.at("name"), "gradient_norm@norm");
+  }
+}
+
+TEST(Clipping, ByValueWorksUnderEverySchedule) {
+  const TemporaryFolder folder;
+  for (const Words& words : {Words{"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero2"},
+                             Words{"--cluster", "1x4", "--schedule", "pipedream", "--window", "6"}}) {
+    const CommandResult result = runPipeshard(together(
+        {"validate", "examples/llama.onnx", "--clip-value", "0.001", "--optimizer", "adamw", "--steps", "2"},
+        words));
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  }
+}
+
+TEST(Clipping, IsRefusedWhereItMeansNothing) {
+  const auto refuses = [](const Words& words, int code, const std::string& message) {
+    const CommandResult result =
+        runPipeshard(together({"validate", "examples/mlp.onnx", "--cluster", "1x2"}, words));
+    EXPECT_EQ(result.exit_code, code) << result.output;
+    EXPECT_THAT(result.errors, HasSubstr(message));
+  };
+  refuses({"--clip-norm", "1", "--schedule", "pipedream"}, 78,
+          "--clip-norm: under the schedule pipedream stages make their updates at different times");
+  refuses({"--clip-norm", "1", "--clip-value", "1"}, 64, "give one of them");
+  refuses({"--clip-norm", "1", "--schedule", "forward-only"}, 64, "nothing is trained");
+  refuses({"--clip-norm", "-1"}, 64, "expected a number above 0, or off");
+  refuses({"--clip-value", "much"}, 64, "expected a number above 0, or off");
+}
+
+// Five batches of eight examples; one number of the third is not a number.
+class NotANumber : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NpzArray x{DataType::kFloat32, {40, 32}, std::vector<std::byte>(40 * 32 * 4)};
+    std::vector<float> numbers(40 * 32);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+    std::memcpy(x.bytes.data(), numbers.data(), x.bytes.size());
+    const NpzArray y = x;
+    numbers[19 * 32] = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(x.bytes.data(), numbers.data(), x.bytes.size());
+    writeNpz(folder_.file("data.npz"), {{"x", x}, {"y", y}});
+  }
+
+  std::string planned(const Words& words) {
+    const std::string plan = folder_.file("plan");
+    const CommandResult result =
+        runPipeshard(together({"plan", "examples/mlp.onnx", "--dim", "batch=8", "--cluster", "1x2",
+                               "--optimizer", "adamw:lr=1e-2", "-o", plan},
+                              words));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return plan;
+  }
+  CommandResult run(const std::string& plan, int steps, const Words& words) {
+    return runPipeshard(
+        together({"run", plan, "--steps", std::to_string(steps), "--data", folder_.file("data.npz")}, words));
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(NotANumber, StopsARunOrIsLeftOut) {
+  const std::string plan = planned({"--stages", "uniform:2", "--microbatches", "2", "--clip-norm", "inf"});
+  EXPECT_EQ(run(plan, 5, {}).exit_code, 82);
+  const CommandResult skipped = run(plan, 5, {"--on-nan", "skip"});
+  ASSERT_EQ(skipped.exit_code, 0) << skipped.errors;
+  EXPECT_THAT(skipped.output + skipped.errors, AllOf(HasSubstr("step 3 was not applied on any rank"),
+                                                     HasSubstr("the gradient of 'dense1.weight' "
+                                                               "has nan (rank 0)")));
+  EXPECT_THAT(skipped.output, HasSubstr("1 of them left out"));
+}
+
+// Bit by bit, on all ranks, with the states of the optimizer.
+TEST_F(NotANumber, ChangesNothingInTheStepThatIsLeftOut) {
+  const std::string plan = planned({"--stages", "uniform:1", "--method", "zero2", "--clip-norm", "0.5"});
+  for (const int steps : {2, 3}) {
+    const CommandResult ran =
+        run(plan, steps, {"--on-nan", "skip", "--checkpoint", folder_.file(std::to_string(steps))});
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  }
+  const CommandResult same = runPipeshard({"checkpoint", folder_.file("2"), "--compare", folder_.file("3")});
+  EXPECT_EQ(same.exit_code, 0) << same.output << same.errors;
+}
+
+TEST_F(NotANumber, MakesARunGoBackOnce) {
+  const std::string plan = planned({"--stages", "uniform:2", "--microbatches", "2"});
+  const CommandResult ran =
+      run(plan, 5, {"--on-nan", "rewind", "--checkpoint", folder_.file("saved"), "--every", "1"});
+  EXPECT_EQ(ran.exit_code, 82);
+  EXPECT_THAT(ran.output + ran.errors, AllOf(HasSubstr("going back to the newest checkpoint"),
+                                             HasSubstr("the loss of step 3 is nan")));
+}
+
+// loss = mean(sqrt(|x v w|)) is finite where x is 0, its gradient is not.
+void writeRootModel(const std::string& path) {
+  Graph graph;
+  graph.name = "root";
+  graph.opset_imports[""] = 17;
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name, Shape shape) {
+    return builder.addValue(name, DataType::kFloat32, std::move(shape));
+  };
+  const ValueId x = value("x", {4, 4});
+  std::vector<float> numbers(16);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::cos(static_cast<float>(i));
+  const ValueId v = builder.addConstant("v", makeConstant<float>({4, 4}, numbers));
+  const ValueId w = builder.addConstant("w", makeConstant<float>({4, 4}, numbers));
+  const ValueId a = value("a", {4, 4}), b = value("b", {4, 4}), c = value("c", {4, 4}),
+                d = value("d", {4, 4});
+  const ValueId loss = value("loss", {});
+  builder.addNode("", "MatMul", {x, v}, {a});
+  builder.addNode("", "MatMul", {a, w}, {b});
+  builder.addNode("", "Abs", {b}, {c});
+  builder.addNode("", "Sqrt", {c}, {d});
+  builder.addNode("", "ReduceMean", {d}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, path);
+}
+
+// A step of which the loss tells nothing: it is not counted as done, and not saved.
+TEST(NotFiniteGradients, StopARunBeforeItSaves) {
+  const TemporaryFolder folder;
+  writeRootModel(folder.file("root.onnx"));
+  writeNpz(folder.file("zero.npz"), {{"x", {DataType::kFloat32, {4, 4}, std::vector<std::byte>(64)}}});
+  const std::string plan = folder.file("plan");
+  const CommandResult planned = runPipeshard({"plan", folder.file("root.onnx"), "--cluster", "1x2",
+                                              "--stages", "uniform:2", "--clip-norm", "inf", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const auto run = [&](const std::string& on_nan) {
+    return runPipeshard({"run", plan, "--steps", "3", "--data", folder.file("zero.npz"), "--on-nan", on_nan,
+                         "--checkpoint", folder.file(on_nan), "--every", "1"});
+  };
+  const CommandResult stopped = run("stop");
+  EXPECT_EQ(stopped.exit_code, 82);
+  EXPECT_THAT(stopped.errors, AllOf(HasSubstr("step 1 was not applied on any rank"),
+                                    HasSubstr("the gradient of 'v' has"), HasSubstr("run --on-nan skip")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("stop") + "/step-000001"));
+  const CommandResult rewound = run("rewind");
+  EXPECT_EQ(rewound.exit_code, 82);
+  EXPECT_THAT(rewound.output + rewound.errors, HasSubstr("going back to the newest checkpoint"));
+  const CommandResult skipped = run("skip");
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.errors;
+  EXPECT_THAT(skipped.output, HasSubstr("3 of them left out"));
+}
+
+// Stages update at different times: there is no moment at which all know.
+TEST_F(NotANumber, SaysWhichUpdatesWereMadeUnderAnAsynchronousSchedule) {
+  const std::string plan = planned({"--stages", "uniform:2", "--schedule", "pipedream", "--window", "5"});
+  const CommandResult ran = run(plan, 1, {});
+  EXPECT_EQ(ran.exit_code, 82);
+  EXPECT_THAT(ran.errors, HasSubstr("from update 3 of 5 on: those before it have been made"));
+}
+
+TEST_F(NotANumber, IsLeftOutOnlyWhereThePlanTakesTheNorm) {
+  const std::string plan = planned({"--stages", "uniform:2", "--microbatches", "2"});
+  const CommandResult skipped = run(plan, 5, {"--on-nan", "skip"});
+  EXPECT_EQ(skipped.exit_code, 64);
+  EXPECT_THAT(skipped.errors, HasSubstr("plan with --clip-norm X, or with --clip-norm inf"));
+  const CommandResult rewinding = run(plan, 5, {"--on-nan", "rewind"});
+  EXPECT_EQ(rewinding.exit_code, 64);
+  EXPECT_THAT(rewinding.errors, HasSubstr("needs --checkpoint DIR"));
+}
+
+}  // namespace
+}  // namespace pipeshard

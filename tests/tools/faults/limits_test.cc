@@ -1,0 +1,196 @@
+// Limits of the machine, lowered one by one: a sentence with the value that is needed, and never a signal, a
+// library's abort or "bug".
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uid_t kNobody = 65534;
+
+class Limits : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"mlp.onnx", "mlp.onnx.data"})
+      fs::copy(fs::path(PIPESHARD_SOURCE_DIR) / "examples" / name, folder_.path() / name);
+    fs::copy(PIPESHARD_EXECUTABLE, folder_.path() / "pipeshard");
+    const CommandResult planned =
+        runPipeshard({"plan", folder_.file("mlp.onnx"), "--cluster", "1x4", "-o", folder_.file("mlp.plan")});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    fs::permissions(folder_.path(), fs::perms::all);
+  }
+
+  // The command with something done to its process first.
+  CommandResult run(const std::vector<std::string>& arguments, const std::function<void()>& before) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string out = folder_.file("out"), err = folder_.file("err");
+      ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
+      ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
+      for (int descriptor = 3; descriptor < 64; ++descriptor) ::close(descriptor);
+      const std::string program = folder_.file("pipeshard");
+      std::vector<char*> argv{const_cast<char*>(program.c_str())};
+      for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+      argv.push_back(nullptr);
+      ::setenv("HOME", folder_.path().c_str(), 1);
+      before();
+      ::execv(program.c_str(), argv.data());
+      ::_exit(127);
+    }
+    CommandResult result;
+    int status = 0;
+    const bool ended =
+        eventually([&] { return ::waitpid(child, &status, WNOHANG) == child; }, std::chrono::seconds(60));
+    if (!ended) ::kill(child, SIGKILL);
+    result.exit_code = !ended ? -1 : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    result.output = readFile(folder_.path() / "out");
+    result.errors = readFile(folder_.path() / "err");
+    return result;
+  }
+  CommandResult runStep(const std::function<void()>& before, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"run", folder_.file("mlp.plan"), "--steps", "1", "--threads", "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments, before);
+  }
+  static void limit(int resource, rlim_t value) {
+    const rlimit both{value, value};
+    ::setrlimit(static_cast<__rlimit_resource_t>(resource), &both);
+  }
+  static void becomeNobody() {
+    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(126);
+  }
+  static void expectSentence(const CommandResult& result, const std::string& what) {
+    EXPECT_THAT(result.exit_code, AnyOf(0, 73, 78, 83)) << what << ": " << result.errors;
+    EXPECT_THAT(result.errors, Not(HasSubstr("bug"))) << what;
+    if (result.exit_code != 0) {
+      EXPECT_THAT(result.errors, HasSubstr("pipeshard: ")) << what;
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Limits, OfOpenFiles) {
+  const CommandResult result = runStep([] { limit(RLIMIT_NOFILE, 24); });
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors,
+              HasSubstr("open files: 24 are allowed, this job needs 52 on this host; `ulimit -n 52`"));
+  for (rlim_t files = 60; files >= 8; files -= 4)
+    expectSentence(runStep([&] { limit(RLIMIT_NOFILE, files); }), "open files " + std::to_string(files));
+}
+
+TEST_F(Limits, OfProcesses) {
+  if (::geteuid() != 0) GTEST_SKIP() << "counts processes of a user who has no others";
+  const auto lower = [&](rlim_t tasks) {
+    return runStep([=] {
+      limit(RLIMIT_NPROC, tasks);
+      becomeNobody();
+    });
+  };
+  const CommandResult result = lower(20);
+  EXPECT_EQ(result.exit_code, 78) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("processes and threads: 20 are allowed, this job needs "));
+  EXPECT_THAT(result.errors, HasSubstr("ulimit -u"));
+  for (const rlim_t tasks : {60, 41, 40, 30, 10, 4, 1})
+    expectSentence(lower(tasks), "tasks " + std::to_string(tasks));
+}
+
+TEST_F(Limits, OfAddressSpace) {
+  for (rlim_t mebibytes = 1600; mebibytes > 150; mebibytes = mebibytes * 3 / 4)
+    expectSentence(runStep([&] { limit(RLIMIT_AS, mebibytes << 20); }),
+                   "address space " + std::to_string(mebibytes));
+  const CommandResult result = runStep([] { limit(RLIMIT_AS, rlim_t{300} << 20); });
+  EXPECT_EQ(result.exit_code, 83);
+  EXPECT_THAT(result.errors, HasSubstr("ulimit -v"));
+}
+
+TEST_F(Limits, OfTheSizeOfFiles) {
+  for (rlim_t bytes = rlim_t{256} << 20; bytes >= 4096; bytes /= 8) {
+    const CommandResult result =
+        runStep([&] { limit(RLIMIT_FSIZE, bytes); }, {"--checkpoint", folder_.file("saved")});
+    expectSentence(result, "size of files " + std::to_string(bytes));
+    fs::remove_all(folder_.path() / "saved");
+  }
+  const CommandResult result = runStep([&] { limit(RLIMIT_FSIZE, 1000); });
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.errors, HasSubstr("File too large"));
+}
+
+TEST_F(Limits, OfLockedMemoryIsNotNeeded) {
+  EXPECT_EQ(runStep([] { limit(RLIMIT_MEMLOCK, 0); }).exit_code, 0);
+}
+
+// In a file system of 200 kB at `small`.
+class FullDisk : public Limits {
+ protected:
+  CommandResult runOnSmallDisk(const std::vector<std::string>& arguments,
+                               const std::function<void()>& fill = {}) {
+    const std::string small = folder_.file("small");
+    fs::create_directories(small);
+    return run(arguments, [&] {
+      if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount("none", small.c_str(), "tmpfs", 0, "size=64k") != 0)
+        ::_exit(126);
+      if (fill) fill();
+    });
+  }
+};
+
+TEST_F(FullDisk, IsSaidBeforePassAndLeavesTheOlderFile) {
+  const std::string small = folder_.file("small"), file = small + "/result.json";
+  const CommandResult result =
+      runOnSmallDisk({"validate", folder_.file("mlp.plan"), "--steps", "1", "--json", file}, [&] {
+        writeFile(file, "{}");
+        writeFile(small + "/fill", std::string(64 << 10, 'x'));  // as much of it as there is room for
+      });
+  if (result.exit_code == 126) GTEST_SKIP() << "mounts are not allowed here";
+  EXPECT_EQ(result.exit_code, 73) << result.output << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("No space left on device"));
+  EXPECT_THAT(result.output, Not(HasSubstr("PASS")));
+}
+
+TEST_F(FullDisk, RefusesCheckpointsAndDumpsThatCannotFit) {
+  const std::string small = folder_.file("small");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--checkpoint", small + "/saved"},
+                                               {"--dump", small + "/dump", "--steps", "1000"}}) {
+    std::vector<std::string> arguments{"run", folder_.file("mlp.plan")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result =
+        runOnSmallDisk(arguments, [&] { writeFile(small + "/fill", std::string(52 << 10, 'x')); });
+    if (result.exit_code == 126) GTEST_SKIP() << "mounts are not allowed here";
+    EXPECT_EQ(result.exit_code, 73) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr(" needs "));
+    EXPECT_THAT(result.errors, HasSubstr("are free; make room"));
+    EXPECT_THAT(result.output, Not(HasSubstr("step 1/")));
+  }
+}
+
+// Nobody reads it: nothing waits.
+TEST_F(Limits, ANamedPipeIsNoPlaceForAResult) {
+  const std::string pipe = folder_.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0666), 0);
+  const CommandResult result = runStep([] {}, {"--json", pipe});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("a named pipe that nobody reads"));
+}
+
+}  // namespace
+}  // namespace pipeshard

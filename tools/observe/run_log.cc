@@ -1,0 +1,205 @@
+#include "tools/observe/run_log.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "runtime/files/durable_folder.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSteps = "steps.jsonl";
+constexpr const char* kTable = "steps.csv";
+constexpr const char* kEvaluations = "evaluations.jsonl";
+constexpr const char* kEvents = "events.jsonl";
+constexpr const char* kHeading =
+    "step,loss,seconds,examples_per_second,time,learning_rate,gradient_norm,tokens_per_second,resident_"
+    "bytes\n";
+constexpr std::chrono::milliseconds kFlushEvery{50};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The step of a line of any of the files; nothing for a heading, or a line that was cut off.
+std::optional<int64_t> stepOfLine(const std::string& line) {
+  constexpr std::string_view kStart = R"({"step":)";
+  const size_t at = line.starts_with(kStart) ? kStart.size() : 0;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(line.data() + at, line.data() + line.size(), step);
+  if (error != std::errc() || end == line.data() + line.size() || *end != ',') return std::nullopt;
+  return step;
+}
+
+const char* eventName(JobProgress::Kind kind) {
+  switch (kind) {
+    case JobProgress::Kind::kResumed: return "resumed";
+    case JobProgress::Kind::kCheckpoint: return "checkpoint";
+    case JobProgress::Kind::kEvaluated: return "evaluation";
+    case JobProgress::Kind::kNotice: return "notice";
+    default: return nullptr;
+  }
+}
+
+// "" for what there is no number for.
+std::string textOf(const std::optional<double>& number, const char* format = "{:.9g}") {
+  return number && std::isfinite(*number) ? fmt::format(fmt::runtime(format), *number) : "";
+}
+
+using Columns = std::vector<std::pair<std::string_view, std::string>>;
+
+std::string jsonLine(const Columns& columns) {
+  std::string line;
+  for (const auto& [name, number] : columns)
+    line += fmt::format("{}\"{}\":{}", line.empty() ? "{" : ",", name, number.empty() ? "null" : number);
+  return line + "}\n";
+}
+
+std::string tableLine(const Columns& columns) {
+  std::string line;
+  for (const auto& column : columns) line += (line.empty() ? "" : ",") + column.second;
+  return line + "\n";
+}
+
+}  // namespace
+
+RunLog::RunLog(const std::string& directory, const RunFacts& facts) : directory_(directory), facts_(facts) {
+  if (directory_.empty()) return;
+  makeFolder(directory_);
+  const std::string table = (fs::path(directory_) / kTable).string();
+  if (const std::optional<std::string> text = readTextFile(table); text && !text->empty()) {
+    if (!text->starts_with(kHeading)) {
+      fail(ErrorCode::kConfiguration,
+           "--log {}: {} has other columns than this pipeshard writes; found {}; "
+           "choose another folder",
+           directory_, table, text->substr(0, text->find('\n')));
+    }
+  }
+  events_ = open(kEvents, "");
+  event_file_.emplace(directory_);
+}
+
+RunLog::File RunLog::open(const std::string& name, const std::string& heading) const {
+  const std::string path = (fs::path(directory_) / name).string();
+  File file(std::fopen(path.c_str(), "ae"));
+  if (!file) failToWrite(path, errno);
+  if (std::fseek(file.get(), 0, SEEK_END) == 0 && std::ftell(file.get()) == 0)
+    std::fputs(heading.c_str(), file.get());
+  return file;
+}
+
+void RunLog::dropStepsBehind(int64_t step) {
+  steps_.reset();
+  table_.reset();
+  evaluations_.reset();
+  for (const char* name : {kSteps, kTable, kEvaluations}) {
+    const std::string path = (fs::path(directory_) / name).string();
+    const std::optional<std::string> text = readTextFile(path);
+    if (!text) continue;
+    std::string kept;
+    std::istringstream lines(*text);
+    for (std::string line; std::getline(lines, line);) {
+      const std::optional<int64_t> of_line = stepOfLine(line);
+      if (of_line ? *of_line <= step : line + "\n" == kHeading) kept += line + "\n";
+    }
+    if (kept != *text) writeTextFile(path, kept);
+  }
+}
+
+void RunLog::write(File& file, const std::string& line, const std::string& name) {
+  if (std::fputs(line.c_str(), file.get()) < 0) failToWrite((fs::path(directory_) / name).string(), errno);
+}
+
+void RunLog::flush() {
+  flushed_ = std::chrono::steady_clock::now();
+  for (const auto& [file, name] :
+       {std::pair{&steps_, kSteps}, {&table_, kTable}, {&evaluations_, kEvaluations}, {&events_, kEvents}}) {
+    if (*file && std::fflush(file->get()) != 0) failToWrite((fs::path(directory_) / name).string(), errno);
+  }
+  event_file_->flush();
+}
+
+void RunLog::take(const JobProgress& event, const RunFigures& figures) {
+  if (directory_.empty()) return;
+  if (const char* name = eventName(event.kind); name != nullptr) takeEvent(name, event);
+  if (event.kind == JobProgress::Kind::kStep) takeStep(event, figures);
+  if (event.kind == JobProgress::Kind::kEvaluated) takeEvaluation(event);
+}
+
+void RunLog::takeEvent(const char* name, const JobProgress& event) {
+  nlohmann::ordered_json line = {{"time", now()}, {"event", name}};
+  if (event.step > 0) line["step"] = event.step;
+  line["text"] =
+      event.kind == JobProgress::Kind::kEvaluated ? "held-out loss " + textOf(event.loss) : event.text;
+  write(events_, line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", kEvents);
+  flush();
+}
+
+void RunLog::beginAt(int64_t step) {
+  dropStepsBehind(step - 1);
+  steps_ = open(kSteps, "");
+  table_ = open(kTable, kHeading);
+  event_file_->beginAgainAt(now(), step);
+}
+
+void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
+  if (!steps_ || event.step <= last_step_) beginAt(event.step);
+  last_step_ = event.step;
+  const double time = now();
+  const auto rateOf = [&](int64_t count) -> std::optional<double> {
+    if (count == 0 || event.seconds <= 0) return std::nullopt;
+    return static_cast<double>(count) / event.seconds;
+  };
+  const Columns columns = {{"step", std::to_string(event.step)},
+                           {"loss", textOf(event.loss)},
+                           {"seconds", fmt::format("{:.6g}", event.seconds)},
+                           {"examples_per_second", textOf(rateOf(facts_.examples), "{:.6g}")},
+                           {"time", fmt::format("{:.3f}", time)},
+                           {"learning_rate", textOf(figures.learning_rate)},
+                           {"gradient_norm", textOf(figures.gradient_norm)},
+                           {"tokens_per_second", textOf(rateOf(facts_.tokens), "{:.6g}")},
+                           {"resident_bytes", std::to_string(figures.resident_bytes)}};
+  write(steps_, jsonLine(columns), kSteps);
+  write(table_, tableLine(columns), kTable);
+  EventFile::Scalars scalars{{"throughput/step_seconds", event.seconds}};
+  const auto add = [&](std::string_view tag, const std::optional<double>& number) {
+    if (number) scalars.emplace_back(tag, *number);
+  };
+  add("train/loss", event.loss);
+  add("train/learning_rate", figures.learning_rate);
+  add("train/gradient_norm", figures.gradient_norm);
+  add("throughput/examples_per_second", rateOf(facts_.examples));
+  add("throughput/tokens_per_second", rateOf(facts_.tokens));
+  if (figures.resident_bytes > 0)
+    add("memory/largest_worker_bytes", static_cast<double>(figures.resident_bytes));
+  event_file_->write(time, event.step, scalars);
+  if (std::chrono::steady_clock::now() - flushed_ >= kFlushEvery) flush();
+}
+
+void RunLog::takeEvaluation(const JobProgress& event) {
+  if (!evaluations_) evaluations_ = open(kEvaluations, "");
+  const double time = now();
+  write(evaluations_,
+        jsonLine({{"step", std::to_string(event.step)},
+                  {"loss", textOf(event.loss)},
+                  {"seconds", fmt::format("{:.6g}", event.seconds)},
+                  {"time", fmt::format("{:.3f}", time)}}),
+        kEvaluations);
+  if (event.loss) event_file_->write(time, event.step, {{"evaluation/loss", *event.loss}});
+  flush();
+}
+
+}  // namespace pipeshard

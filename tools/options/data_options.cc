@@ -1,0 +1,37 @@
+#include "tools/options/data_options.h"
+
+#include "tools/options/option_checks.h"
+
+namespace pipeshard {
+
+void addDataOptions(CLI::App& command, DataDescription& data) {
+  command
+      .add_option(
+          "--data", data.path,
+          "An array per model input (.npz, .safetensors, a folder of .npy, .csv, .jsonl, a folder of\n"
+          "ONNX test data) or tokens (.u16, .u32, .bin); what is longer than the batch gives the next\n"
+          "steps. - : standard input, as --data-command (default: synthetic)")
+      ->type_name("FILE|DIR|-");
+  command.add_flag("--shuffle", data.shuffle, "Take the examples in another order in every epoch, by --seed");
+  command.add_flag("--shift-labels", data.shift_labels,
+                   "Of tokens: labels are one token behind the ids, for a model that does not shift them");
+  command.add_flag("--drop-last", data.end.drop_last,
+                   "Leave out the examples of a file that do not fill a batch");
+}
+
+void addLoaderOptions(CLI::App& command, DataDescription& data) {
+  command
+      .add_option("--data-command", data.command,
+                  "Instead of --data: a shell command that writes batches to its standard output, each as a\n"
+                  "length and safetensors (docs/data.md); {step} in it is how many steps are done already")
+      ->excludes("--data")
+      ->type_name("COMMAND");
+  command
+      .add_option_function<int>(
+          "--data-timeout", [&data](int seconds) { data.loader_timeout = std::chrono::seconds(seconds); },
+          "Longest wait for the next batch of --data-command or --data - (default: 2 minutes)")
+      ->type_name("SECONDS")
+      ->check(positiveWhole());
+}
+
+}  // namespace pipeshard

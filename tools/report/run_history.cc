@@ -1,0 +1,80 @@
+#include "tools/report/run_history.h"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/json_reader.h"
+
+namespace pipeshard {
+namespace {
+
+// A line of a log, whose fields are checked when they are asked for.
+class LogLine {
+ public:
+  LogLine(const std::string& text, std::string what) : json_(parseJson(text, what)), what_(std::move(what)) {
+    if (!json_.is_object()) fail(ErrorCode::kConfiguration, "{}: found no object", what_);
+  }
+
+  int64_t step() const {
+    const auto found = json_.find("step");
+    if (found != json_.end() && found->is_number_unsigned()) return found->get<int64_t>();
+    fail(ErrorCode::kConfiguration, "{}: expected a \"step\" that is a whole number", what_);
+  }
+  // Nothing where it is missing, or null.
+  std::optional<double> number(const char* key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end() || found->is_null()) return std::nullopt;
+    if (found->is_number()) return found->get<double>();
+    fail(ErrorCode::kConfiguration, "{}: expected a number as \"{}\"", what_, key);
+  }
+  bool isEvent(const char* name) const {
+    const auto found = json_.find("event");
+    return found != json_.end() && *found == name && json_.contains("step");
+  }
+
+ private:
+  Json json_;
+  std::string what_;
+};
+
+// Calls `take` with every whole line. False where there is no such file.
+bool forEachLine(const std::filesystem::path& path, const std::function<void(const LogLine&)>& take) {
+  std::ifstream file(path);
+  if (!file) return false;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number)
+    take(LogLine(line, fmt::format("{}, line {}", path.string(), number)));
+  return true;
+}
+
+}  // namespace
+
+RunHistory readRunHistory(const std::string& directory) {
+  const std::filesystem::path folder(directory);
+  RunHistory history;
+  const bool there = forEachLine(folder / "steps.jsonl", [&](const LogLine& line) {
+    history.steps.push_back({line.step(), line.number("loss"), line.number("seconds").value_or(0),
+                             line.number("examples_per_second"), line.number("tokens_per_second"),
+                             line.number("learning_rate"), line.number("gradient_norm")});
+  });
+  if (!there) {
+    fail(ErrorCode::kMissingInput,
+         "--log {}: there is no steps.jsonl; `pipeshard run --log {}` writes one while it trains", directory,
+         directory);
+  }
+  forEachLine(folder / "evaluations.jsonl", [&](const LogLine& line) {
+    history.evaluations.push_back({line.step(), line.number("loss"), line.number("seconds").value_or(0)});
+  });
+  forEachLine(folder / "events.jsonl", [&](const LogLine& line) {
+    if (line.isEvent("resumed")) history.resumed.push_back(line.step());
+  });
+  return history;
+}
+
+}  // namespace pipeshard

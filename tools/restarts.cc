@@ -1,0 +1,44 @@
+#include "tools/restarts.h"
+
+#include <fmt/format.h>
+
+#include "planning/directory/plan_directory.h"
+#include "planning/fewer/fewer_plans.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/job/child_process.h"
+#include "tools/console.h"
+
+namespace pipeshard {
+
+RestartOptions prepareRestarts(int restarts, const std::string& directory, bool on_nodes) {
+  RestartOptions options;
+  options.restarts = restarts;
+  if (restarts == 0 || !on_nodes) return options;
+  std::vector<PlanForFewer> plans;
+  {
+    SignalWatch signals;  // a half-written folder is removed before the command ends
+    Progress progress;
+    plans = prepareFewerPlans(directory, [&](const std::string& phase) {
+      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal, std::string());
+      progress.phase(phase);
+    });
+  }
+  std::string made;
+  for (const PlanForFewer& plan : plans) {
+    if (plan.directory.empty()) {
+      fmt::print(stderr, "note: there is no plan for {} devices: {}\n", plan.devices, plan.why);
+      continue;
+    }
+    made += fmt::format("{}{}", made.empty() ? "" : ", ", plan.devices);
+    FewerPlan& fewer = options.fewer.emplace_back();
+    fewer.directory = plan.directory;
+    const Plan read = readPlanDirectory(plan.directory);
+    for (RankId rank : idsBelow<RankId>(countRanks(plan.directory)))
+      fewer.node_of_rank.push_back(read.cluster.nodeOf(rank.index()));
+  }
+  if (!made.empty())
+    fmt::print("should devices be lost: plans for {} are ready in {}/fewer\n", made, directory);
+  return options;
+}
+
+}  // namespace pipeshard
