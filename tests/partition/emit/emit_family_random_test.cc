@@ -11,11 +11,19 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph_print.h"
 #include "ir/plan/plan_json.h"
+#include "ir/program/program_json.h"
 #include "ir/program/program_print.h"
 #include "ir/program/program_verify.h"
+#include "partition/cut/cut_training.h"
+#include "partition/cut/layout.h"
+#include "partition/cut/stage_shardings.h"
 #include "partition/emit/emit_programs.h"
+#include "partition/emit/emit_rank.h"
+#include "partition/emit/sharded_pieces.h"
 #include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "partition/stages/partition_training.h"
 #include "tests/partition/emit/modular_execution.h"
@@ -261,6 +269,44 @@ TEST(RandomTrainingFamilies,
       FAIL() << error.what() << "\n" << planToJson(job.plan);
     }
   }
+}
+
+// Kinds are a matter of time and memory only: what is bound is what the rank's own emission makes, up to
+// frees, which follow from all ranks together.
+TEST(RandomTrainingFamilies, EveryRankGetsTheProgramOfItsOwnEmission) {
+  size_t bound = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Job job = randomJob(seed);
+    Plan plan = job.plan;
+    plan.schedule = parseSchedule("1f1b");
+    plan.given.bucket_bytes = 0;
+    plan.given.overlap_receives = OverlapReceives::kOff;
+    const TrainingFamily family = job.family();
+    const Schedule schedule = scheduleOf(plan);
+    const EmittedPrograms made = emitProgramSet(family, plan, schedule);
+    const Layout layout(plan, family);
+    const Cut cut = cutTraining(family.base(), plan);
+    const WeightVersions versions(schedule, cut.owners);
+    const Messages messages(cut, schedule);
+    const StageShardings shardings(family, plan, cut, false);
+    ShardedPieces pieces(shardings);
+    EmissionContext context{family, layout, plan.stages, cut, schedule, versions, messages, shardings, "@"};
+    context.pieces = &pieces;
+    for (const RankId rank : layout.rankIds()) {
+      const RankProgram own = emitRank(context, rank).rank;
+      RankProgram given = made.of(rank);
+      std::erase_if(given.program.instructions, [](const Instruction& instruction) {
+        return instruction.kind == InstructionKind::kFree;
+      });
+      ASSERT_EQ(programToJson(given.program), programToJson(own.program));
+      ASSERT_EQ(given.subgraphs.size(), own.subgraphs.size());
+      for (size_t i = 0; i < own.subgraphs.size(); ++i)
+        ASSERT_EQ(printGraph(given.subgraphs[i]), printGraph(own.subgraphs[i]));
+    }
+    bound += made.set.ranks.size() - made.set.kinds.size();
+  }
+  EXPECT_GT(bound, 50u);
 }
 
 // Without states the passes of a microbatch do not depend on each other: all microbatches together are one.
