@@ -35,7 +35,8 @@ struct ExportCommand {
     if (!model.empty()) summary = writeTrainedModel(*found, request, model);
     if (!tensors.empty()) summary = writeTrainedTensors(*found, request, tensors);
     for (const std::string& note : summary.notes) fmt::print("note: {}\n", note);
-    fmt::print("step {}: {} ({} elements){} of {}\n", found->step,
+    fmt::print("step {}: {}{} ({} elements){} of {}\n", found->step,
+               request.moving_average ? "the moving averages of " : "",
                counted(summary.parameters, "trained parameter"), summary.elements,
                summary.statistics > 0
                    ? fmt::format(" and {}", counted(summary.statistics, "running statistic"))
