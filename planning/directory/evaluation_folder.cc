@@ -168,19 +168,17 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   }
   const fs::path folder = fs::path(plan_directory) / kEvaluationFolder;
   std::optional<Record> record = readRecord(folder);
-  if (record && record->made_from == madeFrom(plan)) {
-    const Program program = loadProgram((folder / "ranks" / rankDirectoryName(RankId(0))).string());
-    if (rowsOf(data, program.inputs) != record->rows) record.reset();
-  } else {
-    record.reset();
-  }
-  if (!record) {
-    try {
-      record = makePrograms(plan, plan_directory, data, progress);
-    } catch (Error& error) {
-      error.addContext(fmt::format("--eval {}", data.path));
-      throw;
+  try {
+    if (record && record->made_from == madeFrom(plan)) {
+      const Program program = loadProgram((folder / "ranks" / rankDirectoryName(RankId(0))).string());
+      if (rowsOf(data, program.inputs) != record->rows) record.reset();
+    } else {
+      record.reset();
     }
+    if (!record) record = makePrograms(plan, plan_directory, data, progress);
+  } catch (Error& error) {
+    error.addContext(fmt::format("--eval {}", data.path));
+    throw;
   }
   EvaluationFolder made;
   made.divisor = record->divisor;

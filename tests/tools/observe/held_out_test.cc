@@ -260,6 +260,9 @@ TEST_F(HeldOut, WhatCannotBeIsRefusedByName) {
   const CommandResult result = runPipeshard({"run", evaluation, "--eval", held_out});
   EXPECT_EQ(result.exit_code, 64) << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("is an evaluation itself"));
+  // also where the evaluation's programs are there already
+  succeed({"run", directory, "--steps", "1", "--eval", held_out});
+  refused({"--eval", at("none.npz")}, 66, "--eval " + at("none.npz") + ": ");
 }
 
 TEST_F(HeldOut, ASignalEndsALongEvaluationAndSavesTheStep) {
