@@ -31,6 +31,7 @@ INFORMATION = re.compile(
     r"^(.* \.\.\.|waiting for \d+ nodes?; start on each host: .*|node \d+ joined: host \S+, pid \d+"
     r"|control at \S+: \d+ messages dropped and \d+ connections refused so far.*"  # a worker that died in its handshake counts
     r"|pipeshard node: (joined the coordinator at .*|waiting for .*|started ranks? [\d, ]+|the job is done|the job is over: .*))$")
+BACKTRACE = re.compile(r"^(.*: ended by SIG(SEGV|ABRT); backtrace:|\S+(\(\S*\))?\[0x[0-9a-f]+\])$")  # a crashed worker's own last words
 FINISHED = re.compile(r"^(PASS: .*|\d+ steps on \d+ workers; loss .*)$", re.MULTILINE)
 
 # name, share of rounds, arguments, number of node daemons. A job takes about a second.
@@ -288,6 +289,8 @@ class Round:
 
     def check_cause(self):
         causes = self.causes("coordinator.err")
+        if self.victim == "worker" and self.signal in (signal.SIGSEGV, signal.SIGABRT):
+            causes = [line for line in causes if not BACKTRACE.match(line)]
         if len(causes) != 1:
             self.wrong(f"{len(causes)} lines of cause instead of one")
             return
