@@ -13,7 +13,7 @@ namespace {
 bool passesGradient(const Node& node, size_t input) {
   const GradientRule* rule = findGradientRule(node);
   // without a rule: an error later, if the loss depends on it
-  return rule == nullptr || rule->passesGradient(input);
+  return rule == nullptr || rule->passesGradient(node, input);
 }
 
 struct Contribution {

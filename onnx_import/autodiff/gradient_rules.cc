@@ -1,5 +1,7 @@
 #include "onnx_import/autodiff/gradient_rules.h"
 
+#include "ir/graph/stopped_gradient.h"
+
 namespace pipeshard {
 namespace {
 
@@ -69,6 +71,8 @@ const GradientRules& gradientRules() {
 }
 
 const GradientRule* findGradientRule(const Node& node) {
+  static const GradientRule stopped;
+  if (stopsGradient(node)) return &stopped;
   const auto it = gradientRules().find({node.domain, node.op_type});
   return it == gradientRules().end() ? nullptr : &it->second;
 }

@@ -23,9 +23,12 @@ struct GradientRule {
   void (*apply)(GradientContext&) = nullptr;
   // bit i: no gradient passes to input i (an index, a shape, a flag, a limit)
   uint32_t stopped_inputs = 0;
+  // where they depend on an attribute: more of them
+  uint32_t (*stopped_of)(const Node&) = nullptr;
 
-  bool passesGradient(size_t input) const {
-    return apply != nullptr && (input >= 32 || (stopped_inputs >> input & 1) == 0);
+  bool passesGradient(const Node& node, size_t input) const {
+    const uint32_t stopped = stopped_inputs | (stopped_of != nullptr ? stopped_of(node) : 0);
+    return apply != nullptr && (input >= 32 || (stopped >> input & 1) == 0);
   }
 };
 

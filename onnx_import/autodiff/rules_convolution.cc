@@ -183,6 +183,7 @@ void globalAveragePoolGradient(GradientContext& c) {
 }
 
 // With given statistics:   Y = (X - Mean) Scale / sqrt(Var + epsilon) + B
+// They may be computed, too: PyTorch exports a batch normalisation without running statistics so.
 void inferenceGradient(GradientContext& c, const Integers& axes) {
   const ValueId x = c.input(0);
   const ValueId dy = c.outputGradient();
@@ -197,6 +198,14 @@ void inferenceGradient(GradientContext& c, const Integers& axes) {
     c.give(1, c.binary("Mul", c.reduceSum(c.binary("Mul", dy, centred), axes, false), inverse));
   }
   if (c.needs(2)) c.give(2, c.reduceSum(dy, axes, false));
+  const ValueId slope = c.binary("Mul", c.input(1), inverse);
+  if (c.needs(3)) c.give(3, c.unary("Neg", c.binary("Mul", c.reduceSum(dy, axes, false), slope)));
+  if (c.needs(4)) {
+    const ValueId centred = c.binary("Sub", x, c.reshape(c.input(3), column));
+    const ValueId moment = c.reduceSum(c.binary("Mul", dy, centred), axes, false);
+    const ValueId cubed = c.binary("Mul", slope, c.binary("Mul", inverse, inverse));
+    c.give(4, c.scale(c.binary("Mul", moment, cubed), -0.5));
+  }
 }
 
 void batchNormalizationGradient(GradientContext& c) {
@@ -225,6 +234,11 @@ void batchNormalizationGradient(GradientContext& c) {
   }
 }
 
+// In training mode: the running statistics.
+uint32_t stoppedInTraining(const Node& node) {
+  return node.intAttribute("training_mode", 0) != 0 ? (uint32_t{1} << 3) | (uint32_t{1} << 4) : 0;
+}
+
 }  // namespace
 
 void addConvolutionRules(GradientRules& rules) {
@@ -234,8 +248,7 @@ void addConvolutionRules(GradientRules& rules) {
   rules[{"", "GlobalMaxPool"}] = {globalMaxPoolGradient};
   rules[{"", "MaxPool"}] = {maxPoolGradient};
   rules[{"", "GlobalAveragePool"}] = {globalAveragePoolGradient};
-  // running statistics
-  rules[{"", "BatchNormalization"}] = {batchNormalizationGradient, (uint32_t{1} << 3) | (uint32_t{1} << 4)};
+  rules[{"", "BatchNormalization"}] = {batchNormalizationGradient, 0, stoppedInTraining};
 }
 
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/exporter/torchscript_parameters.h"
@@ -291,30 +292,22 @@ class Restorer {
     return node;
   }
 
-  // No gradient reaches the row: where an index is that of the padding, the row comes as a constant. Only of
-  // a table that nothing else reads, which could train the row.
+  // No gradient reaches the row by this lookup: where an index is that of the padding, the row comes as a
+  // value that is detached. (What else reads the table, as a tied head, may train the row.)
   void keepPaddingRow(const Padded& padded) {
     const auto table = parameter_.find(padded.name);
-    const std::string& call = padded.call;
-    const auto reads = [&](const Node& node) {
-      return table != parameter_.end() &&
-             std::find(node.inputs.begin(), node.inputs.end(), table->second) != node.inputs.end();
+    const auto looksUp = [&](const Node& node) {
+      return table != parameter_.end() && node.is("Gather") && node.intAttribute("axis", 0) == 0 &&
+             node.inputs[0] == table->second && exportedCall(node).name == padded.call;
     };
-    const auto gather = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), reads);
-    const bool alone = gather != graph_.nodes.end() && gather->is("Gather") &&
-                       gather->intAttribute("axis", 0) == 0 && exportedCall(*gather).name == call &&
-                       std::count_if(graph_.nodes.begin(), graph_.nodes.end(), reads) == 1;
-    const Shape shape = alone ? graph_.shape(table->second) : Shape();
+    const auto gather = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), looksUp);
+    const Shape shape = gather != graph_.nodes.end() ? graph_.shape(table->second) : Shape();
     if (shape.size() != 2 || padded.row >= shape[0]) {
       result_.padded.push_back(padded.name);
       return;
     }
     GraphBuilder builder(graph_);
     const DataType type = graph_.dataType(table->second);
-    const ValueId row = builder.addValue(padded.name + ".padding_row", type, {shape[1]});
-    graph_.initializers[row] =
-        rowOf(graph_.initializers.at(table->second), padded.row, byteCount(type, {shape[1]}));
-    graph_.value(row).metadata = {{std::string(kKindKey), "CONSTANT_TENSOR"}};
     const ValueId index = builder.addConstant("padding_idx", makeScalar(DataType::kInt64, padded.row));
     const ValueId last_axis = builder.addConstant("last_axis", makeConstant<int64_t>({1}, {-1}));
     const auto value = [&](DataType of) {
@@ -323,9 +316,10 @@ class Restorer {
       return made;
     };
     const ValueId indices = gather->inputs[1], output = gather->outputs[0];
-    const ValueId is_padding = value(DataType::kBool), by_row = value(DataType::kBool), taken = value(type);
+    const ValueId is_padding = value(DataType::kBool), by_row = value(DataType::kBool);
+    const ValueId taken = value(type), detached = value(type);
     const size_t place = gather - graph_.nodes.begin();
-    std::vector<Node> added(3, graph_.nodes[place]);
+    std::vector<Node> added(4, graph_.nodes[place]);
     graph_.nodes[place].outputs[0] = taken;
     const auto make = [&](Node& node, const char* op_type, std::vector<ValueId> inputs, ValueId made) {
       node.op_type = op_type;
@@ -336,22 +330,10 @@ class Restorer {
     };
     make(added[0], "Equal", {indices, index}, is_padding);
     make(added[1], "Unsqueeze", {is_padding, last_axis}, by_row);
-    make(added[2], "Where", {by_row, row, taken}, output);
+    make(added[2], "Identity", {taken}, detached);
+    stopGradientAt(added[2]);
+    make(added[3], "Where", {by_row, detached, taken}, output);
     graph_.nodes.insert(graph_.nodes.begin() + place + 1, added.begin(), added.end());
-  }
-
-  static Initializer rowOf(const Initializer& table, int64_t row, int64_t bytes) {
-    if (const auto* weight = std::get_if<WeightReference>(&table)) {
-      WeightReference part = *weight;
-      part.offset += row * bytes;
-      part.length = bytes;
-      return part;
-    }
-    const Constant& whole = std::get<Constant>(table);
-    Constant part{whole.data_type, {whole.shape[1]}, {}};
-    const auto first = whole.bytes.begin() + row * bytes;
-    part.bytes.assign(first, first + bytes);
-    return part;
   }
 
   void explain(const SignatureParameter& parameter) {

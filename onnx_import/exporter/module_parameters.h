@@ -42,8 +42,8 @@ struct ModuleParameters {
   std::vector<std::string> unread;    // the forward pass does not use them
   std::vector<TiedName> other_names;  // of tied parameters
   std::vector<LostParameter> lost;
-  // Tables of embeddings with a padding_idx whose row is trained, which PyTorch's is not: something else
-  // reads the table, too. (Of others the row comes as a constant, so that no gradient reaches it.)
+  // Tables of embeddings with a padding_idx whose row is trained by the lookup, which PyTorch's is not: the
+  // file does not show the lookup. (Of others the row comes detached, so that no gradient reaches it.)
   std::vector<std::string> padded;
   std::vector<std::string> tied = {};  // tables that a TorchScript file had a transposed copy of
   bool torchscript = false;            // of PyTorch's older exporter

@@ -32,7 +32,7 @@ class RowForms {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       Node node = graph_.nodes[n];
       if (gatherAllRows(node) || gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) ||
-          scatterWhole(node))
+          scatterWhole(node) || expandTile(node, nodes))
         ++changes;
       nodes.push_back(std::move(node));
     }
@@ -149,6 +149,49 @@ class RowForms {
         flat->inputs[0],
         builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(indices->shape)}, indices->shape))};
     return true;
+  }
+
+  // Every axis that is repeated as (repeats, size).
+  bool expandTile(Node& node, std::vector<Node>& nodes) {
+    if (!node.is("Tile") || node.inputs.size() != 2 || !isStaticallyShaped(graph_, node.inputs[0]))
+      return false;
+    const Constant* constant = constantInput(node, 1);
+    const Shape from = graph_.shape(node.inputs[0]);
+    if (constant == nullptr || constant->shape != Shape{std::ssize(from)}) return false;
+    const std::vector<int64_t> repeats = integerElements(*constant);
+    Shape apart, repeated, whole;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (repeats[i] > 1 && from[i] != 1) {
+        apart.push_back(1);
+        repeated.push_back(repeats[i]);
+      }
+      apart.push_back(from[i]);
+      repeated.push_back(from[i] == 1 ? repeats[i] : from[i]);
+      whole.push_back(from[i] * repeats[i]);
+    }
+    if (elementCount(whole) == 0) return false;
+    const DataType type = graph_.dataType(node.inputs[0]);
+    if (apart != from) {
+      const ValueId given = builder_.addValue("apart", type, apart);
+      nodes.push_back(withShape(node, "Reshape", node.inputs[0], apart, given));
+      const ValueId many = builder_.addValue("repeated", type, repeated);
+      nodes.push_back(withShape(node, "Expand", given, repeated, many));
+      node = withShape(node, "Reshape", many, whole, node.outputs[0]);
+    } else {
+      node = withShape(node, "Expand", node.inputs[0], whole, node.outputs[0]);
+    }
+    return true;
+  }
+
+  Node withShape(const Node& like, const char* op_type, ValueId input, const Shape& shape, ValueId output) {
+    Node node = like;
+    node.op_type = op_type;
+    node.attributes.clear();
+    const ValueId sizes = builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(shape)}, shape));
+    node.inputs = {input, sizes};
+    node.outputs = {output};
+    if (output != like.outputs[0]) node.name = graph_.value(output).name;
+    return node;
   }
 
   bool scatterWhole(Node& node) {

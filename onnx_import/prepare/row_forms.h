@@ -13,6 +13,7 @@ namespace pipeshard {
 //                                        same for all rows
 //   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)
 //   ScatterND(x, 0..B, updates)      ->  updates: every row, in order
+//   Tile(x, [B, 1])                  ->  Expand, between two Reshapes where the axis is larger than 1
 int writeWithoutRowNumbers(Graph& graph);
 
 }  // namespace pipeshard

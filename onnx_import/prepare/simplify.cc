@@ -8,6 +8,7 @@
 #include <onnx/onnx_pb.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/stopped_gradient.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -54,7 +55,7 @@ class Simplifier {
     nodes.swap(graph_.nodes);
     for (Node& node : nodes) {
       for (ValueId& id : node.inputs) id = resolve(id);
-      if (castToKnownType(node)) ++changes_;
+      if (castToKnownType(node) || dropZeroBias(node)) ++changes_;
       if (takeBranch(node) || takeExternal(node) || bypass(node) || split(node) || takePart(node)) {
         ++changes_;
       } else {
@@ -85,7 +86,7 @@ class Simplifier {
   // True for a node whose first output equals its first input and whose other outputs nobody reads.
   bool copiesItsInput(const Node& node) const {
     if (node.inputs.empty() || !node.inputs[0].valid()) return false;
-    if (node.is("Identity")) return true;
+    if (node.is("Identity")) return !stopsGradient(node);
     if (node.is("Cast")) {
       const DataType type = graph_.value(node.inputs[0]).data_type;
       return type != DataType::kUndefined && node.hasAttribute("to") &&
@@ -131,6 +132,17 @@ class Simplifier {
     node.op_type = "Cast";
     node.inputs.resize(1);
     node.attributes["to"] = static_cast<int64_t>(type);
+    return true;
+  }
+
+  // Zeros of a shape that no bias has: PyTorch's exporter writes [C, 2] for an nn.Conv3d without a bias.
+  bool dropZeroBias(Node& node) const {
+    if (!node.is("Conv") || node.inputs.size() != 3 || !node.inputs[2].valid()) return false;
+    const Constant* bias = graph_.constant(node.inputs[2]);
+    if (bias == nullptr || bias->shape.size() == 1 ||
+        std::any_of(bias->bytes.begin(), bias->bytes.end(), [](std::byte b) { return b != std::byte{0}; }))
+      return false;
+    node.inputs.resize(2);
     return true;
   }
 

@@ -11,6 +11,7 @@
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/precision.h"
+#include "onnx_import/exporter/detached_values.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/exporter/module_mode.h"
@@ -156,7 +157,7 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
   if (!parameters.padded.empty()) {
     notes.push_back(
         fmt::format("the row of padding_idx is trained like any other, which PyTorch does not (the file does "
-                    "not have it): {}",
+                    "not show the lookup): {}",
                     fmt::join(parameters.padded, ", ")));
   }
   if (!parameters.other_names.empty()) {
@@ -258,6 +259,10 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   if (raw.outputs.size() > 1) whole = raw;
   if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);
   for (std::string& note : exporterTraps(raw)) model.notes.push_back(std::move(note));
+  if (const int detached = stopAtDetachedValues(raw); detached > 0) {
+    model.notes.push_back(
+        fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
+  }
   model.parameters = restoreParameters(raw);
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);

@@ -164,5 +164,20 @@ TEST(Gradient, OfBatchNormalizationWithGivenStatisticsMatchesDifferences) {
   checkGradients(test, {test.op("BatchNormalization", {x, scale, bias, mean, variance})});
 }
 
+// Computed statistics: what PyTorch exports of a normalisation that keeps none (as of weights).
+TEST(Gradient, OfBatchNormalizationPassesThroughComputedStatistics) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", {4, 3, 2});
+  const ValueId scale = test.parameter("scale", {3});
+  const ValueId bias = test.parameter("bias", {3});
+  const ValueId axes = test.constant(makeConstant<int64_t>({2}, {0, 2}));
+  const auto meanOf = [&](ValueId value, int64_t keep) {
+    return test.op("ReduceMean", {value, axes}, {{"keepdims", keep}});
+  };
+  const ValueId centred = test.op("Sub", {x, meanOf(x, 1)});
+  const ValueId variance = meanOf(test.op("Mul", {centred, centred}), 0);
+  checkGradients(test, {test.op("BatchNormalization", {x, scale, bias, meanOf(x, 0), variance})});
+}
+
 }  // namespace
 }  // namespace pipeshard::testing

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/stopped_gradient.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 
 namespace pipeshard::testing {
@@ -142,6 +143,16 @@ TEST(Gradient, OfCastReturnsToTheInputsType) {
       test.op("Cast", {test.op("Mul", {narrow, narrow})}, {{"to", static_cast<int64_t>(DataType::kFloat64)}});
   const CheckedTraining checked = trainAndRun(test, test.op("ReduceSum", {wide}, {{"keepdims", int64_t{0}}}));
   EXPECT_EQ(elementsOf(checked.gradients.at("x")), (std::vector<double>{1, -2, 4}));
+}
+
+// x * detached(x): the slope is x, not 2 x.
+TEST(Gradient, DoesNotPassADetachedValue) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", makeTensor({3}, {1, 2, 3}));
+  const ValueId detached = test.op("Identity", {x});
+  stopGradientAt(test.graph().nodes.back());
+  const ValueId loss = test.op("ReduceSum", {test.op("Mul", {x, detached})}, {{"keepdims", int64_t{0}}});
+  EXPECT_EQ(elementsOf(trainAndRun(test, loss).gradients.at("x")), (std::vector<double>{1, 2, 3}));
 }
 
 }  // namespace

@@ -93,5 +93,34 @@ TEST(RowForms, RowsInAnotherOrderStay) {
   EXPECT_EQ(graph.nodes[0].intAttribute("batch_dims", 0), 0);
 }
 
+// x.repeat(4, 1): rows are counted in the repeats.
+TEST(RowForms, ARepeatIsAnExpand) {
+  const Graph one =
+      prepared("n = Constant <value_ints: ints = [4, 1]> () y = Tile(x, n)", "float[1,5] x", "float[4,5] y");
+  EXPECT_TRUE(only(one).is("Expand"));
+  const Graph more =
+      prepared("n = Constant <value_ints: ints = [4, 1]> () y = Tile(x, n)", "float[3,5] x", "float[12,5] y");
+  ASSERT_EQ(more.nodes.size(), 3u);
+  EXPECT_TRUE(more.nodes[0].is("Reshape"));
+  EXPECT_EQ(more.shape(more.nodes[0].outputs[0]), (Shape{1, 3, 5}));
+  EXPECT_TRUE(more.nodes[1].is("Expand"));
+  EXPECT_EQ(more.shape(more.nodes[1].outputs[0]), (Shape{4, 3, 5}));
+  EXPECT_TRUE(more.nodes[2].is("Reshape"));
+  EXPECT_EQ(more.shape(more.nodes[2].outputs[0]), (Shape{12, 5}));
+}
+
+// As PyTorch exports an nn.Conv3d without a bias, optimize=False; its shape is none that a bias may have.
+TEST(RowForms, ABiasOfZerosIsNoBias) {
+  const Graph graph = prepared(R"(
+      first = Shape <start = 0, end = 1> (w)
+      two = Constant <value_ints: ints = [2]> ()
+      sizes = Concat <axis = 0> (first, two)
+      zero = Constant <value = float {0}> ()
+      bias = Expand(zero, sizes)
+      y = Conv(x, w, bias))",
+                               "float[2,3,4,4,4] x, float[5,3,1,1,1] w", "float[2,5,4,4,4] y");
+  EXPECT_EQ(only(graph).inputs.size(), 2u);
+}
+
 }  // namespace
 }  // namespace pipeshard

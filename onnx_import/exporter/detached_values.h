@@ -1,0 +1,17 @@
+// detach(): a value goes on, its gradient does not. (Straight-through estimators, vector quantisation,
+// targets.)
+#pragma once
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// PyTorch's exporter writes an Identity for each detach(), and says so beside it; they become stops of the
+// gradient (ir/graph/stopped_gradient.h). Returns how many. To be called on the graph as read.
+//
+// Error(kBadModel) where a call mentions a detach() that is not in the file: the exporter's optimizer removes
+// Identities, and merges what is equal but for them. What it leaves no mention of, and torch.no_grad(), of
+// which no file tells, cannot be seen here.
+int stopAtDetachedValues(Graph& graph);
+
+}  // namespace pipeshard
