@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/local_program.h"
 #include "runtime/execute/rank_image.h"

@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/checkpoint_writer.h"
 
-#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -17,6 +16,8 @@ bool isKept(const Program& program, const Result& result) {
                         result.kind == Result::Kind::kForwardState;
   return is_state && !stateTensorName(program.buffer(result.buffer)).empty();
 }
+
+size_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
 
 SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
                     const std::map<std::string, std::string>& metadata, SavedPart part) {
@@ -40,18 +41,18 @@ void CheckpointWriter::save(const Executor& executor, int64_t step, const std::s
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
   size_t bytes = 0;
   for (const Result& result : program.results) {
-    if (isKept(program, result)) bytes += executor.content(result.buffer).size();
+    if (isKept(program, result)) bytes += bytesOf(program.buffer(result.buffer));
   }
   copy_.resize(bytes);
   size_t at = 0;
   for (const Result& result : program.results) {
     if (!isKept(program, result)) continue;
     const Buffer& buffer = program.buffer(result.buffer);
-    const std::span<const std::byte> content = executor.content(result.buffer);
-    if (!content.empty()) std::memcpy(copy_.data() + at, content.data(), content.size());
-    tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy_.data() + at});
+    const std::span<std::byte> copy = std::span(copy_).subspan(at, bytesOf(buffer));
+    executor.read(result.buffer, copy);
+    tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy.data()});
     if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));
-    at += content.size();
+    at += copy.size();
   }
   SavedPart part{step, {checkpointFileName(program.rank), 0, 0}, ""};
   thread_ =

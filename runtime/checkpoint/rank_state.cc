@@ -30,7 +30,7 @@ void adoptState(Executor& executor, const JoinedTensors& tensors) {
            "--precision",
            tensors.description(), name, dataTypeName(buffer.data_type), shapeToString(wholeShape(buffer)));
     }
-    tensors.readBox(name, boxOf(buffer), executor.content(BufferId(b)));
+    executor.write(BufferId(b), [&](std::span<std::byte> out) { tensors.readBox(name, boxOf(buffer), out); });
   }
 }
 

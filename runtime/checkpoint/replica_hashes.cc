@@ -20,6 +20,14 @@ bool isToBeFlipped(RankId rank, int64_t step) {
   return text != nullptr && text == fmt::format("{}:{}", rank.index(), step);
 }
 
+void flipBit(Executor& executor, BufferId id) {
+  const HostView content = executor.view(id);
+  std::vector<std::byte> changed(content.bytes().begin(), content.bytes().end());
+  if (changed.empty()) return;
+  changed.front() ^= std::byte{1};
+  executor.write(id, [&](std::span<std::byte> out) { std::ranges::copy(changed, out.begin()); });
+}
+
 }  // namespace
 
 std::vector<std::string> replicaHashes(Executor& executor, int64_t step) {
@@ -29,8 +37,8 @@ std::vector<std::string> replicaHashes(Executor& executor, int64_t step) {
   for (size_t b = 0; b < buffers.size(); ++b) {
     const std::string name = stateTensorName(buffers[b]);
     if (name.empty()) continue;
-    const std::span<std::byte> content = executor.content(BufferId(b));
-    if (std::exchange(flip, false) && !content.empty()) content.front() ^= std::byte{1};
+    if (std::exchange(flip, false)) flipBit(executor, BufferId(b));
+    const HostView content = executor.view(BufferId(b));
     const Shard box = boxOf(buffers[b]);
     const uint64_t hash = contentHash({reinterpret_cast<const char*>(content.data()), content.size()});
     hashes.push_back(fmt::format("{} {} [{}]+[{}]", hashText(hash), name, fmt::join(box.start, ","),

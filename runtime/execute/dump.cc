@@ -71,8 +71,8 @@ WindowGradients::WindowGradients(Executor& executor)
       if (result.kind != Result::Kind::kGradient || result.update != updateOf(program, update)) continue;
       if (std::find(update.inputs.begin(), update.inputs.end(), result.buffer) == update.inputs.end())
         continue;
-      const std::span<std::byte> content = executor_.content(result.buffer);
-      kept_[i].assign(content.begin(), content.end());
+      const HostView content = executor_.view(result.buffer);
+      kept_[i].assign(content.bytes().begin(), content.bytes().end());
     }
   });
 }
@@ -90,6 +90,7 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
                           const DumpSelection& selection, const WindowGradients* gradients) {
   const Program& program = executor.program();
   std::vector<TensorView> tensors;
+  std::list<HostView> views;
   std::list<std::vector<std::byte>> transposed;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)},
                                                  {"rank", std::to_string(program.rank.index())}};
@@ -98,7 +99,8 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
     const Buffer& buffer = program.buffer(result.buffer);
     const bool passes = result.kind == Result::Kind::kGradient && result.update >= 0;
     if (passes && gradients == nullptr) continue;
-    const std::byte* content = passes ? gradients->find(result) : executor.content(result.buffer).data();
+    const std::byte* content =
+        passes ? gradients->find(result) : views.emplace_back(executor.view(result.buffer)).data();
     TensorView tensor = {dumpTensorName(result), buffer.data_type, buffer.shape, content};
     std::optional<BufferPart> part = buffer.part;
     if (result.transposed) {
@@ -145,7 +147,7 @@ void adoptStepDump(Executor& executor, const JoinedTensors& dump) {
     PIPESHARD_CHECK(found.data_type == buffer.data_type && found.whole == whole,
                     "'{}' is {}{} in the dump, {}{} in the program", name, dataTypeName(found.data_type),
                     shapeToString(found.whole), dataTypeName(buffer.data_type), shapeToString(whole));
-    readResult(dump, result, buffer, executor.content(result.buffer));
+    executor.write(result.buffer, [&](std::span<std::byte> out) { readResult(dump, result, buffer, out); });
   }
 }
 

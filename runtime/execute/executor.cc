@@ -3,21 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
-#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "runtime/data/batch_check.h"
-#include "runtime/execute/elementwise_add.h"
+#include "runtime/device/cpu_device.h"
 #include "runtime/execute/executor_parts.h"
-#include "runtime/execute/row_copy.h"
-#include "runtime/files/weights.h"
-#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard {
 namespace {
@@ -53,13 +48,17 @@ std::string describeMadeUpdates(const std::vector<double>& losses) {
 //   * After an error the step is given up as a whole (failStep): posted receives are withdrawn first, so that
 //     nothing is written into the arena any more, then the lane is interrupted and has come to rest.
 Executor::Executor(RankImage image, const ExecutorOptions& options)
-    : image_(std::move(image)), options_(options) {
+    : image_(std::move(image)),
+      options_(options),
+      device_(options.device == nullptr ? &cpuDevice() : options.device),
+      compute_(device_->makeQueue()),
+      lane_queue_(device_->makeQueue()) {
   if (image_.subgraphs.size() != program().subgraphs.size()) {
     fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank,
          program().subgraphs.size(), image_.subgraphs.size());
   }
   try {
-    compileSubgraphs(options_.kernels == nullptr ? cpuKernels() : *options_.kernels);
+    compileSubgraphs(options_.kernels == nullptr ? device_->kernels() : *options_.kernels);
     int64_t workspace_bytes = 0;
     int64_t background_bytes = 0;
     for (const Instruction& instruction : program().instructions) {
@@ -71,8 +70,8 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
     }
     shareAccumulators();
     // The lane's workspace is behind the other.
-    workspace_bytes = (workspace_bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
-    memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes);
+    workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
+    memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes, device_->alignment());
     background_workspace_ = memory_.workspace_offset + workspace_bytes;
   } catch (Error& error) {
     error.addContext(fmt::format("rank {}", program().rank));
@@ -85,7 +84,7 @@ Executor::~Executor() = default;
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
     subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]),
-                                                            program().subgraphs[s].name, kernels));
+                                                            program().subgraphs[s].name, kernels, *device_));
     checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
@@ -151,29 +150,23 @@ void Executor::checkBinding(const Instruction& instruction, const CompiledSubgra
   for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
 }
 
-std::span<std::byte> Executor::content(BufferId id) const {
-  const Buffer& buffer = program().buffer(id);
-  return arena_.subspan(memory_.offsets[id.index()],
-                        static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
-}
-
 Executor::Action Executor::resolve(const Instruction& instruction) {
   Action action;
   action.instruction = &instruction;
   action.done = accumulation_.done[&instruction - program().instructions.data()];
-  if (!instruction.inputs.empty()) action.input = content(instruction.inputs[0]).data();
-  if (!instruction.outputs.empty()) action.output = content(instruction.outputs[0]).data();
+  if (!instruction.inputs.empty()) action.input = place(instruction.inputs[0]).data();
+  if (!instruction.outputs.empty()) action.output = place(instruction.outputs[0]).data();
   const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
   if (!sized.empty()) {
     const Buffer& buffer = program().buffer(sized[0]);
     action.data_type = buffer.data_type;
     action.elements = elementCount(buffer.shape);
-    action.bytes = content(sized[0]).size();
+    action.bytes = place(sized[0]).size();
   }
   if (instruction.subgraph.valid()) {
     std::vector<std::byte*> inputs, outputs;
-    for (const BufferId id : instruction.inputs) inputs.push_back(content(id).data());
-    for (const BufferId id : instruction.outputs) outputs.push_back(content(id).data());
+    for (const BufferId id : instruction.inputs) inputs.push_back(place(id).data());
+    for (const BufferId id : instruction.outputs) outputs.push_back(place(id).data());
     std::vector<bool> adds;
     for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
     const bool of_lane = isOfLane(instruction);
@@ -181,7 +174,8 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
         arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
     action.run = subgraphs_[instruction.subgraph.index()]->bind(
         aliasingOf(instruction), inputs, outputs, workspace,
-        (of_lane ? background_collectives_ : collectives_).get(), adds);
+        (of_lane ? background_collectives_ : collectives_).get(), adds,
+        (of_lane ? lane_queue_ : compute_).get());
   }
   if (instruction.kind == InstructionKind::kLoadInput) {
     const std::string& name = program().buffer(instruction.outputs.at(0)).value;
@@ -214,10 +208,10 @@ std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
     const Buffer& from = program().buffer(input);
     if (input == output) fail(ErrorCode::kConfiguration, "'{}' is input and output", from.name);
     if (is_slice)
-      return {copyOutOfRange(from, content(input).data(), to, content(output).data(), instruction.axis,
+      return {copyOutOfRange(from, place(input).data(), to, place(output).data(), instruction.axis,
                              instruction.offset)};
     copies.push_back(
-        copyIntoRange(from, content(input).data(), to, content(output).data(), instruction.axis, filled));
+        copyIntoRange(from, place(input).data(), to, place(output).data(), instruction.axis, filled));
     filled += from.shape[instruction.axis];
   }
   if (instruction.inputs.empty() || filled != to.shape[instruction.axis]) {
@@ -270,11 +264,7 @@ StepReport Executor::runStep(int64_t step) {
   if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
   current_instruction_.store(0);
   current_step_.store(step);
-  for (size_t b = 0; b < program().buffers.size(); ++b) {
-    if (program().buffers[b].kind != BufferKind::kStep) continue;
-    const int64_t update = (step - 1) * program().updates_per_step + program().buffers[b].update + 1;
-    std::memcpy(content(BufferId(b)).data(), &update, sizeof update);
-  }
+  giveStepNumbers(step);
   if (guard_) guard_->begin();
   if (lane_) lane_->begin();
   for (size_t i = 0; i < actions_.size(); ++i) {
@@ -283,20 +273,20 @@ StepReport Executor::runStep(int64_t step) {
     try {
       runInstruction(i, step, report);
     } catch (Error& error) {
-      error.addContext(fmt::format("step {}, {}", step, describePlace(program(), i)));
-      const bool by_kernel = actions_[i].instruction->kind == InstructionKind::kRun && data_ != nullptr;
-      failStep(Error(error.code(),
-                     error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
+      failInstruction(i, step, std::move(error));
     }
   }
   const Clock::time_point end_of_work = Clock::now();
   try {
     waitForBackground(actions_.size());
     for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+    lane_queue_->synchronize();
+    compute_->synchronize();
   } catch (Error& error) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
   }
+  throwFaults(step);
   if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
@@ -322,6 +312,14 @@ StepReport Executor::runStep(int64_t step) {
   return report;
 }
 
+// By a kernel, with what the data say about it.
+void Executor::failInstruction(size_t position, int64_t step, Error error) {
+  error.addContext(fmt::format("step {}, {}", step, describePlace(program(), position)));
+  const bool by_kernel = actions_[position].instruction->kind == InstructionKind::kRun && data_ != nullptr;
+  failStep(
+      Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
+}
+
 size_t Executor::positionOf(const Instruction& instruction) const {
   return &instruction - program().instructions.data();
 }
@@ -334,8 +332,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   switch (instruction.kind) {
     case InstructionKind::kLoadInput:
       waiting_.store(data_->mayWait(), std::memory_order_relaxed);
-      data_->fill(action.data_input, step, action.box, {action.output, action.bytes});
+      data_->fill(action.data_input, step, action.box, hostSide(action));
       waiting_.store(false, std::memory_order_relaxed);
+      upload(action, *compute_);
       break;
     case InstructionKind::kUpdate:
       if (update_observer_) update_observer_(instruction);
@@ -348,9 +347,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kAccumulate:
       if (action.done) break;
       if (instruction.overwrite) {
-        if (action.bytes > 0) std::memmove(action.output, action.input, action.bytes);
+        compute_->copy(action.input, action.output, action.bytes);
       } else {
-        addElements(action.data_type, action.input, action.output, action.elements);
+        compute_->add(action.data_type, action.input, action.output, action.elements);
       }
       break;
     case InstructionKind::kSend:
@@ -359,11 +358,9 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
     case InstructionKind::kSlice:
     case InstructionKind::kConcatenate:
-      for (const RowCopy& copy : action.copies) copy.run();
+      for (const RowCopy& copy : action.copies) compute_->copyRows(copy);
       break;
-    case InstructionKind::kZero:
-      if (action.bytes > 0) std::memset(action.output, 0, action.bytes);
-      break;
+    case InstructionKind::kZero: compute_->zero(action.output, action.bytes); break;
   }
   const Clock::time_point end = Clock::now();
   if (recorded) {
@@ -385,18 +382,26 @@ void Executor::runNodes(Action& action) {
 void Executor::transfer(Action& action) {
   const Instruction& instruction = *action.instruction;
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
+  if (instruction.kind != InstructionKind::kReceive) download(action, *compute_);
   waiting_.store(true, std::memory_order_relaxed);
   if (instruction.kind == InstructionKind::kSend) {
     pending_sends_[instruction.inputs[0].index()].push_back(
-        communicator_->send(instruction.peer, {action.input, action.bytes}));
+        communicator_->send(instruction.peer, hostSide(action)));
   } else if (instruction.kind == InstructionKind::kReceive) {
-    communicator_->receive(instruction.peer, {action.output, action.bytes});
+    communicator_->receive(instruction.peer, hostSide(action));
   } else {
-    const std::vector<RankId>& group = program().groups.at(instruction.group);
-    communicator_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
-                             action.elements);
+    allReduce(action, *communicator_);
   }
   waiting_.store(false, std::memory_order_relaxed);
+  if (instruction.kind != InstructionKind::kSend) upload(action, *compute_);
+}
+
+// Of what the host has of it, in place where that is staging.
+void Executor::allReduce(const Action& action, Communicator& communicator) const {
+  const std::vector<RankId>& group = program().groups.at(action.instruction->group);
+  const std::byte* input = action.host == nullptr ? action.input : action.host;
+  communicator.allReduce(group, action.data_type, Reduction::kSum, input, hostSide(action).data(),
+                         action.elements);
 }
 
 void Executor::waitForSends(BufferId buffer) {
@@ -406,29 +411,6 @@ void Executor::waitForSends(BufferId buffer) {
   for (const auto& send : sends) send->wait();
   waiting_.store(false, std::memory_order_relaxed);
   sends.clear();
-}
-
-std::vector<std::pair<std::string, double>> Executor::readMeasures() const {
-  std::vector<std::pair<std::string, double>> measures;
-  for (const Result& result : program().results) {
-    if (result.kind != Result::Kind::kMeasure) continue;
-    measures.emplace_back(result.name, 0);
-    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(),
-                    DataType::kFloat64, &measures.back().second, 1);
-  }
-  return measures;
-}
-
-std::vector<double> Executor::readLosses() const {
-  std::vector<double> losses;
-  for (const Result& result : program().results) {
-    if (result.kind != Result::Kind::kLoss) continue;
-    losses.resize(std::max(losses.size(), static_cast<size_t>(std::max(0, result.update)) + 1));
-    double& loss = losses[std::max(0, result.update)];
-    convertElements(program().buffer(result.buffer).data_type, content(result.buffer).data(),
-                    DataType::kFloat64, &loss, 1);
-  }
-  return losses;
 }
 
 }  // namespace pipeshard

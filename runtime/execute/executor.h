@@ -25,11 +25,11 @@
 #include "ir/program/background.h"
 #include "ir/program/program.h"
 #include "runtime/data/data.h"
+#include "runtime/device/device.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/background_lane.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/rank_image.h"
-#include "runtime/execute/row_copy.h"
 #include "runtime/execute/step_guard.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/kernels/base/kernel.h"
@@ -42,11 +42,12 @@ namespace pipeshard {
 struct ExecutorOptions {
   // a loss that is NaN or infinite ends the step with Error(kNotANumber)
   bool check_finite = true;
-  const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+  const KernelRegistry* kernels = nullptr;  // nullptr: the device's
   uint64_t seed = 0;                        // of weights that no file has
   // nullptr: none. Else it is told about every node; for measurements
   NodeObserver* observer = nullptr;
   RandomDelays* delays = nullptr;  // nullptr: none. Else it pauses before instructions; for tests
+  Device* device = nullptr;        // nullptr: cpuDevice()
 };
 
 struct StepReport {
@@ -91,10 +92,10 @@ class Executor {
   // Constants of the subgraphs, bytes; they are beside the arena.
   int64_t constantBytes() const;
 
-  // Gives it memory (at least memory().total_bytes, 64-byte aligned), a communicator (may be nullptr for one
-  // rank) and data (may be nullptr when nothing loads inputs). All are used until destruction. Loads initial
-  // content. Call once. `background`: the rank's second communicator (transport/collectives/communicator.h),
-  // needed where there are backgroundGroups(program()).
+  // Gives it memory of its device (at least memory().total_bytes, aligned as the device has it), a
+  // communicator (may be nullptr for one rank) and data (may be nullptr when nothing loads inputs). All are
+  // used until destruction. Loads initial content. Call once. `background`: the rank's second communicator
+  // (transport/collectives/communicator.h), needed where there are backgroundGroups(program()).
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
               Communicator* background = nullptr);
   // The same for a program that continues another's state in the same arena: that of the shorter last batch.
@@ -132,7 +133,17 @@ class Executor {
   std::string describeCurrent() const;
   ExecutorProgress progress() const;
 
-  // Content of a buffer; meaningful at the end of a step for persistent ones and results.
+  Device& device() const { return *device_; }
+
+  // Content of a buffer; meaningful at the end of a step for persistent ones and results, and for gradients
+  // in an update observer. Where the host reads the device's memory, a view is that memory: it is looked at
+  // before the next step.
+  HostView view(BufferId id) const;
+  // The same into `out`, which is as large.
+  void read(BufferId id, std::span<std::byte> out) const;
+  // Sets it to what `fill` writes, between steps.
+  void write(BufferId id, const std::function<void(std::span<std::byte>)>& fill);
+  // The memory itself; only of a device whose memory the host reads (Error(kInternal)).
   std::span<std::byte> content(BufferId id) const;
 
  private:
@@ -148,27 +159,47 @@ class Executor {
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
             Communicator* background);
   void startLane();
+  std::span<std::byte> place(BufferId id) const;
+  std::unique_ptr<GroupCollectives> makeCollectives(Communicator& communicator, std::atomic<bool>& waiting,
+                                                    DeviceQueue& queue) const;
+  void placeStaging();
+  void placeFaults();
+  void giveStepNumbers(int64_t step);
+  void throwFaults(int64_t step);
+  void comeToRest() noexcept;
+  std::span<std::byte> hostSide(const Action& action) const;
+  void download(const Action& action, DeviceQueue& queue) const;
+  void upload(const Action& action, DeviceQueue& queue) const;
+  [[noreturn]] void failInstruction(size_t position, int64_t step, Error error);
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   size_t positionOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void runNodes(Action& action);
   void transfer(Action& action);
+  void allReduce(const Action& action, Communicator& communicator) const;
   void runInstruction(size_t position, int64_t step, StepReport& report);
   void waitForBackground(size_t position);
   void performInBackground(size_t position);
   [[noreturn]] void failStep(const Error& error);
   void waitForSends(BufferId buffer);
+  double readNumber(BufferId id) const;
   std::vector<double> readLosses() const;
   std::vector<std::pair<std::string, double>> readMeasures() const;
   int64_t persistentBytes() const;
 
   RankImage image_;
   ExecutorOptions options_;
+  Device* device_;
+  std::unique_ptr<DeviceQueue> compute_;     // of the thread that runs the step
+  std::unique_ptr<DeviceQueue> lane_queue_;  // of the background lane
   UpdateObserver update_observer_;
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
   Accumulation accumulation_;
   MemoryPlan memory_;
   std::span<std::byte> arena_;
+  MemoryBlock staging_;  // what the host and the device give each other; empty where both see the same memory
+  MemoryBlock step_numbers_;  // the host's, of every kStep buffer
+  MemoryBlock faults_;        // the device's: of all runs of this thread, in their order
   Communicator* communicator_ = nullptr;
   Communicator* background_ = nullptr;
   std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs

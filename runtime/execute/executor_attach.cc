@@ -30,12 +30,12 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   arena_ = arena;
   communicator_ = communicator;
   background_ = background;
-  if (communicator != nullptr)
-    collectives_ = std::make_unique<GroupCollectives>(program(), *communicator, waiting_);
+  if (communicator != nullptr) collectives_ = makeCollectives(*communicator, waiting_, *compute_);
   if (background != nullptr)
-    background_collectives_ = std::make_unique<GroupCollectives>(program(), *background, background_waiting_);
+    background_collectives_ = makeCollectives(*background, background_waiting_, *lane_queue_);
   data_ = data;
-  if (program().guard.valid()) guard_.emplace(program(), [this](BufferId id) { return content(id); });
+  if (program().guard.valid())
+    guard_.emplace(program(), *compute_, [this](BufferId id) { return place(id); });
   pending_sends_.resize(program().buffers.size());
   for (const Instruction& instruction : program().instructions) {
     if (instruction.kind == InstructionKind::kSend)
@@ -49,7 +49,21 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
       throw;
     }
   }
+  placeStaging();
+  placeFaults();
   startLane();
+}
+
+std::unique_ptr<Executor::GroupCollectives> Executor::makeCollectives(Communicator& communicator,
+                                                                      std::atomic<bool>& waiting,
+                                                                      DeviceQueue& queue) const {
+  MemoryBlock staging;
+  if (!device_->isHostMemory()) {
+    size_t bytes = 0;
+    for (const auto& subgraph : subgraphs_) bytes = std::max(bytes, subgraph->collectiveBytes());
+    staging = device_->allocateHost(bytes);
+  }
+  return std::make_unique<GroupCollectives>(program(), communicator, waiting, queue, std::move(staging));
 }
 
 void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
@@ -59,7 +73,9 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
     buffers_loaded_.store(b, std::memory_order_relaxed);
     if (!isPersistent(program().buffers[b].kind)) continue;
     try {
-      loadInitialContent(program().buffers[b], image_.directory, options_.seed, content(BufferId(b)));
+      write(BufferId(b), [&](std::span<std::byte> out) {
+        loadInitialContent(program().buffers[b], image_.directory, options_.seed, out);
+      });
     } catch (Error& error) {
       error.addContext(fmt::format("rank {}", program().rank));
       throw;
@@ -97,7 +113,7 @@ int64_t Executor::persistentBytes() const {
     if (isPersistent(program().buffers[b].kind))
       end = std::max(end, memory_.offsets[b] + bytesOf(program().buffers[b]));
   }
-  return (end + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  return alignedBytes(end, device_->alignment());
 }
 
 int64_t Executor::guestBytes(const Executor& host) const {

@@ -13,6 +13,10 @@ void Executor::startLane() {
   waits_ = backgroundWaits(program(), [this](BufferId id) { return accumulation_.placeOf(id); });
   posted_receives_.resize(program().instructions.size());
   if (waits_.lane.empty()) return;
+  for (const size_t position : waits_.lane) {
+    actions_[position].posted = device_->makeEvent();
+    actions_[position].finished = device_->makeEvent();
+  }
   if (background_ == nullptr || background_->size() != program().world_size) {
     fail(ErrorCode::kConfiguration,
          "rank {}: the program has background collectives, but there is no second communicator of {} ranks "
@@ -27,10 +31,13 @@ void Executor::startLane() {
 void Executor::failStep(const Error& error) {
   awaits_lane_.store(false);
   for (auto& receive : posted_receives_) receive.reset();  // nothing is written into the arena any more
-  if (lane_ == nullptr) throw Error(error);
-  const std::optional<Error> first = lane_->failure();
-  background_->interrupt();
-  lane_->settle();
+  std::optional<Error> first;
+  if (lane_ != nullptr) {
+    first = lane_->failure();
+    background_->interrupt();
+    lane_->settle();
+  }
+  comeToRest();
   throw Error(first ? *first : error);
 }
 
@@ -43,11 +50,11 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
   for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
   if (instruction.background) {
     if (isOfLane(instruction)) {
+      compute_->record(*action.posted);
       lane_->post();
     } else {
       if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
-      posted_receives_[position] =
-          communicator_->postReceive(instruction.peer, {action.output, action.bytes});
+      posted_receives_[position] = communicator_->postReceive(instruction.peer, hostSide(action));
     }
   }
   report.transfer_seconds += secondsSince(start);
@@ -62,6 +69,7 @@ void Executor::waitForBackground(size_t position) {
     lane_->waitFor(before, [this] { return communicator_->progress(); });
     awaits_lane_.store(false);
   }
+  if (before > 0) compute_->wait(*actions_[waits_.lane[before - 1]].finished);
   for (const size_t receive : waits_.receives[position]) {
     waiting_.store(true, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
@@ -69,13 +77,14 @@ void Executor::waitForBackground(size_t position) {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
       error.addContext(fmt::format("instruction {}: {}", receive,
-                                         describeInstruction(program(), program().instructions[receive])));
+                                   describeInstruction(program(), program().instructions[receive])));
       throw;
     }
     waiting_.store(false, std::memory_order_relaxed);
     if (recorder_ != nullptr)
       recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
     posted_receives_[receive].reset();
+    upload(actions_[receive], *compute_);
   }
 }
 
@@ -88,21 +97,22 @@ void Executor::performInBackground(size_t position) {
   if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
   try {
     std::chrono::nanoseconds waited{};
+    lane_queue_->wait(*action.posted);
     if (instruction.kind == InstructionKind::kRun) {
       action.run.run(progress_);
     } else {
+      download(action, *lane_queue_);
       background_waiting_.store(true);
-      const std::vector<RankId>& group = program().groups.at(instruction.group);
-      background_->allReduce(group, action.data_type, Reduction::kSum, action.input, action.output,
-                             action.elements);
+      allReduce(action, *background_);
       background_waiting_.store(false);
+      upload(action, *lane_queue_);
       waited = background_->waited();
     }
+    lane_queue_->record(*action.finished);
     if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
   } catch (Error& error) {
     background_waiting_.store(false);
-    error.addContext(
-        fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
+    error.addContext(fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// What the parts of Executor share; for executor.cc and executor_background.cc only.
+// What the parts of Executor share; for its own files only (executor*.cc).
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/program/program_print.h"
 #include "runtime/execute/collective_call.h"
@@ -31,6 +32,7 @@ struct Executor::Action {
   BoundRun run;
   std::byte* input = nullptr;
   std::byte* output = nullptr;
+  std::byte* host = nullptr;  // staging for `bytes`; nullptr: the host works on input and output themselves
   size_t bytes = 0;
   size_t elements = 0;
   DataType data_type = DataType::kUndefined;
@@ -38,21 +40,43 @@ struct Executor::Action {
   size_t data_input = 0;        // kLoadInput: index into program.inputs
   Shard box;                    // kLoadInput: of the whole batch
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
+  // Of the lane's: what is before it on this thread's queue, and its end on the lane's.
+  std::unique_ptr<DeviceEvent> posted, finished;
 };
 
 // Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the
-// others.
+// others. Communicators work on the host's memory: elsewhere tensors go through `staging`, as large as the
+// largest call's both sides (empty where the host reads the device's memory).
 class Executor::GroupCollectives : public Collectives {
  public:
-  GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting)
-      : program_(program), communicator_(communicator), waiting_(waiting) {}
+  GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting,
+                   DeviceQueue& queue, MemoryBlock staging)
+      : program_(program),
+        communicator_(communicator),
+        waiting_(waiting),
+        queue_(queue),
+        staging_(std::move(staging)) {}
 
   void call(const CollectiveCall& call) override {
+    const bool is_staged = !queue_.device().isHostMemory();
+    CollectiveCall on_host = call;
+    if (is_staged) {
+      PIPESHARD_CHECK(call.inputBytes() + call.outputBytes() <= staging_.bytes.size(),
+                      "a collective of {} and {} bytes", call.inputBytes(), call.outputBytes());
+      on_host.input = staging_.bytes.data();
+      on_host.output = staging_.bytes.data() + call.inputBytes();
+      queue_.download(static_cast<const std::byte*>(call.input), staging_.bytes.data(), call.inputBytes());
+      queue_.synchronize();
+    }
     const Clock::time_point start = Clock::now();
     if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
     waiting_.store(true, std::memory_order_relaxed);
-    runCollective(communicator_, program_.groups.at(call.group), call);
+    runCollective(communicator_, program_.groups.at(call.group), on_host);
     waiting_.store(false, std::memory_order_relaxed);
+    if (is_staged) {
+      queue_.upload(static_cast<const std::byte*>(on_host.output), static_cast<std::byte*>(call.output),
+                    call.outputBytes());
+    }
     const Clock::time_point end = Clock::now();
     if (recorder_ != nullptr) recorder_->endPart(lane_, end, communicator_.waited());
     seconds_ += std::chrono::duration<double>(end - start).count();
@@ -70,6 +94,8 @@ class Executor::GroupCollectives : public Collectives {
   const Program& program_;
   Communicator& communicator_;
   std::atomic<bool>& waiting_;
+  DeviceQueue& queue_;
+  MemoryBlock staging_;
   TraceRecorder* recorder_ = nullptr;
   TraceLane lane_ = TraceLane::kForeground;
   double seconds_ = 0;

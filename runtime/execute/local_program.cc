@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "ir/base/error.h"
 #include "ir/base/convert.h"
+#include "ir/base/error.h"
 
 namespace pipeshard {
 
@@ -14,9 +14,9 @@ LocalProgram::LocalProgram(RankImage image, const DataDescription& data, const E
     fail(ErrorCode::kConfiguration,
          "the program is for {} ranks; only a program of one rank runs in one process", program.world_size);
   }
-  arena_ = AlignedMemory(executor_.memory().total_bytes);
+  arena_ = executor_.device().allocate(executor_.memory().total_bytes);
   data_ = makeDataSource(data, program);
-  executor_.attach(arena_.bytes(), nullptr, data_.get());
+  executor_.attach(arena_.bytes, nullptr, data_.get());
 }
 
 const Result* LocalProgram::findResult(Result::Kind kind, std::string_view name,
@@ -31,8 +31,8 @@ const Result* LocalProgram::findResult(Result::Kind kind, std::string_view name,
 std::vector<double> LocalProgram::elements(const Result& result) const {
   const Buffer& buffer = executor_.program().buffer(result.buffer);
   std::vector<double> numbers(elementCount(buffer.shape));
-  convertElements(buffer.data_type, executor_.content(result.buffer).data(), DataType::kFloat64,
-                  numbers.data(), numbers.size());
+  convertElements(buffer.data_type, executor_.view(result.buffer).data(), DataType::kFloat64, numbers.data(),
+                  numbers.size());
   return numbers;
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/data/data.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/device.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"
 
@@ -26,8 +26,8 @@ class LocalProgram {
   std::vector<double> elements(const Result& result) const;
 
  private:
+  MemoryBlock arena_;  // given back behind the executor
   Executor executor_;
-  AlignedMemory arena_;
   std::unique_ptr<DataSource> data_;
 };
 

@@ -11,8 +11,6 @@
 namespace pipeshard {
 namespace {
 
-int64_t align(int64_t bytes) { return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment; }
-
 // When blocks come and go; ascending, without duplicates.
 std::vector<int64_t> momentsOf(std::span<const LiveBlock> blocks) {
   std::vector<int64_t> moments;
@@ -27,13 +25,14 @@ std::vector<int64_t> momentsOf(std::span<const LiveBlock> blocks) {
 
 // Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that
 // holds it, else on top.
-Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order) {
+Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order,
+                       int64_t alignment) {
   Placement placement;
   placement.offsets.assign(blocks.size(), 0);
   OccupiedMemory occupied(momentsOf(blocks));
   for (const size_t b : order) {
     const LiveBlock& block = blocks[b];
-    const int64_t need = align(block.bytes);
+    const int64_t need = alignedBytes(block.bytes, alignment);
     const int64_t offset = occupied.bestFit(need, block.begin, block.end);
     occupied.occupy({offset, offset + need}, block.begin, block.end);
     placement.offsets[b] = offset;
@@ -43,12 +42,12 @@ Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size
 }
 
 // The moment when most bytes are live. Only begins can be maxima.
-int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t& peak_bytes) {
+int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t alignment, int64_t& peak_bytes) {
   std::map<int64_t, int64_t> change;
   for (const LiveBlock& block : blocks) {
     if (block.begin >= block.end) continue;
-    change[block.begin] += align(block.bytes);
-    change[block.end] -= align(block.bytes);
+    change[block.begin] += alignedBytes(block.bytes, alignment);
+    change[block.end] -= alignedBytes(block.bytes, alignment);
   }
   int64_t live = 0;
   int64_t moment = 0;
@@ -80,7 +79,7 @@ int64_t& partOf(MemoryParts& parts, BufferKind kind) {
   return parts.activations;
 }
 
-Placement placeBlocks(std::span<const LiveBlock> blocks) {
+Placement placeBlocks(std::span<const LiveBlock> blocks, int64_t alignment) {
   std::vector<size_t> by_size;
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) by_size.push_back(b);
@@ -94,13 +93,13 @@ Placement placeBlocks(std::span<const LiveBlock> blocks) {
   std::vector<size_t> by_time = by_size;
   std::stable_sort(by_time.begin(), by_time.end(),
                    [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  Placement earliest_first = placeInOrder(blocks, by_time);
-  if (earliest_first.total_bytes == liveLowerBound(blocks)) return earliest_first;
-  Placement largest_first = placeInOrder(blocks, by_size);
+  Placement earliest_first = placeInOrder(blocks, by_time, alignment);
+  if (earliest_first.total_bytes == liveLowerBound(blocks, alignment)) return earliest_first;
+  Placement largest_first = placeInOrder(blocks, by_size, alignment);
   return earliest_first.total_bytes < largest_first.total_bytes ? earliest_first : largest_first;
 }
 
-void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement) {
+void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement, int64_t alignment) {
   PIPESHARD_CHECK(placement.offsets.size() == blocks.size(), "{} offsets for {} blocks",
                   placement.offsets.size(), blocks.size());
   // Sweep over time with the live blocks kept by offset: a block overlaps a live one only if it overlaps a
@@ -108,7 +107,7 @@ void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placeme
   std::vector<size_t> begins;
   for (size_t b = 0; b < blocks.size(); ++b) {
     const int64_t offset = placement.offsets[b];
-    PIPESHARD_CHECK(offset >= 0 && offset % kMemoryAlignment == 0, "block {} is at offset {}", b, offset);
+    PIPESHARD_CHECK(offset >= 0 && offset % alignment == 0, "block {} is at offset {}", b, offset);
     PIPESHARD_CHECK(offset + blocks[b].bytes <= placement.total_bytes, "block {} ends beyond the total", b);
     if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) begins.push_back(b);
   }
@@ -135,9 +134,9 @@ void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placeme
   }
 }
 
-int64_t liveLowerBound(std::span<const LiveBlock> blocks) {
+int64_t liveLowerBound(std::span<const LiveBlock> blocks, int64_t alignment) {
   int64_t peak = 0;
-  peakMoment(blocks, peak);
+  peakMoment(blocks, alignment, peak);
   return peak;
 }
 
@@ -173,7 +172,8 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
   return blocks;
 }
 
-MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes) {
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes,
+                      int64_t alignment) {
   const std::vector<LiveBlock> blocks = bufferIntervals(program, accumulation);
   MemoryPlan plan;
   plan.offsets.assign(blocks.size(), 0);
@@ -185,10 +185,10 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
       continue;
     }
     plan.offsets[b] = top;
-    top += align(blocks[b].bytes);
+    top += alignedBytes(blocks[b].bytes, alignment);
   }
-  const Placement placement = placeBlocks(temporary);
-  verifyPlacement(temporary, placement);
+  const Placement placement = placeBlocks(temporary, alignment);
+  verifyPlacement(temporary, placement, alignment);
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!isPersistent(program.buffers[b].kind)) plan.offsets[b] = top + placement.offsets[b];
   }
@@ -196,10 +196,10 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
     plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
   plan.workspace_offset = top + placement.total_bytes;
   plan.workspace_bytes = workspace_bytes;
-  plan.total_bytes = plan.workspace_offset + align(workspace_bytes);
+  plan.total_bytes = plan.workspace_offset + alignedBytes(workspace_bytes, alignment);
 
   int64_t peak = 0;
-  const int64_t moment = peakMoment(blocks, peak);
+  const int64_t moment = peakMoment(blocks, alignment, peak);
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b].begin <= moment && moment < blocks[b].end)
       partOf(plan.parts, program.buffers[b].kind) += blocks[b].bytes;

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "ir/program/program.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/accumulation.h"
 
 namespace pipeshard {
-
-inline constexpr int64_t kMemoryAlignment = 64;
 
 // `bytes` that are live in the half-open interval [begin, end) of some order (instructions, nodes).
 struct LiveBlock {
@@ -22,21 +21,28 @@ struct LiveBlock {
 };
 
 struct Placement {
-  std::vector<int64_t> offsets;  // by block; multiples of kMemoryAlignment
+  std::vector<int64_t> offsets;  // by block; multiples of the alignment
   int64_t total_bytes = 0;
 };
 
 // Greedy best fit, tried with the earliest block first and, unless that reaches the lower bound (as chains
 // do, where the other order is slow), with the largest block first; the smaller result is taken.
 // Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can beat.
-Placement placeBlocks(std::span<const LiveBlock> blocks);
+// `alignment`: bytes, a power of two.
+Placement placeBlocks(std::span<const LiveBlock> blocks, int64_t alignment = kMemoryAlignment);
 
 // Throws Error(kInternal) naming two blocks that are live together and overlap, or a block that is misaligned
 // or outside.
-void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement);
+void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement,
+                     int64_t alignment = kMemoryAlignment);
 
 // The largest sum of (aligned) bytes that are live at one moment.
-int64_t liveLowerBound(std::span<const LiveBlock> blocks);
+int64_t liveLowerBound(std::span<const LiveBlock> blocks, int64_t alignment = kMemoryAlignment);
+
+// `bytes` up to the next multiple of `alignment`.
+inline int64_t alignedBytes(int64_t bytes, int64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 // What the memory is for, bytes, at the moment of a step when most is live; `padding` is what alignment and
 // gaps add.
@@ -67,6 +73,7 @@ struct MemoryPlan {
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
 
 // Persistent buffers first, then the others, then the workspace, which is live throughout.
-MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes);
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes,
+                      int64_t alignment = kMemoryAlignment);
 
 }  // namespace pipeshard

@@ -17,30 +17,32 @@
 
 #include "ir/base/convert.h"
 #include "ir/program/program.h"
+#include "runtime/device/device.h"
 
 namespace pipeshard {
 
 class StepGuard {
  public:
-  // `program` has a guard, and outlives this; `content`: of its buffers.
-  using Content = std::function<std::span<std::byte>(BufferId)>;
-  StepGuard(const Program& program, Content content) : program_(program), content_(std::move(content)) {
+  // `program` has a guard, and outlives this, as `queue` does; `place`: where its buffers are on the device.
+  using Place = std::function<std::span<std::byte>(BufferId)>;
+  StepGuard(const Program& program, DeviceQueue& queue, Place place)
+      : program_(program), queue_(queue), place_(std::move(place)) {
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       if (program.buffers[b].kind == BufferKind::kForwardState)
-        kept_.emplace_back(b, std::vector<std::byte>(content_(BufferId(b)).size()));
+        kept_.emplace_back(b, queue.device().allocate(place_(BufferId(b)).size()));
     }
   }
 
   // Before a step: keeps what its forward passes replace.
   void begin() {
     finding_.clear();
-    for (auto& [id, bytes] : kept_) std::ranges::copy(content_(id), bytes.begin());
+    for (auto& [id, kept] : kept_) queue_.copy(place_(id).data(), kept.bytes.data(), kept.bytes.size());
   }
 
   // From the first update on: is the norm of all gradients finite?
   bool isFinite() const {
     double norm = 0;
-    std::memcpy(&norm, content_(program_.guard).data(), sizeof norm);
+    std::memcpy(&norm, HostView(queue_, place_(program_.guard)).data(), sizeof norm);
     return std::isfinite(norm);
   }
 
@@ -50,8 +52,8 @@ class StepGuard {
       const Buffer& buffer = program_.buffer(id);
       if (buffer.kind != BufferKind::kGradient || !finding_.empty()) continue;
       std::vector<double> elements(elementCount(buffer.shape));
-      convertElements(buffer.data_type, content_(id).data(), DataType::kFloat64, elements.data(),
-                      elements.size());
+      convertElements(buffer.data_type, HostView(queue_, place_(id)).data(), DataType::kFloat64,
+                      elements.data(), elements.size());
       const auto found = std::ranges::find_if(elements, [](double x) { return !std::isfinite(x); });
       if (found == elements.end()) continue;
       const std::string_view name = buffer.value;  // "w.gradient"
@@ -61,7 +63,7 @@ class StepGuard {
 
   // Behind a step that is not applied: what lives across steps is as it was before it.
   void takeBack() {
-    for (const auto& [id, bytes] : kept_) std::ranges::copy(bytes, content_(id).begin());
+    for (const auto& [id, kept] : kept_) queue_.copy(kept.bytes.data(), place_(id).data(), kept.bytes.size());
   }
 
   // Of this rank's gradients, "the gradient of 'w' has nan"; "": nothing is known.
@@ -69,8 +71,9 @@ class StepGuard {
 
  private:
   const Program& program_;
-  Content content_;
-  std::vector<std::pair<BufferId, std::vector<std::byte>>> kept_;  // forward states
+  DeviceQueue& queue_;
+  Place place_;
+  std::vector<std::pair<BufferId, MemoryBlock>> kept_;  // forward states, on the device
   std::string finding_;
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/execute/subgraph.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
@@ -40,23 +39,48 @@ void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer) cons
     progress.fetch_add(1, std::memory_order_relaxed);
     if (observer != nullptr && !observer->beginNode(call.node)) continue;
     perform(call);
-    if (observer != nullptr) observer->endNode(call.node);
+    if (observer == nullptr) continue;
+    queue_->synchronize();
+    observer->endNode(call.node);
   }
 }
 
 void BoundRun::perform(const Call& call) const {
-  if (call.kernel == nullptr) {
-    std::memcpy(outputs_[call.first_output], inputs_[call.first_input], call.bytes);
-    return;
-  }
+  if (call.kernel == nullptr)
+    return queue_->copy(inputs_[call.first_input], outputs_[call.first_output], call.bytes);
   try {
     call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
                       std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace,
-                      collectives_, call.accumulate});
+                      collectives_, call.accumulate, queue_, call.fault});
   } catch (Error& error) {
-    const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
-    if (!error.message().starts_with(node)) error.addContext(node);
+    addNode(error, call);
     throw;
+  }
+}
+
+void BoundRun::addNode(Error& error, const Call& call) const {
+  const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
+  if (!error.message().starts_with(node)) error.addContext(node);
+}
+
+void BoundRun::placeFaults(DataFault* faults) {
+  for (Call& call : calls_) {
+    if (call.kernel != nullptr && call.kernel->recordsFaults()) call.fault = faults++;
+  }
+}
+
+void BoundRun::throwFirst(std::span<const DataFault> faults) const {
+  size_t next = 0;
+  for (const Call& call : calls_) {
+    if (call.kernel == nullptr || !call.kernel->recordsFaults()) continue;
+    const DataFault& fault = faults[next++];
+    if (fault.found == 0) continue;
+    try {
+      call.kernel->throwFault(fault);
+    } catch (Error& error) {
+      addNode(error, call);
+      throw;
+    }
   }
 }
 
@@ -94,8 +118,9 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
 // All values of a root have its Storage, so views cost nothing. Initializers that are inputs, too, are
 // defaults and have no constant: the bound buffer decides.
 //   y = Reshape(x), z = MatMul(y, w): the root of y is x; the run has one call, which reads x's bytes.
-CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels)
-    : name_(std::move(name)) {
+CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
+                                   Device& device)
+    : name_(std::move(name)), queue_(device.makeQueue()) {
   try {
     graph_ = runnableGraph(std::move(graph), kernels);
     findViews();
@@ -129,16 +154,16 @@ void CompiledSubgraph::placeConstants() {
            graph_.value(id).name);
     }
     constant_offsets_[id.index()] = bytes;
-    bytes += (constant->bytes.size() + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+    bytes += alignedBytes(std::ssize(constant->bytes), queue_->device().alignment());
   }
-  constants_ = AlignedMemory(bytes);
+  constants_ = queue_->device().allocate(bytes);
   for (const auto& [id, initializer] : graph_.initializers) {
     if (is_input_[id.index()]) continue;
     const auto& constant = std::get<Constant>(initializer);
-    if (!constant.bytes.empty())
-      std::memcpy(constants_.data() + constant_offsets_[id.index()], constant.bytes.data(),
-                  constant.bytes.size());
+    queue_->upload(constant.bytes.data(), constants_.bytes.data() + constant_offsets_[id.index()],
+                   constant.bytes.size());
   }
+  queue_->synchronize();
 }
 
 KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
@@ -223,6 +248,14 @@ std::vector<GroupId> CompiledSubgraph::collectiveGroups() const {
   return groups;
 }
 
+size_t CompiledSubgraph::collectiveBytes() const {
+  size_t most = 0;
+  for (const auto& kernel : kernels_) {
+    if (kernel != nullptr) most = std::max(most, kernel->collectiveBytes());
+  }
+  return most;
+}
+
 void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const {
   for (size_t n = 0; n < kernels_.size(); ++n) {
     const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
@@ -238,7 +271,7 @@ void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankI
 
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                                 std::span<std::byte* const> outputs, std::byte* workspace,
-                                Collectives* collectives, const std::vector<bool>& adds) {
+                                Collectives* collectives, const std::vector<bool>& adds, DeviceQueue* queue) {
   if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
     fail(ErrorCode::kConfiguration,
          "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the "
@@ -250,7 +283,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     switch (storage.kind) {
       case Storage::Kind::kInput: return inputs[storage.index];
       case Storage::Kind::kOutput: return outputs[storage.index];
-      case Storage::Kind::kConstant: return constants_.data() + storage.index;
+      case Storage::Kind::kConstant: return constants_.bytes.data() + storage.index;
       case Storage::Kind::kTemporary: return workspace + plan.temporaries[storage.index].offset;
       case Storage::Kind::kNone: break;
     }
@@ -263,6 +296,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
   BoundRun run;
   run.node_names_ = &node_names_;
   run.collectives_ = collectives;
+  run.queue_ = queue == nullptr ? queue_.get() : queue;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (kernels_[n] == nullptr) continue;
     const Node& node = graph_.nodes[n];
@@ -283,6 +317,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     }
     if (plan.kernel_workspace[n] != Planner::kNoTemporary)
       call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
+    run.fault_count_ += call.kernel->recordsFaults() ? 1 : 0;
     run.calls_.push_back(call);
   }
   for (const Copy& copy : plan.copies) {

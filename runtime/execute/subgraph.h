@@ -18,8 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/error.h"
 #include "ir/graph/graph.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/cpu_device.h"
 #include "runtime/execute/node_observer.h"
 #include "runtime/kernels/base/kernel.h"
 
@@ -28,9 +29,17 @@ namespace pipeshard {
 // Calls of one binding, in order. Valid as long as its CompiledSubgraph and the memory it was bound to.
 class BoundRun {
  public:
-  // Adds one to `progress` with every node, for those who watch. Errors of a kernel get the node as context.
-  // `observer`, if there is one, is told about every node.
+  // Gives all calls to the queue. Adds one to `progress` with every node, for those who watch. Errors of a
+  // kernel get the node as context. `observer`, if there is one, is told about every node; a node ends when
+  // it has computed.
   void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr) const;
+
+  // As many of its kernels record faults (Kernel::recordsFaults); where, is to be said before it runs: an
+  // array of the device's memory.
+  size_t faultCount() const { return fault_count_; }
+  void placeFaults(DataFault* faults);
+  // What they have recorded, on the host: throws the first one, with its node as context.
+  void throwFirst(std::span<const DataFault> faults) const;
 
  private:
   friend class CompiledSubgraph;
@@ -42,11 +51,15 @@ class BoundRun {
     uint32_t accumulate = 0;
     size_t bytes = 0;
     size_t node = 0;
+    DataFault* fault = nullptr;
   };
   void perform(const Call& call) const;
+  void addNode(Error& error, const Call& call) const;
 
   const std::vector<std::string>* node_names_ = nullptr;
   Collectives* collectives_ = nullptr;
+  DeviceQueue* queue_ = nullptr;
+  size_t fault_count_ = 0;
   std::vector<Call> calls_;
   std::vector<const void*> inputs_;
   std::vector<void*> outputs_;
@@ -62,7 +75,9 @@ class CompiledSubgraph {
   // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors:
   // kBadModel when an operator has no kernel or a value no static shape (names the node), or the graph refers
   // to weights that no input carries.
-  CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels);
+  // `device`: of the kernels; its memory holds the constants.
+  CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
+                   Device& device = cpuDevice());
   CompiledSubgraph(const CompiledSubgraph&) = delete;
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
 
@@ -72,7 +87,7 @@ class CompiledSubgraph {
   // Type, shape and name of an input or output, to check what is bound to it.
   const Value& input(size_t i) const { return graph_.value(graph_.inputs[i]); }
   const Value& output(size_t i) const { return graph_.value(graph_.outputs[i]); }
-  int64_t constantBytes() const { return std::ssize(constants_); }
+  int64_t constantBytes() const { return std::ssize(constants_.bytes); }
 
   // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one
   // buffer.
@@ -87,6 +102,8 @@ class CompiledSubgraph {
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
   std::vector<GroupId> collectiveGroups() const;
+  // What the kernel takes and gives whose collective moves most: bytes.
+  size_t collectiveBytes() const;
   // Error(kConfiguration) naming the node when a collective is cut for another number of members than its
   // group has. Its groups exist.
   void checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const;
@@ -95,10 +112,10 @@ class CompiledSubgraph {
   bool mayAccumulate(size_t output) const;
   // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's;
   // only where mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives`
-  // (used by every run) is nullptr.
+  // (used by every run) is nullptr. `queue`: of the device; nullptr: one of the subgraph's own.
   BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                 std::span<std::byte* const> outputs, std::byte* workspace, Collectives* collectives = nullptr,
-                const std::vector<bool>& adds = {});
+                const std::vector<bool>& adds = {}, DeviceQueue* queue = nullptr);
 
  private:
   // Where the bytes of a value are during a run.
@@ -151,7 +168,8 @@ class CompiledSubgraph {
   std::vector<RootUse> root_uses_;                // by value
   std::vector<bool> is_input_;                    // by value: of graph_.inputs
   std::vector<size_t> constant_offsets_;          // by value
-  AlignedMemory constants_;
+  std::unique_ptr<DeviceQueue> queue_;
+  MemoryBlock constants_;
   std::map<Aliasing, Layout> layouts_;
 };
 

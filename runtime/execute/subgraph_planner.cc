@@ -175,8 +175,9 @@ void CompiledSubgraph::Planner::placeTemporaries() {
   std::vector<LiveBlock> blocks;
   for (const Temporary& temporary : layout_.temporaries)
     blocks.push_back({temporary.bytes, temporary.begin, temporary.end});
-  const Placement placement = placeBlocks(blocks);
-  verifyPlacement(blocks, placement);
+  const int64_t alignment = subgraph_.queue_->device().alignment();
+  const Placement placement = placeBlocks(blocks, alignment);
+  verifyPlacement(blocks, placement, alignment);
   for (size_t t = 0; t < blocks.size(); ++t) layout_.temporaries[t].offset = placement.offsets[t];
   layout_.workspace_bytes = placement.total_bytes;
 }

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 
 namespace pipeshard {
 namespace {

@@ -10,8 +10,8 @@
 #include <span>
 #include <utility>
 
-#include "ir/base/tensor_box.h"
 #include "ir/base/convert.h"
+#include "ir/base/tensor_box.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
@@ -197,14 +197,15 @@ void StandaloneRank::fillPersistent() {
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     const Buffer& buffer = program().buffers[b];
     if (!isFilled(buffer)) continue;
-    const Bytes content = executor_.content(BufferId(b));
     if (isFloatingPoint(buffer.data_type)) {
-      fillWeight(buffer, content);
+      executor_.write(BufferId(b), [&](Bytes content) { fillWeight(buffer, content); });
       continue;
     }
     const auto input = std::find_if(program().inputs.begin(), program().inputs.end(),
                                     [&](const ProgramInput& i) { return i.name == buffer.value; });
-    if (input != program().inputs.end()) fillIntegers(buffer.data_type, input->low, input->high, content);
+    if (input == program().inputs.end()) continue;
+    executor_.write(BufferId(b),
+                    [&](Bytes content) { fillIntegers(buffer.data_type, input->low, input->high, content); });
   }
 }
 

@@ -46,6 +46,15 @@ struct CollectiveCall {
   const void* input = nullptr;
   void* output = nullptr;
   size_t count = 0;
+
+  // Bytes behind `input` and `output`.
+  size_t inputBytes() const { return blocks(kind == Kind::kReduceScatter || kind == Kind::kAllToAll); }
+  size_t outputBytes() const { return blocks(kind == Kind::kAllGather || kind == Kind::kAllToAll); }
+
+ private:
+  size_t blocks(bool of_all_members) const {
+    return (of_all_members ? members : 1) * count * dataTypeSize(type);
+  }
 };
 
 // What a kernel of a collective calls: the ranks of this program's groups, as the executor knows them. Every
@@ -56,21 +65,35 @@ class Collectives {
   virtual void call(const CollectiveCall& call) = 0;
 };
 
-// Pointers of one execution, by position; nullptr for absent ones. Dense row-major, 64-byte aligned when from
-// the arena.
+// The first element of a kernel's data that is wrong (an index outside, a division by zero), in the memory of
+// a device whose kernels cannot throw. Zeros: none.
+struct DataFault {
+  int64_t found = 0;  // 1: there is one
+  int64_t position = 0;
+  int64_t value = 0;
+};
+
+// Where a device is given its work (runtime/device/device.h).
+class DeviceQueue;
+
+// Pointers of one execution, by position; nullptr for absent ones. Dense row-major, aligned as the device has
+// it (64 bytes on the CPU) when from the arena.
 struct KernelArguments {
   std::span<const void* const> inputs;
   std::span<void* const> outputs;
-  void* workspace = nullptr;           // workspaceBytes() bytes, 64-byte aligned, undefined content
+  void* workspace = nullptr;           // workspaceBytes() bytes, aligned likewise, undefined content
   Collectives* collectives = nullptr;  // there when the kernel has a collectiveGroup()
   // bit o: output o is added to what is there; only where mayAccumulate(o)
   uint32_t accumulate = 0;
+  DeviceQueue* queue = nullptr;  // kernels of other devices than the CPU give their work to it
+  DataFault* fault = nullptr;    // there when the kernel recordsFaults()
 };
 
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Deterministic: the same inputs give the same bits, whatever the number of threads.
+  // Deterministic: the same inputs give the same bits, whatever the number of threads. The CPU's have
+  // computed when it returns, others have given their work to the queue.
   virtual void run(const KernelArguments& arguments) = 0;
   virtual size_t workspaceBytes() const { return 0; }
   // Output o may be the same memory as input i (an element is read before its place is written).
@@ -83,6 +106,13 @@ class Kernel {
   virtual GroupId collectiveGroup() const { return {}; }
   // As many members that group must have; 0: any number.
   virtual size_t collectiveMembers() const { return 0; }
+  // Of its call: bytes of what it takes and of what it gives together.
+  virtual size_t collectiveBytes() const { return 0; }
+  // Wrong data are written to KernelArguments::fault, the first of a step; what is computed then stays inside
+  // its memory and means nothing. False: run() throws, or there are none.
+  virtual bool recordsFaults() const { return false; }
+  // Throws what the CPU's kernel would have thrown about it.
+  virtual void throwFault(const DataFault& /*fault*/) const {}
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;

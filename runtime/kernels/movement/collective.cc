@@ -98,6 +98,7 @@ class CollectiveKernel : public Kernel {
   bool mayRunInPlace(int, int) const override { return call_.kind == Kind::kAllReduce; }
   GroupId collectiveGroup() const override { return call_.group; }
   size_t collectiveMembers() const override { return call_.members; }
+  size_t collectiveBytes() const override { return call_.inputBytes() + call_.outputBytes(); }
 
  private:
   CollectiveCall call_;

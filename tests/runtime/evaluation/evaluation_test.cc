@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"

@@ -10,7 +10,7 @@
 #include "ir/base/error.h"
 #include "ir/program/program_verify.h"
 #include "runtime/data/data.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/collective_call.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ir/graph/graph_print.h"
+#include "runtime/device/aligned_memory.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {

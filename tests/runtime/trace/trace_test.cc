@@ -7,7 +7,7 @@
 
 #include "ir/base/ids_format.h"
 #include "ir/trace/trace_breakdown.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 #include "runtime/job/trace_merge.h"
 #include "runtime/trace/clock_alignment.h"

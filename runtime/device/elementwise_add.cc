@@ -1,4 +1,4 @@
-#include "runtime/execute/elementwise_add.h"
+#include "runtime/device/elementwise_add.h"
 
 #include <cstdint>
 

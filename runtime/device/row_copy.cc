@@ -1,4 +1,4 @@
-#include "runtime/execute/row_copy.h"
+#include "runtime/device/row_copy.h"
 
 #include <cstring>
 

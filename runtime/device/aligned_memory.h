@@ -4,9 +4,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace pipeshard {
+
+// Of tensors in the host's memory, bytes.
+inline constexpr int64_t kMemoryAlignment = 64;
 
 class AlignedMemory {
  public:

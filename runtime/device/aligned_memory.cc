@@ -1,4 +1,4 @@
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 
 #include <sys/mman.h>
 

@@ -1,0 +1,154 @@
+// What the host gives to an executor's device, and what it sees of it.
+
+#include <algorithm>
+
+#include "ir/base/convert.h"
+#include "ir/base/error.h"
+#include "runtime/execute/executor_parts.h"
+#include "runtime/execute/memory_plan.h"
+
+namespace pipeshard {
+namespace {
+
+// The host gives the content of the output, or takes that of the input.
+bool isOfHost(const Instruction& instruction) {
+  switch (instruction.kind) {
+    case InstructionKind::kLoadInput:
+    case InstructionKind::kSend:
+    case InstructionKind::kReceive:
+    case InstructionKind::kAllReduce: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+std::span<std::byte> Executor::place(BufferId id) const {
+  const Buffer& buffer = program().buffer(id);
+  return arena_.subspan(memory_.offsets[id.index()],
+                        static_cast<size_t>(byteCount(buffer.data_type, buffer.shape)));
+}
+
+std::span<std::byte> Executor::content(BufferId id) const {
+  PIPESHARD_CHECK(device_->isHostMemory(), "the host cannot read the memory of {}", device_->name());
+  return place(id);
+}
+
+HostView Executor::view(BufferId id) const { return HostView(*compute_, place(id)); }
+
+void Executor::read(BufferId id, std::span<std::byte> out) const { readMemory(*compute_, place(id), out); }
+
+void Executor::write(BufferId id, const std::function<void(std::span<std::byte>)>& fill) {
+  writeMemory(*compute_, place(id), fill);
+}
+
+// Every instruction has its own part, so that nothing in it is replaced before the end of the step, when all
+// is done.
+void Executor::placeStaging() {
+  const auto is_step = [](const Buffer& buffer) { return buffer.kind == BufferKind::kStep; };
+  step_numbers_ = device_->allocateHost(std::ranges::count_if(program().buffers, is_step) * sizeof(int64_t));
+  if (device_->isHostMemory()) return;
+  const auto aligned = [](size_t bytes) {
+    return static_cast<size_t>(alignedBytes(bytes, kMemoryAlignment));
+  };
+  size_t bytes = 0;
+  for (const Action& action : actions_) bytes += isOfHost(*action.instruction) ? aligned(action.bytes) : 0;
+  staging_ = device_->allocateHost(bytes);
+  std::byte* next = staging_.bytes.data();
+  for (Action& action : actions_) {
+    if (!isOfHost(*action.instruction)) continue;
+    action.host = next;
+    next += aligned(action.bytes);
+  }
+}
+
+std::span<std::byte> Executor::hostSide(const Action& action) const {
+  if (action.host != nullptr) return {action.host, action.bytes};
+  return {action.output == nullptr ? action.input : action.output, action.bytes};
+}
+
+void Executor::download(const Action& action, DeviceQueue& queue) const {
+  if (action.host == nullptr) return;
+  queue.download(action.input, action.host, action.bytes);
+  queue.synchronize();
+}
+
+void Executor::upload(const Action& action, DeviceQueue& queue) const {
+  if (action.host != nullptr) queue.upload(action.host, action.output, action.bytes);
+}
+
+void Executor::giveStepNumbers(int64_t step) {
+  auto* number = reinterpret_cast<int64_t*>(step_numbers_.bytes.data());
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    const Buffer& buffer = program().buffers[b];
+    if (buffer.kind != BufferKind::kStep) continue;
+    *number = (step - 1) * program().updates_per_step + buffer.update + 1;
+    compute_->upload(reinterpret_cast<const std::byte*>(number++), place(BufferId(b)).data(), sizeof *number);
+  }
+}
+
+void Executor::placeFaults() {
+  size_t count = 0;
+  for (const Action& action : actions_) count += action.run.faultCount();
+  faults_ = device_->allocate(count * sizeof(DataFault));
+  auto* next = reinterpret_cast<DataFault*>(faults_.bytes.data());
+  for (Action& action : actions_) {
+    action.run.placeFaults(next);
+    next += action.run.faultCount();
+  }
+}
+
+// Behind a step: wrong data that kernels have recorded, instead of throwing.
+void Executor::throwFaults(int64_t step) {
+  if (faults_.bytes.empty()) return;
+  const HostView view(*compute_, faults_.bytes);
+  const std::span faults(reinterpret_cast<const DataFault*>(view.data()), view.size() / sizeof(DataFault));
+  size_t first = 0;
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const size_t count = actions_[i].run.faultCount();
+    try {
+      actions_[i].run.throwFirst(faults.subspan(first, count));
+    } catch (Error& error) {
+      failInstruction(i, step, std::move(error));
+    }
+    first += count;
+  }
+}
+
+// Nothing is under way on the device, whatever became of it.
+void Executor::comeToRest() noexcept {
+  for (DeviceQueue* queue : {compute_.get(), lane_queue_.get()}) {
+    try {
+      queue->synchronize();
+    } catch (const Error&) {
+      // It comes after the one that ended the step.
+    }
+  }
+}
+
+double Executor::readNumber(BufferId id) const {
+  double number = 0;
+  convertElements(program().buffer(id).data_type, view(id).data(), DataType::kFloat64, &number, 1);
+  return number;
+}
+
+std::vector<std::pair<std::string, double>> Executor::readMeasures() const {
+  std::vector<std::pair<std::string, double>> measures;
+  for (const Result& result : program().results) {
+    if (result.kind == Result::Kind::kMeasure) measures.emplace_back(result.name, readNumber(result.buffer));
+  }
+  return measures;
+}
+
+std::vector<double> Executor::readLosses() const {
+  std::vector<double> losses;
+  for (const Result& result : program().results) {
+    if (result.kind != Result::Kind::kLoss) continue;
+    const size_t update = std::max(0, result.update);
+    losses.resize(std::max(losses.size(), update + 1));
+    losses[update] = readNumber(result.buffer);
+  }
+  return losses;
+}
+
+}  // namespace pipeshard
