@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -91,12 +92,15 @@ struct RunCommand {
     job.checkpoint = checkpoint.spec();
     job.check_replicas = checkpoint.check_replicas;
     const std::vector<Result> given = outputsToWrite();
-    // Hosts share the folder that people work in more often than /tmp.
-    const ScratchFolder scratch(listen.listen.empty() ? std::filesystem::temp_directory_path()
-                                                      : std::filesystem::current_path());
+    std::optional<ScratchFolder> scratch;
     job.dump.outputs = !given.empty();
     job.dump.parameters = !job.dump_directory.empty();
-    if (!given.empty() && job.dump_directory.empty()) job.dump_directory = scratch.path().string();
+    if (!given.empty() && job.dump_directory.empty()) {
+      // Hosts share the folder that people work in more often than /tmp.
+      scratch.emplace(listen.listen.empty() ? std::filesystem::temp_directory_path()
+                                            : std::filesystem::current_path());
+      job.dump_directory = scratch->path().string();
+    }
     if (!job.data.path.empty() && !isPipe(job.data))
       job.data.path = std::filesystem::absolute(job.data.path).string();
     lookAtData();

@@ -51,20 +51,13 @@ std::string CheckpointFolder::partialOf(int64_t step) const {
   return (fs::path(path_) / (checkpointName(step) + kPartial + job_)).string();
 }
 
-std::string CheckpointFolder::begin(int64_t step) {
-  const std::string folder = partialOf(step);
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
-  makeFolder(folder);
-  return folder;
-}
-
 void CheckpointFolder::discard(int64_t step) {
   std::error_code ignored;  // the next job sweeps what is left
   fs::remove_all(partialOf(step), ignored);
 }
 
-Checkpoint CheckpointFolder::commit(Checkpoint checkpoint) {
+Checkpoint CheckpointFolder::commit(Checkpoint checkpoint,
+                                    const std::function<void(const std::string&)>& notice) {
   const int64_t step = checkpoint.step;
   try {
     checkpoint.directory = partialOf(step);
@@ -79,12 +72,20 @@ Checkpoint CheckpointFolder::commit(Checkpoint checkpoint) {
     checkpoint.tensors = describeTensors(openTensors(checkpoint));
     publish(checkpoint);
     checkpoint.directory = (fs::path(path_) / checkpointName(step)).string();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     discard(step);
     throw;
   }
   committed_.insert(step);
-  prune();
+  // It is there now, whatever becomes of the rest.
+  for (const auto& work :
+       {std::function<void()>([&] { announce(checkpoint); }), std::function<void()>([&] { prune(); })}) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (notice) notice(fmt::format("{} is there, but: {}", checkpoint.directory, error.what()));
+    }
+  }
   return checkpoint;
 }
 
@@ -97,7 +98,11 @@ void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
   writeDurably(partial / kCommitFile, hashText(contentHash(manifest)) + "\n");
   exchangeNames(partial, final_name);
   syncFolder(path_);
-  if (fs::exists(partial)) removeCheckpoint(partial.string());
+}
+
+// Of a step that had a checkpoint, that one has the partial name now.
+void CheckpointFolder::announce(const Checkpoint& checkpoint) const {
+  if (fs::exists(partialOf(checkpoint.step))) removeCheckpoint(partialOf(checkpoint.step));
   writeDurably(fs::path(path_) / "LATEST", checkpointName(checkpoint.step) + "\n");
 }
 

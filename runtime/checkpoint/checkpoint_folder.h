@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,13 +28,13 @@ class CheckpointFolder {
                    std::map<std::string, std::string> companions = {},
                    std::chrono::milliseconds patience = FolderLock::kPatience);
 
-  // Makes the folder that ranks write `step` into, empty. Error(kDiskFull).
-  std::string begin(int64_t step);
+  // Where ranks write `step`: the first of them makes the folder. Touches no disk.
+  std::string partialOf(int64_t step) const;
   // Every rank has written its file there and synced it: checks that the parts make whole tensors, which
   // fills `tensors` in, and turns the folder into a checkpoint. Error(kDiskFull); kBadModel, kMissingInput
   // for files that are not what they should be. After an error the folder of the step is gone, and the older
-  // checkpoints are there.
-  Checkpoint commit(Checkpoint checkpoint);
+  // checkpoints are there. `notice`: told what could not be done beside a checkpoint that is there.
+  Checkpoint commit(Checkpoint checkpoint, const std::function<void(const std::string&)>& notice = {});
   // The job goes on after this step: later checkpoints, which were no good, go away with the next commit.
   void goOnAfter(int64_t step) { resumed_step_ = step; }
   // Of a step that is not to be committed.
@@ -44,7 +45,7 @@ class CheckpointFolder {
  private:
   void sweep() const;
   void prune() const;
-  std::string partialOf(int64_t step) const;
+  void announce(const Checkpoint& checkpoint) const;
   void publish(const Checkpoint& checkpoint) const;
 
   std::string path_;

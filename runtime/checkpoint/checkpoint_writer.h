@@ -2,8 +2,11 @@
 // steps, and a thread writes the copy.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,7 +23,7 @@ struct SavedPart {
   std::string error;
 };
 
-// Used by one thread. `saved` is called on the writing thread.
+// Used by one thread. `saved` is called on the writing thread, or inside save().
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::function<void(const SavedPart&)> saved) : saved_(std::move(saved)) {}
@@ -29,13 +32,21 @@ class CheckpointWriter {
   ~CheckpointWriter() { finish(); }
 
   // Copies parameters, states and running statistics as they are now, after `step`, and begins to write them
-  // into `folder`, durably. Waits for the one before it.
-  void save(const Executor& executor, int64_t step, const std::string& folder);
+  // into `folder`, which is made where it is not there, durably. Waits for the one before it, but no longer
+  // than `patience`, as steps are waiting: then this one fails, and the disk is left to the other.
+  void save(const Executor& executor, int64_t step, const std::string& folder,
+            std::chrono::milliseconds patience);
   // Waits for what is being written.
   void finish();
 
  private:
+  bool isFreeWithin(std::chrono::milliseconds patience);
+
   std::function<void(const SavedPart&)> saved_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_writing_ = false;
+  int64_t step_ = 0;             // that was begun last
   std::vector<std::byte> copy_;  // kept from one checkpoint to the next
   std::thread thread_;
 };

@@ -29,7 +29,8 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
       ranks_(ranks),
       notice_(std::move(notice)),
       folder_(spec_.directory, job, spec_.keep, companionsOf(spec.plan_directory)),
-      resumed_(newestGoodCheckpoint(spec_.directory, notice_)) {
+      resumed_(newestGoodCheckpoint(spec_.directory, notice_)),
+      committer_(folder_) {
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());
   common_.plan = hashText(contentHash(plan.value_or("")));
@@ -39,11 +40,10 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
   last_begun_ = resumed_->step;
   folder_.goOnAfter(resumed_->step);
   if (resumed_->seed != common_.seed) {
-    pipeshard::fail(
-        ErrorCode::kConfiguration,
-        "checkpoint {} was made with --seed {}, this run has --seed {}: the random numbers would be others; "
-        "give the same seed, or another --checkpoint folder",
-        resumed_->directory, resumed_->seed, common_.seed);
+    fail(ErrorCode::kConfiguration,
+         "checkpoint {} was made with --seed {}, this run has --seed {}: the random numbers would be others; "
+         "give the same seed, or another --checkpoint folder",
+         resumed_->directory, resumed_->seed, common_.seed);
   }
   if (resumed_->plan != common_.plan) {
     notice_(fmt::format(
@@ -69,20 +69,14 @@ bool CheckpointKeeper::isDue(int64_t step) const {
          std::chrono::steady_clock::now() - last_begun_at_ >= spec_.every_time;
 }
 
-std::optional<std::string> CheckpointKeeper::begin(int64_t step) {
+std::string CheckpointKeeper::begin(int64_t step) {
   last_begun_ = step;
   last_begun_at_ = std::chrono::steady_clock::now();
-  try {
-    std::string folder = folder_.begin(step);
-    pending_[step].files.resize(ranks_);
-    return folder;
-  } catch (const Error& error) {
-    fail(step, error.message());
-    return std::nullopt;
-  }
+  pending_[step].files.resize(ranks_);
+  return folder_.partialOf(step);
 }
 
-std::optional<Checkpoint> CheckpointKeeper::take(RankId rank, SavedPart part) {
+void CheckpointKeeper::take(RankId rank, SavedPart part) {
   const auto found = pending_.find(part.step);
   PIPESHARD_CHECK(found != pending_.end() && !found->second.files.at(rank.index()),
                   "rank {} reports a part of the checkpoint of step {}", rank, part.step);
@@ -90,31 +84,31 @@ std::optional<Checkpoint> CheckpointKeeper::take(RankId rank, SavedPart part) {
   if (!part.error.empty() && pending.error.empty())
     pending.error = fmt::format("rank {}: {}", rank, part.error);
   pending.files[rank.index()] = std::move(part.file);
-  if (++pending.reported < ranks_) return std::nullopt;
+  if (++pending.reported < ranks_) return;
   const int64_t step = part.step;
   const Pending whole = std::move(pending);
   pending_.erase(found);
-  if (!whole.error.empty()) {
-    folder_.discard(step);
-    fail(step, whole.error);
-    return std::nullopt;
-  }
+  ++committing_;
+  if (!whole.error.empty()) return committer_.discard(step, whole.error);
   Checkpoint checkpoint = common_;
   checkpoint.step = step;
   for (const std::optional<CheckpointFile>& file : whole.files) checkpoint.files.push_back(*file);
-  try {
-    checkpoint = folder_.commit(std::move(checkpoint));
-    failure_.clear();
-    return checkpoint;
-  } catch (const Error& error) {
-    fail(step, error.message());
-    return std::nullopt;
-  }
+  committer_.commit(std::move(checkpoint));
 }
 
-void CheckpointKeeper::fail(int64_t step, const std::string& why) {
-  failure_ = why;
-  notice_(fmt::format("warning: there is no checkpoint of step {}: {}", step, why));
+std::vector<Checkpoint> CheckpointKeeper::takeCommitted() {
+  std::vector<Checkpoint> committed;
+  for (CheckpointCommitter::Outcome& outcome : committer_.take()) {
+    --committing_;
+    failure_ = outcome.error;
+    if (!outcome.checkpoint) {
+      notice_(fmt::format("warning: there is no checkpoint of step {}: {}", outcome.step, outcome.error));
+      continue;
+    }
+    for (const std::string& notice : outcome.notices) notice_(fmt::format("warning: {}", notice));
+    committed.push_back(std::move(*outcome.checkpoint));
+  }
+  return committed;
 }
 
 }  // namespace pipeshard

@@ -6,8 +6,9 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/checkpoint_committer.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/job/job.h"
 
@@ -27,13 +28,16 @@ class CheckpointKeeper {
   int64_t lastBeforeSave(int64_t after) const;
   // Whether ranks are to save after `step`.
   bool isDue(int64_t step) const;
-  // Where ranks write the step that they have been asked to save. Nothing where that cannot be had: then
-  // failure() says why.
-  std::optional<std::string> begin(int64_t step);
-  // What a rank reports. The checkpoint, when it was the last one to do so and all is well.
-  std::optional<Checkpoint> take(RankId rank, SavedPart part);
+  // Where ranks write the step that they have been asked to save.
+  std::string begin(int64_t step);
+  // What a rank reports. When it was the last one to do so, the checkpoint is made beside what follows.
+  void take(RankId rank, SavedPart part);
+  // The checkpoints that are there by now; failures are noticed. There is something to take while
+  // descriptor() can be read.
+  std::vector<Checkpoint> takeCommitted();
+  int descriptor() const { return committer_.descriptor(); }
 
-  bool isSaving() const { return !pending_.empty(); }
+  bool isSaving() const { return !pending_.empty() || committing_ > 0; }
   int64_t lastBegun() const { return last_begun_; }  // step; -1: none
   // Why the newest of the checkpoints is not there; "" if it is.
   const std::string& failure() const { return failure_; }
@@ -44,14 +48,14 @@ class CheckpointKeeper {
     int reported = 0;
     std::string error;
   };
-  void fail(int64_t step, const std::string& why);
-
   CheckpointSpec spec_;
   Checkpoint common_;
   int ranks_;
   Notice notice_;
   CheckpointFolder folder_;
   std::optional<Checkpoint> resumed_;
+  CheckpointCommitter committer_;
+  int committing_ = 0;
   std::map<int64_t, Pending> pending_;  // by step
   int64_t last_begun_ = -1;
   std::chrono::steady_clock::time_point last_begun_at_ = std::chrono::steady_clock::now();

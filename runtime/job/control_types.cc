@@ -77,7 +77,8 @@ const ControlSchema& workerMessages() {
 
 const ControlSchema& workerCommands() {
   static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}},
-                                    {"save", {{"step", kCount}, {"folder", kString}}},
+                                    // `last`: no step follows that could be held up
+                                    {"save", {{"step", kCount}, {"folder", kString}, {"last", kBoolean}}},
                                     {"check", {{"step", kCount}}},
                                     {"evaluate", {{"first", kCount}, {"last", kCount}}},
                                     {"finish", {}},

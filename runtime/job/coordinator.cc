@@ -224,10 +224,8 @@ int64_t Coordinator::nextReplicaCheck(int64_t after) const {
 }
 
 void Coordinator::save(int64_t step) {
-  const std::optional<std::string> folder = keeper_->begin(step);
-  if (folder) {
-    sendToAll("save", {{"step", step}, {"folder", std::filesystem::absolute(*folder).string()}});
-  }
+  const std::string folder = std::filesystem::absolute(keeper_->begin(step)).string();
+  sendToAll("save", {{"step", step}, {"folder", folder}, {"last", step == last_step_}});
 }
 
 // Batches are asked for in turns that are short, so that a job that is asked to end does so soon.

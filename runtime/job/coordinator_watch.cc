@@ -61,10 +61,12 @@ Coordinator::Clock::duration Coordinator::forgiveAbsence() {
 std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
+  if (keeper_) descriptors.push_back(keeper_->descriptor());
   ControlEvent event = server_->poll(kLookAround, descriptors);
   // a coordinator that is suspended is, mostly, while it waits
   const Clock::duration absence = forgiveAbsence();
   heedSignals();
+  if (keeper_) tellWhatIsSaved();
   if (const auto notice = server_->takeNotice())
     report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;
@@ -237,10 +239,14 @@ void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
                  {body.at("file").get<std::string>(), body.at("bytes").get<int64_t>(),
                   hashFromText(body.at("hash").get<std::string>()).value_or(0)},
                  body.value("error", "")};
-  const std::optional<Checkpoint> checkpoint = keeper_->take(rank, std::move(part));
-  if (!checkpoint) return;
-  result_.checkpoint = checkpoint->directory;
-  report({.kind = JobProgress::Kind::kCheckpoint, .step = checkpoint->step, .text = checkpoint->directory});
+  keeper_->take(rank, std::move(part));
+}
+
+void Coordinator::tellWhatIsSaved() {
+  for (const Checkpoint& checkpoint : keeper_->takeCommitted()) {
+    result_.checkpoint = checkpoint.directory;
+    report({.kind = JobProgress::Kind::kCheckpoint, .step = checkpoint.step, .text = checkpoint.directory});
+  }
 }
 
 void Coordinator::handleEvaluated(Worker& worker, const nlohmann::json& body) {

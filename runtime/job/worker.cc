@@ -39,6 +39,10 @@ namespace {
 constexpr std::chrono::seconds kStopAfterError{10};
 // For all workers to have opened their ports; they load their programs first.
 constexpr std::chrono::minutes kConnectTimeout{10};
+// For a checkpoint to be written before the next one: other ranks wait in their steps meanwhile; at the end
+// nobody does, and the coordinator has a deadline.
+constexpr std::chrono::milliseconds kPatienceBetweenSteps = std::chrono::seconds(5);
+constexpr std::chrono::milliseconds kPatienceAtTheEnd = std::chrono::hours(24);
 
 std::optional<ClientKeys> takeKeys() {
   const char* text = std::getenv(kClientKeysVariable);
@@ -175,7 +179,8 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
       sendHashes(link, runner.main(), command.body.at("step").get<int64_t>());
     } else if (command.type == "save") {
       writer.save(runner.main(), command.body.at("step").get<int64_t>(),
-                  command.body.at("folder").get<std::string>());
+                  command.body.at("folder").get<std::string>(),
+                  command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
     } else if (command.type == "finish") {
       writer.finish();
       link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});

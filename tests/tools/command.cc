@@ -17,7 +17,7 @@ namespace pipeshard {
 namespace fs = std::filesystem;
 
 pid_t startPipeshard(const std::vector<std::string>& arguments, const fs::path& output,
-                     const fs::path& errors) {
+                     const fs::path& errors, const std::function<void()>& in_process) {
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid > 0) return pid;
@@ -29,6 +29,7 @@ pid_t startPipeshard(const std::vector<std::string>& arguments, const fs::path& 
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
+  if (in_process) in_process();
   std::vector<char*> argv = {const_cast<char*>(PIPESHARD_EXECUTABLE)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,10 @@ struct CommandResult {
 CommandResult runPipeshard(const std::vector<std::string>& arguments,
                            std::chrono::seconds limit = std::chrono::seconds(100));
 
-// Starts it and returns its pid; output goes to the two files. Reap with finishPipeshard.
+// Starts it and returns its pid; output goes to the two files. Reap with finishPipeshard. `in_process`:
+// called in the new process before it is pipeshard's.
 pid_t startPipeshard(const std::vector<std::string>& arguments, const std::filesystem::path& output,
-                     const std::filesystem::path& errors);
+                     const std::filesystem::path& errors, const std::function<void()>& in_process = {});
 CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output,
                               const std::filesystem::path& errors, std::chrono::seconds limit);
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "tests/disk_faults.h"
 #include "tests/expect_error.h"
 #include "tests/kill_at_system_call.h"
 #include "tests/temporary_folder.h"
@@ -37,7 +38,8 @@ class CheckpointTest : public ::testing::Test {
   }
 
   static Checkpoint commit(CheckpointFolder& folder, int64_t step, int64_t rows = 2) {
-    const std::string partial = folder.begin(step);
+    const std::string partial = folder.partialOf(step);
+    makeFolder(partial);
     Checkpoint checkpoint;
     checkpoint.step = step;
     checkpoint.job = "job";
@@ -162,7 +164,6 @@ TEST(CheckpointManifest, SaysWhatIsWrongWithIt) {
 }
 
 TEST_F(CheckpointTest, ACrashAtAnySystemCallLeavesTheOldOneOrTheNewOne) {
-  { CheckpointFolder(path(), "job", 1).begin(1); }
   int old = 0, fresh = 0;
   for (int n = 1;; ++n) {
     ASSERT_LT(n, 2000);
@@ -181,6 +182,56 @@ TEST_F(CheckpointTest, ACrashAtAnySystemCallLeavesTheOldOneOrTheNewOne) {
     const CheckpointFolder next(path(), "later", 1);  // the sweep does not touch it
     ASSERT_EQ(newestGoodCheckpoint(path(), notice_)->step, left->step) << n;
     if (!killed) break;
+  }
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_GT(old, 20);
+  EXPECT_GT(fresh, 5);
+}
+
+// Each call that changes the disk is refused once: what is listed afterwards is whole, and the next
+// checkpoint can be made.
+TEST_F(CheckpointTest, ARefusalAtAnyCallLeavesTheOldOneOrTheNewOne) {
+  if (!DiskFaults::areAvailable()) GTEST_SKIP() << "the system does not allow seccomp's user notification";
+  constexpr int kErrors[] = {ENOSPC, EDQUOT, EIO, EROFS};
+  int old = 0, fresh = 0;
+  fs::create_directories(path());
+  std::string refused = "any";
+  for (int n = 1; !refused.empty(); ++n) {
+    ASSERT_LT(n, 1000);
+    if (listCheckpoints(path()) != std::vector<std::string>{stepPath(1)}) {
+      fs::remove_all(path());
+      CheckpointFolder folder(path(), "job", 1);
+      commit(folder, 1);
+    }
+    refused.clear();  // where there are fewer calls
+    int code = 0;
+    {
+      const DiskFaults disk(path(), [&](const DiskCall& call) {
+        if (call.number != n) return DiskAnswer{};
+        refused = call.name + " " + call.path;
+        return DiskAnswer{kErrors[n % 4]};
+      });
+      code = disk.runForked([&] {
+        try {
+          CheckpointFolder folder(path(), "next", 1);
+          commit(folder, 2);
+          return 0;
+        } catch (const Error& error) {
+          return static_cast<int>(error.code());
+        }
+      });
+    }
+    SCOPED_TRACE(refused);
+    ASSERT_TRUE(code == 0 || code == static_cast<int>(ErrorCode::kDiskFull)) << code;
+    const std::optional<Checkpoint> left = newestGoodCheckpoint(path(), notice_);
+    ASSERT_TRUE(left);
+    EXPECT_TRUE(code != 0 || left->step == 2) << "said to be there, and is not";
+    ++(left->step == 1 ? old : fresh);
+    CheckpointFolder next(path(), "later", 1);
+    EXPECT_EQ(newestGoodCheckpoint(path(), notice_)->step, left->step);
+    if (n % 8 != 0) continue;
+    commit(next, 3);
+    EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(3)));
   }
   EXPECT_THAT(notices_, IsEmpty());
   EXPECT_GT(old, 20);
