@@ -300,6 +300,9 @@ CommandFunction addRunCommand(CLI::App& app) {
       ->type_name("STEPS")
       ->check(positiveWhole())
       ->needs(evaluation);
+  sub->add_flag("--eval-at-start", command->job.evaluation.at_start,
+                "Evaluate before the first step, too; not in a run that goes on from a checkpoint")
+      ->needs(evaluation);
   addListenOptions(*sub, command->listen);
   command->checkpoint.add(*sub);
   command->trace.add(*sub);

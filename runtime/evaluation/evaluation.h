@@ -13,6 +13,7 @@ struct EvaluationSpec {
   int64_t batches = 0;      // of the data, a shorter last one included
   std::string divisor;      // the measure that batches are weighted by; "": by their rows
   int64_t every_steps = 0;  // after every so many steps; 0: after the last one alone
+  bool at_start = false;    // before the first step, too, unless the job goes on from a checkpoint
 
   bool asked() const { return !data.path.empty(); }
   // The first step behind `step` after which there is an evaluation, as far as that does not depend on which

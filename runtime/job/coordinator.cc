@@ -142,6 +142,7 @@ JobResult Coordinator::run() {
     worker.last_progress = worker.last_moved = Clock::now();
     worker.steps_done = result_.resumed_step;
   }
+  if (spec_.evaluation.asked() && spec_.evaluation.at_start && result_.resumed_step == 0) evaluate(0);
   for (int64_t step = result_.resumed_step + 1; step <= last_step_; ++step) {
     grantSteps(step - 1);
     waitFor([&](const Worker& worker) { return worker.steps_done >= step; },

@@ -45,6 +45,7 @@ class Restarts {
   JobResult run() {
     while (true) {
       try {
+        spec_.evaluation.at_start &= !has_evaluated_;
         return runJob(spec_, hear_);
       } catch (const JobInterrupted& interrupted) {
         if (!goesOnAfter(static_cast<int>(ErrorCode::kRequeue))) {
@@ -189,6 +190,7 @@ class Restarts {
 
   void hear(const JobProgress& event) {
     has_started_ |= event.kind == JobProgress::Kind::kStarted;
+    has_evaluated_ |= event.kind == JobProgress::Kind::kEvaluated;
     if (event.kind == JobProgress::Kind::kStep) {
       newest_step_ = std::max(newest_step_, event.step);
       if (lost_at_) {
@@ -212,6 +214,7 @@ class Restarts {
   const JobProgressCallback& progress_;
   const JobProgressCallback hear_;
   std::optional<SignalWatch> own_signals_;
+  bool has_evaluated_ = false;
   bool has_started_ = false;  // workers, in any attempt: what fails before is no loss
   int64_t newest_step_ = 0;   // done by any attempt
   int64_t step_of_last_restart_ = -1;

@@ -1,8 +1,10 @@
 // `run --restarts` on nodes: daemons and workers are killed, come back, and are asked to end.
 #include <csignal>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/command.h"
 
@@ -47,13 +49,14 @@ class NodeRestarts : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return start(name, arguments);
   }
-  void startRun(int64_t steps) {
+  void startRun(int64_t steps, const std::vector<std::string>& more = {}) {
     std::vector<std::string> arguments{"run",          plan_,         "--steps",        std::to_string(steps),
                                        "--checkpoint", at("saved"),   "--every",        every_,
                                        "--restarts",   "5",           "--listen",       "tcp://127.0.0.1:*",
                                        "--key-file",   at("job.key"), "--node-timeout", "20"};
     // Each node takes all processors of this machine else.
     arguments.insert(arguments.end(), {"--threads", "1"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
     run_ = start("run", arguments);
   }
   bool comes(const Process& process, const std::string& text, seconds limit = seconds(30)) const {
@@ -72,6 +75,26 @@ class NodeRestarts : public ::testing::Test {
     const std::vector<pid_t> found = processesMentioning(text);
     ASSERT_EQ(found.size(), 1u) << text;
     ::kill(found[0], SIGKILL);
+  }
+  // 20 examples of the MLP.
+  static std::string heldOut() {
+    std::string lines;
+    for (int row = 0; row < 20; ++row) {
+      nlohmann::json example;
+      for (int feature = 0; feature < 32; ++feature) {
+        example["x"].push_back(0.01 * (row * feature % 37));
+        example["y"].push_back(0.1 * (row * feature % 7));
+      }
+      lines += example.dump() + "\n";
+    }
+    return lines;
+  }
+  static std::vector<double> lossesIn(const std::string& path) {
+    std::vector<double> losses;
+    std::istringstream lines(readFile(path));
+    for (std::string line; std::getline(lines, line);)
+      losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+    return losses;
   }
   void expectNothingLeft() {
     EXPECT_TRUE(eventually([&] { return processesMentioning(folder_.path().string()).empty(); }, seconds(5)));
@@ -150,6 +173,34 @@ TEST_F(NodeRestarts, FewerDevicesGoOnWithAPlanOfTheirOwnAndACameBackNodeIsUsedNe
   EXPECT_EQ(ended.exit_code, 75) << ended.errors;
   EXPECT_EQ(finish(first, seconds(10)).exit_code, 75);
   EXPECT_EQ(finish(back, seconds(10)).exit_code, 75);
+  expectNothingLeft();
+}
+
+// Held-out data are evaluated by whatever plan goes on; the loss is the same function of the step.
+TEST_F(NodeRestarts, FewerDevicesEvaluateAsMoreDo) {
+  writeFile(at("held.jsonl"), heldOut());
+  plan({"--cluster", "2x1", "--stages", "uniform:2", "--precision", "float64", "--dim", "batch=8"});
+  const std::vector<std::string> evaluation = {"--eval", at("held.jsonl"), "--eval-every", "100"};
+  std::vector<std::string> whole = {"run", plan_, "--steps", "600", "--log", at("whole"), "--threads", "1"};
+  whole.insert(whole.end(), evaluation.begin(), evaluation.end());
+  ASSERT_EQ(runPipeshard(whole).exit_code, 0);
+  std::vector<std::string> more = {"--log", at("log")};
+  more.insert(more.end(), evaluation.begin(), evaluation.end());
+  startRun(600, more);
+  const Process first = startNode("node0", {"--index", "0"});
+  const Process second = startNode("node1", {"--index", "1"});
+  ASSERT_TRUE(comes(run_, "checkpoint: ")) << errorsOf(run_);
+  ::kill(second.pid, SIGKILL);
+  finish(second);
+  const CommandResult ended = finish(run_);
+  EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+  EXPECT_THAT(ended.errors, HasSubstr("with the plan for 1 devices"));
+  const std::vector<double> want = lossesIn(at("whole") + "/evaluations.jsonl");
+  const std::vector<double> got = lossesIn(at("log") + "/evaluations.jsonl");
+  EXPECT_EQ(want.size(), 6u);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9 * want[i]);
+  finish(first, seconds(10));
   expectNothingLeft();
 }
 

@@ -141,7 +141,7 @@ void RunLog::take(const JobProgress& event, const RunFigures& figures) {
 
 void RunLog::takeEvent(const char* name, const JobProgress& event) {
   nlohmann::ordered_json line = {{"time", now()}, {"event", name}};
-  if (event.step > 0) line["step"] = event.step;
+  if (event.step > 0 || event.kind == JobProgress::Kind::kEvaluated) line["step"] = event.step;
   line["text"] =
       event.kind == JobProgress::Kind::kEvaluated ? "held-out loss " + textOf(event.loss) : event.text;
   write(events_, line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", kEvents);

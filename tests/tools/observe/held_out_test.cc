@@ -90,8 +90,11 @@ class HeldOut : public ::testing::Test {
       if (node.is("Dropout")) node.inputs.resize(1);
     }
     writeModel(graph, at("evaluated.onnx"));
-    succeed({"plan", at("evaluated.onnx"), "--dim", "batch=" + std::to_string(rows), "--cluster", "1x1",
-             "--microbatches", "1", "--schedule", "forward-only", "-o", at("whole")});
+    return ofModel(at("evaluated.onnx"), held_out, rows);
+  }
+  double ofModel(const std::string& model, const std::string& held_out, int64_t rows) {
+    succeed({"plan", model, "--dim", "batch=" + std::to_string(rows), "--cluster", "1x1", "--microbatches",
+             "1", "--schedule", "forward-only", "-o", at("whole")});
     succeed({"run", at("whole"), "--data", held_out, "--steps", "1", "--json", at("whole.json")});
     return nlohmann::json::parse(readFile(at("whole.json")))["steps"][0]["loss"].get<double>();
   }
@@ -122,6 +125,23 @@ TEST_F(HeldOut, IsTheLossOfTheExportedModelWhateverThePlan) {
     EXPECT_THAT(ran_.output, Not(HasSubstr("left out")));
     EXPECT_NEAR(loss, ofExported(held_out, 22), 2e-6);
   }
+}
+
+TEST_F(HeldOut, MayBeEvaluatedBeforeTheFirstStep) {
+  const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 22);
+  const std::string directory = plan(kGpt2, {"--cluster", "1x2", "--microbatches", "2"});
+  const auto stepsOf = [&](const char* steps) {
+    succeed({"run", directory, "--data", data, "--steps", steps, "--checkpoint", at("saved"), "--eval",
+             held_out, "--eval-at-start", "--log", at("log")});
+    std::vector<int64_t> found;
+    for (const nlohmann::json& line : logLines(at("log") + "/evaluations.jsonl"))
+      found.push_back(line["step"]);
+    return found;
+  };
+  EXPECT_EQ(stepsOf("2"), (std::vector<int64_t>{0, 2}));
+  EXPECT_NEAR(logLines(at("log") + "/evaluations.jsonl")[0]["loss"].get<double>(),
+              ofModel(kGpt2, held_out, 22), 2e-6);
+  EXPECT_EQ(stepsOf("3"), (std::vector<int64_t>{0, 2, 3}));  // it goes on
 }
 
 TEST_F(HeldOut, ChangesNothingOfTheTraining) {
