@@ -1,7 +1,14 @@
-#include <algorithm>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +16,7 @@
 #include "ir/base/error.h"
 #include "runtime/data/token_file.h"
 #include "runtime/files/posix_file.h"
+#include "runtime/tokenizer/tokenizer_file.h"
 #include "tools/commands.h"
 
 namespace pipeshard {
@@ -16,44 +24,81 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
+// A text that is read where it lies: whoever encodes it goes through it once.
+class MappedText {
+ public:
+  explicit MappedText(const std::string& path) {
+    const Descriptor file = openForReading(path);
+    const uint64_t bytes = fileBytes(file, path);
+    if (bytes == 0) fail(ErrorCode::kMissingInput, "{} is empty; expected a text", path);
+    void* const start = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (start == MAP_FAILED) fail(ErrorCode::kMissingInput, "cannot read {}: {}", path, std::strerror(errno));
+    ::madvise(start, bytes, MADV_SEQUENTIAL);
+    text_ = {static_cast<const char*>(start), bytes};
+  }
+  MappedText(const MappedText&) = delete;
+  MappedText& operator=(const MappedText&) = delete;
+  ~MappedText() { ::munmap(const_cast<char*>(text_.data()), text_.size()); }
+  std::string_view get() const { return text_; }
+
+ private:
+  std::string_view text_;
+};
+
 struct TokensCommand {
   std::string text;
-  std::string tokenizer = "bytes";
+  std::string tokenizer = kBytes;
   std::string output;
 
   int run() const {
-    if (tokenizer != "bytes") {
-      fail(ErrorCode::kUsage,
-           "--tokenizer {}: 'bytes' is the only one that there is (a token is a byte, 0 to 255); make the "
-           "file "
-           "with another tokenizer by writing its numbers as little-endian uint16 or uint32",
-           tokenizer);
-    }
     const DataType type = tokenTypeOf(output);
     if (type == DataType::kUndefined)
       fail(ErrorCode::kUsage, "-o {}: a file of tokens ends in .u16, .bin (uint16) or .u32 (uint32)", output);
-    const uint64_t bytes = type == DataType::kUint16 ? write<uint16_t>() : write<uint32_t>();
-    fmt::print("{}: {} tokens ({}), from 0 to 255\n", output, bytes, dataTypeName(type));
-    return 0;
+    return type == DataType::kUint16 ? write<uint16_t>(type) : write<uint32_t>(type);
   }
 
  private:
+  static constexpr const char* kBytes = "bytes";
+
   template <typename T>
-  uint64_t write() const {
-    const Descriptor from = openForReading(text);
-    const uint64_t bytes = fileBytes(from, text);
-    if (bytes == 0) fail(ErrorCode::kMissingInput, "{} is empty; expected a text", text);
+  int write(DataType type) const {
+    uint32_t largest = 255;
+    std::optional<Tokenizer> file;
+    if (tokenizer != kBytes) largest = file.emplace(readTokenizer(tokenizer)).largest();
+    if (largest > std::numeric_limits<T>::max()) {
+      fail(ErrorCode::kUsage, "-o {}: {} has tokens up to {}, a uint16 ends at 65535; name a file .u32",
+           output, tokenizer, largest);
+    }
+    const MappedText mapped(text);
     PendingFile to(output);
-    std::vector<unsigned char> piece;
-    std::vector<T> tokens;
-    for (uint64_t done = 0; done < bytes; done += piece.size()) {
-      piece.resize(std::min<uint64_t>(kPieceBytes, bytes - done));
-      readExactly(from, done, std::as_writable_bytes(std::span(piece)), text);
-      tokens.assign(piece.begin(), piece.end());
-      to.append(tokens.data(), tokens.size() * sizeof(T));
+    uint64_t count = 0;
+    std::vector<T> numbers;
+    const auto append = [&](const auto& tokens) {
+      numbers.assign(tokens.begin(), tokens.end());
+      to.append(numbers.data(), numbers.size() * sizeof(T));
+      count += numbers.size();
+    };
+    if (file) {
+      encode(*file, mapped.get(), append);
+    } else {
+      for (size_t at = 0; at < mapped.get().size(); at += kPieceBytes) {
+        const std::string_view piece = mapped.get().substr(at, kPieceBytes);
+        append(std::span(reinterpret_cast<const unsigned char*>(piece.data()), piece.size()));
+      }
     }
     to.commit(false);
-    return bytes;
+    fmt::print("{}: {} tokens ({}), from 0 to {}\n", output, count, dataTypeName(type), largest);
+    return 0;
+  }
+
+  void encode(Tokenizer& file, std::string_view from,
+              const std::function<void(std::span<const uint32_t>)>& take) const {
+    try {
+      file.encode(from, take);
+    } catch (Error& error) {
+      if (error.code() == ErrorCode::kBadModel) error.addContext(text);
+      throw;
+    }
   }
 };
 
@@ -63,7 +108,12 @@ CommandFunction addTokensCommand(CLI::App& app) {
   auto command = std::make_shared<TokensCommand>();
   CLI::App* sub = app.add_subcommand("tokens", "Make a file of tokens, for `run --data`, of a text");
   sub->add_option("FILE", command->text, "A text file")->required();
-  sub->add_option("--tokenizer", command->tokenizer, "bytes: every byte is a token")->capture_default_str();
+  sub->add_option("--tokenizer", command->tokenizer,
+                  "bytes: every byte is a token; or a tokenizer.json of Hugging Face with byte-level BPE, as "
+                  "GPT-2, Llama 3 "
+                  "and Qwen have")
+      ->capture_default_str()
+      ->type_name("bytes|FILE.json");
   sub->add_option("-o,--output", command->output, "The file to write: .u16 or .bin (uint16), .u32 (uint32)")
       ->required()
       ->type_name("FILE");

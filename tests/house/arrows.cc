@@ -87,6 +87,7 @@ const Arrows& neighbourhoodArrows() {
        {"runtime/checkpoint", "runtime/data", "runtime/evaluation", "runtime/identity", "runtime/machine",
         "runtime/execute", "runtime/files", "runtime/trace"}},
       {"runtime/recovery", {"runtime/job"}},
+      {"runtime/tokenizer", {}},
       {"runtime/validation", {"runtime/execute", "runtime/files", "runtime/job"}},
       {"runtime/profiling", {"runtime/device", "runtime/execute", "runtime/files"}},
 

@@ -218,6 +218,31 @@ TEST_F(DataCommand, BadDataAreOneSentence) {
   refused({"--epochs", "2", "--steps", "3", "--data", at("range.u16")}, ErrorCode::kUsage, "--epochs");
 }
 
+TEST_F(DataCommand, TokensTakesATokenizerOfHuggingFace) {
+  const auto vocabularyWith = [&](int number) {
+    const std::string path = at("tokenizer" + std::to_string(number) + ".json");
+    writeFile(path,
+              R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "Ġ": 2, "ab": )" +
+                  std::to_string(number) + R"(}, "merges": ["a b"]}})");
+    return path;
+  };
+  writeFile(at("ab.txt"), "ab b");
+  const CommandResult made =
+      runPipeshard({"tokens", at("ab.txt"), "-o", at("ab.u16"), "--tokenizer", vocabularyWith(300)});
+  EXPECT_EQ(made.exit_code, 0) << made.errors;
+  EXPECT_THAT(made.output, HasSubstr("3 tokens (uint16), from 0 to 300"));
+  EXPECT_EQ(readFile(at("ab.u16")), bytesOf(std::vector<uint16_t>{300, 2, 1}));
+  expectRefused(
+      runPipeshard({"tokens", at("ab.txt"), "-o", at("ab.u16"), "--tokenizer", vocabularyWith(70'000)}),
+      ErrorCode::kUsage, "has tokens up to 70000, a uint16 ends at 65535; name a file .u32");
+  writeFile(at("latin.txt"), "ab\xe4");
+  expectRefused(
+      runPipeshard({"tokens", at("latin.txt"), "-o", at("ab.u32"), "--tokenizer", vocabularyWith(300)}),
+      ErrorCode::kBadModel, "latin.txt: byte 2 (0xe4) is not UTF-8");
+  EXPECT_FALSE(std::filesystem::exists(at("ab.u32")));
+}
+
 TEST_F(DataCommand, TokensRefusesWhatItCannotWrite) {
   writeFile(at("text.txt"), "\xff\x01z");
   EXPECT_EQ(runPipeshard({"tokens", at("text.txt"), "-o", at("t.u32")}).exit_code, 0);
@@ -230,7 +255,7 @@ TEST_F(DataCommand, TokensRefusesWhatItCannotWrite) {
   expectRefused(runPipeshard({"tokens", at("empty.txt"), "-o", at("t.u16")}), ErrorCode::kMissingInput,
                 "empty.txt is empty");
   expectRefused(runPipeshard({"tokens", at("text.txt"), "-o", at("t.u16"), "--tokenizer", "bpe.json"}),
-                ErrorCode::kUsage, "--tokenizer bpe.json");
+                ErrorCode::kMissingInput, "bpe.json");
   expectRefused(runPipeshard({"tokens", at("text.txt"), "-o", at("no/t.u16")}), ErrorCode::kDiskFull,
                 "no/t.u16");
 }
