@@ -57,6 +57,8 @@ def parse_arguments(arguments):
         for key, choices in getattr(model, "CHOICES", {}).items():
             sub.add_argument(f"--{key}", choices=choices, default=choices[0],
                              help=f"default: {choices[0]}")
+        for key, what in getattr(model, "RATES", {}).items():
+            sub.add_argument(f"--{key}", type=float, default=None, help=what + " (default: nothing)")
         for key, what in getattr(model, "FLAGS", {}).items():
             sub.add_argument(f"--{key}", action=argparse.BooleanOptionalAction, help=what + " (default: as the size)")
     options = parser.parse_args(arguments)
@@ -70,7 +72,7 @@ def main(arguments) -> None:
     warnings.filterwarnings("ignore", category=UserWarning)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     config = dict(MODELS[options.model].SIZES[options.size])
-    further = [*getattr(MODELS[options.model], "CHOICES", {}), *getattr(MODELS[options.model], "FLAGS", {})]
+    further = [key for kind in ("CHOICES", "FLAGS", "RATES") for key in getattr(MODELS[options.model], kind, {})]
     for key in [*config, *(key for key in further if key not in config)]:
         override = getattr(options, key)
         if override is not None:

@@ -2,7 +2,7 @@
 
 A model is a class with
   * `SIZES`: a dictionary from size name to the keyword arguments of the class,
-  * optionally `CHOICES` and `FLAGS`: further keyword arguments, with the values that they may have, or what they say,
+  * optionally `CHOICES`, `FLAGS` and `RATES`: further keyword arguments, with the values that they may have, or what they say,
   * `export_config`: those keyword arguments, kept so that an exported file can say how to rebuild its module,
   * `forward(**inputs)`: one training step's forward pass, returning the scalar loss and nothing else,
   * `mean_over(**inputs)`: the number of terms that the loss is the mean of, which weighs the losses of microbatches,
@@ -57,9 +57,10 @@ class _EmptyOnMeta(TorchFunctionMode):
 
 
 def in_training(module):
-    """Batch normalisation uses the batch's statistics, as in training; all else is deterministic, as in evaluation."""
+    """Batch normalisation uses the batch's statistics, and what was asked to drop drops, as in training; all else is
+    deterministic, as in evaluation."""
     module.eval()
     for child in module.modules():
-        if isinstance(child, _BatchNorm):
+        if isinstance(child, _BatchNorm) or (isinstance(child, torch.nn.Dropout) and child.p > 0):
             child.train()
     return module

@@ -11,7 +11,7 @@ class GPT2(CausalLM, GPT2LMHeadModel):
 
     Inherits rather than wraps, so that parameters keep the names of a Hugging Face checkpoint. The output projection is
     tied to the token embedding, but in the sizes from 125M to 39B, which are those of Alpa's benchmark. There is no
-    dropout and no key-value cache.
+    dropout unless --dropout says how much, and no key-value cache.
     """
 
     SIZES = {
@@ -27,15 +27,16 @@ class GPT2(CausalLM, GPT2LMHeadModel):
 
     CHOICES = {"attention": ("eager", "sdpa")}
     FLAGS = {"tied": "the output projection is the token embedding"}
+    RATES = {"dropout": "how much is dropped behind embeddings, attention weights and blocks"}
 
     def __init__(self, vocab: int, positions: int, seq: int, embd: int, layers: int, heads: int, init_std: float,
-                 attention: str = "eager", tied: bool = True, inner: int | None = None):
+                 attention: str = "eager", tied: bool = True, inner: int | None = None, dropout: float = 0.0):
         if seq > positions:
             raise ValueError(f"a sequence of {seq} needs as many positions, not {positions}")
         super().__init__(GPT2Config(
             vocab_size=vocab, n_positions=positions, n_embd=embd, n_layer=layers, n_head=heads, n_inner=inner,
             initializer_range=init_std, layer_norm_epsilon=1e-5,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
             bos_token_id=0, eos_token_id=0, use_cache=False, tie_word_embeddings=tied,
             attn_implementation=attention))
         self.loss_type = "ForCausalLM"  # transformers would guess it from the name of the class
