@@ -72,8 +72,9 @@ class RankEmitter {
                        builder_);
     for (const StageId stage : stages) runUpdate(stage, update, microbatch);
     forParts([&](size_t p, size_t i) {
-      if (isUpdating(ownerOf(p)))
-        builder_.forget(partBuffer(p, i, update)), builder_.forget(gradientBuffer(p));
+      if (!isUpdating(ownerOf(p))) return;
+      builder_.forget(partBuffer(p, i, update));
+      if (joined_[p]) builder_.forget(gradientBuffer(p));  // else there is none
     });
   }
   bool isUpdating(StageId stage) const {

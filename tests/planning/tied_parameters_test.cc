@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/graph/stopped_gradient.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/writer.h"
 #include "planning/pipeline.h"
 #include "tests/tools/command.h"
 
@@ -111,6 +114,36 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
     EXPECT_EQ(held.at(name), half);
     EXPECT_EQ(held.at(name + ".gradient@part0"), half);
   }
+}
+
+// The first stage owns the parameter, and its use of it is detached: the gradient comes from the last one
+// alone.
+TEST(TiedParametersOfShardedStages, AreTrainedByOthersWhereTheOwnersUseIsDetached) {
+  const TemporaryFolder folder;
+  Graph graph = readModel(PIPESHARD_SOURCE_DIR "/examples/gpt2.onnx");
+  const auto lookup = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.is("Gather") && graph.value(node.inputs[0]).name == kTied;
+  });
+  ASSERT_NE(lookup, graph.nodes.end());
+  GraphBuilder builder(graph);
+  const ValueId taken = builder.addValue("taken", DataType::kFloat32, {});
+  graph.value(taken).shape.reset();
+  Node stop = *lookup;
+  stop.op_type = "Identity";
+  stop.name = "stop";
+  stop.attributes.clear();
+  stop.inputs = {taken};
+  stopGradientAt(stop);
+  lookup->outputs[0] = taken;
+  graph.nodes.insert(lookup + 1, stop);
+  writeModel(graph, folder.file("gpt2.onnx"));
+  writeFile(folder.file("stages.json"), R"({"version": 1, "layers": 8, "stages": [)" +
+                                            stageOf("0..3", "0, 1", "zero2") + ", " +
+                                            stageOf("4..7", "2, 3", "tensor-parallel") + "]}");
+  const CommandResult result = runPipeshard(
+      {"validate", folder.file("gpt2.onnx"), "--external-data-root", "examples", "--dim", "batch=8",
+       "--cluster", "1x4", "--stages", folder.file("stages.json"), "--microbatches", "2", "--steps", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
 }
 
 // With the embedding whole on every device that has it, the least that a plan needs of each is 1.33 MiB.

@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/data/data.h"
-#include "runtime/execute/aligned_memory.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 #include "tests/tools/command.h"
 
