@@ -1,9 +1,7 @@
 #include "ir/plan/learning_rate.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "ir/base/error.h"
+#include "ir/plan/learning_rate_formula.h"
 
 namespace pipeshard {
 namespace {
@@ -18,19 +16,6 @@ constexpr Number kStepNumbers[] = {&Schedule::warmup, &Schedule::start_factor, &
                                    &Schedule::gamma};
 constexpr Number kOneCycleNumbers[] = {&Schedule::steps, &Schedule::pct_start, &Schedule::div_factor,
                                        &Schedule::final_div_factor};
-
-// From `start` to `end` along half a cosine.
-double annealed(double start, double end, double share) {
-  return end + (start - end) / 2 * (1 + std::cos(M_PI * share));
-}
-
-double oneCycle(const Schedule& schedule, double highest, double n) {
-  const double peak = schedule.pct_start * schedule.steps - 1;
-  const double first = highest / schedule.div_factor;
-  if (n <= peak) return annealed(first, highest, n / peak);
-  const double share = std::min(1.0, (n - peak) / (schedule.steps - 1 - peak));
-  return annealed(highest, first / schedule.final_div_factor, share);
-}
 
 }  // namespace
 
@@ -58,20 +43,7 @@ std::string_view numberName(Number number) {
 }
 
 double scheduledRate(const Schedule& schedule, double learning_rate, int64_t step) {
-  const auto n = static_cast<double>(step - 1);
-  if (schedule.kind == Schedule::Kind::kOneCycle) return oneCycle(schedule, learning_rate, n);
-  if (n < schedule.warmup)
-    return learning_rate * (schedule.start_factor + (1 - schedule.start_factor) * n / schedule.warmup);
-  const double later = n - schedule.warmup;
-  const auto share = [&] { return std::min(1.0, later / (schedule.steps - schedule.warmup)); };
-  const double last = schedule.final_rate;
-  switch (schedule.kind) {
-    case Schedule::Kind::kLinear: return last + (learning_rate - last) * (1 - share());
-    case Schedule::Kind::kCosine: return annealed(learning_rate, last, share());
-    case Schedule::Kind::kStep:
-      return learning_rate * std::pow(schedule.gamma, std::floor(later / schedule.step_size));
-    default: return learning_rate;
-  }
+  return rateByFormula(schedule, learning_rate, step);
 }
 
 }  // namespace pipeshard

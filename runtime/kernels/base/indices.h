@@ -8,18 +8,26 @@
 
 namespace pipeshard::kernels {
 
-// Every index lies in [-size, size), else Error(kBadModel).
-template <typename I>
-void checkIndices(const std::string& node, const I* indices, int64_t count, int64_t size) {
-  bool good = true;
-  for (int64_t i = 0; i < count; ++i) good = good && indices[i] >= -size && indices[i] < size;
-  if (good) return;
-  for (int64_t i = 0; i < count; ++i) {
-    if (indices[i] >= -size && indices[i] < size) continue;
+// Throws the Error(kBadModel) about an index of `node` that is outside of [-size, size).
+inline std::function<void(const DataFault&)> aboutIndices(const std::string& node, int64_t size) {
+  return [node, size](const DataFault& fault) {
     fail(ErrorCode::kBadModel,
          "{}: index {} at position {} is outside of [{}, {}): the indexed axis has {} elements", node,
-         indices[i], i, -size, size, size);
-  }
+         fault.value, fault.position, -size, size, size);
+  };
+}
+
+// Every index lies in [-size, size), else that Error, or its record.
+template <typename I>
+void checkIndices(const KernelArguments& arguments, const std::function<void(const DataFault&)>& throw_fault,
+                  const I* indices, int64_t count, int64_t size) {
+  checkData(arguments, throw_fault,
+            [&](DataFault* fault) { findOutside(arguments.queue, count, indices, -size, size, {}, fault); });
+}
+// On the CPU.
+template <typename I>
+void checkIndices(const std::string& node, const I* indices, int64_t count, int64_t size) {
+  checkIndices({}, aboutIndices(node, size), indices, count, size);
 }
 
 template <typename I>

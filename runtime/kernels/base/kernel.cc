@@ -24,7 +24,7 @@ std::unique_ptr<Kernel> KernelRegistry::create(const KernelSpec& spec) const {
   try {
     return found->second(spec);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBadModel) throw;
+    if (error.code() != ErrorCode::kBadModel || other_types_ == OtherTypes::kRefused) throw;
     if (std::unique_ptr<Kernel> kernel = kernels::makeWideningKernel(spec, found->second)) return kernel;
     throw;
   }

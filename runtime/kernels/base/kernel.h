@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "runtime/kernels/base/data_fault.h"
 #include "transport/collectives/communicator.h"
 
 namespace pipeshard {
@@ -65,14 +66,6 @@ class Collectives {
   virtual void call(const CollectiveCall& call) = 0;
 };
 
-// The first element of a kernel's data that is wrong (an index outside, a division by zero), in the memory of
-// a device whose kernels cannot throw. Zeros: none.
-struct DataFault {
-  int64_t found = 0;  // 1: there is one
-  int64_t position = 0;
-  int64_t value = 0;
-};
-
 // Where a device is given its work (runtime/device/device.h).
 class DeviceQueue;
 
@@ -98,8 +91,8 @@ class Kernel {
   virtual size_t workspaceBytes() const { return 0; }
   // Output o may be the same memory as input i (an element is read before its place is written).
   virtual bool mayRunInPlace(int /*input*/, int /*output*/) const { return false; }
-  // Output o may be added to what its memory holds (none of the inputs), to the same bits as a separate
-  // addition element by element.
+  // Output o may be added to what its memory holds (none of the inputs); on the CPU to the same bits as a
+  // separate addition element by element.
   virtual bool mayAccumulate(int /*output*/) const { return false; }
   // The group over which run() calls its one collective; invalid for all others, which need nothing but their
   // arguments.
@@ -120,6 +113,11 @@ using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelSpec&)>;
 // The kernels of one device, keyed by domain and operator. Filled by explicit calls, no static registration.
 class KernelRegistry {
  public:
+  // What becomes of element types that a kernel does not have: computed in a wider one, by the host
+  // (widening.h), or refused by name.
+  enum class OtherTypes : uint8_t { kWidened, kRefused };
+  explicit KernelRegistry(OtherTypes other_types = OtherTypes::kWidened) : other_types_(other_types) {}
+
   void add(std::string domain, std::string op_type, KernelFactory factory);
   bool has(const std::string& domain, const std::string& op_type) const;
   // Error(kBadModel) naming node and operator when there is no kernel, or none for these types or attributes.
@@ -127,6 +125,7 @@ class KernelRegistry {
   std::vector<std::string> operators() const;  // "domain::op_type", sorted
 
  private:
+  OtherTypes other_types_;
   std::map<std::pair<std::string, std::string>, KernelFactory> factories_;
 };
 

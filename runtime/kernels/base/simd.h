@@ -7,7 +7,11 @@
 // The instruction set changes rounding (fused multiply-add), so bits are equal only between equal machines.
 #pragma once
 
+#ifdef __CUDACC__
+#define PIPESHARD_INLINE __host__ __device__ __forceinline__
+#else
 #define PIPESHARD_INLINE inline __attribute__((always_inline))
+#endif
 // The same after a lambda's parameters: [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return x[i]; }
 #define PIPESHARD_LAMBDA_INLINE __attribute__((always_inline))
 

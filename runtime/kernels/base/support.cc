@@ -17,6 +17,8 @@ class FunctionKernel : public Kernel {
            traits_.in_place.end();
   }
   bool mayAccumulate(int output) const override { return traits_.accumulates && output == 0; }
+  bool recordsFaults() const override { return !kKernelsThrow && traits_.throw_fault != nullptr; }
+  void throwFault(const DataFault& fault) const override { traits_.throw_fault(fault); }
 
  private:
   std::function<void(const KernelArguments&)> body_;

@@ -13,6 +13,8 @@
 #include "ir/base/error.h"
 #include "ir/base/shape.h"
 #include "ir/graph/graph.h"
+#include "runtime/kernels/base/axis_split.h"
+#include "runtime/kernels/base/data_faults.h"
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::kernels {
@@ -59,18 +61,14 @@ size_t axisAttribute(const KernelSpec& spec, int64_t default_axis, size_t input 
 // May output o use the memory of input i: same number of bytes?
 bool sameStorage(const KernelSpec& spec, size_t input, size_t output);
 
-// [product of sizes before axis, size of axis, product of sizes after].
-struct AxisSplit {
-  int64_t outer = 1;
-  int64_t size = 1;
-  int64_t inner = 1;
-};
 AxisSplit splitAtAxis(const Shape& shape, size_t axis);
 
 struct KernelTraits {
   std::vector<std::pair<int, int>> in_place;  // (input, output) pairs
   size_t workspace_bytes = 0;
   bool accumulates = false;  // output 0 may be added to what is there
+  // The kernel looks for wrong data (checkData): throws the Error that a fault is.
+  std::function<void(const DataFault&)> throw_fault = {};
 };
 
 // A kernel that calls `body`. The body must own what it captures.
@@ -87,6 +85,16 @@ const T* input(const KernelArguments& arguments, size_t position) {
 template <typename T>
 T* output(const KernelArguments& arguments, size_t position) {
   return position < arguments.outputs.size() ? static_cast<T*>(arguments.outputs[position]) : nullptr;
+}
+
+// Calls find(fault), which looks for wrong data (data_faults.h), in a kernel whose traits have `throw_fault`.
+template <typename Find>
+void checkData(const KernelArguments& arguments, const std::function<void(const DataFault&)>& throw_fault,
+               const Find& find) {
+  if (!kKernelsThrow) return find(arguments.fault);
+  DataFault fault;
+  find(&fault);
+  if (fault.found != 0) throw_fault(fault);
 }
 
 // Is output 0 to be added to what is there?

@@ -1,84 +1,13 @@
-#include <cmath>
+#include "runtime/kernels/elementwise/binary.h"
+
 #include <type_traits>
 
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/elementwise/binary_loop.h"
+#include "runtime/kernels/elementwise/unary_functors.h"
 
 namespace pipeshard::kernels {
 namespace {
-
-// Integer arithmetic wraps around, as numpy's does.
-template <typename T>
-using Wrapping = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>;
-template <typename T>
-using WrappingT = typename Wrapping<T>::type;
-
-struct AddOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(WrappingT<T>(a) + WrappingT<T>(b));
-  }
-};
-struct SubOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(WrappingT<T>(a) - WrappingT<T>(b));
-  }
-};
-struct MulOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(WrappingT<T>(a) * WrappingT<T>(b));
-  }
-};
-struct DivOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      if (b == 0) return 0;  // refused before the loop
-      if (b == T(-1)) return SubOp::apply(T(0), a);
-    }
-    return a / b;
-  }
-};
-struct MaxOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return a != a ? a : (a < b || b != b ? b : a);
-  }
-};
-struct MinOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return a != a ? a : (b < a || b != b ? b : a);
-  }
-};
-struct FmodOp {  // the sign of the dividend
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>)
-      return b == 0 || b == T(-1) ? T(0) : T(a % b);
-    else
-      return std::fmod(a, b);
-  }
-};
-struct ModOp {  // the sign of the divisor
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    const T rest = FmodOp::apply(a, b);
-    return rest != 0 && (rest < 0) != (b < 0) ? T(rest + b) : rest;
-  }
-};
-struct AndOp {
-  PIPESHARD_INLINE static bool apply(uint8_t a, uint8_t b) { return a != 0 && b != 0; }
-};
-struct OrOp {
-  PIPESHARD_INLINE static bool apply(uint8_t a, uint8_t b) { return a != 0 || b != 0; }
-};
-struct XorOp {
-  PIPESHARD_INLINE static bool apply(uint8_t a, uint8_t b) { return (a != 0) != (b != 0); }
-};
 
 template <typename Op, typename... Ts>
 std::unique_ptr<Kernel> arithmetic(const KernelSpec& spec) {
@@ -99,16 +28,18 @@ std::unique_ptr<Kernel> makeCheckedDivision(const KernelSpec& spec) {
   } else {
     std::shared_ptr<Kernel> divide = makeBinary<Op, T, T>(spec);
     const int64_t count = elementCount(spec.inputs[1].shape);
+    KernelTraits traits = inPlaceTraits(spec, {0, 1});
+    traits.throw_fault = [name = describeNode(*spec.node)](const DataFault& fault) {
+      fail(ErrorCode::kBadModel, "{}: integer division by zero (divisor element {})", name, fault.position);
+    };
     return makeKernel(
-        [divide, count, name = describeNode(*spec.node)](const KernelArguments& arguments) {
-          const T* divisor = input<T>(arguments, 1);
-          for (int64_t i = 0; i < count; ++i) {
-            if (divisor[i] == 0)
-              fail(ErrorCode::kBadModel, "{}: integer division by zero (divisor element {})", name, i);
-          }
+        [divide, count, throw_fault = traits.throw_fault](const KernelArguments& arguments) {
+          checkData(arguments, throw_fault, [&](DataFault* fault) {
+            findZero(arguments.queue, count, input<T>(arguments, 1), fault);
+          });
           divide->run(arguments);
         },
-        inPlaceTraits(spec, {0, 1}));
+        traits);
   }
 }
 
@@ -136,19 +67,6 @@ std::unique_ptr<Kernel> logical(const KernelSpec& spec) {
   return makeBinary<Op, uint8_t, bool>(spec);
 }
 
-struct TakeSecondOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T, T b) {
-    return b;
-  }
-};
-struct ScaleOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return a / b;
-  }
-};
-
 // y = x0 (broadcast); y = op(y, x_k) for the others; y = y / n for Mean.
 template <typename Op, typename T>
 std::unique_ptr<Kernel> makeVariadic(const KernelSpec& spec, bool mean) {
@@ -156,13 +74,17 @@ std::unique_ptr<Kernel> makeVariadic(const KernelSpec& spec, bool mean) {
   const Shape& shape = spec.outputs[0].shape;
   std::vector<Broadcast> plans;
   for (const TensorSpec& operand : spec.inputs) plans.push_back(makeBroadcast(shape, {shape, operand.shape}));
-  const Broadcast scale = makeBroadcast(shape, {shape, Shape{}});
-  return makeKernel([plans, scale, mean](const KernelArguments& arguments) {
+  const int64_t count = elementCount(shape);
+  return makeKernel([plans, count, mean](const KernelArguments& arguments) {
     T* y = output<T>(arguments, 0);
-    runBinary<TakeSecondOp, T, T>(plans[0], y, input<T>(arguments, 0), y);
-    for (size_t i = 1; i < plans.size(); ++i) runBinary<Op, T, T>(plans[i], y, input<T>(arguments, i), y);
-    const T number = static_cast<T>(plans.size());
-    if (mean) runBinary<ScaleOp, T, T>(scale, y, &number, y);
+    applyBinary<TakeSecondOp, T, T>(arguments.queue, plans[0], y, input<T>(arguments, 0), y);
+    for (size_t i = 1; i < plans.size(); ++i)
+      applyBinary<Op, T, T>(arguments.queue, plans[i], y, input<T>(arguments, i), y);
+    if constexpr (std::is_floating_point_v<T>) {
+      if (mean)
+        applyUnary<DivideOp, T, T>(arguments.queue, {.alpha = static_cast<double>(plans.size())}, count, y,
+                                   y);
+    }
   });
 }
 

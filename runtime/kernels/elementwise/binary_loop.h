@@ -1,9 +1,8 @@
-// Elementwise operators of two broadcast operands: y = Op::apply(a, b).
+// The CPU's loops over two broadcast operands: y = Op::apply(a, b).
 #pragma once
 
 #include "runtime/kernels/base/broadcast.h"
 #include "runtime/kernels/base/simd.h"
-#include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 
@@ -43,20 +42,6 @@ void runBinary(const Broadcast& plan, const T* a, const U* b, R* y) {
     else
       runVectorised<BinaryLoop<Op, T, U, R, 0, 0>>(left, right, y + at, count);
   });
-}
-
-// The kernel of a two-input operator whose types are already checked.
-template <typename Op, typename T, typename R, typename U = T>
-std::unique_ptr<Kernel> makeBinary(const KernelSpec& spec) {
-  const Shape& a = spec.inputs[0].shape;
-  const Shape& b = spec.inputs[1].shape;
-  checkOutputShape(spec, 0, broadcastShapes(a, b));
-  const Broadcast plan = makeBroadcast(spec.outputs[0].shape, {a, b});
-  return makeKernel(
-      [plan](const KernelArguments& arguments) {
-        runBinary<Op, T, R, U>(plan, input<T>(arguments, 0), input<U>(arguments, 1), output<R>(arguments, 0));
-      },
-      inPlaceTraits(spec, {0, 1}));
 }
 
 }  // namespace pipeshard::kernels

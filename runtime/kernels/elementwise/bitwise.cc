@@ -1,60 +1,14 @@
 // BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot. Bits know no sign: every integer type is computed
 // as the unsigned type of its size, and a shift to the right fills up with zeros.
-#include <cstdint>
-#include <limits>
 #include <string>
-#include <type_traits>
 
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/elementwise/binary_loop.h"
+#include "runtime/kernels/elementwise/binary.h"
+#include "runtime/kernels/elementwise/unary_functors.h"
 
 namespace pipeshard::kernels {
 namespace {
-
-// C++ computes narrow types as int; a shift by as many bits as there are, or more, is undefined.
-template <typename T>
-using Shifted = std::conditional_t<sizeof(T) < sizeof(uint32_t), uint32_t, T>;
-
-struct ShiftLeftOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return b < std::numeric_limits<T>::digits ? T(Shifted<T>(a) << b) : T(0);
-  }
-};
-struct ShiftRightOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return b < std::numeric_limits<T>::digits ? T(Shifted<T>(a) >> b) : T(0);
-  }
-};
-struct BitAndOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(a & b);
-  }
-};
-struct BitOrOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(a | b);
-  }
-};
-struct BitXorOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T b) {
-    return T(a ^ b);
-  }
-};
-
-template <typename T>
-struct InvertLoop {
-  PIPESHARD_INLINE static void run(const T* x, T* y, int64_t count) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) y[i] = T(~x[i]);
-  }
-};
 
 // Calls body(U{}) with the unsigned integer that stands for the type of input 0, which the output has as
 // well.
@@ -92,11 +46,8 @@ std::unique_ptr<Kernel> makeBitwiseNot(const KernelSpec& spec) {
     using T = decltype(zero);
     return makeKernel(
         [count](const KernelArguments& arguments) {
-          const T* x = input<T>(arguments, 0);
-          T* y = output<T>(arguments, 0);
-          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<InvertLoop<T>>(x + begin, y + begin, end - begin);
-          });
+          applyUnary<InvertOp, T, T>(arguments.queue, {}, count, input<T>(arguments, 0),
+                                     output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0}));
   });

@@ -1,13 +1,10 @@
-// Updates of one parameter (docs/operators.md): one pass over its elements each. An optimizer is a struct of
-// its numbers in one step, made of the inputs, with the loop over elements.
+#include "runtime/kernels/elementwise/optimizer.h"
+
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <optional>
 
-#include "ir/plan/learning_rate.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/parallel.h"
-#include "runtime/kernels/base/simd.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
@@ -29,236 +26,60 @@ struct UpdateLayout {
   std::string node;
 };
 
-// The numbers of one step.
+std::function<void(const DataFault&)> aboutStep(const std::string& node) {
+  return [node](const DataFault& fault) {
+    fail(ErrorCode::kBadModel, "{}: Step is {}; the first step is 1", node, fault.value);
+  };
+}
+
+// Of kernels that read the step's number; others find nothing.
+std::function<void(const DataFault&)> faultOf(const UpdateLayout& layout) {
+  return layout.step ? aboutStep(layout.node) : nullptr;
+}
+
+// Throws, or records, that the step's number is none.
+void checkStep(const UpdateLayout& layout, const KernelArguments& arguments) {
+  if (!layout.step) return;
+  checkData(arguments, aboutStep(layout.node), [&](DataFault* fault) {
+    findOutside(arguments.queue, 1, input<int64_t>(arguments, *layout.step), 1,
+                std::numeric_limits<int64_t>::max(), {}, fault);
+  });
+}
+
+// All but the tensors.
 template <typename T>
-class UpdateNumbers {
- public:
-  UpdateNumbers(const UpdateLayout& layout, const KernelArguments& arguments)
-      : layout_(layout), arguments_(arguments) {
-    if (!layout.step) return;
-    step_ = *input<int64_t>(arguments, *layout.step);
-    if (step_ < 1) fail(ErrorCode::kBadModel, "{}: Step is {}; the first step is 1", layout.node, step_);
+UpdateInputs<T> numbersFrom(const UpdateLayout& layout, const KernelArguments& arguments) {
+  UpdateInputs<T> inputs;
+  inputs.count = layout.count;
+  inputs.nesterov = layout.nesterov;
+  if (layout.step) inputs.step = input<int64_t>(arguments, *layout.step);
+  for (size_t i = layout.rate; i < layout.schedule; ++i)
+    inputs.numbers[i - layout.rate] = input<T>(arguments, i);
+  if (!layout.schedule_kind) return inputs;
+  inputs.has_schedule = true;
+  inputs.schedule = *layout.schedule_kind;
+  size_t k = 0;
+  for (double Schedule::*field : numbersOf(*layout.schedule_kind)) {
+    inputs.fields[k] = field;
+    inputs.field_values[k] = input<double>(arguments, layout.schedule + k);
+    ++k;
   }
-
-  int64_t step() const { return step_; }
-  bool nesterov() const { return layout_.nesterov; }
-  // The k-th behind LearningRate, from 1 on.
-  T operator[](size_t k) const { return *input<T>(arguments_, layout_.rate + k); }
-  // The learning rate of this step.
-  T rate() const {
-    const T rate = (*this)[0];
-    if (!layout_.schedule_kind) return rate;
-    Schedule schedule;
-    schedule.kind = *layout_.schedule_kind;
-    size_t position = layout_.schedule;
-    for (double Schedule::*number : numbersOf(schedule.kind))
-      schedule.*number = *input<double>(arguments_, position++);
-    return static_cast<T>(scheduledRate(schedule, rate, step_));
-  }
-
- private:
-  const UpdateLayout& layout_;
-  const KernelArguments& arguments_;
-  int64_t step_ = 0;
-};
-
-template <typename T>
-struct UpdateTensors {
-  const T* param;
-  const T* grad;
-  const T* state[2];
-  T* new_param;
-  T* new_state[2];
-};
-
-template <typename T>
-struct SgdUpdate {
-  static constexpr size_t kStates = 0, kNumbers = 2;
-  static constexpr bool kCounts = false;
-  explicit SgdUpdate(const UpdateNumbers<T>& n) : rate(n.rate()), decay(n[1]) {}
-  T rate, decay;
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, SgdUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i)
-      at.new_param[i] = at.param[i] - step.rate * (at.grad[i] + step.decay * at.param[i]);
-  }
-};
+  return inputs;
+}
 
 template <typename T>
-struct MomentumUpdate {
-  static constexpr size_t kStates = 1, kNumbers = 3;
-  static constexpr bool kCounts = false;
-  explicit MomentumUpdate(const UpdateNumbers<T>& n)
-      : rate(n.rate()),
-        momentum(n[1]),
-        decay(n[2]),
-        direct(n.nesterov() ? T(1) : T(0)),
-        smoothed(n.nesterov() ? momentum : T(1)) {}
-  T rate, momentum, decay;
-  T direct;    // share of the gradient itself in the step
-  T smoothed;  // share of the velocity
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, MomentumUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i] + step.decay * at.param[i];
-      const T v = step.momentum * at.state[0][i] + g;
-      at.new_state[0][i] = v;
-      at.new_param[i] = at.param[i] - step.rate * (step.direct * g + step.smoothed * v);
-    }
+UpdateInputs<T> inputsFrom(const UpdateLayout& layout, const KernelArguments& arguments) {
+  UpdateInputs<T> inputs = numbersFrom<T>(layout, arguments);
+  UpdateTensors<T>& at = inputs.tensors;
+  at.param = input<T>(arguments, 0);
+  at.grad = input<T>(arguments, 1);
+  at.new_param = output<T>(arguments, 0);
+  for (size_t s = 0; s < layout.states; ++s) {
+    at.state[s] = input<T>(arguments, 2 + s);
+    at.new_state[s] = output<T>(arguments, 1 + s);
   }
-};
-
-// The corrections are computed in double.
-template <typename T, bool decoupled>
-struct AdamUpdate {
-  static constexpr size_t kStates = 2, kNumbers = 5;
-  static constexpr bool kCounts = true;
-  explicit AdamUpdate(const UpdateNumbers<T>& n) : beta1(n[1]), beta2(n[2]), epsilon(n[3]) {
-    const double learning_rate = n.rate();
-    const double weight_decay = n[4];
-    const auto power = static_cast<double>(n.step());
-    keep = decoupled ? static_cast<T>(1 - learning_rate * weight_decay) : T(1);
-    decay = decoupled ? T(0) : static_cast<T>(weight_decay);
-    rate = static_cast<T>(learning_rate / (1 - std::pow(static_cast<double>(beta1), power)));
-    root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(beta2), power)));
-  }
-  T beta1, beta2, epsilon;
-  T keep;             // AdamW: 1 - lr * wd, the factor on the parameter
-  T decay;            // Adam: wd, added to the gradient
-  T rate;             // lr / (1 - beta1^t)
-  T root_correction;  // 1 / sqrt(1 - beta2^t)
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, AdamUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i] + step.decay * at.param[i];
-      const T first = step.beta1 * at.state[0][i] + (T(1) - step.beta1) * g;
-      const T second = step.beta2 * at.state[1][i] + (T(1) - step.beta2) * g * g;
-      at.new_state[0][i] = first;
-      at.new_state[1][i] = second;
-      at.new_param[i] = at.param[i] * step.keep -
-                        step.rate * first / (std::sqrt(second) * step.root_correction + step.epsilon);
-    }
-  }
-};
-template <typename T>
-using CoupledAdam = AdamUpdate<T, false>;
-template <typename T>
-using DecoupledAdam = AdamUpdate<T, true>;
-
-template <typename T>
-struct RmsPropUpdate {
-  static constexpr size_t kStates = 1, kNumbers = 4;
-  static constexpr bool kCounts = false;
-  explicit RmsPropUpdate(const UpdateNumbers<T>& n)
-      : rate(n.rate()), alpha(n[1]), epsilon(n[2]), decay(n[3]) {}
-  T rate, alpha, epsilon, decay;
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, RmsPropUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i] + step.decay * at.param[i];
-      const T second = step.alpha * at.state[0][i] + (T(1) - step.alpha) * g * g;
-      at.new_state[0][i] = second;
-      at.new_param[i] = at.param[i] - step.rate * (g / (std::sqrt(second) + step.epsilon));
-    }
-  }
-};
-
-template <typename T>
-struct RmsPropMomentumUpdate {
-  static constexpr size_t kStates = 2, kNumbers = 5;
-  static constexpr bool kCounts = false;
-  explicit RmsPropMomentumUpdate(const UpdateNumbers<T>& n)
-      : rate(n.rate()), alpha(n[1]), epsilon(n[2]), decay(n[3]), momentum(n[4]) {}
-  T rate, alpha, epsilon, decay, momentum;
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, RmsPropMomentumUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i] + step.decay * at.param[i];
-      const T second = step.alpha * at.state[0][i] + (T(1) - step.alpha) * g * g;
-      const T v = step.momentum * at.state[1][i] + g / (std::sqrt(second) + step.epsilon);
-      at.new_state[0][i] = second;
-      at.new_state[1][i] = v;
-      at.new_param[i] = at.param[i] - step.rate * v;
-    }
-  }
-};
-
-template <typename T>
-struct AdagradUpdate {
-  static constexpr size_t kStates = 1, kNumbers = 4;
-  static constexpr bool kCounts = true;
-  explicit AdagradUpdate(const UpdateNumbers<T>& n)
-      : rate(static_cast<T>(n.rate() / (1 + static_cast<double>(n.step() - 1) * n[1]))),
-        epsilon(n[2]),
-        decay(n[3]) {}
-  T rate, epsilon, decay;
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, AdagradUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i] + step.decay * at.param[i];
-      const T sum = at.state[0][i] + g * g;
-      at.new_state[0][i] = sum;
-      at.new_param[i] = at.param[i] - step.rate * (g / (std::sqrt(sum) + step.epsilon));
-    }
-  }
-};
-
-template <typename T>
-struct LionUpdate {
-  static constexpr size_t kStates = 1, kNumbers = 4;
-  static constexpr bool kCounts = false;
-  explicit LionUpdate(const UpdateNumbers<T>& n)
-      : rate(n.rate()), beta1(n[1]), beta2(n[2]), keep(T(1) - rate * n[3]) {}
-  T rate, beta1, beta2;
-  T keep;  // 1 - lr * wd, the factor on the parameter
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, LionUpdate step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i];
-      const T old = at.state[0][i];
-      const T mixed = step.beta1 * old + (T(1) - step.beta1) * g;
-      const T sign = mixed > T(0) ? T(1) : mixed < T(0) ? T(-1) : mixed;  // a NaN stays one
-      at.new_state[0][i] = step.beta2 * old + (T(1) - step.beta2) * g;
-      at.new_param[i] = at.param[i] * step.keep - step.rate * sign;
-    }
-  }
-};
-
-// Adam's direction with the decay added, in the place of a new parameter. LearningRate is not among the
-// numbers.
-template <typename T>
-struct LambDirection {
-  static constexpr size_t kStates = 2, kNumbers = 4;
-  static constexpr bool kCounts = true;
-  explicit LambDirection(const UpdateNumbers<T>& n) : beta1(n[0]), beta2(n[1]), epsilon(n[2]), decay(n[3]) {
-    const auto power = static_cast<double>(n.step());
-    correction = static_cast<T>(1 / (1 - std::pow(static_cast<double>(beta1), power)));
-    root_correction = static_cast<T>(1 / std::sqrt(1 - std::pow(static_cast<double>(beta2), power)));
-  }
-  T beta1, beta2, epsilon, decay;
-  T correction;       // 1 / (1 - beta1^t)
-  T root_correction;  // 1 / sqrt(1 - beta2^t)
-
-  PIPESHARD_INLINE static void run(UpdateTensors<T> at, int64_t count, LambDirection step) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const T g = at.grad[i];
-      const T first = step.beta1 * at.state[0][i] + (T(1) - step.beta1) * g;
-      const T second = step.beta2 * at.state[1][i] + (T(1) - step.beta2) * g * g;
-      at.new_state[0][i] = first;
-      at.new_state[1][i] = second;
-      at.new_param[i] = first * step.correction / (std::sqrt(second) * step.root_correction + step.epsilon) +
-                        step.decay * at.param[i];
-    }
-  }
-};
+  return inputs;
+}
 
 void checkScalar(const KernelSpec& spec, size_t position, DataType type) {
   if (elementCount(spec.inputs[position].shape) != 1)
@@ -307,20 +128,6 @@ UpdateLayout layoutOf(const KernelSpec& spec, size_t states, bool counts, size_t
   return layout;
 }
 
-template <typename T>
-UpdateTensors<T> tensorsFrom(const KernelArguments& arguments, size_t states, int64_t begin) {
-  UpdateTensors<T> at{input<T>(arguments, 0) + begin,
-                      input<T>(arguments, 1) + begin,
-                      {},
-                      output<T>(arguments, 0) + begin,
-                      {}};
-  for (size_t s = 0; s < states; ++s) {
-    at.state[s] = input<T>(arguments, 2 + s) + begin;
-    at.new_state[s] = output<T>(arguments, 1 + s) + begin;
-  }
-  return at;
-}
-
 template <template <typename> class Update>
 std::unique_ptr<Kernel> updateKernel(const KernelSpec& spec) {
   using Facts = Update<double>;
@@ -332,22 +139,12 @@ std::unique_ptr<Kernel> updateKernel(const KernelSpec& spec) {
     using T = decltype(zero);
     return makeKernel(
         [layout](const KernelArguments& arguments) {
-          const Update<T> step(UpdateNumbers<T>(layout, arguments));
-          forBlocks(layout.count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<Update<T>>(tensorsFrom<T>(arguments, layout.states, begin), end - begin, step);
-          });
+          checkStep(layout, arguments);
+          applyUpdate<Update<T>, T>(arguments.queue, inputsFrom<T>(layout, arguments));
         },
-        {.in_place = std::move(in_place), .workspace_bytes = 0});
+        {.in_place = std::move(in_place), .throw_fault = faultOf(layout)});
   });
 }
-
-template <typename T>
-struct AverageBlock {
-  PIPESHARD_INLINE static void run(const T* old, const T* sample, T* average, int64_t count, T decay) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) average[i] = decay * old[i] + (T(1) - decay) * sample[i];
-  }
-};
 
 std::unique_ptr<Kernel> movingAverageKernel(const KernelSpec& spec) {
   checkArity(spec, 3, 3);
@@ -362,13 +159,8 @@ std::unique_ptr<Kernel> movingAverageKernel(const KernelSpec& spec) {
     using T = decltype(zero);
     return makeKernel(
         [count](const KernelArguments& arguments) {
-          const T* old = input<T>(arguments, 0);
-          const T* sample = input<T>(arguments, 1);
-          T* average = output<T>(arguments, 0);
-          const T decay = *input<T>(arguments, 2);
-          forBlocks(count, kBlockElements, [&](int64_t begin, int64_t end) {
-            runVectorised<AverageBlock<T>>(old + begin, sample + begin, average + begin, end - begin, decay);
-          });
+          applyMovingAverage<T>(arguments.queue, count, input<T>(arguments, 0), input<T>(arguments, 1),
+                                input<T>(arguments, 2), output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0, 1}));
   });
@@ -390,9 +182,12 @@ std::unique_ptr<Kernel> scheduledRateKernel(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[1].data_type);
   return withType<float, double>(spec, spec.inputs[1].data_type, "input 1", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([layout](const KernelArguments& arguments) {
-      *output<T>(arguments, 0) = UpdateNumbers<T>(layout, arguments).rate();
-    });
+    return makeKernel(
+        [layout](const KernelArguments& arguments) {
+          checkStep(layout, arguments);
+          applyScheduledRate<T>(arguments.queue, numbersFrom<T>(layout, arguments), output<T>(arguments, 0));
+        },
+        {.in_place = {}, .throw_fault = faultOf(layout)});
   });
 }
 

@@ -1,45 +1,16 @@
-#include <cmath>
-
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/elementwise/binary_loop.h"
+#include "runtime/kernels/elementwise/binary.h"
 
 namespace pipeshard::kernels {
 namespace {
 
-struct PowOp {
-  template <typename T, typename U>
-  PIPESHARD_INLINE static T apply(T base, U exponent) {
-    if constexpr (std::is_same_v<T, float>)
-      return std::pow(base, static_cast<float>(exponent));
-    else
-      return static_cast<T>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
-  }
-};
-struct SquareOp {
-  template <typename T, typename U>
-  PIPESHARD_INLINE static T apply(T x, U) {
-    return x * x;
-  }
-};
-struct CubeOp {
-  template <typename T, typename U>
-  PIPESHARD_INLINE static T apply(T x, U) {
-    return x * x * x;
-  }
-};
-struct RootOp {
-  template <typename T, typename U>
-  PIPESHARD_INLINE static T apply(T x, U) {
-    return std::sqrt(x);
-  }
-};
-
 template <typename T, typename U>
 std::unique_ptr<Kernel> makePow(const KernelSpec& spec) {
-  const Constant* exponent = spec.inputs[1].constant;
-  if (std::is_floating_point_v<T> && exponent != nullptr && elementCount(exponent->shape) == 1) {
-    const double value = numericElements(*exponent)[0];
+  [[maybe_unused]] const Constant* exponent = spec.inputs[1].constant;
+  if constexpr (std::is_floating_point_v<T>) {
+    const bool known = exponent != nullptr && elementCount(exponent->shape) == 1;
+    const double value = known ? numericElements(*exponent)[0] : 0;
     if (value == 2) return makeBinary<SquareOp, T, T, U>(spec);
     if (value == 3) return makeBinary<CubeOp, T, T, U>(spec);
     if (value == 0.5) return makeBinary<RootOp, T, T, U>(spec);

@@ -2,10 +2,10 @@
 // parts of an axis may be uneven and lie apart, so that the kernels pack them into blocks as long as the
 // longest, and unpack what they get.
 #include <algorithm>
-#include <cstring>
-#include <numeric>
+#include <type_traits>
 
 #include "ir/base/ids_format.h"
+#include "runtime/kernels/base/copy_elements.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/strided_copy.h"
 #include "runtime/kernels/base/support.h"
@@ -18,6 +18,20 @@ using Kind = CollectiveCall::Kind;
 constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Elements as what they are moved as.
+template <typename T>
+using Bits = std::conditional_t<
+    sizeof(T) == 8, uint64_t,
+    std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
+template <typename T>
+const Bits<T>* bitsOf(const T* elements) {
+  return reinterpret_cast<const Bits<T>*>(elements);
+}
+template <typename T>
+Bits<T>* bitsOf(T* elements) {
+  return reinterpret_cast<Bits<T>*>(elements);
+}
 
 // The ranges of an axis of a tensor, one per member, as blocks of `block` elements each: range i, dense, then
 // zeros.
@@ -49,15 +63,16 @@ class Blocks {
   size_t count() const { return is_tensor_ ? 0 : block_ * filled_.size(); }
 
   template <typename T>
-  void pack(const T* tensor, T* blocks) const {
+  void pack(DeviceQueue* queue, const T* tensor, T* blocks) const {
     for (size_t i = 0; i < pack_.size(); ++i) {
-      runStridedCopy(pack_[i], tensor, blocks);
-      std::fill(blocks + i * block_ + filled_[i], blocks + (i + 1) * block_, T{});
+      copyElements(queue, pack_[i], bitsOf(tensor), bitsOf(blocks));
+      fillBytes(queue, static_cast<int64_t>((block_ - filled_[i]) * sizeof(T)), 0,
+                reinterpret_cast<uint8_t*>(blocks + i * block_ + filled_[i]));
     }
   }
   template <typename T>
-  void unpack(const T* blocks, T* tensor) const {
-    for (const StridedCopy& copy : unpack_) runStridedCopy(copy, blocks, tensor);
+  void unpack(DeviceQueue* queue, const T* blocks, T* tensor) const {
+    for (const StridedCopy& copy : unpack_) copyElements(queue, copy, bitsOf(blocks), bitsOf(tensor));
   }
 
  private:
@@ -87,12 +102,13 @@ class CollectiveKernel : public Kernel {
     call.output = arguments.outputs[0];
     if (!input_.isTensor()) {
       auto* blocks = reinterpret_cast<T*>(scratch);
-      input_.pack(input<T>(arguments, 0), blocks);
+      input_.pack(arguments.queue, input<T>(arguments, 0), blocks);
       call.input = blocks;
     }
     if (!output_.isTensor()) call.output = scratch + output_begin_;
     arguments.collectives->call(call);
-    if (!output_.isTensor()) output_.unpack(static_cast<const T*>(call.output), output<T>(arguments, 0));
+    if (!output_.isTensor())
+      output_.unpack(arguments.queue, static_cast<const T*>(call.output), output<T>(arguments, 0));
   }
   size_t workspaceBytes() const override { return output_begin_ + aligned(output_.count() * sizeof(T)); }
   bool mayRunInPlace(int, int) const override { return call_.kind == Kind::kAllReduce; }

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "runtime/kernels/base/copy_elements.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/strided_copy.h"
 #include "runtime/kernels/base/support.h"
@@ -11,7 +12,7 @@ std::unique_ptr<Kernel> copyKernel(const KernelSpec& spec, const StridedCopy& co
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([copy](const KernelArguments& arguments) {
-      runStridedCopy<T>(copy, input<T>(arguments, 0), output<T>(arguments, 0));
+      copyElements<T>(arguments.queue, copy, input<T>(arguments, 0), output<T>(arguments, 0));
     });
   });
 }
@@ -113,7 +114,8 @@ std::unique_ptr<Kernel> split(const KernelSpec& spec) {
     using T = decltype(zero);
     return makeKernel([copies](const KernelArguments& arguments) {
       for (size_t i = 0; i < copies.size(); ++i) {
-        if (T* out = output<T>(arguments, i)) runStridedCopy<T>(copies[i], input<T>(arguments, 0), out);
+        if (T* out = output<T>(arguments, i))
+          copyElements<T>(arguments.queue, copies[i], input<T>(arguments, 0), out);
       }
     });
   });
@@ -147,7 +149,7 @@ std::unique_ptr<Kernel> concat(const KernelSpec& spec) {
     using T = decltype(zero);
     return makeKernel([copies](const KernelArguments& arguments) {
       for (size_t i = 0; i < copies.size(); ++i)
-        runStridedCopy<T>(copies[i], input<T>(arguments, i), output<T>(arguments, 0));
+        copyElements<T>(arguments.queue, copies[i], input<T>(arguments, i), output<T>(arguments, 0));
     });
   });
 }

@@ -1,18 +1,16 @@
-#include <cstring>
-
+#include "runtime/kernels/base/copy_elements.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/strided_copy.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
 
-void copyBytes(const void* from, void* to, int64_t bytes) {
-  if (from == to) return;
-  forBlocks(bytes, kBlockElements * 16, [&](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
-                end - begin);
-  });
+// Nothing where they lie already.
+void copyBytes(const KernelArguments& arguments, int64_t bytes) {
+  if (arguments.inputs[0] == arguments.outputs[0]) return;
+  copyElements<uint8_t>(arguments.queue, makeStridedCopy({{bytes, 1, 1}}), input<uint8_t>(arguments, 0),
+                        output<uint8_t>(arguments, 0));
 }
 
 // Same elements, another shape. The output's shape is that of the prepared graph, so shape inputs need not be
@@ -25,11 +23,8 @@ std::unique_ptr<Kernel> view(const KernelSpec& spec) {
            shapeToString(spec.outputs[0].shape), shapeToString(spec.inputs[0].shape));
   }
   const int64_t bytes = byteCount(spec.inputs[0].data_type, spec.inputs[0].shape);
-  return makeKernel(
-      [bytes](const KernelArguments& arguments) {
-        copyBytes(arguments.inputs[0], arguments.outputs[0], bytes);
-      },
-      inPlaceTraits(spec, {0}));
+  return makeKernel([bytes](const KernelArguments& arguments) { copyBytes(arguments, bytes); },
+                    inPlaceTraits(spec, {0}));
 }
 
 std::unique_ptr<Kernel> identity(const KernelSpec& spec) {
@@ -57,8 +52,8 @@ std::unique_ptr<Kernel> dropout(const KernelSpec& spec) {
   const int64_t bytes = byteCount(spec.inputs[0].data_type, spec.inputs[0].shape);
   return makeKernel(
       [bytes, count](const KernelArguments& arguments) {
-        copyBytes(arguments.inputs[0], arguments.outputs[0], bytes);
-        if (void* mask = output<void>(arguments, 1)) std::memset(mask, 1, count);
+        copyBytes(arguments, bytes);
+        if (auto* mask = output<uint8_t>(arguments, 1)) fillBytes(arguments.queue, count, 1, mask);
       },
       inPlaceTraits(spec, {0}));
 }

@@ -1,7 +1,8 @@
+#include "runtime/kernels/products/matmul.h"
+#include "runtime/kernels/base/broadcast.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/elementwise/binary_loop.h"
-#include "runtime/kernels/products/gemm.h"
+#include "runtime/kernels/elementwise/binary_functors.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -87,9 +88,9 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
           const T* a = input<T>(arguments, 0);
           const T* b = input<T>(arguments, 1);
           T* y = output<T>(arguments, 0);
-          if (accumulates(arguments)) return addGemm<T>(plan.shape, alpha, a, b, y);
-          batchedGemm<T>(plan.shape, plan.batch, alpha, a, plan.a_offsets.data(), b, plan.b_offsets.data(), 0,
-                         y);
+          if (accumulates(arguments)) return multiplyAndAdd<T>(arguments.queue, plan.shape, alpha, a, b, y);
+          multiply<T>(arguments.queue, plan.shape, plan.batch, alpha, a, plan.a_offsets.data(), b,
+                      plan.b_offsets.data(), 0, y);
         },
         {.in_place = {}, .workspace_bytes = 0, .accumulates = plan.batch == 1});
   });
@@ -102,13 +103,6 @@ std::unique_ptr<Kernel> fusedMatMul(const KernelSpec& spec) {
   }
   return matMul(spec);
 }
-
-struct CopyOp {
-  template <typename T>
-  PIPESHARD_INLINE static T apply(T a, T) {
-    return a;
-  }
-};
 
 std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   checkArity(spec, 2, 3);
@@ -132,19 +126,19 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   const double alpha = spec.node->floatAttribute("alpha", 1.0f);
   const double beta = hasInput(spec, 2) ? spec.node->floatAttribute("beta", 1.0f) : 0.0;
   Broadcast bias;
-  if (beta != 0) bias = makeBroadcast({shape.m, shape.n}, {spec.inputs[2].shape, Shape{}});
+  if (beta != 0) bias = makeBroadcast({shape.m, shape.n}, {{shape.m, shape.n}, spec.inputs[2].shape});
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
         [shape, alpha, beta, bias](const KernelArguments& arguments) {
           constexpr int64_t kNoOffset = 0;
           T* y = output<T>(arguments, 0);
-          const T unused{};
           if (accumulates(arguments))
-            return addGemm<T>(shape, alpha, input<T>(arguments, 0), input<T>(arguments, 1), y);
-          if (beta != 0) runBinary<CopyOp, T, T>(bias, input<T>(arguments, 2), &unused, y);
-          batchedGemm<T>(shape, 1, alpha, input<T>(arguments, 0), &kNoOffset, input<T>(arguments, 1),
-                         &kNoOffset, beta, y);
+            return multiplyAndAdd<T>(arguments.queue, shape, alpha, input<T>(arguments, 0),
+                                     input<T>(arguments, 1), y);
+          if (beta != 0) applyBinary<TakeSecondOp, T, T>(arguments.queue, bias, y, input<T>(arguments, 2), y);
+          multiply<T>(arguments.queue, shape, 1, alpha, input<T>(arguments, 0), &kNoOffset,
+                      input<T>(arguments, 1), &kNoOffset, beta, y);
         },
         {.in_place = {}, .workspace_bytes = 0, .accumulates = beta == 0});
   });

@@ -3,9 +3,23 @@
 #include <algorithm>
 
 #include "runtime/kernels/base/families.h"
+#include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
+
+// Offsets of every index of the axes (sizes, strides), outermost first.
+std::vector<int64_t> allOffsets(const Shape& sizes, const Shape& strides) {
+  std::vector<int64_t> offsets = {0};
+  for (size_t axis = 0; axis < sizes.size(); ++axis) {
+    std::vector<int64_t> next;
+    next.reserve(offsets.size() * sizes[axis]);
+    for (int64_t base : offsets)
+      for (int64_t i = 0; i < sizes[axis]; ++i) next.push_back(base + i * strides[axis]);
+    offsets = std::move(next);
+  }
+  return offsets;
+}
 
 std::vector<bool> reducedAxes(const KernelSpec& spec) {
   const size_t rank = spec.inputs[0].shape.size();
@@ -39,7 +53,7 @@ std::unique_ptr<Kernel> reduce(const KernelSpec& spec, Reduction reduction) {
     using T = decltype(zero);
     return makeKernel(
         [plan, reduction](const KernelArguments& arguments) {
-          runReduce<T>(plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0),
+          runReduce<T>(arguments.queue, plan, reduction, input<T>(arguments, 0), output<T>(arguments, 0),
                        static_cast<double*>(arguments.workspace));
         },
         {.in_place = {}, .workspace_bytes = plan.partials * sizeof(double)});
@@ -52,6 +66,40 @@ std::unique_ptr<Kernel> reduceExtreme(const KernelSpec& spec, Reduction reductio
 }
 
 }  // namespace
+
+ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced) {
+  Shape sizes;
+  std::vector<bool> kinds;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] == 1) continue;
+    if (!sizes.empty() && kinds.back() == reduced[axis]) {
+      sizes.back() *= shape[axis];
+    } else {
+      sizes.push_back(shape[axis]);
+      kinds.push_back(reduced[axis]);
+    }
+  }
+  if (sizes.empty()) {
+    sizes = {1};
+    kinds = {true};
+  }
+  const Shape strides = rowMajorStrides(sizes);
+  ReducePlan plan;
+  plan.inner = sizes.back();
+  plan.inner_reduced = kinds.back();
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+    (kinds[i] ? plan.row_sizes : plan.kept_sizes).push_back(sizes[i]);
+    (kinds[i] ? plan.row_strides : plan.kept_strides).push_back(strides[i]);
+  }
+  plan.kept_starts = allOffsets(plan.kept_sizes, plan.kept_strides);
+  plan.row_starts = allOffsets(plan.row_sizes, plan.row_strides);
+  plan.kept = std::ssize(plan.kept_starts);
+  plan.count = std::ssize(plan.row_starts) * (plan.inner_reduced ? plan.inner : 1);
+  if (plan.inner_reduced && plan.inner > 2 * kReduceCut && plan.kept <= 64) {
+    plan.partials = plan.kept * std::ssize(plan.row_starts) * ((plan.inner + kReduceCut - 1) / kReduceCut);
+  }
+  return plan;
+}
 
 void addReduceKernels(KernelRegistry& registry) {
   const auto arithmetic = [&](const char* name, Reduction reduction) {

@@ -8,11 +8,21 @@
 // 1, inner 64. Sums of float are formed in float over at most 2048 elements (64 rows) and added up in double.
 #pragma once
 
-#include "runtime/kernels/base/support.h"
+#include <cstdint>
+#include <vector>
+
+#include "ir/base/shape.h"
+
+namespace pipeshard {
+class DeviceQueue;
+}
 
 namespace pipeshard::kernels {
 
 enum class Reduction { kSum, kMean, kMax, kMin, kProduct, kL1, kL2, kSumSquare };
+
+// Elements of one partial result of a long row.
+inline constexpr int64_t kReduceCut = int64_t{1} << 15;
 
 struct ReducePlan {
   int64_t kept = 1;   // outputs, or groups of `inner` outputs
@@ -20,8 +30,10 @@ struct ReducePlan {
   bool inner_reduced = true;
   std::vector<int64_t> kept_starts;  // per kept index: elements to its first row
   std::vector<int64_t> row_starts;   // per reduced row: elements from the kept start
-  int64_t count = 1;                 // elements per output
-  int64_t partials = 0;              // doubles of workspace (a long reduction to few outputs is cut)
+  Shape kept_sizes, kept_strides;    // the same as axes, outermost first: their indices give the starts
+  Shape row_sizes, row_strides;
+  int64_t count = 1;     // elements per output
+  int64_t partials = 0;  // doubles of workspace (a long reduction to few outputs is cut)
 };
 
 ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced);
@@ -29,6 +41,7 @@ ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced);
 // T: float, double, int32_t, int64_t; for kMax and kMin also int8_t, uint8_t, bool. Reducing no elements
 // gives the neutral element (0, 1, lowest, max; NaN for the mean of floats).
 template <typename T>
-void runReduce(const ReducePlan& plan, Reduction reduction, const T* x, T* y, double* partials);
+void runReduce(DeviceQueue* queue, const ReducePlan& plan, Reduction reduction, const T* x, T* y,
+               double* partials);
 
 }  // namespace pipeshard::kernels

@@ -1,6 +1,7 @@
 #include "runtime/kernels/reductions/softmax.h"
 
 #include "runtime/kernels/base/families.h"
+#include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -26,7 +27,8 @@ std::unique_ptr<Kernel> makeSoftmax(const KernelSpec& spec, bool log) {
     using T = decltype(zero);
     return makeKernel(
         [split, log](const KernelArguments& arguments) {
-          (log ? logSoftmax<T> : softmax<T>)(split, input<T>(arguments, 0), output<T>(arguments, 0));
+          (log ? logSoftmax<T> : softmax<T>)(arguments.queue, split, input<T>(arguments, 0),
+                                             output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0}));
   });
@@ -43,8 +45,8 @@ std::unique_ptr<Kernel> makeSoftmaxGrad(const KernelSpec& spec, bool log) {
     using T = decltype(zero);
     return makeKernel(
         [split, log](const KernelArguments& arguments) {
-          (log ? logSoftmaxGrad<T> : softmaxGrad<T>)(split, input<T>(arguments, 0), input<T>(arguments, 1),
-                                                     output<T>(arguments, 0));
+          (log ? logSoftmaxGrad<T> : softmaxGrad<T>)(arguments.queue, split, input<T>(arguments, 0),
+                                                     input<T>(arguments, 1), output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0, 1}));
   });

@@ -114,32 +114,32 @@ void alongAxis(const AxisSplit& split, Pointers... pointers) {
 }  // namespace
 
 template <typename T>
-void softmax(const AxisSplit& split, const T* x, T* y) {
+void softmax(DeviceQueue*, const AxisSplit& split, const T* x, T* y) {
   alongAxis<SoftmaxRow<T>, SoftmaxColumns<T>, false>(split, x, y);
 }
 
 template <typename T>
-void logSoftmax(const AxisSplit& split, const T* x, T* y) {
+void logSoftmax(DeviceQueue*, const AxisSplit& split, const T* x, T* y) {
   alongAxis<LogSoftmaxRow<T>, SoftmaxColumns<T>, true>(split, x, y);
 }
 
 template <typename T>
-void softmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
+void softmaxGrad(DeviceQueue*, const AxisSplit& split, const T* dy, const T* y, T* dx) {
   alongAxis<SoftmaxGradRow<T>, SoftmaxGradColumns<T>, false>(split, dy, y, dx);
 }
 
 template <typename T>
-void logSoftmaxGrad(const AxisSplit& split, const T* dy, const T* y, T* dx) {
+void logSoftmaxGrad(DeviceQueue*, const AxisSplit& split, const T* dy, const T* y, T* dx) {
   alongAxis<LogSoftmaxGradRow<T>, SoftmaxGradColumns<T>, true>(split, dy, y, dx);
 }
 
-template void softmax(const AxisSplit&, const float*, float*);
-template void softmax(const AxisSplit&, const double*, double*);
-template void logSoftmax(const AxisSplit&, const float*, float*);
-template void logSoftmax(const AxisSplit&, const double*, double*);
-template void softmaxGrad(const AxisSplit&, const float*, const float*, float*);
-template void softmaxGrad(const AxisSplit&, const double*, const double*, double*);
-template void logSoftmaxGrad(const AxisSplit&, const float*, const float*, float*);
-template void logSoftmaxGrad(const AxisSplit&, const double*, const double*, double*);
+template void softmax(DeviceQueue*, const AxisSplit&, const float*, float*);
+template void softmax(DeviceQueue*, const AxisSplit&, const double*, double*);
+template void logSoftmax(DeviceQueue*, const AxisSplit&, const float*, float*);
+template void logSoftmax(DeviceQueue*, const AxisSplit&, const double*, double*);
+template void softmaxGrad(DeviceQueue*, const AxisSplit&, const float*, const float*, float*);
+template void softmaxGrad(DeviceQueue*, const AxisSplit&, const double*, const double*, double*);
+template void logSoftmaxGrad(DeviceQueue*, const AxisSplit&, const float*, const float*, float*);
+template void logSoftmaxGrad(DeviceQueue*, const AxisSplit&, const double*, const double*, double*);
 
 }  // namespace pipeshard::kernels
