@@ -97,9 +97,10 @@ if(PIPESHARD_BUILD_TESTS)
   target_compile_options(pipeshard_precompiled_tests PRIVATE ${PIPESHARD_TEST_FLAGS})
 endif()
 
-# pipeshard_test(NAME SOURCES a_test.cc ... LIBRARIES lib ...): a GoogleTest program; every TEST becomes a ctest test.
+# pipeshard_test(NAME SOURCES a_test.cc ... LIBRARIES lib ... [ON_STANDIN]): a GoogleTest program; every TEST becomes a ctest
+# test. ON_STANDIN: the CUDA module is there, on the stand-in of NVIDIA's libraries (tests/standin).
 function(pipeshard_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "ON_STANDIN" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -108,5 +109,12 @@ function(pipeshard_test name)
   target_compile_options(${name} PRIVATE ${PIPESHARD_TEST_FLAGS})
   target_compile_definitions(${name} PRIVATE PIPESHARD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" PIPESHARD_BINARY_DIR="${PROJECT_BINARY_DIR}")
   pipeshard_reuse_precompiled(${name} pipeshard_precompiled_tests)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)
+  set(environment PIPESHARD_PROFILE=off)
+  if(ARG_ON_STANDIN)
+    list(APPEND environment LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/tests/standin
+         STANDIN_TWINS=${PROJECT_BINARY_DIR}/tests/standin/libstandin_twin.so
+         PIPESHARD_CUDA_MODULE=${PROJECT_BINARY_DIR}/tools/pipeshard_cuda.so)
+    add_dependencies(${name} pipeshard_cuda standin_cudart standin_cublaslt standin_twin)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
 endfunction()

@@ -228,6 +228,7 @@ struct ValidateCommand {
       spec.planned.threads_per_worker = threadsPerWorker(0, workers);
     }
     spec.reference = spec.planned;
+    spec.reference.device = {};  // the CPU is the reference
     spec.planned.plan_directory = plan_directory;
     spec.reference.plan_directory = plan_directory + "/reference";
     const fs::path imported = fs::path(plan_directory) / kImportedFolder;

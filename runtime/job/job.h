@@ -11,6 +11,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/data/data.h"
+#include "runtime/device/device_choice.h"
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/memory_plan.h"
@@ -34,7 +35,8 @@ struct CheckpointSpec {
 struct JobSpec {
   std::string plan_directory;  // holds ranks/0000/program.json and so on
   DataDescription data;
-  int64_t steps = 1;           // in all: a job that goes on from a checkpoint does what is left
+  int64_t steps = 1;  // in all: a job that goes on from a checkpoint does what is left
+  DeviceChoice device;
   int threads_per_worker = 0;  // 0: the node's processors / its ranks, at least 1
   // Stop when the loss, or a norm of gradients that the plan takes, is NaN or infinite. Else steps whose norm
   // is not finite are left out on all ranks (Program::guard), each with a notice.

@@ -1,4 +1,5 @@
 #include "runtime/job/worker.h"
+#include "runtime/device/cuda_loader.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -193,8 +194,25 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
 struct Communicators {
   std::unique_ptr<Communicator> first;
   std::unique_ptr<Communicator> second;  // for background collectives; null where there are none
-  std::span<std::byte> arena;
+  std::span<std::byte> arena;            // the host's, shared with the ranks here; else the device has one
 };
+
+IdVector<RankId, int> nodesOf(const WorkerOptions& options, int ranks) {
+  IdVector<RankId, int> nodes = options.node_of_rank;
+  if (nodes.empty()) nodes.resize(ranks);
+  if (std::ssize(nodes) != ranks) {
+    fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
+  }
+  return nodes;
+}
+
+// nullptr: the CPU.
+std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks) {
+  if (options.device.backend == DeviceBackend::kCpu) return nullptr;
+  const std::vector<RankId> here = ranksOnNode(nodesOf(options, ranks), options.rank);
+  const int place = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
+  return openCudaDevice(place, options.device.shared);
+}
 
 // Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each
 // of them finds the same.
@@ -215,16 +233,13 @@ Communicators openCommunicators(const WorkerOptions& options, const StepRunner& 
                                 const RankEvaluation* evaluation, WorkerLink& link, SharedSegments segments) {
   const int ranks = runner.main().program().world_size;
   const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
-  IdVector<RankId, int> nodes = options.node_of_rank;
-  if (nodes.empty()) nodes.resize(ranks);
-  if (std::ssize(nodes) != ranks) {
-    fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
-  }
+  const IdVector<RankId, int> nodes = nodesOf(options, ranks);
   const std::vector<RankId> here = ranksOnNode(nodes, options.rank);
   const RankId local_rank(std::find(here.begin(), here.end(), options.rank) - here.begin());
   auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
   Communicators opened;
-  opened.arena = on_node->createArena(evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes());
+  const size_t arena_bytes = evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes();
+  opened.arena = on_node->createArena(runner.main().device().isHostMemory() ? arena_bytes : 0);
   std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
   if (evaluation != nullptr) {
     for (std::vector<RankId>& group : evaluation->backgroundGroups()) groups.push_back(std::move(group));
@@ -270,6 +285,9 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   }
   SharedSegments segments = SharedSegments::inherit(options.segments);
   const int64_t communicator_bytes = segments.communicatorBytes();
+  const std::unique_ptr<Device> device = openDevice(options, loadProgram(options.directory).world_size);
+  executor_options.device = device.get();
+  MemoryBlock device_arena;  // given back behind what uses it
   StepRunner runner(options.directory, executor_options);
   const Program& program = runner.main().program();
   if (program.rank != options.rank) {
@@ -304,6 +322,10 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     communicators.arena = inner.arena;
     communicators.first = delayCommunicator(*inner.first, *delays);
     if (inner.second) communicators.second = delayCommunicator(*inner.second, *delays);
+  }
+  if (device != nullptr) {
+    device_arena = device->allocate(evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes());
+    communicators.arena = device_arena.bytes;
   }
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
   if (evaluation != nullptr)

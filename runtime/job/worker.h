@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "runtime/data/data.h"
+#include "runtime/device/device_choice.h"
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
 #include "transport/control/job_keys.h"
@@ -42,6 +43,7 @@ struct WorkerOptions {
   IdVector<RankId, int> node_of_rank;  // empty: all on one node
   // this node's address or name, as other nodes reach it; used with several nodes
   std::string host;
+  DeviceChoice device;
   DataDescription data;
   bool check_finite = true;
   std::string log_directory;  // "": what it says goes where its parent's standard error goes

@@ -24,6 +24,11 @@ T parseNumber(const std::string& option, const std::string& text) {
   return number;
 }
 
+DeviceBackend parseDevice(const std::string& text) {
+  if (const std::optional<DeviceBackend> backend = deviceBackendOf(text)) return *backend;
+  fail(ErrorCode::kUsage, "--device {}: no such device", text);
+}
+
 IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
   IdVector<RankId, int> numbers;
   std::istringstream list(text);
@@ -55,6 +60,9 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--directory", options.directory);
   add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
   add("--host", options.host);
+  if (options.device.backend != DeviceBackend::kCpu)
+    add("--device", std::string(nameOf(options.device.backend)));
+  if (options.device.shared) arguments.emplace_back("--share-devices");
   add("--data", options.data.path);
   if (options.data.unpacked_descriptor >= 0)
     add("--unpacked-descriptor", std::to_string(options.data.unpacked_descriptor));
@@ -103,6 +111,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
          options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text);
        }},
       {"--log", [&](const std::string& text) { options.log_directory = text; }},
+      {"--device", [&](const std::string& text) { options.device.backend = parseDevice(text); }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--unpacked-descriptor",
        [&](const std::string& text) {
@@ -130,6 +139,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--dump-parameters", [&] { options.dump.parameters = true; }},
       {"--dump-states", [&] { options.dump.states = true; }},
       {"--dump-outputs", [&] { options.dump.outputs = true; }},
+      {"--share-devices", [&] { options.device.shared = true; }},
       {"--drop-last", [&] { options.data.end.drop_last = true; }},
       {"--shuffle", [&] { options.data.shuffle = true; }},
       {"--shift-labels", [&] { options.data.shift_labels = true; }},

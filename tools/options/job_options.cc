@@ -19,6 +19,14 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
                   "Of synthetic data, of --shuffle, and of what the model draws (dropout)")
       ->capture_default_str();
   command
+      .add_option_function<std::string>(
+          "--device", [&job](const std::string& name) { job.device.backend = *deviceBackendOf(name); },
+          "What ranks compute on: cpu, or cuda: rank k of a node on its GPU number k (default: cpu)")
+      ->type_name("DEVICE")
+      ->check(CLI::IsMember(std::vector<std::string>(kDeviceBackends.begin(), kDeviceBackends.end())));
+  command.add_flag("--share-devices", job.device.shared,
+                   "With --device cuda: several ranks have one GPU where a node has fewer GPUs than ranks");
+  command
       .add_option("--threads", job.threads_per_worker,
                   "Threads per worker (default: the cores divided by the workers)")
       ->check(positiveWhole());

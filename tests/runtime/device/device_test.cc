@@ -3,116 +3,36 @@
 // CPU, byte by byte.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <map>
-#include <mutex>
-#include <optional>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
-#include "partition/families/make_schedule.h"
-#include "planning/pipeline.h"
-#include "runtime/checkpoint/rank_state.h"
 #include "runtime/checkpoint/replica_hashes.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/local_program.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/device/lazy_device.h"
+#include "tests/runtime/device/planned_ranks.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
-#include "tests/transport/rank_threads.h"
-#include "transport/shared/shared_memory.h"
 
 namespace pipeshard {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-Bytes bytesOf(const HostView& view) { return {view.bytes().begin(), view.bytes().end()}; }
-
-// What a step leaves, by name.
-using Outcome = std::map<std::string, Bytes>;
-
-Outcome outcomeOf(const Executor& executor, const StepReport& report) {
-  Outcome outcome;
-  for (const Result& result : executor.program().results)
-    outcome[dumpTensorName(result)] = bytesOf(executor.view(result.buffer));
-  for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-    const Buffer& buffer = executor.program().buffers[b];
-    if (isPersistent(buffer.kind)) outcome["buffer " + buffer.name] = bytesOf(executor.view(BufferId(b)));
-  }
-  outcome["report"] = Bytes(report.losses.size() + (report.applied ? 1 : 0));
-  for (const double loss : report.losses) {
-    Bytes& bytes = outcome["losses"];
-    bytes.insert(bytes.end(), reinterpret_cast<const std::byte*>(&loss),
-                 reinterpret_cast<const std::byte*>(&loss) + sizeof loss);
-  }
-  return outcome;
-}
-
-// By step and rank.
-using Outcomes = std::vector<std::vector<Outcome>>;
-
-struct Case {
-  std::string name;
-  std::string model;
-  std::string cluster = "1x1";
-  std::string stages = "uniform:1";
-  std::string schedule = "";
-  std::string method = "";
-  int64_t microbatches = 1;
-  std::function<void(PlanRequest&)> also = {};
-};
-
-PlannedTraining plan(const Case& of) {
-  PlanRequest request;
-  request.model_path = fmt::format("{}/examples/{}.onnx", PIPESHARD_SOURCE_DIR, of.model);
-  request.given.optimizer = parseOptimizer("adam:lr=0.001");
-  request.microbatches = of.microbatches;
-  request.partition.cluster = parseCluster(of.cluster);
-  request.partition.stages = parseStages(of.stages);
-  if (!of.schedule.empty()) request.partition.schedule = parseSchedule(of.schedule);
-  if (!of.method.empty()) request.partition.sharding.method = parseSearchedMethod(of.method);
-  if (of.also) of.also(request);
-  return planTraining(request, [](const std::string&) {});
-}
-
-constexpr int64_t kSteps = 2;
-
-// `make_device`: nothing: the CPU.
-Outcomes run(const PlannedTraining& planned, const std::function<std::unique_ptr<Device>()>& make_device) {
-  const size_t ranks = planned.whole.ranks.size();
-  Outcomes outcomes(kSteps, std::vector<Outcome>(ranks));
-  testing::runRankThreads(static_cast<int>(ranks), [&](Communicator& opened) {
-    const RankProgram& program = planned.whole.ranks[opened.rank()];
-    auto& shared = dynamic_cast<SharedMemoryCommunicator&>(opened);
-    const std::unique_ptr<Device> device = make_device ? make_device() : nullptr;
-    ExecutorOptions options;
-    options.device = device.get();
-    Executor executor({program.program, program.subgraphs, ""}, options);
-    const size_t bytes = executor.memory().total_bytes;
-    std::span<std::byte> arena = shared.createArena(device ? 0 : bytes);
-    if (device) arena = device->allocate(bytes).bytes;
-    const std::unique_ptr<Communicator> second = shared.openSecond();
-    const auto data = makeDataSource({"", 3}, executor.program());
-    executor.attach(arena, &opened, data.get(), second.get());
-    for (int64_t step = 1; step <= kSteps; ++step) {
-      const StepReport report = executor.runStep(step);
-      outcomes[step - 1][opened.rank().index()] = outcomeOf(executor, report);
-    }
-  });
-  return outcomes;
-}
+using testing::Outcome;
+using testing::Outcomes;
+using testing::plan;
+using testing::PlannedCase;
+using testing::run;
 
 std::string difference(const Outcomes& got, const Outcomes& want) {
   for (size_t step = 0; step < want.size(); ++step) {
     for (size_t rank = 0; rank < want[step].size(); ++rank) {
-      for (const auto& [name, bytes] : want[step][rank]) {
+      for (const auto& [name, tensor] : want[step][rank]) {
         const auto found = got[step][rank].find(name);
-        if (found == got[step][rank].end() || found->second != bytes)
+        if (found == got[step][rank].end() || found->second != tensor)
           return fmt::format("step {}, rank {}: {}", step + 1, rank, name);
       }
     }
@@ -120,15 +40,13 @@ std::string difference(const Outcomes& got, const Outcomes& want) {
   return "";
 }
 
-void PrintTo(const Case& of, std::ostream* out) { *out << of.name; }
-
 // Gradients are summed in the background while the backward pass goes on.
-Case inBuckets() {
+PlannedCase inBuckets() {
   return {"MlpBuckets", "mlp", "1x4", "uniform:1",
           "",           "",    1,     [](PlanRequest& request) { request.given.bucket_bytes = 1024; }};
 }
 
-std::vector<Case> cases() {
+std::vector<PlannedCase> cases() {
   const auto clipped = [](PlanRequest& request) { request.given.clip_norm = 0.5; };
   const auto posted = [](PlanRequest& request) { request.given.overlap_receives = OverlapReceives::kOn; };
   return {
@@ -141,7 +59,7 @@ std::vector<Case> cases() {
   };
 }
 
-class LazyDeviceTest : public ::testing::TestWithParam<Case> {};
+class LazyDeviceTest : public ::testing::TestWithParam<PlannedCase> {};
 
 TEST_P(LazyDeviceTest, LeavesTheCpusBytes) {
   const PlannedTraining planned = plan(GetParam());

@@ -1,0 +1,205 @@
+#include "runtime/device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "ir/base/error.h"
+#include "runtime/device/cuda/cuda_add.h"
+#include "runtime/device/cuda/cuda_error.h"
+#include "runtime/device/cuda/cuda_kernels.h"
+#include "runtime/kernels/base/cuda_launch.h"
+#include "runtime/kernels/base/cuda_plans.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr int64_t kCudaAlignment = 256;  // as cudaMalloc has it
+
+class CudaEvent : public DeviceEvent {
+ public:
+  CudaEvent() { checkCuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaQueue : public DeviceQueue {
+ public:
+  explicit CudaQueue(CudaDevice& device) : device_(device) {
+    device_.use();
+    checkCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+  }
+  ~CudaQueue() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  Device& device() const override { return device_; }
+  cudaStream_t stream() const { return stream_; }
+
+  void upload(const std::byte* from, std::byte* to, size_t bytes) override {
+    move(from, to, bytes, cudaMemcpyHostToDevice, "an upload");
+  }
+  void download(const std::byte* from, std::byte* to, size_t bytes) override {
+    move(from, to, bytes, cudaMemcpyDeviceToHost, "a download");
+  }
+  void copy(const void* from, void* to, size_t bytes) override {
+    if (from != to) move(from, to, bytes, cudaMemcpyDeviceToDevice, "a copy");
+  }
+  void copyRows(const RowCopy& rows) override {
+    const bool whole = rows.bytes == rows.from_stride && rows.bytes == rows.to_stride;
+    if (whole || rows.count == 1) return copy(rows.from, rows.to, rows.bytes * rows.count);
+    if (rows.bytes == 0 || rows.count == 0) return;
+    device_.use();
+    checkCuda(cudaMemcpy2DAsync(rows.to, rows.to_stride, rows.from, rows.from_stride, rows.bytes, rows.count,
+                                cudaMemcpyDeviceToDevice, stream_),
+              "a copy of rows");
+  }
+  void zero(void* to, size_t bytes) override {
+    if (bytes == 0) return;
+    device_.use();
+    checkCuda(cudaMemsetAsync(to, 0, bytes, stream_), "zeros");
+  }
+  void add(DataType type, const void* part, void* total, size_t count) override {
+    if (count == 0) return;
+    device_.use();
+    if (addOnDevice(stream_, type, part, total, count)) return;
+    fail(ErrorCode::kBadModel,
+         "tensors of type {} cannot be accumulated (float32, float64, int32, int64 can)", dataTypeName(type));
+  }
+  void record(DeviceEvent& event) override {
+    device_.use();
+    checkCuda(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_), "an event's record");
+  }
+  void wait(const DeviceEvent& event) override {
+    device_.use();
+    checkCuda(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0),
+              "a wait for an event");
+  }
+  void synchronize() override {
+    device_.use();
+    checkCuda(cudaStreamSynchronize(stream_), "work that was given before");
+  }
+
+ private:
+  void move(const void* from, void* to, size_t bytes, cudaMemcpyKind kind, const char* what) {
+    if (bytes == 0) return;
+    device_.use();
+    checkCuda(cudaMemcpyAsync(to, from, bytes, kind, stream_), what);
+  }
+
+  CudaDevice& device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+// The one that is meant; Error(kConfiguration) saying what there is.
+int findDevice(int number, bool shared) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  const std::string found = fmt::format("CUDA runtime {}, {}", versionText(runtime),
+                                        driver == 0 ? "no driver" : "driver for CUDA " + versionText(driver));
+  if (code != cudaSuccess) {
+    fail(ErrorCode::kConfiguration, "--device cuda: no GPU can be used: {} ({})", cudaGetErrorString(code),
+         found);
+  }
+  if (number < count) return number;
+  if (shared) return number % count;
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  fail(ErrorCode::kConfiguration,
+       "--device cuda: there is no GPU number {}: {} found ({}{}); --share-devices lets several ranks have "
+       "one",
+       number, count, found, visible == nullptr ? "" : fmt::format("; CUDA_VISIBLE_DEVICES={}", visible));
+}
+
+}  // namespace
+
+void checkCuda(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  fail(code == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+       "CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+namespace kernels {
+
+cudaStream_t streamOf(const DeviceQueue* queue) { return static_cast<const CudaQueue*>(queue)->stream(); }
+void checkLaunch(const char* kernel) { checkCuda(cudaGetLastError(), kernel); }
+
+void failCall(const char* call, const char* why) { fail(ErrorCode::kInternal, "CUDA: {}: {}", call, why); }
+
+void refuseAxes(size_t axes) {
+  fail(ErrorCode::kBadModel, "a tensor of {} axes that cannot be merged; the CUDA kernels take {}", axes,
+       kMostAxes);
+}
+
+}  // namespace kernels
+
+CudaDevice::CudaDevice(int number, bool shared) : number_(findDevice(number, shared)) {
+  use();
+  cudaDeviceProp properties{};
+  checkCuda(cudaGetDeviceProperties(&properties, number_), "the device's properties");
+  name_ = fmt::format("cuda:{} ({})", number_, properties.name);
+  checkCuda(cudaStreamCreateWithFlags(&setup_, cudaStreamNonBlocking), "a stream");
+}
+
+CudaDevice::~CudaDevice() { cudaStreamDestroy(setup_); }
+
+void CudaDevice::use() const {
+  thread_local int used = -1;
+  if (used == number_) return;
+  checkCuda(cudaSetDevice(number_), "the choice of a device");
+  used = number_;
+}
+
+const KernelRegistry& CudaDevice::kernels() const { return cudaKernels(); }
+
+int64_t CudaDevice::alignment() const { return kCudaAlignment; }
+
+MemoryBlock CudaDevice::allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  use();
+  void* begin = nullptr;
+  if (const cudaError_t code = cudaMalloc(&begin, bytes); code != cudaSuccess) {
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    cudaGetLastError();
+    fail(ErrorCode::kOutOfMemory, "{}: cannot get {} bytes of memory, of {} that are free: {}", name_, bytes,
+         free_bytes, cudaGetErrorString(code));
+  }
+  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, cudaFree)};
+  checkCuda(cudaMemsetAsync(begin, 0, bytes, setup_), "zeros");
+  checkCuda(cudaStreamSynchronize(setup_), "zeros");
+  return block;
+}
+
+MemoryBlock CudaDevice::allocateHost(size_t bytes) {
+  if (bytes == 0) return {};
+  use();
+  void* begin = nullptr;
+  if (cudaMallocHost(&begin, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    fail(ErrorCode::kOutOfMemory, "{}: cannot get {} bytes of pinned host memory", name_, bytes);
+  }
+  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, cudaFreeHost)};
+  std::memset(begin, 0, bytes);
+  return block;
+}
+
+std::unique_ptr<DeviceQueue> CudaDevice::makeQueue() { return std::make_unique<CudaQueue>(*this); }
+
+std::unique_ptr<DeviceEvent> CudaDevice::makeEvent() {
+  use();
+  return std::make_unique<CudaEvent>();
+}
+
+}  // namespace pipeshard

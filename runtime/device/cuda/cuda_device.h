@@ -1,0 +1,39 @@
+// A GPU as a device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+
+#include "runtime/device/device.h"
+
+namespace pipeshard {
+
+class CudaDevice : public Device {
+ public:
+  // By its number among the devices that CUDA_VISIBLE_DEVICES leaves; `shared`: counted round where there are
+  // fewer. Error(kConfiguration) when there is no driver, no such device, or none that can be used: what was
+  // looked for, and found.
+  CudaDevice(int number, bool shared);
+  ~CudaDevice() override;
+
+  std::string name() const override { return name_; }  // "cuda:0 (NVIDIA H100 PCIe)"
+  const KernelRegistry& kernels() const override;
+  int64_t alignment() const override;
+  bool isHostMemory() const override { return false; }
+  MemoryBlock allocate(size_t bytes) override;
+  MemoryBlock allocateHost(size_t bytes) override;
+  std::unique_ptr<DeviceQueue> makeQueue() override;
+  std::unique_ptr<DeviceEvent> makeEvent() override;
+
+  // The calling thread's calls of the runtime mean this device from now on.
+  void use() const;
+
+ private:
+  int number_;
+  std::string name_;
+  cudaStream_t setup_ = nullptr;  // for memory that is made zero
+};
+
+}  // namespace pipeshard

@@ -1,0 +1,332 @@
+// The kernels of the CUDA module against the CPU's, on the stand-in of NVIDIA's libraries (tests/standin):
+// equal integers, float32 within 1e-5 and float64 within 1e-12 of the norm. The process ends with code 99
+// when the stand-in has reported anything.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "ir/base/convert.h"
+#include "ir/base/error.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/kernels/base/cpu_kernels.h"
+#include "tests/expect_error.h"
+#include "tests/runtime/kernels/kernel_call.h"
+
+namespace pipeshard::testing {
+namespace {
+
+constexpr DataType kFloat = DataType::kFloat32;
+constexpr DataType kDouble = DataType::kFloat64;
+constexpr DataType kLong = DataType::kInt64;
+
+Device& cuda() {
+  static const std::unique_ptr<Device> device = openCudaDevice(0);
+  return *device;
+}
+
+KernelSpec specOf(const KernelCall& call) {
+  KernelSpec spec;
+  spec.node = &call.node;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const auto& input = call.inputs[i];
+    spec.inputs.push_back(input ? TensorSpec{input->type, input->shape, nullptr} : TensorSpec{});
+  }
+  for (const OutputSpec& output : call.outputs) spec.outputs.push_back({output.type, output.shape, nullptr});
+  return spec;
+}
+
+// As runKernel, on the device. Throws what the kernel records.
+std::vector<Tensor> runOnDevice(const KernelCall& call) {
+  KernelSpec spec = specOf(call);
+  std::vector<Constant> constants(call.inputs.size());
+  for (const size_t i : call.constants) {
+    constants[i] = {call.inputs[i]->type, call.inputs[i]->shape, call.inputs[i]->bytes};
+    spec.inputs[i].constant = &constants[i];
+  }
+  const std::unique_ptr<Kernel> kernel = cuda().kernels().create(spec);
+  const auto queue = cuda().makeQueue();
+  std::vector<MemoryBlock> inputs, outputs;
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  for (const auto& input : call.inputs) {
+    inputs.push_back(cuda().allocate(input ? std::max<size_t>(1, input->bytes.size()) : 0));
+    from.push_back(input ? inputs.back().bytes.data() : nullptr);
+    if (input) queue->upload(input->bytes.data(), inputs.back().bytes.data(), input->bytes.size());
+  }
+  for (const OutputSpec& output : call.outputs) {
+    const bool present = output.type != DataType::kUndefined;
+    outputs.push_back(
+        cuda().allocate(present ? std::max<int64_t>(1, byteCount(output.type, output.shape)) : 0));
+    to.push_back(present ? outputs.back().bytes.data() : nullptr);
+  }
+  const MemoryBlock workspace = cuda().allocate(kernel->workspaceBytes());
+  const MemoryBlock fault = cuda().allocate(sizeof(DataFault));
+  kernel->run({from, to, workspace.bytes.data(), nullptr, 0, queue.get(),
+               reinterpret_cast<DataFault*>(fault.bytes.data())});
+  DataFault found;
+  readMemory(*queue, fault.bytes, std::as_writable_bytes(std::span(&found, 1)));
+  if (found.found != 0) kernel->throwFault(found);
+  std::vector<Tensor> results;
+  for (size_t o = 0; o < call.outputs.size(); ++o) {
+    Tensor& result = results.emplace_back(Tensor{call.outputs[o].type, call.outputs[o].shape, {}});
+    if (to[o] == nullptr) continue;
+    result.bytes.resize(byteCount(result.type, result.shape));
+    readMemory(*queue, outputs[o].bytes.first(result.bytes.size()), result.bytes);
+  }
+  return results;
+}
+
+void expectLikeTheCpu(const KernelCall& call) {
+  const std::vector<Tensor> want = runKernel(call);
+  const std::vector<Tensor> got = runOnDevice(call);
+  for (size_t o = 0; o < want.size(); ++o) {
+    if (!isFloatingPoint(want[o].type)) {
+      EXPECT_EQ(got[o].bytes, want[o].bytes) << call.node.op_type << ", output " << o;
+      continue;
+    }
+    const std::vector<double> a = numbersOf(got[o]), b = numbersOf(want[o]);
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+      if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+      difference += (a[i] - b[i]) * (a[i] - b[i]);
+      norm += b[i] * b[i];
+    }
+    EXPECT_LE(std::sqrt(difference), (want[o].type == kFloat ? 1e-5 : 1e-12) * std::sqrt(norm))
+        << call.node.op_type << ", output " << o;
+  }
+}
+
+std::set<std::string> tried;
+
+void check(const std::string& domain, const std::string& op, std::vector<std::optional<Tensor>> inputs,
+           std::vector<OutputSpec> outputs, std::map<std::string, Attribute> attributes = {},
+           std::vector<size_t> constants = {}) {
+  tried.insert(domain + "::" + op);
+  SCOPED_TRACE(op);
+  expectLikeTheCpu(makeCall(domain, op, 18, std::move(inputs), std::move(outputs), std::move(attributes),
+                            std::move(constants)));
+}
+
+Tensor floats(Shape shape, uint64_t seed = 1) { return randomTensor(kFloat, std::move(shape), seed); }
+Tensor doubles(Shape shape, uint64_t seed = 1) { return randomTensor(kDouble, std::move(shape), seed); }
+Tensor longs(std::vector<int64_t> values) {
+  const Shape shape = {std::ssize(values)};
+  return makeTensor<int64_t>(shape, values);
+}
+const std::string kOurs(kPipeshardDomain);
+
+TEST(CudaKernels, ElementByElement) {
+  for (const char* op :
+       {"Abs",      "Neg",   "Sign",  "Relu",  "Exp",  "Reciprocal", "Erf",       "Tanh", "Sigmoid",
+        "Softplus", "Mish",  "Sin",   "Cos",   "Tan",  "Asin",       "Acos",      "Atan", "Sinh",
+        "Cosh",     "Asinh", "Atanh", "Floor", "Ceil", "Round",      "LeakyRelu", "Elu",  "Gelu"}) {
+    check("", op, {floats({7, 41})}, {{kFloat, {7, 41}}});
+    check("", op, {doubles({300})}, {{kDouble, {300}}});
+  }
+  for (const char* op : {"Sqrt", "Log"})
+    check("", op, {randomTensor(kFloat, {50}, 2, 0.1, 3)}, {{kFloat, {50}}});
+  check("", "Acosh", {randomTensor(kFloat, {50}, 2, 1, 3)}, {{kFloat, {50}}});
+  check("", "Gelu", {floats({90})}, {{kFloat, {90}}}, {{"approximate", std::string("tanh")}});
+  check("", "Clip", {floats({90}), makeTensor<float>({}, {-0.25f}), std::nullopt}, {{kFloat, {90}}});
+  check("", "IsNaN", {makeTensor<float>({3}, {1, NAN, INFINITY})}, {{DataType::kBool, {3}}});
+  check("", "IsInf", {makeTensor<float>({3}, {1, NAN, -INFINITY})}, {{DataType::kBool, {3}}});
+  check("", "Not", {makeTensor<bool>({2}, {true, false})}, {{DataType::kBool, {2}}});
+  for (const char* op : {"Cast", "CastLike"}) {
+    std::vector<std::optional<Tensor>> inputs = {makeTensor<float>({4}, {1.5f, -2.5f, 1e20f, NAN})};
+    if (std::string(op) == "CastLike") inputs.push_back(longs({1}));
+    check("", op, inputs, {{kLong, {4}}}, {{"to", static_cast<int64_t>(kLong)}});
+  }
+}
+
+TEST(CudaKernels, OfTwoAndThreeOperands) {
+  for (const char* op : {"Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"}) {
+    check("", op, {randomTensor(kFloat, {3, 1, 5}, 1, 0.1, 2), randomTensor(kFloat, {4, 1}, 2, 0.1, 2)},
+          {{kFloat, {3, 4, 5}}});
+    check("", op, {randomTensor(kDouble, {300}, 1, 0.1, 2), randomTensor(kDouble, {300}, 2, 0.1, 2)},
+          {{kDouble, {300}}});
+  }
+  check("", "Pow", {floats({9}), makeTensor<float>({}, {3.0f})}, {{kFloat, {9}}}, {}, {1});
+  check("", "Div", {longs({7, -7, 5}), longs({2, 2, -1})}, {{kLong, {3}}});
+  check("", "Mod", {longs({7, -7, 5}), longs({2, 3, -3})}, {{kLong, {3}}});
+  for (const char* op : {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+    check("", op, {longs({1, 2, 3}), longs({3, 2, 1})}, {{DataType::kBool, {3}}});
+  for (const char* op : {"And", "Or", "Xor"}) {
+    check("", op,
+          {makeTensor<bool>({4}, {true, true, false, false}),
+           makeTensor<bool>({4}, {true, false, true, false})},
+          {{DataType::kBool, {4}}});
+  }
+  check("", "Where", {makeTensor<bool>({2, 1}, {true, false}), floats({3}), floats({2, 3}, 5)},
+        {{kFloat, {2, 3}}});
+  for (const char* op : {"Sum", "Mean"})
+    check("", op, {floats({2, 3}), floats({3}, 2), floats({2, 1}, 3)}, {{kFloat, {2, 3}}});
+  for (const char* op : {"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+    check("", op, {longs({12, 10}), longs({10, 6})}, {{kLong, {2}}});
+  check("", "BitwiseNot", {longs({12, 10})}, {{kLong, {2}}});
+  check("", "BitShift", {makeTensor<uint8_t>({2}, {3, 200}), makeTensor<uint8_t>({2}, {2, 9})},
+        {{DataType::kUint8, {2}}}, {{"direction", std::string("LEFT")}});
+  for (const char* op : {"ReluGrad", "GeluGrad", "MishGrad"})
+    check(kOurs, op, {floats({70}), floats({70}, 2)}, {{kFloat, {70}}});
+}
+
+TEST(CudaKernels, ReductionsAndNormalisations) {
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+                         "ReduceMax", "ReduceMin"}) {
+    check("", op, {floats({5, 6, 7}), longs({1})}, {{kFloat, {5, 1, 7}}}, {}, {1});
+    check("", op, {doubles({5, 6, 7}), longs({0, 2})}, {{kDouble, {6}}}, {{"keepdims", int64_t{0}}}, {1});
+    check("", op, {floats({3, 700}), longs({1})}, {{kFloat, {3, 1}}}, {}, {1});
+  }
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    check("", op, {floats({3, 300})}, {{kFloat, {3, 300}}});
+    check("", op, {floats({3, 5, 4})}, {{kFloat, {3, 5, 4}}}, {{"axis", int64_t{1}}});
+  }
+  for (const char* op : {"SoftmaxGrad", "LogSoftmaxGrad"})
+    check(kOurs, op, {floats({3, 30}), floats({3, 30}, 2)}, {{kFloat, {3, 30}}}, {{"axis", int64_t{1}}});
+  const OutputSpec statistics{kFloat, {6, 1}};
+  check("", "LayerNormalization", {floats({6, 300}), floats({300}, 2), floats({300}, 3)},
+        {{kFloat, {6, 300}}, statistics, statistics});
+  check(kOurs, "LayerNormalizationInputGrad",
+        {floats({6, 40}), floats({6, 40}, 2), floats({40}, 3), floats({6, 1}, 4), floats({6, 1}, 5)},
+        {{kFloat, {6, 40}}});
+  check(kOurs, "LayerNormalizationWeightGrad",
+        {floats({6, 40}), floats({6, 40}, 2), floats({6, 1}, 4), floats({6, 1}, 5)},
+        {{kFloat, {40}}, {kFloat, {40}}});
+  check("", "LpNormalization", {floats({4, 5})}, {{kFloat, {4, 5}}});
+}
+
+TEST(CudaKernels, Losses) {
+  const Tensor scores = floats({5, 7});
+  const Tensor labels = longs({0, 6, 3, 2, 2});
+  for (const char* reduction : {"mean", "sum"}) {
+    const std::map<std::string, Attribute> attributes = {{"reduction", std::string(reduction)},
+                                                         {"ignore_index", int64_t{2}}};
+    check("", "SoftmaxCrossEntropyLoss", {scores, labels}, {{kFloat, {}}, {kFloat, {5, 7}}}, attributes);
+    check("", "NegativeLogLikelihoodLoss", {scores, labels, floats({7}, 9)}, {{kFloat, {}}}, attributes);
+    auto grad = attributes;
+    grad["has_ignore_index"] = int64_t{1};
+    check(kOurs, "SoftmaxCrossEntropyLossGrad", {makeTensor<float>({}, {0.5f}), scores, labels},
+          {{kFloat, {5, 7}}}, grad);
+  }
+}
+
+TEST(CudaKernels, Movement) {
+  check("", "Transpose", {floats({3, 5, 7})}, {{kFloat, {7, 3, 5}}},
+        {{"perm", std::vector<int64_t>{2, 0, 1}}});
+  check("", "Slice", {floats({6, 7}), longs({1}), longs({6}), longs({0}), longs({2})}, {{kFloat, {3, 7}}}, {},
+        {1, 2, 3, 4});
+  check("", "Split", {floats({6, 4}), longs({1, 5})}, {{kFloat, {1, 4}}, {kFloat, {5, 4}}}, {}, {1});
+  check("", "Concat", {floats({2, 3}), floats({2, 4}, 2)}, {{kFloat, {2, 7}}}, {{"axis", int64_t{1}}});
+  check("", "Expand", {floats({3, 1}), longs({2, 3, 4})}, {{kFloat, {2, 3, 4}}}, {}, {1});
+  check("", "Tile", {floats({2, 3}), longs({2, 2})}, {{kFloat, {4, 6}}}, {}, {1});
+  for (const char* mode : {"constant", "edge", "reflect", "wrap"})
+    check("", "Pad", {floats({3, 4}), longs({1, 2, 0, 1})}, {{kFloat, {4, 7}}}, {{"mode", std::string(mode)}},
+          {1});
+  check("", "Gather", {floats({5, 3}), longs({4, -5, 0, 4})}, {{kFloat, {4, 3}}});
+  check(kOurs, "GatherGrad", {floats({4, 3}), longs({4, -5, 0, 4}), longs({5, 3})}, {{kFloat, {5, 3}}}, {},
+        {2});
+  for (const char* op : {"Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze"})
+    check("", op, {floats({3, 4})}, {{kFloat, {3, 4}}});
+  check("", "Dropout", {floats({3, 4})}, {{kFloat, {3, 4}}, {DataType::kBool, {3, 4}}});
+}
+
+TEST(CudaKernels, Products) {
+  for (const int64_t transposed : {0, 1}) {
+    const Shape a = transposed ? Shape{5, 4} : Shape{4, 5};
+    const Shape b = transposed ? Shape{6, 5} : Shape{5, 6};
+    check("", "Gemm", {floats(a), floats(b, 2), floats({6}, 3)}, {{kFloat, {4, 6}}},
+          {{"transA", transposed}, {"transB", transposed}, {"alpha", 0.5f}, {"beta", 2.0f}});
+  }
+  check("", "MatMul", {doubles({2, 3, 4}), doubles({2, 4, 5}, 2)}, {{kDouble, {2, 3, 5}}});
+  check("", "MatMul", {longs({1, 2, 3}), longs({4, 5, 6})}, {{kLong, {}}});
+  check("", "MatMul", {floats({3, 0}), floats({0, 2}, 2)}, {{kFloat, {3, 2}}});
+  check("com.microsoft", "FusedMatMul", {floats({4, 3}), floats({4, 5}, 2)}, {{kFloat, {3, 5}}},
+        {{"transA", int64_t{1}}, {"alpha", 0.25f}});
+}
+
+TEST(CudaKernels, Updates) {
+  const auto scalar = [](float x) { return makeTensor<float>({}, {x}); };
+  const auto number = [](double x) { return makeTensor<double>({}, {x}); };
+  const Tensor step = makeTensor<int64_t>({}, {3});
+  const Tensor positive = randomTensor(kFloat, {90}, 4, 0.1, 1);
+  const OutputSpec out{kFloat, {90}};
+  const Tensor p = floats({90}), g = floats({90}, 2), m = floats({90}, 3);
+  check(kOurs, "SGD", {p, g, scalar(0.1f), scalar(0.01f)}, {out});
+  check(kOurs, "SGD",
+        {p, g, step, scalar(0.1f), scalar(0.01f), number(2), number(0.1), number(10), number(0.01)}, {out},
+        {{"schedule", std::string("cosine")}});
+  check(kOurs, "SGDMomentum", {p, g, m, scalar(0.1f), scalar(0.9f), scalar(0.01f)}, {out, out});
+  for (const char* op : {"Adam", "AdamW"}) {
+    check(kOurs, op,
+          {p, g, m, positive, step, scalar(0.1f), scalar(0.9f), scalar(0.99f), scalar(1e-8f), scalar(0.01f)},
+          {out, out, out});
+  }
+  check(kOurs, "RMSProp", {p, g, positive, scalar(0.1f), scalar(0.9f), scalar(1e-8f), scalar(0.01f)},
+        {out, out});
+  check(kOurs, "RMSPropMomentum",
+        {p, g, positive, m, scalar(0.1f), scalar(0.9f), scalar(1e-8f), scalar(0.01f), scalar(0.5f)},
+        {out, out, out});
+  check(kOurs, "Adagrad", {p, g, positive, step, scalar(0.1f), scalar(0.1f), scalar(1e-8f), scalar(0.01f)},
+        {out, out});
+  check(kOurs, "Lion", {p, g, m, scalar(0.1f), scalar(0.9f), scalar(0.99f), scalar(0.01f)}, {out, out});
+  check(kOurs, "LAMBDirection",
+        {p, g, m, positive, step, scalar(0.9f), scalar(0.99f), scalar(1e-8f), scalar(0.01f)},
+        {out, out, out});
+  check(kOurs, "MovingAverage", {p, g, scalar(0.9f)}, {out});
+  check(kOurs, "ScheduledRate", {step, scalar(0.1f), number(2), number(0.1), number(10), number(0.01)},
+        {{kFloat, {}}}, {{"schedule", std::string("linear")}});
+}
+
+std::string messageOf(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.message());
+  }
+  return "";
+}
+
+TEST(CudaKernels, WrongDataAreTheCpusErrors) {
+  const std::vector<KernelCall> calls = {
+      makeCall("", "Gather", 13, {floats({5, 3}), longs({4, 5, 0, -6})}, {{kFloat, {4, 3}}}),
+      makeCall(kOurs, "GatherGrad", 1, {floats({2, 3}), longs({0, -6}), longs({5, 3})}, {{kFloat, {5, 3}}},
+               {}, {2}),
+      makeCall("", "Div", 14, {longs({7, 8, 9}), longs({2, 0, 0})}, {{kLong, {3}}}),
+      makeCall("", "SoftmaxCrossEntropyLoss", 13, {floats({3, 4}), longs({0, 4, -1})}, {{kFloat, {}}}),
+      makeCall(kOurs, "SoftmaxCrossEntropyLossGrad", 1,
+               {makeTensor<float>({}, {1.0f}), floats({3, 4}), longs({0, 3, 9})}, {{kFloat, {3, 4}}},
+               {{"has_ignore_index", int64_t{1}}, {"ignore_index", int64_t{-100}}}),
+      makeCall(kOurs, "ScheduledRate", 1,
+               {makeTensor<int64_t>({}, {0}), makeTensor<float>({}, {0.1f}), makeTensor<double>({}, {2}),
+                makeTensor<double>({}, {0.1})},
+               {{kFloat, {}}}, {{"schedule", std::string("constant")}}),
+  };
+  for (const KernelCall& call : calls) {
+    const std::string want = messageOf([&] { runKernel(call); });
+    EXPECT_NE(want, "") << call.node.op_type;
+    EXPECT_EQ(messageOf([&] { runOnDevice(call); }), want) << call.node.op_type;
+  }
+}
+
+TEST(CudaKernels, WhatTheCpuWidensIsRefusedByName) {
+  const Tensor half{DataType::kFloat16, {3}, std::vector<std::byte>(6)};
+  const KernelCall call = makeCall("", "Add", 14, {half, half}, {{DataType::kFloat16, {3}}});
+  EXPECT_ERROR(runOnDevice(call), ErrorCode::kBadModel, "float16");
+}
+
+// Collectives need ranks; cuda_step_test has them.
+TEST(CudaKernels, EveryOneWasTried) {
+  for (const std::string& name : cuda().kernels().operators()) {
+    const bool collective = name.ends_with("::AllReduce") || name.ends_with("::AllGather") ||
+                            name.ends_with("::ReduceScatter") || name.ends_with("::AllToAll");
+    if (!collective) EXPECT_TRUE(tried.contains(name)) << name;
+  }
+  EXPECT_ERROR(openCudaDevice(1), ErrorCode::kConfiguration, "there is no GPU number 1: 1 found");
+}
+
+}  // namespace
+}  // namespace pipeshard::testing

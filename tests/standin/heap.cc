@@ -1,0 +1,237 @@
+#include "tests/standin/heap.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "tests/standin/fibers.h"
+#include "tests/standin/lines.h"
+
+namespace standin {
+namespace {
+
+constexpr size_t kHeap = size_t{1} << 30;
+constexpr size_t kAlignment = 256;
+constexpr int kReportsOfAKind = 3;
+constexpr int kKinds = 20;
+
+// Of a byte.
+enum Life : uint8_t { kNever = 0, kAlive = 1, kFreed = 2, kWritten = 4 };
+
+// The last accesses of a byte. `who`: the thread of a kernel, see threadCode.
+struct Cell {
+  OpId write = 0;
+  uint32_t write_who = 0;
+  OpId read = 0;
+  uint32_t read_who = 0;
+};
+
+struct Block {
+  size_t bytes = 0;
+  Memory kind = Memory::kDevice;
+  bool freed = false;
+};
+
+template <typename T>
+T* reserve(size_t count) {
+  void* mapped = ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) std::abort();
+  return static_cast<T*>(mapped);
+}
+
+struct Heap {
+  std::byte* begin = reserve<std::byte>(kHeap);
+  Cell* cells = reserve<Cell>(kHeap);
+  uint8_t* life = reserve<uint8_t>(kHeap);
+  std::map<size_t, Block> blocks;  // by offset
+  size_t top = kAlignment;
+  std::map<std::string, int> reports;  // by kind
+  std::unordered_map<const void*, Cell> shared;
+};
+
+Heap& heap() {
+  static Heap* const all = new Heap;
+  return *all;
+}
+
+size_t offsetOf(const void* address) { return static_cast<const std::byte*>(address) - heap().begin; }
+
+// Of the kernel's thread that runs: block, barriers passed, thread in the block; 0: none, or an atomic
+// access.
+uint32_t threadCode(bool atomic) {
+  const Thread* thread = currentThread();
+  if (thread == nullptr || atomic) return 0;
+  const uint32_t block =
+      thread->block.x + thread->grid_size.x * (thread->block.y + thread->grid_size.y * thread->block.z);
+  const uint32_t number =
+      thread->thread.x + thread->block_size.x * (thread->thread.y + thread->block_size.y * thread->thread.z);
+  return ((block + 1) << 16) | ((currentEpoch() & 63) << 10) | number;
+}
+
+// Two threads of one kernel without a barrier between them.
+bool isRace(uint32_t a, uint32_t b) {
+  if (a == b || a == 0 || b == 0) return false;
+  if ((a >> 16) != (b >> 16)) return true;
+  return ((a >> 10) & 63) == ((b >> 10) & 63);
+}
+
+bool raceWith(OpId other, uint32_t other_who, const Running& me, uint32_t who, const char* kind,
+              const std::byte* at) {
+  if (other == 0) return false;
+  if (other == me.id) {
+    if (!onDevice() || !isRace(other_who, who)) return false;
+    report(*me.name + ": race between threads of the kernel (" + kind + "), " + describeAddress(at));
+    return true;
+  }
+  if (isOrdered(other, me)) return false;
+  report(nameOf(other) + " on stream " + std::to_string(lineOf(other)) + " and " + *me.name + " on stream " +
+         std::to_string(me.line) + " are not ordered (" + kind + "), " + describeAddress(at));
+  return true;
+}
+
+// False: it was reported.
+bool accessByte(size_t i, bool write, const Running& me, uint32_t who) {
+  Heap& h = heap();
+  const std::byte* at = h.begin + i;
+  if ((h.life[i] & (kAlive | kFreed)) != kAlive) {
+    report(*me.name + (write ? " writes " : " reads ") +
+           ((h.life[i] & kFreed) != 0 ? "freed memory: " : "outside: ") + describeAddress(at));
+    return false;
+  }
+  if (!write && (h.life[i] & kWritten) == 0) {
+    report(*me.name + " reads what nobody wrote: " + describeAddress(at));
+    return false;
+  }
+  Cell& cell = h.cells[i];
+  if (raceWith(cell.write, cell.write_who, me, who, write ? "write-write" : "write-read", at)) return false;
+  if (write) {
+    if (raceWith(cell.read, cell.read_who, me, who, "read-write", at)) return false;
+    cell = {me.id, who, 0, 0};
+    h.life[i] |= kWritten;
+  } else if (cell.read == 0 || isOrdered(cell.read, me)) {
+    cell.read = me.id;
+    cell.read_who = who;
+  }
+  return true;
+}
+
+struct AtExit {
+  ~AtExit() {
+    {
+      const std::lock_guard held(lock());
+      reportLeftLines();
+      reportLeaks();
+    }
+    if (heap().reports.empty()) return;
+    std::fprintf(stderr, "stand-in: faults were reported\n");
+    std::fflush(nullptr);
+    std::_Exit(99);
+  }
+} at_exit;
+
+}  // namespace
+
+void report(const std::string& text) {
+  int& times = heap().reports[text.substr(0, text.find(", byte"))];
+  if (++times <= kReportsOfAKind && heap().reports.size() <= kKinds)
+    std::fprintf(stderr, "stand-in: %s\n", text.c_str());
+}
+
+void* allocate(size_t bytes, Memory kind) {
+  Heap& h = heap();
+  const size_t at = h.top;
+  const size_t room = (bytes + kAlignment) / kAlignment * kAlignment;  // at least a byte that is nobody's
+  if (bytes > kHeap || at + room > kHeap) return nullptr;
+  h.top += room;
+  h.blocks[at] = {bytes, kind, false};
+  std::memset(h.life + at, kind == Memory::kPinned ? kAlive | kWritten : kAlive, bytes);
+  std::memset(h.begin + at, 0xFB, bytes);
+  return h.begin + at;
+}
+
+bool release(void* begin) {
+  Heap& h = heap();
+  const auto found = inHeap(begin) ? h.blocks.find(offsetOf(begin)) : h.blocks.end();
+  if (found == h.blocks.end() || found->second.freed) {
+    report("cudaFree of what is no block, or freed: " + describeAddress(begin));
+    return false;
+  }
+  found->second.freed = true;
+  std::memset(h.life + found->first, kFreed, found->second.bytes);
+  std::memset(h.begin + found->first, 0xFD, found->second.bytes);
+  return true;
+}
+
+bool inHeap(const void* address) { return address >= heap().begin && address < heap().begin + kHeap; }
+
+bool isPinned(const void* address) {
+  if (!inHeap(address)) return false;
+  const auto next = heap().blocks.upper_bound(offsetOf(address));
+  return next != heap().blocks.begin() && std::prev(next)->second.kind == Memory::kPinned;
+}
+
+std::string describeAddress(const void* address) {
+  if (!inHeap(address)) return "an address that is not the device's";
+  const size_t at = offsetOf(address);
+  const auto next = heap().blocks.upper_bound(at);
+  if (next == heap().blocks.begin()) return "before all blocks";
+  const auto& [begin, block] = *std::prev(next);
+  return "byte " + std::to_string(at - begin) + " of a block of " + std::to_string(block.bytes);
+}
+
+void access(const void* address, size_t bytes, bool write, bool atomic) {
+  Heap& h = heap();
+  const Running me = running();
+  const uint32_t who = threadCode(atomic);
+  const size_t begin = offsetOf(address);
+  if (bytes == 0) return;
+  const Cell before = h.cells[begin];
+  const uint8_t life = h.life[begin];
+  if (!accessByte(begin, write, me, who)) return;
+  for (size_t i = begin + 1; i < begin + bytes; ++i) {
+    // Nearly always the bytes of an element have one past, and what was found of the first holds for them
+    // all.
+    if (h.life[i] == life && std::memcmp(&h.cells[i], &before, sizeof before) == 0) {
+      h.cells[i] = h.cells[begin];
+      h.life[i] = h.life[begin];
+    } else if (!accessByte(i, write, me, who)) {
+      return;
+    }
+  }
+}
+
+void accessShared(const void* address, bool write) {
+  Cell& cell = heap().shared[address];  // its numbers are blocks here
+  const uint32_t who = threadCode(false);
+  const OpId block = currentBlock();
+  const char* kind = nullptr;
+  if (cell.write == block && isRace(cell.write_who, who)) kind = write ? "write-write" : "write-read";
+  if (write && cell.read == block && isRace(cell.read_who, who)) kind = "read-write";
+  if (kind != nullptr) return report(*running().name + ": race in shared memory (" + kind + ")");
+  if (write) {
+    cell.write = block;
+    cell.write_who = who;
+  } else if (cell.read != block || !isRace(cell.read_who, who)) {
+    cell.read = block;
+    cell.read_who = who;
+  }
+}
+
+void reportLeaks() {
+  size_t count = 0, bytes = 0;
+  for (const auto& [at, block] : heap().blocks) {
+    count += block.freed ? 0 : 1;
+    bytes += block.freed ? 0 : block.bytes;
+  }
+  if (count > 0)
+    report(std::to_string(count) + " blocks of " + std::to_string(bytes) + " bytes are left at exit");
+}
+
+}  // namespace standin

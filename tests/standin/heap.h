@@ -1,0 +1,33 @@
+// The memory of the stand-in's device and its pinned host memory, with a shadow: who wrote and who read each
+// byte last. Internal to the stand-in; all calls under its lock (lines.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace standin {
+
+// Says it on stderr, each kind of text some times only; the process ends with code 99 then.
+void report(const std::string& text);
+
+enum class Memory : uint8_t { kDevice, kPinned };
+
+// nullptr: no room. Content of device memory counts as unwritten.
+void* allocate(size_t bytes, Memory kind);
+// False, and a report: it is no block, or freed.
+bool release(void* begin);
+bool inHeap(const void* address);
+bool isPinned(const void* address);
+// "byte 4 of a block of 256", for reports.
+std::string describeAddress(const void* address);
+
+// One access of whoever runs (lines.h). An atomic one races with none of its own kernel.
+void access(const void* address, size_t bytes, bool write, bool atomic = false);
+// Of memory that is shared by a block's threads, outside of the heap.
+void accessShared(const void* address, bool write);
+
+// Blocks that were not released.
+void reportLeaks();
+
+}  // namespace standin

@@ -1,0 +1,291 @@
+#include "tests/standin/lines.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <random>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "tests/standin/heap.h"
+
+namespace standin {
+
+struct Operation {
+  OpId id = 0;
+  Clock clock;
+  std::string name;
+  std::function<void()> work;
+};
+
+struct Stream {
+  uint32_t line = 0;
+  Clock clock;  // of what is given to it next
+  OpId last = 0, done = 0;
+  std::deque<std::shared_ptr<Operation>> queue;
+  bool closing = false;
+  std::thread worker;  // eager
+};
+
+struct Event {
+  Clock clock;
+};
+
+namespace {
+
+struct Record {
+  uint32_t line;
+  std::shared_ptr<const std::string> name;
+};
+
+// Never destroyed: streams may wait at exit.
+struct State {
+  std::recursive_mutex lock;
+  std::condition_variable_any changed;
+  std::vector<Record> records{{0, std::make_shared<const std::string>("nobody")}};
+  std::vector<Stream*> streams;  // by line - 1; nullptr: destroyed
+  std::set<const Event*> events;
+  Clock host{0};
+  OpId done_of_destroyed = 0;
+};
+
+State& state() {
+  static State* const all = new State;
+  return *all;
+}
+
+bool isLazy() {
+  static const bool lazy = [] {
+    const char* mode = std::getenv("STANDIN_MODE");
+    return mode == nullptr || std::string_view(mode) != "eager";
+  }();
+  return lazy;
+}
+
+thread_local const Operation* now = nullptr;
+thread_local uint32_t now_line = 0;
+
+void merge(Clock& into, const Clock& other) {
+  if (into.size() < other.size()) into.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
+}
+
+OpId newOp(uint32_t line, std::string name) {
+  state().records.push_back({line, std::make_shared<const std::string>(std::move(name))});
+  return static_cast<OpId>(state().records.size() - 1);
+}
+
+// What the host does from now on is another operation than before.
+void hostMoves() {
+  static const auto name = std::make_shared<const std::string>("the host");
+  state().records.push_back({0, name});
+  state().host[0] = static_cast<OpId>(state().records.size() - 1);
+}
+
+void perform(Stream& stream, const std::shared_ptr<Operation>& op) {
+  const Operation* before = std::exchange(now, op.get());
+  const uint32_t line_before = std::exchange(now_line, stream.line);
+  op->work();
+  now = before;
+  now_line = line_before;
+  stream.done = op->id;
+}
+
+bool isReady(const Operation& op, const Stream& of) {
+  for (const Stream* other : state().streams) {
+    if (other != nullptr && other != &of && other->line < op.clock.size() && !other->queue.empty() &&
+        other->queue.front()->id <= op.clock[other->line])
+      return false;
+  }
+  return true;
+}
+
+void serve(Stream* stream) {
+  std::minstd_rand random(stream->line);
+  std::unique_lock held(state().lock);
+  while (true) {
+    state().changed.wait(held, [&] { return stream->closing || !stream->queue.empty(); });
+    if (stream->queue.empty()) return;
+    held.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+    held.lock();
+    const auto op = stream->queue.front();
+    state().changed.wait(held, [&] { return isReady(*op, *stream); });
+    perform(*stream, op);
+    stream->queue.pop_front();
+    state().changed.notify_all();
+  }
+}
+
+// Lazy: only now, and only what must.
+void force(Stream& stream, OpId until) {
+  while (!stream.queue.empty() && stream.queue.front()->id <= until) {
+    const auto op = stream.queue.front();
+    for (size_t s = 0; s < state().streams.size(); ++s) {
+      Stream* other = state().streams[s];
+      if (other != nullptr && other != &stream && other->line < op->clock.size())
+        force(*other, op->clock[other->line]);
+    }
+    stream.queue.pop_front();
+    perform(stream, op);
+  }
+}
+
+void finishUntil(const Clock& clock) {
+  std::unique_lock held(state().lock);
+  for (size_t s = 0; s < state().streams.size(); ++s) {
+    Stream* stream = state().streams[s];
+    if (stream == nullptr || stream->line >= clock.size()) continue;
+    const OpId until = clock[stream->line];
+    if (isLazy()) {
+      force(*stream, until);
+    } else {
+      state().changed.wait(held, [&] { return stream->queue.empty() || stream->queue.front()->id > until; });
+    }
+  }
+  merge(state().host, clock);
+  hostMoves();
+}
+
+}  // namespace
+
+std::recursive_mutex& lock() { return state().lock; }
+
+bool onDevice() { return now != nullptr; }
+
+Running running() {
+  if (now != nullptr) return {now->id, now_line, &now->clock, &now->name};
+  if (state().host[0] == 0) hostMoves();
+  return {state().host[0], 0, &state().host, state().records[state().host[0]].name.get()};
+}
+
+bool isOrdered(OpId earlier, const Running& later) {
+  const uint32_t line = lineOf(earlier);
+  if (line == later.line) return true;
+  return line < later.clock->size() && earlier <= (*later.clock)[line];
+}
+
+const std::string& nameOf(OpId op) { return *state().records[op].name; }
+uint32_t lineOf(OpId op) { return state().records[op].line; }
+
+Stream* makeStream() {
+  const std::lock_guard held(state().lock);
+  auto* stream = new Stream;
+  stream->line = static_cast<uint32_t>(state().streams.size() + 1);
+  state().streams.push_back(stream);
+  if (!isLazy()) stream->worker = std::thread(serve, stream);
+  return stream;
+}
+
+void destroyStream(Stream* stream) {
+  finish(*stream);
+  {
+    const std::lock_guard held(state().lock);
+    stream->closing = true;
+    state().changed.notify_all();
+  }
+  if (stream->worker.joinable()) stream->worker.join();
+  const std::lock_guard held(state().lock);
+  state().streams[stream->line - 1] = nullptr;
+  delete stream;
+}
+
+bool isStream(const Stream* stream) {
+  const std::lock_guard held(state().lock);
+  return stream != nullptr && std::ranges::find(state().streams, stream) != state().streams.end();
+}
+
+Event* makeEvent() {
+  const std::lock_guard held(state().lock);
+  auto* event = new Event;
+  state().events.insert(event);
+  return event;
+}
+
+void destroyEvent(Event* event) {
+  const std::lock_guard held(state().lock);
+  state().events.erase(event);
+  delete event;
+}
+
+bool isEvent(const Event* event) {
+  const std::lock_guard held(state().lock);
+  return state().events.contains(event);
+}
+
+void enqueue(Stream& stream, const std::string& name, std::function<void()> work) {
+  const std::lock_guard held(state().lock);
+  auto op = std::make_shared<Operation>();
+  op->id = newOp(stream.line, name);
+  op->name = name;
+  op->work = std::move(work);
+  merge(stream.clock, state().host);
+  stream.clock.resize(std::max<size_t>(stream.clock.size(), stream.line + 1));
+  op->clock = stream.clock;
+  stream.clock[stream.line] = stream.last = op->id;
+  stream.queue.push_back(std::move(op));
+  hostMoves();
+  state().changed.notify_all();
+}
+
+void recordEvent(Event& event, const Stream& stream) {
+  const std::lock_guard held(state().lock);
+  event.clock = stream.clock;
+}
+
+void awaitEvent(Stream& stream, const Event& event) {
+  const std::lock_guard held(state().lock);
+  merge(stream.clock, event.clock);
+}
+
+void finish(Stream& stream) {
+  const Clock until = [&] {
+    const std::lock_guard held(state().lock);
+    return stream.clock;
+  }();
+  finishUntil(until);
+}
+
+void finish(const Event& event) {
+  const Clock until = [&] {
+    const std::lock_guard held(state().lock);
+    return event.clock;
+  }();
+  finishUntil(until);
+}
+
+void finishAll() {
+  const std::vector<Stream*> all = [] {
+    const std::lock_guard held(state().lock);
+    return state().streams;
+  }();
+  for (Stream* stream : all) {
+    if (stream != nullptr) finish(*stream);
+  }
+}
+
+bool isDone(const Event& event) {
+  const std::lock_guard held(state().lock);
+  for (const Stream* stream : state().streams) {
+    if (stream != nullptr && stream->line < event.clock.size() && !stream->queue.empty() &&
+        stream->queue.front()->id <= event.clock[stream->line])
+      return false;
+  }
+  return true;
+}
+
+void reportLeftLines() {
+  const std::lock_guard held(state().lock);
+  for (const Stream* stream : state().streams) {
+    if (stream != nullptr) report("a stream is left at exit: stream " + std::to_string(stream->line));
+  }
+  if (!state().events.empty()) report(std::to_string(state().events.size()) + " events are left at exit");
+}
+
+}  // namespace standin

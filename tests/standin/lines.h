@@ -1,0 +1,57 @@
+// Who comes before whom on the stand-in's device, and when work is done.
+//
+// A *line* is a stream, or the host (line 0: all its threads). Every operation has a number, ascending, and a
+// clock: for each line, the last operation that is ordered before it. Two operations are ordered when the
+// later one's clock has reached the earlier one. Streams, recorded and awaited events and synchronisation
+// move clocks; nothing else does, however the operations happened to run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace standin {
+
+using OpId = uint32_t;            // 0: none
+using Clock = std::vector<OpId>;  // by line
+
+struct Running {
+  OpId id = 0;
+  uint32_t line = 0;
+  const Clock* clock = nullptr;
+  const std::string* name = nullptr;
+};
+
+// One thing at a time: calls of the runtime, and operations.
+std::recursive_mutex& lock();
+
+// What accesses memory now on this thread: an operation, or the host.
+Running running();
+bool onDevice();
+bool isOrdered(OpId earlier, const Running& later);
+const std::string& nameOf(OpId op);
+uint32_t lineOf(OpId op);
+
+struct Stream;
+struct Event;
+
+// All by calls of the runtime; errors are reports.
+Stream* makeStream();
+void destroyStream(Stream* stream);
+Event* makeEvent();
+void destroyEvent(Event* event);
+bool isStream(const Stream* stream);
+bool isEvent(const Event* event);
+void enqueue(Stream& stream, const std::string& name, std::function<void()> work);
+void recordEvent(Event& event, const Stream& stream);
+void awaitEvent(Stream& stream, const Event& event);
+// The host waits.
+void finish(Stream& stream);
+void finish(const Event& event);
+void finishAll();
+bool isDone(const Event& event);
+void reportLeftLines();
+
+}  // namespace standin
