@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/two_processes.h"
 #include "ir/base/error.h"
-#include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
 #include "transport/shared/shared_segments.h"
 
@@ -30,33 +30,12 @@ using namespace std::chrono_literals;
 constexpr int kRounds = 9;
 const Group kBoth = idsAt<RankId>({0, 1});
 
-class FileStore : public RendezvousStore {
- public:
-  explicit FileStore(const std::string& folder) : store_(folder) {}
-  void set(const std::string& key, const std::string& bytes) override {
-    store_.set(key, {bytes.begin(), bytes.end()});
-  }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    store_.wait({key}, timeout);
-    const std::vector<char> bytes = store_.get(key);
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  ::gloo::rendezvous::FileStore store_;
-};
-
 struct Contender {
   const char* name;
   std::function<void(float*)> all_reduce;  // in place
   float* data;
   std::vector<double> milliseconds;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 std::shared_ptr<::gloo::rendezvous::Context> ownContext(int rank, const std::string& folder) {
   ::gloo::rendezvous::FileStore store(folder);

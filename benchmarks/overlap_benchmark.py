@@ -6,7 +6,8 @@
 
 Two workers train a chain of `layers` square matrices (SGD): on halves of a batch, with gradients in buckets beside the backward pass or
 behind it; or, with --receives, as two pipeline stages (1F1B), with receives posted ahead or not (--overlap-receives). Both sides are run in
-turns, `rounds` times, and compared by the median of all steps but each run's first. --nodes: the workers are two nodes that talk through Gloo, over the
+turns, `rounds` times, and compared by the median of all steps but each run's first. --nodes: the workers are two nodes that talk
+through Gloo (--data-plane curve: encrypted), over the
 loopback or, with --hosts A,B and --prefix "ip netns exec host{}", between two network namespaces (tests/cluster/namespaces.sh makes
 them, with a cable as slow as you like); else they share memory. Needs Python's onnx and numpy packages.
 """
@@ -45,12 +46,12 @@ def run_here(pipeshard, plan, steps, report):
     subprocess.run([pipeshard, "run", plan, "--steps", str(steps), "--json", report], check=True, stdout=subprocess.DEVNULL)
 
 
-def run_on_nodes(pipeshard, plan, steps, report, folder, hosts, prefix):
+def run_on_nodes(pipeshard, plan, steps, report, folder, hosts, prefix, plane):
     key = pathlib.Path(folder) / "job.key"
     key.unlink(missing_ok=True)
     command = [pipeshard, "run", plan, "--steps", str(steps), "--json", report, "--threads", "1"]
     on_host = [prefix.format(i).split() for i in (0, 1)]
-    coordinator = subprocess.Popen(on_host[0] + command + ["--listen", f"tcp://{hosts[0]}:*", "--key-file", str(key)],
+    coordinator = subprocess.Popen(on_host[0] + command + ["--listen", f"tcp://{hosts[0]}:*", "--key-file", str(key), "--data-plane", plane],
                                    stdout=subprocess.DEVNULL)
     nodes = [subprocess.Popen(on_host[i] + [pipeshard, "node", "--key-file", str(key), "--index", str(i), "--host", hosts[i]],
                               stdout=subprocess.DEVNULL) for i in (0, 1)]
@@ -73,6 +74,7 @@ def main():
     parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--hosts", default="127.0.0.1,127.0.0.1")
     parser.add_argument("--prefix", default="")
+    parser.add_argument("--data-plane", default="private")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = f"{folder}/chain.onnx"
@@ -90,7 +92,8 @@ def main():
             for side in seconds:
                 plan, report = f"{folder}/{side}.plan", f"{folder}/{side}.json"
                 if options.nodes:
-                    run_on_nodes(options.pipeshard, plan, options.steps, report, folder, options.hosts.split(","), options.prefix)
+                    run_on_nodes(options.pipeshard, plan, options.steps, report, folder, options.hosts.split(","), options.prefix,
+                                 options.data_plane)
                 else:
                     run_here(options.pipeshard, plan, options.steps, report)
                 for step in json.loads(pathlib.Path(report).read_text())["steps"][1:]:
@@ -100,7 +103,8 @@ def main():
         travelling = f"{options.layers * options.width**2 * 4 / 1e6:.0f} MB of gradients"
         if options.receives:
             travelling = f"{options.microbatches} messages of {options.batch // options.microbatches * options.width * 4 / 1e6:.1f} MB each way"
-        print(f"{'Gloo' if options.nodes else 'shared memory'}, {travelling}, {options.layers} x {options.width}, batch "
+        between = "Gloo" if options.data_plane == "private" else "encrypted"
+        print(f"{between if options.nodes else 'shared memory'}, {travelling}, {options.layers} x {options.width}, batch "
               f"{options.batch}: off {behind * 1e3:.1f} ms (of it in transfers {statistics.median(waits['off']) * 1e3:.1f}), beside "
               f"{beside * 1e3:.1f} ms ({statistics.median(waits[beside_option]) * 1e3:.1f}), ratio {beside / behind:.3f}")
 

@@ -13,9 +13,10 @@
 
 #include "ir/base/error.h"
 #include "runtime/profiling/profiling_peer.h"
-#include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
 #include "transport/shared/shared_segments.h"
+#include "transport/wire/host_relay.h"
+#include "transport/wire/wire_communicator.h"
 
 namespace pipeshard {
 namespace {
@@ -26,8 +27,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTimeout = 30s;
 constexpr int64_t kSmallest = 256;
 
-// Addresses of two ranks, in memory that a fork shares.
-class ForkedStore : public RendezvousStore {
+// Addresses of two hosts, in memory that a fork shares.
+class ForkedStore {
  public:
   ForkedStore() {
     void* memory =
@@ -35,24 +36,33 @@ class ForkedStore : public RendezvousStore {
     if (memory == MAP_FAILED) fail(ErrorCode::kOutOfMemory, "no memory for two addresses");
     entries_ = new (memory) Entry[2]{};
   }
-  ~ForkedStore() override { ::munmap(entries_, 2 * sizeof(Entry)); }
+  ~ForkedStore() { ::munmap(entries_, 2 * sizeof(Entry)); }
   ForkedStore(const ForkedStore&) = delete;
   ForkedStore& operator=(const ForkedStore&) = delete;
 
-  void set(const std::string& key, const std::string& bytes) override {
-    Entry& entry = of(key);
+  // Returns when both have called it.
+  void meet() {
+    entries_[0].met.fetch_add(1);
+    const auto end = Clock::now() + kTimeout;
+    while (entries_[0].met.load() < 2) {
+      if (Clock::now() > end) fail(ErrorCode::kPeerUnavailable, "the other host does not come");
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  void set(int host, const std::string& bytes) {
+    Entry& entry = entries_[host];
     PIPESHARD_CHECK(bytes.size() <= entry.data.size(), "an address of {} bytes", bytes.size());
     std::memcpy(entry.data.data(), bytes.data(), bytes.size());
     entry.bytes.store(bytes.size(), std::memory_order_release);
   }
 
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    Entry& entry = of(key);
-    const auto end = Clock::now() + timeout;
+  std::string get(int host) const {
+    const Entry& entry = entries_[host];
+    const auto end = Clock::now() + kTimeout;
     while (true) {
       const size_t bytes = entry.bytes.load(std::memory_order_acquire);
       if (bytes > 0) return {entry.data.data(), bytes};
-      if (Clock::now() > end) fail(ErrorCode::kPeerUnavailable, "no '{}' within {} ms", key, timeout.count());
+      if (Clock::now() > end) fail(ErrorCode::kPeerUnavailable, "host {} has no address", host);
       std::this_thread::sleep_for(1ms);
     }
   }
@@ -60,15 +70,16 @@ class ForkedStore : public RendezvousStore {
  private:
   struct Entry {
     std::atomic<size_t> bytes{0};
-    std::array<char, 16 << 10> data{};
+    std::atomic<int> met{0};
+    std::array<char, 1 << 10> data{};
   };
-  Entry& of(const std::string& key) { return entries_[key.ends_with('0') ? 0 : 1]; }
   Entry* entries_ = nullptr;
 };
 
 enum class Work : uint8_t { kSend, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kEnd };
 
 struct Side {
+  std::unique_ptr<HostRelay> relay;  // between hosts
   std::unique_ptr<Communicator> communicator;
   std::span<std::byte> memory;  // room for the largest input and output
   std::vector<std::byte> heap;
@@ -182,8 +193,17 @@ LinkTimes measureInside(int64_t most_bytes, int ranks) {
 CostCurve measureBetween(int64_t most_bytes) {
   ForkedStore store;
   const auto open = [&](RankId rank) {
+    const int host = static_cast<int>(rank.index());
     Side side;
-    side.communicator = openGloo({.rank = rank, .size = 2, .host = "127.0.0.1", .timeout = kTimeout}, store);
+    side.relay = HostRelay::open({host, {0, 1}, "127.0.0.1"});
+    const int end = side.relay->attach(rank, 0);
+    store.set(host, side.relay->address().endpoint + " " + side.relay->address().public_key);
+    const std::string other = store.get(1 - host);
+    const size_t blank = other.find(' ');
+    side.relay->introduce({{1 - host, {other.substr(0, blank), other.substr(blank + 1)}}});
+    store.meet();
+    side.relay->connect();
+    side.communicator = openWire({.rank = rank, .size = 2, .descriptor = end, .timeout = kTimeout});
     side.heap.resize(2 * most_bytes);
     side.memory = side.heap;
     return side;

@@ -16,7 +16,8 @@ struct LinkTimes {
 };
 // Between so many workers of a node (shared memory), 2 or more; messages between two of them.
 LinkTimes measureInside(int64_t most_bytes, int ranks = 2);
-// Between two nodes, as far as one machine can tell: messages by Gloo over the loopback interface.
+// Between two nodes, as far as one machine can tell: messages over the loopback
+// interface, encrypted as between the nodes of a job (transport/wire).
 CostCurve measureBetween(int64_t most_bytes);
 
 }  // namespace pipeshard

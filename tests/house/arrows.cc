@@ -67,6 +67,7 @@ const Arrows& neighbourhoodArrows() {
       {"transport/collectives", {}},
       {"transport/shared", {"transport/collectives"}},
       {"transport/gloo", {"transport/collectives"}},
+      {"transport/wire", {"transport/collectives", "transport/control"}},
 
       {"runtime/kernels/base", {}},
       {"runtime/kernels/elementwise", {"runtime/kernels/base"}},

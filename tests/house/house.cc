@@ -138,6 +138,7 @@ const std::map<std::string, std::vector<std::string>>& familyHeaders() {
       {"tools/report", {"report_sections.h"}},
       {"tools/simulation", {"simulation_report.h"}},
       {"transport/gloo", {"gloo_mesh.h"}},
+      {"transport/wire", {"wire_mesh.h", "relay_parts.h"}},
   };
   return headers;
 }

@@ -9,7 +9,9 @@
 #include "ir/base/error.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
+#include "transport/control/control_client.h"
 #include "transport/control/control_endpoint.h"
+#include "transport/control/control_server.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -51,6 +53,28 @@ TEST(JobKeys, TravelAsOneVariable) {
   for (const std::string& bad : {std::string(), keys.server_public, clientKeysText(keys) + " x"}) {
     EXPECT_ERROR(parseClientKeys(bad), ErrorCode::kAuthentication, "three keys");
   }
+}
+
+// A node's workers have a key of the node's own: it is good for its ranks, and no other key is.
+TEST(JobKeys, ProveThePlaceOfWhoHasThem) {
+  const JobKeys job = makeJobKeys();
+  const JobKeys node = makeJobKeys();
+  const auto server = ControlServer::bind({.job_id = "job", .keys = job});
+  server->allow(node.client_public, "node 1");
+  server->reserve(2, "node 1");
+  server->reserve(3, "node 2");
+  std::jthread serving([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) server->receive(std::chrono::milliseconds(20));
+  });
+  const auto connect = [&](int rank, const JobKeys& keys) {
+    ControlClientOptions options;
+    options.keys = ClientKeys{job.server_public, keys.client_public, keys.client_secret};
+    return ControlClient::connect(server->endpoint(), "job", rank, std::chrono::seconds(5), options);
+  };
+  EXPECT_ERROR(connect(2, job), ErrorCode::kAuthentication, "rank 2 is not a rank of the host whose key");
+  EXPECT_ERROR(connect(3, node), ErrorCode::kAuthentication, "rank 3 is not a rank of the host whose key");
+  EXPECT_EQ(connect(2, node)->rank(), 2);
+  EXPECT_EQ(connect(0, job)->rank(), 0);
 }
 
 TEST(JobTicket, ComesBackAsItWasWritten) {

@@ -20,17 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using Body = std::function<void(Communicator&)>;
 
 GlooOptions optionsOf(int rank, int size, std::chrono::milliseconds timeout) {
   return {RankId(rank), size, "127.0.0.1", timeout, 5s};
-}
-
-RankBody overGloo(SharedStore& store, std::chrono::milliseconds timeout, const Body& body) {
-  return [&store, timeout, body](int rank) {
-    const auto communicator = openGloo(optionsOf(rank, store.size(), timeout), store);
-    body(*communicator);
-  };
 }
 
 struct Sockets {
@@ -176,147 +168,6 @@ TEST(Gloo, ARankThatDiesBeforeItConnectsIsNamed) {
   EXPECT_TRUE(results[0].exit_code == static_cast<int>(ErrorCode::kPeerUnavailable) ||
               results[0].exit_code == static_cast<int>(ErrorCode::kHang));
   EXPECT_NE(results[0].error.find("rank 1"), std::string::npos) << results[0].error;
-}
-
-TEST(Gloo, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
-  SharedStore store(3);
-  const auto results = runRanks(3, overGloo(store, 20s, [](Communicator& communicator) {
-                                  std::byte word{};
-                                  communicator.barrier(idsAt<RankId>({0, 1, 2}));
-                                  if (communicator.rank() == RankId(2)) {
-                                    // what it sent for the barrier may still be on its way
-                                    std::this_thread::sleep_for(100ms);
-                                    ::kill(::getpid(), SIGKILL);
-                                  }
-                                  std::this_thread::sleep_for(300ms);
-                                  // The two survivors can go on with each other.
-                                  if (communicator.rank() == RankId(0))
-                                    communicator.send(RankId(1), {&word, 1})->wait();
-                                  if (communicator.rank() == RankId(1))
-                                    communicator.receive(RankId(0), {&word, 1});
-                                  const auto start = Clock::now();
-                                  try {
-                                    communicator.barrier(idsAt<RankId>({0, 1, 2}));
-                                  } catch (const Error&) {
-                                    require(Clock::now() - start < 1s, "the death became known late");
-                                    throw;
-                                  }
-                                }));
-  expectError(results[0], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
-  expectError(results[1], ErrorCode::kPeerUnavailable, {"barrier", "rank 2 has died"});
-}
-
-TEST(Gloo, SendingToTheDeadIsNoSignal) {
-  SharedStore store(2);
-  const auto results =
-      runRanks(2, overGloo(store, 20s, [](Communicator& communicator) {
-                 if (communicator.rank() == RankId(1)) ::kill(::getpid(), SIGKILL);
-                 const std::vector<std::byte> small(1000);
-                 const std::vector<std::byte> large(1 << 20);
-                 std::vector<std::unique_ptr<SendHandle>> handles;
-                 for (int i = 0; i < 100; ++i) {
-                   handles.push_back(communicator.send(RankId(1), i % 2 == 0 ? small : large));
-                   std::this_thread::sleep_for(2ms);
-                 }
-                 handles.back()->wait();
-               }));
-  expectError(results[0], ErrorCode::kPeerUnavailable, {"send of 1048576 bytes", "rank 1 has died"});
-}
-
-TEST(Gloo, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
-  for (const bool stop_receiver : {false, true}) {
-    SharedStore store(2);
-    const int stopped = stop_receiver ? 1 : 0;
-    const auto results = runRanks(2,
-                                  overGloo(store, 600ms,
-                                           [](Communicator& communicator) {
-                                             std::vector<std::byte> data(64 << 20);
-                                             while (true) {
-                                               if (communicator.rank() == RankId(0))
-                                                 communicator.send(RankId(1), data)->wait();
-                                               if (communicator.rank() == RankId(1))
-                                                 communicator.receive(RankId(0), data);
-                                             }
-                                           }),
-                                  20s, [&](const std::vector<pid_t>& ranks) {
-                                    std::this_thread::sleep_for(400ms);
-                                    ::kill(ranks[stopped], SIGSTOP);
-                                    std::this_thread::sleep_for(1500ms);
-                                    ::kill(ranks[stopped], SIGKILL);
-                                  });
-    const std::string name = fmt::format("rank {}", stopped);
-    expectError(results[1 - stopped], ErrorCode::kHang, {name, "67108864 bytes", "600 ms"});
-  }
-}
-
-TEST(Gloo, ManyLargeSendsBothWaysDoNotDeadlock) {
-  SharedStore store(2);
-  expectSuccess(runRanks(
-      2, overGloo(store, 20s, [](Communicator& communicator) {
-        const int self = communicator.rank().index(), peer = 1 - self;
-        const std::vector<std::byte> out(3 << 20, static_cast<std::byte>(self + 1));
-        std::vector<std::unique_ptr<SendHandle>> handles;
-        for (int i = 0; i < 40; ++i) handles.push_back(communicator.send(RankId(peer), out));
-        std::vector<std::byte> in(out.size());
-        for (int i = 0; i < 40; ++i) {
-          std::fill(in.begin(), in.end(), std::byte{0});
-          communicator.receive(RankId(peer), in);
-          require(in.front() == static_cast<std::byte>(peer + 1) && in.back() == in.front(), "message {}", i);
-        }
-        for (const auto& handle : handles) handle->wait();
-      })));
-}
-
-// More small messages than may be under way: the rest is announced and waits at the sender.
-TEST(Gloo, SmallMessagesBeyondTheWindowArriveInOrder) {
-  SharedStore store(2);
-  expectSuccess(runRanks(
-      2, overGloo(store, 20s, [](Communicator& communicator) {
-        constexpr uint32_t kMessages = 4000;
-        std::vector<uint32_t> words(kMessages * 256);
-        for (uint32_t i = 0; i < kMessages; ++i) words[i * 256] = i;
-        std::vector<std::unique_ptr<SendHandle>> handles;
-        const auto bytes = std::as_writable_bytes(std::span(words));
-        for (size_t i = 0; i < kMessages && communicator.rank() == RankId(0); ++i) {
-          handles.push_back(communicator.send(RankId(1), bytes.subspan(i * 1024, i % 3 == 0 ? 4 : 1024)));
-        }
-        std::array<uint32_t, 256> word;
-        for (uint32_t i = 0; i < kMessages && communicator.rank() == RankId(1); ++i) {
-          communicator.receive(RankId(0),
-                               std::as_writable_bytes(std::span(word)).first(i % 3 == 0 ? 4 : 1024));
-          require(word[0] == i, "message {} where {} was expected", word[0], i);
-        }
-        for (const auto& handle : handles) handle->wait();
-      })));
-}
-
-TEST(Gloo, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {
-  SharedStore store(3);
-  const auto results = runRanks(
-      3,
-      [&](int rank) {
-        auto communicator = openGloo(optionsOf(rank, 3, 20s), store);
-        const std::vector<std::byte> large(32 << 20);
-        const std::vector<std::byte> small(100);
-        std::vector<std::unique_ptr<SendHandle>> handles;
-        if (rank == 1) ::kill(::getpid(), SIGSTOP);
-        if (rank == 2) return std::this_thread::sleep_for(2s);
-        std::this_thread::sleep_for(200ms);
-        for (int peer : {1, 2}) {
-          for (int i = 0; i < 5; ++i)
-            handles.push_back(communicator->send(RankId(peer), i % 2 == 0 ? large : small));
-        }
-        const auto start = Clock::now();
-        communicator.reset();
-        require(Clock::now() - start < 1500ms, "closing took long");
-      },
-      20s,
-      [](const std::vector<pid_t>& ranks) {
-        std::this_thread::sleep_for(1500ms);
-        ::kill(ranks[1], SIGKILL);
-      });
-  EXPECT_EQ(results[0].exit_code, 0) << results[0].error;
-  EXPECT_EQ(results[2].exit_code, 0) << results[2].error;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tests/transport/transports.h"
 
 #include "tests/transport/shared_store.h"
+#include "tests/transport/wire_hosts.h"
 #include "transport/collectives/joined_communicator.h"
 #include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
@@ -49,11 +50,26 @@ class GlooJob : public TransportJob {
   SharedStore store_;
 };
 
+class WireJob : public TransportJob {
+ public:
+  explicit WireJob(const IdVector<RankId, int>& host_of_rank) : hosts_(host_of_rank) {}
+  std::unique_ptr<Communicator> open(RankId rank, std::chrono::milliseconds timeout) override {
+    return hosts_.open(rank, 0, timeout, std::max(timeout, kConnectTimeout));
+  }
+  std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
+    return hosts_.open(first.rank(), 1, timeout, std::max(timeout, kConnectTimeout));
+  }
+  void markDead(RankId rank) override { hosts_.letGo(rank); }
+
+ private:
+  WireHosts hosts_;
+};
+
 // Ranks with even numbers on one node, those with odd numbers on another: two ranks are on different nodes.
 class JoinedJob : public TransportJob {
  public:
-  explicit JoinedJob(int size) : gloo_(size), node_of_rank_(size) {
-    for (RankId rank : node_of_rank_.ids()) node_of_rank_[rank] = nodeOf(rank);
+  JoinedJob(int size, std::unique_ptr<TransportJob> between)
+      : between_(std::move(between)), node_of_rank_(hostsOf(size, 2)) {
     for (int node = 0; node < std::min(2, size); ++node) {
       segments_.push_back(SharedSegments::create(ranksOnNode(node_of_rank_, RankId(node)).size()));
     }
@@ -67,20 +83,23 @@ class JoinedJob : public TransportJob {
                                                timeout, names);
     }
     on_node_ = on_node.get();
-    return joinCommunicators(node_of_rank_, rank, std::move(on_node), gloo_.open(rank, timeout));
+    return joinCommunicators(node_of_rank_, rank, std::move(on_node), between_->open(rank, timeout));
   }
   std::unique_ptr<Communicator> openSecond(Communicator& first, std::chrono::milliseconds timeout) override {
     return joinCommunicators(node_of_rank_, first.rank(),
                              on_node_ == nullptr ? nullptr : on_node_->openSecond(),
-                             gloo_.openSecond(first, timeout));
+                             between_->openSecond(first, timeout));
   }
-  void markDead(RankId rank) override { segments_[nodeOf(rank)].markDead(localOf(rank)); }
+  void markDead(RankId rank) override {
+    segments_[nodeOf(rank)].markDead(localOf(rank));
+    between_->markDead(rank);
+  }
 
  private:
   static size_t nodeOf(RankId rank) { return rank.index() % 2; }
   static RankId localOf(RankId rank) { return RankId(rank.index() / 2); }
 
-  GlooJob gloo_;
+  std::unique_ptr<TransportJob> between_;
   IdVector<RankId, int> node_of_rank_;
   std::vector<SharedSegments> segments_;
   SharedMemoryCommunicator* on_node_ = nullptr;  // in a rank
@@ -99,11 +118,19 @@ std::ostream& operator<<(std::ostream& stream, const Transport& transport) {
 std::vector<Transport> allTransports() {
   const auto shared = [](int size) { return std::make_unique<SharedMemoryJob>(size); };
   const auto gloo = [](int size) { return std::make_unique<GlooJob>(size); };
-  const auto joined = [](int size) { return std::make_unique<JoinedJob>(size); };
+  const auto joined = [](int size) {
+    return std::make_unique<JoinedJob>(size, std::make_unique<GlooJob>(size));
+  };
+  const auto wire = [](int size) { return std::make_unique<WireJob>(hostsOf(size, size)); };
+  const auto wire_joined = [](int size) {
+    return std::make_unique<JoinedJob>(size, std::make_unique<WireJob>(hostsOf(size, 2)));
+  };
   return {{"SharedMemoryArena", true, false, shared},
           {"SharedMemoryHeap", false, false, shared},
           {"Gloo", false, true, gloo},
-          {"Joined", false, true, joined}};
+          {"Joined", false, true, joined},
+          {"Wire", false, true, wire},
+          {"WireJoined", false, true, wire_joined}};
 }
 
 std::string transportName(const ::testing::TestParamInfo<Transport>& info) { return info.param.name; }

@@ -1,13 +1,14 @@
-// Tensors between the processes of a job. One interface for all transports: shared memory on a node, Gloo
-// between nodes, and both joined; NCCL between GPUs (later).
+// Tensors between the processes of a job. One interface for all transports: shared memory on a node, an
+// encrypted wire or Gloo between nodes, and both joined; NCCL between GPUs (later).
 //
 // Ranks of a communicator are 0..size-1. Operations between an ordered pair of ranks match in the order
 // posted. Every wait has a deadline; when it passes, or when a peer dies, the operation throws Error(kHang)
 // or Error(kPeerUnavailable) naming the peer and the bytes, and the communicator is broken: only its
 // destruction is allowed afterwards. Thread rules: one thread uses a communicator at a time, its handles
 // included; interrupt() is for any other. A rank whose second thread communicates, too, has a second
-// communicator for it (SharedMemoryCommunicator::openSecond, GlooOptions::channel): the second ones of all
-// ranks are a world of their own, where nothing matches, or waits for, what the first ones do.
+// communicator for it (SharedMemoryCommunicator::openSecond, HostRelay::attach, GlooOptions::channel): the
+// second ones of all ranks are a world of their own, where nothing matches, or waits for, what the first ones
+// do.
 #pragma once
 
 #include <chrono>
@@ -66,10 +67,10 @@ class Communicator {
   virtual void receive(RankId peer, std::span<std::byte> data) = 0;
   // Posts a receive and returns at once. `data` belongs to it until wait() has returned. Several may be
   // posted from one peer; they are to be waited for in their order, and before receive() from this peer
-  // (Error(kInternal)). The bytes come while the caller computes: over Gloo its own thread moves them, in
-  // shared memory a thread that the first posted receive starts. What is wrong with a message, or its peer,
-  // is said by wait(), whose deadline begins with it. The sender may learn that the message has been received
-  // before wait() was called, or in wait(). (By default: all happens in wait().)
+  // (Error(kInternal)). The bytes come while the caller computes: between nodes the transport's thread moves
+  // them, in shared memory a thread that the first posted receive starts. What is wrong with a message, or
+  // its peer, is said by wait(), whose deadline begins with it. The sender may learn that the message has
+  // been received before wait() was called, or in wait(). (By default: all happens in wait().)
   virtual std::unique_ptr<ReceiveHandle> postReceive(RankId peer, std::span<std::byte> data);
 
   // Element counts are per rank; `count` elements of `type` at each pointer unless said otherwise. In place

@@ -1,4 +1,4 @@
-// Shared memory within a node and Gloo between nodes, as one communicator.
+// Shared memory within a node and another transport between nodes, as one communicator.
 #pragma once
 
 #include <memory>

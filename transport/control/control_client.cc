@@ -144,7 +144,8 @@ void Client::checkHandshakes() {
       case Kind::kRefused: failAuthentication("refused this key");
       case Kind::kMismatch:
         failAuthentication(options_.keys ? "uses no keys" : "asks for a key, and there is none");
-      case Kind::kMalformed: break;
+      case Kind::kMalformed:
+      case Kind::kEnded: break;
       case Kind::kBroken:
         closed_handshakes_ = Clock::now() - connected_ < kClosedAtOnce ? closed_handshakes_ + 1 : 0;
         if (options_.keys && closed_handshakes_ >= kClosedHandshakes) {
@@ -193,13 +194,17 @@ std::optional<ControlMessage> Client::take(const std::vector<std::string>& frame
 }
 
 void Client::failRejected(const ControlMessage& message) const {
-  const bool has_code = message.body.is_object() && message.body.contains("code") &&
-                        message.body["code"] == static_cast<int>(ErrorCode::kVersionMismatch);
-  const bool mismatch = has_code || message.version != kControlVersion;
+  const auto has_code = [&](ErrorCode code) {
+    return message.body.is_object() && message.body.contains("code") &&
+           message.body["code"] == static_cast<int>(code);
+  };
+  const bool mismatch = has_code(ErrorCode::kVersionMismatch) || message.version != kControlVersion;
+  const ErrorCode other =
+      has_code(ErrorCode::kAuthentication) ? ErrorCode::kAuthentication : ErrorCode::kConfiguration;
   const bool has_text =
       message.body.is_object() && message.body.contains("message") && message.body["message"].is_string();
-  fail(mismatch ? ErrorCode::kVersionMismatch : ErrorCode::kConfiguration,
-       "control: the coordinator at '{}' rejects rank {}: {}", endpoint_, rank_,
+  fail(mismatch ? ErrorCode::kVersionMismatch : other, "control: the coordinator at '{}' rejects rank {}: {}",
+       endpoint_, rank_,
        has_text ? message.body["message"].get<std::string>()
                 : fmt::format("it speaks version {}, this worker {}", message.version, kControlVersion));
 }

@@ -27,15 +27,15 @@ constexpr size_t kRawKey = 32;
 std::string rawKey(const std::string& z85) {
   std::array<uint8_t, kRawKey> bytes{};
   if (!isJobKey(z85) || ::zmq_z85_decode(bytes.data(), z85.c_str()) == nullptr) {
-    fail(ErrorCode::kAuthentication, "control: the client's public key is not a key of 40 characters");
+    fail(ErrorCode::kAuthentication, "control: a public key is not a key of 40 characters");
   }
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
 
-ControlGate::ControlGate(ControlSocket& socket, const std::optional<std::string>& client_key)
-    : socket_(socket), client_key_(client_key ? rawKey(*client_key) : "") {
+ControlGate::ControlGate(ControlSocket& socket, Keys keys)
+    : socket_(socket), needs_keys_(keys == Keys::kNeeded) {
   try {
     requests_ = zmq::socket_t(socket.context(), zmq::socket_type::rep);
     requests_.set(zmq::sockopt::linger, 0);
@@ -72,7 +72,14 @@ ControlGate::~ControlGate() {
   ::close(wake_[1]);
 }
 
-void ControlGate::watch() {
+void ControlGate::allow(const std::string& public_key, const std::string& user) {
+  std::string raw = rawKey(public_key);
+  const std::lock_guard lock(mutex_);
+  users_[std::move(raw)] = user;
+}
+
+void ControlGate::watch(std::function<void()> on_end) {
+  on_end_ = std::move(on_end);
   monitor_.emplace(socket_.context(), socket_.socket());
   watching_.store(true);
   const char byte = 0;
@@ -119,12 +126,21 @@ void ControlGate::answerRequest() {
   } while (frame.more());
   const bool complete = frames.size() >= 6;
   const bool has_key = complete && frames[5] == "CURVE" && frames.size() == 7 && frames[6].size() == kRawKey;
-  const bool allowed = complete && frames[0] == "1.0" &&
-                       (client_key_.empty() ? frames[5] == "NULL" : has_key && frames[6] == client_key_);
+  bool allowed = complete && frames[0] == "1.0" && (needs_keys_ ? has_key : frames[5] == "NULL");
+  std::string user;
+  if (allowed && needs_keys_) {
+    const std::lock_guard lock(mutex_);
+    const auto found = users_.find(frames[6]);
+    allowed = found != users_.end();
+    if (allowed) user = found->second;
+  }
   if (!allowed && complete) noteFailure(fmt::format("unknown key from {}", frames[3]));
-  const std::array<std::string, 6> answer = {
-      "1.0", frames.size() > 1 ? frames[1] : "", allowed ? "200" : "400", allowed ? "OK" : "unknown key", "",
-      ""};
+  const std::array<std::string, 6> answer = {"1.0",
+                                             frames.size() > 1 ? frames[1] : "",
+                                             allowed ? "200" : "400",
+                                             allowed ? "OK" : "unknown key",
+                                             user,
+                                             ""};
   for (size_t i = 0; i < answer.size(); ++i) {
     requests_.send(zmq::buffer(answer[i]),
                    i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
@@ -134,10 +150,12 @@ void ControlGate::answerRequest() {
 void ControlGate::countFailures() {
   using Kind = HandshakeEvent::Kind;
   while (const auto event = monitor_->next()) {
-    if (event->kind == Kind::kConnected || event->kind == Kind::kSucceeded) continue;
+    if (event->kind == Kind::kEnded && on_end_) on_end_();
+    if (event->kind == Kind::kConnected || event->kind == Kind::kSucceeded || event->kind == Kind::kEnded)
+      continue;
     ++failed_;
     if (event->kind == Kind::kMismatch)
-      noteFailure(client_key_.empty() ? "somebody with a key; this job has none" : "somebody without a key");
+      noteFailure(!needs_keys_ ? "somebody with a key; this job has none" : "somebody without a key");
     if (event->kind == Kind::kMalformed)
       noteFailure("bytes that are not ZeroMQ's, or encrypted for another key");
     if (event->kind == Kind::kBroken)

@@ -1,8 +1,9 @@
-// What both sides of control share: numbering, and the loop of a wait. Internal to control.
+// What both sides of control share: numbering, and the loop of a wait. Internal to transport.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "transport/control/control.h"
@@ -17,6 +18,18 @@ inline constexpr size_t kMaxRegisterBytes = size_t{64} << 10;
 struct Numbering {
   uint64_t sent = 0;
   uint64_t received = 0;
+};
+
+// When a line for the log about what was dropped is due: at the first, then once a minute while there is
+// more.
+class NoticeRate {
+ public:
+  // `dropped`: so far. True: say it now.
+  bool isDue(uint64_t dropped);
+
+ private:
+  uint64_t noticed_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> time_;
 };
 
 // False for a duplicate. Fills in lost_before.

@@ -1,17 +1,24 @@
 #include "transport/control/control_monitor.h"
 
-#include <cstdint>
+#include <atomic>
 #include <cstring>
+
+#include <fmt/format.h>
 
 #include "transport/control/control_socket.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr const char* kAddress = "inproc://handshakes";
+// One per watched socket: several may share a context.
+std::string newAddress() {
+  static std::atomic<uint64_t> number{0};
+  return fmt::format("inproc://handshakes-{}", number.fetch_add(1));
+}
+
 constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
                         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED;
 
 std::optional<HandshakeEvent> translate(uint16_t event, uint32_t value) {
   using Kind = HandshakeEvent::Kind;
@@ -23,6 +30,7 @@ std::optional<HandshakeEvent> translate(uint16_t event, uint32_t value) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
       return HandshakeEvent{value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? Kind::kMismatch
                                                                                 : Kind::kMalformed};
+    case ZMQ_EVENT_DISCONNECTED: return HandshakeEvent{Kind::kEnded};
     default: return std::nullopt;
   }
 }
@@ -32,8 +40,9 @@ std::optional<HandshakeEvent> translate(uint16_t event, uint32_t value) {
 ControlMonitor::ControlMonitor(zmq::context_t& context, zmq::socket_t& watched) try
     : watched_(&watched), events_(context, zmq::socket_type::pair) {
   events_.set(zmq::sockopt::linger, 0);
-  if (::zmq_socket_monitor(watched.handle(), kAddress, kEvents) != 0) throw zmq::error_t();
-  events_.connect(kAddress);
+  const std::string address = newAddress();
+  if (::zmq_socket_monitor(watched.handle(), address.c_str(), kEvents) != 0) throw zmq::error_t();
+  events_.connect(address);
 } catch (const zmq::error_t& error) {
   failControl(error, ErrorCode::kConfiguration, "cannot watch a socket; check `ulimit -n`");
 }

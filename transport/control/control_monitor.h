@@ -1,5 +1,5 @@
 // What happens to the connections of a ZeroMQ socket before any message arrives: ZeroMQ itself retries for
-// ever and says nothing. Internal to control.
+// ever and says nothing. Internal to transport.
 #pragma once
 
 #include <optional>
@@ -17,6 +17,7 @@ struct HandshakeEvent {
     kMismatch,   // one side uses keys and the other does not
     kMalformed,  // not the protocol of ZeroMQ, or bytes encrypted for another key
     kBroken,     // the connection ended in mid-handshake, or took too long
+    kEnded,      // the connection has ended, with or without a handshake
   };
   Kind kind;
 };

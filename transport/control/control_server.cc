@@ -17,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::minutes kNoticeInterval{1};
-
 class Server : public ControlServer {
  public:
   explicit Server(const ControlServerOptions& options)
@@ -31,7 +29,8 @@ class Server : public ControlServer {
     }
     raiseDescriptorLimit();
     if (options.keys) socket_.useKeys(*options.keys);
-    gate_.emplace(socket_, options.keys ? std::optional(options.keys->client_public) : std::nullopt);
+    gate_.emplace(socket_, options.keys ? ControlGate::Keys::kNeeded : ControlGate::Keys::kNone);
+    if (options.keys) gate_->allow(options.keys->client_public);
     try {
       socket_.socket().bind(options.endpoint);
       endpoint_ = socket_.socket().get(zmq::sockopt::last_endpoint);
@@ -56,6 +55,10 @@ class Server : public ControlServer {
     ranks_.erase(worker->second.identity);
     workers_.erase(worker);
   }
+  void allow(const std::string& public_key, const std::string& user) override {
+    if (options_.keys) gate_->allow(public_key, user);
+  }
+  void reserve(int rank, const std::string& user) override { users_[rank] = user; }
   std::string peerAddress(int rank) const override {
     const auto worker = workers_.find(rank);
     return worker == workers_.end() ? "" : worker->second.address;
@@ -113,8 +116,8 @@ class Server : public ControlServer {
   bool isOurs(const std::string& identity, const std::string& address, const ControlMessage& message);
   bool mayPass(Worker& worker) const;
   std::optional<ControlMessage> blame(int rank, uint64_t& counter, const std::string& why);
-  std::optional<ControlMessage> registerWorker(const std::string& identity, const std::string& address,
-                                               ControlMessage message);
+  std::optional<ControlMessage> registerWorker(const ReceivedFrames& received, ControlMessage message);
+  bool hasItsPlace(const ReceivedFrames& received, int rank) const;
 
   ControlServerOptions options_;
   std::string endpoint_;
@@ -122,10 +125,10 @@ class Server : public ControlServer {
   std::optional<ControlGate> gate_;
   mutable ControlCounters counters_;
   std::string last_reason_ = {};  // for takeNotice()
-  uint64_t noticed_ = 0;          // what counters_ had dropped at the last notice
-  std::optional<Clock::time_point> notice_time_;
+  NoticeRate notices_;
   std::map<int, Worker> workers_;
   std::map<std::string, int> ranks_;  // of registered identities
+  std::map<int, std::string> users_;  // reserved ranks
 };
 
 // Counts a message that is dropped; the reason is for the next notice.
@@ -155,7 +158,7 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
     return drop(counters_.garbage, fmt::format("not a control message, from {}", address));
   }
   if (!isOurs(identity, address, *message)) return std::nullopt;
-  if (message->type == kRegister) return registerWorker(identity, address, std::move(*message));
+  if (message->type == kRegister) return registerWorker(received, std::move(*message));
   if (!worker || message->rank != known->second) {
     return drop(counters_.unregistered,
                 fmt::format("in the name of rank {}, from {}", message->rank, address));
@@ -217,16 +220,29 @@ std::optional<ControlMessage> Server::blame(int rank, uint64_t& counter, const s
   return fault;
 }
 
-std::optional<ControlMessage> Server::registerWorker(const std::string& identity, const std::string& address,
-                                                     ControlMessage message) {
+// Whether this rank may be registered with the key that the message came by.
+bool Server::hasItsPlace(const ReceivedFrames& received, int rank) const {
+  const auto reserved = users_.find(rank);
+  return !options_.keys || reserved == users_.end() || reserved->second == received.user;
+}
+
+std::optional<ControlMessage> Server::registerWorker(const ReceivedFrames& received, ControlMessage message) {
+  const std::string& identity = received.frames.front();
+  const std::string& address = received.address;
   const auto known = ranks_.find(identity);
   if (message.rank < 0 || (known != ranks_.end() && known->second != message.rank)) {
     return drop(counters_.garbage, fmt::format("REGISTER as rank {}, from {}", message.rank, address));
   }
-  const auto refuse = [&](const std::string& reason) {
-    reject(identity, ErrorCode::kConfiguration, reason);
+  const auto refuse = [&](const std::string& reason, ErrorCode code = ErrorCode::kConfiguration) {
+    reject(identity, code, reason);
     return std::nullopt;
   };
+  if (!hasItsPlace(received, message.rank)) {
+    drop(counters_.garbage,
+         fmt::format("REGISTER as rank {} by another host's key, from {}", message.rank, address));
+    return refuse(fmt::format("rank {} is not a rank of the host whose key this is", message.rank),
+                  ErrorCode::kAuthentication);
+  }
   const bool has_form = std::any_of(options_.schema.begin(), options_.schema.end(),
                                     [](const ControlForm& form) { return form.type == kRegister; });
   if (has_form) {
@@ -256,11 +272,7 @@ std::optional<std::string> Server::takeNotice() {
   const ControlCounters& now = counters();
   const uint64_t messages =
       now.garbage + now.other_version + now.other_job + now.stale + now.unregistered + now.flooded;
-  const Clock::time_point time = Clock::now();
-  if (messages + now.handshakes == noticed_ || (notice_time_ && time - *notice_time_ < kNoticeInterval))
-    return std::nullopt;
-  noticed_ = messages + now.handshakes;
-  notice_time_ = time;
+  if (!notices_.isDue(messages + now.handshakes)) return std::nullopt;
   std::string text = fmt::format("control at {}: {} messages dropped and {} connections refused so far",
                                  endpoint_, messages, now.handshakes);
   if (!last_reason_.empty()) text += fmt::format("; last message: {}", last_reason_);

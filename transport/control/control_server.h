@@ -60,6 +60,12 @@ class ControlServer {
   // Error(kPeerUnavailable) when the rank is not registered, gone, or takes no messages any more.
   virtual void send(int rank, std::string_view type, nlohmann::json body) = 0;
 
+  // The holder of this public key is let in, too, and its messages are `user`'s (not ""). No effect without
+  // keys.
+  virtual void allow(const std::string& public_key, const std::string& user) = 0;
+  // From now on `rank` can be registered with a key of `user` only ("": with that of the job).
+  virtual void reserve(int rank, const std::string& user) = 0;
+
   virtual bool isRegistered(int rank) const = 0;
   // Allows another process to register as `rank` (after its worker has died).
   virtual void forget(int rank) = 0;

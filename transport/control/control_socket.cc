@@ -5,22 +5,17 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "transport/control/control_message.h"
-
 namespace pipeshard {
 namespace {
 
 // Milliseconds, except where noted. Heartbeats only tell a broken link from a silent one: a dead process is
 // seen by its pidfd and a stuck one by its progress, both faster.
 constexpr int kLinger = 500;
-constexpr int kHeartbeatInterval = 2000;
-constexpr int kHeartbeatTimeout = 10000;
 constexpr int kReconnectFirst = 100;
 constexpr int kReconnectLast = 2000;
 constexpr int kConnectTimeout = 5000;
-constexpr int kQueuedMessages = 1000;  // per peer
-constexpr int kBacklog = 512;          // connections
-constexpr size_t kEncryption = 64;     // bytes that CURVE adds to a message
+constexpr int kBacklog = 512;       // connections
+constexpr size_t kEncryption = 64;  // bytes that CURVE adds to a message
 constexpr rlim_t kDescriptors = 65536;
 
 }  // namespace
@@ -34,28 +29,30 @@ std::chrono::milliseconds Deadline::left() const {
   return std::max(left, std::chrono::milliseconds(0));
 }
 
-ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id,
-                             std::string_view endpoint) try
-    : context_(1), socket_(context_, type) {
+ControlSocket::ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint,
+                             const SocketTraits& traits) try
+    : context_(traits.context ? traits.context : std::make_shared<zmq::context_t>(1)),
+      socket_(*context_, type) {
   namespace option = zmq::sockopt;
-  context_.set(zmq::ctxopt::blocky, false);
+  context_->set(zmq::ctxopt::blocky, false);
   socket_.set(option::linger, kLinger);
-  socket_.set(option::maxmsgsize, static_cast<int64_t>(kMaxControlBytes + kEncryption));
+  socket_.set(option::maxmsgsize, static_cast<int64_t>(traits.max_bytes + kEncryption));
   socket_.set(option::handshake_ivl, kControlHandshake);
-  socket_.set(option::heartbeat_ivl, kHeartbeatInterval);
-  socket_.set(option::heartbeat_timeout, kHeartbeatTimeout);
-  socket_.set(option::heartbeat_ttl, kHeartbeatTimeout);
+  const auto silence = static_cast<int>(traits.silence.count());
+  socket_.set(option::heartbeat_ivl, static_cast<int>(traits.heartbeat.count()));
+  socket_.set(option::heartbeat_timeout, silence);
+  socket_.set(option::heartbeat_ttl, silence);
   socket_.set(option::reconnect_ivl, kReconnectFirst);
   socket_.set(option::reconnect_ivl_max, kReconnectLast);
   socket_.set(option::connect_timeout, kConnectTimeout);
   socket_.set(option::sndtimeo, kControlSendTimeout);
-  socket_.set(option::sndhwm, kQueuedMessages);
-  socket_.set(option::rcvhwm, kQueuedMessages);
+  socket_.set(option::sndhwm, traits.queued);
+  socket_.set(option::rcvhwm, traits.queued);
   socket_.set(option::backlog, kBacklog);
   if (endpoint.find('[') != std::string_view::npos) socket_.set(option::ipv6, true);
   if (type == zmq::socket_type::router) socket_.set(option::router_mandatory, true);
   if (type == zmq::socket_type::dealer) {
-    socket_.set(option::routing_id, routing_id);
+    if (!routing_id.empty()) socket_.set(option::routing_id, routing_id);
     socket_.set(option::immediate, true);  // nothing is queued for a coordinator that is not there
   }
 } catch (const zmq::error_t& error) {
@@ -98,6 +95,7 @@ std::optional<ReceivedFrames> ControlSocket::receiveNow() {
       // garbage.
       if (frames.size() < 3) frames.push_back(frame.to_string());
       if (const char* address = ::zmq_msg_gets(frame.handle(), "Peer-Address")) received.address = address;
+      if (const char* user = ::zmq_msg_gets(frame.handle(), "User-Id")) received.user = user;
     } while (socket_.get(zmq::sockopt::rcvmore));
   } catch (const zmq::error_t& error) {
     if (error.num() == EINTR) return std::nullopt;

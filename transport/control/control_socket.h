@@ -1,8 +1,9 @@
 // A ZeroMQ socket with the options that control needs, and ZeroMQ's exceptions translated. Internal to
-// control.
+// transport.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include <zmq.hpp>
 
 #include "ir/base/error.h"
+#include "transport/control/control_message.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -29,20 +31,32 @@ class Deadline {
   std::chrono::steady_clock::time_point end_;
 };
 
+// What differs between sockets for commands (as it stands here) and those for tensors.
+struct SocketTraits {
+  size_t max_bytes;   // of a message
+  int queued = 1000;  // messages per peer and direction; 0: no limit
+  std::chrono::milliseconds heartbeat{2'000};
+  std::chrono::milliseconds silence{10'000};          // of a peer whose connection is given up then
+  std::shared_ptr<zmq::context_t> context = nullptr;  // whose threads serve the socket; nullptr: its own
+};
+
 struct ReceivedFrames {
   std::vector<std::string> frames;  // the first three of them
   std::string address;              // of the peer: "10.0.0.2", or ""
+  std::string user;                 // whose key it has (ControlGate::allow), or ""
 };
 
 class ControlSocket {
  public:
   // `endpoint` decides about IPv6 only.
-  ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint);
+  ControlSocket(zmq::socket_type type, std::string_view routing_id, std::string_view endpoint,
+                const SocketTraits& traits = {.max_bytes = kMaxControlBytes});
   void useKeys(const JobKeys& keys);     // before bind
   void useKeys(const ClientKeys& keys);  // before connect
 
   zmq::socket_t& socket() { return socket_; }
-  zmq::context_t& context() { return context_; }
+  zmq::context_t& context() { return *context_; }
+  const std::shared_ptr<zmq::context_t>& sharedContext() const { return context_; }
 
   // The frames of the next message, if one is there. Never waits.
   std::optional<ReceivedFrames> receiveNow();
@@ -53,7 +67,7 @@ class ControlSocket {
   bool send(const std::vector<std::string_view>& frames, bool patience = true);
 
  private:
-  zmq::context_t context_;
+  std::shared_ptr<zmq::context_t> context_;
   zmq::socket_t socket_;
 };
 

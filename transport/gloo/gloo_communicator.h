@@ -1,4 +1,4 @@
-// Communicator between the nodes of a job: TCP through Gloo.
+// Communicator between the nodes of a job on a private network (docs/nodes.md): TCP through Gloo.
 //
 // Trusted networks only: connections are neither authenticated nor encrypted. Every rank listens on ephemeral
 // ports of the given host's address and of no other, one per peer, each open until that peer has connected;

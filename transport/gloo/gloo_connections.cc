@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "ir/base/ids_format.h"
+#include "transport/collectives/signals_blocked.h"
 #include "transport/gloo/gloo_mesh.h"
 #include "transport/gloo/gloo_peer.h"
 
@@ -18,22 +19,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kFarewell = 500ms;
 constexpr auto kFarewellBroken = 50ms;
-
-// Signals are for the threads of the program, not for Gloo's and ours.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 void ignoreBrokenPipes() {
   struct sigaction action;
@@ -48,7 +33,7 @@ std::string keyOf(const GlooOptions& options, RankId rank) {
   return fmt::format("gloo/{}/{}", options.channel, rank);
 }
 
-bool speaksTo(const GlooOptions& options, RankId peer) {
+bool connectsTo(const GlooOptions& options, RankId peer) {
   if (peer == options.rank) return false;
   return !options.peers ||
          std::find(options.peers->begin(), options.peers->end(), peer) != options.peers->end();
@@ -85,21 +70,14 @@ std::string withoutSource(std::string reason) {
 
 }  // namespace
 
-Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
-    : rank_(options.rank),
-      size_(options.size),
-      timeout_(options.timeout),
-      watch_until_(Clock::time_point::max()) {
-  if (size_ < 1 || rank_ >= RankId(size_))
-    fail(ErrorCode::kConfiguration, "rank {} opens a communicator of {} ranks", rank_, size_);
-  if (timeout_ <= 0ms)
-    fail(ErrorCode::kConfiguration, "a timeout of {} ms; it must be positive", timeout_.count());
+GlooMesh::GlooMesh(const GlooOptions& options, RendezvousStore& store)
+    : MessageMesh(options.rank, options.size, options.timeout), watch_until_(Clock::time_point::max()) {
   if (options.host.empty())
     fail(ErrorCode::kConfiguration, "rank {}: Gloo needs the address of this machine that other nodes reach",
          rank_);
   peers_.resize(size_);
   bool alone = true;
-  for (RankId peer : idsBelow<RankId>(size_)) alone = alone && !speaksTo(options, peer);
+  for (RankId peer : idsBelow<RankId>(size_)) alone = alone && !connectsTo(options, peer);
   if (alone) return;
   ignoreBrokenPipes();
   try {
@@ -110,9 +88,9 @@ Mesh::Mesh(const GlooOptions& options, RendezvousStore& store)
   }
 }
 
-Mesh::~Mesh() { shutdown(); }
+GlooMesh::~GlooMesh() { shutdown(); }
 
-void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
+void GlooMesh::connect(const GlooOptions& options, RendezvousStore& store) {
   const auto timeout = options.connect_timeout > 0ms ? options.connect_timeout : timeout_;
   const auto deadline = Clock::now() + timeout;
   std::string addresses;
@@ -123,8 +101,9 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     context_ = device_->createContext(rank_.index(), size_);
     context_->setTimeout(timeout);
     for (RankId peer : idsBelow<RankId>(size_)) {
-      appendAddress(addresses, speaksTo(options, peer) ? context_->createPair(peer.index())->address().bytes()
-                                                       : std::vector<char>{});
+      appendAddress(addresses, connectsTo(options, peer)
+                                   ? context_->createPair(peer.index())->address().bytes()
+                                   : std::vector<char>{});
     }
   } catch (const std::exception& error) {
     fail(ErrorCode::kConfiguration,
@@ -137,7 +116,7 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
     watch_ = std::thread([this] { runWatch(); });
   }
   for (RankId rank : idsBelow<RankId>(size_)) {
-    if (speaksTo(options, rank)) peers_[rank] = std::make_unique<Peer>(rank);
+    if (connectsTo(options, rank)) peers_[rank] = std::make_unique<Peer>(rank);
   }
   for (const auto& peer : peers_) {
     if (!peer) continue;
@@ -152,7 +131,7 @@ void Mesh::connect(const GlooOptions& options, RendezvousStore& store) {
   awaitHellos(deadline, timeout);
 }
 
-void Mesh::startPeer(Peer& peer, const std::string& addresses) {
+void GlooMesh::startPeer(Peer& peer, const std::string& addresses) {
   peer.address = addressFor(rank_, size_, addresses);
   if (peer.address.empty()) {
     fail(ErrorCode::kInternal, "the addresses of rank {} are {} bytes without one for rank {} of {}",
@@ -167,7 +146,7 @@ void Mesh::startPeer(Peer& peer, const std::string& addresses) {
   peer.thread = std::thread([this, &peer] { runPeer(peer); });
 }
 
-void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds timeout) {
+void GlooMesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds timeout) {
   Lock lock(mutex_);
   const auto failed = [](const std::unique_ptr<Peer>& peer) {
     return peer && !peer->greeted && peer->contact == Contact::kLost;
@@ -192,7 +171,7 @@ void Mesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds tim
        rank_, fmt::join(silent, ", rank "), timeout.count());
 }
 
-void Mesh::runPeer(Peer& peer) {
+void GlooMesh::runPeer(Peer& peer) {
   std::string reason;
   try {
     context_->getPair(peer.rank.index())->connect(peer.address);
@@ -216,13 +195,13 @@ void Mesh::runPeer(Peer& peer) {
   }
   const Lock lock(mutex_);
   peer.gone = true;
-  noteLost(peer, reason);
+  noteLost(peer.rank, reason);
   changed_.notify_all();
 }
 
 // A broken connection refuses new receives, but what had arrived before lies in those that were posted: they
 // are read first.
-void Mesh::postReceive(Peer& peer, Small& small) {
+void GlooMesh::postReceive(Peer& peer, Small& small) {
   small.posted = false;
   try {
     if (peer.broken.empty()) small.buffer->recv(peer.rank.index(), 0);
@@ -233,7 +212,7 @@ void Mesh::postReceive(Peer& peer, Small& small) {
 }
 
 // Returns when this rank closes; throws when the connection breaks or the peer makes no sense.
-void Mesh::readSmall(Peer& peer) {
+void GlooMesh::readSmall(Peer& peer) {
   for (size_t next = 0;; next = (next + 1) % kPosted) {
     Small& small = peer.receiving[next];
     if (!small.posted) fail(ErrorCode::kPeerUnavailable, "{}", peer.broken);
@@ -254,7 +233,7 @@ void Mesh::readSmall(Peer& peer) {
 }
 
 // With the mutex held.
-void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> payload) {
+void GlooMesh::handle(Peer& peer, const Header& header, std::vector<std::byte> payload) {
   if (!peer.greeted) {
     if (header.kind != Kind::kHello || header.bytes != kProtocol ||
         static_cast<int>(header.operation) != size_) {
@@ -277,9 +256,9 @@ void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> paylo
   switch (header.kind) {
     case Kind::kMessage:
     case Kind::kAnnounce:
-      peer.inbox[c].push_back(
+      peer.inbox.arrived[c].push_back(
           {header.operation, header.bytes, header.kind == Kind::kMessage, std::move(payload)});
-      beginExpected(peer);
+      beginExpected(peer.rank);
       break;
     case Kind::kFarewell:
       sendSmall(peer,
@@ -297,7 +276,7 @@ void Mesh::handle(Peer& peer, const Header& header, std::vector<std::byte> paylo
 }
 
 // With the mutex held.
-void Mesh::sendSmall(Peer& peer, Header header, std::span<const std::byte> payload) {
+void GlooMesh::sendSmall(Peer& peer, Header header, std::span<const std::byte> payload) {
   if (peer.gone || peer.contact == Contact::kLost) return;
   header.arrived = peer.arrived;
   header.completed = peer.taken;
@@ -315,14 +294,15 @@ void Mesh::sendSmall(Peer& peer, Header header, std::span<const std::byte> paylo
 }
 
 // With the mutex held.
-void Mesh::noteLost(Peer& peer, const std::string& reason) {
+void GlooMesh::noteLost(RankId rank, const std::string& reason) {
+  Peer& peer = *peers_[rank];
   if (peer.contact != Contact::kConnecting && peer.contact != Contact::kOpen) return;
   peer.contact = Contact::kLost;
   peer.reason = withoutSource(reason);
   gate_changed_.notify_one();
 }
 
-void Mesh::runWatch() {
+void GlooMesh::runWatch() {
   Lock lock(mutex_);
   while (!stopping_) {
     if (gate_.buffer == nullptr) {
@@ -339,7 +319,7 @@ void Mesh::runWatch() {
 }
 
 // With the mutex held.
-void Mesh::sayFarewell() {
+void GlooMesh::sayFarewell() {
   for (const auto& peer : peers_) {
     if (!peer || !peer->greeted || peer->parted > 0) continue;
     sendSmall(*peer,
@@ -354,7 +334,7 @@ void Mesh::sayFarewell() {
 
 // What small messages are under way is delivered first; Gloo moves the others only as long as somebody
 // receives them.
-void Mesh::shutdown() {
+void GlooMesh::shutdown() {
   {
     Lock lock(mutex_);
     sayFarewell();
@@ -375,7 +355,7 @@ void Mesh::shutdown() {
   device_.reset();
 }
 
-void Mesh::endPeerThread(Peer& peer) {
+void GlooMesh::endPeerThread(Peer& peer) {
   if (!peer.thread.joinable()) return;
   Lock lock(mutex_);
   while (!peer.gone) {

@@ -51,28 +51,17 @@ struct Small {
   bool posted = false;  // as a receive
 };
 
-// A message that the peer has announced or sent.
-struct Arrival {
-  Operation operation;
-  uint64_t bytes;
-  bool eager;
-  std::vector<std::byte> payload;
-};
-
 // A message that the peer has not completed.
 struct Posted {
   std::shared_ptr<Buffer> buffer;  // null when eager
   size_t eager_bytes;
 };
 
-// A receive that was posted before its message.
-struct Expected {
-  std::span<std::byte> to;
-  bool begun = false;              // the message is in the inbox, and its bytes are there or on their way
-  std::unique_ptr<Buffer> buffer;  // of a large one that has begun
+// A large message that Gloo writes into memory.
+struct GlooFlow : Flow {
+  explicit GlooFlow(std::unique_ptr<Buffer> of) : buffer(std::move(of)) {}
+  std::unique_ptr<Buffer> buffer;
 };
-
-enum class Contact { kConnecting, kOpen, kEnded, kLost };
 
 struct Peer {
   explicit Peer(RankId number) : rank(number) {}
@@ -93,8 +82,7 @@ struct Peer {
   uint64_t arrived = 0;
   std::deque<Small> sent;  // small messages that may not have arrived
   uint64_t sent_arrived = 0;
-  std::array<std::deque<Arrival>, kChannels> inbox;
-  std::deque<Expected> expected;  // of the next point-to-point messages
+  Inbox inbox;
   std::array<uint64_t, kChannels> taken = {};
   std::array<std::deque<Posted>, kChannels> outstanding;
   std::array<uint64_t, kChannels> posted = {};

@@ -1,6 +1,4 @@
-#include "transport/gloo/gloo_collectives.h"
-
-#include <gloo/transport/unbound_buffer.h>
+#include "transport/collectives/mesh_collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +18,7 @@ constexpr size_t kPartBytes = 1 << 20;
 // What all collectives share: who is who, and the messages under way.
 class Round : public RoundMembers {
  public:
-  Round(Mesh& mesh, const Group& group, Operation operation, DataType type)
+  Round(MessageMesh& mesh, const Group& group, Operation operation, DataType type)
       : RoundMembers(group, mesh.rank(), type), mesh_(mesh), operation_(operation), type_(type) {
     mesh.waitedTime().beginOperation();
   }
@@ -66,7 +64,7 @@ class Round : public RoundMembers {
     return incoming;
   }
 
-  Mesh& mesh_;
+  MessageMesh& mesh_;
   Operation operation_;
   DataType type_;
   std::vector<Sent> sent_;
@@ -96,7 +94,7 @@ void allReduceSmall(Round& round, Reduction reduction, const std::byte* input, s
 
 }  // namespace
 
-void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
+void allReduce(MessageMesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
                void* output, size_t count) {
   checkReducible(type);
   Round round(mesh, group, Operation::kAllReduce, type);
@@ -111,13 +109,14 @@ void allReduce(Mesh& mesh, const Group& group, DataType type, Reduction reductio
   round.settle();
 }
 
-void allGather(Mesh& mesh, const Group& group, DataType type, const void* input, void* output, size_t count) {
+void allGather(MessageMesh& mesh, const Group& group, DataType type, const void* input, void* output,
+               size_t count) {
   Round round(mesh, group, Operation::kAllGather, type);
   gatherBlocks(round, input, output, count);
 }
 
-void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction reduction, const void* input,
-                   void* output, size_t count) {
+void reduceScatter(MessageMesh& mesh, const Group& group, DataType type, Reduction reduction,
+                   const void* input, void* output, size_t count) {
   checkReducible(type);
   Round round(mesh, group, Operation::kReduceScatter, type);
   const size_t block = round.bytes(count);
@@ -137,12 +136,13 @@ void reduceScatter(Mesh& mesh, const Group& group, DataType type, Reduction redu
   round.settle();
 }
 
-void allToAll(Mesh& mesh, const Group& group, DataType type, const void* input, void* output, size_t count) {
+void allToAll(MessageMesh& mesh, const Group& group, DataType type, const void* input, void* output,
+              size_t count) {
   Round round(mesh, group, Operation::kAllToAll, type);
   exchangeBlocks(round, input, output, count);
 }
 
-void broadcast(Mesh& mesh, const Group& group, DataType type, int root, void* data, size_t count) {
+void broadcast(MessageMesh& mesh, const Group& group, DataType type, int root, void* data, size_t count) {
   Round round(mesh, group, Operation::kBroadcast, type);
   const std::span<std::byte> bytes{static_cast<std::byte*>(data), round.bytes(count)};
   if (round.self() == static_cast<size_t>(root)) {
@@ -154,7 +154,7 @@ void broadcast(Mesh& mesh, const Group& group, DataType type, int root, void* da
 }
 
 // Dissemination: after round k everybody knows of the 2^(k+1) members before it.
-void barrier(Mesh& mesh, const Group& group) {
+void barrier(MessageMesh& mesh, const Group& group) {
   Round round(mesh, group, Operation::kBarrier, DataType::kUint8);
   for (size_t distance = 1; distance < round.size(); distance *= 2) {
     round.post((round.self() + distance) % round.size(), {});
