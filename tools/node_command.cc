@@ -113,6 +113,9 @@ CommandFunction addNodeCommand(CLI::App& app) {
   sub->add_option("--key-file", options.key_file,
                   "The job's keys, as the coordinator writes them; says also where it is, without --join")
       ->type_name("FILE");
+  sub->add_flag(
+      "--insecure", options.insecure,
+      "Join another machine without keys: whoever is between the two can read and change everything");
   sub->add_option(
          "--index", options.index,
          "This node's place in the cluster, from 0\n(default: the launcher's, or the first that is free)")

@@ -19,14 +19,16 @@ const ControlSchema& workerMessages() {
                                                 {"workspace", kCount},  {"padding", kCount}};
   static const ControlSchema schema{
       // Of nodes too: they say where they are, which number in the cluster they want, and how many devices
-      // they have. A worker says for which attempt to run the job it was started.
+      // they have, and the public key that their workers are known by. A worker says for which attempt to run
+      // the job it was started.
       {kRegister,
        {{"pid", kCount},
         {"build", kObject, kOptional},
         {"host", kString, kOptional},
         {"index", kCount, kOptional},
         {"devices", kCount, kOptional},
-        {"attempt", kCount, kOptional}}},
+        {"attempt", kCount, kOptional},
+        {"key", kString, kOptional}}},
       {"heartbeat",
        {{"where", kString},
         {"progress", kCount},
@@ -92,6 +94,10 @@ const ControlSchema& nodeMessages() {
   static const ControlSchema schema{
       // What it has read for its ranks (runtime/identity/job_identity.h), before it starts them.
       {"identity", {{"files", kArray}}},
+      // Where its relay listens, and the key by which others know it.
+      {"wire", {{"endpoint", kString}, {"key", kString}}},
+      {"wired", {}},
+      {"notice", {{"message", kString}}},
       {"started", {{"pids", kArray, 0, {{"", kCount}}}}},
       {"alive", {}},
       {"ended", {{"rank", kCount}, {"description", kString}, {"code", kInteger}}},
@@ -106,21 +112,28 @@ const ControlSchema& nodeMessages() {
 }
 
 const ControlSchema& nodeCommands() {
-  static const ControlSchema schema{{"start",
-                                     {{"ranks", kArray, 0, {{"", kCount}}},
-                                      {"threads", kCount},
-                                      {"directory", kString},
-                                      {"data", kString},
-                                      {"checkpoint", kString},
-                                      {"towards", kString},
-                                      {"saves", kBoolean, kOptional},
-                                      {"arguments", kArray, 0, {{"", kString}}}}},
-                                    {"alive", {}},
-                                    {"clock", {{"asked", kInteger}}},
-                                    {"trace", {}},
-                                    {"kill", {}},
-                                    {"rest", {{"message", kString}}},
-                                    {"stop", {{"code", kInteger}, {"message", kString}}}};
+  static const ControlSchema schema{
+      {"start",
+       {{"ranks", kArray, 0, {{"", kCount}}},
+        {"threads", kCount},
+        {"directory", kString},
+        {"data", kString},
+        {"checkpoint", kString},
+        {"towards", kString},
+        {"saves", kBoolean, kOptional},
+        {"arguments", kArray, 0, {{"", kString}}}}},
+      {"wires",
+       {{"hosts",
+         kArray,
+         0,
+         {{"", kObject, 0, {{"host", kCount}, {"endpoint", kString}, {"key", kString}}}}}}},
+      {"alive", {}},
+      {"clock", {{"asked", kInteger}}},
+      {"trace", {}},
+      {"connect", {}},
+      {"kill", {}},
+      {"rest", {{"message", kString}}},
+      {"stop", {{"code", kInteger}, {"message", kString}}}};
   return schema;
 }
 

@@ -112,6 +112,7 @@ WorkerOptions Coordinator::commonOptions() const {
   if (keys_) options.keys = keys_->clientKeys();
   options.node_of_rank = spec_.node_of_rank;
   options.device = spec_.device;
+  options.data_plane = spec_.data_plane;
   options.data = spec_.data;
   if (feed_) {
     options.data.path = options.data.command = "";

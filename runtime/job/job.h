@@ -15,6 +15,7 @@
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/memory_plan.h"
+#include "transport/collectives/data_plane.h"
 
 namespace pipeshard {
 
@@ -66,6 +67,7 @@ struct JobSpec {
   // nullptr: all workers run on this machine. Else rank r runs on node node_of_rank[r] of those that join.
   NodePool* nodes = nullptr;
   IdVector<RankId, int> node_of_rank;
+  DataPlane data_plane = DataPlane::kCurve;  // between them
 
   // How a worker is started (on nodes the daemon's own executable is): the executable is called with these
   // arguments and then the options of worker.h.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -26,7 +27,9 @@
 #include "runtime/machine/limits.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
+#include "transport/control/control_endpoint.h"
 #include "transport/control/job_keys.h"
+#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 namespace {
@@ -99,6 +102,7 @@ class NodeDaemon {
         say_(fmt::format("{}; joining again", error.message()));
         files_.reset();
         workers_.reset();
+        relay_.reset();
         client_.reset();
         saves_ = false;
       }
@@ -115,6 +119,9 @@ class NodeDaemon {
   void readFiles(const nlohmann::json& body);
   void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
+  void openRelay(const WorkerGroupSpec& workers);
+  void connectRelay(const nlohmann::json& body);
+  void lookAtRelay();
   void endWorkers();
   void reportEnds();
   void sendTraces();
@@ -132,6 +139,7 @@ class NodeDaemon {
   std::unique_ptr<ControlClient> client_;
   std::string endpoint_;
   std::optional<ClientKeys> keys_;
+  std::optional<ClientKeys> worker_keys_;
   Clock::time_point last_heard_;
   Clock::time_point last_look_;
   Clock::time_point last_sent_;
@@ -142,6 +150,7 @@ class NodeDaemon {
   int exit_code_ = 0;
   nlohmann::json start_;                 // what it was told to start last
   std::optional<IdentityReader> files_;  // while they are read: then it starts
+  std::unique_ptr<HostRelay> relay_;     // to the ranks of other hosts, where there are any
   std::optional<WorkerGroup> workers_;
 };
 
@@ -185,12 +194,17 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   endpoint_ = options_.join.empty() ? ticket->endpoint : options_.join;
   keys_.reset();
   if (ticket) keys_ = ticket->clientKeys();
+  // The workers get keys of this node's own, so that the coordinator knows whose they are.
+  const JobKeys own = makeJobKeys();
+  worker_keys_.reset();
+  if (ticket) worker_keys_ = {ticket->server_public, own.client_public, own.client_secret};
   ControlClientOptions options;
   options.generation = options_.generation;
   options.keys = keys_;
   options.any_job = !ticket;
   options.schema = nodeCommands();
   options.body = {{"host", hostName()}, {"pid", ::getpid()}, {"build", buildJson(thisBuild())}};
+  if (worker_keys_) options.body["key"] = worker_keys_->client_public;
   if (options_.index) options.body["index"] = *options_.index;
   if (options_.devices > 0) options.body["devices"] = options_.devices;
   try {
@@ -237,6 +251,7 @@ void NodeDaemon::look() {
   }
   lookAtFiles();
   reportEnds();
+  lookAtRelay();
   checkCoordinator();
 }
 
@@ -295,6 +310,8 @@ void NodeDaemon::handle(const ControlMessage& message) {
   if (message.type == "start") {
     resting_ = false;
     readFiles(message.body);
+  } else if (message.type == "wires" || message.type == "connect") {
+    connectRelay(message.body);
   } else if (message.type == "kill") {
     files_.reset();
     endWorkers();
@@ -302,6 +319,7 @@ void NodeDaemon::handle(const ControlMessage& message) {
     files_.reset();
     endWorkers();
     workers_.reset();
+    relay_.reset();
     resting_ = true;
     saves_ = false;
     say_("the job starts again: " + message.body.at("message").get<std::string>());
@@ -329,7 +347,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
   spec.ranks = idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>());
   spec.options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
   spec.options.endpoint = endpoint_;
-  spec.options.keys = keys_;
+  spec.options.keys = worker_keys_;
   const auto towards = body.at("towards").get<std::string>();
   spec.options.host = options_.host;
   if (spec.options.host.empty())
@@ -339,12 +357,46 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
     const int here = static_cast<int>(spec.ranks.size());
     requireLimits({here, threadsPerWorker(spec.threads, here),
                    std::max<int>(here, std::ssize(spec.options.node_of_rank))});
+    openRelay(spec);
+    spec.relay = relay_.get();
     workers_.emplace(spec);
     saves_ = body.value("saves", false);
     for (RankId rank : spec.ranks) pids.push_back(workers_->pid(rank));
     say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
   }
   tell("started", {{"pids", pids}});
+}
+
+// Where ranks of other hosts take part and their messages are to be encrypted.
+void NodeDaemon::openRelay(const WorkerGroupSpec& workers) {
+  const IdVector<RankId, int>& host_of_rank = workers.options.node_of_rank;
+  relay_.reset();
+  if (workers.options.data_plane != DataPlane::kCurve || workers.ranks.size() == host_of_rank.size()) return;
+  relay_ = HostRelay::open({host_of_rank.at(workers.ranks.front()), host_of_rank, workers.options.host});
+  tell("wire", {{"endpoint", relay_->address().endpoint}, {"key", relay_->address().public_key}});
+}
+
+// First all relays let the others in ("wires"), then they connect.
+void NodeDaemon::connectRelay(const nlohmann::json& body) try {
+  if (!relay_) return;
+  if (!body.contains("hosts")) return relay_->connect();
+  std::map<int, RelayAddress> hosts;
+  for (const nlohmann::json& host : body.at("hosts"))
+    hosts[host.at("host").get<int>()] = {host.at("endpoint").get<std::string>(),
+                                         host.at("key").get<std::string>()};
+  relay_->introduce(hosts);
+  tell("wired", nlohmann::json::object());
+} catch (const Error& error) {
+  tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+}
+
+// Strangers at the port of the tensors do no harm, but are to be known.
+void NodeDaemon::lookAtRelay() {
+  if (!relay_) return;
+  const std::optional<std::string> notice = relay_->takeNotice();
+  if (!notice) return;
+  say_(*notice);
+  tell("notice", {{"message", *notice}});
 }
 
 void NodeDaemon::sendTraces() {
@@ -430,6 +482,12 @@ int runNode(const NodeOptions& options, const NodeMessages& say) {
     fail(ErrorCode::kUsage,
          "where to join? give --join tcp://HOST:PORT, --key-file FILE, or both, as the coordinator prints "
          "them");
+  }
+  if (options.key_file.empty() && !options.insecure && !isLocalEndpoint(options.join)) {
+    fail(ErrorCode::kConfiguration,
+         "{} is on another machine, and without keys whoever is between the two could take its place; add "
+         "--key-file FILE (the coordinator writes it), or --insecure on a network that you trust",
+         options.join);
   }
   return NodeDaemon(options, say).run();
 }

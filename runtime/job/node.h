@@ -25,6 +25,7 @@ namespace pipeshard {
 struct NodeOptions {
   std::string join;          // "tcp://HOST:PORT"; "": what the key file says
   std::string key_file;      // "": no keys; waited for if it is not there yet
+  bool insecure = false;     // no keys towards an address that is not this machine's own
   std::optional<int> index;  // this node's place in the cluster; none: the first that is free
   std::string host;          // this machine as other nodes reach it; "": its address on the way to them
   int devices = 0;           // that this host has for the job; 0: as many as the cluster says of its place
@@ -49,7 +50,8 @@ using NodeMessages = std::function<void(const std::string&)>;
 
 // Returns the exit code that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no
 // coordinator, or it was lost), kAuthentication, kVersionMismatch (also of a generation that is over),
-// kConfiguration; JobInterrupted on SIGINT, SIGTERM, SIGHUP.
+// kConfiguration (also for an address beyond loopback without keys); JobInterrupted on SIGINT, SIGTERM,
+// SIGHUP.
 int runNode(const NodeOptions& options, const NodeMessages& say);
 
 }  // namespace pipeshard

@@ -13,6 +13,7 @@
 #include "runtime/job/worker_arguments.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_message.h"
+#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 namespace {
@@ -36,6 +37,8 @@ struct Node {
   ClockAlignment clock;
   std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
   std::set<RankId> whole_traces;
+  RelayAddress wire;   // empty until it has said so
+  bool wired = false;  // it lets the others in
 };
 
 class NodePlacement : public WorkerPlacement {
@@ -113,6 +116,7 @@ class NodePlacement : public WorkerPlacement {
   // What this machine, or a node, has read, with what others have: all must have read the same.
   std::optional<Failure> compare(const std::string& who, const JobIdentity& identity);
   std::optional<Failure> lookAtOwnFiles();
+  void takeWire(Node& node, const ControlMessage& message);
   void askClock(Node& node, int times);
   void takeClock(Node& node, const nlohmann::json& body);
   void takeTracePiece(Node& node, const nlohmann::json& body);
@@ -168,6 +172,8 @@ void NodePlacement::tellToStart() {
     node.control_rank = pool_.nodes()[node.number].control_rank;
     node.host = pool_.nodes()[node.number].host;
     node.name = pool_.nameOf(node.number);
+    for (const RankId rank : node.ranks)
+      pool_.server().reserve(static_cast<int>(rank.index()), pool_.nodes()[node.number].user);
     pool_.send(node.number, "start",
                {{"ranks", positionsOf(node.ranks)},
                 {"threads", workers_.threads},
@@ -225,6 +231,11 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
                    fmt::format("{}: {}", node->name, body.at("message").get<std::string>())};
   }
   if (message.type == "identity") return compare(node->name, identityFromJson(body.at("files")));
+  if (message.type == "wire" || message.type == "wired") takeWire(*node, message);
+  if (message.type == "notice" && progress_) {
+    progress_({.kind = JobProgress::Kind::kNotice,
+               .text = fmt::format("{}: {}", node->name, body.at("message").get<std::string>())});
+  }
   if (message.type == "started") {
     const auto pids = body.at("pids").get<std::vector<int>>();
     if (pids.size() != node->ranks.size()) {
@@ -299,6 +310,33 @@ void NodePlacement::kill() {
   for (const Node& node : nodes_) {
     if (isHere(node)) pool_.send(node.number, "kill", nlohmann::json::object());
   }
+}
+
+// Every host that has ranks learns where the others' relays are, and whose keys they have; when all let each
+// other in, they connect.
+void NodePlacement::takeWire(Node& node, const ControlMessage& message) {
+  std::vector<const Node*> used;
+  for (const Node& other : nodes_) {
+    if (!other.ranks.empty()) used.push_back(&other);
+  }
+  const auto all_have = [&](auto&& has) {
+    return std::all_of(used.begin(), used.end(), [&](const Node* other) { return has(*other); });
+  };
+  if (message.type == "wired") {
+    node.wired = true;
+    if (!all_have([](const Node& other) { return other.wired; })) return;
+    for (const Node* other : used) pool_.send(other->number, "connect", nlohmann::json::object());
+    return;
+  }
+  if (!node.wire.endpoint.empty()) return;
+  node.wire = {message.body.at("endpoint").get<std::string>(), message.body.at("key").get<std::string>()};
+  if (!all_have([](const Node& other) { return !other.wire.endpoint.empty(); })) return;
+  nlohmann::json hosts = nlohmann::json::array();
+  for (const Node* other : used) {
+    hosts.push_back(
+        {{"host", other->number}, {"endpoint", other->wire.endpoint}, {"key", other->wire.public_key}});
+  }
+  for (const Node* other : used) pool_.send(other->number, "wires", {{"hosts", hosts}});
 }
 
 void NodePlacement::askClock(Node& node, int times) {

@@ -5,6 +5,12 @@
 //   REGISTER {host, pid, index?}        ──►  (waits until all have come)
 //                                       ◄──  start {ranks, threads, directory, arguments}
 //   identity {files}                    ──►  (digests of what its ranks are to read)
+//   wire {endpoint, key}                ──►  (of its relay; of every host that has ranks, when there are
+//   several)
+//                                       ◄──  wires {hosts}  (all of them, when all have come)
+//   wired {}                            ──►  (its relay lets them in)
+//                                       ◄──  connect {}  (when all do)
+//   notice {message}                    ──►  (strangers at its relay)
 //   started {pids}                      ──►
 //   alive {} twice a second             ──►
 //                                       ◄──  alive {} twice a second

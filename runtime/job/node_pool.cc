@@ -100,7 +100,9 @@ NodePool::~NodePool() {
 
 std::string NodePool::joinCommand() const {
   return fmt::format("pipeshard node --join {}{}", endpoint_,
-                     keys_ ? fmt::format(" --key-file {}", options_.key_file) : "");
+                     keys_                        ? fmt::format(" --key-file {}", options_.key_file)
+                     : isLocalEndpoint(endpoint_) ? ""
+                                                  : " --insecure");
 }
 
 std::optional<int> NodePool::numberOf(int control_rank) const {
@@ -163,6 +165,11 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
     if (progress) progress({.kind = JobProgress::Kind::kNotice, .text = text});
     return text;
   }
+  const std::string key = registration.body.value("key", "");
+  if (keys_ && !isJobKey(key)) {
+    send_away(ErrorCode::kAuthentication, "the node gave no key for its workers");
+    return std::nullopt;
+  }
   // A node whose first try to join was answered too late, or that has lost this coordinator, comes again:
   // what it had is gone.
   for (JoinedNode& node : nodes_) {
@@ -178,7 +185,9 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
     return std::nullopt;
   }
   const int devices = registration.body.value("devices", 0);
-  nodes_[*number] = {registration.rank, host, pid, devices > 0 ? devices : devicesOf(*number),
+  const std::string user = fmt::format("node-{}", registration.rank);
+  if (keys_) server_->allow(key, user);
+  nodes_[*number] = {registration.rank, host, pid, devices > 0 ? devices : devicesOf(*number), user,
                      Clock::now(),      true};
   if (progress) progress({.kind = JobProgress::Kind::kNodeJoined, .node = *number, .pid = pid, .host = host});
   return std::nullopt;

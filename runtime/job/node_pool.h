@@ -9,8 +9,7 @@
 //
 // Security: an address that other machines reach needs a key file. It is written with mode 0600, holds the
 // keys of this one job, and is removed with the pool; only who can read it can join (CURVE, with a list of
-// allowed keys). The tensors between nodes are neither encrypted nor authenticated: use a network that you
-// trust.
+// allowed keys). A node gives the key that its workers are known by: they are let in as its ranks only.
 #pragma once
 
 #include <chrono>
@@ -49,6 +48,7 @@ struct JoinedNode {
   std::string host = {};
   int pid = 0;
   int devices = 0;
+  std::string user = {};  // whose workers' messages are, by their key (ControlServer::allow)
   std::chrono::steady_clock::time_point last_heard = {};
   bool rests = false;   // it has ended its workers and waits for the next attempt
   bool ending = false;  // it was asked to end by a signal, and asks for what it has to be saved

@@ -1,5 +1,4 @@
 #include "runtime/job/worker.h"
-#include "runtime/device/cuda_loader.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,26 +9,24 @@
 #include <cstdlib>
 #include <fstream>
 #include <new>
-#include <set>
 
 #include "ir/base/ids_format.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/checkpoint/replica_hashes.h"
 #include "runtime/data/prefetched_data.h"
+#include "runtime/device/cuda_loader.h"
 #include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/identity/plan_programs.h"
 #include "runtime/job/worker_arguments.h"
+#include "runtime/job/worker_communicators.h"
 #include "runtime/job/worker_link.h"
 #include "runtime/machine/crash_log.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
-#include "transport/collectives/joined_communicator.h"
 #include "transport/control/control_message.h"
-#include "transport/gloo/gloo_communicator.h"
-#include "transport/shared/shared_memory.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
@@ -38,8 +35,6 @@ namespace {
 // After an error was sent the worker waits to be stopped, so that its message is read before its end is
 // noticed.
 constexpr std::chrono::seconds kStopAfterError{10};
-// For all workers to have opened their ports; they load their programs first.
-constexpr std::chrono::minutes kConnectTimeout{10};
 // For a checkpoint to be written before the next one: other ranks wait in their steps meanwhile; at the end
 // nobody does, and the coordinator has a deadline.
 constexpr std::chrono::milliseconds kPatienceBetweenSteps = std::chrono::seconds(5);
@@ -78,19 +73,6 @@ class ResidentMemory {
 
  private:
   std::chrono::steady_clock::time_point looked_;
-};
-
-// Addresses travel over the control connection.
-class LinkStore : public RendezvousStore {
- public:
-  explicit LinkStore(WorkerLink& link) : link_(link) {}
-  void set(const std::string& key, const std::string& bytes) override { link_.store(key, bytes); }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    return link_.fetch(key, timeout);
-  }
-
- private:
-  WorkerLink& link_;
 };
 
 nlohmann::json memoryJson(const MemoryParts& parts) {
@@ -191,75 +173,12 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
   }
 }
 
-struct Communicators {
-  std::unique_ptr<Communicator> first;
-  std::unique_ptr<Communicator> second;  // for background collectives; null where there are none
-  std::span<std::byte> arena;            // the host's, shared with the ranks here; else the device has one
-};
-
-IdVector<RankId, int> nodesOf(const WorkerOptions& options, int ranks) {
-  IdVector<RankId, int> nodes = options.node_of_rank;
-  if (nodes.empty()) nodes.resize(ranks);
-  if (std::ssize(nodes) != ranks) {
-    fail(ErrorCode::kConfiguration, "the plan has {} ranks, but {} are placed on nodes", ranks, nodes.size());
-  }
-  return nodes;
-}
-
 // nullptr: the CPU.
 std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks) {
   if (options.device.backend == DeviceBackend::kCpu) return nullptr;
-  const std::vector<RankId> here = ranksOnNode(nodesOf(options, ranks), options.rank);
+  const std::vector<RankId> here = ranksOnNode(nodesOfRanks(options, ranks), options.rank);
   const int place = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
   return openCudaDevice(place, options.device.shared);
-}
-
-// Those that are to be connected through Gloo, so that the groups that are not all on one node can meet. Each
-// of them finds the same.
-std::vector<RankId> ranksAcrossNodes(const std::vector<std::vector<RankId>>& groups,
-                                     const IdVector<RankId, int>& node_of_rank) {
-  std::set<RankId> ranks;
-  for (const std::vector<RankId>& group : groups) {
-    const auto node = [&](RankId rank) { return node_of_rank[rank]; };
-    if (std::any_of(group.begin(), group.end(),
-                    [&](RankId rank) { return node(rank) != node(group.front()); }))
-      ranks.insert(group.begin(), group.end());
-  }
-  return {ranks.begin(), ranks.end()};
-}
-
-// Shared memory with the ranks on this node; if there are other nodes, Gloo to theirs.
-Communicators openCommunicators(const WorkerOptions& options, const StepRunner& runner,
-                                const RankEvaluation* evaluation, WorkerLink& link, SharedSegments segments) {
-  const int ranks = runner.main().program().world_size;
-  const std::chrono::milliseconds timeout(options.transfer_timeout_ms);
-  const IdVector<RankId, int> nodes = nodesOf(options, ranks);
-  const std::vector<RankId> here = ranksOnNode(nodes, options.rank);
-  const RankId local_rank(std::find(here.begin(), here.end(), options.rank) - here.begin());
-  auto on_node = SharedMemoryCommunicator::open(std::move(segments), local_rank, timeout, here);
-  Communicators opened;
-  const size_t arena_bytes = evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes();
-  opened.arena = on_node->createArena(runner.main().device().isHostMemory() ? arena_bytes : 0);
-  std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
-  if (evaluation != nullptr) {
-    for (std::vector<RankId>& group : evaluation->backgroundGroups()) groups.push_back(std::move(group));
-  }
-  if (!groups.empty()) opened.second = on_node->openSecond();
-  opened.first = std::move(on_node);
-  if (std::ssize(here) == ranks) return opened;
-  LinkStore store(link);
-  GlooOptions gloo;
-  gloo.rank = options.rank;
-  gloo.size = ranks;
-  gloo.host = options.host;
-  gloo.timeout = timeout;
-  gloo.connect_timeout = kConnectTimeout;
-  opened.first = joinCommunicators(nodes, options.rank, std::move(opened.first), openGloo(gloo, store));
-  if (groups.empty()) return opened;
-  gloo.channel = "background";
-  gloo.peers = ranksAcrossNodes(groups, nodes);
-  opened.second = joinCommunicators(nodes, options.rank, std::move(opened.second), openGloo(gloo, store));
-  return opened;
 }
 
 struct Recording {
@@ -315,7 +234,14 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     return WorkerStatus{where, progress.count + other.count, progress.running && !progress.waiting,
                         progress.running && progress.waiting};
   });
-  Communicators communicators = openCommunicators(options, runner, evaluation, link, std::move(segments));
+  std::vector<std::vector<RankId>> groups = runner.backgroundGroups();
+  if (evaluation != nullptr) {
+    for (std::vector<RankId>& group : evaluation->backgroundGroups()) groups.push_back(std::move(group));
+  }
+  const size_t arena_bytes = evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes();
+  const size_t shared_bytes = runner.main().device().isHostMemory() ? arena_bytes : 0;
+  Communicators communicators =
+      openCommunicators(options, program.world_size, shared_bytes, groups, link, std::move(segments));
   Communicators inner;
   if (delays) {
     inner = std::exchange(communicators, {});
@@ -324,7 +250,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     if (inner.second) communicators.second = delayCommunicator(*inner.second, *delays);
   }
   if (device != nullptr) {
-    device_arena = device->allocate(evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes());
+    device_arena = device->allocate(arena_bytes);
     communicators.arena = device_arena.bytes;
   }
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
@@ -333,12 +259,11 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   if (!options.resume.empty()) adoptState(runner.main(), openTensors(readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);
-  link.send("loaded",
-            {{"programs", programsDigest(options.directory)},
-             {"arena_bytes", evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes()},
-             {"constant_bytes", runner.constantBytes()},
-             {"communicator_bytes", communicator_bytes},
-             {"memory", memoryJson(runner.main().memory().parts)}});
+  link.send("loaded", {{"programs", programsDigest(options.directory)},
+                       {"arena_bytes", arena_bytes},
+                       {"constant_bytes", runner.constantBytes()},
+                       {"communicator_bytes", communicator_bytes},
+                       {"memory", memoryJson(runner.main().memory().parts)}});
   followCommands(options, link, runner, evaluation);
 }
 

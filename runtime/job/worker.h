@@ -1,7 +1,8 @@
 // The worker process: one rank of a job. Started by the coordinator or a node daemon, never by hand.
 //
 //   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
-//              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data FILE] [--seed N]
+//              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data-plane NAME]
+//              [--wires FD,FD] [--data FILE] [--seed N]
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
 //              [--drop-last] [--shuffle] [--shift-labels] [--allow-not-finite] [--adopt DIR] [--adopt-ranks
@@ -17,6 +18,7 @@
 // told to, when the coordinator is gone, or on the first error, which it reports as code and message.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +28,7 @@
 #include "runtime/device/device_choice.h"
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
+#include "transport/collectives/data_plane.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -37,10 +40,12 @@ struct WorkerOptions {
   int attempt = 0;                 // to run the job (NodePool::attempt)
   std::optional<ClientKeys> keys;  // to the coordinator; not among the arguments
   RankId rank = RankId(0);
-  std::string segments;                // SharedSegments::describe(), of the ranks on this node
-  std::string directory;               // ranks/NNNN
-  int parent = 0;                      // process id of the coordinator or node daemon that started it
-  IdVector<RankId, int> node_of_rank;  // empty: all on one node
+  std::string segments;                      // SharedSegments::describe(), of the ranks on this node
+  std::string directory;                     // ranks/NNNN
+  int parent = 0;                            // process id of the coordinator or node daemon that started it
+  IdVector<RankId, int> node_of_rank;        // empty: all on one node
+  DataPlane data_plane = DataPlane::kCurve;  // between nodes
+  std::array<int, 2> wires = {-1, -1};       // HostRelay::attach, by lane; with kCurve and several nodes
   // this node's address or name, as other nodes reach it; used with several nodes
   std::string host;
   DeviceChoice device;

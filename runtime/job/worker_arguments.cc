@@ -1,5 +1,6 @@
 #include "runtime/job/worker_arguments.h"
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <map>
@@ -63,6 +64,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.device.backend != DeviceBackend::kCpu)
     add("--device", std::string(nameOf(options.device.backend)));
   if (options.device.shared) arguments.emplace_back("--share-devices");
+  add("--data-plane", std::string(dataPlaneName(options.data_plane)));
+  if (options.wires[0] >= 0) add("--wires", fmt::format("{}", fmt::join(options.wires, ",")));
   add("--data", options.data.path);
   if (options.data.unpacked_descriptor >= 0)
     add("--unpacked-descriptor", std::to_string(options.data.unpacked_descriptor));
@@ -105,6 +108,14 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
       {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
       {"--host", [&](const std::string& text) { options.host = text; }},
+      {"--data-plane", [&](const std::string& text) { options.data_plane = parseDataPlane(text); }},
+      {"--wires",
+       [&](const std::string& text) {
+         const IdVector<RankId, int> descriptors = parseNumbers("--wires", text);
+         if (descriptors.size() != options.wires.size())
+           fail(ErrorCode::kUsage, "worker: --wires {}: expected {} descriptors", text, options.wires.size());
+         std::copy(descriptors.begin(), descriptors.end(), options.wires.begin());
+       }},
       {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
       {"--transfer-timeout",
        [&](const std::string& text) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "runtime/job/worker_arguments.h"
 #include "runtime/machine/control_group.h"
 #include "runtime/trace/trace_memory.h"
+#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 
@@ -37,6 +39,17 @@ Descriptor openLog(const std::string& directory, RankId rank) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
   if (!log.valid()) failToWrite(path, errno);
   return log;
+}
+
+// The rank's ends of its sockets to the relay, for it alone to inherit: they are closed here as soon as it
+// has been started, so that its end is seen. Not valid: there is none.
+std::array<Descriptor, 2> wiresOf(RankId rank, HostRelay* relay) {
+  std::array<Descriptor, 2> wires;
+  for (size_t lane = 0; relay != nullptr && lane < wires.size(); ++lane) {
+    wires[lane].reset(relay->attach(rank, static_cast<int>(lane)));
+    ::fcntl(wires[lane].get(), F_SETFD, 0);
+  }
+  return wires;
 }
 
 }  // namespace
@@ -61,6 +74,8 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
     Descriptor trace;
     if (options.trace_steps > 0) trace = makeTraceMemory();
     options.trace_descriptor = trace.get();
+    const std::array<Descriptor, 2> wires = wiresOf(rank, spec.relay);
+    for (size_t lane = 0; lane < wires.size(); ++lane) options.wires[lane] = wires[lane].get();
     std::vector<std::string> arguments = spec.arguments;
     const std::vector<std::string> own = workerArguments(options);
     arguments.insert(arguments.end(), own.begin(), own.end());

@@ -23,6 +23,8 @@
 
 namespace pipeshard {
 
+class HostRelay;  // transport/wire/host_relay.h
+
 struct WorkerGroupSpec {
   std::string executable = "/proc/self/exe";
   std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
@@ -30,8 +32,9 @@ struct WorkerGroupSpec {
   int threads = 0;
   std::string plan_directory;  // holds ranks/0000 and so on
   std::vector<RankId> ranks;   // of this node, ascending
-  // what all workers have in common; rank, segments, directory, parent are filled in
+  // what all workers have in common; rank, segments, directory, parent, wires are filled in
   WorkerOptions options;
+  HostRelay* relay = nullptr;  // to the ranks of other hosts; nullptr: none
 };
 
 struct WorkerEnd {

@@ -4,6 +4,7 @@
 #   tests/cluster/link_test.sh PIPESHARD validate      passes, and tensors go through the cable
 #   tests/cluster/link_test.sh PIPESHARD cut           the cable is cut: exit code 69 within 15 seconds, with node 1 as the cause
 #   tests/cluster/link_test.sh PIPESHARD slow          a cable of 10 Mbit/s only makes it slower
+#   tests/cluster/link_test.sh PIPESHARD secret        gradients that go through the cable cannot be read there; with --data-plane private they can
 set -euo pipefail
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 source "$here/isolate.sh"
@@ -115,6 +116,31 @@ test_slow() {
   end_well
   grep -q '^PASS' $folder/job.out || die "no PASS"
   echo "20 steps: $fast ms, at 10 Mbit/s $slow ms"
+}
+
+# validate_captured PLANE: the samples of gradients that were read on the cable, "0 of 123"
+validate_captured() {
+  rm -rf $folder/dump $folder/captured $folder/ready
+  ip netns exec host0 "$here/sniff.py" capture cable0 $folder/captured >$folder/ready &
+  local sniffer=$!
+  until [ -s $folder/ready ]; do sleep 0.05; done
+  if grep -q skipped $folder/ready; then skip "$(cat $folder/ready)"; fi
+  start_job validate $folder/plan --steps 2 --dump $folder/dump --data-plane "$1"
+  end_well
+  kill $sniffer
+  wait $sniffer || die "nothing was captured"
+  "$here/sniff.py" search $folder/captured $folder/dump
+}
+
+# Data parallel: the sums of gradients go through the cable as they are in the dumps.
+test_secret() {
+  "$pipeshard" plan examples/mlp.onnx --cluster 2x1 --stages uniform:1 -o $folder/plan >/dev/null
+  local open encrypted
+  open=$(validate_captured private)
+  encrypted=$(validate_captured curve)
+  echo "samples of gradients on the cable: $open with --data-plane private, $encrypted encrypted"
+  [ "${open%% *}" -gt 0 ] || die "not even what is not encrypted was found: $open"
+  [ "${encrypted%% *}" -eq 0 ] || die "gradients can be read on the cable: $encrypted"
 }
 
 "test_$2"

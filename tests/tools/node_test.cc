@@ -324,6 +324,56 @@ TEST_F(Nodes, AnAddressForAllNeedsKeys) {
   EXPECT_THAT(result.errors, HasSubstr("without keys"));
 }
 
+TEST_F(Nodes, JoiningAnotherMachineNeedsKeys) {
+  const CommandResult result = runPipeshard({"node", "--join", "tcp://192.0.2.1:7000", "--wait", "1"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("--key-file FILE"));
+  const CommandResult insecure =
+      runPipeshard({"node", "--join", "tcp://192.0.2.1:7000", "--wait", "1", "--insecure"});
+  EXPECT_EQ(insecure.exit_code, 69) << insecure.errors;
+}
+
+TEST_F(Nodes, WhatEncryptionLeavesOfAFastLinkIsSaid) {
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "g4dn.12xlarge:2",
+                                              "--stages", "uniform:2", "--microbatches", "2", "-o", plan_});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  for (const bool encrypted : {true, false}) {
+    const CommandResult result =
+        runPipeshard({"run", plan_, "--listen", "tcp://127.0.0.1:*", "--node-timeout", "1", "--data-plane",
+                      encrypted ? "curve" : "private"});
+    EXPECT_EQ(result.exit_code, 69) << result.errors;
+    EXPECT_EQ(result.errors.find("where the plan counts on ") != std::string::npos, encrypted)
+        << result.errors;
+  }
+}
+
+// Whatever carries them, and with keys or without them on loopback.
+TEST_F(Nodes, BothDataPlanesGiveTheSameBits) {
+  std::map<std::string, std::string> first_bits;
+  for (const std::string plane : {"curve", "private"}) {
+    const std::string dump = folder_.file("dump-" + plane);
+    const std::string address = "tcp://127.0.0.1:" + std::to_string(47000 + ::getpid() % 10000);
+    const Process validate =
+        start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2",
+                           "--stage-devices", "1,3", "--microbatches", "2", "--steps", "2", "--listen",
+                           address, "--dump", dump, "--data-plane", plane});
+    std::vector<Process> nodes;
+    for (const std::string name : {"node0", "node1"})
+      nodes.push_back(start(name, {"node", "--join", address, "--wait", "30"}));
+    const CommandResult result = finish(validate);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    for (const Process& node : nodes) EXPECT_EQ(finish(node).exit_code, 0);
+    std::map<std::string, std::string> bits;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(dump)) {
+      if (file.path().extension() != ".safetensors") continue;
+      bits[std::filesystem::relative(file.path(), dump)] = readFile(file.path());
+    }
+    EXPECT_FALSE(bits.empty());
+    if (first_bits.empty()) first_bits = bits;
+    EXPECT_TRUE(bits == first_bits) << "other bits than over the other one";
+  }
+}
+
 TEST_F(Nodes, APlanDirectoryThatANodeLacksIsNamed) {
   plan();
   run_ = startRun();

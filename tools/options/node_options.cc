@@ -1,5 +1,6 @@
 #include "tools/options/node_options.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -32,6 +33,13 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
                 "Listen without keys: whoever reaches the port can take part in the job")
       ->group(group);
   command
+      .add_option_function<std::string>(
+          "--data-plane", [&options](const std::string& text) { options.data_plane = parseDataPlane(text); },
+          "Tensors between nodes: curve (default) encrypts them, and only nodes of the job take part;\n"
+          "private does neither (Gloo), for a network whose machines you all trust")
+      ->type_name("curve|private")
+      ->group(group);
+  command
       .add_option_function<int>(
           "--node-timeout", [&options](int seconds) { options.pool.wait = std::chrono::seconds(seconds); },
           "How long to wait for all nodes (default: 5 minutes)")
@@ -42,6 +50,28 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
   command.add_option("--generation", options.pool.generation, "")->group("");
   command.add_option("--launched-nodes", options.launched_nodes, "")->group("");
 }
+
+namespace {
+
+// What one encrypted connection carries, about (benchmarks/README.md, wire_ratio): bytes per nanosecond.
+constexpr double kEncryptedRate = 0.5;
+
+// Where the plan counts on links that are several times faster than what encryption leaves of them.
+void sayIfEncryptionLimits(const Cluster& cluster) {
+  double rate = 0;
+  for (const ClusterNode& node : cluster.nodes) {
+    const bool is_known = !cluster.kinds.at(node.kind).source.empty() && node.nic.measured.points.empty();
+    if (is_known) rate = std::max(rate, node.nic.bytes_per_ns * node.nics);
+  }
+  if (cluster.nodeCount() < 2 || rate < 4 * kEncryptedRate) return;
+  fmt::print(
+      stderr,
+      "tensors between nodes are encrypted: about {} GB/s for each pair of nodes, where the plan counts on "
+      "{:.1f}; on a private network (docs/nodes.md), --data-plane private leaves encryption out\n",
+      kEncryptedRate, rate);
+}
+
+}  // namespace
 
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
                                          bool takes_spares) {
@@ -68,6 +98,8 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   for (RankId rank : idsBelow<RankId>(countRanks(job.plan_directory)))
     job.node_of_rank.push_back(cluster.nodeOf(rank.index()));
   job.nodes = pool.get();
+  job.data_plane = options.data_plane;
+  if (options.data_plane == DataPlane::kCurve) sayIfEncryptionLimits(cluster);
   fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(),
              cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());
   return pool;

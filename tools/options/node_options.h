@@ -13,12 +13,13 @@
 namespace pipeshard {
 
 struct ListenOptions {
-  std::string listen;      // "": the job runs on this machine
+  std::string listen;  // "": the job runs on this machine
+  DataPlane data_plane = DataPlane::kCurve;
   int launched_nodes = 0;  // how many daemons a launcher has started; 0: not known
   NodePoolOptions pool;
 };
 
-// --listen, --advertise, --key-file, --insecure, --node-timeout.
+// --listen, --advertise, --key-file, --insecure, --data-plane, --node-timeout.
 void addListenOptions(CLI::App& command, ListenOptions& options);
 
 // With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr

@@ -583,6 +583,8 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   options.parent = 77;
   options.generation = 2;
   options.node_of_rank = {0, 0, 1, 1};
+  options.data_plane = DataPlane::kPrivate;
+  options.wires = {11, 12};
   options.host = "10.0.0.2";
   options.data = {"data file.npz", 18446744073709551615ull};
   options.check_finite = false;
@@ -597,6 +599,10 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   EXPECT_ERROR(parseWorkerArguments({"--rank"}), ErrorCode::kUsage, "needs a value");
   EXPECT_ERROR(parseWorkerArguments({"--what"}), ErrorCode::kUsage, "'--what'");
   EXPECT_EQ(parseWorkerArguments(arguments).node_of_rank, options.node_of_rank);
+  EXPECT_EQ(parseWorkerArguments(arguments).data_plane, DataPlane::kPrivate);
+  EXPECT_EQ(parseWorkerArguments(arguments).wires, options.wires);
+  EXPECT_ERROR(parseWorkerArguments({"--data-plane", "open"}), ErrorCode::kUsage, "expected curve");
+  EXPECT_ERROR(parseWorkerArguments({"--wires", "7"}), ErrorCode::kUsage, "expected 2 descriptors");
 }
 
 int coordinate(const std::string& directory) {
