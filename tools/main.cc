@@ -71,6 +71,7 @@ int runCommand(int argc, char** argv) {
     return harmless ? 0 : static_cast<int>(ErrorCode::kUsage);
   }
   try {
+    requireStack();
     for (auto& [command, run] : commands) {
       if (command->parsed()) return run();
     }

@@ -1,5 +1,6 @@
 #include "runtime/machine/limits.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -24,6 +25,9 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kFilesOfAJob = 32;    // sockets, locks, logs, libraries
 constexpr int64_t kFilesOfAWorker = 4;  // process, trace, arena, early ends
+constexpr int64_t kFilesOfAWire = 2;    // of a worker, to the ranks of other hosts
+constexpr rlim_t kLeastStack = rlim_t{512} << 10;
+constexpr rlim_t kUsualStack = rlim_t{8} << 20;
 constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
 constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
 
@@ -72,7 +76,8 @@ fs::path existingFolder(fs::path folder) {
 }  // namespace
 
 int64_t openFilesNeeded(const LimitNeeds& needs) {
-  return kFilesOfAJob + kFilesOfAWorker * needs.workers + needs.ranks;
+  const int64_t of_a_worker = kFilesOfAWorker + (needs.ranks > needs.workers ? kFilesOfAWire : 0);
+  return kFilesOfAJob + of_a_worker * needs.workers + needs.ranks;
 }
 
 int64_t tasksNeeded(const LimitNeeds& needs) {
@@ -101,6 +106,22 @@ void requireLimits(const LimitNeeds& needs) {
               static_cast<int64_t>(group.used) + tasks,
               fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
   }
+}
+
+void requireStack() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
+  rlimit more{std::min(limit.rlim_max, kUsualStack), limit.rlim_max};
+  if (more.rlim_cur < kLeastStack || ::setrlimit(RLIMIT_STACK, &more) != 0) {
+    fail(ErrorCode::kConfiguration, "stack size: {} are allowed, {} are needed; `ulimit -s {}`",
+         formatBytes(std::min(limit.rlim_cur, limit.rlim_max)), formatBytes(kLeastStack), kUsualStack >> 10);
+  }
+  // Threads get what the limit was when the process began.
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, more.rlim_cur);
+  ::pthread_setattr_default_np(&attributes);
+  ::pthread_attr_destroy(&attributes);
 }
 
 void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what) {

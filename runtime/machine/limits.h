@@ -24,6 +24,10 @@ void requireLimits(const LimitNeeds& needs);
 int64_t openFilesNeeded(const LimitNeeds& needs);
 int64_t tasksNeeded(const LimitNeeds& needs);  // processes and their threads
 
+// The limit of the stack (`ulimit -s`) of this process, raised where it is below what a thread needs.
+// Error(kConfiguration) where that is not allowed: the kernel would end the process in mid-work.
+void requireStack();
+
 // Error(kDiskFull) when the file system of a folder (or of the one that it will lie in) has less free.
 // `what`: "a checkpoint".
 void requireSpace(const std::filesystem::path& folder, uint64_t bytes, std::string_view what);

@@ -134,6 +134,19 @@ TEST_F(Limits, OfTheSizeOfFiles) {
   EXPECT_THAT(result.errors, HasSubstr("File too large"));
 }
 
+TEST_F(Limits, OfTheStack) {
+  const CommandResult result = runStep([] { limit(RLIMIT_STACK, 64 << 10); });
+  EXPECT_EQ(result.exit_code, 78) << result.errors;
+  EXPECT_THAT(result.errors,
+              HasSubstr("stack size: 64.0 KiB are allowed, 512 KiB are needed; `ulimit -s 8192`"));
+  // The soft limit alone is raised, for threads too.
+  const CommandResult raised = runStep([] {
+    const rlimit soft{64 << 10, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_STACK, &soft);
+  });
+  EXPECT_EQ(raised.exit_code, 0) << raised.errors;
+}
+
 TEST_F(Limits, OfLockedMemoryIsNotNeeded) {
   EXPECT_EQ(runStep([] { limit(RLIMIT_MEMLOCK, 0); }).exit_code, 0);
 }
