@@ -8,6 +8,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "onnx_import/format/rehearsal.h"
 #include "onnx_import/format/tensor_proto.h"
 #include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/prepare/dimensions.h"
@@ -114,6 +115,14 @@ Inference::Inference(Graph& graph, Inference& caller, bool is_subgraph)
 void Inference::run() {
   if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), hasSubgraphs)) {
     for (size_t i = 0; i < graph_.values.size(); ++i) names_.emplace(graph_.values[i].name, ValueId(i));
+  }
+  if (depth_ == 0 && Rehearsals::areWanted()) {
+    rehearse([this](const RehearsalNote& note) {
+      for (Node& node : graph_.nodes) {
+        note(describeNode(node));
+        inferNode(node);
+      }
+    });
   }
   for (Node& node : graph_.nodes) inferNode(node);
 }

@@ -16,6 +16,7 @@
 #include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/format/rehearsal.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
@@ -311,6 +312,7 @@ UpdateExtras updateExtras(const GivenOptions& given) {
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
                          const ProgressCallback& progress) {
   progress("reading " + request.model_path);
+  const Rehearsals rehearsals(!request.trust_model && isOfStrangers(request.model_path));
   ReadOptions read;
   read.external_data_root = request.external_data_root;
   const auto drawsMissing = [](const std::string& text) {

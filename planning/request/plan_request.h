@@ -22,6 +22,7 @@ struct PlanRequest {
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions by name, at the full batch
   std::string external_data_root;             // a second folder that external data may lie in
   bool allow_missing_weights = false;
+  bool trust_model = false;  // else a file of strangers is looked at in a process of its own (isOfStrangers)
   LossSpec loss;
   GivenOptions given = defaultOptions();
   bool optimizer_given = false;               // else a file that holds one decides

@@ -109,6 +109,10 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       .add_option("--external-data-root", request.external_data_root,
                   "A second folder that the model's external data may lie in")
       ->type_name("DIR");
+  command.add_flag(
+      "--trust-model", request.trust_model,
+      "Look at the model in this process, even if it belongs to another user or lies where all may "
+      "write\n(else a process of its own finds out first whether it makes ONNX's inference crash)");
   command.add_option(
       "--loss", options.loss,
       "The loss: a scalar output's name, or KIND:PREDICTION,TARGET with the kinds cross-entropy "

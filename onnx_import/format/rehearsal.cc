@@ -1,0 +1,134 @@
+#include "onnx_import/format/rehearsal.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLongestRehearsal = 60s;
+constexpr rlim_t kMemory = rlim_t{4} << 30;  // beside what the process has
+constexpr int kOutOfMemoryCode = 3;
+
+std::atomic<bool> rehearsals_wanted{false};
+
+// What the child looks at, in memory that both see.
+struct Place {
+  std::array<char, 512> text{};
+
+  void note(const std::string& what) {
+    const size_t bytes = std::min(what.size(), text.size() - 1);
+    std::memcpy(text.data(), what.data(), bytes);
+    text[bytes] = '\0';
+  }
+  std::string read() const { return {text.data(), ::strnlen(text.data(), text.size() - 1)}; }
+};
+
+void lowerLimits() {
+  std::ifstream pages("/proc/self/statm");
+  rlim_t mapped = 0;
+  pages >> mapped;
+  const rlim_t memory = mapped * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + kMemory;
+  const rlimit all{memory, memory}, none{0, 0};
+  ::setrlimit(RLIMIT_AS, &all);
+  ::setrlimit(RLIMIT_CORE, &none);
+}
+
+[[noreturn]] void runChild(const std::function<void(const RehearsalNote&)>& work, Place& place,
+                           pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(0);
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGINT, SIGTERM})
+    ::signal(number, SIG_DFL);
+  lowerLimits();
+  int code = 0;
+  try {
+    work([&](const std::string& what) { place.note(what); });
+  } catch (const std::bad_alloc&) {
+    code = kOutOfMemoryCode;
+  } catch (...) {
+    // The parent comes to the same, and says it.
+  }
+  ::_exit(code);
+}
+
+// The status, or nothing when it has not ended in time (it has then been killed).
+std::optional<int> awaitEnd(pid_t child) {
+  const auto end = std::chrono::steady_clock::now() + kLongestRehearsal;
+  int status = 0;
+  for (auto pause = 200us; ::waitpid(child, &status, WNOHANG) == 0;
+       pause = std::min<decltype(pause)>(pause * 2, 10ms)) {
+    if (std::chrono::steady_clock::now() > end) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &status, 0);
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  return status;
+}
+
+}  // namespace
+
+bool isOfStrangers(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path file = fs::canonical(path, error);
+  struct stat status {
+  }, folder{};
+  if (error || ::stat(file.c_str(), &status) != 0 || ::stat(file.parent_path().c_str(), &folder) != 0)
+    return false;
+  return status.st_uid != ::geteuid() || (folder.st_mode & S_IWOTH) != 0;
+}
+
+Rehearsals::Rehearsals(bool wanted) : before_(rehearsals_wanted.exchange(wanted)) {}
+Rehearsals::~Rehearsals() { rehearsals_wanted.store(before_); }
+bool Rehearsals::areWanted() { return rehearsals_wanted.load(); }
+
+void rehearse(const std::function<void(const RehearsalNote&)>& work) {
+  void* memory = ::mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;
+  const auto unmap = [](Place* place) { ::munmap(place, sizeof(Place)); };
+  const std::unique_ptr<Place, decltype(unmap)> place(new (memory) Place, unmap);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return;
+  if (child == 0) runChild(work, *place, parent);
+  const std::optional<int> status = awaitEnd(child);
+  const bool ended_well = status && WIFEXITED(*status) && WEXITSTATUS(*status) != kOutOfMemoryCode;
+  if (ended_well) return;
+  const std::string how = !status ? "does not end"
+                          : WIFSIGNALED(*status)
+                              ? fmt::format("crashed (SIG{})", ::sigabbrev_np(WTERMSIG(*status)))
+                              : "needs more than 4 GiB";
+  fail(
+      ErrorCode::kBadModel,
+      "{}: ONNX's inference of types and shapes {}: what it is given does not make sense to it; the model is "
+      "not used",
+      place->read(), how);
+}
+
+}  // namespace pipeshard

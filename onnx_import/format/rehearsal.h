@@ -1,0 +1,38 @@
+// Inference on models of strangers. ONNX's own inference functions may crash on hostile attributes (a stride
+// of 0 divides by it), and nothing but a process of its own holds that: the walk over a graph is done first
+// in a child with limits, and here only if the child came through. The same walk on the same memory ends the
+// same way.
+//
+//   const Rehearsals rehearsals(isOfStrangers(path));   // for as long as it lives, inference rehearses
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace pipeshard {
+
+// The file belongs to another user, or lies in a folder that others may write. False where that cannot be
+// asked: whoever reads the file says why.
+bool isOfStrangers(const std::string& path);
+
+// Process-wide; one thread at a time makes them.
+class Rehearsals {
+ public:
+  explicit Rehearsals(bool wanted);
+  ~Rehearsals();
+  Rehearsals(const Rehearsals&) = delete;
+  Rehearsals& operator=(const Rehearsals&) = delete;
+
+  static bool areWanted();
+
+ private:
+  bool before_;
+};
+
+// Runs `work` in a child process: what it does is lost, but for its end. It says before each step what it
+// looks at. Error(kBadModel) naming that, when the child is ended by a signal, takes longer than a minute, or
+// needs 4 GiB more than this process has; what `work` throws is dropped. Nothing where no child can be made.
+using RehearsalNote = std::function<void(const std::string&)>;
+void rehearse(const std::function<void(const RehearsalNote&)>& work);
+
+}  // namespace pipeshard

@@ -1,0 +1,81 @@
+#include "onnx_import/format/rehearsal.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "onnx_import/prepare/inference.h"
+#include "tests/onnx_import/model_files.h"
+#include "tests/temporary_folder.h"
+
+namespace pipeshard {
+namespace {
+
+using testing::graphFromText;
+
+Graph model(const std::string& rest) {
+  return graphFromText(fmt::format(R"(<ir_version: 8, opset_import: ["" : 13]> g {})", rest));
+}
+
+// What ended the whole process before.
+TEST(Rehearsal, NamesTheNodeAtWhichOnnxCrashes) {
+  const Rehearsals rehearsals(true);
+  for (const std::string op :
+       {"MaxPool <kernel_shape = [2, 2], strides = [0, 0]> (x)",
+        "AveragePool <kernel_shape = [2, 2], strides = [0, 0]> (x)", "Conv <strides = [0, 0]> (x, w)"}) {
+    Graph graph = model(fmt::format(
+        "(float[2,3,8,8] x, float[4,3,3,3] w) => (float[N,M,K,L] y) {{ z = Relu (x) y = {} }}", op));
+    EXPECT_ERROR(inferShapes(graph), ErrorCode::kBadModel, op.substr(0, op.find(' ')));
+    EXPECT_ERROR(inferShapes(graph), ErrorCode::kBadModel, "crashed (SIGFPE)");
+  }
+}
+
+TEST(Rehearsal, OfASoundModelChangesNothing) {
+  const std::string text =
+      "(float[2,3,8,8] x) => (float[2,3,N,M] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }";
+  Graph alone = model(text), rehearsed = model(text);
+  inferShapes(alone);
+  const Rehearsals rehearsals(true);
+  inferShapes(rehearsed);
+  EXPECT_EQ(*rehearsed.value(rehearsed.outputs[0]).shape, (Shape{2, 3, 7, 7}));
+  EXPECT_EQ(*rehearsed.value(rehearsed.outputs[0]).shape, *alone.value(alone.outputs[0]).shape);
+}
+
+TEST(Rehearsal, EndsWhatNeedsTooMuchAndPassesOnNothing) {
+  const auto hoard = [](const RehearsalNote& note) {
+    note("node 'large'");
+    const std::vector<char> large(size_t{8} << 30);
+    note(std::string(1, large[0]));
+  };
+  EXPECT_ERROR(rehearse(hoard), ErrorCode::kBadModel,
+               "node 'large': ONNX's inference of types and shapes needs more than 4 GiB");
+  EXPECT_ERROR(rehearse([](const RehearsalNote&) { ::raise(SIGSEGV); }), ErrorCode::kBadModel, "SIGSEGV");
+  int here = 0;
+  EXPECT_NO_THROW(rehearse([&](const RehearsalNote&) {
+    here = 1;
+    throw std::runtime_error("the parent comes to the same");
+  }));
+  EXPECT_EQ(here, 0);
+  EXPECT_FALSE(Rehearsals::areWanted());
+}
+
+TEST(Rehearsal, IsForFilesOfStrangers) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("model.onnx", "");
+  EXPECT_FALSE(isOfStrangers(file));
+  EXPECT_FALSE(isOfStrangers(folder.file("none")));
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::all);
+  EXPECT_TRUE(isOfStrangers(file));
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chown(file.c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(isOfStrangers(file));
+}
+
+}  // namespace
+}  // namespace pipeshard
