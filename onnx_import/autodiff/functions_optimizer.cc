@@ -269,19 +269,22 @@ void orthogonalizedBody(Builder& f) {
   f.output("Y", x);
 }
 
-// Of elements [size part / parts, size (part + 1) / parts) of X, in the order of memory.
+// Of elements [size Part / parts, size (Part + 1) / parts) of X, in the order of memory. All shapes are
+// static: the others count as zeros.
 void squareSum(Builder& f) {
-  f.attribute("part", int64_t{0});
   f.attribute("parts", int64_t{1});
   const ValueId x = f.input("X");
   const ValueId minus_one = f.integers({-1});
+  const ValueId part = f.op("Reshape", {f.input("Part"), minus_one});
   const ValueId flat = f.op("Reshape", {x, minus_one});
-  const ValueId size = f.op("Shape", {flat});
-  const ValueId part = f.op("Reshape", {f.integerAttribute("part"), minus_one});
-  const ValueId parts = f.op("Reshape", {f.integerAttribute("parts"), minus_one});
-  const auto bound = [&](ValueId number) { return f.op("Div", {f.op("Mul", {size, number}), parts}); };
-  const ValueId end = bound(f.op("Add", {part, f.integers({1})}));
-  const ValueId share = f.op("Slice", {flat, bound(part), end, f.integers({0})});
+  const ValueId size = f.op("Size", {x});
+  const ValueId places = f.op("Range", {f.integer(0), size, f.integer(1)});
+  const auto before = [&](ValueId number) {
+    return f.op("Less", {places, f.op("Div", {f.op("Mul", {size, number}), f.integerAttribute("parts")})});
+  };
+  const ValueId zero = f.number(0, x);
+  const ValueId end = f.op("Add", {part, f.integers({1})});
+  const ValueId share = f.op("Where", {before(part), zero, f.op("Where", {before(end), flat, zero})});
   const ValueId wide = f.op("Cast", {share}, {{"to", int64_t{11}}});  // onnx.TensorProto.DOUBLE
   f.output("Sum",
            f.op("ReduceSum", {f.op("Mul", {wide, wide}), f.integers({0})}, {{"keepdims", int64_t{0}}}));

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "ir/base/error.h"
 
 namespace pipeshard {
@@ -15,10 +17,12 @@ constexpr const char* kNorm = "gradient_norm";
 constexpr const char* kScale = "gradient_scale";
 constexpr const char* kSquareSum = "SquareSum";
 
-// Of the devices that hold the same part of a value: how many they are, and which of them this one is.
+// Of the devices that hold the same part of a value: how many they are, which of them this one is, and the
+// axes of the mesh along which they lie.
 struct Holder {
   int64_t index = 0;
   int64_t count = 1;
+  std::vector<int> axes = {};
 };
 
 Holder holderOf(const EmissionContext& context, RankId rank, ValueId value) {
@@ -31,6 +35,7 @@ Holder holderOf(const EmissionContext& context, RankId rank, ValueId value) {
     if (context.shardings.kept(stage, value).uses(axis)) continue;
     holder.index = holder.index * mesh.axisSize(axis) + mesh.coordinate(place.position, axis);
     holder.count *= mesh.axisSize(axis);
+    holder.axes.push_back(axis);
   }
   return holder;
 }
@@ -63,6 +68,9 @@ class NormGraph {
   }
   ValueId number(double value) {
     return nodes_.addConstant("norm/number", makeScalar(DataType::kFloat64, value));
+  }
+  ValueId integer(int64_t value) {
+    return nodes_.addConstant("norm/integer", makeConstant<int64_t>({1}, {value}));
   }
   void output(ValueId value) { graph_.outputs.push_back(value); }
   void define(const Function& function) { graph_.functions.push_back(function); }
@@ -105,24 +113,59 @@ GroupId everybody(const EmissionContext& context, RankBuilder& builder) {
   return GroupId(program.groups.size() - 1);
 }
 
+// Which of its holders the rank is, as a value of the graph. The number is read from a buffer, so that
+// holders are of one kind.
+class HolderNumbers {
+ public:
+  // `inputs`: the buffers of the graph's inputs, which get its own.
+  HolderNumbers(const EmissionContext& context, RankBuilder& builder, NormGraph& graph,
+                std::vector<BufferId>& inputs)
+      : context_(context), builder_(builder), graph_(graph), inputs_(inputs) {}
+
+  ValueId of(ValueId gradient, const Holder& holder) {
+    builder_.questions().ask("holders of " + builder_.nameOf(gradient),
+                             [&context = context_, gradient](RankId of) {
+                               const Holder holder = holderOf(context, of, gradient);
+                               std::vector<int64_t> alike(holder.axes.begin(), holder.axes.end());
+                               alike.push_back(holder.count);
+                               return RankAnswer{std::move(alike), {}, {}, {}};
+                             });
+    const auto [found, is_new] = numbers_.try_emplace(holder.axes);
+    if (!is_new) return found->second;
+    if (holder.count == 1) return found->second = graph_.integer(0);
+    const std::string name =
+        fmt::format("{}{}holder{}", kNorm, context_.separator, fmt::join(holder.axes, "_"));
+    const BufferId buffer = builder_.ownNumber(
+        name, holder.count,
+        [&context = context_, gradient](RankId of) { return holderOf(context, of, gradient).index; });
+    inputs_.push_back(buffer);
+    return found->second = graph_.input(builder_.program().buffer(buffer));
+  }
+
+ private:
+  const EmissionContext& context_;
+  RankBuilder& builder_;
+  NormGraph& graph_;
+  std::vector<BufferId>& inputs_;
+  std::map<std::vector<int>, ValueId> numbers_;  // by axes
+};
+
 // Of the rank's share of what it holds. All zeros where it holds nothing.
 void sumSquares(const EmissionContext& context, RankId rank, const std::vector<BufferId>& gradients,
                 BufferId loss, RankBuilder& builder, BufferId squares) {
   const TrainingGraph& training = context.family.base();
   NormGraph graph(context, "gradient_squares");
   std::vector<BufferId> inputs;
+  HolderNumbers numbers(context, builder, graph, inputs);
   std::vector<ValueId> summands;
   for (size_t p = 0; p < gradients.size(); ++p) {
     if (!gradients[p].valid()) continue;
     const ValueId gradient = training.parameters[p].gradient;
     const Holder holder = holderOf(context, rank, gradient);
-    builder.questions().ask("holder of " + builder.nameOf(gradient), [&context, gradient](RankId of) {
-      const Holder holder = holderOf(context, of, gradient);
-      return RankAnswer{{holder.index, holder.count}, {}, {}, {}};
-    });
+    const ValueId number = numbers.of(gradient, holder);
     inputs.push_back(gradients[p]);
-    summands.push_back(graph.op(kSquareSum, {graph.input(builder.program().buffer(gradients[p]))},
-                                {{"part", holder.index}, {"parts", holder.count}}, kPipeshardDomain));
+    summands.push_back(graph.op(kSquareSum, {graph.input(builder.program().buffer(gradients[p])), number},
+                                {{"parts", holder.count}}, kPipeshardDomain));
   }
   if (!summands.empty()) {
     const Function* function = training.graph.findFunction(kPipeshardDomain, kSquareSum, "");

@@ -1,7 +1,7 @@
 // The norm of all gradients, over all stages and devices, between the last gradient and the first update of a
 // step: what clipping by it and the step's guard (Program::guard) go by.
 //
-//   run gradient_squares "dw", "dv@synchronized", "loss" -> "gradient_norm@squares"    this rank's part
+//   run gradient_squares "gradient_norm@holder0", "dw", "dv@synchronized", "loss" -> "gradient_norm@squares"
 //   all_reduce "gradient_norm@squares"                                   over all ranks, in their order
 //   run gradient_norm "gradient_norm@squares" -> "gradient_norm", "gradient_scale"
 //

@@ -1,6 +1,7 @@
 #include "partition/emit/rank_builder.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -132,6 +133,24 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value, int microb
   buffer.shape = std::move(shard.size);
   buffer.part = BufferPart{whole, std::move(shard.start)};
   setStart(id, start);
+}
+
+BufferId RankBuilder::ownNumber(const std::string& name, int64_t count,
+                                const std::function<int64_t(RankId)>& of) {
+  const auto [found, is_new] = buffers_.try_emplace(name, BufferId(program_.buffers.size()));
+  if (!is_new) return found->second;
+  std::vector<int64_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  Buffer& buffer = program_.buffers.emplace_back();
+  buffer.name = buffer.value = name;
+  buffer.kind = BufferKind::kWeight;
+  buffer.data_type = buffer.source_type = DataType::kInt64;
+  buffer.shape = {1};
+  buffer.source = makeConstant<int64_t>({count}, all);
+  buffer.part = BufferPart{{count}, {of(program_.rank)}};
+  const auto answer = [of, count](RankId rank) { return RankAnswer{{count}, {}, {{of(rank)}}, {}}; };
+  setStart(found->second, questions_.ask(name, answer));
+  return found->second;
 }
 
 void RankBuilder::setStart(BufferId id, int start) {

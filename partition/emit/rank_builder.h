@@ -81,6 +81,9 @@ class RankBuilder {
   BufferId synchronize(BufferId accumulator, ValueId part, ValueId gradient);
   // Runs what synchronize has gathered, as one subgraph.
   void flushSynchronization();
+  // A number of the rank's own, from 0 to count - 1, for subgraphs to read: int64 [1]. It is the rank's part
+  // of all of them, [0, 1, ...], so ranks of all numbers are of one kind. One buffer per name.
+  BufferId ownNumber(const std::string& name, int64_t count, const std::function<int64_t(RankId)>& of);
   // Of all devices of a stage that hold the same shard of the value, this one speaks.
   bool speaksFor(ValueId value);
   // Loads a batch input unless it has been loaded.

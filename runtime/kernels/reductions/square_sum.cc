@@ -21,20 +21,25 @@ struct BlockSquares {
 };
 
 std::unique_ptr<Kernel> squareSum(const KernelSpec& spec) {
-  checkArity(spec, 1, 1);
+  checkArity(spec, 2, 2);
   checkOutputType(spec, 0, DataType::kFloat64);
   checkOutputShape(spec, 0, {});
-  const int64_t part = spec.node->intAttribute("part", 0);
   const int64_t parts = spec.node->intAttribute("parts", 1);
-  if (part < 0 || parts <= part) refuse(spec, "part {} of {} parts is none", part, parts);
+  if (parts < 1) refuse(spec, "{} parts are none", parts);
+  if (spec.inputs[1].data_type != DataType::kInt64 || elementCount(spec.inputs[1].shape) != 1)
+    refuse(spec, "the number of its part must be one int64");
   const int64_t size = elementCount(spec.inputs[0].shape);
-  const int64_t begin = size * part / parts;
-  const int64_t count = size * (part + 1) / parts - begin;
-  const int64_t blocks = (count + kBlockElements - 1) / kBlockElements;
+  const int64_t most_blocks = ((size + parts - 1) / parts + kBlockElements - 1) / kBlockElements;
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
-        [begin, count, blocks](const KernelArguments& arguments) {
+        [size, parts](const KernelArguments& arguments) {
+          const int64_t part = *input<int64_t>(arguments, 1);
+          if (part < 0 || part >= parts)
+            fail(ErrorCode::kBadModel, "SquareSum: part {} of {} parts is none", part, parts);
+          const int64_t begin = size * part / parts;
+          const int64_t count = size * (part + 1) / parts - begin;
+          const int64_t blocks = (count + kBlockElements - 1) / kBlockElements;
           const T* x = input<T>(arguments, 0) + begin;
           auto* sums = static_cast<double*>(arguments.workspace);
           forEachBlock(blocks, true, [&](int64_t b) {
@@ -45,7 +50,7 @@ std::unique_ptr<Kernel> squareSum(const KernelSpec& spec) {
           for (int64_t b = 0; b < blocks; ++b) total += sums[b];
           *output<double>(arguments, 0) = total;
         },
-        {.in_place = {}, .workspace_bytes = static_cast<size_t>(blocks) * sizeof(double)});
+        {.in_place = {}, .workspace_bytes = static_cast<size_t>(most_blocks) * sizeof(double)});
   });
 }
 

@@ -197,9 +197,9 @@ std::vector<Call> updatePartCalls() {
   std::vector<Call> calls;
   for (const auto& [part, parts] :
        std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {0, 4}, {3, 4}, {8, 20}}) {
-    calls.push_back({"SquareSum", "", {numbers({3, 5})}, {{}}, {{"part", part}, {"parts", parts}}});
+    calls.push_back({"SquareSum", "", {numbers({3, 5}), integers({1}, {part})}, {{}}, {{"parts", parts}}});
   }
-  calls.push_back({"SquareSum", "", {numbers({})}, {{}}});
+  calls.push_back({"SquareSum", "", {numbers({}), integers({1}, {0})}, {{}}});
   calls.push_back({"MovingAverage", "", {numbers({3, 4}), numbers({3, 4}), scalar(0.9)}, {{3, 4}}});
   for (int steps = 1; steps <= 20; ++steps) {
     const std::string overload = std::to_string(steps);

@@ -203,19 +203,23 @@ TEST(SquareSumKernel, AddsUpItsShareInDouble) {
     double want = 0;
     for (int64_t i = kCount * part / parts; i < kCount * (part + 1) / parts; ++i)
       want += n.grad[i] * n.grad[i];
-    const KernelCall call = makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat64, kShape, n.grad)},
-                                     {{DataType::kFloat64, {}}}, {{"part", part}, {"parts", parts}});
+    const KernelCall call =
+        makeCall("pipeshard", "SquareSum", 1,
+                 {of(DataType::kFloat64, kShape, n.grad), makeTensor<int64_t>({1}, {part})},
+                 {{DataType::kFloat64, {}}}, {{"parts", parts}});
     all += numbersOf(runOnOneAndTwoThreads(call)[0])[0];
     EXPECT_NEAR(numbersOf(runOnOneAndTwoThreads(call)[0])[0], want, 1e-12 * want);
   }
   // squares of float32 numbers that float32 could not hold
-  const KernelCall large = makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat32, {2}, {3e30, 4e30})},
-                                    {{DataType::kFloat64, {}}});
+  const KernelCall large = makeCall(
+      "pipeshard", "SquareSum", 1, {of(DataType::kFloat32, {2}, {3e30, 4e30}), makeTensor<int64_t>({1}, {0})},
+      {{DataType::kFloat64, {}}});
   EXPECT_NEAR(numbersOf(runKernel(large)[0])[0], 25e60, 25e54);
   EXPECT_GT(all, 0);
   EXPECT_NE(refusalOf([&] {
-              runKernel(makeCall("pipeshard", "SquareSum", 1, {of(DataType::kFloat64, kShape, n.grad)},
-                                 {{DataType::kFloat64, {}}}, {{"part", parts}, {"parts", parts}}));
+              runKernel(makeCall("pipeshard", "SquareSum", 1,
+                                 {of(DataType::kFloat64, kShape, n.grad), makeTensor<int64_t>({1}, {parts})},
+                                 {{DataType::kFloat64, {}}}, {{"parts", parts}}));
             }).find("part 3 of 3 parts is none"),
             std::string::npos);
 }
