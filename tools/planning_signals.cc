@@ -1,7 +1,11 @@
 #include "tools/planning_signals.h"
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 
+#include <fmt/format.h>
 #include <poll.h>
 
 #include "runtime/job/job.h"
@@ -21,8 +25,26 @@ void PlanningSignals::finish() {
   check();
 }
 
-void PlanningSignals::check() const {
-  if (const int signal = signal_; signal != 0) throw JobInterrupted(signal);
+void PlanningSignals::check() {
+  const int signal = signal_;
+  if (signal == 0) return;
+  heard_ = true;
+  throw JobInterrupted(signal);
+}
+
+// Until somebody checks, or for long enough; then this thread ends the process.
+void PlanningSignals::awaitCheck() {
+  constexpr std::chrono::milliseconds kPatience{800};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
+    if (heard_ || ended_) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (heard_.exchange(true)) return;
+  const JobInterrupted interrupted(signal_);
+  fmt::print(stderr, "pipeshard: {}: {}\n", errorCodeName(interrupted.code()), interrupted.message());
+  std::fflush(stderr);
+  std::_Exit(128 + interrupted.signal());
 }
 
 void PlanningSignals::watch(SignalWatch& signals) {
@@ -36,6 +58,7 @@ void PlanningSignals::watch(SignalWatch& signals) {
       interruption_.asked = true;
     } else {
       signal_ = signal;
+      return awaitCheck();
     }
   }
 }

@@ -1,5 +1,6 @@
 // Ctrl-C while a plan is made: during a search it means "the best so far", the second time and at any other
-// moment "stop".
+// moment "stop". Whatever is at work then, the process ends within a second: where nobody checks in time, at
+// once. A folder that is half written is then left beside its name; who plans there next removes it.
 #pragma once
 
 #include <atomic>
@@ -19,14 +20,16 @@ class PlanningSignals {
   PlanningSignals& operator=(const PlanningSignals&) = delete;
 
   Interruption& interruption() { return interruption_; }
-  void check() const;  // throws JobInterrupted when a signal has come that means "stop"
-  void finish();       // takes no more of them, and checks: none is lost between the last check and the end
+  void check();   // throws JobInterrupted when a signal has come that means "stop"
+  void finish();  // takes no more of them, and checks: none is lost between the last check and the end
 
  private:
   void watch(SignalWatch& signals);
+  void awaitCheck();
 
   Interruption interruption_;
   std::atomic<int> signal_ = 0;
+  std::atomic<bool> heard_ = false;  // by check
   std::atomic<bool> ended_ = false;
   std::thread thread_;
 };
