@@ -4,7 +4,8 @@
 Models are GPTs with the widths of Alpa's 39B (48 layers) and of GPT-3 175B, exported once into --cache by tools/export, which needs its
 Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are skipped, and the table says so. Plans are made without
 programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan. The number
-of microbatches of a batch of 1,024 is searched for, too, where stages are.
+of microbatches of a batch of 1,024 is searched for, too, where stages are. GPT-2 (12 layers) in 8 stages on up to 1,024 ranks is planned with
+its programs and its report: the time includes them, files and MB are those of the plan directory, and `simulate` of it is a column of its own.
 
     benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
     benchmarks/plan_time.py --only 175B --stages per-device
@@ -45,6 +46,11 @@ class Row:
     batch: int = 1024
     microbatches: int = 1024
     limit: float | None = None  # seconds that the project promises
+    stages: str = ""  # as plan --stages; "": --stages
+    programs: bool = False  # whatever --programs says
+    files: int = 0  # of the plan directory, with programs
+    megabytes: float = 0
+    simulate: float | None = None  # seconds of `simulate`
     seconds: float | None = None
     processor: float | None = None  # seconds of all threads: what other work on the machine leaves alone
     peak_mib: float = 0
@@ -62,6 +68,8 @@ ROWS = [
     Row("GPT, hidden 8192, 96 layers", (*GPT39, "--layers", "96"), 96, 8),
     *[Row("GPT-39B", GPT39, 48, nodes) for nodes in (4, 16, 32)],
     Row("GPT-175B", (*GPT175, "--layers", "96"), 96, 128, limit=60),
+    *[Row("GPT-2 with programs", ("gpt2", "--size", "full"), 12, nodes, microbatches=8, stages="uniform:8", programs=True,
+          limit=10 if nodes == 128 else None) for nodes in (8, 32, 128)],
 ]
 
 
@@ -88,10 +96,10 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
     plan = folder / "timed.plan"
     shutil.rmtree(plan, ignore_errors=True)
     command = [options.pipeshard, "plan", model, "--allow-missing-weights", "--dim", f"batch={row.batch}", "--optimizer", "adam",
-               "--cluster", row.cluster, "--stages", options.stages, "-o", plan, *options.plan_options]
-    if options.stages != "auto":
+               "--cluster", row.cluster, "--stages", row.stages or options.stages, "-o", plan, *options.plan_options]
+    if (row.stages or options.stages) != "auto":
         command += ["--microbatches", row.microbatches]
-    if not options.programs:
+    if not options.programs and not row.programs:
         command.append("--no-programs")
     with open(folder / "errors", "w+") as errors:
         begin = time.monotonic()
@@ -108,6 +116,13 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
     row.peak_mib = max(row.peak_mib, usage.ru_maxrss / 1024)
     decided = json.loads((plan / "plan.json").read_text())
     row.operators = decided["layers"][-1]["last"] + 1
+    if row.programs:
+        written = [path.stat().st_size for path in plan.rglob("*") if path.is_file()]
+        row.files, row.megabytes = len(written), sum(written) / 1e6
+        begin = time.monotonic()
+        subprocess.run([str(options.pipeshard), "simulate", str(plan)], check=True, stdout=subprocess.DEVNULL)
+        seconds = time.monotonic() - begin
+        row.simulate = seconds if row.simulate is None else min(row.simulate, seconds)
     shutil.rmtree(plan)
 
 
@@ -122,20 +137,22 @@ def measure(options, row: Row) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6}  promised"]
+    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6} {'files':>5} {'MB':>5} "
+             f"{'simulate':>8}  promised"]
     for row in rows:
         head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>12}"
         if row.seconds is None:
             lines.append(f"{head} skipped: {row.skipped}")
             continue
         promise = "" if row.limit is None else f"<= {row.limit:g} s " + ("ok" if row.seconds <= row.limit else "MISSED")
-        lines.append(f"{head} {row.seconds:8.2f} {row.processor:9.2f} {row.peak_mib:6.0f}  {promise}")
+        written = f"{row.files:5} {row.megabytes:5.1f} {row.simulate:8.2f}" if row.simulate is not None else " " * 20
+        lines.append(f"{head} {row.seconds:8.2f} {row.processor:9.2f} {row.peak_mib:6.0f} {written}  {promise}")
     return "\n".join(lines)
 
 
 def growth(rows: list[Row]) -> str:
     """Between neighbouring numbers of layers on one cluster."""
-    of_cluster = sorted((row for row in rows if row.nodes == 8 and row.seconds is not None), key=lambda row: row.layers)
+    of_cluster = sorted((row for row in rows if row.nodes == 8 and not row.programs and row.seconds is not None), key=lambda row: row.layers)
     lines = []
     for small, large in zip(of_cluster, of_cluster[1:]):
         exponent = math.log(large.processor / small.processor) / math.log(large.layers / small.layers)

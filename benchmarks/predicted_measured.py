@@ -71,7 +71,7 @@ def write_data(plan: pathlib.Path, output: pathlib.Path) -> None:
     """A batch for the plan's inputs, without numpy."""
     generator = random.Random(1)
     inputs = {}
-    for program in sorted(plan.glob("ranks/*/program.json")):
+    for program in sorted(plan.glob("kinds/*.json")):
         inputs |= {entry["name"]: entry for entry in json.loads(program.read_text())["inputs"]}
     with zipfile.ZipFile(output, "w") as file:
         for entry in inputs.values():

@@ -116,7 +116,7 @@ def peer_round(options, mode: str, folder: str) -> dict:
 def own_round(options, plan: str) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [options.pipeshard, "run", plan, "--steps", WARM_UP + options.steps, "--json", file.name]
-        workers = len(list((pathlib.Path(plan) / "ranks").iterdir()))
+        workers = json.loads((pathlib.Path(plan) / "ranks.json").read_text())["ranks"]
         command += ["--threads", max(1, options.threads // workers)]
         command += ["--data", options.data] if options.data else []
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

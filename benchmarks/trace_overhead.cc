@@ -27,7 +27,7 @@ double median(std::vector<double> values) {
 }
 
 void measure(const std::string& directory, int64_t steps) {
-  LocalProgram local(loadRank(directory + "/reference/ranks/0000"), {"", 1}, {.check_finite = false});
+  LocalProgram local(loadRank(directory + "/reference", RankId(0)), {"", 1}, {.check_finite = false});
   Executor& executor = local.executor();
   TraceRecorder recorder(RankId(0), {{&executor.program(), executor.liveBytes()}}, 20);
   AlignedMemory memory(recorder.bytes());

@@ -23,10 +23,7 @@ constexpr size_t kMostCounts = 6;
 constexpr size_t kMostClusters = 5;
 
 int64_t largestMemory(const PlannedTraining& planned) {
-  int64_t largest = 0;
-  for (const RankProgram& rank : planned.whole.ranks)
-    largest = std::max(largest, plannedMemory(rank, planned.plan.cluster));
-  return largest;
+  return PlannedMemory(planned.whole.ranks, planned.plan.cluster).largest();
 }
 
 // How far a number of trials has come, for progress: "(40 %, about 30 s left)". A kind of trials that ends

@@ -1,5 +1,7 @@
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 #include "planning/advice.h"
 #include "planning/directory/plan_check.h"
 #include "planning/directory/plan_directory.h"
+#include "planning/directory/program_files.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
@@ -28,8 +31,9 @@ namespace {
 
 constexpr size_t kMostCombinations = 100;  // that are shown
 
-constexpr size_t kMostDifferences = 20;  // of each part
-constexpr int kDifferent = 1;            // exit code
+constexpr size_t kMostDifferences = 20;        // of each part
+constexpr int kDifferent = 1;                  // exit code
+constexpr std::chrono::seconds kPatience{10};  // with another process that writes the same folder
 
 struct PlanCommand {
   const CLI::App* command = nullptr;
@@ -38,10 +42,12 @@ struct PlanCommand {
   std::string json;
   std::vector<std::string> compared;
   std::string checked;
+  std::optional<int> expanded;
 
   int run() const {
     if (!compared.empty()) return compare();
     if (!checked.empty()) return check();
+    if (expanded) return expand();
     if (options.request.model_path.empty())
       fail(ErrorCode::kUsage, "MODEL is required: the .onnx file to plan");
     if (output.empty()) fail(ErrorCode::kUsage, "-o DIR is required: the plan directory to write");
@@ -60,7 +66,16 @@ struct PlanCommand {
       };
       planned = planOrAdvise(planRequest(options), show, &signals.interruption());
       show("writing " + output);
-      writePlanDirectory(planned, output, writeReport);
+      const auto writing = [&](const std::string& what) {
+        show(fmt::format("writing {}: {}", output, what));
+      };
+      writePlanDirectory(
+          planned, output,
+          [&](const std::string& folder) {
+            writing("the report");
+            writeReport(folder);
+          },
+          kPatience, writing);
     }
     fmt::print("{}\n", planned.trains);
     for (const StageCombinations& stage : planned.combinations)
@@ -112,6 +127,22 @@ struct PlanCommand {
     return result.faults.empty() ? 0 : static_cast<int>(ErrorCode::kConfiguration);
   }
 
+  // MODEL is a plan directory here.
+  int expand() const {
+    for (const CLI::Option* option : command->get_options()) {
+      const std::string& name = option->get_name();
+      if (option->count() > 0 && name != "MODEL" && name != "--expand-rank" && name != "--output")
+        fail(ErrorCode::kUsage, "--expand-rank looks at a plan that is there; {} goes with a MODEL to plan",
+             name);
+    }
+    if (options.request.model_path.empty() || output.empty())
+      fail(ErrorCode::kUsage,
+           "--expand-rank needs a plan directory in the place of MODEL, and -o DIR to write");
+    expandRank(options.request.model_path, RankId(*expanded), output);
+    fmt::print("rank {} of {} written to {}\n", *expanded, options.request.model_path, output);
+    return 0;
+  }
+
   // Nothing is planned, so nothing else can be asked for.
   void refuseOthers(const std::string& given) const {
     for (const CLI::Option* option : command->get_options()) {
@@ -148,6 +179,12 @@ CommandFunction addPlanCommand(CLI::App& app) {
                   "Instead of planning: whether a plan (a directory or a plan.json) holds, and every rule "
                   "that it violates")
       ->type_name("DIR");
+  sub->add_option(
+         "--expand-rank", command->expanded,
+         "Instead of planning: write one rank's program of the plan directory that is given as MODEL "
+         "to -o DIR, with its subgraphs as .onnx files under their names")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
 
   sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")
       ->type_name("FILE");
@@ -157,7 +194,8 @@ CommandFunction addPlanCommand(CLI::App& app) {
       "          pipeshard plan examples/gpt2.onnx --cluster 1x4 --balance 'type:block' -o gpt2.plan\n"
       "          pipeshard plan --diff gpt2.plan other.plan       (exit code 0: equal; 1: they differ)\n"
       "          pipeshard plan --check gpt2.plan                 (after plan.json was edited; exit code 0: "
-      "it holds)");
+      "it holds)\n"
+      "          pipeshard plan gpt2.plan --expand-rank 3 -o rank3   (program.json, forward.onnx, ...)");
   command->command = sub;
   return [command] { return command->run(); };
 }

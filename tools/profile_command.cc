@@ -153,12 +153,10 @@ struct ProfileCommand {
 
   void addModel(ProfileSamples& samples, Progress& progress) {
     if (std::filesystem::is_directory(model)) {
-      int ranks = 1;
-      for (RankId rank(0); rank < RankId(ranks); ++rank) {
-        RankImage image =
-            loadRank((std::filesystem::path(model) / "ranks" / rankDirectoryName(rank)).string());
-        ranks = image.program.world_size;
-        samples.add(std::move(image));
+      ProgramFolder folder(model);
+      std::set<KindId> seen;
+      for (const RankId rank : idsBelow<RankId>(folder.ranks())) {
+        if (seen.insert(folder.kindOf(rank)).second) samples.add(folder.image(rank));
       }
       return;
     }
@@ -167,7 +165,9 @@ struct ProfileCommand {
     request.allow_missing_weights = true;
     const PlannedTraining planned =
         planTraining(request, [&](const std::string& phase) { progress.phase(phase); });
-    for (const RankProgram& rank : planned.whole.ranks) samples.add({rank.program, rank.subgraphs, ""});
+    const EmittedPrograms& ranks = planned.whole.ranks;
+    for (const KindId kind : ranks.set.kinds.ids())
+      samples.add({ranks.set.kinds[kind].program, *ranks.subgraphs[kind], ""});
     samples.add({planned.whole.reference.program, planned.whole.reference.subgraphs, ""});
   }
 

@@ -158,9 +158,7 @@ struct RunCommand {
   }
 
   RunFacts factsOf(const Plan& plan) const {
-    const std::filesystem::path rank =
-        std::filesystem::path(job.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
-    return runFacts(plan, loadProgram(rank.string()), job);
+    return runFacts(plan, loadProgram(job.plan_directory, RankId(0)), job);
   }
 
   // As the programs of a plan evaluate them, which are made where they are not there yet.

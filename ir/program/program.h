@@ -38,7 +38,7 @@
 
 namespace pipeshard {
 
-inline constexpr int kProgramVersion = 4;
+inline constexpr int kProgramVersion = 5;
 
 enum class BufferKind : uint8_t {
   kParameter,       // persistent; initial content from `source`
@@ -95,7 +95,7 @@ Shard boxOf(const Buffer& buffer);
 // One .onnx file of this rank. Run instructions bind buffers to its inputs and outputs by position.
 struct Subgraph {
   std::string name;  // such as "forward", "stage4_backward_input", "update", "prologue", "reshard_0"
-  std::string file;  // relative to the rank's directory; name + ".onnx"
+  std::string file;  // in a folder of programs, of subgraphs/; else, name + ".onnx"
   Phase phase = Phase::kForward;
   std::vector<std::string> inputs;   // names of the graph inputs, in order
   std::vector<std::string> outputs;  // names of the graph outputs, in order

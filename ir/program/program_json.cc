@@ -342,9 +342,8 @@ void addList(std::string_view key, const std::vector<T>& items, ToJson to_json, 
   text += items.empty() ? "]" : "\n  ]";
 }
 
-}  // namespace
-
-std::string programToJson(const Program& program) {
+// Without the end of the document.
+std::string programText(const Program& program) {
   std::string text = fmt::format(
       "{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  "
       "\"updates_per_step\": {}",
@@ -358,16 +357,10 @@ std::string programToJson(const Program& program) {
   addList("instructions", program.instructions, instructionToJson, text);
   addList("results", program.results, resultToJson, text);
   if (program.guard.valid()) text += fmt::format(",\n  \"guard\": {}", program.guard.index());
-  return text + "\n}\n";
+  return text;
 }
 
-Program programFromJson(std::string_view text) {
-  const Json document = parseJson(text, "program.json");
-  checkJsonVersion(document, "program.json", kProgramVersion);
-  const JsonReader json(document, "program.json");
-  json.expectObject({"version", "rank", "world_size", "microbatches", "updates_per_step", "inputs", "groups",
-                     "subgraphs", "buffers", "instructions", "results"},
-                    {"guard"});
+Program programFrom(const JsonReader& json) {
   Program program;
   program.world_size = json.at("world_size").integer(1, INT32_MAX);
   program.rank = RankId(json.at("rank").integer(0, program.world_size - 1));
@@ -392,6 +385,66 @@ Program programFromJson(std::string_view text) {
   if (json.has("guard"))
     program.guard = BufferId(json.at("guard").integer(0, lastIndex(program.buffers.size())));
   return program;
+}
+
+// Calls `read` with the document, which has the program's keys and these.
+template <typename Read>
+auto readProgram(std::string_view text, const std::vector<std::string_view>& more, const Read& read) {
+  const Json document = parseJson(text, "program.json");
+  checkJsonVersion(document, "program.json", kProgramVersion);
+  const JsonReader json(document, "program.json");
+  std::vector<std::string_view> keys = {"version",          "rank",         "world_size", "microbatches",
+                                        "updates_per_step", "inputs",       "groups",     "subgraphs",
+                                        "buffers",          "instructions", "results"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  json.expectObject(keys, {"guard"});
+  return read(json);
+}
+
+// "starts": [[buffer, entry], ...]; a third number, 1, where the buffer's name ends with its box.
+void startsFromJson(const JsonReader& json, ProgramKind& kind) {
+  for (const JsonReader& item : json.elements()) {
+    const std::vector<int64_t> numbers = item.integers(0, INT32_MAX);
+    const bool known = (numbers.size() == 2 || numbers.size() == 3) &&
+                       numbers[0] < std::ssize(kind.program.buffers) &&
+                       kind.program.buffers[numbers[0]].part.has_value();
+    if (!known) item.failExpected("[a buffer that is a part, an entry of the ranks' starts]");
+    kind.start_slots[numbers[0]] = static_cast<int>(numbers[1]);
+    if (numbers.size() == 2) continue;
+    const Buffer& buffer = kind.program.buffers[numbers[0]];
+    if (numbers[2] != 1 || !buffer.name.ends_with(boxText(buffer.part->start, buffer.shape)))
+      item.failExpected("two numbers, or 1 behind them where the buffer's name ends with its box");
+    kind.boxed[numbers[0]] = true;
+  }
+}
+
+}  // namespace
+
+std::string programToJson(const Program& program) { return programText(program) + "\n}\n"; }
+
+Program programFromJson(std::string_view text) { return readProgram(text, {}, programFrom); }
+
+std::string kindToJson(const ProgramKind& kind) {
+  std::string text = programText(kind.program);
+  std::vector<std::vector<int>> starts;
+  for (size_t b = 0; b < kind.start_slots.size(); ++b) {
+    if (kind.start_slots[b] < 0) continue;
+    starts.push_back({static_cast<int>(b), kind.start_slots[b]});
+    if (kind.boxed[b]) starts.back().push_back(1);
+  }
+  addList(
+      "starts", starts, [](const std::vector<int>& numbers) { return Json(numbers); }, text);
+  return text + "\n}\n";
+}
+
+ProgramKind kindFromJson(std::string_view text) {
+  return readProgram(text, {"starts"}, [](const JsonReader& json) {
+    ProgramKind kind{programFrom(json), {}, {}};
+    kind.start_slots.resize(kind.program.buffers.size(), -1);
+    kind.boxed.resize(kind.program.buffers.size());
+    startsFromJson(json.at("starts"), kind);
+    return kind;
+  });
 }
 
 }  // namespace pipeshard

@@ -1,10 +1,12 @@
-// program.json: a Program as text and back.
+// program.json: a Program as text and back. kinds/NNNN.json: a kind of ranks, which is the same and, of every
+// buffer whose part begins elsewhere on other ranks, which entry of their starts says where.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "ir/program/program.h"
+#include "ir/program/program_set.h"
 
 namespace pipeshard {
 
@@ -12,5 +14,9 @@ namespace pipeshard {
 // Error(kVersionMismatch).
 std::string programToJson(const Program& program);
 Program programFromJson(std::string_view text);
+
+// Of a kind of a ProgramSet. Errors likewise.
+std::string kindToJson(const ProgramKind& kind);
+ProgramKind kindFromJson(std::string_view text);
 
 }  // namespace pipeshard

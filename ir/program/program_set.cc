@@ -139,9 +139,36 @@ std::vector<RankId> peersOf(const Program& program) {
   return peers;
 }
 
+ProgramSet setOf(std::vector<Program> programs) {
+  ProgramSet set;
+  for (Program& program : programs) {
+    RankBinding binding{set.kinds.nextId(), peersOf(program), {}, {}};
+    for (const std::vector<RankId>& group : program.groups) {
+      const size_t index = std::find(set.groups.begin(), set.groups.end(), group) - set.groups.begin();
+      if (index == set.groups.size()) set.groups.push_back(group);
+      binding.groups.push_back(index);
+    }
+    set.ranks.push_back(std::move(binding));
+    const size_t buffers = program.buffers.size();
+    set.kinds.push_back({std::move(program), std::vector<int>(buffers, -1), std::vector<bool>(buffers)});
+  }
+  return set;
+}
+
+Shard boxOf(const ProgramKind& kind, const RankBinding& binding, BufferId buffer) {
+  Shard box = boxOf(kind.program.buffer(buffer));
+  const int slot = kind.start_slots[buffer.index()];
+  if (slot >= 0) box.start = binding.starts.at(slot);
+  return box;
+}
+
 Program instantiate(const ProgramSet& set, RankId rank) {
   const RankBinding& binding = set.ranks[rank];
-  const ProgramKind& kind = set.kinds[binding.kind];
+  return instantiate(set.kinds[binding.kind], binding, set.groups, rank);
+}
+
+Program instantiate(const ProgramKind& kind, const RankBinding& binding,
+                    const std::vector<std::vector<RankId>>& groups, RankId rank) {
   Program program = kind.program;
   if (program.rank == rank) return program;
   std::map<RankId, RankId> peers;
@@ -151,7 +178,7 @@ Program instantiate(const ProgramSet& set, RankId rank) {
     if (instruction.peer.valid()) instruction.peer = peers.at(instruction.peer);
   }
   for (size_t g = 0; g < program.groups.size(); ++g)
-    program.groups[GroupId(g)] = set.groups[binding.groups.at(g)];
+    program.groups[GroupId(g)] = groups[binding.groups.at(g)];
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (kind.start_slots[b] < 0) continue;
     Buffer& buffer = program.buffers[b];

@@ -41,14 +41,23 @@ struct ProgramSet {
   IdVector<RankId, RankBinding> ranks;
 };
 
+// A set of one kind per program: nothing is shared. `programs` are those of ranks 0, 1, ...
+ProgramSet setOf(std::vector<Program> programs);
+
 // "[0:4,8:16]": rows 0 to 3, columns 8 to 15.
 std::string boxText(const Shape& start, const Shape& size);
 
 // The ranks that the program sends to or receives from, in the order in which it first does.
 std::vector<RankId> peersOf(const Program& program);
 
-// A rank's program, as it stands alone.
+// A rank's program, as it stands alone. The second form: of one kind, where the others are not in memory;
+// `groups` are the set's. The binding must fit (verifyBinding in ir/program/program_set_verify.h).
 Program instantiate(const ProgramSet& set, RankId rank);
+Program instantiate(const ProgramKind& kind, const RankBinding& binding,
+                    const std::vector<std::vector<RankId>>& groups, RankId rank);
+
+// Where the rank's part of a tensor of its kind begins, and its size.
+Shard boxOf(const ProgramKind& kind, const RankBinding& binding, BufferId buffer);
 
 // Some ranks that stand for all. Ranks that send to each other, directly or through others, belong together;
 // where several such collections are alike (the lines of data-parallel replicas, say), one is in the sample.

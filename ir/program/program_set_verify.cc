@@ -19,15 +19,16 @@ namespace {
 
 class BindingVerifier {
  public:
-  BindingVerifier(const ProgramSet& set, RankId rank) : set_(set), rank_(rank), binding_(set.ranks[rank]) {}
+  BindingVerifier(const std::vector<std::vector<RankId>>& groups, size_t ranks, RankId rank,
+                  const RankBinding& binding)
+      : groups_(groups), ranks_(ranks), rank_(rank), binding_(binding) {}
 
-  void run() const {
-    if (!binding_.kind.valid() || binding_.kind.index() >= set_.kinds.size()) failHere("it has no kind");
-    const ProgramKind& kind = set_.kinds[binding_.kind];
+  // `peers`: peersOf the kind's program.
+  void run(const ProgramKind& kind, const std::vector<RankId>& peers) const {
     const Program& program = kind.program;
     if (kind.start_slots.size() != program.buffers.size() || kind.boxed.size() != program.buffers.size())
       failHere("its kind does not say of every buffer what is the rank's own");
-    verifyPeers(program);
+    verifyPeers(peers.size());
     verifyGroups(program);
     for (size_t b = 0; b < program.buffers.size(); ++b) verifyBuffer(kind, b);
   }
@@ -37,12 +38,12 @@ class BindingVerifier {
     failVerification(fmt::format("rank {}", rank_), message);
   }
 
-  void verifyPeers(const Program& program) const {
-    if (binding_.peers.size() != peersOf(program).size())
-      failHere(fmt::format("it has {} peers, its kind {}", binding_.peers.size(), peersOf(program).size()));
+  void verifyPeers(size_t of_kind) const {
+    if (binding_.peers.size() != of_kind)
+      failHere(fmt::format("it has {} peers, its kind {}", binding_.peers.size(), of_kind));
     std::set<RankId> seen;
     for (const RankId peer : binding_.peers) {
-      if (!peer.valid() || peer.index() >= set_.ranks.size() || peer == rank_ || !seen.insert(peer).second)
+      if (!peer.valid() || peer.index() >= ranks_ || peer == rank_ || !seen.insert(peer).second)
         failHere(fmt::format("its peer {} does not exist, is itself, or is named twice", peer));
     }
   }
@@ -51,11 +52,11 @@ class BindingVerifier {
     if (binding_.groups.size() != program.groups.size())
       failHere(fmt::format("it has {} groups, its kind {}", binding_.groups.size(), program.groups.size()));
     for (const size_t group : binding_.groups) {
-      if (group >= set_.groups.size()) failHere("one of its groups does not exist");
-      const std::vector<RankId>& members = set_.groups[group];
+      if (group >= groups_.size()) failHere("one of its groups does not exist");
+      const std::vector<RankId>& members = groups_[group];
       const bool ascending =
           std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
-      if (!ascending || members.empty() || members.back().index() >= set_.ranks.size() ||
+      if (!ascending || members.empty() || members.back().index() >= ranks_ ||
           !std::binary_search(members.begin(), members.end(), rank_))
         failHere(
             fmt::format("group {} must list existing ranks in ascending order, this rank among them", group));
@@ -72,7 +73,8 @@ class BindingVerifier {
     if (!fault.empty()) failHere(fmt::format("buffer \"{}\" is no part of a tensor: {}", buffer.name, fault));
   }
 
-  const ProgramSet& set_;
+  const std::vector<std::vector<RankId>>& groups_;
+  const size_t ranks_;
   const RankId rank_;
   const RankBinding& binding_;
 };
@@ -265,7 +267,15 @@ void verifyBindings(const ProgramSet& set) {
     const bool its_own = first.valid() && first.index() < set.ranks.size() && set.ranks[first].kind == kind;
     if (!its_own) failVerification(fmt::format("kind {}", kind), "it is not that of its first rank");
   }
-  for (const RankId rank : set.ranks.ids()) BindingVerifier(set, rank).run();
+  IdVector<KindId, std::vector<RankId>> peers;
+  for (const ProgramKind& kind : set.kinds) peers.push_back(peersOf(kind.program));
+  for (const RankId rank : set.ranks.ids()) {
+    const RankBinding& binding = set.ranks[rank];
+    const bool has_kind = binding.kind.valid() && binding.kind.index() < set.kinds.size();
+    if (!has_kind) failVerification(fmt::format("rank {}", rank), "it has no kind");
+    BindingVerifier(set.groups, set.ranks.size(), rank, binding)
+        .run(set.kinds[binding.kind], peers[binding.kind]);
+  }
   for (const ProgramKind& kind : set.kinds) {
     const RankBinding& binding = set.ranks[kind.program.rank];
     bool same = binding.peers == peersOf(kind.program);
@@ -278,6 +288,11 @@ void verifyBindings(const ProgramSet& set) {
     if (!same)
       failVerification(fmt::format("rank {}", kind.program.rank), "its binding is not that of its program");
   }
+}
+
+void verifyBinding(const ProgramKind& kind, const RankBinding& binding,
+                   const std::vector<std::vector<RankId>>& groups, RankId rank, size_t ranks) {
+  BindingVerifier(groups, ranks, rank, binding).run(kind, peersOf(kind.program));
 }
 
 void verifyProgramSet(const ProgramSet& set) {

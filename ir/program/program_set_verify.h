@@ -9,6 +9,10 @@ namespace pipeshard {
 // parts inside of their tensors. Error(kInternal) naming the rank.
 void verifyBindings(const ProgramSet& set);
 
+// The same of one rank, whose kind it is; `ranks`: how many there are.
+void verifyBinding(const ProgramKind& kind, const RankBinding& binding,
+                   const std::vector<std::vector<RankId>>& groups, RankId rank, size_t ranks);
+
 // verifyPrograms of all instantiated programs; where a sample stands for all, in the time that the sample
 // takes, and a little for every binding. Errors as verifyPrograms.
 void verifyProgramSet(const ProgramSet& set);

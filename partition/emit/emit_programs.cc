@@ -172,9 +172,8 @@ Plan withoutTraining(const TrainingGraph& training, Plan plan) {
 
 }  // namespace
 
-IdVector<RankId, RankProgram> emitEvaluation(const TrainingFamily& family, const Plan& asked,
-                                             const Schedule& schedule,
-                                             const std::map<std::string, StageId>& owners) {
+EmittedPrograms emitEvaluation(const TrainingFamily& family, const Plan& asked, const Schedule& schedule,
+                               const std::map<std::string, StageId>& owners) {
   const TrainingGraph& evaluation = family.base();
   const Plan plan = withoutTraining(evaluation, asked);
   Cut cut = cutTraining(evaluation, plan);
@@ -185,7 +184,7 @@ IdVector<RankId, RankProgram> emitEvaluation(const TrainingFamily& family, const
     cut.owners[p] = owner->second;
     trained_elsewhere[p] = true;
   }
-  return emit(family, plan, schedule, cut, cut.owners, trained_elsewhere).ofAllRanks();
+  return emit(family, plan, schedule, cut, cut.owners, trained_elsewhere);
 }
 
 RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {

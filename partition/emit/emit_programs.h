@@ -37,9 +37,8 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
 // backward passes and updates is passed over); `owners`: by name, of every parameter that training changes
 // (running statistics are parameters here, too), its owner. Results are the loss, and as measures, by name,
 // the totals that it is divided by.
-IdVector<RankId, RankProgram> emitEvaluation(const TrainingFamily& family, const Plan& plan,
-                                             const Schedule& schedule,
-                                             const std::map<std::string, StageId>& owners);
+EmittedPrograms emitEvaluation(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                               const std::map<std::string, StageId>& owners);
 // The same for a step that is known at one size only: equal microbatches, whose rows nobody shares.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan);
 

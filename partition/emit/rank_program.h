@@ -21,6 +21,8 @@ struct EmittedPrograms {
   ProgramSet set;
   IdVector<KindId, std::shared_ptr<const std::vector<Graph>>> subgraphs;  // kinds may share theirs
 
+  size_t size() const { return set.ranks.size(); }  // of ranks
+  bool empty() const { return set.ranks.empty(); }
   RankProgram of(RankId rank) const;
   IdVector<RankId, RankProgram> ofAllRanks() const;
 };

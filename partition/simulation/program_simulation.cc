@@ -207,7 +207,8 @@ class ProgramsSimulation {
     simulation_.trace.source = "simulated";
     simulation_.trace.ranks = ranks_.size();
     for (RankId rank : ranks_.ids()) {
-      simulation_.trace.rank_names.push_back(rankName(programOf(rank)));
+      const RankId known_as = request_.known_as.empty() ? rank : request_.known_as.at(rank.index());
+      simulation_.trace.rank_names.push_back(rankName(programOf(rank), known_as));
       addEvents(rank, result.ranks[rank.index()]);
       addMemory(rank, result.memory[rank.index()], result.peak_memory[rank.index()]);
     }
@@ -248,7 +249,7 @@ class ProgramsSimulation {
     fail(ErrorCode::kConfiguration, "the programs wait for each other: {}", fmt::join(stuck, "; "));
   }
 
-  static std::string rankName(const Program& program) {
+  static std::string rankName(const Program& program, RankId known_as) {
     std::vector<StageId> stages;
     for (const Instruction& instruction : program.instructions) {
       if (instruction.stage.valid() &&
@@ -257,8 +258,8 @@ class ProgramsSimulation {
       }
     }
     std::sort(stages.begin(), stages.end());
-    if (stages.empty()) return fmt::format("rank {}", program.rank);
-    return fmt::format("rank {} (stage{} {})", program.rank, stages.size() > 1 ? "s" : "",
+    if (stages.empty()) return fmt::format("rank {}", known_as);
+    return fmt::format("rank {} (stage{} {})", known_as, stages.size() > 1 ? "s" : "",
                        fmt::join(stages, ", "));
   }
 

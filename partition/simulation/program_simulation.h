@@ -44,6 +44,9 @@ struct ProgramSimulationRequest {
   bool contention = true;
   // a message travels once it is posted and wanted, as in shared memory; else once it is posted
   bool rendezvous = true;
+  // By program: the rank that people know it as, where the programs are a sample (ir/program/program_set.h).
+  // Empty: its own.
+  std::vector<RankId> known_as = {};
 };
 
 struct ProgramSimulation {

@@ -16,12 +16,12 @@
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "planning/directory/plan_directory.h"
+#include "planning/directory/program_files.h"
 #include "planning/directory/refresh_programs.h"
 #include "planning/directory/replay.h"
 #include "planning/programs/evaluation_programs.h"
 #include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/rank_image.h"
-#include "runtime/execute/step_runner.h"
 #include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRecordName = "evaluation.json";
-constexpr int kRecordVersion = 1;
+constexpr int kRecordVersion = 2;
 
 // What the programs in the folder were made for.
 struct Record {
@@ -83,34 +83,35 @@ int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs) {
   return openData(data, inputs, std::vector<bool>(inputs.size(), false))->stepsPerEpoch();
 }
 
+// What a rank keeps across steps, and where in the whole tensors its parts of them lie.
+std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> keptTensors(const ProgramSet& set,
+                                                                             RankId rank) {
+  const RankBinding& binding = set.ranks[rank];
+  const ProgramKind& kind = set.kinds[binding.kind];
+  std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> kept;
+  for (size_t b = 0; b < kind.program.buffers.size(); ++b) {
+    const Buffer& buffer = kind.program.buffers[b];
+    if (!isPersistent(buffer.kind)) continue;
+    const Shard box = boxOf(kind, binding, BufferId(b));
+    kept.emplace(buffer.name, std::tuple(buffer.data_type, wholeShape(buffer), box.start, box.size));
+  }
+  return kept;
+}
+
 // An evaluation reads what training keeps, where training keeps it.
-void requireSameTensors(const IdVector<RankId, RankProgram>& programs, const fs::path& plan_directory) {
-  for (const RankId rank : programs.ids()) {
-    std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> kept;
-    const auto placeOf = [](const Buffer& buffer) {
-      const Shard box = boxOf(buffer);
-      return std::tuple(buffer.data_type, wholeShape(buffer), box.start, box.size);
-    };
-    const Program trains = loadProgram((plan_directory / "ranks" / rankDirectoryName(rank)).string());
-    for (const Buffer& buffer : trains.buffers) {
-      if (isPersistent(buffer.kind)) kept.emplace(buffer.name, placeOf(buffer));
-    }
-    for (const Buffer& buffer : programs[rank].program.buffers) {
-      if (!isPersistent(buffer.kind)) continue;
-      const auto found = kept.find(buffer.name);
-      if (found != kept.end() && found->second == placeOf(buffer)) continue;
+void requireSameTensors(const EmittedPrograms& programs, const ProgramSet& trains) {
+  for (const RankId rank : programs.set.ranks.ids()) {
+    const auto kept = keptTensors(trains, rank);
+    for (const auto& [name, place] : keptTensors(programs.set, rank)) {
+      const auto found = kept.find(name);
+      if (found != kept.end() && found->second == place) continue;
       fail(ErrorCode::kConfiguration,
            "--eval: rank {} would need '{}' {} in evaluation, which it {} while it trains; this plan cannot "
            "be evaluated beside its training",
-           rank, buffer.name, shapeToString(buffer.shape),
+           rank, name, shapeToString(std::get<3>(place)),
            found == kept.end() ? "does not have" : "keeps in another sharding");
     }
   }
-}
-
-void writeStepOf(const IdVector<RankId, RankProgram>& ranks, const fs::path& folder, const char* inside) {
-  for (const RankId rank : ranks.ids())
-    writeRank(ranks[rank], folder / "ranks" / rankDirectoryName(rank) / inside);
 }
 
 Record makePrograms(const Plan& plan, const fs::path& plan_directory, const DataDescription& data,
@@ -130,11 +131,11 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   record.divisor = programs.divisor;
   record.exact = programs.exact;
   record.drawn = programs.drawn;
-  requireSameTensors(programs.whole, plan_directory);
-  if (programs.last) requireSameTensors(*programs.last, plan_directory);
+  const ProgramSet trains = ProgramFolder(plan_directory.string()).set();
+  requireSameTensors(programs.whole, trains);
+  if (programs.last) requireSameTensors(*programs.last, trains);
   PartialFolder built(plan_directory / kEvaluationFolder);
-  writeStepOf(programs.whole, built.path(), "");
-  if (programs.last) writeStepOf(*programs.last, built.path(), kLastBatchFolder);
+  writePrograms(programs.whole, programs.last ? &*programs.last : nullptr, built.path().string());
   writeTextFile((built.path() / kRecordName).string(), toJson(record));
   built.publish();
   return record;
@@ -170,7 +171,7 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   std::optional<Record> record = readRecord(folder);
   try {
     if (record && record->made_from == madeFrom(plan)) {
-      const Program program = loadProgram((folder / "ranks" / rankDirectoryName(RankId(0))).string());
+      const Program program = loadProgram(folder.string(), RankId(0));
       if (rowsOf(data, program.inputs) != record->rows) record.reset();
     } else {
       record.reset();

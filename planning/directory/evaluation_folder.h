@@ -1,7 +1,7 @@
 // What `run --eval` keeps in a plan directory: programs that evaluate held-out data beside those that train.
 //
-//   PLAN/evaluation/ranks/0000/...             as PLAN/ranks/0000, last_batch inside
-//   PLAN/evaluation/evaluation.json            what they were made for
+//   PLAN/evaluation/ranks.json, kinds/, subgraphs/   as in PLAN
+//   PLAN/evaluation/evaluation.json                  what they were made for
 //
 // They follow from plan.json and the number of held-out examples, and are made when a run asks for them.
 #pragma once

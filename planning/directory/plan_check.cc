@@ -27,13 +27,14 @@ int64_t memoryLimit(const Plan& plan, const StagePlan& stage, RankId rank) {
 
 void checkMemory(const PlannedTraining& planned, std::vector<std::string>& faults) {
   IdVector<RankId, bool> seen(planned.whole.ranks.size());
+  PlannedMemory memory(planned.whole.ranks, planned.plan.cluster);
   for (const StageId s : planned.plan.stages.ids()) {
     const StagePlan& stage = planned.plan.stages[s];
     for (RankId rank : stage.devices) {
       const int64_t limit = memoryLimit(planned.plan, stage, rank);
       if (limit == 0 || seen[rank]) continue;
       seen[rank] = true;
-      const int64_t needed = plannedMemory(planned.whole.ranks[rank], planned.plan.cluster);
+      const int64_t needed = memory.of(rank);
       if (needed <= limit) continue;
       faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s,
                                    rank, needed, limit));

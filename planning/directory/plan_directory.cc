@@ -8,14 +8,14 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "ir/plan/plan_json.h"
-#include "ir/program/program_json.h"
 #include "onnx_import/format/device_configuration.h"
 #include "onnx_import/format/device_sharding.h"
 #include "onnx_import/format/writer.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
+#include "planning/directory/program_files.h"
 #include "planning/directory/refresh_programs.h"
-#include "runtime/execute/step_runner.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/files/durable_folder.h"
 #include "runtime/files/weight_check.h"
 #include "runtime/identity/plan_programs.h"
@@ -24,25 +24,6 @@ namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
-
-}  // namespace
-
-void writeRank(const RankProgram& rank, const fs::path& directory) {
-  makeFolder(directory);
-  writeTextFile((directory / "program.json").string(), programToJson(rank.program));
-  for (size_t i = 0; i < rank.subgraphs.size(); ++i)
-    writeModel(rank.subgraphs[i], (directory / rank.program.subgraphs[i].file).string());
-}
-
-namespace {
-
-// `inside`: the folder in each rank's.
-void writeStep(const StepPrograms& step, const fs::path& directory, const char* inside) {
-  for (RankId rank : step.ranks.ids()) {
-    writeRank(step.ranks[rank], directory / "ranks" / rankDirectoryName(rank) / inside);
-  }
-  writeRank(step.reference, directory / "reference" / "ranks" / rankDirectoryName(RankId(0)) / inside);
-}
 
 void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
   writeTextFile((directory / kWeightFilesName).string(), weightFilesToJson(recordWeightFiles(programs)));
@@ -132,27 +113,33 @@ Graph annotatedModel(const PlannedTraining& planned) {
   return graph;
 }
 
-// All of them have been verified when they were made.
-void writePrograms(const PlannedTraining& planned, const fs::path& directory) {
-  writeStep(planned.whole, directory, "");
-  if (planned.last) writeStep(*planned.last, directory, kLastBatchFolder);
+// One folder of programs, with what is known of them and of their weights. All have been verified when they
+// were made.
+void writeFolder(const EmittedPrograms& whole, const EmittedPrograms* last, const fs::path& folder,
+                 const ProgressCallback& progress) {
+  writePrograms(whole, last, folder.string(), progress);
   std::vector<const Program*> programs;
-  for (const RankProgram& rank : planned.whole.ranks) programs.push_back(&rank.program);
-  writeWeightFiles(programs, directory);
-  writeWeightFiles({&planned.whole.reference.program}, directory / "reference");
-  recordPrograms(directory.string());
-  recordPrograms((directory / "reference").string());
-  if (!planned.imported) return;
-  writeRank(*planned.imported, directory / kImportedFolder / "ranks" / rankDirectoryName(RankId(0)));
-  writeWeightFiles({&planned.imported->program}, directory / kImportedFolder);
-  recordPrograms((directory / kImportedFolder).string());
+  for (const ProgramKind& kind : whole.set.kinds) programs.push_back(&kind.program);
+  writeWeightFiles(programs, folder);
+  recordPrograms(folder.string());
+}
+
+void writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
+                      const ProgressCallback& progress) {
+  writeFolder(planned.whole.ranks, planned.last ? &planned.last->ranks : nullptr, directory, progress);
+  std::optional<EmittedPrograms> last;
+  if (planned.last) last = aloneProgram(planned.last->reference);
+  writeFolder(aloneProgram(planned.whole.reference), last ? &*last : nullptr, directory / "reference",
+              progress);
+  if (planned.imported)
+    writeFolder(aloneProgram(*planned.imported), nullptr, directory / kImportedFolder, progress);
 }
 
 }  // namespace
 
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
                         const std::function<void(const std::string& folder)>& complete,
-                        std::chrono::milliseconds patience) {
+                        std::chrono::milliseconds patience, const ProgressCallback& progress) {
   fs::path target = fs::absolute(directory).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "gpt2.plan/"
   if (fs::exists(target) && !fs::exists(target / "plan.json") &&
@@ -160,7 +147,7 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
     fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
   }
   PartialFolder built(target);
-  if (!planned.whole.ranks.empty()) writePrograms(planned, built.path());
+  if (!planned.whole.ranks.empty()) writeAllPrograms(planned, built.path(), progress);
   writeModel(annotatedModel(planned), (built.path() / "model.onnx").string());
   writeTextFile((built.path() / "plan.json").string(), planToJson(planned.plan));
   writeTextFile((built.path() / kMadeFromName).string(), madeFrom(planned.plan));
@@ -170,7 +157,9 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
 
 bool hasPrograms(const std::string& directory) {
   std::error_code ignored;
-  return fs::exists(fs::path(directory) / "ranks", ignored);
+  const fs::path folder(
+      directory);  // the folder ranks/ is of an older form, which is refused when it is read
+  return fs::exists(folder / kRanksFileName, ignored) || fs::exists(folder / "ranks", ignored);
 }
 
 void requirePlanDirectory(const std::string& directory) {

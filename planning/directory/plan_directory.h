@@ -2,31 +2,29 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "ir/plan/plan.h"
 #include "planning/programs/planned_training.h"
+#include "planning/request/progress.h"
 
 namespace pipeshard {
 
 // In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
 inline constexpr const char* kImportedFolder = "imported";
 
-// plan.json, model.onnx, ranks/ with every rank's subgraphs and program.json, plus reference/: the
+// plan.json, model.onnx, the ranks' programs (runtime/execute/rank_image.h), plus reference/: the
 // single-device program that `validate` compares with, and weights.json (runtime/files/weight_check.h) for
 // both. An existing plan directory is replaced, at once and for good: a crash at any moment leaves the old
 // one or the new one whole. Any other existing folder is refused (Error(kConfiguration)); while another
 // process puts its own in place, this one waits, at most for `patience` (Error(kAddressInUse) naming it).
 // Without programs: plan.json and model.onnx alone. `complete` adds more to the folder that is then put in
-// place.
+// place. `progress`: told how far the writing has come; what it throws leaves what was there.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
                         const std::function<void(const std::string& folder)>& complete = {},
-                        std::chrono::milliseconds patience = std::chrono::seconds(10));
-
-// A rank's program.json and subgraphs, into a folder that is made.
-void writeRank(const RankProgram& rank, const std::filesystem::path& directory);
+                        std::chrono::milliseconds patience = std::chrono::seconds(10),
+                        const ProgressCallback& progress = {});
 
 // Whether a plan directory has programs (planning/directory/replay.h makes them where it has none).
 bool hasPrograms(const std::string& directory);

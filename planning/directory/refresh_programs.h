@@ -10,7 +10,7 @@
 
 namespace pipeshard {
 
-// Beside ranks/: a hash of the plan.json that the programs were made from (of its content: layout does not
+// Beside plan.json: a hash of the plan.json that the programs were made from (of its content: layout does not
 // count).
 inline constexpr const char* kMadeFromName = "made_from.json";
 std::string madeFrom(const Plan& plan);

@@ -165,7 +165,7 @@ class EvaluationEmitter {
   EvaluationEmitter(const ForwardModel& model, const TrainingGraph& training, const Plan& plan)
       : model_(model), training_(training), trained_(plan), owners_(ownersOf(training, plan)) {}
 
-  IdVector<RankId, RankProgram> emit(const BatchCut& batch, EvaluationPrograms& programs) const {
+  EmittedPrograms emit(const BatchCut& batch, EvaluationPrograms& programs) const {
     Plan plan = trained_;
     plan.microbatches = batch.microbatches;
     plan.updates_per_step = 1;
@@ -184,7 +184,7 @@ class EvaluationEmitter {
     moveLayers(training_, family.base(), plan);
     findDivisor(family.base(), programs);
     programs.exact = programs.exact && (cut.cut || model_.batch_dimension.empty());
-    IdVector<RankId, RankProgram> ranks =
+    EmittedPrograms ranks =
         emitEvaluation(family, plan, forwardPasses(trained_, static_cast<int>(batch.microbatches)), owners_);
     completePrograms(model_, ranks);
     return ranks;
@@ -244,7 +244,7 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
   const EvaluationEmitter emitter(evaluation, training, plan);
   BatchCut whole = batch;
   programs.whole = emitter.emit(whole, programs);
-  const Program& program = programs.whole.front().program;
+  const Program& program = programs.whole.set.kinds.front().program;
   programs.batch = batch.rows;
   const bool has_rows = std::any_of(program.inputs.begin(), program.inputs.end(),
                                     [](const ProgramInput& input) { return input.axis >= 0; });

@@ -15,11 +15,11 @@
 namespace pipeshard {
 
 struct EvaluationPrograms {
-  IdVector<RankId, RankProgram> whole;
-  std::optional<IdVector<RankId, RankProgram>> last;  // of the rows that do not fill a batch
-  int64_t batch = 1;                                  // rows of `whole`
-  int64_t last_batch = 0;                             // rows of `last`
-  int64_t left_out = 0;  // rows that no number of microbatches of this plan can take
+  EmittedPrograms whole;
+  std::optional<EmittedPrograms> last;  // of the rows that do not fill a batch
+  int64_t batch = 1;                    // rows of `whole`
+  int64_t last_batch = 0;               // rows of `last`
+  int64_t left_out = 0;                 // rows that no number of microbatches of this plan can take
   // The name of the total that the loss of a batch is divided by, such as the count of its labels: a measure
   // of the programs. "": its rows are what the losses of batches are weighted by.
   std::string divisor;

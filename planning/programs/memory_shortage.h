@@ -2,16 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "partition/stages/partition_options.h"
 #include "planning/programs/planned_training.h"
 
 namespace pipeshard {
 
-// What the rank's worker will allocate: its arena (runtime/execute/memory_plan.h) and constants, with as many
-// threads as the description of its node gives it (1 if that says no cores): plans do not depend on the
-// machine that makes them.
-int64_t plannedMemory(const RankProgram& rank, const Cluster& cluster);
+// What ranks' workers will allocate: their arena (runtime/execute/memory_plan.h) and constants, with as many
+// threads as the description of their nodes gives them (1 if that says no cores): plans do not depend on the
+// machine that makes them. Found once per kind of rank and number of threads. What it is made of must outlive
+// it.
+class PlannedMemory {
+ public:
+  PlannedMemory(const EmittedPrograms& programs, const Cluster& cluster)
+      : programs_(programs), cluster_(cluster) {}
+
+  int64_t of(RankId rank);
+  int64_t largest();
+
+ private:
+  const EmittedPrograms& programs_;
+  const Cluster& cluster_;
+  std::map<std::pair<KindId, int>, int64_t> known_;
+};
 
 // The rank that needs most beyond what it has, as --memory says or else its device's kind; with no limits
 // none does: an invalid one.

@@ -14,7 +14,7 @@ namespace pipeshard {
 
 // A training step, cut up.
 struct StepPrograms {
-  IdVector<RankId, RankProgram> ranks;
+  EmittedPrograms ranks;
   RankProgram reference;  // the same step on one device
 };
 

@@ -87,17 +87,8 @@ ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
 
 namespace {
 
-// The devices of the first stage that has the rank; of none, itself.
-std::vector<RankId> stageDevices(const Plan& plan, RankId rank) {
-  for (const StagePlan& stage : plan.stages) {
-    if (std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end())
-      return stage.devices;
-  }
-  return {rank};
-}
-
 // A group is a line of its stage's mesh, beside others; else it is alone.
-LinkCost groupLink(const Plan& plan, RankId rank, std::vector<RankId> group) {
+LinkCost linkOfGroup(const Plan& plan, RankId rank, std::vector<RankId> group) {
   std::sort(group.begin(), group.end());
   for (const StagePlan& stage : plan.stages) {
     const auto place = std::find(stage.devices.begin(), stage.devices.end(), rank);
@@ -117,24 +108,51 @@ LinkCost groupLink(const Plan& plan, RankId rank, std::vector<RankId> group) {
 
 }  // namespace
 
-CostModel rankModel(const Plan& plan, const Program& program) {
-  CostModel model = costModelOn(plan.cluster, {program.rank}, {{1}});
-  for (const std::vector<RankId>& group : program.groups) {
-    for (const RankId rank : group)
-      model.one_node =
-          model.one_node && plan.cluster.nodeOf(rank.index()) == plan.cluster.nodeOf(program.rank.index());
+PlanCosts::PlanCosts(const Plan& plan) : plan_(plan) {
+  const int devices = plan.cluster.deviceCount();
+  stage_.resize(devices);
+  for (int device = 0; device < devices; ++device) node_.push_back(plan.cluster.nodeOf(device));
+  for (const StageId stage : plan.stages.ids()) {
+    for (const RankId rank : plan.stages[stage].devices) {
+      if (!stage_.at(rank).valid()) stage_[rank] = stage;
+    }
+  }
+}
+
+std::vector<RankId> PlanCosts::devicesBeside(RankId rank) const {
+  return stage_.at(rank).valid() ? plan_.stages[stage_[rank]].devices : std::vector{rank};
+}
+
+// Ranks that share their first stage share all: they see a group that they are in alike.
+LinkCost PlanCosts::groupLink(RankId rank, const std::vector<RankId>& group) {
+  if (!stage_.at(rank).valid()) return linkOfGroup(plan_, rank, group);
+  const auto [found, is_new] = of_groups_.try_emplace({stage_[rank], group});
+  if (is_new) found->second = linkOfGroup(plan_, rank, group);
+  return found->second;
+}
+
+CostModel PlanCosts::model(RankId rank, const std::vector<std::vector<RankId>>& groups) {
+  CostModel model = costModelOn(plan_.cluster, {rank}, {{1}});
+  for (const std::vector<RankId>& group : groups) {
+    for (const RankId member : group) model.one_node = model.one_node && node_.at(member) == node_.at(rank);
   }
   model.links.clear();
-  for (const std::vector<RankId>& group : program.groups)
-    model.links.push_back(groupLink(plan, program.rank, group));
+  for (const std::vector<RankId>& group : groups) model.links.push_back(groupLink(rank, group));
   if (model.links.empty()) model.links.emplace_back();
   return model;
 }
 
-LinkCost rankLink(const Plan& plan, RankId from, RankId to) {
-  const LinkCost link = linkBetween(plan.cluster, stageDevices(plan, from), stageDevices(plan, to));
-  return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns ? receivingSide(link)
-                                                                                        : link;
+LinkCost PlanCosts::link(RankId from, RankId to) {
+  const auto find = [&] {
+    const LinkCost link = linkBetween(plan_.cluster, devicesBeside(from), devicesBeside(to));
+    return link.receive_bytes_per_ns > 0 && link.receive_bytes_per_ns < link.bytes_per_ns
+               ? receivingSide(link)
+               : link;
+  };
+  if (!stage_.at(from).valid() || !stage_.at(to).valid()) return find();
+  const auto [found, is_new] = between_.try_emplace({stage_[from], stage_[to]});
+  if (is_new) found->second = find();
+  return found->second;
 }
 
 }  // namespace pipeshard

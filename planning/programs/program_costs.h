@@ -1,6 +1,10 @@
 // What the programs of a plan directory cost by the cost model, for simulatePrograms.
 #pragma once
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "ir/plan/plan.h"
 #include "partition/simulation/program_simulation.h"
 #include "runtime/execute/accumulation.h"
@@ -16,9 +20,26 @@ ProgramCosts programCosts(const RankImage& rank, const CostModel& model);
 // The same, where it is known which gradients are (Executor::accumulation).
 ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation);
 
-// By the plan's cluster: of one rank, with a link for each group of its program.
-CostModel rankModel(const Plan& plan, const Program& program);
-// Of a message from one rank to another, while all devices of their stages send and receive.
-LinkCost rankLink(const Plan& plan, RankId from, RankId to);
+// By a plan's cluster. What ranks of a stage have in common is found once. The plan must outlive it.
+class PlanCosts {
+ public:
+  explicit PlanCosts(const Plan& plan);
+
+  // Of one rank, with a link for each of the groups of its program.
+  CostModel model(RankId rank, const std::vector<std::vector<RankId>>& groups);
+  // Of a message from one rank to another, while all devices of their stages send and receive.
+  LinkCost link(RankId from, RankId to);
+
+ private:
+  // The devices of the first stage that has the rank; of none, itself.
+  std::vector<RankId> devicesBeside(RankId rank) const;
+  LinkCost groupLink(RankId rank, const std::vector<RankId>& group);
+
+  const Plan& plan_;
+  IdVector<RankId, StageId> stage_;  // the first that has the rank; invalid: none
+  IdVector<RankId, int> node_;
+  std::map<std::pair<StageId, std::vector<RankId>>, LinkCost> of_groups_;
+  std::map<std::pair<StageId, StageId>, LinkCost> between_;
+};
 
 }  // namespace pipeshard

@@ -46,9 +46,9 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
 
 }  // namespace
 
-void completePrograms(const ForwardModel& model, IdVector<RankId, RankProgram>& programs) {
+void completePrograms(const ForwardModel& model, EmittedPrograms& programs) {
   const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
-  for (RankProgram& rank : programs) completeProgram(model, limits, rank.program);
+  for (ProgramKind& kind : programs.set.kinds) completeProgram(model, limits, kind.program);
 }
 
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
@@ -57,11 +57,10 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   const Schedule schedule = firstMicrobatches(scheduleOf(plan), batch.microbatches * plan.updates_per_step);
   plan.microbatches = batch.microbatches;
   StepPrograms step;
-  step.ranks = emitPrograms(family, plan, schedule);
+  step.ranks = emitProgramSet(family, plan, schedule);
   step.reference = emitOnOneDevice(family, plan, schedule);
-  const std::map<std::string, InputLimits> limits = inputLimits(model.graph);
-  for (RankProgram& rank : step.ranks) completeProgram(model, limits, rank.program);
-  completeProgram(model, limits, step.reference.program);
+  completePrograms(model, step.ranks);
+  completeProgram(model, inputLimits(model.graph), step.reference.program);
   return step;
 }
 

@@ -12,7 +12,7 @@ inline constexpr const char* kWithoutLastBatch =
     "with --drop-last)";
 
 // What emission cannot know: the ranges of integer inputs, and the types in the weights' files.
-void completePrograms(const ForwardModel& model, IdVector<RankId, RankProgram>& programs);
+void completePrograms(const ForwardModel& model, EmittedPrograms& programs);
 
 // The programs of all ranks, and of one device alone.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,

@@ -17,13 +17,12 @@ ExecutorOptions withoutChecks(ExecutorOptions options) {
 
 }  // namespace
 
-RankEvaluation::RankEvaluation(const EvaluationSpec& spec, const std::string& rank_directory,
+RankEvaluation::RankEvaluation(const EvaluationSpec& spec, const std::string& plan_directory,
                                const StepRunner& training, ExecutorOptions options)
     : spec_(spec), training_(training) {
   const RankId rank = training.main().program().rank;
-  const std::filesystem::path plan = std::filesystem::path(rank_directory).parent_path().parent_path();
-  const std::filesystem::path folder = plan / kEvaluationFolder / "ranks" / rankDirectoryName(rank);
-  runner_ = std::make_unique<StepRunner>(folder.string(), withoutChecks(std::move(options)));
+  const std::filesystem::path folder = std::filesystem::path(plan_directory) / kEvaluationFolder;
+  runner_ = std::make_unique<StepRunner>(folder.string(), rank, withoutChecks(std::move(options)));
   const Program& program = runner_->main().program();
   if (program.rank != rank || program.world_size != training.main().program().world_size) {
     fail(ErrorCode::kConfiguration, "{} holds a program of rank {} of {}, not of rank {} of {}; plan again",

@@ -12,15 +12,15 @@
 
 namespace pipeshard {
 
-// In a plan directory: programs that evaluate, as its ranks/ has those that train.
+// In a plan directory: a folder of programs that evaluate, as itself is one of those that train.
 inline constexpr const char* kEvaluationFolder = "evaluation";
 
 class RankEvaluation {
  public:
-  // Loads the rank's programs, PLAN/evaluation/ranks/0003 beside `rank_directory` PLAN/ranks/0003.
-  // `training`: those of the job, whose tensors they work on; it must outlive this. A loss that is not finite
-  // is a result here, no error. Errors as StepRunner and makeDataSource.
-  RankEvaluation(const EvaluationSpec& spec, const std::string& rank_directory, const StepRunner& training,
+  // Loads the rank's programs of `plan_directory`/evaluation. `training`: those of the job, whose tensors
+  // they work on; it must outlive this. A loss that is not finite is a result here, no error. Errors as
+  // StepRunner and makeDataSource.
+  RankEvaluation(const EvaluationSpec& spec, const std::string& plan_directory, const StepRunner& training,
                  ExecutorOptions options);
 
   // Bytes of an arena that holds both.

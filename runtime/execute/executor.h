@@ -2,7 +2,7 @@
 // does no allocation of its own and no lookup by name. Background collectives (Instruction::background) are
 // done by a thread of the executor's own.
 //
-//   RankImage image = loadRank("gpt2.plan/ranks/0003");
+//   RankImage image = loadRank("gpt2.plan", RankId(3));
 //   // kernels made, memory planned; Errors for what cannot run
 //   Executor executor(std::move(image), options);
 //   // an arena of executor.memory().total_bytes; weights are loaded

@@ -1,81 +1,164 @@
 #include "runtime/execute/rank_image.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
+#include "ir/program/program_set_verify.h"
 #include "ir/program/program_verify.h"
 #include "onnx_import/format/reader.h"
 
 namespace pipeshard {
 namespace {
 
-// What reads a program uses its numbers as indices.
-void requireSound(const Program& program) {
+namespace fs = std::filesystem;
+
+// The text of a file, as `parse` reads it.
+template <typename Parse>
+auto parsedFile(const std::string& path, const Parse& parse) {
+  const std::string text = requireTextFile(path);
   try {
-    verifyProgram(program);
-  } catch (const Error& error) {
-    fail(ErrorCode::kConfiguration, "{}; the file was changed since it was made: plan again",
-         error.message());
-  }
-}
-
-}  // namespace
-
-std::string rankDirectoryName(RankId rank) { return fmt::format("{:04}", rank.index()); }
-
-Program loadProgram(const std::string& directory) {
-  const std::string program_path = (std::filesystem::path(directory) / "program.json").string();
-  const std::string text = requireTextFile(program_path);
-  try {
-    Program program = programFromJson(text);
-    requireSound(program);
-    return program;
+    return parse(text);
   } catch (Error& error) {
-    error.addContext(program_path);
+    error.addContext(path);
     throw;
   }
 }
 
-RankImage loadRank(const std::string& directory) {
-  const std::filesystem::path folder(directory);
-  RankImage image;
-  image.directory = directory;
-  image.program = loadProgram(directory);
-  for (const Subgraph& subgraph : image.program.subgraphs) {
-    const std::filesystem::path name(subgraph.file);
-    if (name.has_parent_path() || name.empty()) {
-      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the rank's folder",
-           (folder / "program.json").string(), subgraph.file, subgraph.name);
+RankTables readTables(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path path = folder / kRanksFileName;
+  if (!fs::exists(path, ignored)) {
+    if (fs::is_directory(folder / "ranks", ignored)) {
+      fail(ErrorCode::kVersionMismatch,
+           "{} was written by an older pipeshard: it has a folder for each rank, and no {}; plan again, or "
+           "use the pipeshard that wrote it",
+           folder.string(), kRanksFileName);
     }
-    image.subgraphs.push_back(readModel((folder / name).string()));
+    fail(ErrorCode::kMissingInput,
+         "{} is not a plan directory with programs: it has no {}; make one with `pipeshard plan`",
+         folder.string(), kRanksFileName);
   }
+  return parsedFile(path.string(), rankTablesFromJson);
+}
+
+}  // namespace
+
+std::string rankFileStem(RankId rank) { return fmt::format("{:04}", rank.index()); }
+
+std::string kindFileName(KindId kind, StepSize size) {
+  return fmt::format("{}/{}{:04}.json", kKindsFolder, size == StepSize::kLastBatch ? "last_" : "",
+                     kind.index());
+}
+
+ProgramFolder::ProgramFolder(std::string folder) : folder_(std::move(folder)), tables_(readTables(folder_)) {}
+
+std::string ProgramFolder::pathOf(const std::string& file) const {
+  return (fs::path(folder_) / file).string();
+}
+
+const RankBinding& ProgramFolder::binding(RankId rank, StepSize size) const {
+  if (rank.index() < ranks()) return table(size).ranks[rank];
+  fail(ErrorCode::kConfiguration, "{}: found {} ranks, and none with the number {}", pathOf(kRanksFileName),
+       ranks(), rank);
+}
+
+KindId ProgramFolder::kindOf(RankId rank, StepSize size) const { return binding(rank, size).kind; }
+
+const ProgramKind& ProgramFolder::kind(KindId id, StepSize size) {
+  const auto found = kinds_.find({size, id});
+  if (found != kinds_.end()) return found->second;
+  const std::string path = pathOf(kindFileName(id, size));
+  ProgramKind kind = parsedFile(path, kindFromJson);
+  if (kind.program.world_size != static_cast<int>(ranks())) {
+    fail(ErrorCode::kConfiguration, "{}: world_size: found {}; expected {}, as many as {} has", path,
+         kind.program.world_size, ranks(), kRanksFileName);
+  }
+  for (const Subgraph& subgraph : kind.program.subgraphs) {
+    const fs::path name(subgraph.file);
+    if (name.has_parent_path() || name.empty()) {
+      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the folder {}", path,
+           subgraph.file, subgraph.name, kSubgraphsFolder);
+    }
+  }
+  return kinds_.emplace(std::pair(size, id), std::move(kind)).first->second;
+}
+
+// Whoever reads a program uses its numbers as indices.
+template <typename Verify>
+void ProgramFolder::requireSound(const std::string& file, const Verify& verify) const {
+  try {
+    verify();
+  } catch (const Error& error) {
+    fail(ErrorCode::kConfiguration, "{}: {}; the file was changed since it was made: plan again",
+         pathOf(file), error.message());
+  }
+}
+
+Program ProgramFolder::program(RankId rank, StepSize size) {
+  const RankBinding& own = binding(rank, size);
+  const ProgramKind& of = kind(own.kind, size);
+  Program program;
+  requireSound(kindFileName(own.kind, size), [&] {
+    verifyProgram(of.program);
+    verifyBinding(of, own, table(size).groups, rank, ranks());
+    program = instantiate(of, own, table(size).groups, rank);
+    if (rank != of.program.rank) verifyProgram(program);
+  });
+  return program;
+}
+
+std::vector<Graph> ProgramFolder::subgraphs(const Program& program) const {
+  std::vector<Graph> graphs;
+  for (const Subgraph& subgraph : program.subgraphs)
+    graphs.push_back(readModel((fs::path(folder_) / kSubgraphsFolder / subgraph.file).string()));
+  return graphs;
+}
+
+RankImage ProgramFolder::image(RankId rank, StepSize size) {
+  RankImage image{program(rank, size), {}, folder_};
+  image.subgraphs = subgraphs(image.program);
   return image;
 }
 
+ProgramSet ProgramFolder::set(StepSize size) {
+  ProgramSet set;
+  for (const KindId id : idsBelow<KindId>(kinds(size))) {
+    set.kinds.push_back(kind(id, size));
+    requireSound(kindFileName(id, size), [&] { verifyProgram(set.kinds.back().program); });
+  }
+  set.groups = table(size).groups;
+  set.ranks = table(size).ranks;
+  requireSound(kRanksFileName, [&] { verifyBindings(set); });
+  return set;
+}
+
+std::vector<std::string> ProgramFolder::files(RankId rank) {
+  std::set<std::string> files = {pathOf(kRanksFileName)};
+  for (const StepSize size : {StepSize::kWholeBatch, StepSize::kLastBatch}) {
+    if (size == StepSize::kLastBatch && !hasLastBatch()) continue;
+    const KindId id = kindOf(rank, size);
+    files.insert(pathOf(kindFileName(id, size)));
+    for (const Subgraph& subgraph : kind(id, size).program.subgraphs)
+      files.insert((fs::path(folder_) / kSubgraphsFolder / subgraph.file).string());
+  }
+  return {files.begin(), files.end()};
+}
+
+Program loadProgram(const std::string& folder, RankId rank, StepSize size) {
+  return ProgramFolder(folder).program(rank, size);
+}
+
+RankImage loadRank(const std::string& folder, RankId rank, StepSize size) {
+  return ProgramFolder(folder).image(rank, size);
+}
+
 int countRanks(const std::string& plan_directory) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::path(plan_directory) / "ranks";
-  std::error_code error;
-  int count = 0;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    count += entry->is_directory() ? 1 : 0;
-  }
-  if (error || count == 0) {
-    fail(ErrorCode::kMissingInput,
-         "{} is not a plan directory: it has no folder ranks/ with a folder per rank; make one with "
-         "`pipeshard plan`",
-         plan_directory);
-  }
-  for (RankId rank : idsBelow<RankId>(count)) {
-    if (!fs::is_directory(folder / rankDirectoryName(rank))) {
-      fail(ErrorCode::kConfiguration, "{} holds {} ranks, but not {}; plan again", folder.string(), count,
-           rankDirectoryName(rank));
-    }
-  }
-  return count;
+  return static_cast<int>(ProgramFolder(plan_directory).ranks());
 }
 
 }  // namespace pipeshard

@@ -1,34 +1,89 @@
-// What a plan directory holds for a rank, in memory: its program and subgraphs.
+// Folders of programs: what a plan directory, and reference/, imported/ and evaluation/ in it, hold for
+// ranks.
+//
+//   ranks.json              which kind every rank is of, and what is its own (ir/program/program_set_json.h)
+//   kinds/0000.json         the programs, one per kind; kinds/last_0000.json: those of the last batch
+//   subgraphs/DIGEST.onnx   what they run; DIGEST is of the contents, so that each is there once
+//
+// A rank reads ranks.json, its own kind, and the subgraphs of that.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph/graph.h"
 #include "ir/program/program.h"
+#include "ir/program/program_set_json.h"
 
 namespace pipeshard {
 
-// A rank's directory in memory.
+inline constexpr const char* kRanksFileName = "ranks.json";
+inline constexpr const char* kKindsFolder = "kinds";
+inline constexpr const char* kSubgraphsFolder = "subgraphs";
+
+// Which programs: those of whole batches, or of the shorter one that ends an epoch.
+enum class StepSize : uint8_t { kWholeBatch, kLastBatch };
+
+// "kinds/0003.json", "kinds/last_0003.json"
+std::string kindFileName(KindId kind, StepSize size);
+
+// What one rank runs, in memory.
 struct RankImage {
   Program program;
   std::vector<Graph> subgraphs;  // by SubgraphId
   std::string directory;         // where relative weight locations start
 };
 
-// "0003": the name of a rank's folder under ranks/.
-std::string rankDirectoryName(RankId rank);
+// A folder of programs, read in parts. Errors of all its functions, naming the file: kMissingInput,
+// kVersionMismatch (also of a plan directory of an older form), kConfiguration, kBadModel.
+class ProgramFolder {
+ public:
+  // Reads ranks.json.
+  explicit ProgramFolder(std::string folder);
 
-// Reads program.json, and verifies what it says of this rank alone. Errors: kMissingInput, kConfiguration,
-// kVersionMismatch, naming the file.
-Program loadProgram(const std::string& directory);
+  size_t ranks() const { return tables_.whole.ranks.size(); }
+  bool hasLastBatch() const { return tables_.last.has_value(); }
+  KindId kindOf(RankId rank, StepSize size = StepSize::kWholeBatch) const;
+  size_t kinds(StepSize size = StepSize::kWholeBatch) const { return table(size).kinds; }
 
-// Reads program.json and the subgraphs. Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel,
-// naming the file.
-RankImage loadRank(const std::string& directory);
+  // A rank's own program, after what it says of this rank alone has been verified.
+  Program program(RankId rank, StepSize size = StepSize::kWholeBatch);
+  // The same with the subgraphs.
+  RankImage image(RankId rank, StepSize size = StepSize::kWholeBatch);
+  std::vector<Graph> subgraphs(const Program& program) const;
+  // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind).
+  ProgramSet set(StepSize size = StepSize::kWholeBatch);
+  // All that the rank reads, its last batch's too: ranks.json, kinds and subgraphs; sorted.
+  std::vector<std::string> files(RankId rank);
 
-// How many ranks a plan directory has. Error(kMissingInput) when it has none, kConfiguration when numbers are
-// missing.
+ private:
+  const BindingTable& table(StepSize size) const {
+    return size == StepSize::kLastBatch ? *tables_.last : tables_.whole;
+  }
+  const RankBinding& binding(RankId rank, StepSize size) const;
+  // Read when it is first asked for.
+  const ProgramKind& kind(KindId kind, StepSize size);
+  // What `verify` throws was made by hand.
+  template <typename Verify>
+  void requireSound(const std::string& file, const Verify& verify) const;
+  std::string pathOf(const std::string& file) const;
+
+  std::string folder_;
+  RankTables tables_;
+  std::map<std::pair<StepSize, KindId>, ProgramKind> kinds_;
+};
+
+// One rank's of a folder. Errors as ProgramFolder.
+Program loadProgram(const std::string& folder, RankId rank, StepSize size = StepSize::kWholeBatch);
+RankImage loadRank(const std::string& folder, RankId rank, StepSize size = StepSize::kWholeBatch);
+
+// How many ranks a plan directory has. Errors as ProgramFolder.
 int countRanks(const std::string& plan_directory);
+
+// "0003": in the names of files of one rank.
+std::string rankFileStem(RankId rank);
 
 }  // namespace pipeshard

@@ -1,7 +1,6 @@
 #include "runtime/execute/step_runner.h"
 
 #include <algorithm>
-#include <filesystem>
 
 namespace pipeshard {
 
@@ -12,11 +11,11 @@ int64_t batchRows(const Program& program) {
   return 0;
 }
 
-StepRunner::StepRunner(const std::string& rank_directory, const ExecutorOptions& options)
-    : main_(std::make_unique<Executor>(loadRank(rank_directory), options)) {
-  const std::filesystem::path last = std::filesystem::path(rank_directory) / kLastBatchFolder;
-  if (std::filesystem::is_directory(last))
-    last_ = std::make_unique<Executor>(loadRank(last.string()), options);
+StepRunner::StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options) {
+  ProgramFolder programs(folder);
+  main_ = std::make_unique<Executor>(programs.image(rank), options);
+  if (programs.hasLastBatch())
+    last_ = std::make_unique<Executor>(programs.image(rank, StepSize::kLastBatch), options);
 }
 
 size_t StepRunner::arenaBytes() const {

@@ -9,16 +9,14 @@
 
 namespace pipeshard {
 
-// The folder of the last batch's program inside a rank's folder.
-inline constexpr const char* kLastBatchFolder = "last_batch";
-
 // The size of the whole batch along the axis that is cut; 0: no input is cut.
 int64_t batchRows(const Program& program);
 
 class StepRunner {
  public:
-  // Loads RANKDIR, and RANKDIR/last_batch if it exists. Errors as loadRank and Executor.
-  StepRunner(const std::string& rank_directory, const ExecutorOptions& options);
+  // Loads the rank's program of a folder (runtime/execute/rank_image.h), and that of the last batch if there
+  // is one. Errors as ProgramFolder and Executor.
+  StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options);
 
   // The executor of whole batches, whose program says what there is.
   const Executor& main() const { return *main_; }

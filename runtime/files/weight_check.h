@@ -16,7 +16,7 @@
 
 namespace pipeshard {
 
-// The file beside ranks/ in a plan directory.
+// The file beside plan.json in a plan directory.
 inline constexpr const char* kWeightFilesName = "weights.json";
 
 // Every file that one of the programs reads, ascending by path. A file that does not exist has no content.

@@ -62,17 +62,22 @@ class IdentityReading {
   }
 
   void addPrograms() {
+    ProgramFolder programs(folder_.string());
+    std::set<std::string> paths;
     for (const RankId rank : request_.ranks) {
-      for (const std::string& path : programFiles((folder_ / "ranks" / rankDirectoryName(rank)).string()))
-        addFile("program", path);
+      for (std::string& path : programs.files(rank)) paths.insert(std::move(path));
     }
+    for (const std::string& path : paths) addFile("program", path);
   }
 
   // Those that these ranks read, of those that the plan knows.
   void addWeights() {
+    ProgramFolder programs(folder_.string());
     std::set<std::string> paths;
+    std::set<KindId> seen;
     for (const RankId rank : request_.ranks) {
-      const Program program = loadProgram((folder_ / "ranks" / rankDirectoryName(rank)).string());
+      if (!seen.insert(programs.kindOf(rank)).second) continue;
+      const Program program = programs.program(rank);
       for (const Buffer& buffer : program.buffers) {
         const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
         if (weight != nullptr && !weight->drawn) paths.insert((folder_ / weight->location).string());

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,9 +13,8 @@
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
-#include "ir/program/program_verify.h"
+#include "ir/program/program_set_verify.h"
 #include "runtime/execute/rank_image.h"
-#include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
 
 namespace pipeshard {
@@ -22,19 +24,40 @@ namespace fs = std::filesystem;
 
 constexpr int kRecordVersion = 1;
 
-std::string rankFolder(const std::string& plan_directory, RankId rank) {
-  return (fs::path(plan_directory) / "ranks" / rankDirectoryName(rank)).string();
-}
+// Every file and every pair of kinds is looked at once.
+class Digests {
+ public:
+  explicit Digests(const std::string& plan_directory)
+      : plan_directory_(plan_directory), programs_(plan_directory) {}
 
-void addProgramFiles(const fs::path& folder, std::vector<std::string>& files) {
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const fs::path& path = entry->path();
-    if (path.filename() == "program.json" || path.extension() == ".onnx") files.push_back(path.string());
+  ProgramFolder& programs() { return programs_; }
+
+  std::string of(RankId rank) {
+    std::pair<KindId, KindId> kinds = {programs_.kindOf(rank), {}};
+    if (programs_.hasLastBatch()) kinds.second = programs_.kindOf(rank, StepSize::kLastBatch);
+    const auto [found, is_new] = of_kinds_.try_emplace(kinds);
+    if (is_new) found->second = digestOf(programs_.files(rank));
+    return found->second;
   }
-  if (error) fail(ErrorCode::kMissingInput, "{} cannot be read: {}", folder.string(), error.message());
-}
+
+ private:
+  std::string digestOf(const std::vector<std::string>& files) {
+    RunningHash hash;
+    for (const std::string& file : files) {
+      const auto [found, is_new] = of_files_.try_emplace(file, 0);
+      if (is_new) found->second = contentHashOfFile(file);
+      const std::string line = fmt::format(
+          "{} {}\n", fs::path(file).lexically_relative(plan_directory_).string(), hashText(found->second));
+      hash.add(line.data(), line.size());
+    }
+    return hashText(hash.value());
+  }
+
+  std::string plan_directory_;
+  ProgramFolder programs_;
+  std::map<std::string, uint64_t> of_files_;
+  std::map<std::pair<KindId, KindId>, std::string> of_kinds_;
+};
 
 std::string joinedDigest(const IdVector<RankId, std::string>& digests) {
   std::string text;
@@ -43,9 +66,9 @@ std::string joinedDigest(const IdVector<RankId, std::string>& digests) {
 }
 
 IdVector<RankId, std::string> digestsOf(const std::string& plan_directory) {
+  Digests of(plan_directory);
   IdVector<RankId, std::string> digests;
-  for (const RankId rank : idsBelow<RankId>(countRanks(plan_directory)))
-    digests.push_back(programsDigest(rankFolder(plan_directory, rank)));
+  for (const RankId rank : idsBelow<RankId>(of.programs().ranks())) digests.push_back(of.of(rank));
   return digests;
 }
 
@@ -61,13 +84,9 @@ std::string recordedDigest(const std::string& plan_directory) {
   return document.at("programs").string();
 }
 
-// Of the whole batches (inside ""), or of the last one.
-void verifyTogether(const std::string& plan_directory, size_t ranks, const char* inside) {
-  std::vector<Program> programs;
-  for (const RankId rank : idsBelow<RankId>(ranks))
-    programs.push_back(loadProgram((fs::path(rankFolder(plan_directory, rank)) / inside).string()));
+void verifyTogether(const std::string& plan_directory, ProgramFolder& programs, StepSize size) {
   try {
-    verifyPrograms(programs);
+    verifyProgramSet(programs.set(size));
   } catch (const Error& error) {
     fail(ErrorCode::kConfiguration,
          "{}: the programs of its ranks do not fit each other: {}; they were changed since they were made: "
@@ -78,24 +97,8 @@ void verifyTogether(const std::string& plan_directory, size_t ranks, const char*
 
 }  // namespace
 
-std::vector<std::string> programFiles(const std::string& rank_directory) {
-  std::vector<std::string> files;
-  const fs::path folder(rank_directory);
-  addProgramFiles(folder, files);
-  if (fs::is_directory(folder / kLastBatchFolder)) addProgramFiles(folder / kLastBatchFolder, files);
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-std::string programsDigest(const std::string& rank_directory) {
-  RunningHash hash;
-  for (const std::string& file : programFiles(rank_directory)) {
-    const std::string line =
-        fmt::format("{} {}\n", fs::path(file).lexically_relative(rank_directory).string(),
-                    hashText(contentHashOfFile(file)));
-    hash.add(line.data(), line.size());
-  }
-  return hashText(hash.value());
+std::string programsDigest(const std::string& plan_directory, RankId rank) {
+  return Digests(plan_directory).of(rank);
 }
 
 void recordPrograms(const std::string& plan_directory) {
@@ -110,10 +113,9 @@ IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_direc
   IdVector<RankId, std::string> digests = digestsOf(plan_directory);
   const std::string recorded = recordedDigest(plan_directory);
   if (recorded == joinedDigest(digests)) return digests;
-  verifyTogether(plan_directory, digests.size(), "");
-  std::error_code ignored;
-  const fs::path last = fs::path(rankFolder(plan_directory, RankId(0))) / kLastBatchFolder;
-  if (fs::is_directory(last, ignored)) verifyTogether(plan_directory, digests.size(), kLastBatchFolder);
+  ProgramFolder programs(plan_directory);
+  verifyTogether(plan_directory, programs, StepSize::kWholeBatch);
+  if (programs.hasLastBatch()) verifyTogether(plan_directory, programs, StepSize::kLastBatch);
   if (!recorded.empty() && notice) {
     notice(fmt::format(
         "the programs of {} were changed since they were made; they fit each other, and are run as they are",

@@ -1,5 +1,5 @@
 // The programs of a plan directory: files that belong together. They were verified against each other when
-// they were made, and a record beside ranks/ says what they were then; what was changed since is verified
+// they were made, and a record beside ranks.json says what they were then; what was changed since is verified
 // again before a job starts.
 #pragma once
 
@@ -11,15 +11,12 @@
 
 namespace pipeshard {
 
-// The file beside ranks/.
+// The file beside ranks.json.
 inline constexpr const char* kProgramsRecordName = "programs.json";
 
-// program.json and the subgraphs of a rank's folder, its last batch's too; sorted. Other files are none of
-// it. Error(kMissingInput) when the folder cannot be read.
-std::vector<std::string> programFiles(const std::string& rank_directory);
-
-// Of all these files, by names and contents; 16 hexadecimal digits. Error(kMissingInput).
-std::string programsDigest(const std::string& rank_directory);
+// Of all files that the rank reads (ProgramFolder::files), by names and contents; 16 hexadecimal digits.
+// Errors as ProgramFolder.
+std::string programsDigest(const std::string& plan_directory, RankId rank);
 
 // Writes the record of what is there now, whose programs have been verified. Errors as writeTextFile.
 void recordPrograms(const std::string& plan_directory);

@@ -66,10 +66,8 @@ void Coordinator::openPipe() {
          "--data-command and --data - work on one machine as yet: leave out --listen, or give a file that "
          "every node has");
   }
-  const std::filesystem::path rank =
-      std::filesystem::path(spec_.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
-  feed_ = std::make_unique<LoaderFeed>(spec_.data, loadProgram(rank.string()).inputs, result_.resumed_step,
-                                       last_step_);
+  feed_ = std::make_unique<LoaderFeed>(spec_.data, loadProgram(spec_.plan_directory, RankId(0)).inputs,
+                                       result_.resumed_step, last_step_);
 }
 
 void Coordinator::makePlacement() {

@@ -43,8 +43,7 @@ NpzArray joined(const Parts& parts) {
 }  // namespace
 
 std::vector<Result> listedOutputs(const std::string& plan_directory) {
-  std::vector<Result> results =
-      loadProgram(plan_directory + "/reference/ranks/" + rankDirectoryName(RankId(0))).results;
+  std::vector<Result> results = loadProgram(plan_directory + "/reference", RankId(0)).results;
   std::erase_if(results, [](const Result& result) { return result.kind != Result::Kind::kOutput; });
   return results;
 }

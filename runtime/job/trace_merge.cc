@@ -260,6 +260,7 @@ Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::
                  const IdVector<RankId, ClockAlignment>& clocks) {
   PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(),
                   clocks.size());
+  ProgramFolder folder(plan_directory);
   std::vector<RankRecording> recordings;
   for (RankId rank : bytes.ids()) {
     std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);
@@ -268,10 +269,8 @@ Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::
       fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank,
            records->rank);
     }
-    const auto folder = std::filesystem::path(plan_directory) / "ranks" / rankDirectoryName(rank);
-    std::vector<Program> programs{loadProgram(folder.string())};
-    if (std::filesystem::is_directory(folder / kLastBatchFolder))
-      programs.push_back(loadProgram((folder / kLastBatchFolder).string()));
+    std::vector<Program> programs{folder.program(rank)};
+    if (folder.hasLastBatch()) programs.push_back(folder.program(rank, StepSize::kLastBatch));
     recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
   }
   return mergeTrace(bytes.size(), recordings);

@@ -204,10 +204,11 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   }
   SharedSegments segments = SharedSegments::inherit(options.segments);
   const int64_t communicator_bytes = segments.communicatorBytes();
-  const std::unique_ptr<Device> device = openDevice(options, loadProgram(options.directory).world_size);
+  const int ranks = loadProgram(options.directory, options.rank).world_size;
+  const std::unique_ptr<Device> device = openDevice(options, ranks);
   executor_options.device = device.get();
   MemoryBlock device_arena;  // given back behind what uses it
-  StepRunner runner(options.directory, executor_options);
+  StepRunner runner(options.directory, options.rank, executor_options);
   const Program& program = runner.main().program();
   if (program.rank != options.rank) {
     fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory,
@@ -259,7 +260,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   if (!options.resume.empty()) adoptState(runner.main(), openTensors(readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);
-  link.send("loaded", {{"programs", programsDigest(options.directory)},
+  link.send("loaded", {{"programs", programsDigest(options.directory, options.rank)},
                        {"arena_bytes", arena_bytes},
                        {"constant_bytes", runner.constantBytes()},
                        {"communicator_bytes", communicator_bytes},

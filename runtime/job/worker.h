@@ -1,7 +1,7 @@
 // The worker process: one rank of a job. Started by the coordinator or a node daemon, never by hand.
 //
 //   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
-//              --directory RANKDIR --parent PID [--nodes 0,0,1,1 --host NAME] [--data-plane NAME]
+//              --directory PLAN --parent PID [--nodes 0,0,1,1 --host NAME] [--data-plane NAME]
 //              [--wires FD,FD] [--data FILE] [--seed N]
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
@@ -41,7 +41,7 @@ struct WorkerOptions {
   std::optional<ClientKeys> keys;  // to the coordinator; not among the arguments
   RankId rank = RankId(0);
   std::string segments;                      // SharedSegments::describe(), of the ranks on this node
-  std::string directory;                     // ranks/NNNN
+  std::string directory;                     // of the plan
   int parent = 0;                            // process id of the coordinator or node daemon that started it
   IdVector<RankId, int> node_of_rank;        // empty: all on one node
   DataPlane data_plane = DataPlane::kCurve;  // between nodes

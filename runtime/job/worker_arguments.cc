@@ -46,6 +46,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
                                      options.job,
                                      "--generation",
                                      std::to_string(options.generation),
+                                     "--directory",
+                                     options.directory,
                                      "--rank",
                                      std::to_string(options.rank.index()),
                                      "--parent",
@@ -58,7 +60,6 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };
   add("--segments", options.segments);
-  add("--directory", options.directory);
   add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
   add("--host", options.host);
   if (options.device.backend != DeviceBackend::kCpu)

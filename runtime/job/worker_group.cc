@@ -27,7 +27,7 @@ namespace pipeshard {
 namespace {
 
 std::string logFile(const std::string& directory, RankId rank) {
-  return (std::filesystem::path(directory) / "ranks" / (rankDirectoryName(rank) + ".log")).string();
+  return (std::filesystem::path(directory) / "ranks" / (rankFileStem(rank) + ".log")).string();
 }
 
 // Not valid: there is none.
@@ -62,6 +62,7 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
   const int workers = spec.ranks.size();
   const int threads = threadsPerWorker(spec.threads, workers);
   WorkerOptions options = spec.options;
+  options.directory = spec.plan_directory;
   options.segments = segments_.describe();
   unpacked_ = makeUnpackedFileFor(options.data);
   options.data.unpacked_descriptor = unpacked_.get();
@@ -69,8 +70,6 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
   members_.reserve(spec.ranks.size());
   for (RankId rank : spec.ranks) {
     options.rank = rank;
-    options.directory =
-        (std::filesystem::path(spec.plan_directory) / "ranks" / rankDirectoryName(rank)).string();
     Descriptor trace;
     if (options.trace_steps > 0) trace = makeTraceMemory();
     options.trace_descriptor = trace.get();

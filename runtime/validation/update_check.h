@@ -15,7 +15,7 @@ namespace pipeshard {
 // The update instructions of a single-device program, with nothing else: gradients become inputs that the
 // caller fills.
 //
-//   UpdateOnly update(loadRank("gpt2.plan/reference/ranks/0000"));
+//   UpdateOnly update(loadRank("gpt2.plan/reference", RankId(0)));
 //   // parameters hold the model's initial weights, states zeros
 //   for each result that is a gradient: fill update.content(result)
 //   update.run(step);                      // contents of parameters and states are now those after the step

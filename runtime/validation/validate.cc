@@ -341,7 +341,7 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
                            event.loss ? fmt::format(", loss {:.6g}", *event.loss) : ""));
     });
   };
-  RankImage image = loadRank(spec.reference.plan_directory + "/ranks/" + rankDirectoryName(RankId(0)));
+  RankImage image = loadRank(spec.reference.plan_directory, RankId(0));
   checkDiskSpace(spec, image.program);
   progress("all ranks: starting");
   report.planned = run(spec.planned, "planned");

@@ -94,7 +94,7 @@ start_long_job() {
 case_slurm_worker_killed() {
   start_long_job
   local victim code=0
-  victim=$(pgrep -f '/ranks/0002')
+  victim=$(pgrep -f -- ' worker .* --rank 2 ')
   kill -KILL "$victim"
   wait $step || code=$?
   [ $code -eq 69 ] || die "exit code $code, not 69"

@@ -145,7 +145,7 @@ class Job:
             if pid in own:
                 continue
             text = " ".join(arguments_of(pid))
-            rank = re.search(r"/ranks/(\d+)", text) if " worker " in text else None
+            rank = re.search(r"--rank (\d+)", text) if " worker " in text else None
             found[pid] = int(rank.group(1)) if rank else None
         return found
 

@@ -36,17 +36,18 @@ def read_safetensors(path):
 
 
 class Rank:
-    """One rank's subgraphs as ONNX Runtime sessions."""
+    """The subgraphs of one rank, which has a kind of its own, as ONNX Runtime sessions."""
 
-    def __init__(self, folder):
-        self.program = json.loads((folder / "program.json").read_text())
+    def __init__(self, plan_folder, kind):
+        self.program = json.loads((plan_folder / "kinds" / f"{kind:04}.json").read_text())
         self.sessions = {}
-        for path in sorted(folder.glob("*.onnx")):
+        for subgraph in self.program["subgraphs"]:
+            path = plan_folder / "subgraphs" / subgraph["file"]
             onnx.checker.check_model(onnx.load(path), full_check=True)
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
             options.log_severity_level = 3
-            self.sessions[path.stem] = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+            self.sessions[subgraph["name"]] = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
     def run(self, phase, values):
         session = self.sessions.get(phase)
@@ -133,7 +134,8 @@ def main(plan_folder, dump_folder, data_path):
     plan = json.loads((plan_folder / "plan.json").read_text())
     onnx.checker.check_model(onnx.load(plan_folder / "model.onnx"), full_check=True)
     weights = initial_weights(plan["model"])
-    ranks = [Rank(folder) for folder in sorted((plan_folder / "ranks").iterdir())]
+    bindings = json.loads((plan_folder / "ranks.json").read_text())["whole"]["bindings"]
+    ranks = [Rank(plan_folder, binding["kind"]) for binding in bindings]
     count = ranks[0].program["microbatches"]
     batch = dict(np.load(data_path))
     axes = {entry["name"]: entry["axis"] for entry in ranks[0].program["inputs"]}

@@ -22,7 +22,8 @@ TEST(PlannedMemory, IsThatOfTheThreadsThatTheClusterGivesAWorker) {
     Cluster cluster = planned.plan.cluster;
     cluster.nodes[0].cores = cores;
     int64_t bytes = 0;
-    for (const RankProgram& rank : planned.whole.ranks) bytes += plannedMemory(rank, cluster);
+    PlannedMemory memory(planned.whole.ranks, cluster);
+    for (const RankId rank : idsBelow<RankId>(planned.whole.ranks.size())) bytes += memory.of(rank);
     return bytes;
   };
   EXPECT_EQ(needed(1, 0), needed(8, 0));

@@ -72,9 +72,9 @@ class PlanDirectoryTest : public ::testing::Test {
     const Plan plan = readPlanDirectory(directory);
     EXPECT_FALSE(wasEdited(directory, plan));
     EXPECT_GT(fs::file_size(directory + "/model.onnx"), 0U);
-    const RankImage rank = loadRank(directory + "/ranks/0000");
+    const RankImage rank = loadRank(directory, RankId(0));
     EXPECT_EQ(rank.program.microbatches, plan.microbatches);
-    EXPECT_EQ(loadRank(directory + "/reference/ranks/0000").program.microbatches, plan.microbatches);
+    EXPECT_EQ(loadRank(directory + "/reference", RankId(0)).program.microbatches, plan.microbatches);
     return plan.microbatches;
   }
 

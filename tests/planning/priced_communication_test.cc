@@ -55,7 +55,7 @@ TEST(PricedCommunication, IsALatencyForEveryCollectiveOfEveryMicrobatch) {
       ASSERT_NE(option, nullptr);
       const StageCostParts parts = costs.parts(0, costs.layers() - 1, all, *option);
       const int64_t priced = (microbatches * parts.communication_ns + parts.synchronization_ns) / kLatency;
-      const int64_t emitted = collectivesOf(planned.whole.ranks.front().program);
+      const int64_t emitted = collectivesOf(planned.whole.ranks.of(RankId(0)).program);
       fmt::print("{} with {} microbatches: {} latencies priced, {} collectives emitted\n",
                  shardingMethodToString(method), microbatches, priced, emitted);
       EXPECT_GE(priced, emitted * 98 / 100);

@@ -46,10 +46,10 @@ std::vector<double> ratios(const Asked& asked) {
   const PlannedTraining planned = plan(asked);
   const SearchedPlan& searched = planned.plan.search->alternatives.at(planned.plan.search->chosen);
   std::vector<double> result;
+  PlannedMemory memory(planned.whole.ranks, planned.plan.cluster);
   for (size_t s = 0; s < searched.stages.size(); ++s) {
     int64_t arena = 0;
-    for (RankId rank : planned.plan.stages[StageId(s)].devices)
-      arena = std::max(arena, plannedMemory(planned.whole.ranks[rank], planned.plan.cluster));
+    for (RankId rank : planned.plan.stages[StageId(s)].devices) arena = std::max(arena, memory.of(rank));
     result.push_back(static_cast<double>(searched.stages[s].memory_bytes) / static_cast<double>(arena));
     fmt::print("{:7} {} {:15} {:6} {:5} m={}: stage {} of {}: {:8} of {:8}, {:.3f}\n", asked.model,
                asked.cluster, asked.method, asked.recomputation, asked.schedule, asked.microbatches, s,
@@ -122,7 +122,7 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
 // What adds up gradients without memory of its own is known to those who price it.
 TEST_P(PricedMemory, KnowsWhichGradientsAreSummedInPlace) {
   const PlannedTraining planned = plan({.model = GetParam()});
-  const RankProgram& rank = planned.whole.ranks.front();
+  const RankProgram rank = planned.whole.ranks.of(RankId(0));
   const Executor executor({rank.program, rank.subgraphs, ""}, {});
   std::vector<const Instruction*> writer(rank.program.buffers.size());
   int compared = 0, in_place = 0;

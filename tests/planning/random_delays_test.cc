@@ -74,7 +74,7 @@ Outcome run(const PlannedTraining& planned, std::optional<uint64_t> seed) {
     std::optional<RandomDelays> delays;
     ExecutorOptions options;
     if (seed) options.delays = &delays.emplace(*seed, opened.rank(), std::chrono::microseconds(400));
-    const RankProgram& program = planned.whole.ranks[opened.rank()];
+    const RankProgram program = planned.whole.ranks.of(opened.rank());
     Executor executor({program.program, program.subgraphs, ""}, options);
     const std::span<std::byte> arena = shared.createArena(executor.memory().total_bytes);
     const std::unique_ptr<Communicator> second = shared.openSecond();

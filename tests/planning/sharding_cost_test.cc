@@ -36,7 +36,7 @@ WorkCount countedOf(const PlannedTraining& planned) {
     groups.group_of_axis.push_back(mesh.axisSize(axis) > 1 ? axis_of_group.nextId() : GroupId());
     if (mesh.axisSize(axis) > 1) axis_of_group.push_back(axis);
   }
-  const RankProgram& rank = planned.whole.ranks.back();
+  const RankProgram rank = planned.whole.ranks.ofAllRanks().back();
   WorkCount total;
   for (const Instruction& instruction : rank.program.instructions) {
     if (instruction.kind == InstructionKind::kAllReduce) {
@@ -77,7 +77,7 @@ TEST(PredictedCommunication, IsThatOfGradientsInBuckets) {
     const WorkCount counted = countedOf(planned);
     EXPECT_EQ(counted.communication_ns, sharding.communication_ns) << method;
     EXPECT_GE(counted.compute_ns, sharding.compute_ns) << method;
-    EXPECT_FALSE(backgroundWaits(planned.whole.ranks.back().program).lane.empty()) << method;
+    EXPECT_FALSE(backgroundWaits(planned.whole.ranks.ofAllRanks().back().program).lane.empty()) << method;
   }
 }
 

@@ -103,14 +103,14 @@ TEST(TiedParametersOfShardedStages, AreCutOnBoth) {
   const std::string name = kTied;
   const int64_t half = 256 * 64 / 2;
   for (RankId rank : {RankId(0), RankId(1)}) {
-    const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks[rank].program);
+    const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks.of(rank).program);
     EXPECT_EQ(held.at(name), half);
     EXPECT_EQ(held.at(name + ".first_moment"), half);
     EXPECT_EQ(held.at(name + ".gradient"), half);
     EXPECT_FALSE(held.contains(name + ".gradient@part1"));  // its own part is added up in the gradient
   }
   for (RankId rank : {RankId(2), RankId(3)}) {
-    const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks[rank].program);
+    const std::map<std::string, int64_t> held = heldOf(planned.whole.ranks.of(rank).program);
     EXPECT_EQ(held.at(name), half);
     EXPECT_EQ(held.at(name + ".gradient@part0"), half);
   }

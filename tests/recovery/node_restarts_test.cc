@@ -67,13 +67,12 @@ class NodeRestarts : public ::testing::Test {
         limit);
   }
   pid_t workerOf(int rank) const {
-    for (const pid_t pid : processesMentioning(plan_ + "/ranks/000" + std::to_string(rank))) return pid;
+    for (const pid_t pid : workersOf(plan_, rank)) return pid;
     return -1;
   }
-  // Of the only process whose command line has the text.
-  static void killWorker(const std::string& text) {
-    const std::vector<pid_t> found = processesMentioning(text);
-    ASSERT_EQ(found.size(), 1u) << text;
+  static void killWorker(const std::string& plan, int rank) {
+    const std::vector<pid_t> found = workersOf(plan, rank);
+    ASSERT_EQ(found.size(), 1u) << plan;
     ::kill(found[0], SIGKILL);
   }
   // 20 examples of the MLP.
@@ -122,7 +121,7 @@ TEST_F(NodeRestarts, ALostWorkerAndALostNodeLeaveTheWeightsAsTheyWouldBe) {
   const Process first = startNode("node0", {"--index", "0"});
   const Process second = startNode("node1", {"--index", "1"});
   ASSERT_TRUE(comes(run_, "checkpoint: ")) << errorsOf(run_) << errorsOf(first);
-  killWorker(plan_ + "/ranks/0001");
+  killWorker(plan_, 1);
   ASSERT_TRUE(comes(run_, "restart 1 of 5: worker of rank 1")) << errorsOf(run_);
   ASSERT_TRUE(comes(run_, "s after the loss"));
   const Process spare = startNode("node2");
@@ -160,7 +159,7 @@ TEST_F(NodeRestarts, FewerDevicesGoOnWithAPlanOfTheirOwnAndACameBackNodeIsUsedNe
   const Process back = startNode("back", {"--index", "2"});
   ASSERT_TRUE(comes(run_, "node 2 joined: host ", seconds(10)));
   ASSERT_TRUE(comes(back, "joined the coordinator"));
-  killWorker(plan_ + "/fewer/2/ranks/0000");
+  killWorker(plan_ + "/fewer/2", 0);
   ASSERT_TRUE(comes(back, "started rank 2")) << errorsOf(run_) << errorsOf(back);
   // One node that is asked to end is saved for, and left out.
   ::kill(second.pid, SIGTERM);
@@ -256,7 +255,7 @@ TEST_F(NodeRestarts, AStoppedDaemonRejoinsAndItsOldWorkersAreNotHeard) {
   ASSERT_TRUE(comes(second, "joining again", seconds(15))) << errorsOf(second);
   EXPECT_TRUE(eventually([&] { return workerOf(1) < 0; }, seconds(5)));
   ASSERT_TRUE(comes(run_, "s after the loss"));
-  killWorker(plan_ + "/fewer/1/ranks/0000");
+  killWorker(plan_ + "/fewer/1", 0);
   ASSERT_TRUE(comes(run_, "restart 2 of 5")) << errorsOf(run_);
   EXPECT_TRUE(eventually([&] { return workerOf(1) > 0; }, seconds(10))) << errorsOf(run_);
   ::kill(run_.pid, SIGTERM);

@@ -147,14 +147,22 @@ std::vector<RankImage> pipelineImages(int ranks, const PipelineOptions& options)
 }
 
 void writePlanDirectory(const std::string& directory, const std::vector<RankImage>& images) {
+  const std::filesystem::path folder(directory);
+  for (const char* name : {kKindsFolder, kSubgraphsFolder})
+    std::filesystem::create_directories(folder / name);
+  std::vector<Program> programs;
   for (const RankImage& image : images) {
-    const std::filesystem::path folder =
-        std::filesystem::path(directory) / "ranks" / rankDirectoryName(image.program.rank);
-    std::filesystem::create_directories(folder);
-    std::ofstream(folder / "program.json") << programToJson(image.program);
-    for (size_t s = 0; s < image.subgraphs.size(); ++s)
-      writeModel(image.subgraphs[s], (folder / image.program.subgraphs[s].file).string());
+    Program& program = programs.emplace_back(image.program);
+    for (size_t s = 0; s < image.subgraphs.size(); ++s) {
+      std::string& file = program.subgraphs[s].file;
+      file = rankFileStem(program.rank) + "_" + file;
+      writeModel(image.subgraphs[s], (folder / kSubgraphsFolder / file).string());
+    }
   }
+  const ProgramSet set = setOf(std::move(programs));
+  for (const KindId id : set.kinds.ids())
+    std::ofstream(folder / kindFileName(id, StepSize::kWholeBatch)) << kindToJson(set.kinds[id]);
+  std::ofstream(folder / kRanksFileName) << rankTablesToJson({bindingsOf(set), std::nullopt});
 }
 
 std::vector<ExpectedStep> expectedSteps(int steps, uint64_t seed, const PipelineOptions& options) {

@@ -30,7 +30,8 @@ std::vector<double> initialWeights(int which);
 // One image per rank.
 std::vector<RankImage> pipelineImages(int ranks, const PipelineOptions& options = {});
 
-// Writes ranks/NNNN/program.json and subgraphs.
+// Writes a folder of programs (runtime/execute/rank_image.h), of a kind for each rank: kinds/NNNN.json is
+// that of rank N, "subgraphs/NNNN_forward0.onnx" a subgraph of it.
 void writePlanDirectory(const std::string& directory, const std::vector<RankImage>& images);
 
 struct ExpectedStep {

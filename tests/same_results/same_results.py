@@ -8,9 +8,9 @@ run, and what comes of them is compared, with what another build makes or with h
   same_results.py --build OLD/build/release/tools/pipeshard --write-hashes
 
 Two builds, run one after the other on the same models in the same scratch folder, must agree in everything:
-exit codes, what was printed, and every file (plan.json, program.json and other JSON, .onnx, .safetensors,
+exit codes, what was printed, and every file (plan.json, ranks.json, kinds/ and other JSON, .onnx, .safetensors,
 .csv, .svg, the report). What a clock or the memory of a process says is left out (CLOCKS, UNCOMPARED,
-MEASURED). JSON that differs is listed path by path. Stored are hashes of plan.json and program.json only:
+MEASURED). JSON that differs is listed path by path. Stored are hashes of plan.json and of the programs (ranks.json, kinds/) only:
 these are the same on every machine. Exit code: 0; 1 when something differs; 64 or 66 when this cannot be run.
 """
 
@@ -45,6 +45,8 @@ CLOCKS = [
 COMPARED = (".json", ".onnx", ".safetensors", ".csv", ".svg", ".html")
 # A hash of plan.json with its absolute paths; what validate has recorded, and report.html shows then.
 UNCOMPARED = ("made_from.json", "trace.json")
+# Subgraphs are named by their contents, in which are constants that this machine has computed.
+SUBGRAPH_FILE = re.compile(rb'"file": ?"\w+\.onnx"')
 # Keys of validation.json.
 MEASURED = {"seconds", "compute_seconds", "transfer_seconds", "peak_resident_bytes"}
 
@@ -166,15 +168,16 @@ def without_measured(value):
 
 
 def hashes_of(command, items):
-    def one(name):
-        paths = sorted(path for path in items if os.path.basename(path) == name)
+    def one(pattern):
+        paths = sorted(path for path in items if re.search(pattern, path))
         digest = hashlib.sha256()
         for path in paths:
-            digest.update(path.encode() + b"\0" + hashlib.sha256(items[path]).digest())
+            content = SUBGRAPH_FILE.sub(b"", items[path])
+            digest.update(path.encode() + b"\0" + hashlib.sha256(content).digest())
         return digest.hexdigest()[:16] if paths else "none"
 
     line = hashlib.sha256(command.text.encode()).hexdigest()[:8]
-    return {"command": line, "plan": one("plan.json"), "programs": one("program.json")}
+    return {"command": line, "plan": one(r"(^|/)plan\.json$"), "programs": one(r"(^|/)(ranks\.json|kinds/\w+\.json)$")}
 
 
 def json_differences(old, new, path=""):

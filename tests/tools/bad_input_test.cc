@@ -9,6 +9,7 @@
 
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "runtime/execute/rank_image.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -133,9 +134,8 @@ TEST(Plan, SaysWhenDevicesAreLeftOverAndWhenWorkersCrowd) {
   EXPECT_THAT(
       runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "-o", folder.file("two.plan")}).output,
       ::testing::Not(HasSubstr("devices are used")));
-  const auto ranks =
-      std::distance(std::filesystem::directory_iterator(folder.path() / "mlp.plan" / "ranks"), {});
-  const bool crowded = ranks > 2 * static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
+  const int ranks = countRanks(folder.file("mlp.plan"));
+  const bool crowded = ranks > 2 * static_cast<int>(std::thread::hardware_concurrency());
   const CommandResult run = runPipeshard({"run", folder.file("mlp.plan")});
   EXPECT_EQ(run.exit_code, 0) << run.errors;
   EXPECT_EQ(run.errors.find("workers share the") != std::string::npos, crowded) << run.errors;

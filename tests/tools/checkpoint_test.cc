@@ -170,7 +170,7 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   for (; kills < 10; ++kills) {  // each time after another checkpoint, or two
     std::vector<pid_t> workers;
     const auto has_saved = [&] {
-      workers = processesMentioning(directory + "/ranks");
+      workers = workersOf(directory);
       const std::string said = readFile(out);
       return workers.size() == 4 && seen < said.size() &&
              said.find("checkpoint: ", seen) != std::string::npos;
@@ -200,7 +200,7 @@ TEST_F(CheckpointCommand, RestartsWithoutProgressEnd) {
       eventually([&] { return readFile(out).find("step ") != std::string::npos; }, std::chrono::seconds(20)));
   // A worker that is killed as soon as it is seen has not done a step.
   const auto has_ended = [&] {
-    for (const pid_t worker : processesMentioning(directory + "/ranks")) ::kill(worker, SIGKILL);
+    for (const pid_t worker : workersOf(directory)) ::kill(worker, SIGKILL);
     return readFile(err).find("no step was done") != std::string::npos;
   };
   EXPECT_TRUE(eventually(has_ended, std::chrono::seconds(40)));

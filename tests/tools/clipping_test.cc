@@ -112,7 +112,11 @@ TEST(Clipping, TakesOneSumOverAllRanks) {
                     "zero2", "--schedule", "1f1b", "--clip-norm", "1", "-o", plan});
   ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   for (int rank = 0; rank < 4; ++rank) {
-    const nlohmann::json program = jsonOf(plan + "/ranks/000" + std::to_string(rank) + "/program.json");
+    const std::string own = folder.file("rank" + std::to_string(rank));
+    const CommandResult expanded =
+        runPipeshard({"plan", plan, "--expand-rank", std::to_string(rank), "-o", own});
+    ASSERT_EQ(expanded.exit_code, 0) << expanded.errors;
+    const nlohmann::json program = jsonOf(own + "/program.json");
     int sums = 0, updates = 0, measures = 0;
     for (const auto& instruction : program.at("instructions")) {
       const std::string kind = instruction.at("kind");

@@ -74,6 +74,12 @@ std::vector<pid_t> processesMentioning(const std::string& text) {
   return found;
 }
 
+std::vector<pid_t> workersOf(const std::string& plan, std::optional<int> rank) {
+  const std::string end(1, '\0');  // of an argument
+  const std::string text = plan + end + "--rank" + end;
+  return processesMentioning(rank ? text + std::to_string(*rank) + end : text);
+}
+
 std::string readFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;

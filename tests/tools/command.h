@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output,
 
 // Processes whose command line contains `text` (the plan directory of a test, say), other than the caller.
 std::vector<pid_t> processesMentioning(const std::string& text);
+
+// Workers of the plan directory `plan`: all of them, or those of one rank.
+std::vector<pid_t> workersOf(const std::string& plan, std::optional<int> rank = {});
 
 // Waits until f() is true; false if it is not within the limit.
 template <typename F>

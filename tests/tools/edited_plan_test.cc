@@ -64,7 +64,7 @@ TEST_F(EditedPlan, RunsAsEdited) {
   const Json json = read();
   EXPECT_EQ(json["stages"][0]["peak_activations"], 8);  // what follows from the edit is filled in
   EXPECT_LT(json["stages"][0]["forward_flops"], json["stages"][1]["forward_flops"]);
-  EXPECT_EQ(Json::parse(readFile(directory() + "/ranks/0000/program.json"))["microbatches"], 8);
+  EXPECT_EQ(Json::parse(readFile(directory() + "/kinds/0000.json"))["microbatches"], 8);
   const CommandResult again = runPipeshard({"run", directory(), "--steps", "1"});
   EXPECT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_THAT(again.errors, Not(HasSubstr("made again")));

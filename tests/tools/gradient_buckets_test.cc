@@ -52,7 +52,7 @@ TEST_P(Buckets, ChangeNoBit) {
         bucket == "off" ? runPipeshard({"run", plan, "--steps", "2", "--dump", folder.file(bucket)})
                         : runPipeshard({"validate", plan, "--steps", "2", "--dump", folder.file(bucket)});
     ASSERT_EQ(run.exit_code, 0) << run.output << run.errors;
-    const Program program = loadProgram(plan + "/ranks/0000");
+    const Program program = loadProgram(plan, RankId(0));
     if (bucket == "off") {
       EXPECT_TRUE(backgroundWaits(program).lane.empty());
     } else {

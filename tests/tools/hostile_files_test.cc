@@ -121,15 +121,16 @@ TEST_F(HostileFilesTest, NoFileIsAFolderOfCheckpoints) {
 }
 
 TEST_F(HostileFilesTest, FilesOfAPlanDirectory) {
-  const std::vector<std::pair<std::string, std::string>> files = {
-      {"plan.json", "explain"},
-      {"plan.json", "run"},
-      {"plan.json", "simulate"},
-      {"weights.json", "run"},
-      {"ranks/0000/program.json", "run"},
-      {"ranks/0000/program.json", "simulate"},
-      {"reference/ranks/0000/program.json", "validate"},
-      {"validation.json", "report"}};
+  const std::vector<std::pair<std::string, std::string>> files = {{"plan.json", "explain"},
+                                                                  {"plan.json", "run"},
+                                                                  {"plan.json", "simulate"},
+                                                                  {"weights.json", "run"},
+                                                                  {"ranks.json", "run"},
+                                                                  {"ranks.json", "simulate"},
+                                                                  {"kinds/0000.json", "run"},
+                                                                  {"kinds/0000.json", "simulate"},
+                                                                  {"reference/kinds/0000.json", "validate"},
+                                                                  {"validation.json", "report"}};
   for (const auto& [inside, command] : files) {
     for (const auto& [name, path] : hostile_)
       expectRefused({command, with(file("plan"), inside, path)}, command + " " + inside + " " + name);

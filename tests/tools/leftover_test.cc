@@ -42,8 +42,7 @@ class Leftover : public ::testing::Test {
     setenv("TMPDIR", folder_.path().c_str(), 1);
     const pid_t pid =
         startPipeshard({"run", plan_, "--steps", "10000000"}, folder_.path() / "out", folder_.path() / "err");
-    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_ + "/ranks").size() >= 4; },
-                           std::chrono::seconds(20)));
+    EXPECT_TRUE(eventually([&] { return workersOf(plan_).size() >= 4; }, std::chrono::seconds(20)));
     unsetenv("TMPDIR");
     return pid;
   }
@@ -115,7 +114,7 @@ TEST_F(Leftover, NoProcessAfterTheCoordinatorIsKilled) {
 
 TEST_F(Leftover, AKilledWorkerEndsTheJobWithItsCause) {
   const pid_t pid = startLongRun();
-  const std::vector<pid_t> workers = processesMentioning(plan_ + "/ranks");
+  const std::vector<pid_t> workers = workersOf(plan_);
   ASSERT_FALSE(workers.empty());
   kill(workers.back(), SIGKILL);
   const CommandResult result =

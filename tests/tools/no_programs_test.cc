@@ -40,7 +40,7 @@ TEST_P(NoProgramsPlanTest, ThePlanIsTheSameAndSoAreTheProgramsThatItGetsWhenItRu
   };
   plan(with, "");
   plan(without, "--no-programs");
-  EXPECT_FALSE(fs::exists(without + "/ranks"));
+  EXPECT_FALSE(fs::exists(without + "/ranks.json"));
   EXPECT_FALSE(fs::exists(without + "/reference"));
   EXPECT_THAT(readFile(without + "/report.html"), HasSubstr("</html>"));
   for (const char* file : {"plan.json", "model.onnx"})

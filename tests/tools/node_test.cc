@@ -68,7 +68,7 @@ class Nodes : public ::testing::Test {
         << errorsOf(run_) << errorsOf(first_) << errorsOf(second_);
   }
   pid_t workerOf(int rank) const {
-    for (const pid_t pid : processesMentioning(plan_ + "/ranks/000" + std::to_string(rank))) return pid;
+    for (const pid_t pid : workersOf(plan_, rank)) return pid;
     return -1;
   }
   // All processes of the job have ended, and the key file is gone.

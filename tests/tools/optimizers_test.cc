@@ -182,7 +182,7 @@ TEST(ScheduledRate, IsOfTheWholePlanDirectory) {
   EXPECT_THAT(json.at("notes").dump(),
               HasSubstr("group '^(lm_head|transformer.wpe)': 2 parameters, lr_scale=0.5"));
   // Edited, it is made again with the groups, and is another plan without them.
-  const auto update = [&] { return readFile(plan + "/ranks/0000/update.onnx"); };
+  const auto update = [&] { return readFile(plan + "/kinds/0000.json"); };  // which names its subgraphs
   const std::string before = update();
   std::string text = readFile(plan + "/plan.json");
   text.replace(text.find("lr_scale=0.5"), 12, "lr_scale=0.7");
@@ -303,7 +303,7 @@ TEST(Accumulation, IsALargerBatchInMoreMicrobatches) {
         {"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--schedule", "1f1b", "-o", folder.file(name)},
         words));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
-    return readFile(folder.file(name) + "/ranks/0001/program.json");
+    return readFile(folder.file(name) + "/kinds/0001.json");
   };
   const std::string large = planned("large", {"--dim", "batch=12", "--microbatches", "6"});
   EXPECT_EQ(planned("accumulated", {"--dim", "batch=4", "--microbatches", "2", "--accumulate", "3"}), large);

@@ -26,8 +26,8 @@ void PrintTo(const OverlapCase& c, std::ostream* stream) {
 
 class OverlapReceives : public ::testing::TestWithParam<OverlapCase> {};
 
-size_t postedReceives(const std::string& rank_folder) {
-  const std::vector<Instruction> instructions = loadProgram(rank_folder).instructions;
+size_t postedReceives(const std::string& plan, RankId rank) {
+  const std::vector<Instruction> instructions = loadProgram(plan, rank).instructions;
   return static_cast<size_t>(
       std::count_if(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
         return instruction.kind == InstructionKind::kReceive && instruction.background;
@@ -36,8 +36,7 @@ size_t postedReceives(const std::string& rank_folder) {
 
 size_t postedReceives(const std::string& plan, int ranks) {
   size_t posted = 0;
-  for (int rank = 0; rank < ranks; ++rank)
-    posted += postedReceives(plan + "/ranks/" + rankDirectoryName(RankId(rank)));
+  for (int rank = 0; rank < ranks; ++rank) posted += postedReceives(plan, RankId(rank));
   return posted;
 }
 
@@ -140,8 +139,7 @@ TEST(OverlapReceivesOption, IsByDefaultBetweenNodes) {
     EXPECT_EQ(readJson(plan + "/plan.json").value("overlap_receives", "off"),
               cluster == "2x2" ? "between-nodes" : "off");
     std::vector<bool> posts;
-    for (int rank = 0; rank < 4; ++rank)
-      posts.push_back(postedReceives(plan + "/ranks/" + rankDirectoryName(RankId(rank))) > 0);
+    for (int rank = 0; rank < 4; ++rank) posts.push_back(postedReceives(plan, RankId(rank)) > 0);
     EXPECT_EQ(posts, ranks_that_post) << cluster;
     const CommandResult validated = runPipeshard({"validate", plan});
     EXPECT_EQ(validated.exit_code, 0) << validated.errors;

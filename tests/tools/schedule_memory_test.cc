@@ -9,11 +9,11 @@
 
 #include "ir/plan/plan_json.h"
 #include "ir/program/program.h"
-#include "ir/program/program_json.h"
 #include "partition/families/make_schedule.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/schedules/schedule.h"
 #include "runtime/execute/memory_plan.h"
+#include "runtime/execute/rank_image.h"
 #include "tests/partition/schedules/schedule_from_text.h"
 #include "tests/tools/command.h"
 
@@ -35,8 +35,7 @@ Planned planExample(const std::string& schedule, const std::string& recomputatio
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   Planned planned{planFromJson(readFile(folder.path() / "plan/plan.json")), {}};
   for (int rank = 0; rank < 4; ++rank)
-    planned.programs.push_back(
-        programFromJson(readFile(folder.path() / fmt::format("plan/ranks/{:04}/program.json", rank))));
+    planned.programs.push_back(loadProgram(folder.file("plan"), RankId(rank)));
   return planned;
 }
 

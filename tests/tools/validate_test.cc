@@ -247,7 +247,7 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
                 .exit_code,
             0);
   // Every other accumulation of a gradient on the last rank overwrites instead of adding.
-  const std::string file = plan + "/ranks/0001/program.json";
+  const std::string file = plan + "/kinds/0001.json";
   auto program = nlohmann::ordered_json::parse(readFile(file));
   int changed = 0;
   for (auto& instruction : program.at("instructions")) {
@@ -280,7 +280,7 @@ CommandResult validateEdited(const std::string& optimizer, const std::string& pr
 TEST(ValidateCommand, FindsAnUpdateThatIsSkippedAtATinyLearningRate) {
   for (const char* optimizer : {"sgd:lr=1e-6", "adam:lr=1e-7", "adamw:lr=1e-6"}) {
     const CommandResult result =
-        validateEdited(optimizer, "ranks/0001/program.json", [](nlohmann::ordered_json& program) {
+        validateEdited(optimizer, "kinds/0001.json", [](nlohmann::ordered_json& program) {
           nlohmann::ordered_json kept = nlohmann::ordered_json::array();
           for (auto& instruction : program.at("instructions")) {
             if (instruction.at("kind") != "update") kept.push_back(instruction);
@@ -293,16 +293,15 @@ TEST(ValidateCommand, FindsAnUpdateThatIsSkippedAtATinyLearningRate) {
 }
 
 TEST(ValidateCommand, RefusesToCompareWithLessThanEverything) {
-  const CommandResult result = validateEdited("adam:lr=1e-3", "reference/ranks/0000/program.json",
-                                              [](nlohmann::ordered_json& program) {
-                                                nlohmann::ordered_json kept = nlohmann::ordered_json::array();
-                                                for (auto& result : program.at("results")) {
-                                                  if (result.at("kind") != "parameter")
-                                                    kept.push_back(result);
-                                                }
-                                                EXPECT_LT(kept.size(), program.at("results").size());
-                                                program.at("results") = kept;
-                                              });
+  const CommandResult result =
+      validateEdited("adam:lr=1e-3", "reference/kinds/0000.json", [](nlohmann::ordered_json& program) {
+        nlohmann::ordered_json kept = nlohmann::ordered_json::array();
+        for (auto& result : program.at("results")) {
+          if (result.at("kind") != "parameter") kept.push_back(result);
+        }
+        EXPECT_LT(kept.size(), program.at("results").size());
+        program.at("results") = kept;
+      });
   EXPECT_EQ(result.exit_code, 70) << result.output << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("plan again"));
 }

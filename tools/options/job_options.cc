@@ -65,12 +65,11 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
 DataSummary summarizeData(const JobSpec& job) {
   const bool refused = job.data.shuffle || job.data.shift_labels;  // by openData, without a path
   if (job.data.path.empty() && job.data.command.empty() && !refused) return {};
-  const std::filesystem::path rank =
-      std::filesystem::path(job.plan_directory) / "ranks" / rankDirectoryName(RankId(0));
-  const Program program = loadProgram(rank.string());
+  ProgramFolder folder(job.plan_directory);
+  const Program program = folder.program(RankId(0));
   DataDescription description = job.data;
-  const std::filesystem::path last = rank / kLastBatchFolder;
-  if (std::filesystem::is_directory(last)) description.end.last_batch = batchRows(loadProgram(last.string()));
+  if (folder.hasLastBatch())
+    description.end.last_batch = batchRows(folder.program(RankId(0), StepSize::kLastBatch));
   // of no input the content
   const auto data = openData(description, program.inputs, std::vector<bool>(program.inputs.size(), false));
   return {data->describe(), data->stepsPerEpoch()};

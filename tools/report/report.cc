@@ -38,7 +38,7 @@ std::string planDirectory(const Plan& plan) {
 std::vector<Timeline> timelinesOf(const ReportInput& input, const Schedule& schedule) {
   std::vector<Timeline> timelines;
   timelines.push_back(input.predicted
-                          ? timelineOf(*input.predicted, input.plan)
+                          ? timelineOf(*input.predicted, input.plan, 0, input.sample)
                           : timelineOf(simulate({.schedule = schedule, .stages = passTimes(input.plan)}),
                                        schedule, input.plan));
   if (input.measured) timelines.push_back(timelineOf(*input.measured, input.plan, input.measured_step));

@@ -14,6 +14,7 @@
 #include "ir/base/data_type.h"
 #include "ir/base/shape.h"
 #include "ir/plan/plan.h"
+#include "ir/program/program_set.h"
 #include "ir/trace/trace_event.h"
 #include "partition/schedules/schedule.h"
 #include "runtime/execute/memory_plan.h"
@@ -37,6 +38,8 @@ struct ReportInput {
   const ValidationReport* validation = nullptr;  // null: planned only
   const Schedule* schedule = nullptr;  // null: scheduleOf(plan) (partition/families/plan_schedule.h)
   std::vector<ReportedParameter> parameters = {};
+  // The ranks that `memory` and `predicted` are of, which stand for all; null: every one.
+  const RankSample* sample = nullptr;
   std::vector<MemoryParts> memory = {};  // memoryOf; empty: not known
   // What was simulated of the programs; none: the schedule, simulated with the plan's FLOPs, transfers free.
   std::optional<Trace> predicted = {};

@@ -60,18 +60,23 @@ RenderedReport renderDirectory(const ReportRequest& request) {
   const fs::path recorded =
       request.trace.empty() ? fs::path(request.directory) / kTraceFileName : fs::path(request.trace);
   ReportInput input{plan};
+  RankSample sample;
+  const bool is_measured = !request.trace.empty() || fs::exists(recorded);
   input.validation = validation ? &*validation : nullptr;
   if (hasPrograms(request.directory)) {
     PlanSimulationRequest simulation;
     simulation.directory = request.directory;
     simulation.measured = request.durations;
+    if (is_measured) simulation.most_ranks = SIZE_MAX;  // the same rows in both
     SimulationReport simulated = simulatePlan(simulation);
-    input.parameters = parametersOf(plan, simulated.programs);
+    input.parameters = parametersOf(plan, simulated.programs, simulated.sample);
     input.memory = memoryOf(simulated.programs);
     input.predicted = std::move(simulated.trace);
+    sample = std::move(simulated.sample);
+    input.sample = &sample;
   }
   RenderedReport rendered;
-  if (!request.trace.empty() || fs::exists(recorded)) {
+  if (is_measured) {
     rendered.measured = recorded.string();
     input.measured = readTrace(rendered.measured);
     checkTraceIsOf(plan, *input.measured, rendered.measured);

@@ -65,14 +65,17 @@ std::string measuredTable(const JobResult& job) {
                                   "moment. Process: the largest resident size, with program and libraries.");
 }
 
-std::string plannedTable(const std::vector<MemoryParts>& memory) {
+std::string plannedTable(const std::vector<MemoryParts>& memory, const RankSample* sample) {
   HtmlTable table{"Memory of each rank",
                   {numberCell("Rank"), numberCell("Parameters"), numberCell("States"),
                    numberCell("Gradients"), numberCell("Activations"), numberCell("Together")},
                   {}};
   for (size_t rank = 0; rank < std::min(memory.size(), kMostMemoryRows); ++rank) {
     const MemoryParts& parts = memory[rank];
-    table.rows.push_back({numberCell(fmt::format("{}", rank))});
+    const bool stands_for_others = sample != nullptr && sample->counts.at(rank) > 1;
+    table.rows.push_back({numberCell(
+        stands_for_others ? fmt::format("{} ×{}", sample->ranks.at(rank), sample->counts.at(rank))
+                          : fmt::format("{}", sample != nullptr ? sample->ranks.at(rank).index() : rank))});
     for (int64_t bytes : {parts.parameters, parts.states, parts.gradients, parts.activations, parts.total()})
       table.rows.back().push_back(numberCell(formatBytes(bytes)));
   }
@@ -110,7 +113,7 @@ std::string renderMemory(const ReportInput& input, std::span<const Timeline> tim
   if (input.validation != nullptr && !input.validation->planned.ranks.empty()) {
     html += measuredTable(input.validation->planned);
   } else if (!input.memory.empty()) {
-    html += plannedTable(input.memory);
+    html += plannedTable(input.memory, input.sample);
   }
   return html.empty() ? html : section("memory", "Memory", html);
 }

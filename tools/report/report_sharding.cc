@@ -122,11 +122,12 @@ std::string renderOthers(StageId s, const std::vector<std::pair<std::string, std
 
 }  // namespace
 
-std::vector<ReportedParameter> parametersOf(const Plan& plan, const IdVector<RankId, Program>& programs) {
+std::vector<ReportedParameter> parametersOf(const Plan& plan, const IdVector<RankId, Program>& programs,
+                                            const RankSample& sample) {
   std::vector<ReportedParameter> parameters;
   for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
-    const Program& program = programs.at(plan.stages[s].devices.at(0));
+    const Program& program = programs.at(RankId(sample.place.at(plan.stages[s].devices.at(0))));
     for (const Buffer& buffer : program.buffers) {
       if (buffer.kind != BufferKind::kParameter) continue;
       parameters.push_back({s, buffer.value.empty() ? buffer.name : buffer.value, buffer.data_type,

@@ -73,19 +73,25 @@ int64_t TimelineRank::peakMemory() const {
 int64_t Timeline::busy() const {
   int64_t sum = 0;
   for (const TimelineRank& rank : ranks) {
-    for (const TimelineBar& bar : rank.bars) sum += bar.end - bar.start;
+    for (const TimelineBar& bar : rank.bars) sum += rank.count * (bar.end - bar.start);
   }
   return sum;
 }
 
+int64_t Timeline::count() const {
+  int64_t count = 0;
+  for (const TimelineRank& rank : ranks) count += rank.count;
+  return count;
+}
+
 double Timeline::idleOfStep() const {
-  const auto all = static_cast<double>(length) * static_cast<double>(ranks.size());
+  const auto all = static_cast<double>(length) * static_cast<double>(count());
   return all > 0 ? (all - static_cast<double>(busy())) / all : 0;
 }
 
 double Timeline::idleOfUseful() const {
   const auto useful = static_cast<double>(busy());
-  return useful > 0 ? (static_cast<double>(length) * static_cast<double>(ranks.size()) - useful) / useful : 0;
+  return useful > 0 ? (static_cast<double>(length) * static_cast<double>(count()) - useful) / useful : 0;
 }
 
 double Timeline::idleOfSpan() const {
@@ -158,7 +164,7 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
   return timeline;
 }
 
-Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
+Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step, const RankSample* sample) {
   if (step == 0) step = lastStep(trace);
   int64_t begin = INT64_MAX, end = 0;
   for (const TraceEvent& event : trace.events) {
@@ -175,10 +181,13 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step) {
   timeline.ranks.resize(trace.ranks);
   for (RankId r : idsBelow<RankId>(trace.ranks)) {
     TimelineRank& rank = timeline.ranks[r.index()];
-    rank.name = fmt::format("rank {}", r);
+    const RankId known_as = sample != nullptr ? sample->ranks.at(r.index()) : r;
+    rank.name = fmt::format("rank {}", known_as);
+    if (sample != nullptr) rank.count = sample->counts.at(r.index());
+    if (rank.count > 1) rank.name += fmt::format(" ×{}", rank.count);
     for (const StageId s : plan.stages.ids()) {
       const std::vector<RankId>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), r) != devices.end()) rank.stages.push_back(s);
+      if (std::find(devices.begin(), devices.end(), known_as) != devices.end()) rank.stages.push_back(s);
     }
     rank.memory_limit = memoryLimit(plan, rank.stages);
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/plan/plan.h"
+#include "ir/program/program_set.h"
 #include "ir/trace/trace_event.h"
 #include "partition/simulation/simulator.h"
 
@@ -39,6 +40,7 @@ struct TimelineRank {
   std::vector<TimelineTransfer> transfers;
   std::vector<MemoryPoint> memory;
   int64_t memory_limit = 0;  // 0: none known
+  int64_t count = 1;         // of ranks that the row stands for
 
   int64_t peakMemory() const;
 };
@@ -51,7 +53,8 @@ struct Timeline {
   bool nanoseconds = false;         // else times have no unit (FLOPs on equal devices)
   bool memory_in_bytes = false;     // else microbatches of a stage
 
-  int64_t busy() const;  // sum over the ranks
+  int64_t count() const;  // of ranks
+  int64_t busy() const;   // sum over the ranks
   // The bubble by the usual conventions: GPipe with p equal stages and m microbatches has (p-1)/(m+p-1) and
   // (p-1)/m.
   double idleOfStep() const;
@@ -74,9 +77,10 @@ IdVector<PipelineRankId, std::vector<StageId>> pipelineRanks(const Plan& plan);
 // Of a simulated schedule. Names and memory limits come from the plan.
 Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, const Plan& plan);
 
-// Of one step of a trace; step 0: its last. Rows are the trace's ranks. Error(kConfiguration) when the trace
-// has no such step.
-Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0);
+// Of one step of a trace; step 0: its last. Rows are the trace's ranks; `sample`: those of the plan which
+// they are, and stand for; null: all. Error(kConfiguration) when the trace has no such step.
+Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0,
+                    const RankSample* sample = nullptr);
 
 // Programs run every backward pass in its two halves; where the schedule has them as one, they become one
 // kind of bar.

@@ -1,8 +1,11 @@
 // `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
 #include <algorithm>
-#include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,31 +31,195 @@ namespace {
 
 struct SimulatedPlan {
   Plan plan;
-  IdVector<RankId, Program> programs;
-  ProgramSimulation simulation;
-  std::vector<int64_t> arena_bytes;  // by rank, as its worker will allocate
+  RankSample sample;                   // of the ranks: those that were simulated
+  IdVector<RankId, Program> programs;  // by place in the sample
+  ProgramSimulation simulation;        // the trace by place; all else by rank
+  std::vector<int64_t> arena_bytes;    // by rank, as its worker will allocate
   std::vector<int64_t> constant_bytes;
 };
-
-// As the plan's cluster says, but for what was asked for.
-CostModel modelOf(const PlanSimulationRequest& request, const Plan& plan, const Program& program,
-                  const std::optional<LinkCost>& link) {
-  CostModel model = rankModel(plan, program);
-  if (link) model.links = {*link};
-  if (!request.device_gflops && !request.device_gbytes) return model;
-  const CostModel usual;
-  model.kinds = nullptr;
-  model.times = nullptr;
-  model.flops_per_ns = request.device_gflops.value_or(usual.flops_per_ns);
-  model.bytes_per_ns = request.device_gbytes.value_or(usual.bytes_per_ns);
-  return model;
-}
 
 // Of `ranks`, how many are on the rank's node.
 int ranksBeside(const Cluster& cluster, RankId rank, int ranks) {
   const int node = cluster.nodeOf(rank.index());
   return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[node].devices);
 }
+
+RankSample everyRank(size_t ranks) {
+  RankSample sample;
+  for (const RankId rank : idsBelow<RankId>(ranks)) {
+    sample.ranks.push_back(rank);
+    sample.place.push_back(rank.index());
+    sample.counts.push_back(1);
+  }
+  return sample;
+}
+
+// By rank, what is known by place.
+template <typename T>
+IdVector<RankId, T> ofAllRanks(const RankSample& sample, const IdVector<RankId, T>& by_place) {
+  IdVector<RankId, T> all;
+  for (const size_t place : sample.place) all.push_back(by_place[RankId(place)]);
+  return all;
+}
+
+// Kinds of ranks are read, planned and priced once for every way in which the cluster treats their ranks.
+class PlanSimulator {
+ public:
+  PlanSimulator(const PlanSimulationRequest& request, SimulatedPlan& result)
+      : request_(request),
+        result_(result),
+        costs_(result.plan),
+        folder_(request.directory),
+        set_(folder_.set()) {
+    if (request.link_us || request.link_gbytes) {
+      const LinkCost usual;
+      link_ = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
+               request.link_gbytes.value_or(usual.bytes_per_ns)};
+    }
+    if (!request.measured.empty()) measured_ = MeasuredDurations::read(request.measured);
+  }
+
+  void run() {
+    chooseSample();
+    const RankSample& sample = result_.sample;
+    IdVector<RankId, ProgramCosts> costs;
+    for (const RankId rank : sample.ranks) costs.push_back(costsOf(rank));
+    for (const RankId rank : set_.ranks.ids()) {
+      const MemoryOfKind& memory = memoryOf(rank);
+      result_.arena_bytes.push_back(memory.arena_bytes);
+      result_.constant_bytes.push_back(memory.constant_bytes);
+    }
+    std::function<LinkCost(RankId, RankId)> link_between = [&](RankId from, RankId to) {
+      return costs_.link(sample.ranks[from.index()], sample.ranks[to.index()]);
+    };
+    if (link_) link_between = nullptr;
+    for (Program& program : samplePrograms(set_, sample)) result_.programs.push_back(std::move(program));
+    result_.simulation = simulatePrograms({.programs = result_.programs,
+                                           .costs = std::move(costs),
+                                           .link = link_.value_or(LinkCost{}),
+                                           .link_between = link_between,
+                                           .contention = !request_.no_contention,
+                                           .rendezvous = !request_.eager,
+                                           .known_as = sample.ranks});
+    ProgramSimulation& simulation = result_.simulation;
+    for (size_t place = 0; place < sample.ranks.size(); ++place) {
+      if (sample.counts[place] > 1)
+        simulation.trace.rank_names[RankId(place)] += fmt::format(", {} alike", sample.counts[place]);
+    }
+    simulation.busy = pipeshard::ofAllRanks(sample, simulation.busy);
+    simulation.span = pipeshard::ofAllRanks(sample, simulation.span);
+    simulation.peak_memory = pipeshard::ofAllRanks(sample, simulation.peak_memory);
+  }
+
+ private:
+  struct MemoryOfKind {
+    int64_t arena_bytes = 0;
+    int64_t constant_bytes = 0;
+    Accumulation accumulation;
+  };
+
+  // A trace was recorded of every rank.
+  void chooseSample() {
+    const bool each = measured_ || set_.ranks.size() <= request_.most_ranks;
+    result_.sample = each ? everyRank(set_.ranks.size())
+                          : sampleOf(set_, [this](RankId rank) { return treatmentOf(rank); });
+  }
+
+  std::vector<std::vector<RankId>> groupsOf(RankId rank) const {
+    std::vector<std::vector<RankId>> groups;
+    for (const size_t group : set_.ranks[rank].groups) groups.push_back(set_.groups[group]);
+    return groups;
+  }
+
+  int threadsOf(RankId rank) const {
+    const int ranks = static_cast<int>(set_.ranks.size());
+    return threadsPerWorker(request_.threads, ranksBeside(result_.plan.cluster, rank, ranks));
+  }
+
+  // Equal for ranks of one kind whose instructions take equally long and whose buffers are equally large.
+  const std::string& treatmentOf(RankId rank) {
+    const auto [found, is_new] = treatments_.try_emplace(rank);
+    if (!is_new) return found->second;
+    const CostModel model = modelOf(rank);
+    const Cluster& cluster = result_.plan.cluster;
+    std::string text = fmt::format("{} threads, device {}, {} {} {};", threadsOf(rank),
+                                   cluster.nodes[cluster.nodeOf(rank.index())].kind, model.devices_per_core,
+                                   model.busy, model.one_node);
+    const std::vector<std::vector<RankId>> groups = groupsOf(rank);
+    for (size_t g = 0; g < groups.size(); ++g)
+      text += fmt::format(" {}:{}", groups[g].size(), numberOf(groupModel(model, GroupId(g)).links[0]));
+    for (const RankId peer : set_.ranks[rank].peers) {
+      text += fmt::format(" {}-{}", numberOf(link_.value_or(costs_.link(rank, peer))),
+                          numberOf(link_.value_or(costs_.link(peer, rank))));
+    }
+    return found->second = std::move(text);
+  }
+
+  // Equal links have equal numbers.
+  size_t numberOf(const LinkCost& link) {
+    const size_t number = std::find(links_.begin(), links_.end(), link) - links_.begin();
+    if (number == links_.size()) links_.push_back(link);
+    return number;
+  }
+
+  // As the plan's cluster says, but for what was asked for.
+  CostModel modelOf(RankId rank) {
+    CostModel model = costs_.model(rank, groupsOf(rank));
+    if (link_) model.links = {*link_};
+    if (!request_.device_gflops && !request_.device_gbytes) return model;
+    const CostModel usual;
+    model.kinds = nullptr;
+    model.times = nullptr;
+    model.flops_per_ns = request_.device_gflops.value_or(usual.flops_per_ns);
+    model.bytes_per_ns = request_.device_gbytes.value_or(usual.bytes_per_ns);
+    return model;
+  }
+
+  const std::vector<Graph>& graphsOf(KindId kind) {
+    const auto [found, is_new] = graphs_.try_emplace(kind);
+    if (is_new) found->second = folder_.subgraphs(set_.kinds[kind].program);
+    return found->second;
+  }
+
+  const MemoryOfKind& memoryOf(RankId rank) {
+    const KindId kind = set_.ranks[rank].kind;
+    const auto [found, is_new] = memory_.try_emplace({kind, threadsOf(rank)});
+    if (!is_new) return found->second;
+    const WorkerThreads threads(threadsOf(rank));
+    // plans the memory; nothing is allocated
+    const Executor executor({set_.kinds[kind].program, graphsOf(kind), request_.directory}, {});
+    return found->second = {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
+  }
+
+  ProgramCosts costsOf(RankId rank) {
+    const KindId kind = set_.ranks[rank].kind;
+    const auto [found, is_new] = priced_.try_emplace({kind, treatmentOf(rank)});
+    if (is_new) {
+      found->second = programCosts({instantiate(set_, rank), graphsOf(kind), request_.directory},
+                                   modelOf(rank), memoryOf(rank).accumulation);
+    }
+    if (!measured_) return found->second;
+    ProgramCosts costs = found->second;
+    const std::string missing = measured_->apply(instantiate(set_, rank), costs);
+    if (missing.empty()) return costs;
+    fail(ErrorCode::kConfiguration,
+         "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and schedule",
+         request_.measured, missing, rank);
+  }
+
+  const PlanSimulationRequest& request_;
+  SimulatedPlan& result_;
+  PlanCosts costs_;
+  ProgramFolder folder_;
+  ProgramSet set_;
+  std::optional<LinkCost> link_;
+  std::optional<MeasuredDurations> measured_;
+  std::vector<LinkCost> links_;
+  std::map<RankId, std::string> treatments_;
+  std::map<KindId, std::vector<Graph>> graphs_;
+  std::map<std::pair<KindId, int>, MemoryOfKind> memory_;
+  std::map<std::pair<KindId, std::string>, ProgramCosts> priced_;
+};
 
 SimulatedPlan run(const PlanSimulationRequest& request) {
   SimulatedPlan result;
@@ -65,47 +232,7 @@ SimulatedPlan run(const PlanSimulationRequest& request) {
   }
   if (const std::optional<StoredProfile> profile = chooseProfile(request.profile))
     applyProfile(result.plan.cluster, *profile);
-  std::optional<LinkCost> link;
-  if (request.link_us || request.link_gbytes) {
-    const LinkCost usual;
-    link = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
-            request.link_gbytes.value_or(usual.bytes_per_ns)};
-  }
-  std::optional<MeasuredDurations> measured;
-  if (!request.measured.empty()) measured = MeasuredDurations::read(request.measured);
-  IdVector<RankId, ProgramCosts> costs;
-  int ranks = 1;
-  for (RankId rank(0); rank < RankId(ranks); ++rank) {
-    const std::filesystem::path folder =
-        std::filesystem::path(request.directory) / "ranks" / rankDirectoryName(rank);
-    RankImage image = loadRank(folder.string());
-    ranks = image.program.world_size;
-    const WorkerThreads threads(
-        threadsPerWorker(request.threads, ranksBeside(result.plan.cluster, rank, ranks)));
-    const Executor executor(image, {});  // plans the memory; nothing is allocated
-    result.arena_bytes.push_back(executor.memory().total_bytes);
-    result.constant_bytes.push_back(executor.constantBytes());
-    costs.push_back(
-        programCosts(image, modelOf(request, result.plan, image.program, link), executor.accumulation()));
-    const std::string missing = measured ? measured->apply(image.program, costs.back()) : "";
-    if (!missing.empty()) {
-      fail(ErrorCode::kConfiguration,
-           "{}: has no pass like {} of rank {}; expected the trace of a plan with the same stages and "
-           "schedule",
-           request.measured, missing, rank);
-    }
-    result.programs.push_back(std::move(image.program));
-  }
-  std::function<LinkCost(RankId, RankId)> link_between = [&](RankId from, RankId to) {
-    return rankLink(result.plan, from, to);
-  };
-  if (link) link_between = nullptr;
-  result.simulation = simulatePrograms({.programs = result.programs,
-                                        .costs = std::move(costs),
-                                        .link = link.value_or(LinkCost{}),
-                                        .link_between = link_between,
-                                        .contention = !request.no_contention,
-                                        .rendezvous = !request.eager});
+  PlanSimulator(request, result).run();
   return result;
 }
 
@@ -193,7 +320,8 @@ std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders)
   const ProgramSimulation& simulation = simulated.simulation;
   nlohmann::ordered_json json;
   json["schedule"] = scheduleSpecToString(simulated.plan.schedule);
-  json["ranks"] = simulated.programs.size();
+  const int ranks = static_cast<int>(simulated.sample.place.size());
+  json["ranks"] = ranks;
   json["stages"] = simulated.plan.stages.size();
   json["microbatches"] = simulated.plan.microbatches;
   json["unit"] = "ns";
@@ -208,15 +336,19 @@ std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders)
   // Of each rank's node.
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;
-  const int ranks = simulated.programs.size();
-  for (RankId rank : simulated.programs.ids())
+  for (const RankId rank : idsBelow<RankId>(ranks))
     json["communicator_bytes"].push_back(
         SharedSegments::communicatorBytes(ranksBeside(cluster, rank, ranks)));
+  std::vector<nlohmann::ordered_json> texts;  // by place
+  std::vector<double> peaks;
   for (const std::vector<Action>& order : orders) {
-    json["peak_activations"].push_back(peakActivationsOf(order));
-    nlohmann::ordered_json texts = nlohmann::ordered_json::array();
-    for (const Action& action : order) texts.push_back(actionToString(action));
-    json["orders"].push_back(texts);
+    peaks.push_back(peakActivationsOf(order));
+    texts.push_back(nlohmann::ordered_json::array());
+    for (const Action& action : order) texts.back().push_back(actionToString(action));
+  }
+  for (const size_t place : simulated.sample.place) {
+    json["peak_activations"].push_back(peaks[place]);
+    json["orders"].push_back(texts[place]);
   }
   return json.dump(1) + "\n";
 }
@@ -227,12 +359,14 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
       {"rank", "busy", "idle", "waiting", "transfer", "beside", "span", "peak activations", "peak memory"}};
   const TraceBreakdown parts = breakDown(simulation.trace);
   const IdVector<RankId, Ticks> idle = simulation.idlePerRank();
-  for (RankId rank : simulated.programs.ids()) {
-    table.push_back({simulation.trace.rank_names[rank], formatNanoseconds(simulation.busy[rank]),
-                     formatNanoseconds(idle[rank]), formatNanoseconds(parts.ranks[rank].waiting),
-                     formatNanoseconds(parts.ranks[rank].transfer),
-                     formatNanoseconds(parts.ranks[rank].hidden), formatNanoseconds(simulation.span[rank]),
-                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(rank.index())])),
+  for (const RankId place : simulated.programs.ids()) {
+    const RankId rank = simulated.sample.ranks[place.index()];
+    const RankBreakdown& part = parts.ranks[place];
+    table.push_back({simulation.trace.rank_names[place], formatNanoseconds(simulation.busy[rank]),
+                     formatNanoseconds(idle[rank]), formatNanoseconds(part.waiting),
+                     formatNanoseconds(part.transfer), formatNanoseconds(part.hidden),
+                     formatNanoseconds(simulation.span[rank]),
+                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(place.index())])),
                      formatBytes(simulation.peak_memory[rank])});
   }
   return table;
@@ -242,15 +376,16 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
 
 SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   SimulatedPlan simulated = run(request);
+  const size_t ranks = simulated.sample.place.size();
   SimulationReport report;
-  report.orders = ordersOf(simulated.programs);
+  const ScheduleOrders orders = ordersOf(simulated.programs);
+  for (const size_t place : simulated.sample.place) report.orders.push_back(orders[PipelineRankId(place)]);
   const Plan& plan = simulated.plan;
   report.title =
       fmt::format("{}: {} stage{} on {} rank{}, {}, {} microbatch{}", request.directory, plan.stages.size(),
-                  plan.stages.size() == 1 ? "" : "s", simulated.programs.size(),
-                  simulated.programs.size() == 1 ? "" : "s", scheduleSpecToString(plan.schedule),
-                  plan.microbatches, plan.microbatches == 1 ? "" : "es");
-  report.table = tableOf(simulated, report.orders);
+                  plan.stages.size() == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
+                  scheduleSpecToString(plan.schedule), plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  report.table = tableOf(simulated, orders);
   report.makespan = simulated.simulation.makespan;
   report.makespan_text = formatNanoseconds(report.makespan);
   report.bubble_of_makespan = simulated.simulation.bubbleOfMakespan();
@@ -259,9 +394,10 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   report.gantt = ganttOf(simulated.simulation.trace);
   report.ticks_per_unit = 1000;
   report.unit = " us";
-  report.json = jsonOf(simulated, report.orders);
+  report.json = jsonOf(simulated, orders);
   report.trace = std::move(simulated.simulation.trace);
   report.programs = std::move(simulated.programs);
+  report.sample = std::move(simulated.sample);
   return report;
 }
 

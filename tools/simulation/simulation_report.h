@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/program/program.h"
+#include "ir/program/program_set.h"
 #include "ir/trace/trace_event.h"
 #include "partition/schedules/schedule.h"
 #include "partition/simulation/simulator.h"
@@ -15,7 +16,7 @@ namespace pipeshard {
 
 struct SimulationReport {
   std::string title;
-  std::vector<std::vector<std::string>> table;  // a row per rank, heading first
+  std::vector<std::vector<std::string>> table;  // a row per rank that was simulated, heading first
   Ticks makespan = 0;
   std::string makespan_text;  // with its unit
   double bubble_of_makespan = 0;
@@ -25,7 +26,9 @@ struct SimulationReport {
   double ticks_per_unit = 1;  // of the texts and the JSON
   std::string unit;           // "ms"; "": times have none
   std::string json;           // all of it, as --json writes it
-  ScheduleOrders orders;
+  ScheduleOrders orders;      // of all ranks
+  // Of a plan: the ranks that were simulated; picture, trace and programs have them by their place in it.
+  RankSample sample = {};
   Trace trace;
   IdVector<RankId, Program> programs;  // of a plan
 };
@@ -61,6 +64,8 @@ struct PlanSimulationRequest {
   int threads = 0;
   bool eager = false;
   bool no_contention = false;
+  // Of more ranks, some are simulated that stand for all (sampleOf), with the same results.
+  size_t most_ranks = 64;
 };
 // Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel, naming the file.
 SimulationReport simulatePlan(const PlanSimulationRequest& request);

@@ -132,9 +132,9 @@ TEST(ProgramJson, NamesTheFieldThatIsWrong) {
               "found \"float31\"");
   expectError(replaced(json, "\"shape\":[2,3]", "\"shape\":[4611686018427387904,8]"),
               ErrorCode::kConfiguration, "program.json.buffers[0].shape");
-  expectError(replaced(json, "\"version\": 4", "\"version\": 2"), ErrorCode::kVersionMismatch,
+  expectError(replaced(json, "\"version\": 5", "\"version\": 2"), ErrorCode::kVersionMismatch,
               "version 2 was found");
-  expectError(replaced(json, "\"version\": 4,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
+  expectError(replaced(json, "\"version\": 5,", ""), ErrorCode::kConfiguration, "key \"version\" is missing");
   expectError(replaced(json, "\"rank\": 0", "\"rank\": 0, \"rank\": 1"), ErrorCode::kConfiguration,
               "key \"rank\" appears twice");
   expectError(json.substr(0, json.size() / 2), ErrorCode::kConfiguration, "this is not JSON");

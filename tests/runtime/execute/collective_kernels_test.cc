@@ -335,9 +335,7 @@ TEST(CollectiveKernels, RunInsideAProgramReadFromItsFiles) {
   writePlanDirectory(folder.path(), images);
   runRankThreads(3, [&](Communicator& communicator) {
     const int rank = communicator.rank().index();
-    Executor executor(
-        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(RankId(rank))).string()),
-        {});
+    Executor executor(loadRank(folder.path(), RankId(rank)), {});
     const auto data = makeDataSource({"", 7}, executor.program());
     AlignedMemory arena(executor.memory().total_bytes);
     executor.attach(arena.bytes(), &communicator, data.get());

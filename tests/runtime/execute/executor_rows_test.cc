@@ -220,9 +220,7 @@ void expectCollectives(int ranks, DataType type) {
   std::vector<std::vector<T>> y(ranks, std::vector<T>(3));
   std::vector<StepReport> reports(ranks);
   const auto run_rank = [&](int rank) {
-    Executor executor(
-        loadRank((std::filesystem::path(folder.path()) / "ranks" / rankDirectoryName(RankId(rank))).string()),
-        {});
+    Executor executor(loadRank(folder.path(), RankId(rank)), {});
     const auto data = makeDataSource({"", 7}, executor.program());
     const auto communicator =
         SharedMemoryCommunicator::open(duplicate(segments), RankId(rank), std::chrono::seconds(20));

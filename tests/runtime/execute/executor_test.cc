@@ -119,17 +119,17 @@ TEST(Executor, ReadsARankDirectoryAndWeightsFromFiles) {
         WeightReference{folder.file("weights.bin"), 16, constant.bytes.size()};
   }
   writePlanDirectory(folder.path(), images);
-  const std::string rank = folder.file("ranks/0000");
   {
-    LocalProgram local(loadRank(rank), {"", 5});
+    LocalProgram local(loadRank(folder.path(), RankId(0)), {"", 5});
     expectStep(local, local.runStep(1), expectedSteps(1, 5)[0], 1e-12);
   }
   std::filesystem::resize_file(folder.file("weights.bin"), 100);
-  EXPECT_ERROR(LocalProgram(loadRank(rank), {"", 5}), ErrorCode::kMissingInput, "initial content of 'w0'");
-  std::filesystem::remove(rank + "/forward0.onnx");
-  EXPECT_ERROR(loadRank(rank), ErrorCode::kMissingInput, "forward0.onnx");
-  std::ofstream(rank + "/program.json") << "{";
-  EXPECT_ERROR(loadRank(rank), ErrorCode::kConfiguration, "program.json");
+  EXPECT_ERROR(LocalProgram(loadRank(folder.path(), RankId(0)), {"", 5}), ErrorCode::kMissingInput,
+               "initial content of 'w0'");
+  std::filesystem::remove(folder.file("subgraphs/0000_forward0.onnx"));
+  EXPECT_ERROR(loadRank(folder.path(), RankId(0)), ErrorCode::kMissingInput, "forward0.onnx");
+  std::ofstream(folder.file("kinds/0000.json")) << "{";
+  EXPECT_ERROR(loadRank(folder.path(), RankId(0)), ErrorCode::kConfiguration, "kinds/0000.json");
 }
 
 TEST(Executor, NamesTheStepOfALossThatIsNotFinite) {

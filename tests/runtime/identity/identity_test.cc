@@ -146,7 +146,7 @@ struct Directory {
 };
 
 TEST(JobIdentities, NameTheFileThatDiffersAndBothHosts) {
-  for (const char* file : {"plan.json", "weights.bin", "data.u16", "ranks/0001/update_w1.onnx"}) {
+  for (const char* file : {"plan.json", "weights.bin", "data.u16", "subgraphs/0001_update_w1.onnx"}) {
     Directory directory;
     const std::string path = directory.folder.file(file);
     ASSERT_TRUE(std::filesystem::exists(path)) << path;
@@ -173,7 +173,7 @@ TEST(JobIdentities, OfANodeAreOfTheFilesThatItsRanksRead) {
   IdentityRequest request = directory.request;
   request.ranks = {RankId(0)};
   for (const IdentityPart& part : readJobIdentity(request)) {
-    EXPECT_THAT(part.path, ::testing::Not(HasSubstr("ranks/0001")));
+    EXPECT_THAT(part.path, ::testing::Not(HasSubstr("kinds/0001")));
     EXPECT_NE(part.what, "weights");
   }
 }
@@ -203,9 +203,9 @@ TEST(PlanPrograms, AreVerifiedWhenTheyAreNotAsRecorded) {
   EXPECT_TRUE(noticesOf(folder.path()).empty());  // made by hand
   recordPrograms(folder.path());
   EXPECT_TRUE(noticesOf(folder.path()).empty());
-  folder.write("ranks/0001/notes.txt", "a strange file");
+  folder.write("kinds/notes.txt", "a strange file");
   EXPECT_TRUE(noticesOf(folder.path()).empty());
-  std::ofstream(folder.file("ranks/0001/program.json"), std::ios::app) << "\n";
+  std::ofstream(folder.file("kinds/0001.json"), std::ios::app) << "\n";
   EXPECT_THAT(noticesOf(folder.path()),
               ::testing::ElementsAre(HasSubstr("were changed since they were made")));
 }

@@ -361,7 +361,7 @@ TEST(RunJob, NoticesAPlanThatIsReplacedWhileItLoads) {
              [&](const JobProgress& progress) {
                if (progress.kind != JobProgress::Kind::kStarted) return;
                for (const int rank : {0, 1})
-                 std::ofstream(plan.folder.file(fmt::format("ranks/000{}/program.json", rank)), std::ios::app)
+                 std::ofstream(plan.folder.file(fmt::format("kinds/000{}.json", rank)), std::ios::app)
                      << "\n";
              }),
       ErrorCode::kVersionMismatch, "has loaded other programs");
@@ -541,7 +541,7 @@ TEST(RunJob, SaysWhatIsMissing) {
   spec.plan_directory = folder.path();
   EXPECT_ERROR(runJob(spec), ErrorCode::kMissingInput, "not a plan directory");
   std::filesystem::create_directories(folder.path() / "ranks/0001");
-  EXPECT_ERROR(runJob(spec), ErrorCode::kConfiguration, "not 0000");
+  EXPECT_ERROR(runJob(spec), ErrorCode::kVersionMismatch, "older pipeshard");
   Plan plan;
   plan.spec.worker_executable = folder.file("none");
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kMissingInput, "cannot execute the worker");
@@ -579,7 +579,7 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   options.job = "ab";
   options.rank = RankId(3);
   options.segments = "control=5,arenas=6:7";
-  options.directory = "/plan/ranks/0003";
+  options.directory = "/plan";
   options.parent = 77;
   options.generation = 2;
   options.node_of_rank = {0, 0, 1, 1};

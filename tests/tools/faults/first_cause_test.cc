@@ -80,7 +80,7 @@ TEST_F(FirstCause, OfACrashIsInTheLogOfTheRank) {
     const pid_t run = startPipeshard({"run", plan_, "--steps", "10000000", "--log", log}, out, err);
     const auto is_stepping = [&] { return readFile(out).find("step 1/") != std::string::npos; };
     ASSERT_TRUE(eventually(is_stepping, seconds(30))) << readFile(err);
-    const std::vector<pid_t> workers = processesMentioning(plan_ + "/ranks/0002");
+    const std::vector<pid_t> workers = workersOf(plan_, 2);
     ASSERT_EQ(workers.size(), 1u) << readFile(out) << readFile(err);
     ::kill(workers[0], signal);
     const CommandResult result = finishPipeshard(run, out, err, seconds(20));

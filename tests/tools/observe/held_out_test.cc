@@ -235,9 +235,9 @@ TEST_F(HeldOut, ItsProgramsAreKeptAndFollowPlanAndData) {
   };
   const auto first = evaluate(writeTokens("a.npz", 16));
   EXPECT_EQ(evaluate(writeTokens("b.npz", 16)), first);
-  EXPECT_FALSE(std::filesystem::exists(directory + "/evaluation/ranks/0000/last_batch"));
+  EXPECT_FALSE(std::filesystem::exists(directory + "/evaluation/kinds/last_0000.json"));
   EXPECT_NE(evaluate(writeTokens("c.npz", 19)), first);
-  EXPECT_TRUE(std::filesystem::exists(directory + "/evaluation/ranks/0000/last_batch"));
+  EXPECT_TRUE(std::filesystem::exists(directory + "/evaluation/kinds/last_0000.json"));
   writeFile(record, "{ damaged");
   evaluate(writeTokens("c.npz", 19));
   EXPECT_THAT(readFile(record), HasSubstr("\"rows\": 19"));

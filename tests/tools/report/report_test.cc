@@ -175,7 +175,7 @@ TEST(Report, OfAPlanWithoutShardingsSaysNothingOfThem) {
   const std::string page = renderReport({planOf(2, 2, "gpipe")});
   EXPECT_THAT(page, Not(HasSubstr("harding")));
   EXPECT_THAT(page, Not(HasSubstr(".spec")));
-  EXPECT_TRUE(parametersOf(planOf(2, 2, "gpipe"), {}).empty());
+  EXPECT_TRUE(parametersOf(planOf(2, 2, "gpipe"), {}, {}).empty());
 }
 
 TEST(Report, IsTheSameForTheSameInput) {

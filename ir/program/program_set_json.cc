@@ -1,0 +1,99 @@
+#include "ir/program/program_set_json.h"
+
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "ir/base/json_reader.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr const char* kWhat = "ranks.json";
+
+// `items`, one per line, as `toJson` makes them, inside of an object that is inside of the document.
+template <typename T, typename ToJson>
+std::string linesOf(const std::vector<T>& items, const ToJson& to_json) {
+  std::string text = "[";
+  for (size_t i = 0; i < items.size(); ++i)
+    text += (i == 0 ? "\n      " : ",\n      ") + dumpJsonLine(to_json(items[i]));
+  return text + (items.empty() ? "]" : "\n    ]");
+}
+
+std::string tableToJson(const BindingTable& table) {
+  std::map<Shape, size_t> places;
+  std::vector<Shape> starts;
+  std::vector<Json> bindings;
+  for (const RankBinding& binding : table.ranks) {
+    std::vector<size_t> of_rank;
+    for (const Shape& start : binding.starts) {
+      const auto [found, is_new] = places.try_emplace(start, starts.size());
+      if (is_new) starts.push_back(start);
+      of_rank.push_back(found->second);
+    }
+    bindings.push_back({{"kind", binding.kind.index()},
+                        {"peers", positionsOf(binding.peers)},
+                        {"groups", binding.groups},
+                        {"starts", of_rank}});
+  }
+  return fmt::format(
+      "{{\n    \"kinds\": {},\n    \"groups\": {},\n    \"starts\": {},\n    \"bindings\": {}\n  }}",
+      table.kinds,
+      linesOf(table.groups, [](const std::vector<RankId>& group) { return Json(positionsOf(group)); }),
+      linesOf(starts, [](const Shape& start) { return Json(start); }),
+      linesOf(bindings, [](const Json& binding) { return binding; }));
+}
+
+std::vector<size_t> positionsFrom(const JsonReader& json, size_t count) {
+  const std::vector<int64_t> numbers = json.integers(0, static_cast<int64_t>(count) - 1);
+  return {numbers.begin(), numbers.end()};
+}
+
+BindingTable tableFromJson(const JsonReader& json, size_t ranks) {
+  json.expectObject({"kinds", "groups", "starts", "bindings"});
+  BindingTable table;
+  table.kinds = json.at("kinds").integer(1, static_cast<int64_t>(ranks));
+  for (const JsonReader& group : json.at("groups").elements())
+    table.groups.push_back(idsAt<RankId>(positionsFrom(group, ranks)));
+  std::vector<Shape> starts;
+  for (const JsonReader& start : json.at("starts").elements()) starts.push_back(start.integers(0, INT64_MAX));
+  for (const JsonReader& item : json.at("bindings").elements()) {
+    item.expectObject({"kind", "peers", "groups", "starts"});
+    RankBinding& binding = table.ranks.emplace_back();
+    binding.kind = KindId(item.at("kind").integer(0, static_cast<int64_t>(table.kinds) - 1));
+    binding.peers = idsAt<RankId>(positionsFrom(item.at("peers"), ranks));
+    binding.groups = positionsFrom(item.at("groups"), table.groups.size());
+    for (const size_t start : positionsFrom(item.at("starts"), starts.size()))
+      binding.starts.push_back(starts[start]);
+  }
+  if (table.ranks.size() != ranks)
+    json.at("bindings")
+        .failWith(fmt::format("found those of {} ranks; expected {}", table.ranks.size(), ranks));
+  return table;
+}
+
+}  // namespace
+
+BindingTable bindingsOf(const ProgramSet& set) { return {set.kinds.size(), set.groups, set.ranks}; }
+
+std::string rankTablesToJson(const RankTables& tables) {
+  std::string text = fmt::format("{{\n  \"version\": {},\n  \"ranks\": {},\n  \"whole\": {}", kProgramVersion,
+                                 tables.whole.ranks.size(), tableToJson(tables.whole));
+  if (tables.last) text += ",\n  \"last_batch\": " + tableToJson(*tables.last);
+  return text + "\n}\n";
+}
+
+RankTables rankTablesFromJson(std::string_view text) {
+  const Json document = parseJson(text, kWhat);
+  checkJsonVersion(document, kWhat, kProgramVersion);
+  const JsonReader json(document, kWhat);
+  json.expectObject({"version", "ranks", "whole"}, {"last_batch"});
+  const size_t ranks = json.at("ranks").integer(1, INT32_MAX);
+  RankTables tables{tableFromJson(json.at("whole"), ranks), std::nullopt};
+  if (json.has("last_batch")) tables.last = tableFromJson(json.at("last_batch"), ranks);
+  return tables;
+}
+
+}  // namespace pipeshard

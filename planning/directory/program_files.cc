@@ -1,0 +1,117 @@
+#include "planning/directory/program_files.h"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "ir/base/text_file.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_set_json.h"
+#include "onnx_import/format/writer.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/files/content_hash.h"
+#include "runtime/files/durable_folder.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Kinds of both sizes of batch share subgraphs/.
+class ProgramWriter {
+ public:
+  ProgramWriter(const fs::path& folder, const ProgressCallback& progress)
+      : folder_(folder), progress_(progress) {
+    makeFolder(folder_ / kKindsFolder);
+    makeFolder(folder_ / kSubgraphsFolder);
+  }
+
+  void expect(size_t kinds) { kinds_ += kinds; }
+
+  BindingTable add(const EmittedPrograms& programs, StepSize size) {
+    for (const KindId id : programs.set.kinds.ids()) {
+      ProgramKind kind = programs.set.kinds[id];
+      const std::vector<Graph>& graphs = *programs.subgraphs[id];
+      for (size_t i = 0; i < graphs.size(); ++i) {
+        if (progress_) progress_(fmt::format("kind {} of {}", written_ + 1, kinds_));
+        kind.program.subgraphs[i].file = fileOf(graphs[i]);
+      }
+      writeTextFile((folder_ / kindFileName(id, size)).string(), kindToJson(kind));
+      ++written_;
+    }
+    return bindingsOf(programs.set);
+  }
+
+ private:
+  // The name of the file that has the graph, which is written where no graph before was the same.
+  std::string fileOf(const Graph& graph) {
+    const auto [found, is_new] = of_graphs_.try_emplace(&graph);
+    if (!is_new) return found->second;
+    const std::string bytes = serializeModel(graph);
+    const uint64_t digest = contentHash(bytes);
+    // Two contents of one digest are not expected; they would get two names.
+    for (int copy = 0;; ++copy) {
+      found->second = hashText(digest) + (copy > 0 ? fmt::format("_{}", copy) : "") + ".onnx";
+      const fs::path path = folder_ / kSubgraphsFolder / found->second;
+      const auto [same, is_first] = sizes_.try_emplace(found->second, bytes.size());
+      if (is_first) writeTextFile(path.string(), bytes);
+      if (is_first || (same->second == bytes.size() && requireTextFile(path.string()) == bytes))
+        return found->second;
+    }
+  }
+
+  fs::path folder_;
+  const ProgressCallback& progress_;
+  size_t kinds_ = 0;
+  size_t written_ = 0;
+  std::map<const Graph*, std::string> of_graphs_;  // kinds may share theirs
+  std::map<std::string, size_t> sizes_;
+};
+
+}  // namespace
+
+void writePrograms(const EmittedPrograms& whole, const EmittedPrograms* last, const std::string& folder,
+                   const ProgressCallback& progress) {
+  makeFolder(folder);
+  ProgramWriter writer(folder, progress);
+  writer.expect(whole.set.kinds.size() + (last != nullptr ? last->set.kinds.size() : 0));
+  RankTables tables{writer.add(whole, StepSize::kWholeBatch), std::nullopt};
+  if (last != nullptr) tables.last = writer.add(*last, StepSize::kLastBatch);
+  writeTextFile((fs::path(folder) / kRanksFileName).string(), rankTablesToJson(tables));
+}
+
+EmittedPrograms aloneProgram(const RankProgram& rank) {
+  EmittedPrograms alone{setOf({rank.program}), {}};
+  alone.subgraphs.push_back(std::make_shared<const std::vector<Graph>>(rank.subgraphs));
+  return alone;
+}
+
+void expandRank(const std::string& plan_directory, RankId rank, const std::string& folder) {
+  ProgramFolder programs(plan_directory);
+  std::error_code ignored;
+  if (fs::exists(folder, ignored) && !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored)))
+    fail(ErrorCode::kConfiguration, "{} exists and is not empty; choose another -o", folder);
+  if (rank.index() >= programs.ranks())
+    fail(ErrorCode::kUsage, "--expand-rank {}: the ranks of {} are 0 to {}", rank, plan_directory,
+         programs.ranks() - 1);
+  const auto expand = [&](StepSize size, const fs::path& into) {
+    makeFolder(into);
+    Program program = programs.program(rank, size);
+    for (Subgraph& subgraph : program.subgraphs) {
+      const std::string stored = (fs::path(plan_directory) / kSubgraphsFolder / subgraph.file).string();
+      subgraph.file = subgraph.name + ".onnx";
+      writeTextFile((into / subgraph.file).string(), requireTextFile(stored));
+    }
+    writeTextFile((into / "program.json").string(), programToJson(program));
+  };
+  expand(StepSize::kWholeBatch, folder);
+  if (programs.hasLastBatch()) expand(StepSize::kLastBatch, fs::path(folder) / "last_batch");
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,145 @@
+// Folders of programs: what is written once is every rank's.
+#include "planning/directory/program_files.h"
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "ir/program/program_json.h"
+#include "onnx_import/format/writer.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/pipeline.h"
+#include "runtime/execute/rank_image.h"
+#include "tests/expect_error.h"
+#include "tests/temporary_folder.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+PlannedTraining planOf(const std::string& stages, const std::string& method, double clip_norm = 0) {
+  PlanRequest request;
+  request.model_path = PIPESHARD_SOURCE_DIR "/examples/mlp.onnx";
+  request.partition.cluster = parseCluster("2x4");
+  request.dimensions = {{"batch", 32}};
+  request.microbatches = 2;
+  request.last_batch = 24;
+  request.partition.stages = parseStages(stages);
+  if (!method.empty()) request.partition.sharding.method = parseShardingMethod(method);
+  request.given.clip_norm = clip_norm;
+  return planTraining(request, [](const std::string&) {});
+}
+
+// Subgraphs have other files in a folder.
+std::string textOf(Program program) {
+  for (Subgraph& subgraph : program.subgraphs) subgraph.file = subgraph.name + ".onnx";
+  return programToJson(program);
+}
+
+size_t filesIn(const fs::path& folder) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+void expectSame(const EmittedPrograms& emitted, ProgramFolder& folder, StepSize size) {
+  ASSERT_EQ(folder.ranks(), emitted.size());
+  for (const RankId rank : emitted.set.ranks.ids()) {
+    const RankProgram want = emitted.of(rank);
+    const RankImage got = folder.image(rank, size);
+    EXPECT_EQ(textOf(got.program), textOf(want.program)) << rank.index();
+    ASSERT_EQ(got.subgraphs.size(), want.subgraphs.size());
+    for (size_t i = 0; i < got.subgraphs.size(); ++i)
+      EXPECT_EQ(serializeModel(got.subgraphs[i]), serializeModel(want.subgraphs[i])) << rank.index();
+  }
+}
+
+TEST(ProgramFiles, AreEveryRanksOwnWhenTheyAreRead) {
+  for (const auto& [stages, method] :
+       std::vector<std::pair<std::string, std::string>>{{"uniform:2", ""}, {"uniform:2", "zero2"}}) {
+    const TemporaryFolder folder;
+    const PlannedTraining planned = planOf(stages, method);
+    const std::string plan = folder.file("plan");
+    writePlanDirectory(planned, plan);
+    ProgramFolder programs(plan);
+    expectSame(planned.whole.ranks, programs, StepSize::kWholeBatch);
+    ASSERT_TRUE(programs.hasLastBatch());
+    expectSame(planned.last->ranks, programs, StepSize::kLastBatch);
+    if (method.empty()) {
+      EXPECT_LT(programs.kinds(), programs.ranks());
+    }
+    std::set<std::string> files;
+    for (const RankId rank : idsBelow<RankId>(programs.ranks())) {
+      for (const std::string& file : programs.files(rank)) files.insert(file);
+    }
+    EXPECT_EQ(filesIn(plan + "/kinds") + filesIn(plan + "/subgraphs") + 1, files.size());
+  }
+}
+
+// Which part of the squares a replica adds up is a number that it reads.
+TEST(ProgramFiles, OfReplicasThatClipByNormAreOfAsFewKinds) {
+  const EmittedPrograms clipped = planOf("uniform:2", "", 1).whole.ranks;
+  EXPECT_EQ(clipped.size(), 8U);
+  EXPECT_EQ(clipped.set.kinds.size(), 4U);
+  EXPECT_EQ(planOf("uniform:2", "").whole.ranks.set.kinds.size(), 4U);
+}
+
+TEST(ProgramFiles, ExpandedHaveTheNamesOfTheirSubgraphs) {
+  const TemporaryFolder folder;
+  const PlannedTraining planned = planOf("uniform:2", "zero2");
+  const std::string plan = folder.file("plan"), own = folder.file("own");
+  writePlanDirectory(planned, plan);
+  const CommandResult expanded = runPipeshard({"plan", plan, "--expand-rank", "6", "-o", own});
+  ASSERT_EQ(expanded.exit_code, 0) << expanded.errors;
+  for (const auto& [step, inside] :
+       {std::pair{&planned.whole, own}, std::pair{&*planned.last, own + "/last_batch"}}) {
+    const RankProgram want = step->ranks.of(RankId(6));
+    EXPECT_EQ(readFile(inside + "/program.json"), programToJson(want.program));
+    for (size_t i = 0; i < want.subgraphs.size(); ++i)
+      EXPECT_EQ(readFile(inside + "/" + want.program.subgraphs[i].file), serializeModel(want.subgraphs[i]));
+  }
+  EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "6", "-o", own}).exit_code, 78);  // is not empty
+  EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "8", "-o", folder.file("x")}).exit_code, 64);
+  EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "6"}).exit_code, 64);
+  EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "6", "--cluster", "1x2", "-o", own}).exit_code, 64);
+  EXPECT_EQ(runPipeshard({"plan", folder.file("none"), "--expand-rank", "0", "-o", own + "2"}).exit_code, 66);
+}
+
+TEST(ProgramFiles, OfAnOlderFormAreRefused) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan");
+  writePlanDirectory(planOf("uniform:2", ""), plan);
+  fs::remove(plan + "/ranks.json");
+  fs::create_directories(plan + "/ranks/0000");
+  for (const char* command : {"run", "validate", "simulate", "report"}) {
+    const CommandResult refused = runPipeshard({command, plan});
+    EXPECT_EQ(refused.exit_code, 76) << command << refused.errors;
+    EXPECT_NE(refused.errors.find("older pipeshard"), std::string::npos) << command << refused.errors;
+    EXPECT_NE(refused.errors.find("plan again"), std::string::npos) << command;
+  }
+}
+
+TEST(ProgramFiles, ThatWereChangedAreRefusedByName) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan"), ranks = plan + "/ranks.json";
+  writePlanDirectory(planOf("uniform:2", ""), plan);
+  const std::string text = readFile(ranks);
+  const auto refuses = [&](const std::string& from, const std::string& to, const std::string& message) {
+    std::string changed = text;
+    const size_t at = changed.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    writeFile(ranks, changed.replace(at, from.size(), to));
+    const CommandResult refused = runPipeshard({"run", plan});
+    EXPECT_EQ(refused.exit_code, 78) << to << refused.errors;
+    EXPECT_NE(refused.errors.find(message), std::string::npos) << refused.errors;
+  };
+  refuses("{\"kind\":0,", "{\"kind\":99,", "kind: found 99");
+  refuses("\"ranks\": 8", "\"ranks\": 9", "found those of 8 ranks; expected 9");
+  refuses("\"peers\":[", "\"peers\":[7,6,5,", "plan again");
+  refuses("\"peers\":[", "\"peer\":[", "peer");
+}
+
+}  // namespace
+}  // namespace pipeshard
