@@ -34,7 +34,7 @@ struct CheckpointSpec {
 };
 
 struct JobSpec {
-  std::string plan_directory;  // holds ranks/0000/program.json and so on
+  std::string plan_directory;  // a folder of programs (runtime/execute/rank_image.h)
   DataDescription data;
   int64_t steps = 1;  // in all: a job that goes on from a checkpoint does what is left
   DeviceChoice device;

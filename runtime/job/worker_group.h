@@ -30,7 +30,7 @@ struct WorkerGroupSpec {
   std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
   // of each; 0: the processors divided by the workers, at least 1
   int threads = 0;
-  std::string plan_directory;  // holds ranks/0000 and so on
+  std::string plan_directory;  // a folder of programs (runtime/execute/rank_image.h)
   std::vector<RankId> ranks;   // of this node, ascending
   // what all workers have in common; rank, segments, directory, parent, wires are filled in
   WorkerOptions options;
