@@ -48,7 +48,7 @@ class Training:
                 env={**os.environ, "TMPDIR": self.temporary})
 
     def workers(self):
-        return [pid for pid in living() if re.search(r" worker .*/ranks/\d+", " ".join(arguments_of(pid)))]
+        return [pid for pid in living() if re.search(r" worker .*--rank \d+", " ".join(arguments_of(pid)))]
 
     def checkpoints(self):
         """Steps of those that are whole."""

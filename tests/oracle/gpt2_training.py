@@ -178,7 +178,7 @@ def check_kills(trainings, options):
              "1", "--log", trainings.at("kills.log")], stdout=subprocess.DEVNULL, stderr=errors)
     killed = []
     for step in steps:
-        ranks = trainings.at("four.plan", "ranks")
+        ranks = " --directory " + trainings.at("four.plan") + " "
         if not wait_for(lambda: trainings.steps_done("kills") >= step and len(processes_of(ranks)) == WORKERS, process):
             break
         os.kill(dice.choice(processes_of(ranks)), signal.SIGKILL)

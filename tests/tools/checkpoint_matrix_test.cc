@@ -41,7 +41,7 @@ class MuteCommunicator : public Communicator {
 
 struct LoadedRank {
   LoadedRank(const std::string& plan, RankId rank, int ranks)
-      : executor(loadRank(plan + "/ranks/" + rankDirectoryName(rank)), {}),
+      : executor(loadRank(plan, rank), {}),
         arena(executor.memory().total_bytes),
         communicator(rank, ranks),
         data(makeDataSource({}, executor.program())) {

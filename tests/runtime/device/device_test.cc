@@ -144,7 +144,7 @@ class WrongNumbers : public DataSource {
 };
 
 std::string errorOf(const PlannedTraining& planned, Device* device) {
-  const RankProgram& program = planned.whole.ranks[RankId(0)];
+  const RankProgram program = planned.whole.ranks.of(RankId(0));
   ExecutorOptions options;
   options.device = device;
   Executor executor({program.program, program.subgraphs, ""}, options);

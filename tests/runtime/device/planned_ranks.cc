@@ -50,7 +50,7 @@ Outcomes run(const PlannedTraining& planned, const std::function<std::unique_ptr
   const size_t ranks = planned.whole.ranks.size();
   Outcomes outcomes(kPlannedSteps, std::vector<Outcome>(ranks));
   runRankThreads(static_cast<int>(ranks), [&](Communicator& opened) {
-    const RankProgram& program = planned.whole.ranks[opened.rank()];
+    const RankProgram program = planned.whole.ranks.of(opened.rank());
     auto& shared = dynamic_cast<SharedMemoryCommunicator&>(opened);
     const std::unique_ptr<Device> device = make_device ? make_device() : nullptr;
     MemoryBlock memory;  // given back behind the executor
