@@ -140,14 +140,17 @@ void force(Stream& stream, OpId until) {
 void finishUntil(const Clock& clock) {
   std::unique_lock held(state().lock);
   for (size_t s = 0; s < state().streams.size(); ++s) {
-    Stream* stream = state().streams[s];
-    if (stream == nullptr || stream->line >= clock.size()) continue;
-    const OpId until = clock[stream->line];
+    if (state().streams[s] == nullptr || s + 1 >= clock.size()) continue;
+    const OpId until = clock[s + 1];  // its line is s + 1
     if (isLazy()) {
-      force(*stream, until);
-    } else {
-      state().changed.wait(held, [&] { return stream->queue.empty() || stream->queue.front()->id > until; });
+      force(*state().streams[s], until);
+      continue;
     }
+    // Meanwhile another thread of the host may destroy it, when it has done all.
+    state().changed.wait(held, [&] {
+      const Stream* stream = state().streams[s];
+      return stream == nullptr || stream->queue.empty() || stream->queue.front()->id > until;
+    });
   }
   merge(state().host, clock);
   hostMoves();
@@ -261,13 +264,15 @@ void finish(const Event& event) {
 }
 
 void finishAll() {
-  const std::vector<Stream*> all = [] {
+  const Clock until = [] {
     const std::lock_guard held(state().lock);
-    return state().streams;
+    Clock all;
+    for (const Stream* stream : state().streams) {
+      if (stream != nullptr) merge(all, stream->clock);
+    }
+    return all;
   }();
-  for (Stream* stream : all) {
-    if (stream != nullptr) finish(*stream);
-  }
+  finishUntil(until);
 }
 
 bool isDone(const Event& event) {

@@ -1,6 +1,6 @@
 // Training steps on the CUDA module, on the stand-in of NVIDIA's libraries (tests/standin), against the CPU
-// by `validate`'s measure: gpt2 on one device, as a pipeline, with shared operators, and gradients summed
-// beside the backward pass. The process ends with code 99 when the stand-in has reported anything.
+// by `validate`'s measure: gpt2 on one device and as a pipeline, mlp also with gradients summed beside the
+// backward pass. The process ends with code 99 when the stand-in has reported anything.
 #include <algorithm>
 #include <cmath>
 
@@ -79,7 +79,6 @@ std::vector<PlannedCase> cudaCases() {
       {"MlpBuckets", "mlp", "1x4", "uniform:1", "", "", 1, in_buckets},
       {"Gpt2", "gpt2", "1x1", "uniform:1", "", "", 2, sgd},
       {"Gpt2OneForwardOneBackward", "gpt2", "1x4", "uniform:4", "1f1b", "", 4, sgd},
-      {"Gpt2Megatron", "gpt2", "1x4", "uniform:1", "", "megatron:2,2", 2, sgd},
   };
 }
 
