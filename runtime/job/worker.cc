@@ -26,6 +26,7 @@
 #include "runtime/machine/crash_log.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
+#include "transport/collectives/joined_communicator.h"
 #include "transport/control/control_message.h"
 #include "transport/shared/shared_segments.h"
 
