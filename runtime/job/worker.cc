@@ -24,6 +24,7 @@
 #include "runtime/job/worker_communicators.h"
 #include "runtime/job/worker_link.h"
 #include "runtime/machine/crash_log.h"
+#include "runtime/machine/limits.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/joined_communicator.h"
@@ -203,6 +204,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     const RandomDelaysText asked = parseRandomDelays(text);
     executor_options.delays = &delays.emplace(asked.seed, options.rank, asked.longest);
   }
+  requireAddressSpace(0);
   SharedSegments segments = SharedSegments::inherit(options.segments);
   const int64_t communicator_bytes = segments.communicatorBytes();
   const int ranks = loadProgram(options.directory, options.rank).world_size;
@@ -241,6 +243,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     for (std::vector<RankId>& group : evaluation->backgroundGroups()) groups.push_back(std::move(group));
   }
   const size_t arena_bytes = evaluation == nullptr ? runner.arenaBytes() : evaluation->arenaBytes();
+  requireAddressSpace(arena_bytes);
   const size_t shared_bytes = runner.main().device().isHostMemory() ? arena_bytes : 0;
   Communicators communicators =
       openCommunicators(options, program.world_size, shared_bytes, groups, link, std::move(segments));

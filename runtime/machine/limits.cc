@@ -28,6 +28,7 @@ constexpr int64_t kFilesOfAWorker = 4;  // process, trace, arena, early ends
 constexpr int64_t kFilesOfAWire = 2;    // of a worker, to the ranks of other hosts
 constexpr rlim_t kLeastStack = rlim_t{512} << 10;
 constexpr rlim_t kUsualStack = rlim_t{8} << 20;
+constexpr uint64_t kSpaceOfLibraries = uint64_t{160} << 20;
 constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
 constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
 
@@ -122,6 +123,17 @@ void requireStack() {
   ::pthread_attr_setstacksize(&attributes, more.rlim_cur);
   ::pthread_setattr_default_np(&attributes);
   ::pthread_attr_destroy(&attributes);
+}
+
+void requireAddressSpace(uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const uint64_t needed = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes + kSpaceOfLibraries;
+  if (limit.rlim_cur >= needed) return;
+  fail(ErrorCode::kOutOfMemory, "address space: {} are allowed, about {} are needed; `ulimit -v {}`",
+       formatBytes(limit.rlim_cur), formatBytes(needed), (needed >> 10) + 1);
 }
 
 void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what) {

@@ -28,6 +28,10 @@ int64_t tasksNeeded(const LimitNeeds& needs);  // processes and their threads
 // Error(kConfiguration) where that is not allowed: the kernel would end the process in mid-work.
 void requireStack();
 
+// Error(kOutOfMemory) when `ulimit -v` leaves this process less than `bytes` beside what it has and what
+// libraries take at work: some of them crash where an allocation fails.
+void requireAddressSpace(uint64_t bytes);
+
 // Error(kDiskFull) when the file system of a folder (or of the one that it will lie in) has less free.
 // `what`: "a checkpoint".
 void requireSpace(const std::filesystem::path& folder, uint64_t bytes, std::string_view what);
