@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Examples, CudaStepTest, ::testing::ValuesIn(cudaCases()
 
 TEST(CudaStep, AnOperatorWithoutAKernelIsRefusedWhenTheProgramIsLoaded) {
   const PlannedTraining planned = plan({"Resnet", "resnet"});
-  const RankProgram& program = planned.whole.ranks[RankId(0)];
+  const RankProgram program = planned.whole.ranks.of(RankId(0));
   const auto device = openCudaDevice(0);
   ExecutorOptions options;
   options.device = device.get();
