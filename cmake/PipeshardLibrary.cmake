@@ -109,12 +109,10 @@ function(pipeshard_test name)
   target_compile_options(${name} PRIVATE ${PIPESHARD_TEST_FLAGS})
   target_compile_definitions(${name} PRIVATE PIPESHARD_SOURCE_DIR="${PROJECT_SOURCE_DIR}" PIPESHARD_BINARY_DIR="${PROJECT_BINARY_DIR}")
   pipeshard_reuse_precompiled(${name} pipeshard_precompiled_tests)
-  set(environment PIPESHARD_PROFILE=off)
-  if(ARG_ON_STANDIN)
-    list(APPEND environment LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/tests/standin
-         STANDIN_TWINS=${PROJECT_BINARY_DIR}/tests/standin/libstandin_twin.so
-         PIPESHARD_CUDA_MODULE=${PROJECT_BINARY_DIR}/tools/pipeshard_cuda.so)
+  if(ARG_ON_STANDIN)  # by env: the discovery of tests takes one variable as a property, not several
+    set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR
+      "/usr/bin/env;LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/tests/standin;STANDIN_TWINS=${PROJECT_BINARY_DIR}/tests/standin/libstandin_twin.so;PIPESHARD_CUDA_MODULE=${PROJECT_BINARY_DIR}/tools/pipeshard_cuda.so")
     add_dependencies(${name} pipeshard_cuda standin_cudart standin_cublaslt standin_twin)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)
 endfunction()
