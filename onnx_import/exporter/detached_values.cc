@@ -5,6 +5,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
@@ -35,22 +37,24 @@ class Detaching {
           ++stops_;
         }
       }
+      for (const std::string& argument : call.arguments) {
+        if (namesDetach(argument)) mentioned_.emplace_back(describeNode(node), argument);
+      }
       for (auto& [name, attribute] : node.attributes) markInside(attribute);
     }
   }
 
   // A value of that name is no answer: the optimizer gives an output's name to what the output was a copy of.
-  void refuseRemoved(const Graph& graph) const {
-    for (const Node& node : graph.nodes) {
-      for (const std::string& argument : exportedCall(node).arguments) {
-        if (!namesDetach(argument) || known_.contains(argument)) continue;
-        fail(
-            ErrorCode::kBadModel,
-            "{}: it was computed from '{}', a value that the module detaches so that no gradient passes, and "
-            "the exporter's optimizer has removed that. Export the module without it: "
-            "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
-            describeNode(node), argument);
-      }
+  void refuseRemoved() const {
+    for (const auto& [node, argument] : mentioned_) {
+      if (known_.contains(argument)) continue;
+      fail(ErrorCode::kBadModel,
+           "{}: it was computed from '{}', a value that the module detaches so that no gradient passes, and "
+           "the "
+           "exporter's optimizer has removed that. Export the module without it: torch.onnx.export(module, "
+           "args, "
+           "\"model.onnx\", optimize=False, ...)",
+           node, argument);
     }
   }
 
@@ -66,7 +70,8 @@ class Detaching {
     if (stops_ > before) *body = std::move(marked);
   }
 
-  std::set<std::string> known_;  // calls of detach() that are in the file
+  std::set<std::string> known_;                                 // calls of detach() that are in the file
+  std::vector<std::pair<std::string, std::string>> mentioned_;  // by which node; in branches and loops, too
   int stops_ = 0;
 };
 
@@ -75,7 +80,7 @@ class Detaching {
 int stopAtDetachedValues(Graph& graph) {
   Detaching detaching;
   detaching.mark(graph);
-  detaching.refuseRemoved(graph);
+  detaching.refuseRemoved();
   return detaching.stops();
 }
 

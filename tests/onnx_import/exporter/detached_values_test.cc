@@ -52,6 +52,16 @@ TEST_F(DetachedValues, ThatTheOptimizerHasRemovedAreRefused) {
   EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "optimize=False");
 }
 
+TEST_F(DetachedValues, ThatABranchReadsAreRefused) {
+  const ValueId x = graph.inputs[0];
+  graph.outputs = {node("Sub", {x, x}, "sub", "sub", "%x, %detach")};
+  const auto branch = std::make_shared<const Graph>(graph);
+  graph.nodes.clear();
+  graph.outputs = {node("If", {x}, "cond", "cond", "%x")};
+  graph.nodes.back().attributes["then_branch"] = branch;
+  EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "computed from 'detach'");
+}
+
 TEST_F(DetachedValues, AreNotWhatMerelyHasTheirName) {
   const ValueId x = graph.inputs[0];
   const ValueId scaled = node("Relu", {x}, "detach_1", "relu", "%x");  // the name of a detached output
