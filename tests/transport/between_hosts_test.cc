@@ -66,7 +66,12 @@ TEST_P(BetweenHosts, ADeathIsKnownAtOnceAndHarmsOnlyWhoNeedsTheDead) {
 
 TEST_P(BetweenHosts, SendingToTheDeadIsNoSignal) {
   const auto results = run(2, 20s, [](Communicator& communicator) {
-    if (communicator.rank() == RankId(1)) ::kill(::getpid(), SIGKILL);
+    // Rank 1 dies among the sends: both have opened, and what it sent for the barrier has arrived.
+    communicator.barrier(idsAt<RankId>({0, 1}));
+    if (communicator.rank() == RankId(1)) {
+      std::this_thread::sleep_for(100ms);
+      ::kill(::getpid(), SIGKILL);
+    }
     const std::vector<std::byte> small(1000);
     const std::vector<std::byte> large(1 << 20);
     std::vector<std::unique_ptr<SendHandle>> handles;
