@@ -98,11 +98,46 @@ void lowerMatMulIntegerToFloat(LoweringContext& c) {
   c.give(0, y);
 }
 
+// What an operand of floating-point numbers is rounded to: codes of 0 to 255, less their zero point. The
+// scale is that of the whole tensor, with 0 in its range, as in ONNX's DynamicQuantizeLinear.
+struct RoundedOperand {
+  ValueId codes;
+  ValueId scale;  // []
+};
+
+RoundedOperand rounded(LoweringContext& c, ValueId x) {
+  constexpr double kLargest = 255;
+  std::vector<int64_t> axes;
+  for (int64_t axis = 0; axis < c.rank(x); ++axis) axes.push_back(axis);
+  const ValueId zero = c.scalar(kWork, 0);
+  const ValueId low = c.binary("Min", c.reduce("ReduceMin", x, axes, false), zero);
+  const ValueId high = c.binary("Max", c.reduce("ReduceMax", x, axes, false), zero);
+  const ValueId range = c.binary("Sub", high, low);
+  const ValueId given = c.binary("Mul", range, c.scalar(kWork, 1 / kLargest));
+  // a tensor of zeros has no range: any scale gives its codes
+  const ValueId scale = c.where(c.compare("Equal", range, zero), c.scalar(kWork, 1), given);
+  const ValueId zero_point = c.unary("Round", c.binary("Div", c.unary("Neg", low), scale));
+  const ValueId codes = c.binary("Add", c.unary("Round", c.binary("Div", x, scale)), zero_point);
+  return {c.binary("Sub", c.clip(codes, 0, kLargest), zero_point), scale};
+}
+
+// a, rounded, times (b - b_zero_point) b_scale, + bias; the scale and zero point of all of b or each column.
+void lowerDynamicQuantizeMatMul(LoweringContext& c) {
+  c.neverTrain(2);
+  const DataType type = c.type(c.input(0));
+  const RoundedOperand a = rounded(c, c.cast(c.input(0), kWork));
+  const ValueId scale = c.binary("Mul", c.cast(c.input(2), kWork), a.scale);
+  ValueId y = c.cast(c.binary("Mul", c.matMul(a.codes, meant(c, 1, 3)), scale), type);
+  if (c.hasInput(4)) y = c.binary("Add", y, c.input(4));
+  c.give(0, y);
+}
+
 }  // namespace
 
 void addMicrosoftQuantizationLowerings(LoweringRules& rules) {
   rules[{"com.microsoft", "MatMulNBits"}] = {lowerMatMulNBits, nullptr, true};
   rules[{"com.microsoft", "MatMulIntegerToFloat"}] = {lowerMatMulIntegerToFloat, nullptr, true};
+  rules[{"com.microsoft", "DynamicQuantizeMatMul"}] = {lowerDynamicQuantizeMatMul, nullptr, true};
 }
 
 }  // namespace pipeshard

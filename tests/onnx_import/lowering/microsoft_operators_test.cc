@@ -303,6 +303,34 @@ TEST(MicrosoftOperators, ProductsWithQuantizedWeights) {
   checkOperators(cases);
 }
 
+// Values only: what rounds has no gradient that differences would show.
+TEST(MicrosoftOperators, ProductsThatRoundTheirFirstOperand) {
+  const Constant scale = makeTensor({}, {0.02});
+  const std::vector<MicrosoftCase> cases = {
+      {"DynamicQuantizeMatMul",
+       {wave({2, 3, 4}, 0), codes({4, 3}, 83), wave({3}, 1), codes({3}, 91), wave({3}, 2)},
+       {},
+       {{747.47541, 9.00427, -1.17365}}},
+      {"DynamicQuantizeMatMul",
+       {wave({2, 3, 4}, 0), codes({4, 3}, 83), scale},
+       {},
+       {{26.62854, 1.70685, 0.85457}}},
+      {"DynamicQuantizeMatMul",
+       {scaled(wave({2, 3, 4}, 0), 0, 0), codes({4, 3}, 83), scale},
+       {},
+       {{0, 0, 0}}}};
+  for (const MicrosoftCase& tested : cases) {
+    TestGraph test;
+    const ValueId y = addOperator(test, tested, 20).at(0);
+    lowerAll(test);
+    for (const Node& node : test.graph().nodes) EXPECT_TRUE(node.domain.empty()) << describeNode(node);
+    const Digest got =
+        digestOf(Interpreter(test.graph()).run(test.contents()).at(test.graph().value(y).name));
+    for (size_t k = 0; k < got.size(); ++k)
+      EXPECT_NEAR(got[k], tested.outputs[0][k], 2e-5 * std::max(1.0, std::abs(tested.outputs[0][k]) / 10));
+  }
+}
+
 TEST(MicrosoftOperators, WhatIsNotUnderstoodOfQuantizedWeightsIsRefused) {
   const Constant x = wave({2, 20}, 0), scales = wave({6}, 1);
   const auto refuse = [&](std::vector<Argument> inputs, int64_t bits, const char* message) {
