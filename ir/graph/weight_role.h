@@ -10,7 +10,7 @@
 namespace pipeshard {
 
 // The metadata key on initializers that are not the file's: "folded" from what the file has (which may be
-// weights), or "made" by a rewrite or of a shape alone (which never are).
+// weights), or "made" by a rewrite, of a shape or of integers alone (which never are).
 inline constexpr const char* kConstantMark = "pipeshard.constant";
 bool isFolded(const Value& value);  // has it
 bool isMade(const Value& value);

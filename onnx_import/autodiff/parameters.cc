@@ -56,6 +56,14 @@ std::vector<bool> reachedFrom(const Graph& graph, ValueId loss) {
   return reached;
 }
 
+// A matrix or more of numbers of at most 8 bits, but no truth values: what a scale and a zero point make a
+// weight of.
+bool holdsCodes(const Value& value) {
+  const bool four_bits = value.data_type == DataType::kInt4 || value.data_type == DataType::kUint4;
+  const bool eight_bits = isInteger(value.data_type) && dataTypeSize(value.data_type) == 1;
+  return (four_bits || eight_bits) && std::ssize(*value.shape) >= 2 && elementCount(*value.shape) > 1;
+}
+
 std::string listNames(const std::vector<std::string>& names) {
   if (names.size() <= kMostNames) return fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "),
@@ -116,6 +124,17 @@ void refuseUnclearWeights(const Graph& graph) {
        "weights are seldom. --train NAME_REGEX trains {}, --freeze NAME_REGEX leaves {} as in the file",
        listNames(names), names.size() == 1 ? "it" : "them", names.size() == 1 ? "it" : "them",
        names.size() == 1 ? "it" : "them");
+}
+
+std::string quantizedNote(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    if (!holdsCodes(value)) continue;
+    names.push_back(
+        fmt::format("{} ({} {})", value.name, dataTypeName(value.data_type), shapeToString(*value.shape)));
+  }
+  return names.empty() ? "" : fmt::format("quantized weights, not trained: {}", listNames(names));
 }
 
 std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {

@@ -27,6 +27,9 @@ std::string trainedSummary(const Graph& graph, ValueId loss);
 // (InitializerRole::kUnclear), and the options that do.
 void refuseUnclearWeights(const Graph& graph);
 
+// Names the quantized weights of a graph as read, which nothing trains; "" if there are none.
+std::string quantizedNote(const Graph& graph);
+
 // What the user should know about the choice: frozen weights, those taken for constants, those of one element
 // that are trained, those that the loss (if there is one) does not depend on.
 std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss);

@@ -89,8 +89,10 @@ ValueId ofElements(LoweringContext& c, size_t position, DataType type) {
   return c.reshape(value, line);
 }
 
+// Scales are of the file, as the codes are: trained only where the exporter marks them, or the user says so.
 // The division is in the precision that is asked for, or that of the scale.
 void lowerQuantizeLinear(LoweringContext& c) {
+  c.neverTrain(1);
   DataType precision = c.type(c.input(1));
   if (isInteger(precision)) precision = DataType::kFloat64;
   const auto wanted = static_cast<DataType>(c.node().intAttribute("precision", 0));
@@ -103,6 +105,7 @@ void lowerQuantizeLinear(LoweringContext& c) {
 }
 
 void lowerDequantizeLinear(LoweringContext& c) {
+  c.neverTrain(1);
   constexpr DataType kWork = DataType::kFloat32;
   ValueId x = c.cast(c.input(0), kWork);
   if (c.hasInput(2)) x = c.binary("Sub", x, ofElements(c, 2, kWork));

@@ -352,11 +352,12 @@ void inferShapes(Graph& graph) {
 namespace {
 
 // No weight of the file is in it: zeros of some shape, and what is computed from such alone (the first state
-// of a recurrence).
+// of a recurrence). Nor what is computed from integers alone, which nothing trains: positions, the codes of a
+// quantized weight.
 bool holdsNoWeight(const Graph& graph, const Node& node) {
   if (node.is("ConstantOfShape")) return true;
   const auto number = [&](ValueId id) { return id.valid() && isFloatingPoint(graph.dataType(id)); };
-  return std::any_of(node.inputs.begin(), node.inputs.end(), number) &&
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [](ValueId id) { return id.valid(); }) &&
          std::all_of(node.inputs.begin(), node.inputs.end(),
                      [&](ValueId id) { return !number(id) || isMade(graph.value(id)); });
 }

@@ -268,6 +268,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
+  if (std::string note = quantizedNote(raw); !note.empty()) model.notes.push_back(std::move(note));
   takeWeights(request, raw, whole, model);
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);

@@ -8,6 +8,8 @@
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/precision.h"
+#include "onnx_import/prepare/prepare.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
 namespace {
@@ -301,6 +303,26 @@ TEST(Parameters, ThatTheLossDoesNotDependOnAreNotCounted) {
               ::testing::ElementsAre(HasSubstr("the loss does not depend on these parameters, which stay as "
                                                "they are: other.weight")));
   EXPECT_EQ(trainedSummary(model.graph, ValueId()), "trains 5 of 5 parameters in 2 tensors");
+}
+
+// Neither the codes of a weight nor its scales are parameters, whether they are folded or not.
+TEST(Parameters, AreNotTheNumbersOfAQuantizedWeight) {
+  for (const int64_t fold_limit : {0, 1 << 20}) {
+    const Graph raw = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2,3] x) => (y)
+        <int8[3,4] codes = {1,2,3,4,5,6,7,8,9,10,11,12}, float[4] scales = {1,2,3,4},
+         float[4,2] head = {1,2,3,4,5,6,7,8}> {
+        weight = DequantizeLinear <axis = 1> (codes, scales)
+        h = MatMul(x, weight)
+        y = MatMul(h, head) })");
+    EXPECT_EQ(quantizedNote(raw), "quantized weights, not trained: codes (int8 [3,4])");
+    PrepareOptions options;
+    options.fold_limit_bytes = fold_limit;
+    options.supported = [](const Node& node) { return !node.is("DequantizeLinear"); };
+    const Graph graph = prepareModel(raw, options);
+    EXPECT_EQ(trainedSummary(graph, ValueId()), "trains 8 of 8 parameters in 1 tensors") << fold_limit;
+  }
+  EXPECT_EQ(quantizedNote(Graph()), "");
 }
 
 TEST(Precision, ChangesValuesConstantsAndTypeAttributes) {
