@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/amounts.h"
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "ir/plan/plan_json.h"
 #include "planning/advice.h"
+#include "planning/directory/copied_weights.h"
 #include "planning/directory/plan_check.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/program_files.h"
@@ -43,6 +45,7 @@ struct PlanCommand {
   std::vector<std::string> compared;
   std::string checked;
   std::optional<int> expanded;
+  Dialect dialect = Dialect::kPipeshard;
 
   int run() const {
     if (!compared.empty()) return compare();
@@ -83,6 +86,9 @@ struct PlanCommand {
     fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
                options.request.programs ? "" : "makes the ranks' programs and ");
+    if (options.request.copy_weights && options.request.programs)
+      fmt::print("weights of {} ranks copied: {}\n", planned.whole.ranks.size(),
+                 formatBytes(copiedWeightBytes(output)));
     if (!json.empty()) writeTextFile(json, planToJson(planned.plan));
     return 0;
   }
@@ -131,15 +137,17 @@ struct PlanCommand {
   int expand() const {
     for (const CLI::Option* option : command->get_options()) {
       const std::string& name = option->get_name();
-      if (option->count() > 0 && name != "MODEL" && name != "--expand-rank" && name != "--output")
+      if (option->count() > 0 && name != "MODEL" && name != "--expand-rank" && name != "--dialect" &&
+          name != "--output")
         fail(ErrorCode::kUsage, "--expand-rank looks at a plan that is there; {} goes with a MODEL to plan",
              name);
     }
     if (options.request.model_path.empty() || output.empty())
       fail(ErrorCode::kUsage,
            "--expand-rank needs a plan directory in the place of MODEL, and -o DIR to write");
-    expandRank(options.request.model_path, RankId(*expanded), output);
+    const DialectChanges changes = expandRank(options.request.model_path, RankId(*expanded), output, dialect);
     fmt::print("rank {} of {} written to {}\n", *expanded, options.request.model_path, output);
+    if (dialect == Dialect::kOrt) fmt::print("{}\n", describeChanges(changes));
     return 0;
   }
 
@@ -164,6 +172,10 @@ CommandFunction addPlanCommand(CLI::App& app) {
   addDataOptions(*sub, command->options.request.data);
   sub->add_flag("--allow-missing-weights", command->options.request.allow_missing_weights,
                 "Plan although the files of external data do not exist");
+  sub->add_flag("--copy-weights", command->options.request.copy_weights,
+                "Copy every rank's parts of the weights into the plan directory (weights/RANK.safetensors), "
+                "so that `run` needs the model no more; `validate` and `export` still do")
+      ->excludes("--allow-missing-weights");
   sub->add_option("-o,--output", command->output,
                   "The plan directory to write (an older plan there is replaced)")
       ->type_name("DIR");
@@ -179,12 +191,21 @@ CommandFunction addPlanCommand(CLI::App& app) {
                   "Instead of planning: whether a plan (a directory or a plan.json) holds, and every rule "
                   "that it violates")
       ->type_name("DIR");
+  CLI::Option* expand =
+      sub->add_option(
+             "--expand-rank", command->expanded,
+             "Instead of planning: write one rank's program of the plan directory that is given as MODEL "
+             "to -o DIR, with its subgraphs as .onnx files under their names")
+          ->check(CLI::NonNegativeNumber)
+          ->type_name("N");
   sub->add_option(
-         "--expand-rank", command->expanded,
-         "Instead of planning: write one rank's program of the plan directory that is given as MODEL "
-         "to -o DIR, with its subgraphs as .onnx files under their names")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("N");
+         "--dialect", command->dialect,
+         "With --expand-rank: whose collectives the .onnx files have, pipeshard's, or ONNX Runtime's "
+         "(com.microsoft) where those mean the same")
+      ->needs(expand)
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Dialect>{{"pipeshard", Dialect::kPipeshard}, {"ort", Dialect::kOrt}}))
+      ->type_name("pipeshard|ort");
 
   sub->add_option("--json", command->json, "Also write the plan (or the differences) to this file")
       ->type_name("FILE");

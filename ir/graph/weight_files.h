@@ -16,7 +16,7 @@ namespace pipeshard {
 inline constexpr int kWeightFilesVersion = 1;
 
 struct WeightFile {
-  std::string path;           // absolute, as in the programs
+  std::string path;           // as in the programs: absolute, or of a copy relative to the plan directory
   uint64_t needed_bytes = 0;  // the end of the last weight that some program reads
   // When the plan was made; nothing when the file did not exist then (`plan --allow-missing-weights`).
   struct Content {

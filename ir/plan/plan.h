@@ -88,6 +88,7 @@ struct Plan {
   // microbatches. 0: there is none.
   int64_t last_batch = 0;
   int64_t last_microbatches = 0;
+  bool copies_weights = false;  // `--copy-weights`: its directory holds every rank's parts of the weights
   std::vector<std::string> boundaries;  // as given: --boundary; to plan the same again
   ScheduleSpec schedule;  // as the family names itself: {"interleaved", {{"v", 2}}}; or ofFile()
   // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives

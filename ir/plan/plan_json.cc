@@ -311,6 +311,7 @@ std::string planToJson(const Plan& plan) {
   if (plan.last_batch > 0)
     document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
+  if (plan.copies_weights) document["copies_weights"] = true;
   addGivenOptions(plan.given, OptionPlace::kExecution, document);
   document["schedule"] = scheduleSpecToString(plan.schedule);
   if (!plan.schedule_orders.empty()) document["schedule_orders"] = plan.schedule_orders;
@@ -356,6 +357,8 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
     plan.last_batch = last.at("rows").integer(1, INT64_MAX);
     plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
   });
+  faults.attemptField(json, "copies_weights",
+                      [&](const JsonReader& copies) { plan.copies_weights = copies.boolean(); });
 }
 
 void readSchedule(const JsonReader& json, JsonFaults& faults, Plan& plan) {
@@ -376,7 +379,7 @@ void expectPlan(const JsonReader& json) {
   std::vector<std::string_view> optional = {"notes", "profile"};
   addGivenKeys(OptionPlace::kTrain, optional);
   addGivenKeys(OptionPlace::kFreeze, optional);
-  for (const char* key : {"boundaries", "last_batch", "updates_per_step"}) optional.push_back(key);
+  for (const char* key : {"boundaries", "last_batch", "copies_weights", "updates_per_step"}) optional.push_back(key);
   addGivenKeys(OptionPlace::kExecution, optional);
   for (const char* key : {"schedule_orders", "shardings", "strategies", "specs", "search", "alternatives",
                           "reasons", "stage_costs"})

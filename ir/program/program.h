@@ -78,10 +78,12 @@ struct Buffer {
   // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
   std::string value;
   // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type`
-  // (converted to data_type on load). It is always the whole tensor: of a buffer with a `part`, only the box
-  // is read.
+  // (converted to data_type on load). It is the whole tensor: of a buffer with a `part`, only the box is read.
   std::optional<Initializer> source;
   DataType source_type = DataType::kUndefined;
+  // The source is a file of this rank's own in the plan directory (copiedWeightsFile in program_set.h), to
+  // which its location is relative; it holds the buffer's box alone, of type `source_type`.
+  bool own_copy = false;
   // Nothing: the whole tensor. Of a kInput buffer, `whole` is what is loaded where nothing is sharded: the
   // rows of a microbatch.
   //   rank 1 of 2, "w" [8,6] in columns: shape [8,3], part {whole [8,6], start [0,3]}

@@ -124,6 +124,7 @@ Json sourceToJson(const Buffer& buffer) {
     if (weight->drawn) return {{"drawn", randomToJson(*weight->drawn)}};
     Json json = {{"file", weight->location}, {"offset", weight->offset}, {"length", weight->length}};
     if (weight->transposed) json["transposed"] = true;
+    if (buffer.own_copy) json["own_copy"] = true;
     return json;
   }
   const Constant& constant = std::get<Constant>(*buffer.source);
@@ -136,11 +137,13 @@ Json sourceToJson(const Buffer& buffer) {
   return {{"shape", constant.shape}, {"base64", toBase64(constant.bytes)}};
 }
 
-Initializer sourceFromJson(const JsonReader& json, const Buffer& buffer) {
-  const Shape& whole = wholeShape(buffer);
+// Sets own_copy of the buffer.
+Initializer sourceFromJson(const JsonReader& json, Buffer& buffer) {
+  buffer.own_copy = json.has("own_copy") && json.at("own_copy").boolean();
+  const Shape whole = buffer.own_copy ? buffer.shape : wholeShape(buffer);
   const int64_t expected = byteCount(buffer.source_type, whole);
   if (json.has("file")) {
-    json.expectObject({"file", "offset", "length"}, {"transposed"});
+    json.expectObject({"file", "offset", "length"}, {"transposed", "own_copy"});
     return WeightReference{json.at("file").string(),
                            static_cast<uint64_t>(json.at("offset").integer(0, INT64_MAX)),
                            static_cast<uint64_t>(json.at("length").integer(expected, expected)),

@@ -167,6 +167,8 @@ Program instantiate(const ProgramSet& set, RankId rank) {
   return instantiate(set.kinds[binding.kind], binding, set.groups, rank);
 }
 
+std::string copiedWeightsFile(RankId rank) { return fmt::format("weights/{:04}.safetensors", rank.index()); }
+
 Program instantiate(const ProgramKind& kind, const RankBinding& binding,
                     const std::vector<std::vector<RankId>>& groups, RankId rank) {
   Program program = kind.program;
@@ -180,8 +182,9 @@ Program instantiate(const ProgramKind& kind, const RankBinding& binding,
   for (size_t g = 0; g < program.groups.size(); ++g)
     program.groups[GroupId(g)] = groups[binding.groups.at(g)];
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (kind.start_slots[b] < 0) continue;
     Buffer& buffer = program.buffers[b];
+    if (buffer.own_copy) std::get<WeightReference>(*buffer.source).location = copiedWeightsFile(rank);
+    if (kind.start_slots[b] < 0) continue;
     const Shape& start = binding.starts.at(kind.start_slots[b]);
     if (kind.boxed[b]) {
       const size_t text = boxText(buffer.part->start, buffer.shape).size();

@@ -47,6 +47,10 @@ ProgramSet setOf(std::vector<Program> programs);
 // "[0:4,8:16]": rows 0 to 3, columns 8 to 15.
 std::string boxText(const Shape& start, const Shape& size);
 
+// Where the copies of a rank's weights lie in a plan directory: "weights/0003.safetensors". In a kind's
+// program they are those of its first rank; all ranks of a kind have theirs at the same offsets.
+std::string copiedWeightsFile(RankId rank);
+
 // The ranks that the program sends to or receives from, in the order in which it first does.
 std::vector<RankId> peersOf(const Program& program);
 

@@ -13,6 +13,7 @@
 #include "onnx_import/format/writer.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
+#include "planning/directory/copied_weights.h"
 #include "planning/directory/program_files.h"
 #include "planning/directory/refresh_programs.h"
 #include "runtime/execute/rank_image.h"
@@ -25,8 +26,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void writeWeightFiles(const std::vector<const Program*>& programs, const fs::path& directory) {
-  writeTextFile((directory / kWeightFilesName).string(), weightFilesToJson(recordWeightFiles(programs)));
+// One kind reads what all its ranks read, but for copies.
+void writeWeightFiles(const ProgramSet& set, bool copies, const fs::path& directory) {
+  std::vector<Program> own;
+  std::vector<const Program*> programs;
+  for (const ProgramKind& kind : set.kinds) programs.push_back(&kind.program);
+  if (copies) {
+    programs.clear();
+    for (const RankId rank : set.ranks.ids()) own.push_back(instantiate(set, rank));
+    for (const Program& program : own) programs.push_back(&program);
+  }
+  writeTextFile((directory / kWeightFilesName).string(),
+                weightFilesToJson(recordWeightFiles(programs, directory.string())));
 }
 
 // Of a node: its inputs as its strategy needs them, its outputs as they are kept.
@@ -116,17 +127,24 @@ Graph annotatedModel(const PlannedTraining& planned) {
 // One folder of programs, with what is known of them and of their weights. All have been verified when they
 // were made.
 void writeFolder(const EmittedPrograms& whole, const EmittedPrograms* last, const fs::path& folder,
-                 const ProgressCallback& progress) {
+                 const ProgressCallback& progress, bool copies = false) {
   writePrograms(whole, last, folder.string(), progress);
-  std::vector<const Program*> programs;
-  for (const ProgramKind& kind : whole.set.kinds) programs.push_back(&kind.program);
-  writeWeightFiles(programs, folder);
+  writeWeightFiles(whole.set, copies, folder);
   recordPrograms(folder.string());
+}
+
+// The whole batch's programs load the weights; those of the last one find them loaded.
+void writeRanks(const PlannedTraining& planned, const fs::path& folder, const ProgressCallback& progress) {
+  const EmittedPrograms* last = planned.last ? &planned.last->ranks : nullptr;
+  if (!planned.plan.copies_weights) return writeFolder(planned.whole.ranks, last, folder, progress);
+  EmittedPrograms copied = planned.whole.ranks;
+  copyWeights(copied.set, folder.string(), progress);
+  writeFolder(copied, last, folder, progress, true);
 }
 
 void writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
                       const ProgressCallback& progress) {
-  writeFolder(planned.whole.ranks, planned.last ? &planned.last->ranks : nullptr, directory, progress);
+  writeRanks(planned, directory, progress);
   std::optional<EmittedPrograms> last;
   if (planned.last) last = aloneProgram(planned.last->reference);
   writeFolder(aloneProgram(planned.whole.reference), last ? &*last : nullptr, directory / "reference",

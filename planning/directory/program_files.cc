@@ -1,5 +1,6 @@
 #include "planning/directory/program_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
 #include "ir/program/program_set_json.h"
+#include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
@@ -92,7 +94,8 @@ EmittedPrograms aloneProgram(const RankProgram& rank) {
   return alone;
 }
 
-void expandRank(const std::string& plan_directory, RankId rank, const std::string& folder) {
+DialectChanges expandRank(const std::string& plan_directory, RankId rank, const std::string& folder,
+                          Dialect dialect) {
   ProgramFolder programs(plan_directory);
   std::error_code ignored;
   if (fs::exists(folder, ignored) && !(fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored)))
@@ -100,18 +103,31 @@ void expandRank(const std::string& plan_directory, RankId rank, const std::strin
   if (rank.index() >= programs.ranks())
     fail(ErrorCode::kUsage, "--expand-rank {}: the ranks of {} are 0 to {}", rank, plan_directory,
          programs.ranks() - 1);
+  DialectChanges changes;
   const auto expand = [&](StepSize size, const fs::path& into) {
     makeFolder(into);
     Program program = programs.program(rank, size);
     for (Subgraph& subgraph : program.subgraphs) {
       const std::string stored = (fs::path(plan_directory) / kSubgraphsFolder / subgraph.file).string();
       subgraph.file = subgraph.name + ".onnx";
-      writeTextFile((into / subgraph.file).string(), requireTextFile(stored));
+      if (dialect == Dialect::kOrt) {
+        Graph graph = readModel(stored);
+        writeOrtCollectives(program, graph, changes);
+        writeModel(graph, (into / subgraph.file).string());
+      } else {
+        writeTextFile((into / subgraph.file).string(), requireTextFile(stored));
+      }
     }
     writeTextFile((into / "program.json").string(), programToJson(program));
+    const auto copied = std::find_if(program.buffers.begin(), program.buffers.end(),
+                                     [](const Buffer& buffer) { return buffer.own_copy; });
+    if (copied == program.buffers.end()) return;
+    makeFolder(into / "weights");
+    fs::copy_file(fs::path(plan_directory) / copiedWeightsFile(rank), into / copiedWeightsFile(rank));
   };
   expand(StepSize::kWholeBatch, folder);
   if (programs.hasLastBatch()) expand(StepSize::kLastBatch, fs::path(folder) / "last_batch");
+  return changes;
 }
 
 }  // namespace pipeshard

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "partition/emit/rank_program.h"
+#include "planning/directory/ort_dialect.h"
 #include "planning/request/progress.h"
 
 namespace pipeshard {
@@ -19,8 +20,10 @@ void writePrograms(const EmittedPrograms& whole, const EmittedPrograms* last, co
 EmittedPrograms aloneProgram(const RankProgram& rank);
 
 // A rank's own program, for people and for other runtimes: program.json, and its subgraphs by their names
-// ("forward.onnx"), into a folder that is made; that of the last batch in a folder last_batch/ inside.
-// Errors: those of ProgramFolder; kUsage where the plan has no such rank.
-void expandRank(const std::string& plan_directory, RankId rank, const std::string& folder);
+// ("forward.onnx"), into a folder that is made; that of the last batch in a folder last_batch/ inside. Copied
+// weights of the rank come along. Returns what a dialect has changed. Errors: those of ProgramFolder; kUsage
+// where the plan has no such rank.
+DialectChanges expandRank(const std::string& plan_directory, RankId rank, const std::string& folder,
+                          Dialect dialect = Dialect::kPipeshard);
 
 }  // namespace pipeshard

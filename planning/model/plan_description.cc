@@ -21,6 +21,7 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
     text = weightSourceToString(source);
   }
   plan.microbatches = model.microbatches;
+  plan.copies_weights = request.copy_weights;
   plan.boundaries = request.partition.boundaries;
   plan.notes = model.notes;
   plan.cluster = request.partition.cluster;
@@ -43,6 +44,7 @@ PlanRequest requestOf(const Plan& plan) {
   request.optimizer_given = true;
   request.batch_dimension = plan.batch_dimension;
   request.microbatches = plan.microbatches;
+  request.copy_weights = plan.copies_weights;
   return request;
 }
 

@@ -31,6 +31,7 @@ struct PlanRequest {
   int64_t microbatches = 0;     // 0: automatic
   int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data` says
   DataDescription data;         // of `run`; their length decides it
+  bool copy_weights = false;    // the plan directory gets every rank's parts of the weights
   bool programs = true;         // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;

@@ -67,7 +67,8 @@ WeightFile::Content contentOf(const std::string& path) {
 
 }  // namespace
 
-std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs) {
+std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs,
+                                          const std::string& directory) {
   std::map<std::string, uint64_t> needed;
   for (const Program* program : programs) {
     for (const Buffer& buffer : program->buffers) {
@@ -81,34 +82,36 @@ std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& pro
   for (const auto& [path, end] : needed) {
     WeightFile& file = files.emplace_back(WeightFile{path, end, {}});
     std::error_code ignored;
-    if (fs::exists(path, ignored)) file.content = contentOf(path);
+    const fs::path place = fs::path(directory) / path;
+    if (fs::exists(place, ignored)) file.content = contentOf(place.string());
   }
   return files;
 }
 
-void checkWeightFiles(const std::vector<WeightFile>& files) {
+void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory) {
   for (const WeightFile& file : files) {
     std::error_code ignored;
-    if (!fs::exists(file.path, ignored)) {
+    const std::string path = (fs::path(directory) / file.path).string();
+    if (!fs::exists(path, ignored)) {
       fail(ErrorCode::kMissingInput,
            "the weight file {} does not exist; put it back, or plan again with the model where it is now",
-           file.path);
+           path);
     }
-    const uint64_t bytes = fileBytes(openForReading(file.path), file.path);
+    const uint64_t bytes = fileBytes(openForReading(path), path);
     if (!file.content) {
       if (bytes >= file.needed_bytes) continue;
       fail(ErrorCode::kMissingInput,
            "the weight file {} has {} bytes, but the model's weights need {}; it is cut off, or another file",
-           file.path, bytes, file.needed_bytes);
+           path, bytes, file.needed_bytes);
     }
     if (bytes != file.content->bytes) {
       fail(ErrorCode::kConfiguration,
-           "the weight file {} changed since planning: it had {} bytes and has {} now; plan again", file.path,
+           "the weight file {} changed since planning: it had {} bytes and has {} now; plan again", path,
            file.content->bytes, bytes);
     }
-    if (contentOf(file.path) != *file.content)
+    if (contentOf(path) != *file.content)
       fail(ErrorCode::kConfiguration,
-           "the weight file {} has other content: it changed since planning; plan again", file.path);
+           "the weight file {} has other content: it changed since planning; plan again", path);
   }
 }
 
@@ -123,7 +126,7 @@ void checkWeightFiles(const std::string& plan_directory) {
     error.addContext(plan_directory);
     throw;
   }
-  checkWeightFiles(files);
+  checkWeightFiles(files, plan_directory);
 }
 
 }  // namespace pipeshard

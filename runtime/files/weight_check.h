@@ -20,12 +20,14 @@ namespace pipeshard {
 inline constexpr const char* kWeightFilesName = "weights.json";
 
 // Every file that one of the programs reads, ascending by path. A file that does not exist has no content.
-// Errors: kMissingInput for a file that cannot be read.
-std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs);
+// Relative paths (copies of a rank's own) begin at `directory`. Errors: kMissingInput for a file that cannot
+// be read.
+std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs,
+                                          const std::string& directory = "");
 
 // Compares with what is there now. Errors, naming the file: kMissingInput (it does not exist, cannot be read,
 // or was not there when the plan was made and is too short), kConfiguration (changed since planning).
-void checkWeightFiles(const std::vector<WeightFile>& files);
+void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory = "");
 
 // The same for what a plan directory records. A directory without the file (made by hand) is not checked.
 void checkWeightFiles(const std::string& plan_directory);

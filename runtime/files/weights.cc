@@ -21,17 +21,24 @@ constexpr size_t kDirectBytes = 1 << 16;
 // that a read may bring in vain between two runs: a page, which the system reads anyway
 constexpr size_t kGapBytes = 1 << 12;
 
+// What the source is: the tensor, or the rank's copy of its box.
+const Shape& sourceShape(const Buffer& buffer) { return buffer.own_copy ? buffer.shape : wholeShape(buffer); }
+
+Shard boxOfSource(const Buffer& buffer) {
+  return buffer.own_copy ? Shard{Shape(buffer.shape.size(), 0), buffer.shape} : boxOf(buffer);
+}
+
 void checkLength(const Buffer& buffer, DataType source_type, uint64_t found) {
-  const uint64_t expected = byteCount(source_type, wholeShape(buffer));
+  const uint64_t expected = byteCount(source_type, sourceShape(buffer));
   if (found != expected) {
     fail(ErrorCode::kConfiguration, "its source has {} bytes, but {}{} needs {}", found,
-         dataTypeName(source_type), shapeToString(wholeShape(buffer)), expected);
+         dataTypeName(source_type), shapeToString(sourceShape(buffer)), expected);
   }
   if (!isConvertible(source_type, buffer.data_type)) {
     fail(ErrorCode::kConfiguration, "its source is {}, which cannot be converted to {}",
          dataTypeName(source_type), dataTypeName(buffer.data_type));
   }
-  const std::string fault = boxFault(wholeShape(buffer), boxOf(buffer));
+  const std::string fault = boxFault(sourceShape(buffer), boxOfSource(buffer));
   if (!fault.empty()) fail(ErrorCode::kConfiguration, "it is no part of its source: {}", fault);
 }
 
@@ -99,8 +106,8 @@ void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType 
                   const std::string& directory, std::span<std::byte> out) {
   checkLength(buffer, source_type, weight.length);
   const std::string path = (std::filesystem::path(directory) / weight.location).string();
-  Shape whole = wholeShape(buffer);
-  Shard box = boxOf(buffer);
+  Shape whole = sourceShape(buffer);
+  Shard box = boxOfSource(buffer);
   std::vector<std::byte> as_stored(weight.transposed ? out.size() : 0);
   if (weight.transposed) {
     for (Shape* shape : {&whole, &box.start, &box.size}) std::reverse(shape->begin(), shape->end());

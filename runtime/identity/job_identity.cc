@@ -76,8 +76,12 @@ class IdentityReading {
     std::set<std::string> paths;
     std::set<KindId> seen;
     for (const RankId rank : request_.ranks) {
-      if (!seen.insert(programs.kindOf(rank)).second) continue;
+      const KindId kind = programs.kindOf(rank);
+      if (seen.contains(kind)) continue;
       const Program program = programs.program(rank);
+      const bool copies = std::any_of(program.buffers.begin(), program.buffers.end(),
+                                      [](const Buffer& buffer) { return buffer.own_copy; });
+      if (!copies) seen.insert(kind);  // copies are each rank's own
       for (const Buffer& buffer : program.buffers) {
         const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
         if (weight != nullptr && !weight->drawn) paths.insert((folder_ / weight->location).string());

@@ -15,9 +15,14 @@ namespace {
 
 std::map<std::string, std::string> companionsOf(const std::string& plan_directory) {
   std::map<std::string, std::string> companions;
-  for (const std::string name : {"plan.json", kWeightFilesName}) {
-    std::optional<std::string> text = readTextFile((std::filesystem::path(plan_directory) / name).string());
-    if (text) companions.emplace(name, std::move(*text));  // a directory made by hand may lack them
+  // The weights of the reference are the model's files, also where ranks have copies of their own.
+  for (const std::string folder : {"", "reference"}) {
+    for (const std::string name : {"plan.json", kWeightFilesName}) {
+      std::optional<std::string> text =
+          readTextFile((std::filesystem::path(plan_directory) / folder / name).string());
+      // a directory made by hand may lack them
+      if (text) companions.insert_or_assign(name, std::move(*text));
+    }
   }
   return companions;
 }
