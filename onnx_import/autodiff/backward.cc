@@ -10,12 +10,6 @@
 namespace pipeshard {
 namespace {
 
-bool passesGradient(const Node& node, size_t input) {
-  const GradientRule* rule = findGradientRule(node);
-  // without a rule: an error later, if the loss depends on it
-  return rule == nullptr || rule->passesGradient(node, input);
-}
-
 struct Contribution {
   ValueId gradient;
   NodeId reader;  // the forward node that it comes through; invalid for the loss itself

@@ -77,4 +77,9 @@ const GradientRule* findGradientRule(const Node& node) {
   return it == gradientRules().end() ? nullptr : &it->second;
 }
 
+bool passesGradient(const Node& node, size_t input) {
+  const GradientRule* rule = findGradientRule(node);
+  return rule == nullptr || rule->passesGradient(node, input);
+}
+
 }  // namespace pipeshard

@@ -39,6 +39,10 @@ const GradientRules& gradientRules();
 // The rule of a node's operator, or nullptr.
 const GradientRule* findGradientRule(const Node& node);
 
+// Whether a gradient of the node's outputs goes on to the input. Without a rule: yes, which is an error where
+// it matters.
+bool passesGradient(const Node& node, size_t input);
+
 // One family each.
 void addArithmeticRules(GradientRules& rules);     // rules_arithmetic.cc
 void addUnaryRules(GradientRules& rules);          // rules_unary.cc

@@ -10,6 +10,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
 namespace {
@@ -42,15 +43,21 @@ std::vector<ValueId> matching(const Graph& graph, const std::string& option, con
   return found;
 }
 
-// By value index: the loss depends on it. Without a loss: everything.
+// By value index: a gradient of the loss reaches it. Without a loss: everything.
 std::vector<bool> reachedFrom(const Graph& graph, ValueId loss) {
   if (!loss.valid()) return std::vector<bool>(graph.values.size(), true);
   std::vector<bool> reached(graph.values.size(), false);
-  const std::vector<bool> needed = ancestorsOf(graph, {loss});
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (!needed[n]) continue;
-    for (ValueId input : graph.nodes[n].inputs) {
-      if (input.valid()) reached[input.index()] = true;
+  reached[loss.index()] = true;
+  const auto carries = [&](ValueId id) {
+    if (!id.valid() || !reached[id.index()]) return false;
+    const DataType type = graph.dataType(id);
+    return type == DataType::kUndefined || isFloatingPoint(type);
+  };
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    if (!std::any_of(node.outputs.begin(), node.outputs.end(), carries)) continue;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i].valid() && passesGradient(node, i)) reached[node.inputs[i].index()] = true;
     }
   }
   return reached;
@@ -160,8 +167,8 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
   if (!frozen.empty())
     notes.push_back(fmt::format("not trained (--freeze, or no gradient in the file): {}", listNames(frozen)));
   if (!beside.empty())
-    notes.push_back(fmt::format("the loss does not depend on these parameters, which stay as they are: {}",
-                                listNames(beside)));
+    notes.push_back(fmt::format(
+        "no gradient of the loss reaches these parameters, which stay as they are: {}", listNames(beside)));
   if (!constants.empty())
     notes.push_back(fmt::format("taken for constants, not trained: {} (--train NAME_REGEX trains them)",
                                 listNames(constants)));

@@ -19,7 +19,7 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 
-// "trains 115008 of 115008 parameters in 21 tensors": elements that the loss depends on; of all that are
+// "trains 115008 of 115008 parameters in 21 tensors": elements that a gradient of the loss reaches; of all that are
 // marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that would be.
 std::string trainedSummary(const Graph& graph, ValueId loss);
 
@@ -31,7 +31,7 @@ void refuseUnclearWeights(const Graph& graph);
 std::string quantizedNote(const Graph& graph);
 
 // What the user should know about the choice: frozen weights, those taken for constants, those of one element
-// that are trained, those that the loss (if there is one) does not depend on.
+// that are trained, those that no gradient of the loss (if there is one) reaches.
 std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss);
 
 }  // namespace pipeshard

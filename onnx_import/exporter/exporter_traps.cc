@@ -49,6 +49,14 @@ std::string lostSmoothing(const Node& node, const ExportedCall& call) {
   return smooths ? arguments[kSmoothing] : "";
 }
 
+// avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+bool losesDivisor(const Node& node, const ExportedCall& call) {
+  constexpr size_t kDivisor = 6;
+  if (!node.is("AveragePool") || call.function.find("avg_pool") == std::string::npos) return false;
+  const std::vector<std::string> arguments = argumentsOf(call.text);
+  return arguments.size() > kDivisor && arguments[kDivisor] != "None";
+}
+
 // scaled_dot_product_attention(query, key, value, mask, dropout_p, ...)
 bool isAttention(const ExportedCall& call) {
   return call.function.find("scaled_dot_product_attention") != std::string::npos;
@@ -106,12 +114,13 @@ void tellDropouts(const Dropouts& found, std::vector<std::string>& traps) {
 }  // namespace
 
 std::vector<std::string> exporterTraps(const Graph& graph) {
-  int normalizations = 0;
+  int normalizations = 0, divisors = 0;
   Dropouts dropouts;
   std::vector<std::string> traps;
   for (const Node& node : graph.nodes) {
     const ExportedCall call = exportedCall(node);
     normalizations += losesTraining(node, call) ? 1 : 0;
+    divisors += losesDivisor(node, call) ? 1 : 0;
     if (dropsInside(call))
       dropouts.attentions[call.name] = dropouts.attentions[call.name] || node.is("Dropout");
     if (isIdleDropout(graph, node)) ++(isAttention(call) ? dropouts.in_attentions : dropouts.idle);
@@ -128,6 +137,12 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
                     "running statistics of the file are used, and stay as they are, where PyTorch would take "
                     "the batch's; --mode training does so",
                     counted(normalizations, "batch normalization")));
+  }
+  if (divisors > 0) {
+    traps.push_back(
+        fmt::format("the divisor_override of {} is not in the file (the exporter drops it): they "
+                    "divide by the size of the window; multiply their results in the module instead",
+                    counted(divisors, "average pooling")));
   }
   tellDropouts(dropouts, traps);
   // Every file that a session saves imports this domain.

@@ -15,6 +15,7 @@ namespace pipeshard {
 //     statistics of the file.
 //   - The dropout inside an attention is in inference mode, or gone; any other is in inference mode.
 //   - The label smoothing of a cross-entropy is gone.
+//   - The divisor_override of an average pooling is gone.
 //   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged.
 //
 // To be called on the graph as read.

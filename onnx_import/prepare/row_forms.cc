@@ -1,6 +1,7 @@
 #include "onnx_import/prepare/row_forms.h"
 
 #include <numeric>
+#include <optional>
 
 namespace pipeshard {
 namespace {
@@ -32,7 +33,7 @@ class RowForms {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       Node node = graph_.nodes[n];
       if (gatherAllRows(node) || gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) ||
-          scatterWhole(node) || expandTile(node, nodes))
+          gatherOfRows(node, nodes) || scatterWhole(node) || expandTile(node, nodes))
         ++changes;
       nodes.push_back(std::move(node));
     }
@@ -149,6 +150,42 @@ class RowForms {
         flat->inputs[0],
         builder_.addConstant("sizes", makeConstant<int64_t>({std::ssize(indices->shape)}, indices->shape))};
     return true;
+  }
+
+  // Elements of the flat tensor, the same of every row: row * size + place.
+  bool gatherOfRows(Node& node, std::vector<Node>& nodes) {
+    if (!node.is("Gather") || node.inputs.size() != 2 || node.intAttribute("axis", 0) != 0) return false;
+    const Constant* indices = constantInput(node, 1);
+    const Node* flat = producerOf(node.inputs[0]);
+    if (indices == nullptr || indices->shape.empty() || flat == nullptr || !flat->is("Reshape") ||
+        !isStaticallyShaped(graph_, node.inputs[0]) || !isStaticallyShaped(graph_, flat->inputs[0]) ||
+        graph_.shape(node.inputs[0]).size() != 1)
+      return false;
+    const Shape x = graph_.shape(flat->inputs[0]);
+    const int64_t elements = graph_.shape(node.inputs[0])[0];
+    if (x.size() < 2 || elements == 0 || indices->shape[0] != x[0]) return false;
+    const int64_t size = elements / x[0];
+    const std::optional<std::vector<int64_t>> places = placesInRows(integerElements(*indices), x[0], size);
+    if (!places) return false;
+    const ValueId rows = builder_.addValue("rows", graph_.dataType(node.inputs[0]), Shape{x[0], size});
+    nodes.push_back(withShape(node, "Reshape", flat->inputs[0], {x[0], size}, rows));
+    const Shape shape(indices->shape.begin() + 1, indices->shape.end());
+    node.inputs = {rows, builder_.addConstant("places", makeConstant<int64_t>(shape, *places))};
+    node.attributes["axis"] = int64_t{1};
+    return true;
+  }
+
+  // Of `rows` times as many indices: row * size + place, with the same places in each; nothing for others.
+  static std::optional<std::vector<int64_t>> placesInRows(std::vector<int64_t> indices, int64_t rows,
+                                                          int64_t size) {
+    const size_t count = indices.size() / rows;
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] < 0) indices[i] += rows * size;
+      indices[i] -= static_cast<int64_t>(i / count) * size;
+      if (indices[i] < 0 || indices[i] >= size || indices[i] != indices[i % count]) return std::nullopt;
+    }
+    indices.resize(count);
+    return indices;
   }
 
   // Every axis that is repeated as (repeats, size).

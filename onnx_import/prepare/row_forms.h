@@ -12,6 +12,8 @@ namespace pipeshard {
 //   GatherND(x, [row, i])            ->  GatherND(x, [i], batch_dims 1); Gather(x, i, axis 1) where i is the
 //                                        same for all rows
 //   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)
+//   Gather(Reshape(x, [-1]), row * n + i)  ->  Gather(Reshape(x, [B, n]), i, axis 1): as_strided that reads the
+//                                        same of every row
 //   ScatterND(x, 0..B, updates)      ->  updates: every row, in order
 //   Tile(x, [B, 1])                  ->  Expand, between two Reshapes where the axis is larger than 1
 int writeWithoutRowNumbers(Graph& graph);

@@ -356,21 +356,6 @@ void fillRecomputations(const RecomputationChoice& choice, Plan& plan) {
   }
 }
 
-void noteUntrained(const Chain& chain, Plan& plan) {
-  if (plan.given.optimizer.kind == OptimizerSpec::Kind::kNone) return;
-  std::vector<std::string> untrained;
-  for (const Parameter& parameter : chain.training.parameters) {
-    if (!isTrained(parameter)) untrained.push_back(chain.training.graph.value(parameter.value).name);
-  }
-  constexpr size_t kMost = 5;
-  if (untrained.empty()) return;
-  const size_t shown = std::min(kMost, untrained.size());
-  std::string names = fmt::format("{}", fmt::join(untrained.begin(), untrained.begin() + shown, ", "));
-  if (untrained.size() > shown) names += fmt::format(" and {} more", untrained.size() - shown);
-  plan.notes.push_back(fmt::format("no gradient reaches {} parameter(s), which stay as they are: {}",
-                                   untrained.size(), names));
-}
-
 // Before the stages are known.
 int updatesPerStep(const PartitionOptions& options, const AskedSchedule& schedule) {
   if (!schedule.given && isAsynchronous(schedule.spec))
@@ -410,7 +395,6 @@ void partitionTraining(const TrainingGraph& training, const PartitionOptions& op
   for (size_t s = 0; options.chosen && s < plan.stages.size(); ++s)
     plan.stages[StageId(s)].recomputation = options.chosen->stages[s].recomputation;
   fillNumbers(training, plan);
-  noteUntrained(chain, plan);
 }
 
 }  // namespace pipeshard

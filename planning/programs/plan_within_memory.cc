@@ -26,15 +26,6 @@ void refuseDataParallelism(const ForwardModel& model) {
                                      : "the batch has one example");
 }
 
-void noteUnreachedParameters(const TrainingGraph& training, Plan& plan) {
-  if (plan.given.optimizer.kind == OptimizerSpec::Kind::kNone) return;
-  for (const Parameter& parameter : training.parameters) {
-    if (!parameter.gradient_parts.empty()) continue;
-    plan.notes.push_back(fmt::format("parameter '{}' does not influence the loss: it is not updated",
-                                     training.graph.value(parameter.value).name));
-  }
-}
-
 // Decides the plan. A batch that is cut nowhere is left as it is, so that models that cannot be cut still
 // run.
 BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimizer,
@@ -49,7 +40,6 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
     const BatchCut batch{model.batch, model.microbatches, cut};
     plan.cut_batch = cut;
     training = trainingFamily(model, optimizer, batch).base();
-    noteUnreachedParameters(training, plan);
     partitionTraining(training, options, plan);
     if (hasDataParallelStage(plan)) refuseDataParallelism(model);
     if (!cut && !options.chosen &&

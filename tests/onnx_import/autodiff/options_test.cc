@@ -299,10 +299,28 @@ TEST(Parameters, ThatTheLossDoesNotDependOnAreNotCounted) {
   const ValueId loss = model.graph.nodes.back().outputs[0];
   model.weight("other.weight", {3}, {1, 2, 3}, "Mul");
   EXPECT_EQ(trainedSummary(model.graph, loss), "trains 2 of 5 parameters in 1 tensors");
-  EXPECT_THAT(parameterNotes(model.graph, loss),
-              ::testing::ElementsAre(HasSubstr("the loss does not depend on these parameters, which stay as "
-                                               "they are: other.weight")));
+  EXPECT_THAT(
+      parameterNotes(model.graph, loss),
+      ::testing::ElementsAre(HasSubstr("no gradient of the loss reaches these parameters, which stay as "
+                                       "they are: other.weight")));
   EXPECT_EQ(trainedSummary(model.graph, ValueId()), "trains 5 of 5 parameters in 2 tensors");
+}
+
+// Only the choice depends on the first product.
+TEST(Parameters, ThatNoGradientReachesAreNotCounted) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x, float[2,3] t) => (float loss)
+      <float[3,3] gate = {1,2,3,4,5,6,7,8,9}, float[3,2] head = {1,2,3,4,5,6}> {
+      scores = MatMul(x, gate)
+      chosen = Greater(scores, t)
+      number = Cast <to = 1> (chosen)
+      y = MatMul(number, head)
+      loss = ReduceMean <keepdims = 0> (y) })");
+  const ValueId loss = findValue(graph, "loss");
+  EXPECT_EQ(trainedSummary(graph, loss), "trains 6 of 15 parameters in 1 tensors");
+  EXPECT_THAT(parameterNotes(graph, loss),
+              ::testing::Contains("no gradient of the loss reaches these parameters, which stay as they are: "
+                                  "gate"));
 }
 
 // Neither the codes of a weight nor its scales are parameters, whether they are folded or not.

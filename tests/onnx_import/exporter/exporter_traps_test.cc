@@ -42,6 +42,16 @@ TEST(ExporterTraps, LabelSmoothingIsDropped) {
   EXPECT_THAT(traps("%logits, %y"), IsEmpty());
 }
 
+TEST(ExporterTraps, ADivisorOfAnAveragePoolingIsDropped) {
+  const auto traps = [](const char* arguments) {
+    return exporterTraps(graphOf("AveragePool", "avg_pool2d.default", arguments));
+  };
+  EXPECT_THAT(traps("%conv2d, [2, 2], [2, 2], [0, 0], False, True, 3"),
+              ElementsAre(HasSubstr("the divisor_override of 1 average pooling is not in the file")));
+  EXPECT_THAT(traps("%conv2d, [2, 2], [2, 2], [0, 0], False, True, None"), IsEmpty());
+  EXPECT_THAT(traps("%conv2d, [2, 2]"), IsEmpty());
+}
+
 TEST(ExporterTraps, AFileOfOnnxRuntimesOptimizerHasOtherWeightsThanTheModule) {
   Graph graph;
   graph.opset_imports = {{"", 18}, {"com.microsoft.nchwc", 1}};

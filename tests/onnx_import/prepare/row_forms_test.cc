@@ -81,6 +81,39 @@ TEST(RowForms, EveryElementOfAFlatTensorIsAReshape) {
   EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({4, 3, 2, 1}));
 }
 
+// 6 row + 2 j, as as_strided((4, 2), (6, 2)) is exported; and 6 row + 5, of one axis.
+TEST(RowForms, TheSamePlacesOfEveryRowAreAGather) {
+  const Graph graph = prepared(R"(
+      flat = Constant <value_ints: ints = [-1]> ()
+      f = Reshape(x, flat)
+      places = Constant <value = int64[4,2] {0, 2, 6, 8, 12, 14, 18, 20}> ()
+      y = Gather(f, places)
+      last = Constant <value_ints: ints = [5, 11, -7, -1]> ()
+      z = Gather(f, last))",
+                               "float[4,3,2] x", "float[4,2] y, float[4] z");
+  ASSERT_EQ(graph.nodes.size(), 4u);
+  for (const size_t gather : {1, 3}) {
+    EXPECT_TRUE(graph.nodes[gather - 1].is("Reshape"));
+    EXPECT_EQ(graph.shape(graph.nodes[gather - 1].outputs[0]), Shape({4, 6}));
+    EXPECT_TRUE(graph.nodes[gather].is("Gather"));
+    EXPECT_EQ(graph.nodes[gather].intAttribute("axis", 0), 1);
+  }
+  EXPECT_EQ(integerElements(*graph.constant(graph.nodes[1].inputs[1])), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(integerElements(*graph.constant(graph.nodes[3].inputs[1])), std::vector<int64_t>{5});
+}
+
+TEST(RowForms, OtherPlacesOfEachRowStay) {
+  for (const char* places : {"0, 2, 6, 9, 12, 14, 18, 20", "0, 7, 6, 13, 12, 19, 18, 23"}) {
+    const Graph graph = prepared(std::string(R"(
+      flat = Constant <value_ints: ints = [-1]> ()
+      f = Reshape(x, flat)
+      places = Constant <value = int64[4,2] {)") +
+                                     places + "}> () y = Gather(f, places)",
+                                 "float[4,3,2] x", "float[4,2] y");
+    EXPECT_EQ(graph.nodes.back().intAttribute("axis", 0), 0) << places;
+  }
+}
+
 // Rows in another order stay what they are.
 TEST(RowForms, RowsInAnotherOrderStay) {
   const std::string turned = R"(
