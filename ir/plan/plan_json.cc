@@ -379,7 +379,8 @@ void expectPlan(const JsonReader& json) {
   std::vector<std::string_view> optional = {"notes", "profile"};
   addGivenKeys(OptionPlace::kTrain, optional);
   addGivenKeys(OptionPlace::kFreeze, optional);
-  for (const char* key : {"boundaries", "last_batch", "copies_weights", "updates_per_step"}) optional.push_back(key);
+  for (const char* key : {"boundaries", "last_batch", "copies_weights", "updates_per_step"})
+    optional.push_back(key);
   addGivenKeys(OptionPlace::kExecution, optional);
   for (const char* key : {"schedule_orders", "shardings", "strategies", "specs", "search", "alternatives",
                           "reasons", "stage_costs"})

@@ -78,7 +78,8 @@ struct Buffer {
   // the value's name in the model (parameters, weights, inputs), for messages, data and checkpoints
   std::string value;
   // Initial content of kParameter, kWeight and kForwardState. Bytes in the file have type `source_type`
-  // (converted to data_type on load). It is the whole tensor: of a buffer with a `part`, only the box is read.
+  // (converted to data_type on load). It is the whole tensor: of a buffer with a `part`, only the box is
+  // read.
   std::optional<Initializer> source;
   DataType source_type = DataType::kUndefined;
   // The source is a file of this rank's own in the plan directory (copiedWeightsFile in program_set.h), to

@@ -19,8 +19,9 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 
-// "trains 115008 of 115008 parameters in 21 tensors": elements that a gradient of the loss reaches; of all that are
-// marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that would be.
+// "trains 115008 of 115008 parameters in 21 tensors": elements that a gradient of the loss reaches; of
+// all that are marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that
+// would be.
 std::string trainedSummary(const Graph& graph, ValueId loss);
 
 // Error(kBadModel) that lists weights of a prepared graph of which nothing tells whether they are trained
