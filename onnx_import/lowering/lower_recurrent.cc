@@ -337,6 +337,24 @@ void setRecurrentLengths(LoweringContext& c, RecurrentLayer& layer) {
   layer.lengths = c.unsqueeze(c.cast(c.input(4), DataType::kInt32), {1});
 }
 
+// Files contradict themselves: PyTorch's exporter forgets proj_size of an LSTM.
+void requireRecurrentShapes(LoweringContext& c, const RecurrentLayer& layer) {
+  const Shape x = c.shape(c.input(0));
+  const int64_t rows = layer.gates * layer.hidden;
+  const auto require = [&](size_t position, const char* name, const Shape& expected) {
+    if (!c.hasInput(position) || c.shape(c.input(position)) == expected) return;
+    c.refuse(fmt::format("{} has the shape {}, but R and X make it {}; the file contradicts itself", name,
+                         shapeToString(c.shape(c.input(position))), shapeToString(expected)));
+  };
+  require(1, "W", {layer.directions, rows, x[2]});
+  require(3, "B", {layer.directions, 2 * rows});
+  const int64_t batch = x[layer.batch_first ? 0 : 1];
+  const Shape state = layer.batch_first ? Shape{batch, layer.directions, layer.hidden}
+                                        : Shape{layer.directions, batch, layer.hidden};
+  require(5, "initial_h", state);
+  if (layer.gates == 4) require(6, "initial_c", state);
+}
+
 RecurrentLayer makeRecurrentLayer(LoweringContext& c, int64_t gates, std::vector<std::string> activations) {
   const Node& node = c.node();
   RecurrentLayer layer;
@@ -358,6 +376,7 @@ RecurrentLayer makeRecurrentLayer(LoweringContext& c, int64_t gates, std::vector
     c.refuse(fmt::format("R is for {} directions, direction is '{}'", recurrent[0], direction));
   if (node.intAttribute("hidden_size", layer.hidden) != layer.hidden)
     c.refuse(fmt::format("hidden_size is not that of R, {}", layer.hidden));
+  requireRecurrentShapes(c, layer);
   if (layer.steps == 0) c.refuse("its sequences have no steps");
   if (node.hasAttribute("clip")) {
     layer.clip = node.floatAttribute("clip", 0);

@@ -103,7 +103,13 @@ bool lower(GraphBuilder& builder, const Node& node, const LoweringRule* rule) {
   if (rule == nullptr || !hasStaticTypes(graph, node.inputs)) return false;
   if (!rule->types_outputs && !hasStaticTypes(graph, node.outputs)) return false;
   LoweringContext context(builder, node);
-  rule->apply(context);
+  try {
+    rule->apply(context);
+  } catch (Error& error) {
+    const std::string name = describeNode(node);
+    if (!std::string_view(error.what()).starts_with(name)) error.addContext(name);
+    throw;
+  }
   return true;
 }
 

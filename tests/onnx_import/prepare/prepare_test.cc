@@ -26,6 +26,17 @@ size_t count(const Graph& graph, std::string_view op) {
   return found;
 }
 
+// As PyTorch writes an LSTM with proj_size, of which the file keeps nothing.
+TEST(Prepare, ARecurrenceThatContradictsItselfIsNamed) {
+  PrepareOptions options;
+  options.supported = [](const Node& node) { return !node.is("LSTM"); };
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[6,2,5] x, float[1,12,5] w, float[1,12,3] r, float[1,2,3] h, float[1,2,8] c) => (y) {
+      [cell] y = LSTM <hidden_size = 3> (x, w, r, , , h, c) })"),
+                            options),
+               ErrorCode::kBadModel, "'cell'", "initial_c has the shape [1,2,8], but R and X make it [1,2,3]");
+}
+
 TEST(Prepare, ShapeArithmeticDisappears) {
   const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[batch,6] x) => (float[a,b,c] y) {
