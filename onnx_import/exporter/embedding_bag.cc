@@ -12,6 +12,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/replacement_writer.h"
 #include "onnx_import/exporter/symbolic_extents.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -63,62 +64,6 @@ struct BagLayout {
   MaybeExtent size;  // nothing: the offsets are not in memory, and the indices must tell
 };
 
-// Writes the nodes that take the place of one call's ConcatFromSequence.
-class BagWriter {
- public:
-  BagWriter(Graph& graph, GraphBuilder& builder, const Node& replaced)
-      : graph_(graph), builder_(builder), replaced_(replaced) {}
-
-  // A call's names begin with the name of what it gives.
-  ValueId add(const char* op_type, std::vector<ValueId> inputs, DataType type,
-              std::map<std::string, Attribute> attributes = {}) {
-    const ValueId made = value(op_type, type);
-    addTo(made, op_type, std::move(inputs), std::move(attributes));
-    return made;
-  }
-  void addLast(const char* op_type, std::vector<ValueId> inputs,
-               std::map<std::string, Attribute> attributes = {}) {
-    addTo(replaced_.outputs[0], op_type, std::move(inputs), std::move(attributes));
-  }
-  ValueId number(DataType type, double number) { return constant("number", makeScalar(type, number)); }
-  ValueId integers(const std::vector<int64_t>& numbers) {
-    return constant("integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
-  }
-  std::vector<Node> take() { return std::move(nodes_); }
-
- private:
-  std::string prefixed(const char* name) const {
-    return graph_.value(replaced_.outputs[0]).name + "_" + name;
-  }
-  ValueId value(const char* op_type, DataType type) {
-    const ValueId made = builder_.addValue(prefixed(op_type), type, {});
-    graph_.value(made).shape.reset();
-    return made;
-  }
-  ValueId constant(const char* name, Constant content) {
-    const ValueId id = builder_.addConstant(prefixed(name), std::move(content));
-    graph_.value(id).metadata.emplace_back(kConstantMark, "made");
-    return id;
-  }
-  void addTo(ValueId output, const char* op_type, std::vector<ValueId> inputs,
-             std::map<std::string, Attribute> attributes) {
-    Node node;
-    node.op_type = op_type;
-    node.opset_version = replaced_.opset_version;
-    node.name = graph_.value(output).name;
-    node.metadata = replaced_.metadata;
-    node.inputs = std::move(inputs);
-    node.outputs = {output};
-    node.attributes = std::move(attributes);
-    nodes_.push_back(std::move(node));
-  }
-
-  Graph& graph_;
-  GraphBuilder& builder_;
-  const Node& replaced_;
-  std::vector<Node> nodes_;
-};
-
 class EmbeddingBags {
  public:
   explicit EmbeddingBags(Graph& graph) : graph_(graph), builder_(graph), sources_(graph) {}
@@ -165,7 +110,7 @@ class EmbeddingBags {
     const std::optional<BagLayout> layout =
         bag->lists_end ? std::nullopt : layoutOf(offsetsAmong(read, *bag));
     if (!layout) refuseSizes(node);
-    BagWriter writer(graph_, builder_, node);
+    ReplacementWriter writer(graph_, builder_, node);
     const ValueId indices = inBags(rows.gather->inputs[1], *layout, node, writer);
     const ValueId weights =
         bag->weighted ? inBags(rows.product->inputs[1], *layout, node, writer) : ValueId();
@@ -261,7 +206,7 @@ class EmbeddingBags {
   }
 
   // The list by bags, [count, size]: the value that it was made from, or the list in that shape.
-  ValueId inBags(ValueId list, const BagLayout& layout, const Node& node, BagWriter& writer) const {
+  ValueId inBags(ValueId list, const BagLayout& layout, const Node& node, ReplacementWriter& writer) const {
     bool complete = false;  // it has as many elements as the bags
     for (int step = 0; step < kLongestChain; ++step) {
       const std::vector<Extent> axes = sources_.axesOf(list);
@@ -284,7 +229,8 @@ class EmbeddingBags {
   };
 
   // Sums in float32, as the exporter does.
-  void write(const BagCall& bag, const Operands& operands, const Node& node, BagWriter& writer) const {
+  void write(const BagCall& bag, const Operands& operands, const Node& node,
+             ReplacementWriter& writer) const {
     constexpr DataType kFloat = DataType::kFloat32;
     const DataType type = graph_.dataType(operands.table);
     ValueId rows = writer.add("Gather", {operands.table, operands.indices}, type, {{"axis", int64_t{0}}});
@@ -302,7 +248,7 @@ class EmbeddingBags {
 
   // Rows of the padding do not count; a bag of nothing else gives zeros.
   void writeWithoutPadding(const BagCall& bag, const Operands& operands, ValueId rows, const Node& node,
-                           BagWriter& writer) const {
+                           ReplacementWriter& writer) const {
     constexpr DataType kFloat = DataType::kFloat32;
     const bool max = bag.mode == BagCall::Mode::kMax;
     const std::map<std::string, Attribute> flat = {{"keepdims", int64_t{0}}};
@@ -323,7 +269,8 @@ class EmbeddingBags {
   }
 
   // [count, size, 1]
-  ValueId paddingAmong(const Operands& operands, int64_t padding, const Node& node, BagWriter& writer) const {
+  ValueId paddingAmong(const Operands& operands, int64_t padding, const Node& node,
+                       ReplacementWriter& writer) const {
     if (padding < 0) {
       const std::vector<Extent> table = sources_.axesOf(operands.table);
       if (table.empty() || !table[0].symbols.empty())

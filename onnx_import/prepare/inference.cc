@@ -290,6 +290,16 @@ void Inference::mergeOutput(const Node& node, size_t index, const Value& inferre
     value.symbols = inferred.symbols;
     return;
   }
+  // PyTorch's exporter declares [] where it has not found a shape (a cross-entropy without reduction, and all
+  // that is computed from it). Sizes that --dim contradicts are others: those have axes.
+  const auto isOutput = [&] {
+    return std::find(graph_.outputs.begin(), graph_.outputs.end(), node.outputs[index]) !=
+           graph_.outputs.end();
+  };
+  if (value.shape->empty() && !inferred.shape->empty() && !isOutput()) {
+    value.shape = inferred.shape;
+    value.symbols = inferred.symbols;
+  }
   if (value.shape->size() != inferred.shape->size()) disagree();
   for (size_t axis = 0; axis < value.shape->size(); ++axis) {
     int64_t& size = (*value.shape)[axis];

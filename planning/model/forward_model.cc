@@ -16,6 +16,7 @@
 #include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/exporter/soft_labels.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
@@ -248,6 +249,7 @@ void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardMo
 // Returns the loss's name; "" without a loss.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   takeEmbeddingBags(raw);
+  takeSoftLabels(raw);
   const bool names_output = request.loss.isModelOutput();
   const bool takes_optimizer = !request.optimizer_given && !request.any_sizes &&
                                request.given.optimizer.kind != OptimizerSpec::Kind::kNone;

@@ -26,6 +26,17 @@ size_t count(const Graph& graph, std::string_view op) {
   return found;
 }
 
+// PyTorch declares [] what it has not found.
+TEST(Prepare, AShapeOfNoAxesIsFoundAnew) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,3] x, int64[4] t) => (float loss) <float losses, float twice> {
+      losses = SoftmaxCrossEntropyLoss <reduction = "none"> (x, t)
+      twice = Add(losses, losses)
+      loss = ReduceMean <keepdims = 0> (twice) })"),
+                                   {});
+  EXPECT_EQ(graph.shape(findValue(graph, "twice")), Shape{4});
+}
+
 // As PyTorch writes an LSTM with proj_size, of which the file keeps nothing.
 TEST(Prepare, ARecurrenceThatContradictsItselfIsNamed) {
   PrepareOptions options;
@@ -34,7 +45,8 @@ TEST(Prepare, ARecurrenceThatContradictsItselfIsNamed) {
     g (float[6,2,5] x, float[1,12,5] w, float[1,12,3] r, float[1,2,3] h, float[1,2,8] c) => (y) {
       [cell] y = LSTM <hidden_size = 3> (x, w, r, , , h, c) })"),
                             options),
-               ErrorCode::kBadModel, "'cell'", "initial_c has the shape [1,2,8], but R and X make it [1,2,3]");
+               ErrorCode::kBadModel, "'cell'",
+               "initial_c has the shape [1,2,8], but R and X make it [1,2,3]");
 }
 
 TEST(Prepare, ShapeArithmeticDisappears) {
