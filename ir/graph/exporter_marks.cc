@@ -85,6 +85,23 @@ ExportedCall exportedCall(const Node& node) {
   return call;
 }
 
+TracedRegion tracedRegion(const Node& node) {
+  constexpr std::string_view kBegin = "File \"";
+  const std::string_view text = metadataOf(node.metadata, "pkg.torch.onnx.stack_trace");
+  TracedRegion region;
+  if (!text.starts_with(kBegin) || !text.substr(kBegin.size()).starts_with("<eval_with_key>")) return region;
+  const std::string_view name = text.substr(kBegin.size());
+  region.name = name.substr(0, name.find('"'));
+  const auto isDigit = [](char c) { return c >= '0' && c <= '9'; };
+  for (size_t at = text.find("arg"); at != std::string_view::npos; at = text.find("arg", at + 1)) {
+    size_t end = at + 3;
+    while (end < text.size() && isDigit(text[end])) ++end;
+    const bool numbered = end > at + 3 && end + 1 < text.size() && text[end] == '_' && isDigit(text[end + 1]);
+    region.numbers_arguments = region.numbers_arguments || numbered;
+  }
+  return region;
+}
+
 std::vector<std::string> foldedFrom(const Value& value) {
   return pythonStrings(metadataOf(value.metadata, "pkg.onnxscript.optimizer.folded_from"));
 }

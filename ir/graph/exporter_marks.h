@@ -5,6 +5,7 @@
 //   on a node       the call that it is part of: "%linear : [...] =
 //   call_function[target=torch.ops.aten.linear
 //                   .default](args = (%x, %p_fc_weight, %p_fc_bias), kwargs = {})"
+//                   and the line of code that it is from: 'File "module.py", line 5, in forward ...'
 //   on a value      what a constant was folded from ("['fc.weight']"), what an initializer is (weight_role.h)
 // Hints: a file may have none of them, or lines that say something else. Internal details of an exporter may
 // change; what is not understood is left out.
@@ -43,6 +44,15 @@ struct ExportedCall {
   std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"
 };
 ExportedCall exportedCall(const Node& node);
+
+// Code of its own that torch.export makes of a part of the module, such as what is computed under
+// torch.no_grad() or autocast, and traces again.
+struct TracedRegion {
+  std::string
+      name;  // "<eval_with_key>.36"; "" for a node of the module's code, or where the file does not say
+  bool numbers_arguments = false;  // the node's line of that code mentions an "arg4_1", as under autocast
+};
+TracedRegion tracedRegion(const Node& node);
 
 // Values, also such that are gone, that the exporter's optimizer computed this constant from.
 std::vector<std::string> foldedFrom(const Value& value);

@@ -10,8 +10,7 @@ namespace pipeshard {
 // gradient (ir/graph/stopped_gradient.h). Returns how many. To be called on the graph as read.
 //
 // Error(kBadModel) where a call mentions a detach() that is not in the file: the exporter's optimizer removes
-// Identities, and merges what is equal but for them. What it leaves no mention of, and torch.no_grad(), of
-// which no file tells, cannot be seen here.
+// Identities, and merges what is equal but for them. What it leaves no mention of cannot be seen here.
 int stopAtDetachedValues(Graph& graph);
 
 }  // namespace pipeshard

@@ -15,8 +15,9 @@
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/exporter/module_mode.h"
-#include "onnx_import/format/reader.h"
+#include "onnx_import/exporter/no_grad_regions.h"
 #include "onnx_import/exporter/soft_labels.h"
+#include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
@@ -265,6 +266,11 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   if (const int detached = stopAtDetachedValues(raw); detached > 0) {
     model.notes.push_back(
         fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
+  }
+  if (const int ungraded = stopAfterNoGrad(raw); ungraded > 0) {
+    model.notes.push_back(
+        fmt::format("{} computed under torch.no_grad(), as in the module: no gradient passes",
+                    counted(ungraded, "value")));
   }
   model.parameters = restoreParameters(raw);
   std::vector<std::string> lost;

@@ -62,6 +62,27 @@ def in_place(h):
     return y ** 2
 
 
+def with_teacher(module, h):
+    with torch.no_grad():
+        target = torch.relu(module(h)) * h.sum(-1, keepdim=True)
+    return (module(h.flip(1)) - target) * target
+
+
+@torch.no_grad()
+def statistics(h):
+    return h.mean(1, keepdim=True), h.std(1, keepdim=True)
+
+
+def normalised(h):
+    mean, deviation = statistics(h)
+    return ((h - mean) / deviation) ** 3
+
+
+def under_autocast(module, h):
+    with torch.autocast("cpu", enabled=False):
+        return torch.tanh(module(h)) * h
+
+
 def weights(h):
     return torch.arange(1., 13).to(h)
 
@@ -98,6 +119,9 @@ CONVOLUTIONS = [dict(padding="same", dilation=2), dict(padding_mode="circular", 
                 dict(groups=2, stride=2), dict(groups=4)]
 
 FUNCTIONS = {
+    "no_grad, teacher": (with_teacher, partial(nn.Linear, 12, 12)),
+    "no_grad, statistics": (normalised,),
+    "autocast": (under_autocast, partial(nn.Linear, 12, 12)),
     "Threshold": (call, lambda: nn.Threshold(0.1, 0.3)),
     "Softmin": (call, lambda: nn.Softmin(-1)),
     "Softmax2": (call, lambda: nn.Softmax(1)),
