@@ -55,6 +55,12 @@ PlanRequest completed(PlanRequest request) {
   if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
   if (evaluates) refuseUpdateOptions(request.given);
+  if (evaluates && !request.length_dimension.empty()) {
+    fail(ErrorCode::kUsage,
+         "--dim {}: several lengths of sequences are for a plan that trains (`run --eval` evaluates all of "
+         "them); give one with --schedule forward-only",
+         request.length_dimension);
+  }
   if (options.sharding.memory_bytes == 0) {
     options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
     options.sharding.memory_by_cluster = true;
@@ -128,6 +134,13 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
     if (planned.plan.last_batch > 0 && request.programs && !planned.last)
       planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan);
+
+    // So do those of shorter sequences.
+    if (request.programs && !model.shorter_lengths.empty()) {
+      progress("writing the programs of shorter sequences");
+      planned.shorter =
+          emitShorterSequences(model, request.given.optimizer, batch, planned.plan, planned.whole);
+    }
 
     // Last, since it reads the batch that the single-device program reads: the file's own backward pass.
     if (request.programs)

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
@@ -52,6 +53,8 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
                               const std::vector<OperatorSupport>& support) {
   nlohmann::ordered_json json;
   json["dimensions"] = model.dimensions;
+  if (!model.length_dimension.empty())
+    json["lengths"] = {{"dimension", model.length_dimension}, {"shorter", model.shorter_lengths}};
   json["parameters"] = totals.parameters;
   json["parameter_bytes"] = totals.parameter_bytes;
   json["activation_bytes"] = totals.activation_bytes;
@@ -129,6 +132,9 @@ struct InspectCommand {
                  : axis != model.batch_axes.end() ? fmt::format(", batch on axis {}", axis->second)
                                                   : "");
     }
+    if (!model.length_dimension.empty())
+      fmt::print("  lengths {} = {}, shown, and {}\n", model.length_dimension,
+                 model.dimensions.at(model.length_dimension), fmt::join(model.shorter_lengths, ", "));
     for (const std::string& name : model.outputs) {
       const Value& value = model.graph.value(findValue(model.graph, name));
       fmt::print("  output {} {}{}\n", name, dataTypeName(value.data_type), shapeToString(*value.shape));

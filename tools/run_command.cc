@@ -183,6 +183,8 @@ struct RunCommand {
     if (held_out.path.empty()) return;
     if (!isPipe(held_out)) held_out.path = std::filesystem::absolute(held_out.path).string();
     held_out.seed = job.data.seed;
+    held_out.truncate = job.data.truncate;
+    held_out.padding = job.data.padding;
     held_out.shift_labels = job.data.shift_labels && tokenTypeOf(held_out.path) != DataType::kUndefined;
     std::string text;
     job.evaluation = evaluationOf(directory, text);

@@ -11,6 +11,7 @@
 #include "ir/base/text_file.h"
 #include "planning/advice.h"
 #include "planning/directory/plan_directory.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/job/child_process.h"
 #include "runtime/validation/validate.h"
@@ -153,6 +154,8 @@ struct ValidateCommand {
     if (listen.listen.empty() || fs::exists(spec.planned.data.path)) {
       const DataSummary data = summarizeData(spec.planned);
       if (!data.text.empty()) fmt::print("data: {}\n", data.text);
+      const std::string lengths = lengthsOfSteps(spec.planned, plan);
+      if (!lengths.empty()) fmt::print("{}\n", lengths);
     }
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
@@ -220,6 +223,9 @@ struct ValidateCommand {
     });
     spec.work_directory = work;
     spec.planned = job;
+    const bool synthetic = job.data.path.empty() && job.data.command.empty();
+    if (synthetic && !plan.shorter_lengths.empty() && command->get_option("--steps")->count() == 0)
+      spec.planned.steps = std::ssize(ProgramFolder(plan_directory).sizes());
     if (!job.data.path.empty()) spec.planned.data.path = fs::absolute(job.data.path).string();
     // Both sides use as many threads per worker: the same kernels in the same blocks.
     if (job.threads_per_worker == 0) {
@@ -269,7 +275,9 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->option_defaults()->group(kPlanning);
   addPlanOptions(*sub, command->options);
   sub->option_defaults()->group("Options");
-  sub->add_option("--steps", command->job.steps, "How many training steps")
+  sub->add_option("--steps", command->job.steps,
+                  "How many training steps; of a plan for sequences of several lengths, and synthetic data,\n"
+                  "as many as show all of them where it is not given")
       ->check(positiveWhole())
       ->capture_default_str();
   addJobOptions(*sub, command->job);

@@ -97,7 +97,11 @@ std::string printPlan(const Plan& plan) {
   if (const std::string recomputed = recomputationText(plan); !recomputed.empty())
     text += "  recomputes    " + recomputed + "\n";
   for (const auto& [name, size] : plan.dimensions) {
-    text += fmt::format("  dimension     {} = {}{}\n", name, size,
+    const std::string shorter = name == plan.length_dimension
+                                    ? fmt::format(", {} (planned for the longest; programs for each)",
+                                                  fmt::join(plan.shorter_lengths, ", "))
+                                    : "";
+    text += fmt::format("  dimension     {} = {}{}{}\n", name, size, shorter,
                         name == plan.batch_dimension ? " (cut into microbatches)" : "");
   }
   int64_t total = 0;

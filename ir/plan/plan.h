@@ -88,6 +88,10 @@ struct Plan {
   // microbatches. 0: there is none.
   int64_t last_batch = 0;
   int64_t last_microbatches = 0;
+  // Lengths of sequences that there are programs for beside the longest, which `dimensions` has and all else
+  // here is of: further sizes of that dimension, descending. "": sequences have one length.
+  std::string length_dimension;
+  std::vector<int64_t> shorter_lengths;
   bool copies_weights = false;  // `--copy-weights`: its directory holds every rank's parts of the weights
   std::vector<std::string> boundaries;  // as given: --boundary; to plan the same again
   ScheduleSpec schedule;  // as the family names itself: {"interleaved", {{"v", 2}}}; or ofFile()

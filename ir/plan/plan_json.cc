@@ -310,6 +310,8 @@ std::string planToJson(const Plan& plan) {
   document["cut_batch"] = plan.cut_batch;
   if (plan.last_batch > 0)
     document["last_batch"] = {{"rows", plan.last_batch}, {"microbatches", plan.last_microbatches}};
+  if (!plan.length_dimension.empty())
+    document["lengths"] = {{"dimension", plan.length_dimension}, {"shorter", plan.shorter_lengths}};
   if (plan.updates_per_step > 1) document["updates_per_step"] = plan.updates_per_step;
   if (plan.copies_weights) document["copies_weights"] = true;
   addGivenOptions(plan.given, OptionPlace::kExecution, document);
@@ -357,6 +359,19 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
     plan.last_batch = last.at("rows").integer(1, INT64_MAX);
     plan.last_microbatches = last.at("microbatches").integer(1, plan.last_batch);
   });
+  faults.attemptField(json, "lengths", [&](const JsonReader& lengths) {
+    lengths.expectObject({"dimension", "shorter"});
+    plan.length_dimension = lengths.at("dimension").string();
+    const auto longest = plan.dimensions.find(plan.length_dimension);
+    if (longest == plan.dimensions.end())
+      lengths.at("dimension")
+          .failWith(fmt::format("found '{}'; expected one of `dimensions`", plan.length_dimension));
+    plan.shorter_lengths = lengths.at("shorter").integers(1, longest->second - 1);
+    const auto ascends = [](int64_t one, int64_t next) { return next >= one; };
+    const std::vector<int64_t>& found = plan.shorter_lengths;
+    if (found.empty() || std::adjacent_find(found.begin(), found.end(), ascends) != found.end())
+      lengths.at("shorter").failWith("expected lengths that descend, one at least");
+  });
   faults.attemptField(json, "copies_weights",
                       [&](const JsonReader& copies) { plan.copies_weights = copies.boolean(); });
 }
@@ -379,7 +394,7 @@ void expectPlan(const JsonReader& json) {
   std::vector<std::string_view> optional = {"notes", "profile"};
   addGivenKeys(OptionPlace::kTrain, optional);
   addGivenKeys(OptionPlace::kFreeze, optional);
-  for (const char* key : {"boundaries", "last_batch", "copies_weights", "updates_per_step"})
+  for (const char* key : {"boundaries", "last_batch", "lengths", "copies_weights", "updates_per_step"})
     optional.push_back(key);
   addGivenKeys(OptionPlace::kExecution, optional);
   for (const char* key : {"schedule_orders", "shardings", "strategies", "specs", "search", "alternatives",

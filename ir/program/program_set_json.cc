@@ -82,6 +82,9 @@ std::string rankTablesToJson(const RankTables& tables) {
   std::string text = fmt::format("{{\n  \"version\": {},\n  \"ranks\": {},\n  \"whole\": {}", kProgramVersion,
                                  tables.whole.ranks.size(), tableToJson(tables.whole));
   if (tables.last) text += ",\n  \"last_batch\": " + tableToJson(*tables.last);
+  for (size_t k = 0; k < tables.shorter.size(); ++k)
+    text += (k == 0 ? ",\n  \"shorter\": [" : ", ") + tableToJson(tables.shorter[k]);
+  if (!tables.shorter.empty()) text += "]";
   return text + "\n}\n";
 }
 
@@ -89,10 +92,13 @@ RankTables rankTablesFromJson(std::string_view text) {
   const Json document = parseJson(text, kWhat);
   checkJsonVersion(document, kWhat, kProgramVersion);
   const JsonReader json(document, kWhat);
-  json.expectObject({"version", "ranks", "whole"}, {"last_batch"});
+  json.expectObject({"version", "ranks", "whole"}, {"last_batch", "shorter"});
   const size_t ranks = json.at("ranks").integer(1, INT32_MAX);
-  RankTables tables{tableFromJson(json.at("whole"), ranks), std::nullopt};
+  RankTables tables{tableFromJson(json.at("whole"), ranks), std::nullopt, {}};
   if (json.has("last_batch")) tables.last = tableFromJson(json.at("last_batch"), ranks);
+  if (!json.has("shorter")) return tables;
+  for (const JsonReader& shorter : json.at("shorter").elements())
+    tables.shorter.push_back(tableFromJson(shorter, ranks));
   return tables;
 }
 

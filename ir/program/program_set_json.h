@@ -4,7 +4,7 @@
 //   {"version": 5, "ranks": 4,
 //    "whole": {"kinds": 1, "groups": [[0,1,2,3]], "starts": [[0,0],[2,0],[4,0],[6,0]],
 //              "bindings": [{"kind": 0, "peers": [], "groups": [0], "starts": [0]}, ...]},
-//    "last_batch": {...}}
+//    "last_batch": {...}, "shorter": [{...}, ...]}
 //
 // Equal starts are written once; bindings name them by position.
 #pragma once
@@ -27,6 +27,8 @@ struct BindingTable {
 struct RankTables {
   BindingTable whole;                // of whole batches
   std::optional<BindingTable> last;  // of the shorter batch that ends an epoch; as many ranks
+  // of whole batches of shorter sequences, by StepSize::length from 1 on; as many ranks
+  std::vector<BindingTable> shorter = {};
 };
 
 BindingTable bindingsOf(const ProgramSet& set);

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,10 @@
 #include "planning/directory/refresh_programs.h"
 #include "planning/directory/replay.h"
 #include "planning/programs/evaluation_programs.h"
+#include "planning/programs/kept_tensors.h"
 #include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/execute/step_runner.h"
 #include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
@@ -76,26 +77,15 @@ std::optional<Record> readRecord(const fs::path& folder) {
 }
 
 // How many examples the data have, whatever the batch; 1 where no input has rows.
-int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs) {
-  for (ProgramInput& input : inputs) {
-    if (input.axis >= 0) input.shape.at(input.axis) = 1;
-  }
-  return openData(data, inputs, std::vector<bool>(inputs.size(), false))->stepsPerEpoch();
-}
-
-// What a rank keeps across steps, and where in the whole tensors its parts of them lie.
-std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> keptTensors(const ProgramSet& set,
-                                                                             RankId rank) {
-  const RankBinding& binding = set.ranks[rank];
-  const ProgramKind& kind = set.kinds[binding.kind];
-  std::map<std::string, std::tuple<DataType, Shape, Shape, Shape>> kept;
-  for (size_t b = 0; b < kind.program.buffers.size(); ++b) {
-    const Buffer& buffer = kind.program.buffers[b];
-    if (!isPersistent(buffer.kind)) continue;
-    const Shard box = boxOf(kind, binding, BufferId(b));
-    kept.emplace(buffer.name, std::tuple(buffer.data_type, wholeShape(buffer), box.start, box.size));
-  }
-  return kept;
+int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs, ShorterInputs shorter) {
+  const auto takeOneRow = [](std::vector<ProgramInput>& all) {
+    for (ProgramInput& input : all) {
+      if (input.axis >= 0) input.shape.at(input.axis) = 1;
+    }
+  };
+  takeOneRow(inputs);
+  for (std::vector<ProgramInput>& all : shorter) takeOneRow(all);
+  return openData(data, inputs, std::vector<bool>(inputs.size(), false), shorter)->stepsPerEpoch();
 }
 
 // An evaluation reads what training keeps, where training keeps it.
@@ -119,11 +109,12 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   const ReplayedModel replayed = replayModel(plan, progress);
   progress("writing the programs of the evaluation");
   Record record;
-  const EvaluationPrograms programs = emitEvaluationPrograms(
-      replayed.model, replayed.training, replayed.batch, plan, [&](const Program& program) {
-        record.rows = rowsOf(data, program.inputs);
-        return record.rows;
-      });
+  const EvaluationPrograms programs =
+      emitEvaluationPrograms(replayed.model, replayed.training, replayed.batch, plan,
+                             [&](const Program& program, const ShorterInputs& shorter) {
+                               record.rows = rowsOf(data, program.inputs, shorter);
+                               return record.rows;
+                             });
   record.made_from = madeFrom(plan);
   record.batch = programs.batch;
   record.last_batch = programs.last_batch;
@@ -134,8 +125,12 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   const ProgramSet trains = ProgramFolder(plan_directory.string()).set();
   requireSameTensors(programs.whole, trains);
   if (programs.last) requireSameTensors(*programs.last, trains);
+  for (const EmittedPrograms& shorter : programs.shorter) requireSameTensors(shorter, trains);
   PartialFolder built(plan_directory / kEvaluationFolder);
-  writePrograms(programs.whole, programs.last ? &*programs.last : nullptr, built.path().string());
+  ProgramsBySize sizes = {{StepSize::kWholeBatch, &programs.whole}};
+  if (programs.last) sizes[StepSize::kLastBatch] = &*programs.last;
+  for (size_t k = 0; k < programs.shorter.size(); ++k) sizes[{false, k + 1}] = &programs.shorter[k];
+  writePrograms(sizes, built.path().string());
   writeTextFile((built.path() / kRecordName).string(), toJson(record));
   built.publish();
   return record;
@@ -171,8 +166,9 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   std::optional<Record> record = readRecord(folder);
   try {
     if (record && record->made_from == madeFrom(plan)) {
-      const Program program = loadProgram(folder.string(), RankId(0));
-      if (rowsOf(data, program.inputs) != record->rows) record.reset();
+      ProgramFolder programs(folder.string());
+      const std::vector<ProgramInput> inputs = programs.program(RankId(0)).inputs;
+      if (rowsOf(data, inputs, shorterInputs(programs, RankId(0))) != record->rows) record.reset();
     } else {
       record.reset();
     }

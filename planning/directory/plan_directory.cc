@@ -126,31 +126,38 @@ Graph annotatedModel(const PlannedTraining& planned) {
 
 // One folder of programs, with what is known of them and of their weights. All have been verified when they
 // were made.
-void writeFolder(const EmittedPrograms& whole, const EmittedPrograms* last, const fs::path& folder,
-                 const ProgressCallback& progress, bool copies = false) {
-  writePrograms(whole, last, folder.string(), progress);
-  writeWeightFiles(whole.set, copies, folder);
+void writeFolder(const ProgramsBySize& sizes, const fs::path& folder, const ProgressCallback& progress,
+                 bool copies = false) {
+  writePrograms(sizes, folder.string(), progress);
+  writeWeightFiles(sizes.at(StepSize::kWholeBatch)->set, copies, folder);
   recordPrograms(folder.string());
 }
 
-// The whole batch's programs load the weights; those of the last one find them loaded.
-void writeRanks(const PlannedTraining& planned, const fs::path& folder, const ProgressCallback& progress) {
-  const EmittedPrograms* last = planned.last ? &planned.last->ranks : nullptr;
-  if (!planned.plan.copies_weights) return writeFolder(planned.whole.ranks, last, folder, progress);
-  EmittedPrograms copied = planned.whole.ranks;
+// The whole batch's programs load the weights; those of other sizes find them loaded.
+void writeRanks(ProgramsBySize sizes, bool copies, const fs::path& folder, const ProgressCallback& progress) {
+  if (!copies) return writeFolder(sizes, folder, progress);
+  EmittedPrograms copied = *sizes.at(StepSize::kWholeBatch);
   copyWeights(copied.set, folder.string(), progress);
-  writeFolder(copied, last, folder, progress, true);
+  sizes[StepSize::kWholeBatch] = &copied;
+  writeFolder(sizes, folder, progress, true);
 }
 
 void writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
                       const ProgressCallback& progress) {
-  writeRanks(planned, directory, progress);
-  std::optional<EmittedPrograms> last;
-  if (planned.last) last = aloneProgram(planned.last->reference);
-  writeFolder(aloneProgram(planned.whole.reference), last ? &*last : nullptr, directory / "reference",
-              progress);
-  if (planned.imported)
-    writeFolder(aloneProgram(*planned.imported), nullptr, directory / kImportedFolder, progress);
+  std::map<StepSize, const StepPrograms*> steps = {{StepSize::kWholeBatch, &planned.whole}};
+  if (planned.last) steps[StepSize::kLastBatch] = &*planned.last;
+  for (size_t k = 0; k < planned.shorter.size(); ++k) steps[{false, k + 1}] = &planned.shorter[k];
+  ProgramsBySize ranks, references;
+  std::map<StepSize, EmittedPrograms> alone;
+  for (const auto& [size, step] : steps) {
+    ranks[size] = &step->ranks;
+    references[size] = &(alone[size] = aloneProgram(step->reference));
+  }
+  writeRanks(ranks, planned.plan.copies_weights, directory, progress);
+  writeFolder(references, directory / "reference", progress);
+  if (!planned.imported) return;
+  const EmittedPrograms imported = aloneProgram(*planned.imported);
+  writeFolder({{StepSize::kWholeBatch, &imported}}, directory / kImportedFolder, progress);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Kinds of both sizes of batch share subgraphs/.
+// Kinds of all sizes share subgraphs/.
 class ProgramWriter {
  public:
   ProgramWriter(const fs::path& folder, const ProgressCallback& progress)
@@ -78,13 +78,22 @@ class ProgramWriter {
 
 }  // namespace
 
-void writePrograms(const EmittedPrograms& whole, const EmittedPrograms* last, const std::string& folder,
+void writePrograms(const ProgramsBySize& programs, const std::string& folder,
                    const ProgressCallback& progress) {
   makeFolder(folder);
   ProgramWriter writer(folder, progress);
-  writer.expect(whole.set.kinds.size() + (last != nullptr ? last->set.kinds.size() : 0));
-  RankTables tables{writer.add(whole, StepSize::kWholeBatch), std::nullopt};
-  if (last != nullptr) tables.last = writer.add(*last, StepSize::kLastBatch);
+  for (const auto& [size, emitted] : programs) writer.expect(emitted->set.kinds.size());
+  RankTables tables;
+  for (const auto& [size, emitted] : programs) {
+    BindingTable table = writer.add(*emitted, size);
+    if (size == StepSize::kWholeBatch) {
+      tables.whole = std::move(table);
+    } else if (size == StepSize::kLastBatch) {
+      tables.last = std::move(table);
+    } else {
+      tables.shorter.push_back(std::move(table));
+    }
+  }
   writeTextFile((fs::path(folder) / kRanksFileName).string(), rankTablesToJson(tables));
 }
 
@@ -125,8 +134,12 @@ DialectChanges expandRank(const std::string& plan_directory, RankId rank, const 
     makeFolder(into / "weights");
     fs::copy_file(fs::path(plan_directory) / copiedWeightsFile(rank), into / copiedWeightsFile(rank));
   };
-  expand(StepSize::kWholeBatch, folder);
-  if (programs.hasLastBatch()) expand(StepSize::kLastBatch, fs::path(folder) / "last_batch");
+  for (const StepSize size : programs.sizes()) {
+    const std::string inside = size.last_batch   ? "last_batch"
+                               : size.length > 0 ? fmt::format("shorter{}", size.length)
+                                                 : "";
+    expand(size, fs::path(folder) / inside);
+  }
   return changes;
 }
 

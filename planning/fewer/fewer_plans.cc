@@ -123,7 +123,8 @@ PlanRequest requestFor(const Plan& plan, int devices, const Trial& trial) {
 // The same step: of as many microbatches, cut alike.
 void requireSameStep(const Plan& plan, const Plan& made) {
   if (made.microbatches == plan.microbatches && made.dimensions == plan.dimensions &&
-      made.last_batch == plan.last_batch && made.last_microbatches == plan.last_microbatches)
+      made.shorter_lengths == plan.shorter_lengths && made.last_batch == plan.last_batch &&
+      made.last_microbatches == plan.last_microbatches)
     return;
   fail(ErrorCode::kConfiguration, "the step would be another: of {} microbatches, where the plan has {}",
        made.microbatches, plan.microbatches);

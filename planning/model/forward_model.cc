@@ -24,6 +24,7 @@
 #include "planning/model/batch_dimension.h"
 #include "planning/model/given_weights.h"
 #include "planning/model/operator_support.h"
+#include "planning/model/sequence_lengths.h"
 #include "sharding/batch/merged_rows.h"
 #include "sharding/batch/training_family.h"
 
@@ -91,21 +92,27 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
 class Preparer {
  public:
   Preparer(Graph raw, const ForwardModel& model)
-      : raw_(std::move(raw)), batch_dimension_(model.batch_dimension), batch_(model.batch) {
+      : raw_(std::move(raw)),
+        batch_dimension_(model.batch_dimension),
+        length_dimension_(model.length_dimension) {
     options_.dimensions = model.dimensions;
     options_.supported = canTrain;
-    Graph whole = withRowsFirst(prepare(batch_), batch_);
+    if (!length_dimension_.empty()) longest_ = options_.dimensions.at(length_dimension_);
+    Graph whole = withRowsFirst(prepare(model.batch), model.batch);
     order_ = nodeOrderForCuts(whole);
     reorderNodes(whole, order_);
-    made_.emplace(batch_, std::move(whole));
+    made_.emplace(std::pair(longest_, model.batch), std::move(whole));
   }
 
-  const Graph& of(int64_t rows) {
-    const auto found = made_.find(rows);
+  const Graph& of(int64_t rows) { return of(rows, longest_); }
+  // With sequences of so many elements.
+  const Graph& of(int64_t rows, int64_t length) {
+    const auto found = made_.find({length, rows});
     if (found != made_.end()) return found->second;
+    if (!length_dimension_.empty()) options_.dimensions[length_dimension_] = length;
     Graph graph = withRowsFirst(prepare(rows), rows);
     if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
-    return made_.emplace(rows, std::move(graph)).first->second;
+    return made_.emplace(std::pair(length, rows), std::move(graph)).first->second;
   }
 
  private:
@@ -125,10 +132,10 @@ class Preparer {
 
   Graph raw_;
   PrepareOptions options_;
-  std::string batch_dimension_;
-  int64_t batch_;
+  std::string batch_dimension_, length_dimension_;
+  int64_t longest_ = 0;  // sequences; 0: there is one length
   std::vector<size_t> order_;
-  std::map<int64_t, Graph> made_;
+  std::map<std::pair<int64_t, int64_t>, Graph> made_;  // by length and rows
 };
 
 // What became of the module's parameters.
@@ -306,6 +313,16 @@ void noteDrawnInputs(ForwardModel& model) {
   }
 }
 
+void takeLengths(const PlanRequest& request, ForwardModel& model) {
+  model.length_dimension = request.length_dimension;
+  model.shorter_lengths = request.shorter_lengths;
+  if (request.length_dimension.empty() || model.dimensions.contains(request.length_dimension)) return;
+  fail(ErrorCode::kUsage,
+       "--dim {}: several sizes are for the length of sequences, which the model does not call so (it is a "
+       "name of its batch)",
+       request.length_dimension);
+}
+
 UpdateExtras updateExtras(const GivenOptions& given) {
   if (given.clip_value != 0 && given.clip_norm != 0 && !std::isinf(given.clip_norm)) {
     fail(ErrorCode::kUsage,
@@ -346,15 +363,20 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.batch_dimension = std::move(batch.name);
     model.dimensions = std::move(batch.dimensions);
     model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
+    takeLengths(request, model);
     decideMicrobatches(request, stages, model);
     model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
     const auto preparer = std::make_shared<Preparer>(std::move(raw), model);
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
+    model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
+      return preparer->of(rows, length);
+    };
     model.graph =
         model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
     noteDrawnInputs(model);
+    requireShorterSequences(model);
     if (loss_name.empty()) return model;
     model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);

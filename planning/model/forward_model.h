@@ -38,8 +38,13 @@ struct ForwardModel {
   std::string batch_dimension;                // "" if nothing can be cut
   int64_t batch = 1;                          // rows of the whole batch; 1 if nothing can be cut
   int64_t microbatches = 1;
+  // Lengths of sequences that the plan is to have programs for beside the longest, as PlanRequest has them.
+  std::string length_dimension;
+  std::vector<int64_t> shorter_lengths;
   // The same model prepared for so many rows of the batch. Made at first use, kept; the pointer stays valid.
   std::function<const Graph&(int64_t rows)> prepared;
+  // Likewise, with sequences of so many elements (sequence_lengths.h).
+  std::function<const Graph&(int64_t rows, int64_t length)> prepared_at;
   std::map<std::string, DataType> source_types;   // of weights that a file has in another type
   std::shared_ptr<const ImportedModel> imported;  // null: a forward model
   std::optional<FileShardings> file_shardings;    // with the method manual and no --shard

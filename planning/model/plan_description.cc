@@ -11,6 +11,8 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.model_path = std::filesystem::absolute(request.model_path).lexically_normal().string();
   plan.dimensions = model.dimensions;
   plan.batch_dimension = model.batch_dimension;
+  plan.length_dimension = model.length_dimension;
+  plan.shorter_lengths = model.shorter_lengths;
   plan.loss = lossToString(request.loss);
   if (plan.loss.empty()) plan.loss = lossName(model);
   plan.given = keptOptions(request.given, request.partition.cluster);
@@ -39,6 +41,8 @@ PlanRequest requestOf(const Plan& plan) {
   request.model_path = plan.model_path;
   request.allow_missing_weights = true;
   request.dimensions = plan.dimensions;
+  request.length_dimension = plan.length_dimension;
+  request.shorter_lengths = plan.shorter_lengths;
   request.loss = parseLoss(plan.loss);
   request.given = plan.given;
   request.optimizer_given = true;

@@ -14,6 +14,7 @@
 #include "partition/emit/emit_programs.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/schedules/schedule_verify.h"
+#include "planning/model/sequence_lengths.h"
 #include "planning/programs/step_programs.h"
 
 namespace pipeshard {
@@ -234,11 +235,31 @@ void emitRest(const EvaluationEmitter& emitter, const BatchCut& whole, int64_t r
   programs.left_out = rows;
 }
 
+// The model at the plan's shorter lengths of sequences.
+std::vector<ForwardModel> shorterModels(const ForwardModel& model) {
+  std::vector<ForwardModel> models;
+  for (const int64_t length : model.shorter_lengths) {
+    int ignored = 0;
+    models.push_back(inEvaluationMode(ofShorterSequences(model, length), ignored));
+  }
+  return models;
+}
+
+// Batches of as many rows as the longest sequences have.
+void emitShorter(const std::vector<ForwardModel>& models, const TrainingGraph& training, const Plan& plan,
+                 const BatchCut& batch, EvaluationPrograms& programs) {
+  programs.shorter.clear();
+  for (const ForwardModel& model : models) {
+    EvaluationPrograms ignored;
+    programs.shorter.push_back(EvaluationEmitter(model, training, plan).emit(batch, ignored));
+  }
+}
+
 }  // namespace
 
 EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const TrainingGraph& training,
                                           const BatchCut& batch, const Plan& plan,
-                                          const std::function<int64_t(const Program&)>& rows_of) {
+                                          const HeldOutRows& rows_of) {
   EvaluationPrograms programs;
   const ForwardModel evaluation = inEvaluationMode(model, programs.drawn);
   const EvaluationEmitter emitter(evaluation, training, plan);
@@ -246,9 +267,14 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
   programs.whole = emitter.emit(whole, programs);
   const Program& program = programs.whole.set.kinds.front().program;
   programs.batch = batch.rows;
+  const std::vector<ForwardModel> shorter = shorterModels(model);
+  emitShorter(shorter, training, plan, whole, programs);
   const bool has_rows = std::any_of(program.inputs.begin(), program.inputs.end(),
                                     [](const ProgramInput& input) { return input.axis >= 0; });
-  const int64_t rows = rows_of(program);
+  ShorterInputs shorter_inputs;
+  for (const EmittedPrograms& of_length : programs.shorter)
+    shorter_inputs.push_back(of_length.set.kinds.front().program.inputs);
+  const int64_t rows = rows_of(program, shorter_inputs);
   if (!has_rows) return programs;
   if (rows < whole.rows) {
     emitRest(emitter, whole, rows, programs);
@@ -260,6 +286,9 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
     }
     programs.whole = *std::exchange(programs.last, std::nullopt);
     programs.batch = std::exchange(programs.last_batch, 0);
+    whole.rows = rows;
+    whole.microbatches = programs.whole.set.kinds.front().program.microbatches;
+    emitShorter(shorter, training, plan, whole, programs);
     return programs;
   }
   if (rows % whole.rows != 0) emitRest(emitter, whole, rows % whole.rows, programs);

@@ -5,21 +5,27 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/graph/training_graph.h"
 #include "ir/plan/plan.h"
 #include "partition/emit/rank_program.h"
 #include "planning/model/forward_model.h"
 #include "planning/model/training_step.h"
+#include "runtime/data/data.h"
 
 namespace pipeshard {
+
+using HeldOutRows = std::function<int64_t(const Program&, const ShorterInputs&)>;
 
 struct EvaluationPrograms {
   EmittedPrograms whole;
   std::optional<EmittedPrograms> last;  // of the rows that do not fill a batch
-  int64_t batch = 1;                    // rows of `whole`
-  int64_t last_batch = 0;               // rows of `last`
-  int64_t left_out = 0;                 // rows that no number of microbatches of this plan can take
+  // Of shorter sequences (Plan::shorter_lengths), as many rows as `whole`.
+  std::vector<EmittedPrograms> shorter;
+  int64_t batch = 1;       // rows of `whole`
+  int64_t last_batch = 0;  // rows of `last`
+  int64_t left_out = 0;    // rows that no number of microbatches of this plan can take
   // The name of the total that the loss of a batch is divided by, such as the count of its labels: a measure
   // of the programs. "": its rows are what the losses of batches are weighted by.
   std::string divisor;
@@ -31,10 +37,10 @@ struct EvaluationPrograms {
 // The model in evaluation mode (onnx_import/exporter/evaluation_mode.h), on the stages, devices and shardings
 // of a plan that trains, the forward passes in its schedule's order. Every tensor that lasts is one that the
 // plan's own programs keep on the same rank. `rows_of`: of the held-out data; it is given a program whose
-// inputs say what they hold. `training`: the plan's training graph. Errors: kConfiguration, kBadModel: what
-// this plan cannot evaluate, by name.
+// inputs say what they hold, and what these are in shorter sequences. `training`: the plan's training graph.
+// Errors: kConfiguration, kBadModel: what this plan cannot evaluate, by name.
 EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const TrainingGraph& training,
                                           const BatchCut& batch, const Plan& plan,
-                                          const std::function<int64_t(const Program&)>& rows_of);
+                                          const HeldOutRows& rows_of);
 
 }  // namespace pipeshard

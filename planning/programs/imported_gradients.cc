@@ -134,6 +134,8 @@ std::optional<RankProgram> importedGradients(const ForwardModel& model, const Tr
   try {
     graph = prepareModel(model.imported->graph, options);
     reason = whyNotCompared(graph, training, reference);
+    if (reason.empty() && !model.shorter_lengths.empty())
+      reason = "they are of one length of sequences, and the plan has several";
   } catch (const Error& error) {
     reason = error.message();
   }

@@ -53,8 +53,7 @@ BatchCut partitionModel(const ForwardModel& model, const OptimizerSpec& optimize
 }
 
 // As the programs will list them, without types.
-std::vector<ProgramInput> dataInputs(const ForwardModel& model) {
-  const Graph& graph = model.prepared(model.batch);
+std::vector<ProgramInput> dataInputs(const ForwardModel& model, const Graph& graph) {
   std::vector<ProgramInput> inputs;
   for (ValueId input : graph.inputs) {
     const auto axis = model.batch_axes.find(graph.value(input).name);
@@ -76,13 +75,27 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
          rows, scheduleSpecToString(plan.schedule));
   }
   if (rows == 0) {
-    const bool given = !request.data.path.empty();
-    rows = lastBatchOf(request.data, given ? dataInputs(model) : std::vector<ProgramInput>());
+    std::vector<ProgramInput> inputs;
+    ShorterInputs shorter;
+    if (!request.data.path.empty()) {
+      inputs = dataInputs(model, model.prepared(model.batch));
+      for (const int64_t length : model.shorter_lengths)
+        shorter.push_back(dataInputs(model, model.prepared_at(model.batch, length)));
+    }
+    rows = lastBatchOf(request.data, inputs, shorter);
   }
   if (rows == 0 || rows < model.batch) return rows;
   fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}{}",
        rows, model.batch,
        model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
+}
+
+void refuseAsynchronousLengths(const Plan& plan) {
+  if (plan.shorter_lengths.empty() || !scheduleOf(plan).asynchronous()) return;
+  fail(ErrorCode::kConfiguration,
+       "--dim {}: under the schedule {} a step is a window of updates, which has sequences of one length; give "
+       "one",
+       plan.length_dimension, scheduleSpecToString(plan.schedule));
 }
 
 // As many microbatches as the whole batch has, if every device gets a row of each.
@@ -126,6 +139,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
       limit += limit / 4;
       continue;
     }
+    refuseAsynchronousLengths(planned.plan);
     decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
     for (StagePlan& stage : planned.plan.stages) {
       if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;

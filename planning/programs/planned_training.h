@@ -20,10 +20,11 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
-  std::string trains;                // trainedSummary of the model
-  TrainingGraph training;            // of the largest microbatch
-  StepPrograms whole;                // no ranks: only a plan was asked for (PlanRequest::programs)
-  std::optional<StepPrograms> last;  // of the shorter batch that ends an epoch
+  std::string trains;                 // trainedSummary of the model
+  TrainingGraph training;             // of the largest microbatch
+  StepPrograms whole;                 // no ranks: only a plan was asked for (PlanRequest::programs)
+  std::optional<StepPrograms> last;   // of the shorter batch that ends an epoch
+  std::vector<StepPrograms> shorter;  // of shorter sequences: by Plan::shorter_lengths
   // the gradients as the model was exported with (planning/programs/imported_gradients.h)
   std::optional<RankProgram> imported;
   std::vector<StageCombinations> combinations;  // with --method exhaustive

@@ -1,5 +1,6 @@
 #include "planning/programs/step_programs.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -7,9 +8,12 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "onnx_import/prepare/input_range.h"
 #include "partition/emit/emit_programs.h"
 #include "partition/families/plan_schedule.h"
+#include "planning/model/sequence_lengths.h"
+#include "planning/programs/kept_tensors.h"
 #include "runtime/files/weights.h"
 
 namespace pipeshard {
@@ -41,6 +45,26 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
   for (Buffer& buffer : program.buffers) {
     const auto original = model.source_types.find(sourceName(buffer));
     if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
+  }
+}
+
+// Steps of both work on the same tensors.
+void requireSameTensors(const ProgramSet& shorter, const ProgramSet& longest) {
+  for (const RankId rank : longest.ranks.ids()) {
+    const KeptTensors one = keptTensors(shorter, rank), other = keptTensors(longest, rank);
+    if (one == other) continue;
+    const auto differs = [](const KeptTensors& from, const KeptTensors& in) {
+      return std::find_if(from.begin(), from.end(), [&](const auto& tensor) {
+        const auto found = in.find(tensor.first);
+        return found == in.end() || found->second != tensor.second;
+      });
+    };
+    auto found = differs(one, other);
+    if (found == one.end()) found = differs(other, one);
+    fail(ErrorCode::kConfiguration,
+         "rank {} would keep '{}' across steps, which it keeps otherwise, or does not, with the longest "
+         "sequences; plan for one length",
+         rank, found->first);
   }
 }
 
@@ -83,6 +107,23 @@ StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optim
     }
     --plan.last_microbatches;
   }
+}
+
+std::vector<StepPrograms> emitShorterSequences(const ForwardModel& model, const OptimizerSpec& optimizer,
+                                               const BatchCut& batch, const Plan& plan,
+                                               const StepPrograms& longest) {
+  std::vector<StepPrograms> steps;
+  for (const int64_t length : plan.shorter_lengths) {
+    try {
+      const ForwardModel shorter = ofShorterSequences(model, length);
+      steps.push_back(emitStep(shorter, optimizer, batch, plan));
+      requireSameTensors(steps.back().ranks.set, longest.ranks.set);
+    } catch (Error& error) {
+      error.addContext(fmt::format("the programs with {} = {}", plan.length_dimension, length));
+      throw;  // whatever kind of error it is
+    }
+  }
+  return steps;
 }
 
 }  // namespace pipeshard

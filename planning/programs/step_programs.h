@@ -1,6 +1,8 @@
 // The programs of a training step, from its plan.
 #pragma once
 
+#include <vector>
+
 #include "ir/plan/optimizer.h"
 #include "planning/model/training_step.h"
 #include "planning/programs/planned_training.h"
@@ -22,5 +24,11 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
 // shardings do not fit so few rows, as long as these are no larger than those of a whole batch.
 StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole,
                            Plan& plan);
+
+// Those of the plan's shorter sequences, by Plan::shorter_lengths. `longest`: of whole batches; what ranks
+// keep across steps is the same. Error(kConfiguration), naming the length.
+std::vector<StepPrograms> emitShorterSequences(const ForwardModel& model, const OptimizerSpec& optimizer,
+                                               const BatchCut& batch, const Plan& plan,
+                                               const StepPrograms& longest);
 
 }  // namespace pipeshard

@@ -20,19 +20,23 @@ namespace pipeshard {
 struct PlanRequest {
   std::string model_path;
   std::map<std::string, int64_t> dimensions;  // symbolic dimensions by name, at the full batch
-  std::string external_data_root;             // a second folder that external data may lie in
+  // Lengths of sequences that there are to be programs for, too: shorter sizes of that one of `dimensions`,
+  // descending. "": none.
+  std::string length_dimension;
+  std::vector<int64_t> shorter_lengths;
+  std::string external_data_root;  // a second folder that external data may lie in
   bool allow_missing_weights = false;
   bool trust_model = false;  // else a file of strangers is looked at in a process of its own (isOfStrangers)
   LossSpec loss;
   GivenOptions given = defaultOptions();
-  bool optimizer_given = false;               // else a file that holds one decides
-  bool any_sizes = false;                     // dimensions without a size get one: to look, not to run
-  std::string batch_dimension;  // "": found by name and place
-  int64_t microbatches = 0;     // 0: automatic
-  int64_t last_batch = 0;       // rows of the shorter batch that ends an epoch; 0: as `data` says
-  DataDescription data;         // of `run`; their length decides it
-  bool copy_weights = false;    // the plan directory gets every rank's parts of the weights
-  bool programs = true;         // false: the plan alone, without what ranks run
+  bool optimizer_given = false;  // else a file that holds one decides
+  bool any_sizes = false;        // dimensions without a size get one: to look, not to run
+  std::string batch_dimension;   // "": found by name and place
+  int64_t microbatches = 0;      // 0: automatic
+  int64_t last_batch = 0;        // rows of the shorter batch that ends an epoch; 0: as `data` says
+  DataDescription data;          // of `run`; their length decides it
+  bool copy_weights = false;     // the plan directory gets every rank's parts of the weights
+  bool programs = true;          // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;
   std::string profile_note;

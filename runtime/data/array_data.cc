@@ -1,11 +1,17 @@
 #include "runtime/data/array_data.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+
+#include <fmt/ranges.h>
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/data/batch_check.h"
+#include "runtime/data/length_order.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/data/row_permutation.h"
 
 namespace pipeshard {
@@ -14,14 +20,18 @@ namespace {
 class ArrayData : public DataSource {
  public:
   ArrayData(const DataDescription& description, ArrayStore& store, const std::vector<ProgramInput>& inputs,
-            const std::vector<bool>& needed)
-      : DataSource(inputs, description.seed), description_(description), columns_(inputs.size()) {
+            const std::vector<bool>& needed, const ShorterInputs& shorter)
+      : DataSource(inputs, description.seed, shorter),
+        description_(description),
+        lengths_(description, inputs, shorter),
+        columns_(inputs.size()) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (inputs_[i].drawn) continue;
       std::unique_ptr<StoredArray> array = store.open(inputs_[i]);
       columns_[i].axis = store.rowAxis(inputs_[i]);
       checkArray(i, *array);
       checkRows(i);
+      if (lengths_.several()) takeLengths(i, *array);
       if (!needed.empty() && !needed[i]) continue;
       array->prepare();
       if (array->isSmall()) checkAll(i, *array);
@@ -31,23 +41,32 @@ class ArrayData : public DataSource {
     if (description_.shuffle && rows_of_ < 0)
       fail(ErrorCode::kConfiguration,
            "--shuffle: no input of the model has a batch axis, so there are no rows");
+    if (lengths_.several()) orderByLength();
   }
 
   bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
+  size_t lengthOf(int64_t step) const override {
+    if (order_) return order_->lengthOf(step);
+    return isLastBatch(step) ? 0 : length_;
+  }
   int64_t stepsPerEpoch() const override { return steps_per_epoch_; }
 
   std::string describe() const override {
     std::string text = printData(description_);
     if (!decisions_.empty()) text += ": " + decisions_;
     if (rows_of_ < 0) return text;
-    return fmt::format("{}; {} examples, {} step{} an epoch", text, columns_[rows_of_].rows, steps_per_epoch_,
+    text = fmt::format("{}; {} examples, {} step{} an epoch", text, columns_[rows_of_].rows, steps_per_epoch_,
                        steps_per_epoch_ == 1 ? "" : "s");
+    if (!rows_by_length_.empty()) text += "; " + lengths_.describeRows(rows_by_length_);
+    if (pads_) text += "; " + lengths_.describePadding();
+    return text;
   }
 
  private:
   struct Column {
     std::unique_ptr<StoredArray> array;  // null: this rank does not load it
     Shape shape;                         // of the array
+    std::vector<int> length_axes;        // along which the array may be shorter than the batch
     int axis = -1;                       // along which its rows follow each other; -1: the same in every step
     int64_t rows = 1;
   };
@@ -60,14 +79,15 @@ class ArrayData : public DataSource {
     const size_t axis = column.axis;
     const int64_t first = (step - 1) % steps_per_epoch_ * inputs_[input].shape[axis] + box.start[axis];
     from.start[axis] = first;
-    if (!description_.shuffle) return readBox(input, from, out);
+    if (!description_.shuffle && !order_) return readBox(input, from, out);
+    const std::vector<int64_t> rows = order_ ? order_->rowsOf(step) : std::vector<int64_t>();
     const RowPermutation row_at(column.rows, description_.seed, (step - 1) / steps_per_epoch_);
     Shard to = wholeBox(box.size);
     from.size[axis] = to.size[axis] = 1;
     const size_t element_bytes = dataTypeSize(inputs_[input].data_type);
     row_.resize(elementCount(to.size) * element_bytes);
     for (int64_t k = 0; k < box.size[axis]; ++k) {
-      from.start[axis] = row_at(first + k);
+      from.start[axis] = order_ ? rows.at(box.start[axis] + k) : row_at(first + k);
       to.start[axis] = k;
       readBox(input, from, row_);
       const std::byte* content = row_.data();
@@ -78,8 +98,31 @@ class ArrayData : public DataSource {
     }
   }
 
-  // A box of the array, in the input's type.
+  // A box of the batch, in the input's type: what the array has of it, and padding.
   void readBox(size_t input, const Shard& box, std::span<std::byte> out) {
+    const Column& column = columns_[input];
+    Shard inside = box;
+    for (const int axis : column.length_axes)
+      inside.size[axis] = std::clamp<int64_t>(column.shape[axis] - box.start[axis], 0, box.size[axis]);
+    if (inside == box) return readArray(input, box, out);
+    const DataType type = inputs_[input].data_type;
+    const size_t each = dataTypeSize(type);
+    const double padding = lengths_.padding(inputs_[input].name);
+    convertElements(DataType::kFloat64, &padding, type, out.data(), 1);
+    for (size_t at = each; at < out.size(); at += each) std::memcpy(out.data() + at, out.data(), each);
+    if (elementCount(inside.size) == 0) return;
+    inside_.resize(elementCount(inside.size) * each);
+    readArray(input, inside, inside_);
+    const std::byte* content = inside_.data();
+    Shard to = wholeBox(inside.size);
+    forEachRun(box.size, to, [&](int64_t element, int64_t count) {
+      std::memcpy(out.data() + element * each, content, count * each);
+      content += count * each;
+    });
+  }
+
+  // A box of the array, in the input's type.
+  void readArray(size_t input, const Shard& box, std::span<std::byte> out) {
     const Column& column = columns_[input];
     PIPESHARD_CHECK(column.array != nullptr, "input '{}' was not asked for", inputs_[input].name);
     const std::string fault = boxFault(column.shape, box);
@@ -108,6 +151,11 @@ class ArrayData : public DataSource {
         fmt::format("{}{}", dataTypeName(input.data_type), shapeToString(input.shape)) +
         (column.axis < 0 ? "" : fmt::format(" (or a longer axis {})", column.axis));
     Shape comparable = column.shape;
+    for (const int length_axis : lengths_.axes(input.name)) {
+      if (column.axis < 0 || length_axis >= std::ssize(comparable)) continue;
+      column.length_axes.push_back(length_axis);
+      comparable[length_axis] = input.shape[length_axis];
+    }
     const size_t axis = column.axis;
     const bool has_rows = column.axis >= 0 && axis < comparable.size() && axis < input.shape.size() &&
                           comparable[axis] >= input.shape[axis];
@@ -147,6 +195,63 @@ class ArrayData : public DataSource {
          inputs_[rows_of_].name, other.rows, input.name, column.rows);
   }
 
+  // An example has one length: along all axes of all its arrays.
+  void takeLengths(size_t index, const StoredArray& array) {
+    const Column& column = columns_[index];
+    if (column.length_axes.empty()) return;
+    const int64_t all = column.shape[column.length_axes.front()];
+    const std::span<const int64_t> own = array.lengths();
+    if (length_of_row_.empty()) {
+      lengths_of_ = index;
+      length_of_row_.assign(own.begin(), own.end());
+      if (own.empty()) length_of_row_.assign(1, all);
+    }
+    const auto of = [](std::span<const int64_t> lengths, int64_t row) {
+      return lengths.size() == 1 ? lengths[0] : lengths[row];
+    };
+    const std::span<const int64_t> mine = own.empty() ? std::span<const int64_t>(&all, 1) : own;
+    const int64_t rows = std::max<int64_t>(std::ssize(mine), std::ssize(length_of_row_));
+    for (int64_t row = 0; row < rows; ++row) {
+      if (of(mine, row) == of(length_of_row_, row)) continue;
+      fail(ErrorCode::kConfiguration,
+           "{}, example {}: '{}' has a length of {}, but '{}' one of {}; an example has one length",
+           description_.path, row + 1, inputs_[lengths_of_].name, of(length_of_row_, row),
+           inputs_[index].name, of(mine, row));
+    }
+    for (const int axis : column.length_axes) {
+      if (column.shape[axis] == all) continue;
+      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}, which has several lengths along axes {}",
+           description_.path, inputs_[index].name, shapeToString(column.shape),
+           fmt::join(column.length_axes, ", "));
+    }
+  }
+
+  // Examples of one length in an array of numbers take no memory each.
+  void orderByLength() {
+    if (length_of_row_.empty()) return;
+    const int64_t rows = columns_[rows_of_].rows;
+    std::vector<uint8_t> lengths;
+    rows_by_length_.assign(shorter_.size() + 1, 0);
+    for (size_t row = 0; row < length_of_row_.size(); ++row) {
+      const std::string where = length_of_row_.size() == 1
+                                    ? description_.path
+                                    : fmt::format("{}, example {}", description_.path, row + 1);
+      lengths.push_back(static_cast<uint8_t>(lengths_.shortestFor(length_of_row_[row], where)));
+      rows_by_length_[lengths.back()] += length_of_row_.size() == 1 ? rows : 1;
+      const ProgramInput& input =
+          lengths.back() == 0 ? inputs_[lengths_of_] : shorter_[lengths.back() - 1][lengths_of_];
+      pads_ = pads_ || input.shape[columns_[lengths_of_].length_axes.front()] > length_of_row_[row] ||
+              lengths.back() != lengths.front();
+    }
+    length_ = lengths.front();
+    pads_ = pads_ || (has_last_batch_ && length_ > 0);  // that batch has the longest sequences
+    if (pads_) lengths_.requirePadding(description_.path);
+    const int64_t batch = inputs_[rows_of_].shape[columns_[rows_of_].axis];
+    if (lengths.size() < 2) return;
+    order_.emplace(std::move(lengths), shorter_.size() + 1, batch, description_.end.drop_last,
+                   description_.shuffle ? std::optional(description_.seed) : std::nullopt);
+  }
+
   void checkAll(size_t index, const StoredArray& array) const {
     std::vector<std::byte> bytes(byteCount(array.dataType(), array.shape()));
     array.read(0, bytes);
@@ -160,20 +265,29 @@ class ArrayData : public DataSource {
   }
 
   DataDescription description_;
+  RowLengths lengths_;
   std::vector<Column> columns_;
   int64_t rows_of_ = -1;  // the first input with rows
   int64_t steps_per_epoch_ = 1;
   bool has_last_batch_ = false;
   std::string decisions_;
-  std::vector<std::byte> raw_, row_;  // scratch
+  // Where sequences may be of several lengths: one number for all examples, or one for each, as the first
+  // input with sequences has them.
+  std::vector<int64_t> length_of_row_;
+  size_t lengths_of_ = 0;
+  std::vector<int64_t> rows_by_length_;
+  std::optional<LengthOrder> order_;
+  size_t length_ = 0;  // without an order: that of all steps
+  bool pads_ = false;
+  std::vector<std::byte> raw_, row_, inside_;  // scratch
 };
 
 }  // namespace
 
 std::unique_ptr<DataSource> makeArrayData(const DataDescription& description, ArrayStore& store,
                                           const std::vector<ProgramInput>& inputs,
-                                          const std::vector<bool>& needed) {
-  return std::make_unique<ArrayData>(description, store, inputs, needed);
+                                          const std::vector<bool>& needed, const ShorterInputs& shorter) {
+  return std::make_unique<ArrayData>(description, store, inputs, needed, shorter);
 }
 
 }  // namespace pipeshard

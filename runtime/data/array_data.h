@@ -12,6 +12,6 @@ namespace pipeshard {
 // As openData (data.h), of a store that is open.
 std::unique_ptr<DataSource> makeArrayData(const DataDescription& description, ArrayStore& store,
                                           const std::vector<ProgramInput>& inputs,
-                                          const std::vector<bool>& needed);
+                                          const std::vector<bool>& needed, const ShorterInputs& shorter);
 
 }  // namespace pipeshard

@@ -14,8 +14,11 @@ namespace {
 
 class SyntheticData : public DataSource {
  public:
-  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end)
-      : DataSource(inputs, seed), alternates_(end.last_batch > 0 && !end.drop_last) {
+  SyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed, const EpochEnd& end,
+                const ShorterInputs& shorter)
+      : DataSource(inputs, seed, shorter) {
+    if (end.last_batch > 0 && !end.drop_last) sizes_.push_back(StepSize::kLastBatch);
+    for (size_t length = 1; length <= shorter.size(); ++length) sizes_.push_back({false, length});
     for (const ProgramInput& input : inputs_) {
       const bool is_integer = isInteger(input.data_type);
       if (!is_integer && !isFloatingPoint(input.data_type) && input.data_type != DataType::kBool) {
@@ -31,14 +34,16 @@ class SyntheticData : public DataSource {
     }
   }
 
-  bool isLastBatch(int64_t step) const override { return alternates_ && step % 2 == 0; }
+  bool isLastBatch(int64_t step) const override { return ofStep(step).last_batch; }
+  size_t lengthOf(int64_t step) const override { return ofStep(step).length; }
 
  private:
   void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
-    writeRandomNumbers(inputs_[input], seed_, step, box, out);
+    writeRandomNumbers(inputIn(step, input), seed_, step, box, out);
   }
+  const StepSize& ofStep(int64_t step) const { return sizes_[(step - 1) % std::ssize(sizes_)]; }
 
-  bool alternates_;
+  std::vector<StepSize> sizes_ = {StepSize::kWholeBatch};  // which take turns
 };
 
 // Options that say something of data that are not there.
@@ -46,7 +51,8 @@ void refuseWithoutData(const DataDescription& description) {
   const bool piped = isPipe(description);
   if (!description.path.empty() && !piped) return;
   for (const auto& [given, option] :
-       {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels")}) {
+       {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels"),
+        std::pair(description.truncate, "--truncate"), std::pair(!description.padding.empty(), "--pad")}) {
     if (!given) continue;
     if (piped)
       fail(ErrorCode::kUsage, "{} goes with --data of a file or folder; a loader gives batches as they are",
@@ -58,7 +64,7 @@ void refuseWithoutData(const DataDescription& description) {
 }  // namespace
 
 void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) {
-  const ProgramInput& description = inputs_.at(input);
+  const ProgramInput& description = inputIn(step, input);
   const std::string fault = boxFault(description.shape, box);
   PIPESHARD_CHECK(fault.empty(), "input '{}': {}", description.name, fault);
   const size_t bytes = byteCount(description.data_type, box.size);
@@ -69,7 +75,7 @@ void DataSource::fill(size_t input, int64_t step, const Shard& box, std::span<st
 }
 
 void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std::byte> out) {
-  const ProgramInput& description = inputs_.at(input);
+  const ProgramInput& description = inputIn(step, input);
   Shard box = wholeBox(description.shape);
   PIPESHARD_CHECK(description.axis >= 0 || offset == 0, "input '{}' is not cut", description.name);
   if (description.axis >= 0) {
@@ -82,7 +88,8 @@ void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std:
   fill(input, step, box, out);
 }
 
-int64_t lastBatchOf(const DataDescription& description, const std::vector<ProgramInput>& inputs) {
+int64_t lastBatchOf(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+                    const ShorterInputs& shorter) {
   refuseWithoutData(description);
   if (isPipe(description)) {
     fail(ErrorCode::kUsage, "--data {}: what comes through a pipe has no length that is known; leave it out",
@@ -91,7 +98,8 @@ int64_t lastBatchOf(const DataDescription& description, const std::vector<Progra
   const auto input = std::find_if(inputs.begin(), inputs.end(),
                                   [](const ProgramInput& one) { return one.axis >= 0 && !one.drawn; });
   if (description.path.empty() || input == inputs.end()) return 0;
-  const std::unique_ptr<ArrayStore> store = openArrays(description, inputs);
+  const RowLengths lengths(description, inputs, shorter);
+  const std::unique_ptr<ArrayStore> store = openArrays(description, inputs, lengths);
   const Shape found = store->open(*input)->shape();
   const int axis = store->rowAxis(*input);
   const bool whole = axis >= 0 && axis < std::ssize(found) && found[axis] >= input->shape[axis];
@@ -100,29 +108,37 @@ int64_t lastBatchOf(const DataDescription& description, const std::vector<Progra
 }
 
 std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,
-                                              const EpochEnd& end) {
-  return std::make_unique<SyntheticData>(inputs, seed, end);
+                                              const EpochEnd& end, const ShorterInputs& shorter) {
+  return std::make_unique<SyntheticData>(inputs, seed, end, shorter);
 }
 
 std::unique_ptr<DataSource> openData(const DataDescription& description,
-                                     const std::vector<ProgramInput>& inputs,
-                                     const std::vector<bool>& needed) {
+                                     const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
+                                     const ShorterInputs& shorter) {
   refuseWithoutData(description);
+  if (isPipe(description) && !shorter.empty()) {
+    fail(ErrorCode::kUsage,
+         "{}: which programs a step runs is known before its rows come through a pipe, so they have one "
+         "length; give a file, or a plan with one length (--dim)",
+         printData(description));
+  }
   if (description.ring_descriptor >= 0) return makeRingData(description, inputs);
   if (isPipe(description)) return describePipe(description, inputs);
+  const RowLengths lengths(description, inputs, shorter);
   if (!description.path.empty())
-    return makeArrayData(description, *openArrays(description, inputs), inputs, needed);
-  return makeSyntheticData(inputs, description.seed, description.end);
+    return makeArrayData(description, *openArrays(description, inputs, lengths), inputs, needed, shorter);
+  return makeSyntheticData(inputs, description.seed, description.end, shorter);
 }
 
-std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program) {
+std::unique_ptr<DataSource> makeDataSource(const DataDescription& description, const Program& program,
+                                           const ShorterInputs& shorter) {
   std::vector<bool> needed(program.inputs.size(), false);
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kLoadInput) continue;
     const std::string& name = program.buffer(instruction.outputs.at(0)).value;
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needed[i] || program.inputs[i].name == name;
   }
-  return openData(description, program.inputs, needed);
+  return openData(description, program.inputs, needed, shorter);
 }
 
 }  // namespace pipeshard

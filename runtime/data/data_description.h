@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace pipeshard {
@@ -26,6 +27,10 @@ struct DataDescription {
   // Rows come in an order of their own in every epoch, a function of the seed and the epoch.
   bool shuffle = false;
   bool shift_labels = false;  // of a file of tokens (token_file.h)
+  bool truncate = false;      // rows that are longer than the plan's longest sequences are cut
+  // What an input is filled up with behind a row that is shorter than its batch, by the input's name, where
+  // it is not what row_lengths.h finds.
+  std::map<std::string, double> padding = {};
 
   // A shell command whose standard output is read as a pipe (row_stream.h); "": none.
   std::string command = {};
@@ -42,6 +47,9 @@ struct DataDescription {
 inline bool isPipe(const DataDescription& data) {
   return !data.command.empty() || data.path == kStandardInput;
 }
+
+// Takes "NAME=NUMBER", of --pad. Error(kUsage).
+void addPadding(const std::string& text, DataDescription& description);
 
 // "tokens.u16, shuffled": the path, and all else that decides which rows a step has, but for the seed.
 std::string printData(const DataDescription& description);

@@ -1,5 +1,6 @@
 #include "runtime/data/number_table.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <fstream>
@@ -73,6 +74,11 @@ class NumberColumn {
   Shape rowShape() const { return {input_.shape.begin() + 1, input_.shape.end()}; }
   void add(int64_t number) { append(number); }
   void add(double number) { append(number); }
+  void pad(int64_t count, double number) {
+    for (; count > 0; --count) wantsIntegers() ? append(static_cast<int64_t>(number)) : append(number);
+  }
+  // Of the example that follows.
+  void addLength(int64_t length) { lengths_.push_back(length); }
 
   [[noreturn]] void refuse(const LinePlace& place, std::string_view found, std::string_view expected) const {
     place.refuse(ErrorCode::kConfiguration, "input '{}': found {}, expected {}", input_.name, found,
@@ -85,7 +91,7 @@ class NumberColumn {
   std::unique_ptr<StoredArray> finish(int64_t rows) {
     Shape shape = input_.shape;
     shape[0] = rows;
-    return std::make_unique<MemoryArray>(type_, std::move(shape), std::move(bytes_));
+    return std::make_unique<MemoryArray>(type_, std::move(shape), std::move(bytes_), std::move(lengths_));
   }
 
  private:
@@ -98,6 +104,7 @@ class NumberColumn {
   const ProgramInput& input_;
   DataType type_;
   std::vector<std::byte> bytes_;
+  std::vector<int64_t> lengths_;  // of every example; none where all are as long as the input
 };
 
 // Fields between commas; a field in quotes may hold commas. Spaces around fields do not count.
@@ -200,7 +207,7 @@ class CsvTable : public ArrayStore {
 
 class JsonLines : public ArrayStore {
  public:
-  explicit JsonLines(std::string path) : path_(std::move(path)) {
+  JsonLines(std::string path, const RowLengths& lengths) : path_(std::move(path)), lengths_(lengths) {
     LineReader lines(path_);
     std::string line;
     if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a JSON object a line", path_);
@@ -209,6 +216,9 @@ class JsonLines : public ArrayStore {
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
     NumberColumn column(input);
     const Shape shape = column.rowShape();
+    const double padding = lengths_.padding(input.name);
+    std::vector<int> axes;  // of an example
+    for (const int axis : lengths_.axes(input.name)) axes.push_back(axis - 1);
     LineReader lines(path_);
     std::string line;
     int64_t rows = 0;
@@ -218,24 +228,58 @@ class JsonLines : public ArrayStore {
       const auto found = object.find(input.name);
       if (found == object.end())
         lines.place().refuse(ErrorCode::kMissingInput, "has no key '{}'", input.name);
-      addValue(*found, shape, lines.place(), column);
+      const Extents extents = extentsOf(*found, shape, axes, input.name, lines.place(), column);
+      addValue(*found, {extents.found, extents.taken, shape}, padding, lines.place(), column);
     }
     return column.finish(rows);
   }
   int rowAxis(const ProgramInput&) const override { return 0; }
 
  private:
+  struct Extents {
+    Shape found;  // of an example, as lists should have it
+    Shape taken;  // what is kept of it
+  };
+
+  Extents extentsOf(const nlohmann::json& value, const Shape& shape, const std::vector<int>& axes,
+                    const std::string& name, const LinePlace& place, NumberColumn& column) const {
+    Extents extents{shape, shape};
+    if (axes.empty()) return extents;
+    const nlohmann::json* list = &value;
+    for (int axis = 0; axis < axes.front() && list->is_array() && !list->empty(); ++axis)
+      list = &list->front();
+    if (!list->is_array()) column.refuse(place, describeFound(*list), "a list");
+    const int64_t length = std::ssize(*list);
+    lengths_.shortestFor(length, fmt::format("{}, line {}, input '{}'", place.path, place.line, name));
+    for (const int axis : axes) {
+      extents.found[axis] = length;
+      extents.taken[axis] = std::min(length, lengths_.longest());
+    }
+    column.addLength(extents.taken[axes.front()]);
+    return extents;
+  }
+
+  // Of an example, or of a part of it: as it is found, as much as is taken, and padded.
+  struct Parts {
+    std::span<const int64_t> found, taken, padded;
+    Parts inner() const { return {found.subspan(1), taken.subspan(1), padded.subspan(1)}; }
+  };
+
   static std::string describeFound(const nlohmann::json& value) {
     if (value.is_array()) return fmt::format("a list of {}", value.size());
     return value.is_object() || value.is_string() ? fmt::format("a {}", value.type_name()) : value.dump();
   }
 
-  static void addValue(const nlohmann::json& value, std::span<const int64_t> shape, const LinePlace& place,
-                       NumberColumn& column) {
-    if (!shape.empty()) {
-      if (!value.is_array() || std::ssize(value) != shape[0])
-        column.refuse(place, describeFound(value), fmt::format("a list of {}", shape[0]));
-      for (const nlohmann::json& element : value) addValue(element, shape.subspan(1), place, column);
+  static void addValue(const nlohmann::json& value, const Parts& parts, double padding,
+                       const LinePlace& place, NumberColumn& column) {
+    if (!parts.padded.empty()) {
+      if (!value.is_array() || std::ssize(value) != parts.found[0])
+        column.refuse(place, describeFound(value), fmt::format("a list of {}", parts.found[0]));
+      const Parts inner = parts.inner();
+      for (int64_t k = 0; k < parts.taken[0]; ++k) addValue(value[k], inner, padding, place, column);
+      column.pad(
+          (parts.padded[0] - parts.taken[0]) * elementCount({inner.padded.begin(), inner.padded.end()}),
+          padding);
     } else if (!column.wantsIntegers() && value.is_number()) {
       column.add(value.get<double>());
     } else if (column.wantsIntegers() && value.is_boolean()) {
@@ -249,14 +293,15 @@ class JsonLines : public ArrayStore {
   }
 
   std::string path_;
+  const RowLengths& lengths_;
 };
 
 }  // namespace
 
 std::unique_ptr<ArrayStore> openCsvTable(const std::string& path) { return std::make_unique<CsvTable>(path); }
 
-std::unique_ptr<ArrayStore> openJsonLines(const std::string& path) {
-  return std::make_unique<JsonLines>(path);
+std::unique_ptr<ArrayStore> openJsonLines(const std::string& path, const RowLengths& lengths) {
+  return std::make_unique<JsonLines>(path, lengths);
 }
 
 }  // namespace pipeshard

@@ -9,6 +9,9 @@
 //   input's shape without the batch.
 //     {"x": [0.5, 1e-3], "label": 7}
 //
+// Where sequences have several lengths (row_lengths.h), lists of JSON Lines along their axes may be shorter
+// than the longest; what is missing is padding.
+//
 // Other columns and keys are not looked at. Inputs of integers and bools take whole numbers alone, and in
 // JSON true and false.
 #pragma once
@@ -24,6 +27,7 @@ namespace pipeshard {
 // or fewer fields than the first, no JSON object), kConfiguration (found no number of the input's kind, or
 // not as many as the input has).
 std::unique_ptr<ArrayStore> openCsvTable(const std::string& path);
-std::unique_ptr<ArrayStore> openJsonLines(const std::string& path);
+// `lengths` outlives the store.
+std::unique_ptr<ArrayStore> openJsonLines(const std::string& path, const RowLengths& lengths);
 
 }  // namespace pipeshard

@@ -1,7 +1,6 @@
 #include "runtime/data/prefetched_data.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,8 +21,9 @@ constexpr std::chrono::nanoseconds kWorthwhile = std::chrono::microseconds(500);
 class PrefetchedData : public DataSource {
  public:
   explicit PrefetchedData(std::unique_ptr<DataSource> source)
-      : DataSource(source->inputs(), source->seed()),
+      : DataSource(source->inputs(), source->seed(), source->shorter()),
         source_(std::move(source)),
+        reads_(2 * (source_->shorter().size() + 1)),
         thread_([this] { readAhead(); }) {}
   PrefetchedData(const PrefetchedData&) = delete;
   PrefetchedData& operator=(const PrefetchedData&) = delete;
@@ -38,6 +38,7 @@ class PrefetchedData : public DataSource {
   }
 
   bool isLastBatch(int64_t step) const override { return source_->isLastBatch(step); }
+  size_t lengthOf(int64_t step) const override { return source_->lengthOf(step); }
   int64_t stepsPerEpoch() const override { return source_->stepsPerEpoch(); }
   std::string describe() const override { return source_->describe(); }
   bool mayWait() const override { return source_->mayWait(); }
@@ -52,14 +53,17 @@ class PrefetchedData : public DataSource {
     bool full = false;              // has what is asked for next
     std::exception_ptr error = {};  // that came up instead
   };
-  // In the order in which a step makes them. Whole batches, and last ones.
+  // In the order in which a step of one size makes them.
   struct Reads {
     std::vector<Load> loads;
     size_t bytes = 0;
     bool known = false;  // all of them
   };
 
-  Reads& readsOf(int64_t step) { return reads_[source_->isLastBatch(step) ? 1 : 0]; }
+  Reads& readsOf(int64_t step) {
+    const StepSize size = source_->sizeOf(step);
+    return reads_[2 * size.length + (size.last_batch ? 1 : 0)];
+  }
 
   void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
     if (step != step_) beginStep(step);
@@ -161,7 +165,7 @@ class PrefetchedData : public DataSource {
     }
   }
 
-  std::unique_ptr<DataSource> source_;
+  const std::unique_ptr<DataSource> source_;
   std::mutex source_mutex_;        // held while source_ is read
   std::atomic<int64_t> spent_{0};  // nanoseconds of reading, since the step began
 
@@ -173,9 +177,9 @@ class PrefetchedData : public DataSource {
 
   std::mutex mutex_;  // of all below
   std::condition_variable changed_;
-  std::array<Reads, 2> reads_;
-  int64_t ahead_ = 0;  // the step that the thread reads; 0: not begun
-  size_t next_ = 0;    // its next read
+  std::vector<Reads> reads_;  // by size
+  int64_t ahead_ = 0;         // the step that the thread reads; 0: not begun
+  size_t next_ = 0;           // its next read
   int64_t generation_ = 0;
   bool stopping_ = false;
   std::thread thread_;  // last: started when all else is there

@@ -7,7 +7,7 @@
 
 namespace pipeshard {
 
-// What `source` gives. The first step, and the first that is a last batch, is read as it is asked for, which
+// What `source` gives. The first step of every size is read as it is asked for, which
 // shows what every step asks for; from then on, where reading takes long enough for a second thread to be
 // worthwhile (half a millisecond a step), a step finds its rows in memory, as much as all reads of one
 // step take (at most kMostPrefetched bytes; what is beyond is read when it is asked for). Steps that do not

@@ -17,7 +17,7 @@ void MemoryArray::read(int64_t first, std::span<std::byte> out) const {
 }
 
 std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
-                                       const std::vector<ProgramInput>& inputs) {
+                                       const std::vector<ProgramInput>& inputs, const RowLengths& lengths) {
   const std::string& path = description.path;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
@@ -38,7 +38,7 @@ std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
   if (extension == ".npz") return openNpzArrays(path, description.unpacked_descriptor);
   if (extension == ".safetensors") return openSafetensorsArrays(path);
   if (extension == ".csv") return openCsvTable(path);
-  if (extension == ".jsonl") return openJsonLines(path);
+  if (extension == ".jsonl") return openJsonLines(path, lengths);
   fail(ErrorCode::kUsage,
        "--data {}: what it holds is known by its name, which ends in .npz, .safetensors, .u16, .bin, .u32 "
        "(tokens), .csv or .jsonl, or is a folder of .npy files or of ONNX test data",

@@ -11,6 +11,7 @@
 
 #include "ir/program/program.h"
 #include "runtime/data/data.h"
+#include "runtime/data/row_lengths.h"
 
 namespace pipeshard {
 
@@ -21,6 +22,9 @@ class StoredArray {
 
   DataType dataType() const { return data_type_; }
   const Shape& shape() const { return shape_; }
+  // Of examples that are not as long as the array is: how long each is, along the axes that sequences have
+  // (RowLengths::axes); what the array has behind that is padding. Empty: all are as long as the array.
+  virtual std::span<const int64_t> lengths() const { return {}; }
   // Fills `out` (whole elements of dataType()) from element `first` of the row-major array on; all of them
   // are inside the array. Error(kMissingInput) when the file has shrunk or cannot be read any more.
   virtual void read(int64_t first, std::span<std::byte> out) const = 0;
@@ -37,13 +41,16 @@ class StoredArray {
 class MemoryArray : public StoredArray {
  public:
   // `bytes`: dense, row-major.
-  MemoryArray(DataType data_type, Shape shape, std::vector<std::byte> bytes)
-      : StoredArray(data_type, std::move(shape)), bytes_(std::move(bytes)) {}
+  MemoryArray(DataType data_type, Shape shape, std::vector<std::byte> bytes,
+              std::vector<int64_t> lengths = {})
+      : StoredArray(data_type, std::move(shape)), bytes_(std::move(bytes)), lengths_(std::move(lengths)) {}
+  std::span<const int64_t> lengths() const override { return lengths_; }
   void read(int64_t first, std::span<std::byte> out) const override;
   bool isSmall() const override { return true; }
 
  private:
   std::vector<std::byte> bytes_;
+  std::vector<int64_t> lengths_;
 };
 
 class ArrayStore {
@@ -62,8 +69,8 @@ class ArrayStore {
 
 // Chosen by what the path is (docs/data.md). `inputs`: all of the model's; drawn ones are left aside. Errors:
 // kMissingInput (there is none), kUsage (a kind that is not known, an option that does not go with it),
-// kBadModel (damaged).
+// kBadModel (damaged). What keeps a reference to `lengths`, which outlives it, may have examples of several.
 std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
-                                       const std::vector<ProgramInput>& inputs);
+                                       const std::vector<ProgramInput>& inputs, const RowLengths& lengths);
 
 }  // namespace pipeshard

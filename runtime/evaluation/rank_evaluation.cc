@@ -30,7 +30,7 @@ RankEvaluation::RankEvaluation(const EvaluationSpec& spec, const std::string& pl
   }
   DataDescription data = spec_.data;
   data.end.last_batch = runner_->lastBatch();
-  data_ = makeDataSource(data, program);
+  data_ = makeDataSource(data, program, runner_->shorterInputs());
 }
 
 size_t RankEvaluation::arenaBytes() const {

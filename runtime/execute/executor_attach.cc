@@ -99,8 +99,8 @@ void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, C
   };
   if (persistent(*this) != persistent(other)) {
     fail(ErrorCode::kConfiguration,
-         "rank {}: the program of the last batch keeps other tensors across steps than that of whole "
-         "batches; plan again",
+         "rank {}: the program of a shorter batch, or of shorter sequences, keeps other tensors across steps "
+         "than that of whole batches; plan again",
          program().rank);
   }
   bind(arena, communicator, data, background);

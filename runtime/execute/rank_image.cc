@@ -51,11 +51,25 @@ RankTables readTables(const fs::path& folder) {
 std::string rankFileStem(RankId rank) { return fmt::format("{:04}", rank.index()); }
 
 std::string kindFileName(KindId kind, StepSize size) {
-  return fmt::format("{}/{}{:04}.json", kKindsFolder, size == StepSize::kLastBatch ? "last_" : "",
-                     kind.index());
+  const std::string prefix = size.last_batch   ? "last_"
+                             : size.length > 0 ? fmt::format("shorter{}_", size.length)
+                                               : "";
+  return fmt::format("{}/{}{:04}.json", kKindsFolder, prefix, kind.index());
 }
 
 ProgramFolder::ProgramFolder(std::string folder) : folder_(std::move(folder)), tables_(readTables(folder_)) {}
+
+std::vector<StepSize> ProgramFolder::sizes() const {
+  std::vector<StepSize> sizes = {StepSize::kWholeBatch};
+  if (tables_.last) sizes.push_back(StepSize::kLastBatch);
+  for (size_t length = 1; length <= tables_.shorter.size(); ++length) sizes.push_back({false, length});
+  return sizes;
+}
+
+const BindingTable& ProgramFolder::table(StepSize size) const {
+  if (size.last_batch) return *tables_.last;
+  return size.length == 0 ? tables_.whole : tables_.shorter.at(size.length - 1);
+}
 
 std::string ProgramFolder::pathOf(const std::string& file) const {
   return (fs::path(folder_) / file).string();
@@ -139,8 +153,7 @@ ProgramSet ProgramFolder::set(StepSize size) {
 
 std::vector<std::string> ProgramFolder::files(RankId rank) {
   std::set<std::string> files = {pathOf(kRanksFileName)};
-  for (const StepSize size : {StepSize::kWholeBatch, StepSize::kLastBatch}) {
-    if (size == StepSize::kLastBatch && !hasLastBatch()) continue;
+  for (const StepSize size : sizes()) {
     const KindId id = kindOf(rank, size);
     files.insert(pathOf(kindFileName(id, size)));
     for (const Subgraph& subgraph : kind(id, size).program.subgraphs)

@@ -2,7 +2,8 @@
 // ranks.
 //
 //   ranks.json              which kind every rank is of, and what is its own (ir/program/program_set_json.h)
-//   kinds/0000.json         the programs, one per kind; kinds/last_0000.json: those of the last batch
+//   kinds/0000.json         the programs, one per kind; kinds/last_0000.json: those of the last batch;
+//                           kinds/shorter1_0000.json: those of the longest sequences but one
 //   subgraphs/DIGEST.onnx   what they run; DIGEST is of the contents, so that each is there once
 //
 // A rank reads ranks.json, its own kind, and the subgraphs of that.
@@ -17,6 +18,7 @@
 #include "ir/graph/graph.h"
 #include "ir/program/program.h"
 #include "ir/program/program_set_json.h"
+#include "ir/program/step_size.h"
 
 namespace pipeshard {
 
@@ -24,10 +26,7 @@ inline constexpr const char* kRanksFileName = "ranks.json";
 inline constexpr const char* kKindsFolder = "kinds";
 inline constexpr const char* kSubgraphsFolder = "subgraphs";
 
-// Which programs: those of whole batches, or of the shorter one that ends an epoch.
-enum class StepSize : uint8_t { kWholeBatch, kLastBatch };
-
-// "kinds/0003.json", "kinds/last_0003.json"
+// "kinds/0003.json", "kinds/last_0003.json", "kinds/shorter1_0003.json"
 std::string kindFileName(KindId kind, StepSize size);
 
 // What one rank runs, in memory.
@@ -46,6 +45,8 @@ class ProgramFolder {
 
   size_t ranks() const { return tables_.whole.ranks.size(); }
   bool hasLastBatch() const { return tables_.last.has_value(); }
+  // All that there are: whole batches, the last one, shorter sequences.
+  std::vector<StepSize> sizes() const;
   KindId kindOf(RankId rank, StepSize size = StepSize::kWholeBatch) const;
   size_t kinds(StepSize size = StepSize::kWholeBatch) const { return table(size).kinds; }
 
@@ -56,13 +57,11 @@ class ProgramFolder {
   std::vector<Graph> subgraphs(const Program& program) const;
   // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind).
   ProgramSet set(StepSize size = StepSize::kWholeBatch);
-  // All that the rank reads, its last batch's too: ranks.json, kinds and subgraphs; sorted.
+  // All that the rank reads, of every size: ranks.json, kinds and subgraphs; sorted.
   std::vector<std::string> files(RankId rank);
 
  private:
-  const BindingTable& table(StepSize size) const {
-    return size == StepSize::kLastBatch ? *tables_.last : tables_.whole;
-  }
+  const BindingTable& table(StepSize size) const;
   const RankBinding& binding(RankId rank, StepSize size) const;
   // Read when it is first asked for.
   const ProgramKind& kind(KindId kind, StepSize size);

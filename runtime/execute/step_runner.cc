@@ -11,70 +11,107 @@ int64_t batchRows(const Program& program) {
   return 0;
 }
 
+ShorterInputs shorterInputs(ProgramFolder& folder, RankId rank) {
+  ShorterInputs shorter;
+  for (const StepSize size : folder.sizes()) {
+    if (size.length > 0) shorter.push_back(folder.program(rank, size).inputs);
+  }
+  return shorter;
+}
+
 StepRunner::StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options) {
   ProgramFolder programs(folder);
-  main_ = std::make_unique<Executor>(programs.image(rank), options);
-  if (programs.hasLastBatch())
-    last_ = std::make_unique<Executor>(programs.image(rank, StepSize::kLastBatch), options);
+  sizes_ = programs.sizes();
+  shorter_inputs_ = pipeshard::shorterInputs(programs, rank);
+  for (const StepSize size : sizes_)
+    executors_.push_back(std::make_unique<Executor>(programs.image(rank, size), options));
 }
 
 size_t StepRunner::arenaBytes() const {
-  return std::max(main_->memory().total_bytes, last_ ? last_->memory().total_bytes : 0);
+  int64_t bytes = 0;
+  for (const auto& executor : executors_) bytes = std::max(bytes, executor->memory().total_bytes);
+  return bytes;
 }
 
 int64_t StepRunner::constantBytes() const {
-  return main_->constantBytes() + (last_ ? last_->constantBytes() : 0);
+  int64_t bytes = 0;
+  for (const auto& executor : executors_) bytes += executor->constantBytes();
+  return bytes;
 }
 
-int64_t StepRunner::lastBatch() const { return last_ ? batchRows(last_->program()) : 0; }
+int64_t StepRunner::lastBatch() const {
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    if (sizes_[i].last_batch) return batchRows(executors_[i]->program());
+  }
+  return 0;
+}
 
 std::vector<std::vector<RankId>> StepRunner::backgroundGroups() const {
-  std::vector<std::vector<RankId>> groups = pipeshard::backgroundGroups(main_->program());
-  if (!last_) return groups;
-  for (std::vector<RankId>& group : pipeshard::backgroundGroups(last_->program()))
-    groups.push_back(std::move(group));
+  std::vector<std::vector<RankId>> groups;
+  for (const auto& executor : executors_) {
+    for (std::vector<RankId>& group : pipeshard::backgroundGroups(executor->program()))
+      groups.push_back(std::move(group));
+  }
   return groups;
 }
 
 void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
                         Communicator* background) {
   data_ = data;
-  main_->attach(arena, communicator, data, background);
-  if (last_) last_->attachBeside(*main_, arena, communicator, data, background);
+  for (const auto& executor : executors_) {
+    if (executor == executors_.front()) {
+      executor->attach(arena, communicator, data, background);
+    } else {
+      executor->attachBeside(main(), arena, communicator, data, background);
+    }
+  }
 }
 
 void StepRunner::attachAsGuest(const StepRunner& host, std::span<std::byte> arena, Communicator* communicator,
                                DataSource* data, Communicator* background) {
   data_ = data;
-  main_->attachAsGuest(*host.main_, arena, communicator, data, background);
-  if (last_) last_->attachAsGuest(*host.main_, arena, communicator, data, background);
+  for (const auto& executor : executors_)
+    executor->attachAsGuest(host.main(), arena, communicator, data, background);
 }
 
 size_t StepRunner::guestBytes(const StepRunner& host) const {
-  return std::max(main_->guestBytes(*host.main_), last_ ? last_->guestBytes(*host.main_) : 0);
+  int64_t bytes = 0;
+  for (const auto& executor : executors_) bytes = std::max(bytes, executor->guestBytes(host.main()));
+  return bytes;
 }
 
 std::vector<TracedProgram> StepRunner::tracedPrograms() const {
-  std::vector<TracedProgram> programs{{&main_->program(), main_->liveBytes()}};
-  if (last_) programs.push_back({&last_->program(), last_->liveBytes()});
+  std::vector<TracedProgram> programs;
+  for (const auto& executor : executors_) programs.push_back({&executor->program(), executor->liveBytes()});
   return programs;
 }
 
 void StepRunner::record(TraceRecorder& recorder) {
-  main_->record(&recorder, 0);
-  if (last_) last_->record(&recorder, 1);
+  for (size_t i = 0; i < executors_.size(); ++i) executors_[i]->record(&recorder, static_cast<uint32_t>(i));
+}
+
+Executor& StepRunner::executorOf(int64_t step) {
+  if (data_ == nullptr || executors_.size() == 1) return main();
+  const auto found = std::find(sizes_.begin(), sizes_.end(), data_->sizeOf(step));
+  return found == sizes_.end() ? main() : *executors_[found - sizes_.begin()];
 }
 
 std::string StepRunner::describeCurrent() const {
-  const std::string current = main_->describeCurrent();
-  return last_ && current.ends_with("between steps") ? last_->describeCurrent() : current;
+  std::string current = main().describeCurrent();
+  for (const auto& executor : executors_) {
+    if (!current.ends_with("between steps")) break;
+    current = executor->describeCurrent();
+  }
+  return current;
 }
 
 ExecutorProgress StepRunner::progress() const {
-  ExecutorProgress sum = main_->progress();
-  if (!last_) return sum;
-  const ExecutorProgress last = last_->progress();
-  return {sum.count + last.count, sum.waiting || last.waiting, sum.running || last.running};
+  ExecutorProgress sum;
+  for (const auto& executor : executors_) {
+    const ExecutorProgress one = executor->progress();
+    sum = {sum.count + one.count, sum.waiting || one.waiting, sum.running || one.running};
+  }
+  return sum;
 }
 
 }  // namespace pipeshard

@@ -1,10 +1,13 @@
-// Both programs of a rank: that of whole batches, and that of the shorter batch that ends an epoch, if the
-// plan has one. They share the arena; what lives across steps lies in the same place in both.
+// All programs of a rank: that of whole batches, and those of the other sizes that steps may have
+// (ir/program/step_size.h), where the plan has some: the shorter batch that ends an epoch, batches of shorter
+// sequences. They share the arena; what lives across steps lies in the same place in all.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ir/program/step_size.h"
 #include "runtime/execute/executor.h"
 
 namespace pipeshard {
@@ -12,25 +15,29 @@ namespace pipeshard {
 // The size of the whole batch along the axis that is cut; 0: no input is cut.
 int64_t batchRows(const Program& program);
 
+// What makeDataSource needs to know of shorter sequences: their programs' inputs. Errors as ProgramFolder.
+ShorterInputs shorterInputs(ProgramFolder& folder, RankId rank);
+
 class StepRunner {
  public:
-  // Loads the rank's program of a folder (runtime/execute/rank_image.h), and that of the last batch if there
-  // is one. Errors as ProgramFolder and Executor.
+  // Loads the rank's programs of a folder (runtime/execute/rank_image.h). Errors as ProgramFolder and
+  // Executor.
   StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options);
 
   // The executor of whole batches, whose program says what there is.
-  const Executor& main() const { return *main_; }
-  Executor& main() { return *main_; }
+  const Executor& main() const { return *executors_.front(); }
+  Executor& main() { return *executors_.front(); }
   size_t arenaBytes() const;
   int64_t constantBytes() const;
-  // What a TraceRecorder is made of: whole batches, then the last one, if there is a program for it.
+  // What a TraceRecorder is made of: in the order of ProgramFolder::sizes.
   std::vector<TracedProgram> tracedPrograms() const;
-  // Of both programs (ir/program/background.h).
+  // Of all programs (ir/program/background.h).
   std::vector<std::vector<RankId>> backgroundGroups() const;
   // Rows of the last batch; 0 if there is no program for one.
   int64_t lastBatch() const;
+  const ShorterInputs& shorterInputs() const { return shorter_inputs_; }
 
-  // As Executor::attach. `data` decides which steps are short.
+  // As Executor::attach. `data` decides which step is of which size.
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
               Communicator* background = nullptr);
   // An evaluation's programs beside those of `host`, which is attached (Executor::attachAsGuest); the arena
@@ -41,16 +48,15 @@ class StepRunner {
   // From the next step on.
   void record(TraceRecorder& recorder);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
-  Executor& executorOf(int64_t step) {
-    return last_ && data_ != nullptr && data_->isLastBatch(step) ? *last_ : *main_;
-  }
+  Executor& executorOf(int64_t step);
   // Another thread may call these meanwhile.
   std::string describeCurrent() const;
   ExecutorProgress progress() const;
 
  private:
-  std::unique_ptr<Executor> main_;
-  std::unique_ptr<Executor> last_;
+  std::vector<StepSize> sizes_;  // the first: whole batches
+  std::vector<std::unique_ptr<Executor>> executors_;
+  ShorterInputs shorter_inputs_;
   DataSource* data_ = nullptr;
 };
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int kRecordVersion = 1;
 
-// Every file and every pair of kinds is looked at once.
+// Every file, and every combination of kinds, is looked at once.
 class Digests {
  public:
   explicit Digests(const std::string& plan_directory)
@@ -33,8 +33,8 @@ class Digests {
   ProgramFolder& programs() { return programs_; }
 
   std::string of(RankId rank) {
-    std::pair<KindId, KindId> kinds = {programs_.kindOf(rank), {}};
-    if (programs_.hasLastBatch()) kinds.second = programs_.kindOf(rank, StepSize::kLastBatch);
+    std::vector<KindId> kinds;
+    for (const StepSize size : programs_.sizes()) kinds.push_back(programs_.kindOf(rank, size));
     const auto [found, is_new] = of_kinds_.try_emplace(kinds);
     if (is_new) found->second = digestOf(programs_.files(rank));
     return found->second;
@@ -56,7 +56,7 @@ class Digests {
   std::string plan_directory_;
   ProgramFolder programs_;
   std::map<std::string, uint64_t> of_files_;
-  std::map<std::pair<KindId, KindId>, std::string> of_kinds_;
+  std::map<std::vector<KindId>, std::string> of_kinds_;
 };
 
 std::string joinedDigest(const IdVector<RankId, std::string>& digests) {
@@ -114,8 +114,7 @@ IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_direc
   const std::string recorded = recordedDigest(plan_directory);
   if (recorded == joinedDigest(digests)) return digests;
   ProgramFolder programs(plan_directory);
-  verifyTogether(plan_directory, programs, StepSize::kWholeBatch);
-  if (programs.hasLastBatch()) verifyTogether(plan_directory, programs, StepSize::kLastBatch);
+  for (const StepSize size : programs.sizes()) verifyTogether(plan_directory, programs, size);
   if (!recorded.empty() && notice) {
     notice(fmt::format(
         "the programs of {} were changed since they were made; they fit each other, and are run as they are",

@@ -269,8 +269,8 @@ Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::
       fail(ErrorCode::kConfiguration, "the recording of rank {} says that it is of rank {}", rank,
            records->rank);
     }
-    std::vector<Program> programs{folder.program(rank)};
-    if (folder.hasLastBatch()) programs.push_back(folder.program(rank, StepSize::kLastBatch));
+    std::vector<Program> programs;
+    for (const StepSize size : folder.sizes()) programs.push_back(folder.program(rank, size));
     recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
   }
   return mergeTrace(bytes.size(), recordings);

@@ -22,7 +22,7 @@ namespace pipeshard {
 
 struct RankRecording {
   TraceRecords records;
-  std::vector<Program> programs;  // of whole batches; of the last batch, if there is one
+  std::vector<Program> programs;  // of every size of step (ProgramFolder::sizes)
   ClockAlignment clock;           // from its machine's to the trace's
 };
 

@@ -219,7 +219,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   }
   DataDescription description = options.data;
   description.end.last_batch = runner.lastBatch();
-  auto data = makeDataSource(description, program);
+  auto data = makeDataSource(description, program, runner.shorterInputs());
   if (!description.path.empty()) data = prefetch(std::move(data));
   std::optional<RankEvaluation> of_rank;
   if (options.evaluation.asked())

@@ -91,6 +91,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
   if (options.data.shuffle) arguments.emplace_back("--shuffle");
   if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
+  if (options.data.truncate) arguments.emplace_back("--truncate");
+  for (const auto& [input, number] : options.data.padding) add("--pad", fmt::format("{}={}", input, number));
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
   return arguments;
 }
@@ -135,6 +137,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        }},
       {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
       {"--resume", [&](const std::string& text) { options.resume = text; }},
+      {"--pad", [&](const std::string& text) { addPadding(text, options.data); }},
       {"--eval", [&](const std::string& text) { options.evaluation.data.path = text; }},
       {"--eval-divisor", [&](const std::string& text) { options.evaluation.divisor = text; }},
       {"--adopt-ranks",
@@ -153,6 +156,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--dump-outputs", [&] { options.dump.outputs = true; }},
       {"--share-devices", [&] { options.device.shared = true; }},
       {"--drop-last", [&] { options.data.end.drop_last = true; }},
+      {"--truncate", [&] { options.data.truncate = true; }},
       {"--shuffle", [&] { options.data.shuffle = true; }},
       {"--shift-labels", [&] { options.data.shift_labels = true; }},
       {"--eval-shift-labels", [&] { options.evaluation.data.shift_labels = true; }},
@@ -170,6 +174,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
     if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
     found->second(arguments[i]);
   }
+  options.evaluation.data.truncate = options.data.truncate;
+  options.evaluation.data.padding = options.data.padding;
   return options;
 }
 

@@ -24,7 +24,7 @@ struct Header {
   uint64_t slots;
   uint64_t steps_begun;
   uint64_t capacity[kTraceLanes];
-  uint64_t live_counts[2];  // by program; the tables follow the header
+  uint64_t live_counts[kMostTracedPrograms];  // by program; the tables follow the header
 };
 
 // Written last, so that a reader never sees more than there is.
@@ -68,7 +68,8 @@ TraceRecorder::TraceRecorder(RankId rank, std::vector<TracedProgram> programs, i
                              size_t most_bytes)
     : rank_(rank), programs_(std::move(programs)) {
   PIPESHARD_CHECK(steps >= 1, "a recording of {} steps", steps);
-  PIPESHARD_CHECK(!programs_.empty() && programs_.size() <= 2, "{} programs", programs_.size());
+  PIPESHARD_CHECK(!programs_.empty() && programs_.size() <= kMostTracedPrograms, "{} programs",
+                  programs_.size());
   size_t tables = 0;
   for (const TracedProgram& traced : programs_) {
     size_t counts[kTraceLanes] = {};
@@ -194,13 +195,17 @@ std::optional<Recording> findRecording(std::span<const std::byte> memory) {
   const Header& header = found.header;
   if (header.magic != kMagic) failBroken("it does not begin as one");
   constexpr uint64_t kMost = uint64_t{1} << 31;
-  if (std::max({header.capacity[0], header.capacity[1], header.capacity[2], header.slots,
-                header.live_counts[0], header.live_counts[1]}) > kMost) {
+  uint64_t live_count = 0;
+  uint64_t largest = std::max({header.capacity[0], header.capacity[1], header.capacity[2], header.slots});
+  for (const uint64_t count : header.live_counts) {
+    largest = std::max(largest, count);
+    live_count += std::min(count, kMost);
+  }
+  if (largest > kMost) {
     failBroken("it claims to be impossibly large");
   }
   std::copy(std::begin(header.capacity), std::end(header.capacity), found.capacity);
-  found.slots_offset =
-      aligned(sizeof(Header) + (header.live_counts[0] + header.live_counts[1]) * sizeof(int64_t));
+  found.slots_offset = aligned(sizeof(Header) + live_count * sizeof(int64_t));
   found.slot_bytes = slotBytes(found.capacity);
   found.slots = std::min(header.slots, published(shared.steps_begun));
   if (found.slots_offset > memory.size() ||

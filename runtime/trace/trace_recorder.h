@@ -53,11 +53,14 @@ struct TracedProgram {
 // Of one step, read back.
 struct TraceStepRecords {
   int64_t step = 0;
-  uint32_t program = 0;  // 0: of whole batches; 1: of the last batch
+  uint32_t program = 0;  // its place among those of the recorder
   int64_t start_ns = 0;
   int64_t end_ns = 0;  // 0: it had not ended
   std::vector<TraceRecord> lanes[kTraceLanes];
 };
+
+// Of a rank: one for every size of step.
+inline constexpr size_t kMostTracedPrograms = 16;
 
 struct TraceRecords {
   RankId rank;
@@ -70,7 +73,8 @@ class TraceRecorder {
   using Time = std::chrono::steady_clock::time_point;
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
-  // One or two programs. Room for `steps` steps, or as many as fit `most_bytes`, at least one.
+  // From one to kMostTracedPrograms programs. Room for `steps` steps, or as many as fit `most_bytes`, at
+  // least one.
   TraceRecorder(RankId rank, std::vector<TracedProgram> programs, int64_t steps,
                 size_t most_bytes = kMostBytes);
 

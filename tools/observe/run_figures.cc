@@ -29,7 +29,8 @@ RunFacts runFacts(const Plan& plan, const Program& program, const JobSpec& job) 
   facts.steps = job.steps;
   for (const ProgramInput& input : program.inputs) {
     if (input.axis >= 0) facts.examples = std::max(facts.examples, input.shape.at(input.axis));
-    if (holdsTokens(input)) facts.tokens = elementCount(input.shape);
+    // of sequences of several lengths a step has now more tokens, now fewer
+    if (holdsTokens(input) && plan.shorter_lengths.empty()) facts.tokens = elementCount(input.shape);
   }
   facts.optimizer = plan.given.optimizer;
   facts.updates = plan.updates_per_step;

@@ -17,6 +17,18 @@ void addDataOptions(CLI::App& command, DataDescription& data) {
                    "Of tokens: labels are one token behind the ids, for a model that does not shift them");
   command.add_flag("--drop-last", data.end.drop_last,
                    "Leave out the examples of a file that do not fill a batch");
+  command.add_flag("--truncate", data.truncate,
+                   "Cut examples that are longer than the longest sequences of a plan for several lengths");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--pad",
+          [&data](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) addPadding(text, data);
+          },
+          "What an input has behind a sequence that is shorter than its batch; repeat for several\n"
+          "(default: masks 0, labels the one that the loss ignores, others 0)")
+      ->type_name("INPUT=NUMBER")
+      ->allow_extra_args(false);
 }
 
 void addLoaderOptions(CLI::App& command, DataDescription& data) {

@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_runner.h"
@@ -62,17 +67,44 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       ->check(positiveWhole());
 }
 
-DataSummary summarizeData(const JobSpec& job) {
-  const bool refused = job.data.shuffle || job.data.shift_labels;  // by openData, without a path
-  if (job.data.path.empty() && job.data.command.empty() && !refused) return {};
+namespace {
+
+// Of no input the content.
+std::unique_ptr<DataSource> lookAtData(const JobSpec& job) {
   ProgramFolder folder(job.plan_directory);
   const Program program = folder.program(RankId(0));
   DataDescription description = job.data;
   if (folder.hasLastBatch())
     description.end.last_batch = batchRows(folder.program(RankId(0), StepSize::kLastBatch));
-  // of no input the content
-  const auto data = openData(description, program.inputs, std::vector<bool>(program.inputs.size(), false));
+  return openData(description, program.inputs, std::vector<bool>(program.inputs.size(), false),
+                  shorterInputs(folder, RankId(0)));
+}
+
+}  // namespace
+
+DataSummary summarizeData(const JobSpec& job) {
+  // by openData, without a path
+  const bool refused =
+      job.data.shuffle || job.data.shift_labels || job.data.truncate || !job.data.padding.empty();
+  if (job.data.path.empty() && job.data.command.empty() && !refused) return {};
+  const auto data = lookAtData(job);
   return {data->describe(), data->stepsPerEpoch()};
+}
+
+std::string lengthsOfSteps(const JobSpec& job, const Plan& plan) {
+  if (plan.shorter_lengths.empty()) return "";
+  std::vector<int64_t> lengths = plan.shorter_lengths;
+  lengths.insert(lengths.begin(), plan.dimensions.at(plan.length_dimension));
+  std::vector<int64_t> steps(lengths.size(), 0);
+  const auto data = lookAtData(job);
+  for (int64_t step = 1; step <= job.steps; ++step) ++steps.at(data->lengthOf(step));
+  std::vector<std::string> some, none;
+  for (size_t k = 0; k < lengths.size(); ++k) {
+    if (steps[k] == 0) none.push_back(std::to_string(lengths[k]));
+    if (steps[k] > 0) some.push_back(fmt::format("{} of {}", steps[k], lengths[k]));
+  }
+  return fmt::format("steps by {}: {}{}{}", plan.length_dimension, fmt::join(some, ", "),
+                     none.empty() ? "" : "; none of ", fmt::join(none, ", "));
 }
 
 }  // namespace pipeshard

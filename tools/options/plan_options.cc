@@ -1,6 +1,8 @@
 #include "tools/options/plan_options.h"
 
+#include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -24,24 +26,48 @@ std::string scheduleHelp() {
   return text + "\nOptions follow a colon, as in name:key=2";
 }
 
-// "batch=8" -> {"batch", 8}. Error(kUsage) otherwise.
-std::map<std::string, int64_t> parseDimensions(const std::vector<std::string>& texts) {
-  std::map<std::string, int64_t> dimensions;
+// The sizes behind the name of "time=64,128"; none where they are no positive whole numbers.
+std::vector<int64_t> parseSizes(std::string_view text) {
+  std::vector<int64_t> sizes;
+  while (true) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const char* const end = text.data() + comma;
+    int64_t size = 0;
+    if (comma == 0 || std::from_chars(text.data(), end, size).ptr != end || size < 1) return {};
+    sizes.push_back(size);
+    if (comma == text.size()) return sizes;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// "batch=8" -> {"batch", 8}; of several sizes all but the longest are lengths of sequences. Error(kUsage)
+// otherwise.
+void readDimensions(const std::vector<std::string>& texts, PlanRequest& request) {
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
-    int64_t size = 0;
-    const char* end = text.data() + text.size();
-    const bool parsed = equals != std::string::npos && equals > 0 &&
-                        std::from_chars(text.data() + equals + 1, end, size).ptr == end &&
-                        equals + 1 < text.size();
-    if (!parsed || size < 1)
-      fail(ErrorCode::kUsage, "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8",
+    std::vector<int64_t> sizes;
+    if (equals != std::string::npos && equals > 0)
+      sizes = parseSizes(std::string_view(text).substr(equals + 1));
+    if (sizes.empty())
+      fail(ErrorCode::kUsage,
+           "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8, or several for the "
+           "length of sequences, e.g. --dim time=64,128",
            text);
     const std::string name = text.substr(0, equals);
-    if (!dimensions.emplace(name, size).second)
+    std::sort(sizes.rbegin(), sizes.rend());
+    if (!request.dimensions.emplace(name, sizes.front()).second)
       fail(ErrorCode::kUsage, "--dim {}: '{}' is bound twice", text, name);
+    if (sizes.size() == 1) continue;
+    if (std::adjacent_find(sizes.begin(), sizes.end()) != sizes.end())
+      fail(ErrorCode::kUsage, "--dim {}: a size is given twice", text);
+    if (!request.length_dimension.empty())
+      fail(ErrorCode::kUsage,
+           "--dim {}: '{}' has several sizes already; one dimension may have them, the length "
+           "of sequences",
+           text, request.length_dimension);
+    request.length_dimension = name;
+    request.shorter_lengths.assign(sizes.begin() + 1, sizes.end());
   }
-  return dimensions;
 }
 
 // A value that cannot be is refused as CLI11 refuses those that it checks.
@@ -100,10 +126,11 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
   PlanRequest& request = options.request;
   command
       .add_option("--dim", options.dimensions,
-                  "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several\n"
+                  "Bind a symbolic dimension, e.g. --dim batch=8; repeat for several. Sequences of several\n"
+                  "lengths: --dim time=64,128,256 plans for the longest and makes programs for each\n"
                   "(the batch alone need not be given: then each device that shares rows has one row\n"
                   "of every microbatch)")
-      ->type_name("NAME=N")
+      ->type_name("NAME=N[,N...]")
       ->allow_extra_args(false);
   command
       .add_option("--external-data-root", request.external_data_root,
@@ -267,7 +294,7 @@ const char* stageFileHelp() {
 
 PlanRequest modelRequest(const PlanOptions& options) {
   PlanRequest request = options.request;
-  request.dimensions = parseDimensions(options.dimensions);
+  readDimensions(options.dimensions, request);
   request.loss = parseLoss(options.loss);
   for (const GivenOption& option : givenOptions()) {
     if (const auto texts = options.given.find(option.flag); texts != options.given.end())

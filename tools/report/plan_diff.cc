@@ -42,7 +42,7 @@ std::string partOf(const std::string& key) {
       {"meshes", {"mesh_shape", "mesh"}},
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
       {"stages", {"layers", "boundaries"}},
-      {"microbatches", {"microbatches", "cut_batch", "last_batch", "updates_per_step"}},
+      {"microbatches", {"microbatches", "cut_batch", "last_batch", "lengths", "updates_per_step"}},
       {"schedule", {"schedule", "schedule_orders"}},
       {"recomputation", {"recomputation"}},
       {"shardings", {"method", "constraints", "memory_limit"}},

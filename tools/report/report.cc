@@ -89,6 +89,8 @@ std::string renderFacts(const Plan& plan) {
     facts.emplace_back(
         fmt::format("Dimension {}", name),
         cut ? fmt::format("{}, cut into {}", size, plan.microbatches) : fmt::format("{}", size));
+    if (name == plan.length_dimension)
+      facts.back().second += fmt::format("; programs for {}, too", fmt::join(plan.shorter_lengths, ", "));
   }
   if (plan.last_batch > 0)
     facts.emplace_back("Last batch", fmt::format("{}, cut into {}", plan.last_batch, plan.last_microbatches));
@@ -140,7 +142,11 @@ std::string planCommand(const Plan& plan) {
       for (const std::string& text : texts) add(option.flag, text);
     }
   };
-  for (const auto& [name, size] : plan.dimensions) add("--dim", fmt::format("{}={}", name, size));
+  for (const auto& [name, size] : plan.dimensions) {
+    const std::string shorter =
+        name == plan.length_dimension ? fmt::format(",{}", fmt::join(plan.shorter_lengths, ",")) : "";
+    add("--dim", fmt::format("{}={}{}", name, size, shorter));
+  }
   if (!plan.batch_dimension.empty()) add("--batch-dim", plan.batch_dimension);
   add("--loss", plan.loss);
   add_given(OptionPlace::kTraining);
