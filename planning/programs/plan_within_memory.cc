@@ -93,8 +93,8 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
 void refuseAsynchronousLengths(const Plan& plan) {
   if (plan.shorter_lengths.empty() || !scheduleOf(plan).asynchronous()) return;
   fail(ErrorCode::kConfiguration,
-       "--dim {}: under the schedule {} a step is a window of updates, which has sequences of one length; give "
-       "one",
+       "--dim {}: under the schedule {} a step is a window of updates, which has sequences of one length; "
+       "give one",
        plan.length_dimension, scheduleSpecToString(plan.schedule));
 }
 

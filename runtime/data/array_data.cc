@@ -106,19 +106,9 @@ class ArrayData : public DataSource {
       inside.size[axis] = std::clamp<int64_t>(column.shape[axis] - box.start[axis], 0, box.size[axis]);
     if (inside == box) return readArray(input, box, out);
     const DataType type = inputs_[input].data_type;
-    const size_t each = dataTypeSize(type);
-    const double padding = lengths_.padding(inputs_[input].name);
-    convertElements(DataType::kFloat64, &padding, type, out.data(), 1);
-    for (size_t at = each; at < out.size(); at += each) std::memcpy(out.data() + at, out.data(), each);
-    if (elementCount(inside.size) == 0) return;
-    inside_.resize(elementCount(inside.size) * each);
-    readArray(input, inside, inside_);
-    const std::byte* content = inside_.data();
-    Shard to = wholeBox(inside.size);
-    forEachRun(box.size, to, [&](int64_t element, int64_t count) {
-      std::memcpy(out.data() + element * each, content, count * each);
-      content += count * each;
-    });
+    inside_.resize(byteCount(type, inside.size));
+    if (!inside_.empty()) readArray(input, inside, inside_);
+    writePadded(type, lengths_.padding(inputs_[input].name), box.size, wholeBox(inside.size), inside_, out);
   }
 
   // A box of the array, in the input's type.

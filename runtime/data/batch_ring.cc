@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/data/row_stream.h"
 
 namespace pipeshard {
@@ -24,23 +25,33 @@ constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{1'000};
 
 class RingData : public DataSource {
  public:
-  RingData(const DataDescription& description, const std::vector<ProgramInput>& inputs)
-      : DataSource(inputs, description.seed),
+  RingData(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+           const ShorterInputs& shorter)
+      : DataSource(inputs, description.seed, shorter),
         ring_(BatchRing::inherit(description.ring_descriptor, inputs)) {}
   bool isLastBatch(int64_t) const override { return false; }
+  size_t lengthOf(int64_t step) const override {
+    if (shorter_.empty()) return 0;
+    waitFor(step);
+    return ring_.length(step);
+  }
   bool mayWait() const override { return true; }
   void cancel() override { cancelled_.store(true); }
 
  private:
-  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+  void waitFor(int64_t step) const {
     for (auto nap = kFirstNap; ring_.published() < step; nap = std::min(2 * nap, kLongestNap)) {
       if (cancelled_.load()) fail(ErrorCode::kPeerUnavailable, "the wait for step {} was given up", step);
       std::this_thread::sleep_for(nap);
     }
+  }
+
+  void write(size_t input, int64_t step, const Shard& box, std::span<std::byte> out) override {
+    waitFor(step);
     const std::span<const std::byte> batch = ring_.batch(step, input);
     const size_t each = dataTypeSize(inputs_[input].data_type);
     size_t done = 0;
-    forEachRun(inputs_[input].shape, box, [&](int64_t first, int64_t count) {
+    forEachRun(inputIn(step, input).shape, box, [&](int64_t first, int64_t count) {
       std::memcpy(out.data() + done, batch.data() + first * each, count * each);
       done += count * each;
     });
@@ -52,12 +63,19 @@ class RingData : public DataSource {
 
 class DescribedPipe : public DataSource {
  public:
-  DescribedPipe(const DataDescription& description, const std::vector<ProgramInput>& inputs)
-      : DataSource(inputs, description.seed), description_(description) {}
+  DescribedPipe(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+                const ShorterInputs& shorter)
+      : DataSource(inputs, description.seed, shorter),
+        description_(description),
+        lengths_(description, inputs, shorter) {}
   bool isLastBatch(int64_t) const override { return false; }
   std::string describe() const override {
     const RowStream stream(inputs_, printData(description_), {});
-    return fmt::format("{}; {} examples a step, as they come", printData(description_), stream.batchRows());
+    const std::string text =
+        fmt::format("{}; {} examples a step, as they come", printData(description_), stream.batchRows());
+    if (!lengths_.several()) return text;
+    return fmt::format("{}, in sequences of {}; {}", text, lengths_.describeLengths(),
+                       lengths_.describePadding());
   }
 
  private:
@@ -66,6 +84,7 @@ class DescribedPipe : public DataSource {
   }
 
   DataDescription description_;
+  RowLengths lengths_;
 };
 
 }  // namespace
@@ -74,6 +93,7 @@ struct BatchRing::Header {
   std::atomic<int64_t> published;
   int64_t slots;
   uint64_t slot_bytes;
+  std::atomic<uint32_t> lengths[kMostSlots];
 };
 
 BatchRing::Header& BatchRing::header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
@@ -101,7 +121,7 @@ BatchRing BatchRing::create(const std::vector<ProgramInput>& inputs, int64_t ste
          std::strerror(reason));
   }
   ring.mapping_ = shm::Mapping::map(ring.memory_.get(), bytes, true, "batches of the loader");
-  new (ring.mapping_.data()) Header{steps_done, slots, ring.slot_bytes_};
+  new (ring.mapping_.data()) Header{steps_done, slots, ring.slot_bytes_, {}};
   return ring;
 }
 
@@ -129,18 +149,28 @@ std::span<std::byte> BatchRing::batch(int64_t step, size_t input) const {
   return {slot + offsets_.at(input), bytes_.at(input)};
 }
 
+void BatchRing::setLength(int64_t step, size_t length) const {
+  header().lengths[step % slots()].store(static_cast<uint32_t>(length), std::memory_order_relaxed);
+}
+
+size_t BatchRing::length(int64_t step) const {
+  return header().lengths[step % slots()].load(std::memory_order_relaxed);
+}
+
 void BatchRing::publish(int64_t step) const { header().published.store(step, std::memory_order_release); }
 
 int64_t BatchRing::published() const { return header().published.load(std::memory_order_acquire); }
 
 std::unique_ptr<DataSource> makeRingData(const DataDescription& description,
-                                         const std::vector<ProgramInput>& inputs) {
-  return std::make_unique<RingData>(description, inputs);
+                                         const std::vector<ProgramInput>& inputs,
+                                         const ShorterInputs& shorter) {
+  return std::make_unique<RingData>(description, inputs, shorter);
 }
 
 std::unique_ptr<DataSource> describePipe(const DataDescription& description,
-                                         const std::vector<ProgramInput>& inputs) {
-  return std::make_unique<DescribedPipe>(description, inputs);
+                                         const std::vector<ProgramInput>& inputs,
+                                         const ShorterInputs& shorter) {
+  return std::make_unique<DescribedPipe>(description, inputs, shorter);
 }
 
 }  // namespace pipeshard

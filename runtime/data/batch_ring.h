@@ -27,6 +27,9 @@ class BatchRing {
   int64_t slots() const;
   // The place of an input's whole batch; that of step s + slots() is the same.
   std::span<std::byte> batch(int64_t step, size_t input) const;
+  // Of the step's sequences: StepSize::length.
+  void setLength(int64_t step, size_t length) const;
+  size_t length(int64_t step) const;
   // Whoever reads `step` afterwards sees all that was written before.
   void publish(int64_t step) const;
   int64_t published() const;  // the last step that is there
@@ -44,10 +47,13 @@ class BatchRing {
 };
 
 // Reads them; fill() waits for its step. What a step read stays there until all ranks have done the step.
+// lengthOf() waits, too.
 std::unique_ptr<DataSource> makeRingData(const DataDescription& description,
-                                         const std::vector<ProgramInput>& inputs);
+                                         const std::vector<ProgramInput>& inputs,
+                                         const ShorterInputs& shorter);
 // Of a pipe that is not read in this process: what there is to say about it.
 std::unique_ptr<DataSource> describePipe(const DataDescription& description,
-                                         const std::vector<ProgramInput>& inputs);
+                                         const std::vector<ProgramInput>& inputs,
+                                         const ShorterInputs& shorter);
 
 }  // namespace pipeshard

@@ -52,7 +52,8 @@ void refuseWithoutData(const DataDescription& description) {
   if (!description.path.empty() && !piped) return;
   for (const auto& [given, option] :
        {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels"),
-        std::pair(description.truncate, "--truncate"), std::pair(!description.padding.empty(), "--pad")}) {
+        std::pair(description.truncate && !piped, "--truncate"),
+        std::pair(!description.padding.empty() && !piped, "--pad")}) {
     if (!given) continue;
     if (piped)
       fail(ErrorCode::kUsage, "{} goes with --data of a file or folder; a loader gives batches as they are",
@@ -115,15 +116,9 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 std::unique_ptr<DataSource> openData(const DataDescription& description,
                                      const std::vector<ProgramInput>& inputs, const std::vector<bool>& needed,
                                      const ShorterInputs& shorter) {
+  if (description.ring_descriptor >= 0) return makeRingData(description, inputs, shorter);
   refuseWithoutData(description);
-  if (isPipe(description) && !shorter.empty()) {
-    fail(ErrorCode::kUsage,
-         "{}: which programs a step runs is known before its rows come through a pipe, so they have one "
-         "length; give a file, or a plan with one length (--dim)",
-         printData(description));
-  }
-  if (description.ring_descriptor >= 0) return makeRingData(description, inputs);
-  if (isPipe(description)) return describePipe(description, inputs);
+  if (isPipe(description)) return describePipe(description, inputs, shorter);
   const RowLengths lengths(description, inputs, shorter);
   if (!description.path.empty())
     return makeArrayData(description, *openArrays(description, inputs, lengths), inputs, needed, shorter);

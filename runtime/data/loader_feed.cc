@@ -20,7 +20,7 @@ struct Stopped {};
 }  // namespace
 
 LoaderFeed::LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs,
-                       int64_t steps_done, int64_t last_step)
+                       const ShorterInputs& shorter, int64_t steps_done, int64_t last_step)
     : description_(description),
       ring_(BatchRing::create(inputs, steps_done)),
       stop_(::eventfd(0, EFD_CLOEXEC)),
@@ -42,7 +42,8 @@ LoaderFeed::LoaderFeed(const DataDescription& description, const std::vector<Pro
     process_.emplace(command);
     input_ = process_->output().get();
   }
-  thread_ = std::thread([this, inputs, steps_done, last_step] { feed(inputs, steps_done, last_step); });
+  thread_ = std::thread(
+      [this, inputs, shorter, steps_done, last_step] { feed(inputs, shorter, steps_done, last_step); });
 }
 
 LoaderFeed::~LoaderFeed() {
@@ -82,9 +83,12 @@ bool LoaderFeed::waitForPlace(int64_t step) {
   return !stopping_;
 }
 
-void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, int64_t steps_done, int64_t last_step) {
+void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInputs& shorter,
+                      int64_t steps_done, int64_t last_step) {
   try {
-    RowStream stream(inputs, source_, [this](std::span<std::byte> out) { return read(out); });
+    RowStream stream(
+        inputs, source_, [this](std::span<std::byte> out) { return read(out); },
+        RowLengths(description_, inputs, shorter));
     reading_ = steps_done + 1;
     deadline_ = std::chrono::steady_clock::now() + description_.loader_timeout;
     if (skips_) {
@@ -102,6 +106,7 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, int64_t steps_don
       reading_ = step;
       for (size_t i = 0; i < inputs.size(); ++i) places[i] = ring_.batch(step, i);
       if (!stream.next(places)) failEarly(stream, last_step);
+      ring_.setLength(step, stream.length());
       ring_.publish(step);
     }
   } catch (const Stopped&) {

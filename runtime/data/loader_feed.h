@@ -25,8 +25,8 @@ class LoaderFeed {
   // Starts the command of a pipe (isPipe). Of steps that were done before, the command is told where it has
   // "{step}"; else their rows are read and left out. Nothing is read behind `last_step`. Errors: kUsage
   // (standard input is a terminal), as LoaderProcess and BatchRing.
-  LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs, int64_t steps_done,
-             int64_t last_step);
+  LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+             const ShorterInputs& shorter, int64_t steps_done, int64_t last_step);
   LoaderFeed(const LoaderFeed&) = delete;
   LoaderFeed& operator=(const LoaderFeed&) = delete;
   // Ends the command.
@@ -44,7 +44,8 @@ class LoaderFeed {
   std::optional<Error> failure();
 
  private:
-  void feed(const std::vector<ProgramInput>& inputs, int64_t steps_done, int64_t last_step);
+  void feed(const std::vector<ProgramInput>& inputs, const ShorterInputs& shorter, int64_t steps_done,
+            int64_t last_step);
   size_t read(std::span<std::byte> out);
   [[noreturn]] void failEarly(const RowStream& stream, int64_t last_step);
   bool waitForPlace(int64_t step);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/convert.h"
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
 
 namespace pipeshard {
 namespace {
@@ -146,6 +149,8 @@ std::string RowLengths::describePadding() const {
                      masked ? "" : "; no input is a mask: exact where no position sees those behind it");
 }
 
+std::string RowLengths::describeLengths() const { return fmt::format("{}", fmt::join(lengths_, ", ")); }
+
 std::string RowLengths::describeRows(const std::vector<int64_t>& rows) const {
   std::vector<std::string> texts;
   for (size_t k = lengths_.size(); k-- > 0;) {
@@ -153,6 +158,20 @@ std::string RowLengths::describeRows(const std::vector<int64_t>& rows) const {
       texts.push_back(fmt::format("{} of at most {}", counted(rows[k], "example"), lengths_[k]));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+void writePadded(DataType type, double padding, const Shape& shape, const Shard& box,
+                 std::span<const std::byte> content, std::span<std::byte> out) {
+  const size_t each = dataTypeSize(type);
+  if (box.size != shape && !out.empty()) {
+    convertElements(DataType::kFloat64, &padding, type, out.data(), 1);
+    for (size_t at = each; at < out.size(); at += each) std::memcpy(out.data() + at, out.data(), each);
+  }
+  const std::byte* from = content.data();
+  forEachRun(shape, box, [&](int64_t element, int64_t count) {
+    std::memcpy(out.data() + element * each, from, count * each);
+    from += count * each;
+  });
 }
 
 }  // namespace pipeshard

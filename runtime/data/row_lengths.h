@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ namespace pipeshard {
 // how to pad, padding is refused.
 class RowLengths {
  public:
+  RowLengths() = default;  // of one length
   // As openData has them. Without shorter inputs there is one length, which is no matter here. Errors:
   // kConfiguration (programs whose inputs do not fit each other), kUsage (padding of an input that there is
   // not, or that the model does not take; options for several lengths where there is one).
@@ -30,8 +32,8 @@ class RowLengths {
              const ShorterInputs& shorter);
 
   bool several() const { return lengths_.size() > 1; }
-  int64_t longest() const { return lengths_.front(); }  // where there are several
-  bool truncate() const { return truncate_; }
+  int64_t longest() const { return lengths_.front(); }                   // where there are several
+  int64_t lengthAt(size_t length) const { return lengths_.at(length); }  // by StepSize::length
   // Ascending; none where the input has no sequences, or there is one length.
   const std::vector<int>& axes(std::string_view input) const;
   double padding(std::string_view input) const;
@@ -42,6 +44,8 @@ class RowLengths {
   void requirePadding(const std::string& path) const;
   // "padded: input_ids by 0, labels by -100 (which the loss ignores); no input is a mask, ..."
   std::string describePadding() const;
+  // "16, 8, 4"
+  std::string describeLengths() const;
   // "7 examples of at most 64, 2 of 32": `rows` by StepSize::length.
   std::string describeRows(const std::vector<int64_t>& rows) const;
 
@@ -62,5 +66,10 @@ class RowLengths {
   bool truncate_ = false;
   bool said_ = false;  // somebody has said how to pad
 };
+
+// Writes a tensor of this shape: `content`, dense, in the box, `padding` elsewhere.
+//   [2,3], box {{0,0},{2,1}}, content 1 2, padding 0:  1 0 0  2 0 0
+void writePadded(DataType type, double padding, const Shape& shape, const Shard& box,
+                 std::span<const std::byte> content, std::span<std::byte> out);
 
 }  // namespace pipeshard

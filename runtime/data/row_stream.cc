@@ -27,8 +27,9 @@ std::pair<int64_t, int64_t> aroundAxis(const Shape& shape, size_t axis) {
 
 }  // namespace
 
-RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read read)
+RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read read, RowLengths lengths)
     : inputs_(std::move(inputs)),
+      lengths_(std::move(lengths)),
       source_(std::move(source)),
       read_(std::move(read)),
       columns_(inputs_.size()) {
@@ -59,7 +60,11 @@ bool RowStream::next(const std::vector<std::span<std::byte>>& out) {
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i].drawn || inputs_[i].axis >= 0 || out[i].empty()) continue;
-    std::memcpy(out[i].data(), columns_[i].constant.data(), out[i].size());
+    if (length_ > 0 && !lengths_.axes(inputs_[i].name).empty()) {
+      copyPadded(i, out[i]);
+    } else {
+      std::memcpy(out[i].data(), columns_[i].constant.data(), out[i].size());
+    }
   }
   return true;
 }
@@ -77,11 +82,46 @@ bool RowStream::skip(int64_t batches) {
 
 bool RowStream::takeRows(int64_t wanted, const std::vector<std::span<std::byte>>* out, int64_t have) {
   for (size_t i = 0; i < inputs_.size() && out != nullptr; ++i) {
-    if (!inputs_[i].drawn && inputs_[i].axis >= 0 && !(*out)[i].empty())
+    if (inputs_[i].drawn || inputs_[i].axis < 0 || (*out)[i].empty()) continue;
+    if (lengths_.axes(inputs_[i].name).empty()) {
       copyRows(i, taken_, wanted, (*out)[i], have);
+    } else {
+      copyPadded(i, (*out)[i]);
+    }
   }
   taken_ += wanted;
   return true;
+}
+
+// The next batch, which is whole; of an input without rows, as much as the batch's sequences have.
+void RowStream::copyPadded(size_t index, std::span<std::byte> out) const {
+  const ProgramInput& input = inputs_[index];
+  const Column& column = columns_[index];
+  const bool has_rows = input.axis >= 0;
+  const DataType found = has_rows ? column.entry->data_type : input.data_type;
+  const Shape& whole = has_rows ? column.entry->shape : input.shape;
+  const std::byte* const content = has_rows ? message_.data() + column.entry->offset : column.constant.data();
+  Shape shape = input.shape;
+  Shard box = wholeBox(whole);
+  if (has_rows) {
+    box.start[input.axis] = taken_;
+    box.size[input.axis] = batch_;
+  }
+  for (const int axis : lengths_.axes(input.name)) {
+    shape[axis] = lengths_.lengthAt(length_);
+    box.size[axis] = std::min(box.size[axis], shape[axis]);
+  }
+  const size_t each = dataTypeSize(found);
+  std::vector<std::byte> taken(elementCount(box.size) * each);
+  std::byte* to = taken.data();
+  forEachRun(whole, box, [&](int64_t first, int64_t count) {
+    std::memcpy(to, content + first * each, count * each);
+    to += count * each;
+  });
+  std::vector<std::byte> converted(byteCount(input.data_type, box.size));
+  convertElements(found, taken.data(), input.data_type, converted.data(), elementCount(box.size));
+  writePadded(input.data_type, lengths_.padding(input.name), shape, wholeBox(box.size), converted,
+              out.first(byteCount(input.data_type, shape)));
 }
 
 void RowStream::copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out,
@@ -103,11 +143,18 @@ bool RowStream::receive() {
     if (!readMessage()) return false;
     entries_ = TensorFile::parse({message_.data(), message_bytes_}, here()).tensors();
     message_rows_ = -1;
+    message_length_ = -1;
     taken_ = 0;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i].drawn) lookAt(i);
     }
     if (message_rows_ < 0) message_rows_ = 1;  // no input has an axis: a message is a batch
+    if (lengths_.several() && message_rows_ % batch_ != 0) {
+      fail(
+          ErrorCode::kConfiguration,
+          "{}: found {} rows; with sequences of several lengths a message has whole batches, of {} rows each",
+          here(), message_rows_, batch_);
+    }
     rows_ += message_rows_;
     ++messages_;
   } while (message_rows_ == 0);
@@ -168,6 +215,9 @@ void RowStream::lookAt(size_t index) {
   column.entry = &*found;
   const bool has_rows = input.axis >= 0 && input.axis < std::ssize(found->shape);
   Shape comparable = found->shape;
+  for (const int axis : lengths_.axes(input.name)) {
+    if (has_rows && axis < std::ssize(comparable)) comparable[axis] = input.shape[axis];
+  }
   if (has_rows) comparable[input.axis] = input.shape[input.axis];
   if (comparable != input.shape || !mayStandFor(found->data_type, input.data_type)) {
     fail(ErrorCode::kConfiguration, "{}, tensor '{}': found {}{}, expected {}{}{}", here(), input.name,
@@ -175,6 +225,7 @@ void RowStream::lookAt(size_t index) {
          shapeToString(input.shape),
          input.axis < 0 ? "" : fmt::format(", or any other number of rows on axis {}", input.axis));
   }
+  if (has_rows) takeLength(input, *found);
   const std::span<const std::byte> bytes(message_.data() + found->offset, found->length);
   if (const auto fault = numberFault(input, found->data_type, wholeBox(found->shape), bytes))
     fail(ErrorCode::kConfiguration, "{}, {}", here(), *fault);
@@ -191,6 +242,24 @@ void RowStream::lookAt(size_t index) {
          rows, message_rows_);
   }
   message_rows_ = rows;
+}
+
+// All sequences of a message have one length.
+void RowStream::takeLength(const ProgramInput& input, const TensorEntry& entry) {
+  for (const int axis : lengths_.axes(input.name)) {
+    const int64_t length = entry.shape[axis];
+    if (message_length_ >= 0 && length != message_length_) {
+      fail(ErrorCode::kConfiguration,
+           "{}, tensor '{}': found {}, whose sequences have {} elements, but those before it {}; all of a "
+           "message "
+           "have one length",
+           here(), input.name, shapeToString(entry.shape), length, message_length_);
+    }
+    message_length_ = length;
+    length_ = lengths_.shortestFor(length, fmt::format("{}, tensor '{}'", here(), input.name));
+    if (length != lengths_.lengthAt(length_) && !(length > lengths_.longest()))
+      lengths_.requirePadding(here());
+  }
 }
 
 }  // namespace pipeshard

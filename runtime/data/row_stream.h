@@ -5,6 +5,9 @@
 // A message has a tensor per input, named as the input, each with any number of rows along the input's axis,
 // as many in all; inputs without an axis stay what the last message that had them said. Batches are cut from
 // the rows as they come. Tensors of other names are not looked at.
+//
+// Where sequences have several lengths (row_lengths.h) all of a message have one, and it has whole batches:
+// of the shortest of the plan's lengths that holds them, to which they are padded.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "ir/program/program.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/files/tensor_file.h"
 
 namespace pipeshard {
@@ -26,7 +30,7 @@ class RowStream {
 
   // `source` names the sender in messages: "the loader `python load.py`". `inputs`: all of the program's;
   // drawn ones are not sent. Error(kConfiguration): inputs whose batches are not of one size.
-  RowStream(std::vector<ProgramInput> inputs, std::string source, Read read);
+  RowStream(std::vector<ProgramInput> inputs, std::string source, Read read, RowLengths lengths = {});
 
   int64_t batchRows() const { return batch_; }
   int64_t rows() const { return rows_; }          // that came
@@ -34,10 +38,13 @@ class RowStream {
   int64_t rowsLeft() const { return message_rows_ - taken_; }
 
   // The next batch: `out` has a span per input, of the whole batch in the input's type; empty ones are left
-  // out. False when the stream ended before the batch was whole. Errors: kBadModel (no message, or one that
-  // is cut off), kConfiguration (a type, shape or number that does not fit: message, tensor and row),
-  // kMissingInput (an input that was not sent).
+  // out. In shorter sequences it is the first part of a span that is the batch. False when the stream ended
+  // before the batch was whole. Errors: kBadModel (no message, or one that is cut off), kConfiguration (a
+  // type, shape or number that does not fit: message, tensor and row), kMissingInput (an input that was not
+  // sent).
   bool next(const std::vector<std::span<std::byte>>& out);
+  // Of the sequences of the last batch: StepSize::length.
+  size_t length() const { return length_; }
   // Leaves out so many batches. False as next().
   bool skip(int64_t batches);
 
@@ -52,10 +59,13 @@ class RowStream {
   bool readMessage();
   void fill(std::span<std::byte> out, const char* what, bool may_end, bool& ended);
   void lookAt(size_t input);
+  void takeLength(const ProgramInput& input, const TensorEntry& entry);
+  void copyPadded(size_t input, std::span<std::byte> out) const;
   std::string here() const;
   void copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out, int64_t have) const;
 
   std::vector<ProgramInput> inputs_;
+  RowLengths lengths_;
   std::string source_;
   Read read_;
   int64_t batch_ = 1;
@@ -64,8 +74,10 @@ class RowStream {
   size_t message_bytes_ = 0;
   std::vector<TensorEntry> entries_;
   std::vector<Column> columns_;
-  int64_t message_rows_ = 0;  // of the present message
-  int64_t taken_ = 0;         // of them
+  int64_t message_rows_ = 0;     // of the present message
+  int64_t taken_ = 0;            // of them
+  int64_t message_length_ = -1;  // of its sequences; -1: it has none
+  size_t length_ = 0;
 };
 
 }  // namespace pipeshard

@@ -6,6 +6,8 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
+#include "runtime/data/row_lengths.h"
+#include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/weight_check.h"
 
@@ -27,6 +29,15 @@ std::map<std::string, std::string> companionsOf(const std::string& plan_director
   return companions;
 }
 
+// What decides which rows a step has.
+std::string describeData(const JobSpec& spec) {
+  ProgramFolder programs(spec.plan_directory);
+  const ShorterInputs shorter = shorterInputs(programs, RankId(0));
+  if (shorter.empty()) return printData(spec.data);
+  const RowLengths lengths(spec.data, programs.program(RankId(0)).inputs, shorter);
+  return fmt::format("{}, in sequences of {}", printData(spec.data), lengths.describeLengths());
+}
+
 }  // namespace
 
 CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, int ranks, Notice notice)
@@ -39,7 +50,7 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());
   common_.plan = hashText(contentHash(plan.value_or("")));
-  common_.data = printData(spec.data);
+  common_.data = describeData(spec);
   common_.seed = spec.data.seed;
   if (!resumed_) return;
   last_begun_ = resumed_->step;

@@ -8,6 +8,7 @@
 
 #include "ir/base/ids_format.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/execute/step_runner.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/weight_check.h"
@@ -66,8 +67,9 @@ void Coordinator::openPipe() {
          "--data-command and --data - work on one machine as yet: leave out --listen, or give a file that "
          "every node has");
   }
-  feed_ = std::make_unique<LoaderFeed>(spec_.data, loadProgram(spec_.plan_directory, RankId(0)).inputs,
-                                       result_.resumed_step, last_step_);
+  ProgramFolder programs(spec_.plan_directory);
+  feed_ = std::make_unique<LoaderFeed>(spec_.data, programs.program(RankId(0)).inputs,
+                                       shorterInputs(programs, RankId(0)), result_.resumed_step, last_step_);
 }
 
 void Coordinator::makePlacement() {

@@ -93,6 +93,7 @@ DataSummary summarizeData(const JobSpec& job) {
 
 std::string lengthsOfSteps(const JobSpec& job, const Plan& plan) {
   if (plan.shorter_lengths.empty()) return "";
+  if (isPipe(job.data)) return fmt::format("steps by {}: as the loader's batches are", plan.length_dimension);
   std::vector<int64_t> lengths = plan.shorter_lengths;
   lengths.insert(lengths.begin(), plan.dimensions.at(plan.length_dimension));
   std::vector<int64_t> steps(lengths.size(), 0);

@@ -19,7 +19,7 @@ struct DataSummary {
 // Of the plan in `job.plan_directory`. Errors as openData (runtime/data/data.h).
 DataSummary summarizeData(const JobSpec& job);
 // "steps by time: 2 of 128, 1 of 64; none of 32", of the job's steps and a plan with sequences of several
-// lengths; "" of another. Errors likewise.
+// lengths; "" of another. What comes through a pipe is not known before. Errors likewise.
 std::string lengthsOfSteps(const JobSpec& job, const Plan& plan);
 
 }  // namespace pipeshard

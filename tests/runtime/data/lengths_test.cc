@@ -260,9 +260,6 @@ TEST_F(LengthsTest, WhatCannotBeIsNamed) {
   EXPECT_NO_THROW(open("d.jsonl", "{\"ids\": [1, 2], \"labels\": [1, 2]}\n", inputs));
   EXPECT_EQ(lastBatchOf(description_, {tokens("ids", {1, 4})}, {shortened({tokens("ids", {1, 4})})}), 0);
 
-  DataDescription piped;
-  piped.command = "cat rows";
-  EXPECT_ERROR(openData(piped, inputs, {}, {shortened(inputs)}), ErrorCode::kUsage, "they have one length");
   DataDescription one;
   one.path = description_.path;
   one.truncate = true;

@@ -1,5 +1,6 @@
 // Sequences of several lengths, as a user has them: a plan for all of them, examples of any. PyTorch's losses
 // are of every example by itself, unpadded, in float64 (tests/oracle/make_lengths.py).
+#include <algorithm>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -7,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "runtime/data/length_order.h"
+#include "runtime/files/tensor_file.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -126,6 +129,71 @@ TEST_F(Lengths, HeldOutLossIsThatOfOneLength) {
   EXPECT_NEAR(evaluated("4,8,16", ragged), want, 1e-8);
 }
 
+// The six whole batches of an epoch as a loader sends them: each padded to its longest row.
+class LoaderLengths : public Lengths {
+ protected:
+  LoaderLengths() {
+    std::istringstream lines(readFile(kGolden + "causal.jsonl"));
+    std::vector<uint8_t> lengths;
+    for (std::string line; std::getline(lines, line);) {
+      rows_.push_back(nlohmann::json::parse(line)["labels"]);
+      lengths.push_back(rows_.back().size() > 8 ? 0 : rows_.back().size() > 4 ? 1 : 2);
+    }
+    const LengthOrder order(lengths, 3, 4, true, std::nullopt);
+    for (int64_t step = 1; step <= 6; ++step) steps_.push_back(order.rowsOf(step));
+  }
+
+  std::string message(const std::vector<int64_t>& rows) const {
+    size_t length = 0;
+    for (const int64_t row : rows) length = std::max(length, rows_[row].size());
+    std::vector<int64_t> ids, labels;
+    for (const int64_t row : rows) {
+      ids.insert(ids.end(), rows_[row].begin(), rows_[row].end());
+      labels.insert(labels.end(), rows_[row].begin(), rows_[row].end());
+      ids.resize(ids.size() + length - rows_[row].size(), 1);
+      labels.resize(ids.size(), -100);
+    }
+    const Shape shape = {std::ssize(rows), static_cast<int64_t>(length)};
+    const std::vector<TensorView> tensors = {{"input_ids", DataType::kInt64, shape, ids.data()},
+                                             {"labels", DataType::kInt64, shape, labels.data()}};
+    writeTensorFile(at("message"), tensors);
+    const std::string content = readFile(at("message"));
+    const uint64_t bytes = content.size();
+    return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + content;
+  }
+
+  std::vector<std::vector<int64_t>> rows_, steps_;
+};
+
+TEST_F(LoaderLengths, AreThoseOfItsMessages) {
+  std::string all;
+  for (size_t step = 0; step < steps_.size(); ++step) all += message(steps_[step]);
+  writeFile(at("stream"), all);
+  const std::string directory = plan("causal", {"--cluster", "1x2", "--microbatches", "2"});
+  std::vector<double> want = golden("causal");
+  want.resize(6);
+  const std::vector<std::string> data = {"--data-command", "cat " + at("stream"), "--steps"};
+  const auto losses_of = [&](const std::string& steps) {
+    return losses(directory, {data[0], data[1], data[2], steps, "--checkpoint", at("saved")});
+  };
+  std::vector<double> got = losses_of("2");
+  EXPECT_THAT(ran_, HasSubstr("in sequences of 16, 8, 4; padded: input_ids by 0, labels by -100"));
+  for (const double loss : losses_of("6")) got.push_back(loss);  // what was used is read again
+  expectNear(got, want, 1e-9);
+
+  const auto refused = [&](const std::string& sent, const std::string& message) {
+    writeFile(at("bad"), sent);
+    const CommandResult result =
+        runPipeshard({"run", directory, "--data-command", "cat " + at("bad"), "--steps", "1"});
+    EXPECT_EQ(result.exit_code, static_cast<int>(ErrorCode::kConfiguration)) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr(message));
+  };
+  refused(message({0, 1, 2}),
+          "message 1: found 3 rows; with sequences of several lengths a message has whole");
+  rows_[0].resize(17, 1);
+  refused(message({0, 1, 2, 3}), "message 1, tensor 'input_ids': the sequence has 17 elements");
+}
+
 TEST_F(Lengths, AreValidatedEach) {
   const std::string directory = plan("causal", {"--cluster", "1x2", "--microbatches", "2"});
   EXPECT_THAT(succeed({"validate", directory}).output,
@@ -171,8 +239,6 @@ TEST_F(Lengths, WhatDoesNotGoTogetherIsRefused) {
           "plan for longer ones, or cut it with --truncate");
   losses(directory, {"--data", data, "--epochs", "1", "--truncate"});
   EXPECT_THAT(ran_, HasSubstr("causal.jsonl, long rows cut; 26 examples"));
-  refused({"run", directory, "--data-command", "cat " + data, "--steps", "1"}, ErrorCode::kUsage,
-          "they have one length");
 }
 
 }  // namespace
