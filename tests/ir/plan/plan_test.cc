@@ -86,6 +86,30 @@ TEST(PlanJson, KeepsWhatASearchHasFound) {
               "plan.json.alternatives[0].stages[0].submesh: found [2]; expected two integers");
 }
 
+TEST(PlanJson, KeepsLengthsOfSequencesAndRefusesThoseThatCannotBe) {
+  Plan plan = examplePlan();
+  plan.length_dimension = "sequence";
+  plan.shorter_lengths = {8, 4};
+  const std::string json = planToJson(plan);
+  const Plan parsed = planFromJson(json);
+  EXPECT_EQ(parsed.length_dimension, "sequence");
+  EXPECT_EQ(parsed.shorter_lengths, plan.shorter_lengths);
+  EXPECT_EQ(planToJson(parsed), json);
+  EXPECT_THAT(printPlan(parsed),
+              HasSubstr("sequence = 16, 8, 4 (planned for the longest; programs for each)"));
+  const auto refuses = [&](const std::string& lengths, const std::string& message) {
+    expectError(replaced(json, "\"shorter\":[8,4]", "\"shorter\":" + lengths), ErrorCode::kConfiguration,
+                message);
+  };
+  refuses("[4,8]", "plan.json.lengths.shorter: expected lengths that descend, one at least");
+  refuses("[8,8]", "plan.json.lengths.shorter");
+  refuses("[]", "plan.json.lengths.shorter");
+  refuses("[16]", "plan.json.lengths.shorter[0]: found 16");
+  expectError(replaced(json, "{\"dimension\":\"sequence\"", "{\"dimension\":\"time\""),
+              ErrorCode::kConfiguration,
+              "plan.json.lengths.dimension: found 'time'; expected one of `dimensions`");
+}
+
 TEST(PlanJson, HasOneLinePerLayerAndStage) {
   const std::string json = planToJson(examplePlan());
   EXPECT_THAT(

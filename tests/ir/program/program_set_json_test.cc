@@ -17,7 +17,7 @@ RankTables tables() {
   table.ranks.push_back({KindId(0), {RankId(2)}, {0, 1}, {{0, 0}, {0}}});
   table.ranks.push_back({KindId(0), {}, {0, 1}, {{4, 0}, {0}}});
   table.ranks.push_back({KindId(1), {RankId(0), RankId(1)}, {1}, {}});
-  return {table, std::nullopt};
+  return {table, std::nullopt, {}};
 }
 
 void expectEqual(const BindingTable& a, const BindingTable& b) {
@@ -42,6 +42,12 @@ TEST(RankTables, ComeBackAsTheyWere) {
   ASSERT_TRUE(read.last);
   expectEqual(*read.last, *written.last);
   EXPECT_EQ(rankTablesToJson(read), rankTablesToJson(written));
+  EXPECT_TRUE(read.shorter.empty());
+  written.shorter = {*written.last, written.whole};
+  const RankTables lengths = rankTablesFromJson(rankTablesToJson(written));
+  ASSERT_EQ(lengths.shorter.size(), 2U);
+  expectEqual(lengths.shorter[0], written.shorter[0]);
+  expectEqual(lengths.shorter[1], written.shorter[1]);
 }
 
 TEST(RankTables, AreRefusedWhereAPositionIsNone) {
