@@ -58,6 +58,10 @@ struct CheckpointCommand {
           progress.phase(fmt::format("verifying {}: {} of {}", path, files, checkpoint.files.size()));
         };
         if (verify) verifyCheckpoint(checkpoint, show);
+        if (!checkpoint.elsewhere.empty()) {
+          state = fmt::format("{}, as far as it is here; not here: {}", state,
+                              describeElsewhere(checkpoint, checkpoint.elsewhere));
+        }
       } catch (const Error& error) {
         state = error.message();
         code = static_cast<int>(error.code());
@@ -70,6 +74,10 @@ struct CheckpointCommand {
                           {"ranks", checkpoint.files.size()},
                           {"bytes", bytesOf(checkpoint)},
                           {"state", state}});
+      for (const int file : checkpoint.elsewhere) {
+        document.back()["elsewhere"].push_back(
+            {{"file", checkpoint.files[file].name}, {"host", checkpoint.files[file].host}});
+      }
     }
     progress.clear();
     fmt::print("{}", formatTable(rows));

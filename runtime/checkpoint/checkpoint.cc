@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -34,7 +35,7 @@ CheckpointFile fileFromJson(const Json& json) {
     fail(ErrorCode::kNoGoodCheckpoint, "'{}' is no file of the checkpoint's own folder", name);
   if (!number)
     fail(ErrorCode::kNoGoodCheckpoint, "'{}' of {} is no hash of 16 hexadecimal digits", hash, name);
-  return {name, json.at("bytes").get<int64_t>(), *number};
+  return {name, json.at("bytes").get<int64_t>(), *number, json.value("host", "")};
 }
 
 CheckpointTensor tensorFromJson(const Json& json, size_t files) {
@@ -64,8 +65,11 @@ std::string checkpointToJson(const Checkpoint& checkpoint) {
   Json document = {{"version", kCheckpointVersion}, {"step", checkpoint.step}, {"job", checkpoint.job},
                    {"plan", checkpoint.plan},       {"data", checkpoint.data}, {"seed", checkpoint.seed},
                    {"files", Json::array()},        {"tensors", Json::array()}};
-  for (const CheckpointFile& file : checkpoint.files)
-    document["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hashText(file.hash)}});
+  for (const CheckpointFile& file : checkpoint.files) {
+    Json entry = {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hashText(file.hash)}};
+    if (!file.host.empty()) entry["host"] = file.host;
+    document["files"].push_back(std::move(entry));
+  }
   for (const CheckpointTensor& tensor : checkpoint.tensors) document["tensors"].push_back(toJson(tensor));
   return document.dump(1) + "\n";
 }
@@ -145,9 +149,14 @@ Checkpoint readCheckpoint(const std::string& directory) {
     notGood(directory, error.message());
   }
   checkpoint.directory = directory;
-  for (const CheckpointFile& file : checkpoint.files) {
+  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
+    const CheckpointFile& file = checkpoint.files[i];
     std::error_code error;
     const auto bytes = fs::file_size(path / file.name, error);
+    if (error == std::errc::no_such_file_or_directory && !file.host.empty()) {
+      checkpoint.elsewhere.push_back(static_cast<int>(i));
+      continue;
+    }
     if (error) notGood(directory, fmt::format("{}: {}", file.name, error.message()));
     if (bytes != static_cast<uint64_t>(file.bytes))
       notGood(directory,
@@ -156,16 +165,21 @@ Checkpoint readCheckpoint(const std::string& directory) {
   return checkpoint;
 }
 
+void verifyFile(const Checkpoint& checkpoint, int index) {
+  const CheckpointFile& file = checkpoint.files.at(index);
+  const uint64_t found = contentHashOfFile((fs::path(checkpoint.directory) / file.name).string());
+  if (found != file.hash) {
+    notGood(checkpoint.directory,
+            fmt::format("{} has the hash {}, it was written with {}; the disk or somebody has changed it",
+                        file.name, hashText(found), hashText(file.hash)));
+  }
+}
+
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done) {
   size_t files = 0;
-  for (const CheckpointFile& file : checkpoint.files) {
-    const uint64_t found = contentHashOfFile((fs::path(checkpoint.directory) / file.name).string());
-    if (found != file.hash) {
-      notGood(checkpoint.directory,
-              fmt::format("{} has the hash {}, it was written with {}; the disk or somebody has "
-                          "changed it",
-                          file.name, hashText(found), hashText(file.hash)));
-    }
+  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
+    if (!std::ranges::binary_search(checkpoint.elsewhere, static_cast<int>(i)))
+      verifyFile(checkpoint, static_cast<int>(i));
     if (done) done(++files);
   }
 }
@@ -190,7 +204,27 @@ std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
        folder);
 }
 
+std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<int>& files) {
+  std::map<std::string, std::string> by_host;
+  for (const int index : files) {
+    const CheckpointFile& file = checkpoint.files.at(index);
+    std::string& names = by_host[file.host];
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", file.name);
+  }
+  const std::string directory = fs::absolute(checkpoint.directory).string();
+  std::string text;
+  for (const auto& [host, names] : by_host) {
+    text += fmt::format("{}{} on host {} (rsync -a --ignore-existing {}:{}/ {}/)", text.empty() ? "" : "; ",
+                        names, host, host, directory, directory);
+  }
+  return text;
+}
+
 JoinedTensors openTensors(const Checkpoint& checkpoint) {
+  if (!checkpoint.elsewhere.empty()) {
+    fail(ErrorCode::kMissingInput, "checkpoint {} is not all on this host's disk; copy the rest: {}",
+         checkpoint.directory, describeElsewhere(checkpoint, checkpoint.elsewhere));
+  }
   std::vector<std::string> paths;
   for (const CheckpointFile& file : checkpoint.files)
     paths.push_back((fs::path(checkpoint.directory) / file.name).string());

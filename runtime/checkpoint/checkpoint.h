@@ -10,6 +10,9 @@
 //   DIR/LATEST                     name of the newest one, for people and scripts; nothing here reads it
 //   DIR/lock                       held by the job that writes here
 //
+// On several hosts DIR is one folder that all of them see, or one on each host's own disk. Then each disk has
+// the files of the ranks that ran there, with a copy of the manifest, which says which host has what.
+//
 // Random numbers and the place in the data are functions of seed and step, so the two are all that is kept of
 // them.
 #pragma once
@@ -33,6 +36,8 @@ struct CheckpointFile {
   std::string name;  // in the checkpoint's folder
   int64_t bytes = 0;
   uint64_t hash = 0;  // XXH3 of all bytes
+  // On whose disk it was written, where hosts have written on disks of their own; "": all is in one folder.
+  std::string host = {};
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
@@ -60,6 +65,8 @@ struct Checkpoint {
   uint64_t seed = 0;
   std::vector<CheckpointFile> files;  // by rank
   std::vector<CheckpointTensor> tensors;
+  // Not in the file: those of `files` that are on another host's disk, and not in `directory`; ascending.
+  std::vector<int> elsewhere = {};
 };
 
 std::string checkpointToJson(const Checkpoint& checkpoint);
@@ -75,18 +82,23 @@ std::string checkpointFileName(RankId rank);
 // The whole checkpoints of a folder, newest first; also that of the folder itself, where it is one. Those
 // that are being written are not listed. Error(kMissingInput) when there is no such folder.
 std::vector<std::string> listCheckpoints(const std::string& folder);
-// Reads the manifest, and checks COMMIT and the sizes of the files. Error(kNoGoodCheckpoint) naming what is
-// wrong.
+// Reads the manifest, and checks COMMIT and the sizes of the files that are here. Error(kNoGoodCheckpoint)
+// naming what is wrong.
 Checkpoint readCheckpoint(const std::string& directory);
-// Reads every file and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and found.
-// `done`: told after each file, and asked by throwing to stop.
+// One of the files, as verifyCheckpoint does it.
+void verifyFile(const Checkpoint& checkpoint, int index);
+// Reads every file that is here and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and
+// found. `done`: told after each file, and asked by throwing to stop.
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
 // The newest one that can be read and verified; what is wrong with newer ones goes to `notice`. Nothing if
 // the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some, and none is good.
 std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
                                                const std::function<void(const std::string&)>& notice);
 
-// All that it holds. Errors as JoinedTensors::open.
+// Of these of its files, which are on other hosts' disks: where they are, and the command that copies them.
+std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<int>& files);
+
+// All that it holds. Errors as JoinedTensors::open; kMissingInput where some of it is elsewhere.
 JoinedTensors openTensors(const Checkpoint& checkpoint);
 // What the manifest says of them.
 std::vector<CheckpointTensor> describeTensors(const JoinedTensors& tensors);

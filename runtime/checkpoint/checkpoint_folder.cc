@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/files/weight_check.h"
 
 namespace pipeshard {
 namespace {
@@ -15,7 +17,40 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial-";
 
+void writeManifest(const fs::path& folder, const std::string& manifest) {
+  writeDurably(folder / kManifestFile, manifest);
+  writeDurably(folder / kCommitFile, hashText(contentHash(manifest)) + "\n");
+}
+
+void requireParts(const Checkpoint& checkpoint) {
+  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
+    const CheckpointFile& file = checkpoint.files[i];
+    const bool is_here = !std::ranges::binary_search(checkpoint.elsewhere, static_cast<int>(i));
+    if (is_here && !fs::exists(fs::path(checkpoint.directory) / file.name)) {
+      fail(ErrorCode::kMissingInput,
+           "{} is not in {}, where its rank has written it; has somebody removed it?", file.name,
+           checkpoint.directory);
+    }
+  }
+}
+
 }  // namespace
+
+std::map<std::string, std::string> companionsOf(const std::string& plan_directory) {
+  std::map<std::string, std::string> companions;
+  // The weights of the reference are the model's files, also where ranks have copies of their own.
+  for (const std::string folder : {"", "reference"}) {
+    for (const std::string name : {"plan.json", kWeightFilesName}) {
+      std::optional<std::string> text = readTextFile((fs::path(plan_directory) / folder / name).string());
+      if (text) companions.insert_or_assign(name, std::move(*text));  // one made by hand may lack them
+    }
+  }
+  return companions;
+}
+
+std::string partialName(const std::string& directory, const std::string& job) {
+  return directory + kPartial + job;
+}
 
 void removeCheckpoint(const std::string& directory) {
   std::error_code error;
@@ -26,18 +61,43 @@ void removeCheckpoint(const std::string& directory) {
 
 CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
                                    std::map<std::string, std::string> companions,
-                                   std::chrono::milliseconds patience)
+                                   std::chrono::milliseconds patience, const std::string& adopted)
     : path_(std::move(path)), job_(std::move(job)), keep_(keep), companions_(std::move(companions)) {
   PIPESHARD_CHECK(keep_ >= 1, "{} checkpoints are to be kept", keep_);
   makeFolder(path_);
   lock_ = FolderLock(fs::path(path_) / "lock", path_, "another job writes its checkpoints into", patience);
+  if (!adopted.empty()) adopt(adopted);
   sweep();
+}
+
+void CheckpointFolder::adopt(const std::string& manifest) const {
+  const Checkpoint checkpoint = checkpointFromJson(manifest);
+  const fs::path directory = fs::path(path_) / checkpointName(checkpoint.step);
+  const fs::path partial = partialName(directory.string(), checkpoint.job);
+  const bool is_there = fs::exists(directory / kCommitFile);
+  if (is_there && readTextFile((directory / kManifestFile).string()) == manifest) return;
+  if (fs::exists(partial)) {  // the crash came before this host had heard of the commit, or while it did it
+    writeManifest(partial, manifest);
+    exchangeNames(partial, directory);
+    syncFolder(path_);
+    if (fs::exists(partial)) removeCheckpoint(partial.string());
+  } else if (!is_there) {
+    makeFolder(directory);
+    writeManifest(directory, manifest);
+    syncFolder(path_);
+  } else {
+    fail(ErrorCode::kConfiguration,
+         "{} on this host's own disk is not the checkpoint of that step which the coordinator goes on from; "
+         "remove one of the two, or name another folder",
+         directory.string());
+  }
 }
 
 void CheckpointFolder::sweep() const {
   std::vector<fs::path> rubbish;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
     const std::string name = entry.path().filename().string();
+    if (std::error_code ignored; name.starts_with(kDiskProbe)) fs::remove(entry.path(), ignored);
     if (entry.is_directory() && name.starts_with("step-") && !fs::exists(entry.path() / kCommitFile))
       rubbish.push_back(entry.path());
     if (entry.is_directory() && name.find(kPartial) != std::string::npos &&
@@ -48,7 +108,7 @@ void CheckpointFolder::sweep() const {
 }
 
 std::string CheckpointFolder::partialOf(int64_t step) const {
-  return (fs::path(path_) / (checkpointName(step) + kPartial + job_)).string();
+  return partialName((fs::path(path_) / checkpointName(step)).string(), job_);
 }
 
 void CheckpointFolder::discard(int64_t step) {
@@ -61,15 +121,8 @@ Checkpoint CheckpointFolder::commit(Checkpoint checkpoint,
   const int64_t step = checkpoint.step;
   try {
     checkpoint.directory = partialOf(step);
-    for (const CheckpointFile& file : checkpoint.files) {
-      if (!fs::exists(fs::path(checkpoint.directory) / file.name)) {
-        fail(ErrorCode::kMissingInput,
-             "{} of checkpoint {} was written on another host; --checkpoint needs a folder that all hosts "
-             "share",
-             file.name, checkpoint.directory);
-      }
-    }
-    checkpoint.tensors = describeTensors(openTensors(checkpoint));
+    requireParts(checkpoint);
+    if (checkpoint.tensors.empty()) checkpoint.tensors = describeTensors(openTensors(checkpoint));
     publish(checkpoint);
     checkpoint.directory = (fs::path(path_) / checkpointName(step)).string();
   } catch (const std::exception&) {
@@ -94,8 +147,7 @@ void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
   const fs::path final_name = fs::path(path_) / checkpointName(checkpoint.step);
   const std::string manifest = checkpointToJson(checkpoint);
   for (const auto& [name, text] : companions_) writeDurably(partial / name, text);
-  writeDurably(partial / kManifestFile, manifest);
-  writeDurably(partial / kCommitFile, hashText(contentHash(manifest)) + "\n");
+  writeManifest(partial, manifest);
   exchangeNames(partial, final_name);
   syncFolder(path_);
 }

@@ -4,6 +4,10 @@
 // The order of commit() is what keeps a crash at any moment from losing anything: ranks have synced their
 // files; then manifest.json, COMMIT, the folder and its new name reach the disk, each before the next; only
 // then are older checkpoints removed, their COMMIT first. Whatever lies there without COMMIT is rubbish.
+//
+// Where hosts write on disks of their own, each has such a folder. The coordinator's decides: it commits when
+// all ranks of all hosts have synced their files, and the others do so after it. What a crash has kept them
+// from they do when the next job begins (`adopted`): the files are there, under their partial name.
 #pragma once
 
 #include <chrono>
@@ -24,16 +28,21 @@ class CheckpointFolder {
   // Creates the folder where there is none, takes its lock, and removes what jobs that died have left
   // half-written. `keep`: how many checkpoints stay, at least 1. Errors: kDiskFull; kAddressInUse naming the
   // process that writes here, when it has not ended within `patience`.
+  // `adopted`: the text of the manifest of a checkpoint that another host has committed. It is one here then,
+  // with as many of its files as there are. Error(kConfiguration) where there is another one of its step.
   CheckpointFolder(std::string path, std::string job, int keep,
                    std::map<std::string, std::string> companions = {},
-                   std::chrono::milliseconds patience = FolderLock::kPatience);
+                   std::chrono::milliseconds patience = FolderLock::kPatience,
+                   const std::string& adopted = "");
 
   // Where ranks write `step`: the first of them makes the folder. Touches no disk.
   std::string partialOf(int64_t step) const;
   // Every rank has written its file there and synced it: checks that the parts make whole tensors, which
-  // fills `tensors` in, and turns the folder into a checkpoint. Error(kDiskFull); kBadModel, kMissingInput
-  // for files that are not what they should be. After an error the folder of the step is gone, and the older
-  // checkpoints are there. `notice`: told what could not be done beside a checkpoint that is there.
+  // fills `tensors` in where it is empty, and turns the folder into a checkpoint. Of the files `elsewhere`
+  // none is looked for here: then the caller says what `tensors` are. Error(kDiskFull); kBadModel,
+  // kMissingInput for files that are not what they should be. After an error the folder of the step is gone,
+  // and the older checkpoints are there. `notice`: told what could not be done beside a checkpoint that is
+  // there.
   Checkpoint commit(Checkpoint checkpoint, const std::function<void(const std::string&)>& notice = {});
   // The job goes on after this step: later checkpoints, which were no good, go away with the next commit.
   void goOnAfter(int64_t step) { resumed_step_ = step; }
@@ -43,6 +52,7 @@ class CheckpointFolder {
   const std::string& path() const { return path_; }
 
  private:
+  void adopt(const std::string& manifest) const;
   void sweep() const;
   void prune() const;
   void announce(const Checkpoint& checkpoint) const;
@@ -56,6 +66,14 @@ class CheckpointFolder {
   std::set<int64_t> committed_;
   FolderLock lock_;
 };
+
+// The further files of checkpoints of this plan: which model it is of, and what its files were.
+std::map<std::string, std::string> companionsOf(const std::string& plan_directory);
+
+// Where the parts of a checkpoint DIR/step-000120 are until it is one.
+std::string partialName(const std::string& directory, const std::string& job);
+// How names of files begin that hosts look for to find out whether they see the same folder.
+inline constexpr const char* kDiskProbe = ".probe-";
 
 // Removes a checkpoint: its COMMIT first. Error(kDiskFull) where that is not allowed.
 void removeCheckpoint(const std::string& directory);

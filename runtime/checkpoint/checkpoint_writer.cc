@@ -10,14 +10,6 @@
 namespace pipeshard {
 namespace {
 
-// Of equal copies, the one that its rank lists as a result.
-bool isKept(const Program& program, const Result& result) {
-  const bool is_state = result.kind == Result::Kind::kParameter ||
-                        result.kind == Result::Kind::kOptimizerState ||
-                        result.kind == Result::Kind::kForwardState;
-  return is_state && !stateTensorName(program.buffer(result.buffer)).empty();
-}
-
 size_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
 
 SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
@@ -52,16 +44,14 @@ void CheckpointWriter::save(const Executor& executor, int64_t step, const std::s
   std::vector<TensorView> tensors;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
   size_t bytes = 0;
-  for (const Result& result : program.results) {
-    if (isKept(program, result)) bytes += bytesOf(program.buffer(result.buffer));
-  }
+  const std::vector<BufferId> saved = savedBuffers(program);
+  for (const BufferId id : saved) bytes += bytesOf(program.buffer(id));
   copy_.resize(bytes);
   size_t at = 0;
-  for (const Result& result : program.results) {
-    if (!isKept(program, result)) continue;
-    const Buffer& buffer = program.buffer(result.buffer);
+  for (const BufferId id : saved) {
+    const Buffer& buffer = program.buffer(id);
     const std::span<std::byte> copy = std::span(copy_).subspan(at, bytesOf(buffer));
-    executor.read(result.buffer, copy);
+    executor.read(id, copy);
     tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy.data()});
     if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));
     at += copy.size();

@@ -1,8 +1,27 @@
 #include "runtime/checkpoint/rank_state.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
+
 #include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
 
 namespace pipeshard {
+namespace {
+
+bool haveCommonElement(const Shard& box, const Shard& other) {
+  for (size_t axis = 0; axis < box.start.size(); ++axis) {
+    if (box.start[axis] >= other.start[axis] + other.size[axis] ||
+        other.start[axis] >= box.start[axis] + box.size[axis])
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::string stateTensorName(const Buffer& buffer) {
   switch (buffer.kind) {
@@ -11,6 +30,78 @@ std::string stateTensorName(const Buffer& buffer) {
     case BufferKind::kForwardState: return "forward_state/" + buffer.value;
     default: return "";
   }
+}
+
+std::vector<BufferId> savedBuffers(const Program& program) {
+  std::vector<BufferId> saved;
+  for (const Result& result : program.results) {
+    const bool is_state = result.kind == Result::Kind::kParameter ||
+                          result.kind == Result::Kind::kOptimizerState ||
+                          result.kind == Result::Kind::kForwardState;
+    if (is_state && !stateTensorName(program.buffer(result.buffer)).empty()) saved.push_back(result.buffer);
+  }
+  return saved;
+}
+
+std::vector<CheckpointTensor> savedTensors(ProgramFolder& programs) {
+  std::map<std::string, CheckpointTensor> tensors;
+  for (const RankId rank : idsBelow<RankId>(programs.ranks())) {
+    const Program program = programs.program(rank);
+    for (const BufferId id : savedBuffers(program)) {
+      const Buffer& buffer = program.buffer(id);
+      const Shard box = boxOf(buffer);
+      CheckpointTensor& tensor = tensors[stateTensorName(buffer)];
+      tensor.data_type = buffer.data_type;
+      tensor.shape = wholeShape(buffer);
+      tensor.slices.push_back({static_cast<int>(rank.index()), box.start, box.size});
+    }
+  }
+  std::vector<CheckpointTensor> saved;
+  for (auto& [name, tensor] : tensors) {
+    std::vector<Shard> boxes;
+    for (const CheckpointSlice& slice : tensor.slices) boxes.push_back({slice.start, slice.shape});
+    const std::string fault = tilingFault(tensor.shape, boxes);
+    PIPESHARD_CHECK(fault.empty(), "ranks save '{}' in parts that are not the whole: {}", name, fault);
+    tensor.name = name;
+    saved.push_back(std::move(tensor));
+  }
+  return saved;
+}
+
+std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint) {
+  std::multimap<std::string, Shard> boxes;
+  for (const Buffer& buffer : program.buffers) {
+    if (const std::string name = stateTensorName(buffer); !name.empty()) boxes.emplace(name, boxOf(buffer));
+  }
+  std::set<int> files;
+  for (const CheckpointTensor& tensor : checkpoint.tensors) {
+    const auto [begin, end] = boxes.equal_range(tensor.name);
+    for (const CheckpointSlice& slice : tensor.slices) {
+      const bool is_held = std::any_of(begin, end, [&](const auto& held) {
+        return slice.start.size() == held.second.start.size() &&
+               haveCommonElement(held.second, {slice.start, slice.shape});
+      });
+      if (is_held) files.insert(slice.file);
+    }
+  }
+  return {files.begin(), files.end()};
+}
+
+JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint) {
+  const std::vector<int> files = filesFor(program, checkpoint);
+  std::vector<int> missing;
+  std::ranges::set_intersection(files, checkpoint.elsewhere, std::back_inserter(missing));
+  if (!missing.empty()) {
+    fail(ErrorCode::kMissingInput,
+         "checkpoint {}: what this rank needs of it is not on this host's disk; copy it: {}",
+         checkpoint.directory, describeElsewhere(checkpoint, missing));
+  }
+  std::vector<std::string> paths;
+  for (const int file : files) {
+    if (!checkpoint.files[file].host.empty()) verifyFile(checkpoint, file);
+    paths.push_back((std::filesystem::path(checkpoint.directory) / checkpoint.files[file].name).string());
+  }
+  return JoinedTensors::openSome(paths, fmt::format("checkpoint {}", checkpoint.directory));
 }
 
 void adoptState(Executor& executor, const JoinedTensors& tensors) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/execute/executor.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/files/joined_tensors.h"
 
 namespace pipeshard {
@@ -12,6 +15,20 @@ namespace pipeshard {
 // "forward_state/bn.running_mean"; "" for one that no checkpoint has. Names are those of the training step,
 // which every plan of a model shares.
 std::string stateTensorName(const Buffer& buffer);
+
+// The buffers that a rank writes into checkpoints, in the order of its file: of equal copies that ranks hold,
+// the one that its rank lists as a result.
+std::vector<BufferId> savedBuffers(const Program& program);
+// What CheckpointFile number r holds when rank r of the folder has written it, of all ranks; sorted by name.
+// Error(kInternal) where that is not every element once; those of ProgramFolder.
+std::vector<CheckpointTensor> savedTensors(ProgramFolder& programs);
+
+// The files of a checkpoint with anything of what the rank holds; ascending.
+std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint);
+// Those, for adoptState. Files that hosts have on disks of their own, which only this host can see, are
+// verified. Errors: kMissingInput naming those that are on another host; as verifyFile and
+// JoinedTensors::open.
+JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint);
 
 // Gives every such buffer its box of the checkpoint's tensor; also where several ranks hold a copy, of which
 // one has saved it. Error(kConfiguration) for a tensor that is missing, or of another type or shape.

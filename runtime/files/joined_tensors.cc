@@ -121,6 +121,12 @@ std::vector<double> JoinedTensors::Tensor::elements() const {
 }
 
 JoinedTensors JoinedTensors::open(const std::vector<std::string>& paths, std::string description) {
+  JoinedTensors joined = openSome(paths, std::move(description));
+  for (const auto& [name, tensor] : joined.tensors_) joined.checkPieces(name, tensor);
+  return joined;
+}
+
+JoinedTensors JoinedTensors::openSome(const std::vector<std::string>& paths, std::string description) {
   JoinedTensors joined;
   joined.description_ = std::move(description);
   for (const std::string& path : paths) {
@@ -128,10 +134,7 @@ JoinedTensors JoinedTensors::open(const std::vector<std::string>& paths, std::st
     for (const TensorEntry& entry : joined.files_.back().tensors())
       joined.add(joined.files_.size() - 1, entry);
   }
-  for (const auto& [name, tensor] : joined.tensors_) {
-    joined.checkPieces(name, tensor);
-    joined.names_.push_back(name);
-  }
+  for (const auto& [name, tensor] : joined.tensors_) joined.names_.push_back(name);
   return joined;
 }
 

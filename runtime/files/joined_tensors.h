@@ -47,6 +47,9 @@ class JoinedTensors {
   // `description`: of all of it, for messages. Errors: kMissingInput (a file is missing), kBadModel (damaged;
   // two files hold a tensor of one name; the parts of a tensor do not hold every element once).
   static JoinedTensors open(const std::vector<std::string>& paths, std::string description);
+  // Where further files, which are not at hand, hold the rest: whoever reads a box knows that it is here. Of
+  // what is not, nothing is written to readBox's `out`.
+  static JoinedTensors openSome(const std::vector<std::string>& paths, std::string description);
 
   const std::string& description() const { return description_; }
   const std::vector<std::string>& names() const { return names_; }  // sorted

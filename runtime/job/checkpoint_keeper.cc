@@ -1,33 +1,21 @@
 #include "runtime/job/checkpoint_keeper.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
+#include "runtime/checkpoint/rank_state.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
-#include "runtime/files/weight_check.h"
+#include "runtime/job/host_name.h"
 
 namespace pipeshard {
 
 namespace {
-
-std::map<std::string, std::string> companionsOf(const std::string& plan_directory) {
-  std::map<std::string, std::string> companions;
-  // The weights of the reference are the model's files, also where ranks have copies of their own.
-  for (const std::string folder : {"", "reference"}) {
-    for (const std::string name : {"plan.json", kWeightFilesName}) {
-      std::optional<std::string> text =
-          readTextFile((std::filesystem::path(plan_directory) / folder / name).string());
-      // a directory made by hand may lack them
-      if (text) companions.insert_or_assign(name, std::move(*text));
-    }
-  }
-  return companions;
-}
 
 // What decides which rows a step has.
 std::string describeData(const JobSpec& spec) {
@@ -42,6 +30,7 @@ std::string describeData(const JobSpec& spec) {
 
 CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, int ranks, Notice notice)
     : spec_(spec.checkpoint),
+      plan_directory_(spec.plan_directory),
       ranks_(ranks),
       notice_(std::move(notice)),
       folder_(spec_.directory, job, spec_.keep, companionsOf(spec.plan_directory)),
@@ -92,39 +81,59 @@ std::string CheckpointKeeper::begin(int64_t step) {
   return folder_.partialOf(step);
 }
 
-void CheckpointKeeper::take(RankId rank, SavedPart part) {
+CheckpointPlace CheckpointKeeper::place() const {
+  CheckpointPlace place{std::filesystem::absolute(spec_.directory).string(), hostName(), common_.job,
+                        spec_.keep, ""};
+  if (resumed_)
+    place.resumed = requireTextFile((std::filesystem::path(resumed_->directory) / kManifestFile).string());
+  return place;
+}
+
+void CheckpointKeeper::take(RankId rank, SavedPart part, const DiskOfNode& disk) {
   const auto found = pending_.find(part.step);
   PIPESHARD_CHECK(found != pending_.end() && !found->second.files.at(rank.index()),
                   "rank {} reports a part of the checkpoint of step {}", rank, part.step);
   Pending& pending = found->second;
   if (!part.error.empty() && pending.error.empty())
     pending.error = fmt::format("rank {}: {}", rank, part.error);
+  part.file.host = disk.host;
+  if (!disk.is_ours) pending.elsewhere.push_back(static_cast<int>(rank.index()));
   pending.files[rank.index()] = std::move(part.file);
   if (++pending.reported < ranks_) return;
   const int64_t step = part.step;
-  const Pending whole = std::move(pending);
+  Pending whole = std::move(pending);
   pending_.erase(found);
   ++committing_;
   if (!whole.error.empty()) return committer_.discard(step, whole.error);
   Checkpoint checkpoint = common_;
   checkpoint.step = step;
   for (const std::optional<CheckpointFile>& file : whole.files) checkpoint.files.push_back(*file);
+  if (!whole.elsewhere.empty()) {
+    if (saved_tensors_.empty()) {
+      ProgramFolder programs(plan_directory_);
+      saved_tensors_ = savedTensors(programs);
+    }
+    checkpoint.tensors = saved_tensors_;
+    std::ranges::sort(whole.elsewhere);
+    checkpoint.elsewhere = std::move(whole.elsewhere);
+  }
   committer_.commit(std::move(checkpoint));
 }
 
-std::vector<Checkpoint> CheckpointKeeper::takeCommitted() {
-  std::vector<Checkpoint> committed;
+CheckpointKeeper::Ended CheckpointKeeper::takeEnded() {
+  Ended ended;
   for (CheckpointCommitter::Outcome& outcome : committer_.take()) {
     --committing_;
     failure_ = outcome.error;
     if (!outcome.checkpoint) {
       notice_(fmt::format("warning: there is no checkpoint of step {}: {}", outcome.step, outcome.error));
+      ended.dropped.push_back(outcome.step);
       continue;
     }
     for (const std::string& notice : outcome.notices) notice_(fmt::format("warning: {}", notice));
-    committed.push_back(std::move(*outcome.checkpoint));
+    ended.committed.push_back(std::move(*outcome.checkpoint));
   }
-  return committed;
+  return ended;
 }
 
 }  // namespace pipeshard

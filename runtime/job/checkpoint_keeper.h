@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/checkpoint_committer.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/disks/disk_exchange.h"
 #include "runtime/job/job.h"
 
 namespace pipeshard {
@@ -24,17 +25,25 @@ class CheckpointKeeper {
 
   const std::optional<Checkpoint>& resumed() const { return resumed_; }
 
+  // For the nodes.
+  CheckpointPlace place() const;
+
   // The last step that may be asked for together with step `after` + 1, so that a checkpoint can follow it.
   int64_t lastBeforeSave(int64_t after) const;
   // Whether ranks are to save after `step`.
   bool isDue(int64_t step) const;
   // Where ranks write the step that they have been asked to save.
   std::string begin(int64_t step);
-  // What a rank reports. When it was the last one to do so, the checkpoint is made beside what follows.
-  void take(RankId rank, SavedPart part);
-  // The checkpoints that are there by now; failures are noticed. There is something to take while
-  // descriptor() can be read.
-  std::vector<Checkpoint> takeCommitted();
+  // What a rank reports, and on which disk. When it was the last one to do so, the checkpoint is made beside
+  // what follows.
+  void take(RankId rank, SavedPart part, const DiskOfNode& disk = {});
+  // The checkpoints that are there by now, and the steps that there is none of; failures are noticed. There
+  // is something to take while descriptor() can be read.
+  struct Ended {
+    std::vector<Checkpoint> committed;
+    std::vector<int64_t> dropped;
+  };
+  Ended takeEnded();
   int descriptor() const { return committer_.descriptor(); }
 
   bool isSaving() const { return !pending_.empty() || committing_ > 0; }
@@ -45,10 +54,13 @@ class CheckpointKeeper {
  private:
   struct Pending {
     std::vector<std::optional<CheckpointFile>> files;  // by rank
+    std::vector<int> elsewhere;                        // of these, on disks that are not the coordinator's
     int reported = 0;
     std::string error;
   };
   CheckpointSpec spec_;
+  std::string plan_directory_;
+  std::vector<CheckpointTensor> saved_tensors_;  // when they were first needed
   Checkpoint common_;
   int ranks_;
   Notice notice_;

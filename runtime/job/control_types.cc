@@ -10,6 +10,21 @@ using enum ControlType;
 // "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
 const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
 const ControlForm kError{"error", {{"code", kInteger}, {"message", kString}}};
+// Of files of checkpoints, between hosts (runtime/disks/). `for`: the node that asks, where the coordinator
+// hands it on.
+const ControlForm kWant{"want",
+                        {{"directory", kString},
+                         {"job", kString},
+                         {"file", kString},
+                         {"offset", kCount},
+                         {"for", kCount, kOptional}}};
+const ControlForm kPiece{"piece",
+                         {{"file", kString},
+                          {"offset", kCount},
+                          {"total", kCount, kOptional},
+                          {"bytes", kString, kOptional},
+                          {"error", kString, kOptional},
+                          {"for", kCount, kOptional}}};
 
 }  // namespace
 
@@ -105,6 +120,11 @@ const ControlSchema& nodeMessages() {
       // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
       {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
       {"rested", {}},
+      // Whether it sees the coordinator's folder of checkpoints; that it has committed one on its own disk.
+      {"disk", {{"shared", kBoolean}}},
+      {"kept", {{"step", kCount}, {"error", kString, kOptional}}},
+      kWant,
+      kPiece,
       {"ending", {{"signal", kCount}}},
       {"bye", {}},
       {"leaving", {{"message", kString}}}};
@@ -121,6 +141,10 @@ const ControlSchema& nodeCommands() {
         {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
+        {"disk",
+         kObject,
+         kOptional,
+         {{"folder", kString}, {"probe", kString}, {"job", kString}, {"keep", kCount}}},
         {"arguments", kArray, 0, {{"", kString}}}}},
       {"wires",
        {{"hosts",
@@ -128,6 +152,11 @@ const ControlSchema& nodeCommands() {
          0,
          {{"", kObject, 0, {{"host", kCount}, {"endpoint", kString}, {"key", kString}}}}}}},
       {"alive", {}},
+      // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
+      {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
+      {"drop", {{"step", kCount}}},
+      kWant,
+      kPiece,
       {"clock", {{"asked", kInteger}}},
       {"trace", {}},
       {"connect", {}},

@@ -96,7 +96,8 @@ void Coordinator::makePlacement() {
       spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
       commonOptions()};
   if (spec_.nodes != nullptr) {
-    placement_ = placeOnNodes(spec_, std::move(group), progress_);
+    placement_ = placeOnNodes(spec_, std::move(group), progress_,
+                              keeper_ ? std::optional(keeper_->place()) : std::nullopt);
     return;
   }
   group.ranks = workers_.ids();
@@ -176,7 +177,8 @@ JobResult Coordinator::finish() {
   if (keeper_ && keeper_->lastBegun() != last_step_) save(last_step_);
   if (spec_.evaluation.asked() && interrupted_by_ == 0) evaluate(last_step_);
   sendToAll("finish", nlohmann::json::object());
-  waitFor([&](const Worker& worker) { return worker.finished && !(keeper_ && keeper_->isSaving()); },
+  const auto is_saving = [&] { return keeper_ && (keeper_->isSaving() || placement_->isPublishing()); };
+  waitFor([&](const Worker& worker) { return worker.finished && !is_saving(); },
           Clock::now() + spec_.step_timeout, "the end of the last step");
   if (keeper_ && !keeper_->failure().empty()) {
     failJob({ErrorCode::kDiskFull, fmt::format("step {} is done, but its weights could not be saved: {}",

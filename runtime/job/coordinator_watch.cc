@@ -239,11 +239,14 @@ void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
                  {body.at("file").get<std::string>(), body.at("bytes").get<int64_t>(),
                   hashFromText(body.at("hash").get<std::string>()).value_or(0)},
                  body.value("error", "")};
-  keeper_->take(rank, std::move(part));
+  keeper_->take(rank, std::move(part), placement_->diskOf(rank));
 }
 
 void Coordinator::tellWhatIsSaved() {
-  for (const Checkpoint& checkpoint : keeper_->takeCommitted()) {
+  const CheckpointKeeper::Ended ended = keeper_->takeEnded();
+  for (const int64_t step : ended.dropped) placement_->drop(step);
+  for (const Checkpoint& checkpoint : ended.committed) {
+    placement_->publish(checkpoint);
     result_.checkpoint = checkpoint.directory;
     report({.kind = JobProgress::Kind::kCheckpoint, .step = checkpoint.step, .text = checkpoint.directory});
   }

@@ -1,4 +1,4 @@
-// This machine's name, for messages.
+// This machine's name, for messages, and its addresses.
 #pragma once
 
 #include <string>
@@ -6,5 +6,9 @@
 namespace pipeshard {
 
 std::string hostName();
+
+// The address of this machine from which `endpoint` ("tcp://HOST:PORT") is reached: no packet is sent for
+// that. Its name where that cannot be known.
+std::string addressTowards(const std::string& endpoint);
 
 }  // namespace pipeshard

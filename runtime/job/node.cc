@@ -1,10 +1,7 @@
 #include "runtime/job/node.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +12,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "runtime/disks/node_disk.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/files/hex.h"
 #include "runtime/identity/build_identity.h"
@@ -45,31 +43,6 @@ constexpr milliseconds kOneTry{5'000};
 int newControlRank() {
   std::random_device random;
   return kFirstNodeRank + static_cast<int>(random() % 1'000'000'000u);
-}
-
-// The address of this machine from which `endpoint` ("tcp://HOST:PORT") is reached: no packet is sent for
-// that.
-std::string addressTowards(const std::string& endpoint) {
-  const size_t begin = endpoint.find("://");
-  const size_t colon = endpoint.rfind(':');
-  if (begin == std::string::npos || colon <= begin + 2) return hostName();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const std::string host = endpoint.substr(begin + 3, colon - begin - 3);
-  if (::getaddrinfo(host.c_str(), endpoint.substr(colon + 1).c_str(), &hints, &found) != 0) return hostName();
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
-  const Descriptor socket(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  std::array<char, NI_MAXHOST> text{};
-  if (!socket.valid() || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0) {
-    return hostName();
-  }
-  return text.data();
 }
 
 // One thread, two phases: join() until a coordinator has welcomed this node, then look() until the job is
@@ -103,6 +76,7 @@ class NodeDaemon {
         files_.reset();
         workers_.reset();
         relay_.reset();
+        disk_.reset();
         client_.reset();
         saves_ = false;
       }
@@ -116,6 +90,7 @@ class NodeDaemon {
   bool tryToJoin(const std::optional<JobTicket>& ticket);
   void look();
   void handle(const ControlMessage& message);
+  void useDisk(const ControlMessage& message);
   void readFiles(const nlohmann::json& body);
   void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
@@ -127,6 +102,7 @@ class NodeDaemon {
   void sendTraces();
   void checkCoordinator();
   void tell(std::string_view type, nlohmann::json body);
+  void tellError(const Error& error);
   void sayLast(std::string_view type, nlohmann::json body);
   [[noreturn]] void loseCoordinator(const std::string& what);
   void checkSignals();
@@ -150,6 +126,7 @@ class NodeDaemon {
   int exit_code_ = 0;
   nlohmann::json start_;                 // what it was told to start last
   std::optional<IdentityReader> files_;  // while they are read: then it starts
+  std::optional<NodeDisk> disk_;         // where a job keeps checkpoints
   std::unique_ptr<HostRelay> relay_;     // to the ranks of other hosts, where there are any
   std::optional<WorkerGroup> workers_;
 };
@@ -252,12 +229,30 @@ void NodeDaemon::look() {
   lookAtFiles();
   reportEnds();
   lookAtRelay();
+  if (disk_) disk_->look();
   checkCoordinator();
+}
+
+// What its ranks go on from must be on this host before they start.
+void NodeDaemon::useDisk(const ControlMessage& message) try {
+  const auto say = [this](std::string_view type, nlohmann::json body) { tell(type, std::move(body)); };
+  if (!disk_) disk_.emplace(say);
+  const bool begins = message.type == "start";
+  const bool was_ready = !begins && disk_->isReady();
+  if (begins) start_ = message.body;
+  disk_->hear(message.type, message.body);
+  if (!was_ready && disk_->isReady()) readFiles(start_);
+} catch (const Error& error) {
+  if (error.code() == ErrorCode::kPeerUnavailable) throw;
+  tellError(error);
+}
+
+void NodeDaemon::tellError(const Error& error) {
+  tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
 }
 
 // Before it starts ranks, it says what they will read: the coordinator compares that with others.
 void NodeDaemon::readFiles(const nlohmann::json& body) {
-  start_ = body;
   IdentityRequest request{body.at("directory").get<std::string>(),
                           idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()),
                           body.at("data").get<std::string>(), body.at("checkpoint").get<std::string>()};
@@ -277,7 +272,7 @@ void NodeDaemon::lookAtFiles() {
     startWorkers(start_);
   } catch (const Error& error) {
     files_.reset();
-    tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+    tellError(error);
   }
 }
 
@@ -309,17 +304,21 @@ void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
   if (message.type == "start") {
     resting_ = false;
-    readFiles(message.body);
+    useDisk(message);
+  } else if (isForDisk(message.type)) {
+    useDisk(message);
   } else if (message.type == "wires" || message.type == "connect") {
     connectRelay(message.body);
   } else if (message.type == "kill") {
     files_.reset();
+    disk_.reset();
     endWorkers();
   } else if (message.type == "rest") {
     files_.reset();
     endWorkers();
     workers_.reset();
     relay_.reset();
+    disk_.reset();
     resting_ = true;
     saves_ = false;
     say_("the job starts again: " + message.body.at("message").get<std::string>());
@@ -387,7 +386,7 @@ void NodeDaemon::connectRelay(const nlohmann::json& body) try {
   relay_->introduce(hosts);
   tell("wired", nlohmann::json::object());
 } catch (const Error& error) {
-  tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+  tellError(error);
 }
 
 // Strangers at the port of the tensors do no harm, but are to be known.

@@ -43,13 +43,14 @@ struct Node {
 
 class NodePlacement : public WorkerPlacement {
  public:
-  NodePlacement(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress)
+  NodePlacement(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress,
+                const std::optional<CheckpointPlace>& checkpoints)
       : pool_(*spec.nodes),
         workers_(std::move(workers)),
         progress_(progress),
         node_of_rank_(spec.node_of_rank),
-        saves_(!spec.checkpoint.directory.empty()),
         load_timeout_(spec.load_timeout) {
+    if (checkpoints) disks_.emplace(*checkpoints, surroundings());
     nodes_.resize(pool_.nodes().size());
     for (size_t n = 0; n < nodes_.size(); ++n) nodes_[n].number = static_cast<int>(n);
     for (RankId rank : node_of_rank_.ids()) {
@@ -99,6 +100,17 @@ class NodePlacement : public WorkerPlacement {
   // Whatever the cause is, it shows when its node has reported it, or has been silent for too long.
   std::chrono::milliseconds causeWindow() const override { return kNodeSilence + 2 * kNodeHeartbeat; }
 
+  DiskOfNode diskOf(RankId rank) const override {
+    return disks_ ? disks_->diskOf(node_of_rank_.at(rank)) : DiskOfNode{};
+  }
+  void publish(const Checkpoint& checkpoint) override {
+    if (disks_) disks_->publish(checkpoint);
+  }
+  void drop(int64_t step) override {
+    if (disks_) disks_->drop(step);
+  }
+  bool isPublishing() const override { return disks_ && disks_->isAwaited(); }
+
   void kill() override;
   Recorded collectTraces(Clock::time_point deadline) override;
   void release(int exit_code, const std::string& message) override;
@@ -112,6 +124,7 @@ class NodePlacement : public WorkerPlacement {
   bool isHere(const Node& node) const {
     return node.control_rank >= 0 && pool_.nodes().at(node.number).control_rank == node.control_rank;
   }
+  DiskExchange::Surroundings surroundings();
   void tellToStart();
   // What this machine, or a node, has read, with what others have: all must have read the same.
   std::optional<Failure> compare(const std::string& who, const JobIdentity& identity);
@@ -129,11 +142,11 @@ class NodePlacement : public WorkerPlacement {
   WorkerGroupSpec workers_;
   const JobProgressCallback& progress_;
   IdVector<RankId, int> node_of_rank_;
-  bool saves_;  // when it is asked to end
   std::chrono::milliseconds load_timeout_;
   std::optional<IdentityReader> own_files_;  // while they are read
   IdentityComparison identities_;
   std::vector<Node> nodes_;
+  std::optional<DiskExchange> disks_;  // of a job that keeps checkpoints
   std::vector<WorkerEnd> ends_;
   size_t ended_ = 0;
   bool told_ = false;
@@ -157,6 +170,22 @@ std::string NodePlacement::describeMissing() const {
                      joined.empty() ? "none" : "node " + joined, pool_.joinCommand());
 }
 
+DiskExchange::Surroundings NodePlacement::surroundings() {
+  return {[this](int node, std::string_view type, nlohmann::json body) {
+            if (pool_.isHere(node)) pool_.send(node, type, std::move(body));
+          },
+          [this] {
+            std::vector<int> here;
+            for (int number = 0; number < std::ssize(pool_.nodes()); ++number) {
+              if (pool_.isHere(number)) here.push_back(number);
+            }
+            return here;
+          },
+          [this](const std::string& text) {
+            if (progress_) progress_({.kind = JobProgress::Kind::kNotice, .text = text});
+          }};
+}
+
 void NodePlacement::tellToStart() {
   told_ = true;
   own_files_.emplace(IdentityRequest{workers_.plan_directory, node_of_rank_.ids(), workers_.options.data.path,
@@ -174,15 +203,13 @@ void NodePlacement::tellToStart() {
     node.name = pool_.nameOf(node.number);
     for (const RankId rank : node.ranks)
       pool_.server().reserve(static_cast<int>(rank.index()), pool_.nodes()[node.number].user);
-    pool_.send(node.number, "start",
-               {{"ranks", positionsOf(node.ranks)},
-                {"threads", workers_.threads},
-                {"directory", workers_.plan_directory},
-                {"data", workers_.options.data.path},
-                {"checkpoint", workers_.options.resume},
-                {"towards", towards},
-                {"saves", saves_},
-                {"arguments", workerArguments(workers_.options)}});
+    nlohmann::json start = {
+        {"ranks", positionsOf(node.ranks)},      {"threads", workers_.threads},
+        {"directory", workers_.plan_directory},  {"data", workers_.options.data.path},
+        {"checkpoint", workers_.options.resume}, {"towards", towards},
+        {"saves", disks_.has_value()},           {"arguments", workerArguments(workers_.options)}};
+    if (disks_ && !node.ranks.empty()) start["disk"] = disks_->introduce(node.number, node.host);
+    pool_.send(node.number, "start", std::move(start));
   }
 }
 
@@ -216,6 +243,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   const std::optional<int> number = pool_.numberOf(message.rank);
   if (!number) return std::nullopt;
   pool_.hear(*number);
+  if (disks_ && disks_->hear(*number, message.type, message.body)) return std::nullopt;
   const auto node = std::find_if(nodes_.begin(), nodes_.end(),
                                  [&](const Node& entry) { return entry.control_rank == message.rank; });
   if (node == nodes_.end() || node->ranks.empty()) {  // a spare
@@ -405,8 +433,9 @@ void NodePlacement::release(int exit_code, const std::string& message) {
 }  // namespace
 
 std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
-                                              const JobProgressCallback& progress) {
-  return std::make_unique<NodePlacement>(spec, std::move(workers), progress);
+                                              const JobProgressCallback& progress,
+                                              const std::optional<CheckpointPlace>& checkpoints) {
+  return std::make_unique<NodePlacement>(spec, std::move(workers), progress, checkpoints);
 }
 
 }  // namespace pipeshard

@@ -3,7 +3,8 @@
 //
 //   node                                 coordinator
 //   REGISTER {host, pid, index?}        ──►  (waits until all have come)
-//                                       ◄──  start {ranks, threads, directory, arguments}
+//                                       ◄──  start {ranks, threads, directory, arguments, disk}
+//   disk {shared} ...                   ──►  (with checkpoints: runtime/disks/ has what follows of it)
 //   identity {files}                    ──►  (digests of what its ranks are to read)
 //   wire {endpoint, key}                ──►  (of its relay; of every host that has ranks, when there are
 //   several)
@@ -33,6 +34,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "runtime/job/job.h"
 #include "runtime/job/worker_group.h"
@@ -41,7 +43,9 @@
 namespace pipeshard {
 
 // On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
+// `checkpoints`: nothing where the job keeps none.
 std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
-                                              const JobProgressCallback& progress);
+                                              const JobProgressCallback& progress,
+                                              const std::optional<CheckpointPlace>& checkpoints);
 
 }  // namespace pipeshard

@@ -261,7 +261,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
   if (evaluation != nullptr)
     evaluation->attach(communicators.arena, communicators.first.get(), communicators.second.get());
-  if (!options.resume.empty()) adoptState(runner.main(), openTensors(readCheckpoint(options.resume)));
+  if (!options.resume.empty())
+    adoptState(runner.main(), openStateOf(program, readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner);
   link.send("loaded", {{"programs", programsDigest(options.directory, options.rank)},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/base/error.h"
+#include "runtime/disks/disk_exchange.h"
 #include "runtime/job/worker_group.h"
 #include "runtime/trace/clock_alignment.h"
 
@@ -63,6 +64,12 @@ class WorkerPlacement {
   virtual std::optional<Failure> look(std::chrono::steady_clock::duration absence) = 0;
   // Longest time until a failure that explains others shows itself.
   virtual std::chrono::milliseconds causeWindow() const = 0;
+
+  // Of a job that keeps checkpoints: where the rank writes, and what DiskExchange does.
+  virtual DiskOfNode diskOf(RankId) const { return {}; }
+  virtual void publish(const Checkpoint&) {}
+  virtual void drop(int64_t /*step*/) {}
+  virtual bool isPublishing() const { return false; }
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;

@@ -1,0 +1,129 @@
+#include "runtime/disks/disk_exchange.h"
+
+#include <filesystem>
+#include <random>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/text_file.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/files/durable_folder.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string newProbe() {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}", kDiskProbe, random(), random());
+}
+
+}  // namespace
+
+DiskExchange::DiskExchange(CheckpointPlace place, Surroundings surroundings)
+    : place_(std::move(place)), surroundings_(std::move(surroundings)), probe_(newProbe()) {
+  makeFolder(place_.folder);
+  writeDurably(fs::path(place_.folder) / probe_, "");
+}
+
+DiskExchange::~DiskExchange() {
+  std::error_code ignored;
+  fs::remove(fs::path(place_.folder) / probe_, ignored);
+}
+
+nlohmann::json DiskExchange::introduce(int node, const std::string& host) {
+  hosts_[node] = host;
+  if (!place_.resumed.empty()) {
+    for (nlohmann::json& piece : piecesOf(place_.resumed, {{"resumed", true}}))
+      surroundings_.send(node, "manifest", std::move(piece));
+  }
+  return diskRequestJson({place_.folder, probe_, place_.job, place_.keep});
+}
+
+bool DiskExchange::hear(int node, std::string_view type, const nlohmann::json& body) {
+  if (type == "disk") {
+    hearDisk(node, body.at("shared").get<bool>());
+  } else if (type == "want") {
+    Request& request = requests_[node];
+    const FileWant want = wantFromJson(body);
+    if (request.want.file != want.file) {
+      request.sources = surroundings_.nodes();
+      std::erase(request.sources, node);
+    }
+    request.want = want;
+    ask(node);
+  } else if (type == "piece") {
+    hearPiece(node, body);
+  } else if (type == "kept") {
+    if (awaited_.erase({node, body.at("step").get<int64_t>()}) == 0 || !body.contains("error")) return true;
+    surroundings_.notice(
+        fmt::format("warning: host {} has its part of the checkpoint of step {}, but not yet "
+                    "as a checkpoint of its own: {}",
+                    hosts_[node], body.at("step").get<int64_t>(), body.at("error").get<std::string>()));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void DiskExchange::hearDisk(int node, bool is_shared) {
+  answered_.insert(node);
+  if (!is_shared) own_.insert(node);
+  if (answered_.size() < hosts_.size()) return;
+  std::vector<std::string> own;
+  for (const int other : own_) own.push_back(hosts_[other]);
+  if (own.empty())
+    return surroundings_.notice(
+        fmt::format("checkpoints: all hosts write into one folder, {}", place_.folder));
+  surroundings_.notice(
+      fmt::format("checkpoints: {} is on each host's own disk; apart from the coordinator's: {}",
+                  place_.folder, fmt::join(own, ", ")));
+}
+
+// This host's disk first.
+void DiskExchange::ask(int node) {
+  const Request& request = requests_[node];
+  nlohmann::json piece = readPiece(request.want);
+  if (!piece.contains("error") || request.sources.empty())
+    return surroundings_.send(node, "piece", std::move(piece));
+  nlohmann::json want = wantJson(request.want);
+  want["for"] = node;
+  surroundings_.send(request.sources.back(), "want", std::move(want));
+}
+
+void DiskExchange::hearPiece(int node, const nlohmann::json& body) {
+  const auto found = requests_.find(body.value("for", -1));
+  if (found == requests_.end()) return;
+  Request& request = found->second;
+  if (request.sources.empty() || request.sources.back() != node || body.at("file") != request.want.file ||
+      body.at("offset") != request.want.offset)
+    return;
+  if (body.contains("error")) {
+    request.sources.pop_back();
+    return ask(found->first);
+  }
+  surroundings_.send(found->first, "piece", body);
+}
+
+DiskOfNode DiskExchange::diskOf(int node) const {
+  if (own_.empty()) return {};
+  if (own_.contains(node)) return {hosts_.at(node), false};
+  return {place_.host, true};
+}
+
+void DiskExchange::publish(const Checkpoint& checkpoint) {
+  for (const int node : own_) {
+    awaited_.emplace(node, checkpoint.step);
+    for (nlohmann::json& piece : piecesOf(checkpointToJson(checkpoint), {{"resumed", false}}))
+      surroundings_.send(node, "manifest", std::move(piece));
+  }
+}
+
+void DiskExchange::drop(int64_t step) {
+  for (const int node : own_) surroundings_.send(node, "drop", {{"step", step}});
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,130 @@
+#include "runtime/disks/node_disk.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "runtime/checkpoint/rank_state.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+// For a daemon before this one to go; the coordinator waits no longer for a sign of life.
+constexpr std::chrono::milliseconds kPatienceWithOthers{2'000};
+
+// Files that are not here; another host has them, or a crash has kept them from being written.
+std::vector<int> filesNotIn(const Checkpoint& checkpoint, const fs::path& directory) {
+  std::vector<int> missing;
+  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
+    if (!fs::exists(directory / checkpoint.files[i].name)) missing.push_back(static_cast<int>(i));
+  }
+  return missing;
+}
+
+}  // namespace
+
+nlohmann::json diskRequestJson(const DiskRequest& request) {
+  return {{"folder", request.folder}, {"probe", request.probe}, {"job", request.job}, {"keep", request.keep}};
+}
+
+DiskRequest diskRequestFromJson(const nlohmann::json& json) {
+  return {json.at("folder").get<std::string>(), json.at("probe").get<std::string>(),
+          json.at("job").get<std::string>(), json.at("keep").get<int>()};
+}
+
+void NodeDisk::open(const DiskRequest& request, const std::string& plan_directory,
+                    const std::vector<RankId>& ranks) {
+  const bool is_shared = fs::exists(fs::path(request.folder) / request.probe);
+  tell_("disk", {{"shared", is_shared}});
+  if (!is_shared) openFolder(request, plan_directory);
+  if (resumed_.empty()) return;
+  const int64_t step = checkpointFromJson(resumed_).step;
+  if (folder_) folder_->goOnAfter(step);
+  const Checkpoint checkpoint = readCheckpoint((fs::path(request.folder) / checkpointName(step)).string());
+  if (checkpoint.elsewhere.empty()) return;
+  std::set<int> needed;
+  for (const RankId rank : ranks) {
+    const std::vector<int> files = filesFor(loadProgram(plan_directory, rank), checkpoint);
+    needed.insert(files.begin(), files.end());
+  }
+  fetch_.emplace(checkpoint, std::vector<int>(needed.begin(), needed.end()));
+  askForNext();
+}
+
+void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_directory) {
+  folder_.emplace(request.folder, request.job, std::max(1, request.keep), companionsOf(plan_directory),
+                  kPatienceWithOthers, resumed_);
+  committer_.emplace(*folder_);
+  if (!resumed_.empty()) return;
+  const std::vector<std::string> found = listCheckpoints(request.folder);
+  if (found.empty()) return;
+  fail(ErrorCode::kConfiguration,
+       "there is a checkpoint on this host's own disk, {}, and none on the coordinator's: start the run on "
+       "the host that it ran on, copy {} there, or name another folder",
+       found.front(), request.folder);
+}
+
+void NodeDisk::askForNext() {
+  if (!fetch_->isDone()) tell_("want", wantJson(fetch_->want()));
+}
+
+void NodeDisk::takePiece(const nlohmann::json& piece) {
+  if (isReady()) return;
+  fetch_->take(piece);
+  askForNext();
+  if (!isReady() || fetch_->fetched().empty()) return;
+  tell_("notice", {{"message", fmt::format("has got {} of the checkpoint from other hosts",
+                                           fmt::join(fetch_->fetched(), ", "))}});
+}
+
+void NodeDisk::takeManifest(const nlohmann::json& piece) {
+  if (piece.at("offset").get<size_t>() == 0) manifest_.clear();
+  manifest_ += piece.at("text").get<std::string>();
+  if (manifest_.size() < piece.at("total").get<size_t>()) return;
+  if (piece.at("resumed").get<bool>()) {
+    resumed_ = std::move(manifest_);
+    return;
+  }
+  if (!committer_) return;
+  Checkpoint checkpoint = checkpointFromJson(manifest_);
+  checkpoint.elsewhere = filesNotIn(checkpoint, folder_->partialOf(checkpoint.step));
+  committer_->commit(std::move(checkpoint));
+}
+
+bool isForDisk(std::string_view type) {
+  return type == "manifest" || type == "drop" || type == "want" || type == "piece";
+}
+
+void NodeDisk::hear(std::string_view type, const nlohmann::json& body) {
+  if (type == "start" && body.contains("disk")) {
+    open(diskRequestFromJson(body["disk"]), body.at("directory").get<std::string>(),
+         idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()));
+  }
+  if (type == "manifest") takeManifest(body);
+  if (type == "piece") takePiece(body);
+  if (type == "drop" && committer_) committer_->discard(body.at("step").get<int64_t>(), "dropped");
+  if (type == "want") {
+    nlohmann::json piece = readPiece(wantFromJson(body));
+    piece["for"] = body.at("for");
+    tell_("piece", std::move(piece));
+  }
+}
+
+void NodeDisk::look() {
+  if (!committer_) return;
+  for (const CheckpointCommitter::Outcome& outcome : committer_->take()) {
+    nlohmann::json body = {{"step", outcome.step}};
+    if (!outcome.error.empty()) body["error"] = outcome.error;
+    tell_("kept", std::move(body));
+  }
+}
+
+}  // namespace pipeshard

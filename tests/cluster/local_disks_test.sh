@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# Checkpoints on two hosts that have disks of their own under the same path: mount namespaces, each with a folder of its own there. One
+# machine plays both, so that they share what pipeshard asks hosts to share: plan, model, key file.
+#
+#   tests/cluster/local_disks_test.sh PIPESHARD CASE [ROUNDS]
+#
+#   own       each host has its ranks' files; a second run reads them; the host that has not all of it says where the rest is
+#   fetched   ranks that hold what other hosts have saved (data parallel), an empty disk, hosts that have changed places: it is fetched
+#   lost      a part that no host has any more: the job says which, and the command that would copy it
+#   kills     processes of any kind are killed at random moments; the weights are those of a run that is left alone
+set -euo pipefail
+# shellcheck source=tests/cluster/isolate.sh
+source "$(dirname "$0")/isolate.sh"
+isolate "$@"
+pipeshard=$1
+case=$2
+rounds=${3:-6}
+needs hostname hostname
+work=$(mktemp -d /tmp/pipeshard-disks-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/saved" "$work/disk0" "$work/disk1"
+plan=$work/job.plan
+saved=$work/saved
+wait=20
+last=300
+every=20
+
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 20 "$work"/*.err >&2
+  exit 1
+}
+
+# on HOST COMMAND...: what it writes under $saved is on the disk of that host.
+on() {
+  local host=$1
+  shift
+  unshare --mount --uts bash -c 'hostname "host$1"; mount --bind "$2/disk$1" "$2/saved"; shift 2; exec "$@"' _ "$host" "$work" "$@"
+}
+
+make_plan() {
+  "$pipeshard" plan examples/mlp.onnx --cluster 2x1 --optimizer adamw:lr=1e-3 --microbatches 4 "$@" -o "$plan" >"$work/plan.out"
+  "$pipeshard" run "$plan" --steps "$last" --checkpoint "$work/whole" --every 1h >"$work/whole.out" 2>"$work/whole.err" || fail "the whole run"
+}
+
+# run STEPS [FIRST_NODE_HOST SECOND_NODE_HOST]: the coordinator and node 0 on host 0, node 1 on host 1, unless hosts are given. Its exit
+# code is that of the coordinator's command.
+run() {
+  local steps=$1 first=${2:-0} second=${3:-1} code=0
+  rm -f "$work/job.key"
+  on "$first" "$pipeshard" node --key-file "$work/job.key" --wait "$wait" --index 0 >"$work/node0.out" 2>"$work/node0.err" &
+  local node0=$!
+  on "$second" "$pipeshard" node --key-file "$work/job.key" --wait "$wait" --index 1 >"$work/node1.out" 2>"$work/node1.err" &
+  local node1=$!
+  on "$first" "$pipeshard" run "$plan" --steps "$steps" --checkpoint "$saved" --every $every --listen 'tcp://127.0.0.1:*' \
+    --key-file "$work/job.key" --node-timeout "$wait" --threads 1 >"$work/run.out" 2>"$work/run.err" &
+  pids=("$!" "$node0" "$node1")
+  [ -z "${killer:-}" ] || $killer
+  wait "${pids[0]}" || code=$?
+  wait "$node0" "$node1" || true
+  return $code
+}
+
+# What both disks have together equals the run that was left alone.
+compare() {
+  local name
+  name=$(printf 'step-%06d' "$last")
+  mkdir -p "$work/all/$name"
+  cp "$work/disk0/$name"/* "$work/disk1/$name"/rank-* "$work/all/$name"
+  "$pipeshard" checkpoint "$work/whole" --compare "$work/all" || fail "the weights differ"
+}
+
+# Every third time at the start of the attempt, else after a checkpoint.
+kill_one() {
+  local found tries=0
+  if [ $((RANDOM % 3)) -gt 0 ]; then
+    until grep -q "checkpoint: " "$work/run.err" || [ $((++tries)) -gt 300 ]; do sleep 0.02; done
+  fi
+  sleep "0.$((RANDOM % 5))$((RANDOM % 10))"
+  mapfile -t found < <(pgrep -f "$work/job" || true)
+  [ ${#found[@]} -gt 0 ] || return 0
+  kill -KILL "${found[$((RANDOM % ${#found[@]}))]}" 2>/dev/null || true
+}
+
+case $case in
+  own)
+    make_plan --stages uniform:2
+    run 100 || fail "the first run"
+    grep -q "is on each host's own disk; apart from the coordinator's: host1" "$work/run.err" || fail "it does not say where it writes"
+    [ ! -e "$work/disk0/step-000100/rank-0001.safetensors" ] || fail "rank 1 has written on host 0"
+    [ -e "$work/disk1/step-000100/rank-0001.safetensors" ] || fail "rank 1 has not written on host 1"
+    run 300 || fail "the second run"
+    ! grep -q "from other hosts" "$work/run.err" || fail "something was fetched that was there"
+    compare
+    on 0 "$pipeshard" checkpoint "$saved" | grep -q "rank-0001.safetensors on host host1 (rsync" || fail "checkpoint does not say where"
+    on 0 "$pipeshard" export "$saved" -o "$work/trained.onnx" 2>"$work/export.err" && fail "it exports half a model"
+    grep -q "rsync -a --ignore-existing host1:$saved/step-000300/ $saved/step-000300/" "$work/export.err" || fail "export does not say how"
+    ;;
+  fetched)
+    make_plan --stages uniform:1
+    run 100 || fail "the first run"
+    run 140 || fail "the second run"
+    grep -q "host host1.*rank-0000.safetensors of the checkpoint from other hosts" "$work/run.err" || fail "rank 1 has fetched nothing"
+    run 180 1 0 || fail "hosts that have changed places"
+    cp -r "$work/disk0" "$work/kept"
+    rm -rf "$work/disk0"/*
+    run 220 1 0 || fail "an empty disk"
+    run 300 || fail "the last run"
+    compare
+    ;;
+  lost)
+    make_plan --stages uniform:2
+    run 100 || fail "the first run"
+    rm "$work/disk1/step-000100/rank-0001.safetensors"
+    code=0
+    run 300 || code=$?
+    [ $code -eq 66 ] || fail "exit code $code"
+    grep -q "no host that takes part has rank-0001.safetensors.*rsync" "$work/run.err" || fail "it does not say what is lost"
+    rm -rf "$work/disk0"/*
+    code=0
+    run 300 || code=$?
+    [ $code -eq 78 ] || fail "exit code $code"
+    grep -q "there is a checkpoint on this host's own disk" "$work/run.err" || fail "it begins anew"
+    ;;
+  kills)
+    wait=4
+    last=6000
+    every=50
+    for stages in uniform:1 uniform:2; do
+      rm -rf "$work"/disk?/* "$work/all" "$work/whole" "$plan"
+      make_plan --stages $stages
+      killer=kill_one
+      for ((round = 0; round < rounds; ++round)); do
+        code=0
+        run $last || code=$?
+        case $code in 0 | 69 | 137) ;; *) fail "exit code $code after a kill" ;; esac
+      done
+      killer=
+      run $last || fail "the last run"
+      compare
+    done
+    ;;
+  *) fail "there is no case $case" ;;
+esac
