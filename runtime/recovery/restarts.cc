@@ -18,10 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kListen{200};
 
-bool mayBeStartedAgain(ErrorCode code) {
-  return code == ErrorCode::kPeerUnavailable || code == ErrorCode::kHang || code == ErrorCode::kOutOfMemory;
-}
-
 class Restarts {
  public:
   Restarts(const JobSpec& spec, const RestartOptions& options, const JobProgressCallback& progress)
@@ -46,6 +42,7 @@ class Restarts {
     while (true) {
       try {
         spec_.evaluation.at_start &= !has_evaluated_;
+        step_of_attempt_ = newest_step_;
         return runJob(spec_, hear_);
       } catch (const JobInterrupted& interrupted) {
         if (!goesOnAfter(static_cast<int>(ErrorCode::kRequeue))) {
@@ -56,6 +53,7 @@ class Restarts {
       } catch (const Error& error) {
         if (!goesOnAfter(static_cast<int>(error.code()))) {
           sendAllAway(error);
+          if (error.code() == ErrorCode::kOutOfMemory && left_ > 0 && has_started_) failForMemory(error);
           throw;
         }
         checkSignals();
@@ -73,7 +71,8 @@ class Restarts {
     if (code == static_cast<int>(ErrorCode::kNotANumber))
       return options_.rewinds && has_started_ && newest_step_ > step_of_rewind_;
     if (left_ == 0 || !has_started_) return false;
-    if (code != static_cast<int>(ErrorCode::kRequeue)) return mayBeStartedAgain(static_cast<ErrorCode>(code));
+    if (code != static_cast<int>(ErrorCode::kRequeue))
+      return mayBeStartedAgain(static_cast<ErrorCode>(code), newest_step_ > step_of_attempt_);
     if (spec_.nodes == nullptr || spec_.nodes->wasAskedItself()) return false;
     const std::vector<JoinedNode>& nodes = spec_.nodes->nodes();
     return std::any_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.ending; }) &&
@@ -124,6 +123,13 @@ class Restarts {
     lost_at_ = Clock::now();
     const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
     notice(fmt::format("going back to the newest checkpoint: {}{}", why, where));
+  }
+
+  [[noreturn]] static void failForMemory(const Error& error) {
+    fail(ErrorCode::kOutOfMemory,
+         "{}; it is not started again: before it did a step that is new, memory was too little, and the same "
+         "plan takes the same again",
+         error.message());
   }
 
   [[noreturn]] void giveUp(ErrorCode code, const std::string& message) {
@@ -215,8 +221,9 @@ class Restarts {
   const JobProgressCallback hear_;
   std::optional<SignalWatch> own_signals_;
   bool has_evaluated_ = false;
-  bool has_started_ = false;  // workers, in any attempt: what fails before is no loss
-  int64_t newest_step_ = 0;   // done by any attempt
+  bool has_started_ = false;     // workers, in any attempt: what fails before is no loss
+  int64_t newest_step_ = 0;      // done by any attempt
+  int64_t step_of_attempt_ = 0;  // newest_step_ when it began
   int64_t step_of_last_restart_ = -1;
   int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
   int fruitless_ = 0;
@@ -224,6 +231,11 @@ class Restarts {
 };
 
 }  // namespace
+
+bool mayBeStartedAgain(ErrorCode code, bool has_new_step) {
+  return code == ErrorCode::kPeerUnavailable || code == ErrorCode::kHang ||
+         (code == ErrorCode::kOutOfMemory && has_new_step);
+}
 
 JobResult runWithRestarts(const JobSpec& spec, const RestartOptions& options,
                           const JobProgressCallback& progress) {

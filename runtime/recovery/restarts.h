@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/error.h"
 #include "ir/base/ids.h"
 #include "runtime/job/job.h"
 
@@ -27,8 +28,15 @@ struct RestartOptions {
   bool rewinds = false;
 };
 
-// As runJob; a job that ends because a worker or a node was lost, hangs or is out of memory is started again,
-// at most `restarts` times, and goes on from its newest good checkpoint (`spec.checkpoint` names a folder).
+// Whether a restart can help after an attempt that ended with this code. A plan takes the same memory in
+// every step, and all of it before the first: an attempt that ran out of it without a step that was new
+// (`has_new_step`) would do so again. One that had new steps had memory enough, which something else has
+// taken since.
+bool mayBeStartedAgain(ErrorCode code, bool has_new_step);
+
+// As runJob; a job that ends because a worker or a node was lost, hangs or is out of memory is started again
+// (mayBeStartedAgain), at most `restarts` times, and goes on from its newest good checkpoint
+// (`spec.checkpoint` names a folder).
 //
 // With nodes (`spec.nodes`, whose pool takes spares): on those that are left. Ranks of a node that is gone
 // move to one that has joined meanwhile, or to free devices; where all are too few for the plan, one of

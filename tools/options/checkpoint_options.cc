@@ -55,7 +55,9 @@ void CheckpointOptions::add(CLI::App& command) {
   command
       .add_option("--restarts", restarts,
                   "How many times the run may start again from its newest checkpoint when a worker or a node "
-                  "is lost, hangs or is out of memory")
+                  "is lost, hangs or is out of memory\n(there, only if it had done steps that were new: else "
+                  "the same "
+                  "plan would need the same memory)")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str()
       ->needs(where);

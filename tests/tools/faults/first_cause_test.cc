@@ -57,7 +57,8 @@ TEST_F(FirstCause, IsTheKernelWhereMemoryRunsOut) {
     std::ofstream(group + "/cgroup.procs") << ::getpid() << std::flush;
     ::dup2(::open(errors.c_str(), O_WRONLY | O_CREAT, 0666), STDERR_FILENO);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
-    ::execl(PIPESHARD_EXECUTABLE, "pipeshard", "run", plan_.c_str(), "--steps", "100000", nullptr);
+    ::execl(PIPESHARD_EXECUTABLE, "pipeshard", "run", plan_.c_str(), "--steps", "100000", "--checkpoint",
+            folder_.file("saved").c_str(), "--restarts", "5", nullptr);
     ::_exit(127);
   }
   int status = 0;
@@ -69,6 +70,9 @@ TEST_F(FirstCause, IsTheKernelWhereMemoryRunsOut) {
   EXPECT_THAT(readFile(errors),
               HasSubstr("was killed by the kernel for lack of memory (the limit of its control group"));
   EXPECT_THAT(readFile(errors), HasSubstr("is 24.0 MiB"));
+  // The same plan takes the same memory: no restart helps.
+  EXPECT_THAT(readFile(errors), HasSubstr("it is not started again"));
+  EXPECT_THAT(readFile(errors), ::testing::Not(HasSubstr("restart 1 of 5")));
   EXPECT_TRUE(eventually([&] { return ::rmdir(group.c_str()) == 0; }, seconds(5)));
 }
 
