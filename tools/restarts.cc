@@ -1,6 +1,7 @@
 #include "tools/restarts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "planning/directory/plan_directory.h"
 #include "planning/fewer/fewer_plans.h"
@@ -28,6 +29,10 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
     if (plan.directory.empty()) {
       fmt::print(stderr, "note: there is no plan for {} devices: {}\n", plan.devices, plan.why);
       continue;
+    }
+    if (!plan.uncut.empty()) {
+      fmt::print(stderr, "note: the plan for {} devices has fewer stages; it is not cut at {} (--boundary)\n",
+                 plan.devices, fmt::join(plan.uncut, ", "));
     }
     made += fmt::format("{}{}", made.empty() ? "" : ", ", plan.devices);
     FewerPlan& fewer = options.fewer.emplace_back();

@@ -11,6 +11,7 @@
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
+#include "partition/stages/stages.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/refresh_programs.h"
 #include "planning/model/plan_description.h"
@@ -24,11 +25,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kListName = "plans.json";
-constexpr int kListVersion = 1;
+constexpr int kListVersion = 2;
 
 // What may be tried for so many devices.
 struct Trial {
   StagesRequest stages = {};
+  std::vector<std::string> boundaries = {};  // if any, instead
   std::vector<int> stage_devices = {};
   std::optional<ShardingMethod> method = {};
   std::optional<ScheduleChoice> schedule = {};
@@ -84,6 +86,23 @@ std::vector<std::optional<ShardingMethod>> methodsFor(const Plan& plan, const st
   return {method, any};
 }
 
+// Of the cuts that people have asked for, so many that `widths.size()` stages are left, of so many devices
+// each: those between which the largest share of the work is least.
+std::vector<std::string> keptBoundaries(const Plan& plan, const std::vector<int>& widths) {
+  if (plan.boundaries.size() + 1 != plan.stages.size() || widths.size() > plan.stages.size()) return {};
+  StageProblem problem;
+  problem.widths = widths;
+  for (const StagePlan& stage : plan.stages) {
+    problem.weight.push_back(stage.forward_flops + stage.backward_flops);
+    problem.cut_bytes.push_back(0);
+  }
+  std::vector<LayerId> cuts = assignStages(problem);
+  cuts.pop_back();  // behind the last stage
+  std::vector<std::string> kept;
+  for (const LayerId cut : cuts) kept.push_back(plan.boundaries[cut.index()]);
+  return kept;
+}
+
 // The likest to the plan first: as many pipeline ranks as it has, then fewer.
 std::vector<Trial> trialsFor(const Plan& plan, int devices) {
   std::vector<Trial> trials;
@@ -96,10 +115,16 @@ std::vector<Trial> trialsFor(const Plan& plan, int devices) {
     std::vector<int> shares(pipeline, devices / pipeline);
     for (int i = 0; i < devices % pipeline; ++i) ++shares[i];
     for (const std::optional<ShardingMethod>& method : methodsFor(plan, shares)) {
-      for (const std::optional<ScheduleChoice>& schedule : schedules)
-        trials.push_back({uniformStages(schedule ? pipeline * chunks : pipeline), shares, method, schedule});
+      for (const std::optional<ScheduleChoice>& schedule : schedules) {
+        const int stages = schedule ? pipeline * chunks : pipeline;
+        const std::vector<int> widths = stages == pipeline ? shares : std::vector<int>(stages, 1);
+        trials.push_back({uniformStages(stages), keptBoundaries(plan, widths), shares, method, schedule});
+      }
     }
   }
+  const size_t count = plan.boundaries.empty() ? 0 : trials.size();
+  for (size_t i = 0; i < count; ++i) trials.push_back(trials[i]);
+  for (size_t i = count; i < 2 * count; ++i) trials[i].boundaries.clear();
   return trials;
 }
 
@@ -109,6 +134,7 @@ PlanRequest requestFor(const Plan& plan, int devices, const Trial& trial) {
   PartitionOptions& options = request.partition;
   options.cluster = reduced(plan.cluster, devices);
   options.stages = trial.stages;
+  options.boundaries = trial.boundaries;
   options.stage_devices = trial.stage_devices;
   options.sharding.method = trial.method;
   options.schedule = trial.schedule;
@@ -132,7 +158,7 @@ void requireSameStep(const Plan& plan, const Plan& made) {
 
 PlanForFewer makePlan(const Plan& plan, int devices, const fs::path& folder,
                       const ProgressCallback& progress) {
-  PlanForFewer made{devices, "", ""};
+  PlanForFewer made{devices, "", "", {}};
   for (const Trial& trial : trialsFor(plan, devices)) {
     try {
       const PlannedTraining planned =
@@ -144,6 +170,9 @@ PlanForFewer makePlan(const Plan& plan, int devices, const fs::path& folder,
       writePlanDirectory(planned, directory.string());
       made.directory = directory.string();
       made.why.clear();
+      for (const std::string& value : plan.boundaries) {
+        if (std::ranges::find(trial.boundaries, value) == trial.boundaries.end()) made.uncut.push_back(value);
+      }
       return made;
     } catch (const JobInterrupted&) {
       throw;
@@ -165,7 +194,8 @@ std::optional<std::vector<PlanForFewer>> readList(const fs::path& folder, const 
       return std::nullopt;
     std::vector<PlanForFewer> plans;
     for (const Json& entry : list.at("plans")) {
-      PlanForFewer plan{entry.at("devices").get<int>(), "", entry.value("why", "")};
+      PlanForFewer plan{entry.at("devices").get<int>(), "", entry.value("why", ""),
+                        entry.value("uncut", std::vector<std::string>())};
       const fs::path directory = folder / std::to_string(plan.devices);
       if (plan.why.empty()) plan.directory = directory.string();
       if (plan.why.empty() && !hasPrograms(plan.directory)) return std::nullopt;
@@ -185,6 +215,7 @@ void writeList(const fs::path& folder, const std::string& of, const std::vector<
   for (const PlanForFewer& plan : plans) {
     list["plans"].push_back({{"devices", plan.devices}});
     if (plan.directory.empty()) list["plans"].back()["why"] = plan.why;
+    if (!plan.uncut.empty()) list["plans"].back()["uncut"] = plan.uncut;
   }
   writeDurably(folder / kListName, list.dump(1) + "\n");
 }
@@ -200,14 +231,16 @@ std::vector<PlanForFewer> prepareFewerPlans(const std::string& directory, const 
   try {
     makeFolder(folder);
   } catch (const Error& error) {
-    for (const int devices : countsOf(plan)) plans.push_back({devices, "", error.message()});
+    for (const int devices : countsOf(plan)) plans.push_back({devices, "", error.message(), {}});
     return plans;
   }
   for (const int devices : countsOf(plan)) {
     if (plan.updates_per_step > 1) {
-      plans.push_back({devices, "",
+      plans.push_back({devices,
+                       "",
                        fmt::format("what the schedule {} computes depends on its stages",
-                                   scheduleSpecToString(plan.schedule))});
+                                   scheduleSpecToString(plan.schedule)),
+                       {}});
       continue;
     }
     plans.push_back(makePlan(plan, devices, folder, progress));

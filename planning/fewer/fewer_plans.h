@@ -18,8 +18,16 @@ struct PlanForFewer {
   int devices = 0;
   std::string directory;  // "": there is none
   std::string why;        // there is none
+  // Values of --boundary at which it is not cut, having fewer stages.
+  std::vector<std::string> uncut;
 };
 
+// What they keep of the plan: the mathematics, the schedule and the method where these go with fewer devices,
+// the cuts of --boundary (where stages are fewer, as many of them as there are cuts), the largest
+// recomputation and --memory of its stages. What a plan does not record they have not: cuts of --balance,
+// --layers and stage files are balanced by FLOPs anew; what the search of --stages auto has found is searched
+// anew.
+//
 // For one and two devices fewer, and for those of the largest node fewer; most devices first. Makes those
 // that are not there yet; the plan itself must have its programs. Errors: as readPlanDirectory; what
 // `progress` throws.
