@@ -7,6 +7,7 @@
 # munged, slurmctld and one slurmd per node live in namespaces of their own (isolate.sh), with their files on a tmpfs there: they meet
 # no other Slurm or munge, and end with the script. The command runs in there too: it sees this machine's files, and of the network
 # only 192.0.2.1 and loopback; n1, n2, ... are names of 127.0.0.1.
+# Credentials of steps live for seconds, since a job that is requeued waits for their end.
 # Exit code: that of the command; 77 with a reason when this machine lacks something; 1 when Slurm does not start.
 set -euo pipefail
 source "${BASH_SOURCE[0]%/*}/isolate.sh"
@@ -20,7 +21,7 @@ SlurmctldHost=$(hostname)(127.0.0.1)
 SlurmctldPort=6817
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket=$PWD/munge.socket
+AuthInfo=socket=$PWD/munge.socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$PWD/state
@@ -89,7 +90,7 @@ start_slurm() {
   wait_for Slurm all_nodes_idle
 }
 
-[ $# -gt 0 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+[ $# -gt 0 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 64; }
 for program in munged mungekey; do needs $program munge; done
 for program in slurmctld slurmd salloc srun sinfo; do needs $program slurm-wlm; done
 [ -d /var/lib/munge ] || skip "there is no folder /var/lib/munge (Debian package: munge)"
