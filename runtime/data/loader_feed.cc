@@ -24,6 +24,8 @@ LoaderFeed::LoaderFeed(const DataDescription& description, const std::vector<Pro
     : description_(description),
       ring_(BatchRing::create(inputs, steps_done)),
       stop_(::eventfd(0, EFD_CLOEXEC)),
+      news_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      steps_done_(steps_done),
       released_(steps_done),
       last_step_(last_step) {
   std::string command = description.command;
@@ -56,6 +58,12 @@ LoaderFeed::~LoaderFeed() {
   // cannot be full: it is written once
   if (::write(stop_.get(), &one, sizeof one) < 0) std::terminate();
   thread_.join();
+}
+
+void LoaderFeed::takeNews() const {
+  uint64_t count = 0;
+  if (::read(news_.get(), &count, sizeof count) < 0 && errno != EAGAIN)
+    fail(ErrorCode::kInternal, "eventfd: {}", std::strerror(errno));
 }
 
 void LoaderFeed::release(int64_t step) {
@@ -108,6 +116,10 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInpu
       if (!stream.next(places)) failEarly(stream, last_step);
       ring_.setLength(step, stream.length());
       ring_.publish(step);
+      const uint64_t one = 1;
+      if (::write(news_.get(), &one, sizeof one) < 0) {
+        // The counter is at its limit: it is readable already.
+      }
     }
   } catch (const Stopped&) {
     return;

@@ -32,8 +32,12 @@ class LoaderFeed {
   // Ends the command.
   ~LoaderFeed();
 
-  // Of BatchRing::inherit.
-  int descriptor() const { return ring_.descriptor(); }
+  // What workers read: by BatchRing::inherit of its descriptor, or of a copy of it.
+  const BatchRing& ring() const { return ring_; }
+  int64_t stepsDone() const { return steps_done_; }  // before
+  // Readable when something was published since takeNews().
+  int newsDescriptor() const { return news_.get(); }
+  void takeNews() const;
   // All ranks have done the step.
   void release(int64_t step);
   // All batches that came have been used, and more are to come: the job waits for the loader, which has a
@@ -56,7 +60,8 @@ class LoaderFeed {
   std::optional<LoaderProcess> process_;
   int input_ = -1;
   bool skips_ = false;
-  Descriptor stop_;  // eventfd
+  Descriptor stop_, news_;  // eventfds
+  const int64_t steps_done_;
   std::chrono::steady_clock::time_point deadline_;
   int64_t reading_ = 0;  // the step whose rows are waited for
 

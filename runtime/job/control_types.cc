@@ -122,6 +122,7 @@ const ControlSchema& nodeMessages() {
       {"rested", {}},
       // Whether it sees the coordinator's folder of checkpoints; that it has committed one on its own disk.
       {"disk", {{"shared", kBoolean}}},
+      {"took", {}},
       {"kept", {{"step", kCount}, {"error", kString, kOptional}}},
       kWant,
       kPiece,
@@ -141,6 +142,7 @@ const ControlSchema& nodeCommands() {
         {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
+        {"steps_done", kCount, kOptional},  // data come as "batch"
         {"disk",
          kObject,
          kOptional,
@@ -155,6 +157,9 @@ const ControlSchema& nodeCommands() {
       // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
       {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
       {"drop", {{"step", kCount}}},
+      // A piece of an input's batch (runtime/feed/), in hexadecimal; the step's last one.
+      {"batch",
+       {{"step", kCount}, {"input", kCount}, {"offset", kCount}, {"bytes", kString}, {"last", kBoolean}}},
       kWant,
       kPiece,
       {"clock", {{"asked", kInteger}}},

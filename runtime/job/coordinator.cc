@@ -62,11 +62,6 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
 
 // Batches that are sent once, in order: read here, for all ranks.
 void Coordinator::openPipe() {
-  if (spec_.nodes != nullptr) {
-    fail(ErrorCode::kUsage,
-         "--data-command and --data - work on one machine as yet: leave out --listen, or give a file that "
-         "every node has");
-  }
   ProgramFolder programs(spec_.plan_directory);
   feed_ = std::make_unique<LoaderFeed>(spec_.data, programs.program(RankId(0)).inputs,
                                        shorterInputs(programs, RankId(0)), result_.resumed_step, last_step_);
@@ -97,7 +92,7 @@ void Coordinator::makePlacement() {
       commonOptions()};
   if (spec_.nodes != nullptr) {
     placement_ = placeOnNodes(spec_, std::move(group), progress_,
-                              keeper_ ? std::optional(keeper_->place()) : std::nullopt);
+                              keeper_ ? std::optional(keeper_->place()) : std::nullopt, feed_.get());
     return;
   }
   group.ranks = workers_.ids();
@@ -117,7 +112,7 @@ WorkerOptions Coordinator::commonOptions() const {
   options.data = spec_.data;
   if (feed_) {
     options.data.path = options.data.command = "";
-    options.data.ring_descriptor = feed_->descriptor();
+    options.data.ring_descriptor = spec_.nodes == nullptr ? feed_->ring().descriptor() : -1;
   }
   options.evaluation = spec_.evaluation;
   options.check_finite = spec_.check_finite;

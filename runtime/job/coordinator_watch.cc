@@ -62,11 +62,16 @@ std::optional<Failure> Coordinator::lookAround() {
   std::vector<int> descriptors = placement_->descriptors();
   if (signals_) descriptors.push_back(signals_->descriptor());
   if (keeper_) descriptors.push_back(keeper_->descriptor());
+  if (feed_ && spec_.nodes != nullptr) descriptors.push_back(feed_->newsDescriptor());
   ControlEvent event = server_->poll(kLookAround, descriptors);
   // a coordinator that is suspended is, mostly, while it waits
   const Clock::duration absence = forgiveAbsence();
   heedSignals();
   if (keeper_) tellWhatIsSaved();
+  if (feed_) {
+    feed_->takeNews();
+    placement_->sendBatches();
+  }
   if (const auto notice = server_->takeNotice())
     report({.kind = JobProgress::Kind::kNotice, .text = *notice});
   std::optional<Failure> failure;

@@ -13,7 +13,9 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "runtime/disks/node_disk.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/feed/batch_pieces.h"
 #include "runtime/files/hex.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/identity/identity_reader.h"
@@ -39,11 +41,6 @@ constexpr milliseconds kNodeLookAround{100};
 constexpr size_t kTracePiece = size_t{256} << 10;
 // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kOneTry{5'000};
-
-int newControlRank() {
-  std::random_device random;
-  return kFirstNodeRank + static_cast<int>(random() % 1'000'000'000u);
-}
 
 // One thread, two phases: join() until a coordinator has welcomed this node, then look() until the job is
 // over. Each look waits for a message, the end of a worker or of the command, a signal, or kNodeLookAround,
@@ -73,12 +70,8 @@ class NodeDaemon {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kPeerUnavailable || !options_.rejoin || command_) throw;
         say_(fmt::format("{}; joining again", error.message()));
-        files_.reset();
-        workers_.reset();
-        relay_.reset();
-        disk_.reset();
+        dropAttempt();
         client_.reset();
-        saves_ = false;
       }
     }
     return command_ ? commandsEnd(exit_code_ != 0) : exit_code_;
@@ -96,8 +89,8 @@ class NodeDaemon {
   void startWorkers(const nlohmann::json& body);
   void openRelay(const WorkerGroupSpec& workers);
   void connectRelay(const nlohmann::json& body);
-  void lookAtRelay();
   void endWorkers();
+  void dropAttempt();
   void reportEnds();
   void sendTraces();
   void checkCoordinator();
@@ -124,10 +117,11 @@ class NodeDaemon {
   bool ending_ = false;   // a signal has come, and what it is asked for is under way
   bool over_ = false;
   int exit_code_ = 0;
-  nlohmann::json start_;                 // what it was told to start last
-  std::optional<IdentityReader> files_;  // while they are read: then it starts
-  std::optional<NodeDisk> disk_;         // where a job keeps checkpoints
-  std::unique_ptr<HostRelay> relay_;     // to the ranks of other hosts, where there are any
+  nlohmann::json start_;                  // what it was told to start last
+  std::optional<IdentityReader> files_;   // while they are read: then it starts
+  std::optional<NodeDisk> disk_;          // where a job keeps checkpoints
+  std::unique_ptr<HostRelay> relay_;      // to the ranks of other hosts, where there are any
+  std::optional<BatchReceiver> batches_;  // of data that come through a pipe
   std::optional<WorkerGroup> workers_;
 };
 
@@ -184,9 +178,9 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   if (worker_keys_) options.body["key"] = worker_keys_->client_public;
   if (options_.index) options.body["index"] = *options_.index;
   if (options_.devices > 0) options.body["devices"] = options_.devices;
+  const int control_rank = kFirstNodeRank + static_cast<int>(std::random_device()() % 1'000'000'000u);
   try {
-    client_ =
-        ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", newControlRank(), kOneTry, options);
+    client_ = ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", control_rank, kOneTry, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
     return false;
@@ -228,7 +222,11 @@ void NodeDaemon::look() {
   }
   lookAtFiles();
   reportEnds();
-  lookAtRelay();
+  // Strangers at the port of the tensors do no harm, but are to be known.
+  if (const auto notice = relay_ ? relay_->takeNotice() : std::nullopt) {
+    say_(*notice);
+    tell("notice", {{"message", *notice}});
+  }
   if (disk_) disk_->look();
   checkCoordinator();
 }
@@ -240,6 +238,10 @@ void NodeDaemon::useDisk(const ControlMessage& message) try {
   const bool begins = message.type == "start";
   const bool was_ready = !begins && disk_->isReady();
   if (begins) start_ = message.body;
+  if (begins && start_.contains("steps_done")) {  // batches may come from now on
+    batches_.emplace(loadProgram(start_.at("directory").get<std::string>(), RankId(0)).inputs,
+                     start_["steps_done"].get<int64_t>());
+  }
   disk_->hear(message.type, message.body);
   if (!was_ready && disk_->isReady()) readFiles(start_);
 } catch (const Error& error) {
@@ -305,6 +307,9 @@ void NodeDaemon::handle(const ControlMessage& message) {
   if (message.type == "start") {
     resting_ = false;
     useDisk(message);
+  } else if (message.type == "batch") {
+    if (batches_) batches_->take(message.body);
+    tell("took", nlohmann::json::object());
   } else if (isForDisk(message.type)) {
     useDisk(message);
   } else if (message.type == "wires" || message.type == "connect") {
@@ -314,13 +319,9 @@ void NodeDaemon::handle(const ControlMessage& message) {
     disk_.reset();
     endWorkers();
   } else if (message.type == "rest") {
-    files_.reset();
     endWorkers();
-    workers_.reset();
-    relay_.reset();
-    disk_.reset();
+    dropAttempt();
     resting_ = true;
-    saves_ = false;
     say_("the job starts again: " + message.body.at("message").get<std::string>());
     tell("rested", nlohmann::json::object());
   } else if (message.type == "clock") {
@@ -335,6 +336,16 @@ void NodeDaemon::handle(const ControlMessage& message) {
     over_ = true;
     sayLast("bye", nlohmann::json::object());
   }
+}
+
+// Whatever it has of an attempt to run the job.
+void NodeDaemon::dropAttempt() {
+  files_.reset();
+  workers_.reset();
+  relay_.reset();
+  disk_.reset();
+  batches_.reset();
+  saves_ = false;
 }
 
 void NodeDaemon::startWorkers(const nlohmann::json& body) {
@@ -358,6 +369,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
                    std::max<int>(here, std::ssize(spec.options.node_of_rank))});
     openRelay(spec);
     spec.relay = relay_.get();
+    if (batches_) spec.options.data.ring_descriptor = batches_->descriptor();
     workers_.emplace(spec);
     saves_ = body.value("saves", false);
     for (RankId rank : spec.ranks) pids.push_back(workers_->pid(rank));
@@ -387,15 +399,6 @@ void NodeDaemon::connectRelay(const nlohmann::json& body) try {
   tell("wired", nlohmann::json::object());
 } catch (const Error& error) {
   tellError(error);
-}
-
-// Strangers at the port of the tensors do no harm, but are to be known.
-void NodeDaemon::lookAtRelay() {
-  if (!relay_) return;
-  const std::optional<std::string> notice = relay_->takeNotice();
-  if (!notice) return;
-  say_(*notice);
-  tell("notice", {{"message", *notice}});
 }
 
 void NodeDaemon::sendTraces() {

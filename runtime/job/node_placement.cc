@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "ir/base/ids_format.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/feed/batch_pieces.h"
 #include "runtime/files/hex.h"
 #include "runtime/identity/identity_reader.h"
 #include "runtime/job/host_name.h"
@@ -37,17 +39,19 @@ struct Node {
   ClockAlignment clock;
   std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
   std::set<RankId> whole_traces;
-  RelayAddress wire;   // empty until it has said so
-  bool wired = false;  // it lets the others in
+  RelayAddress wire;                        // empty until it has said so
+  bool wired = false;                       // it lets the others in
+  std::optional<BatchSender> batches = {};  // where data come through a pipe
 };
 
 class NodePlacement : public WorkerPlacement {
  public:
   NodePlacement(const JobSpec& spec, WorkerGroupSpec workers, const JobProgressCallback& progress,
-                const std::optional<CheckpointPlace>& checkpoints)
+                const std::optional<CheckpointPlace>& checkpoints, const LoaderFeed* feed)
       : pool_(*spec.nodes),
         workers_(std::move(workers)),
         progress_(progress),
+        feed_(feed),
         node_of_rank_(spec.node_of_rank),
         load_timeout_(spec.load_timeout) {
     if (checkpoints) disks_.emplace(*checkpoints, surroundings());
@@ -111,6 +115,14 @@ class NodePlacement : public WorkerPlacement {
   }
   bool isPublishing() const override { return disks_ && disks_->isAwaited(); }
 
+  void sendBatches() override {
+    for (Node& node : nodes_) {
+      if (!node.batches || !isHere(node)) continue;
+      node.batches->sendMore(
+          [&](nlohmann::json batch) { pool_.send(node.number, "batch", std::move(batch)); });
+    }
+  }
+
   void kill() override;
   Recorded collectTraces(Clock::time_point deadline) override;
   void release(int exit_code, const std::string& message) override;
@@ -141,6 +153,7 @@ class NodePlacement : public WorkerPlacement {
   NodePool& pool_;
   WorkerGroupSpec workers_;
   const JobProgressCallback& progress_;
+  const LoaderFeed* feed_;  // nullptr: no pipe
   IdVector<RankId, int> node_of_rank_;
   std::chrono::milliseconds load_timeout_;
   std::optional<IdentityReader> own_files_;  // while they are read
@@ -209,6 +222,11 @@ void NodePlacement::tellToStart() {
         {"checkpoint", workers_.options.resume}, {"towards", towards},
         {"saves", disks_.has_value()},           {"arguments", workerArguments(workers_.options)}};
     if (disks_ && !node.ranks.empty()) start["disk"] = disks_->introduce(node.number, node.host);
+    if (feed_ != nullptr && !node.ranks.empty()) {
+      start["steps_done"] = feed_->stepsDone();
+      const size_t inputs = loadProgram(workers_.plan_directory, RankId(0)).inputs.size();
+      node.batches.emplace(feed_->ring(), inputs, feed_->stepsDone());
+    }
     pool_.send(node.number, "start", std::move(start));
   }
 }
@@ -257,6 +275,10 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   if (message.type == kFault) {
     return Failure{ErrorCode::kInternal,
                    fmt::format("{}: {}", node->name, body.at("message").get<std::string>())};
+  }
+  if (message.type == "took" && node->batches) {
+    node->batches->acknowledge();
+    sendBatches();
   }
   if (message.type == "identity") return compare(node->name, identityFromJson(body.at("files")));
   if (message.type == "wire" || message.type == "wired") takeWire(*node, message);
@@ -434,8 +456,9 @@ void NodePlacement::release(int exit_code, const std::string& message) {
 
 std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
                                               const JobProgressCallback& progress,
-                                              const std::optional<CheckpointPlace>& checkpoints) {
-  return std::make_unique<NodePlacement>(spec, std::move(workers), progress, checkpoints);
+                                              const std::optional<CheckpointPlace>& checkpoints,
+                                              const LoaderFeed* feed) {
+  return std::make_unique<NodePlacement>(spec, std::move(workers), progress, checkpoints, feed);
 }
 
 }  // namespace pipeshard

@@ -4,6 +4,8 @@
 //   node                                 coordinator
 //   REGISTER {host, pid, index?}        ──►  (waits until all have come)
 //                                       ◄──  start {ranks, threads, directory, arguments, disk}
+//                                       ◄──  batch {...}    (with a pipe: runtime/feed/batch_pieces.h)
+//   took {}                             ──►
 //   disk {shared} ...                   ──►  (with checkpoints: runtime/disks/ has what follows of it)
 //   identity {files}                    ──►  (digests of what its ranks are to read)
 //   wire {endpoint, key}                ──►  (of its relay; of every host that has ranks, when there are
@@ -36,6 +38,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/data/loader_feed.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_group.h"
 #include "runtime/job/worker_placement.h"
@@ -43,9 +46,11 @@
 namespace pipeshard {
 
 // On the nodes of spec.nodes, as spec.node_of_rank says. `workers.ranks` is filled in per node.
-// `checkpoints`: nothing where the job keeps none.
+// `checkpoints`: nothing where the job keeps none. `feed`: of a job whose data come through a pipe, else
+// nullptr; it outlives the placement.
 std::unique_ptr<WorkerPlacement> placeOnNodes(const JobSpec& spec, WorkerGroupSpec workers,
                                               const JobProgressCallback& progress,
-                                              const std::optional<CheckpointPlace>& checkpoints);
+                                              const std::optional<CheckpointPlace>& checkpoints,
+                                              const LoaderFeed* feed);
 
 }  // namespace pipeshard

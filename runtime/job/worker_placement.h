@@ -70,6 +70,8 @@ class WorkerPlacement {
   virtual void publish(const Checkpoint&) {}
   virtual void drop(int64_t /*step*/) {}
   virtual bool isPublishing() const { return false; }
+  // Of a job whose data come through a pipe: what has come goes to other hosts.
+  virtual void sendBatches() {}
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;

@@ -116,6 +116,36 @@ TEST_F(LoaderCommand, ARunThatGoesOnGetsTheRowsBehind) {
   }
 }
 
+// The coordinator reads; the daemons' workers get the batches from it, also those of a run that goes on.
+TEST_F(LoaderCommand, NodesGetTheBatchesFromTheCoordinator) {
+  const std::vector<double> want = losses({"--data", at("d.safetensors"), "--steps", "12"});
+  folder_.write("stream", stream({5, 40, 7}));
+  EXPECT_EQ(
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "2x1", "--stages", "uniform:2", "-o", at("p")})
+          .exit_code,
+      0);
+  std::vector<double> got;
+  for (const std::string steps : {"7", "12"}) {
+    std::vector<pid_t> nodes;
+    for (const std::string index : {"0", "1"}) {
+      nodes.push_back(startPipeshard({"node", "--key-file", at("job.key"), "--wait", "20", "--index", index},
+                                     at("node.out" + index), at("node.err" + index)));
+    }
+    const std::vector<double> losses_of_run = losses(
+        {"--data-command", "cat " + at("stream"), "--steps", steps, "--checkpoint", at("saved"), "--listen",
+         "tcp://127.0.0.1:*", "--key-file", at("job.key"), "--node-timeout", "20", "--threads", "1"});
+    got.insert(got.end(), losses_of_run.begin(), losses_of_run.end());
+    for (int i = 0; i < 2; ++i) {
+      const std::string index = std::to_string(i);
+      EXPECT_EQ(
+          finishPipeshard(nodes[i], at("node.out" + index), at("node.err" + index), std::chrono::seconds(20))
+              .exit_code,
+          0);
+    }
+  }
+  EXPECT_EQ(got, want);
+}
+
 TEST_F(LoaderCommand, ALoaderThatFailsIsOneSentence) {
   folder_.write("stream", stream({40, 56}));
   const std::string all = "cat " + at("stream");
