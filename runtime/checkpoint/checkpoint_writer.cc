@@ -46,11 +46,11 @@ void CheckpointWriter::save(const Executor& executor, int64_t step, const std::s
   size_t bytes = 0;
   const std::vector<BufferId> saved = savedBuffers(program);
   for (const BufferId id : saved) bytes += bytesOf(program.buffer(id));
-  copy_.resize(bytes);
+  if (copy_.size() != bytes) copy_ = AlignedMemory(bytes);
   size_t at = 0;
   for (const BufferId id : saved) {
     const Buffer& buffer = program.buffer(id);
-    const std::span<std::byte> copy = std::span(copy_).subspan(at, bytesOf(buffer));
+    const std::span<std::byte> copy = copy_.bytes().subspan(at, bytesOf(buffer));
     executor.read(id, copy);
     tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy.data()});
     if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));

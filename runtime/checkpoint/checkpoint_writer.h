@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 
 namespace pipeshard {
@@ -46,8 +47,10 @@ class CheckpointWriter {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_writing_ = false;
-  int64_t step_ = 0;             // that was begun last
-  std::vector<std::byte> copy_;  // kept from one checkpoint to the next
+  int64_t step_ = 0;  // that was begun last
+  // Kept from one checkpoint to the next. Of the system's pages, as steps wait for the first copy: a vector
+  // would be filled with zeros before.
+  AlignedMemory copy_;
   std::thread thread_;
 };
 

@@ -81,7 +81,7 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/device/cuda", {"runtime/device", "runtime/kernels/base"}},
       {"runtime/execute",
        {"runtime/data", "runtime/device", "runtime/files", "runtime/kernels/base", "runtime/trace"}},
-      {"runtime/checkpoint", {"runtime/execute", "runtime/files"}},
+      {"runtime/checkpoint", {"runtime/device", "runtime/execute", "runtime/files"}},
       {"runtime/disks", {"runtime/checkpoint", "runtime/execute", "runtime/files"}},
       {"runtime/feed", {"runtime/data", "runtime/files"}},
       {"runtime/machine", {"runtime/files"}},
