@@ -36,6 +36,7 @@ void BatchSender::sendMore(const Send& send) {
           {"input", input},
           {"offset", offset},
           {"bytes", toHex(piece)},
+          {"length", ring_.length(step)},
           {"last", step_ > step}});
     ++under_way_;
   }
@@ -53,7 +54,9 @@ void BatchReceiver::take(const nlohmann::json& batch) const {
          place.size(), bytes.size(), offset);
   }
   if (!bytes.empty()) std::memcpy(place.data() + offset, bytes.data(), bytes.size());
-  if (batch.at("last").get<bool>()) ring_.publish(step);
+  if (!batch.at("last").get<bool>()) return;
+  ring_.setLength(step, batch.at("length").get<size_t>());
+  ring_.publish(step);
 }
 
 }  // namespace pipeshard

@@ -2,7 +2,7 @@
 // ring of its own (runtime/data/batch_ring.h), which its workers read as they read the coordinator's on one
 // machine.
 //
-//   batch {step, input, offset, bytes, last}   ──►   as many at a time as kUnderWay
+//   batch {step, input, offset, bytes, length, last}   ──►   as many at a time as kUnderWay
 //                                       ◄──  took {}
 #pragma once
 

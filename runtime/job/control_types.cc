@@ -159,7 +159,12 @@ const ControlSchema& nodeCommands() {
       {"drop", {{"step", kCount}}},
       // A piece of an input's batch (runtime/feed/), in hexadecimal; the step's last one.
       {"batch",
-       {{"step", kCount}, {"input", kCount}, {"offset", kCount}, {"bytes", kString}, {"last", kBoolean}}},
+       {{"step", kCount},
+        {"input", kCount},
+        {"offset", kCount},
+        {"bytes", kString},
+        {"length", kCount},
+        {"last", kBoolean}}},
       kWant,
       kPiece,
       {"clock", {{"asked", kInteger}}},

@@ -33,6 +33,7 @@ void fill(const BatchRing& ring, int64_t step) {
     std::span<std::byte> batch = ring.batch(step, input);
     for (size_t i = 0; i < batch.size(); ++i) batch[i] = static_cast<std::byte>(i * 7 + step + input);
   }
+  ring.setLength(step, step % 3);
   ring.publish(step);
 }
 
@@ -61,12 +62,13 @@ TEST(BatchPieces, ArriveWholeAndNoMoreAreUnderWayThanMayBe) {
       EXPECT_TRUE(std::ranges::equal(there.batch(step, input), ring.batch(step, input)))
           << step << " " << input;
     }
+    EXPECT_EQ(there.length(step), static_cast<size_t>(step % 3));
   }
 }
 
 TEST(BatchPieces, ThatDoNotFitAreRefused) {
   const BatchReceiver receiver(inputs(), 0);
-  nlohmann::json piece = {{"step", 1}, {"input", 3}, {"offset", 0}, {"bytes", "00"}, {"last", false}};
+  nlohmann::json piece = {{"step", 1}, {"input", 3}, {"offset", 0}, {"bytes", "00"}, {"length", 0}, {"last", false}};
   EXPECT_ERROR(receiver.take(piece), ErrorCode::kInternal, "input 3 of 3");
   piece["input"] = 1;
   piece["offset"] = 4;
