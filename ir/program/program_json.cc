@@ -14,42 +14,12 @@
 #include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/tensor_box.h"
+#include "ir/program/constant_json.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr size_t kMostInlineBytes = 64 * 1024;
-constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-// Three bytes are a word of 24 bits, which is four characters; '=' stands for those that hold no byte's bits.
-std::string toBase64(const std::vector<std::byte>& bytes) {
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j)
-      word = word << 8 | (i + j < bytes.size() ? std::to_integer<uint32_t>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? kBase64[word >> (18 - 6 * j) & 63] : '=';
-  }
-  return text;
-}
-
-// Character i carries 6 bits; every character but the first of each four completes a byte.
-std::vector<std::byte> fromBase64(const JsonReader& json) {
-  const std::string text = json.string();
-  size_t length = text.size();
-  while (length > 0 && text.size() - length < 2 && text[length - 1] == '=') --length;
-  if (text.size() % 4 != 0) json.failExpected("base64, a multiple of four characters");
-  std::vector<std::byte> bytes;
-  uint32_t word = 0;
-  for (size_t i = 0; i < length; ++i) {
-    const size_t digit = kBase64.find(text[i]);
-    if (digit == std::string_view::npos) json.failExpected("base64");
-    word = word << 6 | static_cast<uint32_t>(digit);
-    if (i % 4 != 0) bytes.push_back(static_cast<std::byte>(word >> (6 - 2 * (i % 4)) & 255));
-  }
-  return bytes;
-}
 
 // Names of an enumeration, in the order of its values.
 template <typename Enum, size_t kCount>
@@ -390,9 +360,10 @@ Program programFrom(const JsonReader& json) {
   return program;
 }
 
-// Calls `read` with the document, which has the program's keys and these.
+// Calls `read` with the document, which has the program's keys and these, and may have `optional`.
 template <typename Read>
-auto readProgram(std::string_view text, const std::vector<std::string_view>& more, const Read& read) {
+auto readProgram(std::string_view text, const std::vector<std::string_view>& more,
+                 std::vector<std::string_view> optional, const Read& read) {
   const Json document = parseJson(text, "program.json");
   checkJsonVersion(document, "program.json", kProgramVersion);
   const JsonReader json(document, "program.json");
@@ -400,7 +371,8 @@ auto readProgram(std::string_view text, const std::vector<std::string_view>& mor
                                         "updates_per_step", "inputs",       "groups",     "subgraphs",
                                         "buffers",          "instructions", "results"};
   keys.insert(keys.end(), more.begin(), more.end());
-  json.expectObject(keys, {"guard"});
+  optional.push_back("guard");
+  json.expectObject(keys, optional);
   return read(json);
 }
 
@@ -421,11 +393,19 @@ void startsFromJson(const JsonReader& json, ProgramKind& kind) {
   }
 }
 
+// "constants": those of subgraphs that are the rank's own.
+OwnConstant ownConstantFrom(const JsonReader& json, const Program& program) {
+  json.expectObject({"subgraph", "value", "entry"});
+  const int64_t last = std::ssize(program.subgraphs) - 1;
+  return {SubgraphId(json.at("subgraph").integer(0, last)), json.at("value").string(),
+          static_cast<size_t>(json.at("entry").integer(0, INT32_MAX))};
+}
+
 }  // namespace
 
 std::string programToJson(const Program& program) { return programText(program) + "\n}\n"; }
 
-Program programFromJson(std::string_view text) { return readProgram(text, {}, programFrom); }
+Program programFromJson(std::string_view text) { return readProgram(text, {}, {}, programFrom); }
 
 std::string kindToJson(const ProgramKind& kind) {
   std::string text = programText(kind.program);
@@ -437,15 +417,23 @@ std::string kindToJson(const ProgramKind& kind) {
   }
   addList(
       "starts", starts, [](const std::vector<int>& numbers) { return Json(numbers); }, text);
+  const auto constant = [](const OwnConstant& own) {
+    return Json{{"subgraph", own.subgraph.index()}, {"value", own.value}, {"entry", own.slot}};
+  };
+  if (!kind.own_constants.empty()) addList("constants", kind.own_constants, constant, text);
   return text + "\n}\n";
 }
 
 ProgramKind kindFromJson(std::string_view text) {
-  return readProgram(text, {"starts"}, [](const JsonReader& json) {
+  return readProgram(text, {"starts"}, {"constants"}, [](const JsonReader& json) {
     ProgramKind kind{programFrom(json), {}, {}};
     kind.start_slots.resize(kind.program.buffers.size(), -1);
     kind.boxed.resize(kind.program.buffers.size());
     startsFromJson(json.at("starts"), kind);
+    if (json.has("constants")) {
+      for (const JsonReader& item : json.at("constants").elements())
+        kind.own_constants.push_back(ownConstantFrom(item, kind.program));
+    }
     return kind;
   });
 }

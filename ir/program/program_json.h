@@ -1,5 +1,6 @@
 // program.json: a Program as text and back. kinds/NNNN.json: a kind of ranks, which is the same and, of every
-// buffer whose part begins elsewhere on other ranks, which entry of their starts says where.
+// buffer whose part begins elsewhere on other ranks, which entry of their starts says where; likewise of
+// constants of subgraphs.
 #pragma once
 
 #include <string>

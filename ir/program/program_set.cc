@@ -162,6 +162,18 @@ Shard boxOf(const ProgramKind& kind, const RankBinding& binding, BufferId buffer
   return box;
 }
 
+std::vector<int64_t> sliceShift(const ProgramKind& kind, const RankBinding& binding,
+                                const Instruction& slice) {
+  const BufferId from = slice.inputs[0], to = slice.outputs[0];
+  const Shape first_from = boxOf(kind.program.buffer(from)).start;
+  const Shape first_to = boxOf(kind.program.buffer(to)).start;
+  const Shape own_from = boxOf(kind, binding, from).start, own_to = boxOf(kind, binding, to).start;
+  std::vector<int64_t> shift;
+  for (size_t axis = 0; axis < own_to.size(); ++axis)
+    shift.push_back((own_to[axis] - own_from.at(axis)) - (first_to[axis] - first_from[axis]));
+  return shift;
+}
+
 Program instantiate(const ProgramSet& set, RankId rank) {
   const RankBinding& binding = set.ranks[rank];
   return instantiate(set.kinds[binding.kind], binding, set.groups, rank);
@@ -192,8 +204,34 @@ Program instantiate(const ProgramKind& kind, const RankBinding& binding,
     }
     buffer.part->start = start;
   }
+  for (Instruction& instruction : program.instructions) {
+    if (instruction.kind == InstructionKind::kSlice)
+      instruction.offset += sliceShift(kind, binding, instruction).at(instruction.axis);
+  }
   program.rank = rank;
   return program;
+}
+
+void bindConstants(const ProgramKind& kind, const RankBinding& binding, std::vector<Graph>& subgraphs) {
+  size_t s = subgraphs.size();
+  std::map<std::string_view, ValueId> named;  // constants of subgraph s
+  for (const OwnConstant& own : kind.own_constants) {
+    Graph& graph = subgraphs.at(own.subgraph.index());
+    if (s != own.subgraph.index()) {
+      s = own.subgraph.index();
+      named.clear();
+      for (const auto& [value, initializer] : graph.initializers) {
+        if (std::holds_alternative<Constant>(initializer)) named[graph.value(value).name] = value;
+      }
+    }
+    const Constant& constant = binding.constants.at(own.slot);
+    const auto found = named.find(own.value);
+    const Constant* before = found == named.end() ? nullptr : graph.constant(found->second);
+    if (before == nullptr || before->data_type != constant.data_type || before->shape != constant.shape)
+      fail(ErrorCode::kInternal, "subgraph '{}' has no constant '{}' of type {} and shape {}", graph.name,
+           own.value, dataTypeName(constant.data_type), shapeToString(constant.shape));
+    graph.initializers.at(found->second) = constant;
+  }
 }
 
 RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankId)>& label) {

@@ -8,17 +8,30 @@
 //     kind 0      send peer=2 "h@0[0:4]" ...      (rank 0's program)
 //     rank 0      peers {2}, groups {0}, starts {[0,0]}
 //     rank 1      peers {3}, groups {0}, starts {[4,0]}:  send peer=3 "h@0[4:8]" ...
+//
+// Subgraphs are the kind's, too. Where one takes its rank's part out of a tensor, say, the constants that
+// tell which part it is are the binding's (OwnConstant).
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "ir/graph/graph.h"
 #include "ir/program/program.h"
 
 namespace pipeshard {
 
 using KindId = Id<struct KindTag>;  // of a ProgramSet
+
+// A constant of a subgraph that is another one, of equal type and shape, on other ranks of the kind.
+struct OwnConstant {
+  SubgraphId subgraph;
+  std::string value;  // its name in the graph
+  size_t slot = 0;    // the entry of RankBinding::constants
+  friend bool operator==(const OwnConstant&, const OwnConstant&) = default;
+};
 
 struct ProgramKind {
   Program program;  // of the first of its ranks
@@ -26,6 +39,7 @@ struct ProgramKind {
   // that is the same on all ranks of the kind.
   std::vector<int> start_slots;
   std::vector<bool> boxed;  // by buffer: its name ends with the text of its box (boxText)
+  std::vector<OwnConstant> own_constants = {};
 };
 
 struct RankBinding {
@@ -33,6 +47,7 @@ struct RankBinding {
   std::vector<RankId> peers;   // in the place of peersOf(kind's program)
   std::vector<size_t> groups;  // in the place of its groups: entries of ProgramSet::groups
   std::vector<Shape> starts;
+  std::vector<Constant> constants = {};
 };
 
 struct ProgramSet {
@@ -59,6 +74,15 @@ std::vector<RankId> peersOf(const Program& program);
 Program instantiate(const ProgramSet& set, RankId rank);
 Program instantiate(const ProgramKind& kind, const RankBinding& binding,
                     const std::vector<std::vector<RankId>>& groups, RankId rank);
+
+// The graphs of a kind's subgraphs, by SubgraphId, get a rank's own constants. Error(kInternal) where a graph
+// has no such constant.
+void bindConstants(const ProgramKind& kind, const RankBinding& binding, std::vector<Graph>& subgraphs);
+
+// How much further into its source than on the kind's first rank a slice begins, by axis; only along its own
+// axis may it differ.
+std::vector<int64_t> sliceShift(const ProgramKind& kind, const RankBinding& binding,
+                                const Instruction& slice);
 
 // Where the rank's part of a tensor of its kind begins, and its size.
 Shard boxOf(const ProgramKind& kind, const RankBinding& binding, BufferId buffer);

@@ -1,12 +1,15 @@
 #include "ir/program/program_set_json.h"
 
+#include <functional>
 #include <map>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
+#include "ir/program/constant_json.h"
 
 namespace pipeshard {
 namespace {
@@ -22,28 +25,51 @@ std::string linesOf(const std::vector<T>& items, const ToJson& to_json) {
   return text + (items.empty() ? "]" : "\n    ]");
 }
 
+// Things of which equal ones are written once.
+template <typename T, typename Less = std::less<T>>
+class Distinct {
+ public:
+  std::vector<size_t> placesOf(const std::vector<T>& items) {
+    std::vector<size_t> places;
+    for (const T& item : items) {
+      const auto [found, is_new] = places_.try_emplace(item, items_.size());
+      if (is_new) items_.push_back(item);
+      places.push_back(found->second);
+    }
+    return places;
+  }
+  const std::vector<T>& items() const { return items_; }
+
+ private:
+  std::map<T, size_t, Less> places_;
+  std::vector<T> items_;
+};
+
+struct ConstantLess {
+  bool operator()(const Constant& a, const Constant& b) const {
+    return std::tie(a.data_type, a.shape, a.bytes) < std::tie(b.data_type, b.shape, b.bytes);
+  }
+};
+
 std::string tableToJson(const BindingTable& table) {
-  std::map<Shape, size_t> places;
-  std::vector<Shape> starts;
+  Distinct<Shape> starts;
+  Distinct<Constant, ConstantLess> constants;
   std::vector<Json> bindings;
   for (const RankBinding& binding : table.ranks) {
-    std::vector<size_t> of_rank;
-    for (const Shape& start : binding.starts) {
-      const auto [found, is_new] = places.try_emplace(start, starts.size());
-      if (is_new) starts.push_back(start);
-      of_rank.push_back(found->second);
-    }
     bindings.push_back({{"kind", binding.kind.index()},
                         {"peers", positionsOf(binding.peers)},
                         {"groups", binding.groups},
-                        {"starts", of_rank}});
+                        {"starts", starts.placesOf(binding.starts)}});
+    if (!binding.constants.empty()) bindings.back()["constants"] = constants.placesOf(binding.constants);
   }
-  return fmt::format(
-      "{{\n    \"kinds\": {},\n    \"groups\": {},\n    \"starts\": {},\n    \"bindings\": {}\n  }}",
-      table.kinds,
+  std::string text = fmt::format(
+      "{{\n    \"kinds\": {},\n    \"groups\": {},\n    \"starts\": {}", table.kinds,
       linesOf(table.groups, [](const std::vector<RankId>& group) { return Json(positionsOf(group)); }),
-      linesOf(starts, [](const Shape& start) { return Json(start); }),
-      linesOf(bindings, [](const Json& binding) { return binding; }));
+      linesOf(starts.items(), [](const Shape& start) { return Json(start); }));
+  if (!constants.items().empty())
+    text += ",\n    \"constants\": " + linesOf(constants.items(), constantToJson);
+  return text + ",\n    \"bindings\": " + linesOf(bindings, [](const Json& binding) { return binding; }) +
+         "\n  }";
 }
 
 std::vector<size_t> positionsFrom(const JsonReader& json, size_t count) {
@@ -52,21 +78,29 @@ std::vector<size_t> positionsFrom(const JsonReader& json, size_t count) {
 }
 
 BindingTable tableFromJson(const JsonReader& json, size_t ranks) {
-  json.expectObject({"kinds", "groups", "starts", "bindings"});
+  json.expectObject({"kinds", "groups", "starts", "bindings"}, {"constants"});
   BindingTable table;
   table.kinds = json.at("kinds").integer(1, static_cast<int64_t>(ranks));
   for (const JsonReader& group : json.at("groups").elements())
     table.groups.push_back(idsAt<RankId>(positionsFrom(group, ranks)));
   std::vector<Shape> starts;
   for (const JsonReader& start : json.at("starts").elements()) starts.push_back(start.integers(0, INT64_MAX));
+  std::vector<Constant> constants;
+  if (json.has("constants")) {
+    for (const JsonReader& item : json.at("constants").elements())
+      constants.push_back(constantFromJson(item));
+  }
   for (const JsonReader& item : json.at("bindings").elements()) {
-    item.expectObject({"kind", "peers", "groups", "starts"});
+    item.expectObject({"kind", "peers", "groups", "starts"}, {"constants"});
     RankBinding& binding = table.ranks.emplace_back();
     binding.kind = KindId(item.at("kind").integer(0, static_cast<int64_t>(table.kinds) - 1));
     binding.peers = idsAt<RankId>(positionsFrom(item.at("peers"), ranks));
     binding.groups = positionsFrom(item.at("groups"), table.groups.size());
     for (const size_t start : positionsFrom(item.at("starts"), starts.size()))
       binding.starts.push_back(starts[start]);
+    if (!item.has("constants")) continue;
+    for (const size_t constant : positionsFrom(item.at("constants"), constants.size()))
+      binding.constants.push_back(constants[constant]);
   }
   if (table.ranks.size() != ranks)
     json.at("bindings")

@@ -6,7 +6,8 @@
 //              "bindings": [{"kind": 0, "peers": [], "groups": [0], "starts": [0]}, ...]},
 //    "last_batch": {...}, "shorter": [{...}, ...]}
 //
-// Equal starts are written once; bindings name them by position.
+// Equal starts are written once; bindings name them by position. Where ranks have constants of their own,
+// both have "constants", likewise.
 #pragma once
 
 #include <optional>

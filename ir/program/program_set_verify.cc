@@ -31,6 +31,13 @@ class BindingVerifier {
     verifyPeers(peers.size());
     verifyGroups(program);
     for (size_t b = 0; b < program.buffers.size(); ++b) verifyBuffer(kind, b);
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.kind == InstructionKind::kSlice) verifySlice(kind, instruction);
+    }
+    for (const OwnConstant& own : kind.own_constants) {
+      if (own.subgraph.index() >= program.subgraphs.size() || own.slot >= binding_.constants.size())
+        failHere(fmt::format("nothing says what constant \"{}\" is", own.value));
+    }
   }
 
  private:
@@ -71,6 +78,19 @@ class BindingVerifier {
     const std::string fault =
         boxFault(buffer.part->whole, {binding_.starts[kind.start_slots[b]], buffer.shape});
     if (!fault.empty()) failHere(fmt::format("buffer \"{}\" is no part of a tensor: {}", buffer.name, fault));
+  }
+
+  // The kind's program has been verified, so its slice is a range of its source.
+  void verifySlice(const ProgramKind& kind, const Instruction& slice) const {
+    const std::vector<int64_t> shift = sliceShift(kind, binding_, slice);
+    const Buffer& from = kind.program.buffer(slice.inputs[0]);
+    const Buffer& to = kind.program.buffer(slice.outputs[0]);
+    for (int axis = 0; axis < std::ssize(shift); ++axis) {
+      const int64_t offset = slice.offset + shift[axis];
+      const bool fits =
+          axis == slice.axis ? offset >= 0 && offset <= from.shape[axis] - to.shape[axis] : shift[axis] == 0;
+      if (!fits) failHere(fmt::format("\"{}\" is no part of \"{}\"", to.name, from.name));
+    }
   }
 
   const std::vector<std::vector<RankId>>& groups_;

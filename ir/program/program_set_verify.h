@@ -5,8 +5,8 @@
 
 namespace pipeshard {
 
-// Every binding fits its kind: as many peers, groups and starts; groups ascending with the rank in them;
-// parts inside of their tensors. Error(kInternal) naming the rank.
+// Every binding fits its kind: as many peers, groups, starts and constants; groups ascending with the rank in
+// them; parts inside of their tensors. Error(kInternal) naming the rank.
 void verifyBindings(const ProgramSet& set);
 
 // The same of one rank, whose kind it is; `ranks`: how many there are.

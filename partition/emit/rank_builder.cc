@@ -343,17 +343,19 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
   questions_.ask("coordinates along " + shapeToString(marks), [&layout, mesh, differs_along](RankId rank) {
     return RankAnswer{markedCoordinates(layout.place(rank).position, mesh, differs_along), {}, {}, {}};
   });
+  std::vector<DeviceConstant> own;
   for (const Pending& one : reshardings) {
     const Buffer& from = program_.buffer(one.from);
     const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
-    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps,
-                                           ownMesh(microbatch), ownDevice(), groups_.mesh));
+    graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps, mesh, ownDevice(),
+                                           groups_.mesh, &own));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
     inputs.push_back(one.from);
     outputs.push_back(one.to);
   }
+  subgraphs_.makeOwn(own, mesh, graph);
   runGraph(std::move(description), std::move(graph), std::move(inputs), std::move(outputs), microbatch);
 }
 

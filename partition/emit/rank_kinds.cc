@@ -52,12 +52,37 @@ class KindEmitter {
     }
     const KindId kind = made_.set.kinds.nextId();
     kinds_of_group_[context_.layout.place(rank).group].push_back(kind);
-    made_.set.kinds.push_back(
-        {std::move(emitted.rank.program), std::move(emitted.start_slots), std::move(emitted.boxed)});
+    std::vector<OwnConstant> own = takeOwnConstants(emitted);
+    made_.set.kinds.push_back({std::move(emitted.rank.program), std::move(emitted.start_slots),
+                               std::move(emitted.boxed), std::move(own)});
     made_.subgraphs.push_back(std::make_shared<const std::vector<Graph>>(std::move(emitted.rank.subgraphs)));
     questions_.push_back(std::move(emitted.questions));
     PIPESHARD_CHECK(bind(rank), "rank {} is not of the kind that it was emitted for", rank);
     PIPESHARD_CHECK(made_.set.ranks.back().kind == kind, "rank {} is of an earlier kind", rank);
+  }
+
+  // Takes the marks off the constants of its graphs.
+  static std::vector<OwnConstant> takeOwnConstants(EmittedRank& emitted) {
+    std::vector<OwnConstant> own;
+    for (size_t s = 0; s < emitted.rank.subgraphs.size(); ++s) {
+      Graph& graph = emitted.rank.subgraphs[s];
+      for (const auto& [id, initializer] : graph.initializers) {
+        Value& value = graph.value(id);
+        if (value.metadata.empty() || value.metadata.back().first != kOwnConstantMark) continue;
+        own.push_back(
+            {SubgraphId(s), value.name, emitted.questions.constantSlot(value.metadata.back().second)});
+        value.metadata.pop_back();
+      }
+    }
+    return own;
+  }
+
+  // The graphs of a rank's subgraphs: shared with its kind where nothing in them is the rank's own.
+  std::shared_ptr<const std::vector<Graph>> subgraphsOf(RankId rank) const {
+    const KindId kind = made_.set.ranks[rank].kind;
+    const ProgramKind& of = made_.set.kinds[kind];
+    if (of.own_constants.empty() || of.program.rank == rank) return made_.subgraphs[kind];
+    return std::make_shared<const std::vector<Graph>>(made_.of(rank).subgraphs);
   }
 
   // Where buffers end depends on what the rank's peers do: frees are found for a sample, and a kind whose
@@ -81,10 +106,10 @@ class KindEmitter {
             kind_of.try_emplace({binding.kind, freesOf(programs[place])}, split.set.kinds.nextId());
         if (is_new) {
           const ProgramKind& of = set.kinds[binding.kind];
-          ProgramKind& kind =
-              split.set.kinds.emplace_back(ProgramKind{instantiate(set, rank), of.start_slots, of.boxed});
+          ProgramKind& kind = split.set.kinds.emplace_back(
+              ProgramKind{instantiate(set, rank), of.start_slots, of.boxed, of.own_constants});
           addFrees(programs[place], kind.program);
-          split.subgraphs.push_back(made_.subgraphs[binding.kind]);
+          split.subgraphs.push_back(subgraphsOf(rank));
         }
         of_place[place] = found->second;
       }
@@ -130,7 +155,10 @@ EmittedPrograms emitKinds(const EmissionContext& context, const Completion& comp
 }
 
 RankProgram EmittedPrograms::of(RankId rank) const {
-  return {instantiate(set, rank), *subgraphs[set.ranks[rank].kind]};
+  const RankBinding& binding = set.ranks[rank];
+  RankProgram own{instantiate(set, rank), *subgraphs[binding.kind]};
+  bindConstants(set.kinds[binding.kind], binding, own.subgraphs);
+  return own;
 }
 
 IdVector<RankId, RankProgram> EmittedPrograms::ofAllRanks() const {

@@ -1,6 +1,7 @@
 #include "partition/emit/rank_questions.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
@@ -25,6 +26,20 @@ int RankQuestions::ask(const std::string& key, Question question) {
   return found->second;
 }
 
+const Constant& RankQuestions::askConstant(const std::string& key, std::function<Constant(RankId)> of) {
+  const auto [found, is_new] = constants_.try_emplace(key, OwnedConstant{constants_.size(), {}});
+  if (!is_new) return found->second.own;
+  ask("constant " + key, [of = std::move(of)](RankId rank) {
+    RankAnswer answer;
+    answer.constants.push_back(of(rank));
+    answer.alike.push_back(static_cast<int64_t>(answer.constants[0].data_type));
+    const Shape& shape = answer.constants[0].shape;
+    answer.alike.insert(answer.alike.end(), shape.begin(), shape.end());
+    return answer;
+  });
+  return found->second.own = asked_.back().own.constants[0];
+}
+
 std::optional<RankBinding> RankQuestions::bindingOf(RankId rank, const std::vector<RankId>& of_kind,
                                                     ProgramSet& set) const {
   RankBinding binding;
@@ -42,6 +57,7 @@ std::optional<RankBinding> RankQuestions::bindingOf(RankId rank, const std::vect
         return std::nullopt;
     }
     for (Shape& start : answer.starts) binding.starts.push_back(std::move(start));
+    for (Constant& constant : answer.constants) binding.constants.push_back(std::move(constant));
     for (std::vector<RankId>& group : answer.groups) groups.push_back(std::move(group));
   }
   const auto same = [&](const std::pair<int, int>& starts) {

@@ -3,8 +3,8 @@
 // Emission is one procedure for all ranks: whatever differs from rank to rank follows from the answers to
 // questions about the rank's place (which part of this tensor is its own, who gets this piece of it). So the
 // program of one rank is that of another, too, if all answers are *alike* in what decides about instructions
-// (sizes, how many pieces); what is then the other rank's own are the peers, groups and starts in its
-// answers.
+// (sizes, how many pieces); what is then the other rank's own are the peers, groups, starts and constants in
+// its answers.
 //
 //   asked by rank 0 of a stage of two: "part S0 of [8,6]": alike {4,6}, start {0,0}
 //   rank 1 answers alike {4,6}, start {4,0}: it is of rank 0's kind
@@ -21,6 +21,7 @@
 
 #include "ir/base/ids.h"
 #include "ir/base/shape.h"
+#include "ir/graph/graph.h"
 #include "ir/program/program_set.h"
 
 namespace pipeshard {
@@ -30,6 +31,7 @@ struct RankAnswer {
   std::vector<RankId> peers = {};
   std::vector<Shape> starts = {};
   std::vector<std::vector<RankId>> groups = {};
+  std::vector<Constant> constants = {};
 };
 
 class RankQuestions {
@@ -41,6 +43,10 @@ class RankQuestions {
   // Asks the emission's own rank, once per key. Returns the entry of RankBinding::starts that has the first
   // of the answer's starts; those behind it follow.
   int ask(const std::string& key, Question question);
+  // Asks for a constant of subgraphs. Returns the rank's own.
+  const Constant& askConstant(const std::string& key, std::function<Constant(RankId)> of);
+  // The entry of RankBinding::constants that has what was asked for.
+  size_t constantSlot(const std::string& key) const { return constants_.at(key).slot; }
   // Equal for a rank and each of its peers, on ranks of one kind.
   void requireOfPeers(std::function<int64_t(RankId rank, RankId peer)> of) {
     of_peers_.push_back(std::move(of));
@@ -67,7 +73,12 @@ class RankQuestions {
 
   RankId rank_;
   std::vector<Asked> asked_;
-  std::map<std::string, int> first_start_;  // by key
+  struct OwnedConstant {
+    size_t slot;
+    Constant own;
+  };
+  std::map<std::string, OwnedConstant> constants_;  // by key
+  std::map<std::string, int> first_start_;          // by key
   int starts_ = 0;
   std::vector<std::pair<int, int>> equal_, distinct_;
   std::vector<std::function<int64_t(RankId, RankId)>> of_peers_;

@@ -47,7 +47,7 @@ RankAnswer describeSent(const CrossMeshPlan& plan, const Shape& whole, const Log
   answer.starts.push_back(held.start);
   for (const SentBox& box : boxesOf(plan, held, device)) {
     answer.alike.push_back(std::ssize(box.ranges));
-    for (const AxisRange& range : box.ranges) add(answer.alike, {range.axis, range.offset, range.size});
+    for (const AxisRange& range : box.ranges) add(answer.alike, {range.axis, range.size});
     for (const Shard& left : box.left) answer.starts.push_back(left.start);
     answer.peers.push_back(receivers[box.receiver.index()]);
   }

@@ -92,11 +92,24 @@ SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t p
     if (!groups_.in_order && std::any_of(local.graph.nodes.begin(), local.graph.nodes.end(), gathers))
       refuseOrder(stage);
     graph = local.graph;
+    makeOwn(local.own, context_.shardings.mesh(stage, rows), graph);
     made.collectives = local.collectives;
   }
   if (phase == Phase::kUpdate) countUpdates(stage, graph);
   found->second = add(std::move(made), std::move(graph));
   return found->second;
+}
+
+void RankSubgraphs::makeOwn(const std::vector<DeviceConstant>& constants, const LogicalMesh& mesh,
+                            Graph& graph) {
+  for (const DeviceConstant& constant : constants) {
+    const std::string key = fmt::format("{} of {} rows: {}", printMesh(mesh), mesh.rows, constant.key);
+    const auto of = [&layout = context_.layout, of_device = constant.of](RankId rank) {
+      return of_device(layout.place(rank).position);
+    };
+    graph.initializers.at(constant.value) = questions_.askConstant(key, of);
+    graph.value(constant.value).metadata.emplace_back(kOwnConstantMark, key);
+  }
 }
 
 void RankSubgraphs::countUpdates(StageId stage, Graph& update) const {

@@ -26,6 +26,10 @@ struct RankGroups {
 // A stage whose parts are gathered lists its devices in ascending order.
 [[noreturn]] void refuseOrder(StageId stage);
 
+// What marks a constant of a graph, in its metadata, until the rank's program is complete: the key of the
+// question that says what it is on other ranks. So it is found again when graphs are cut.
+inline constexpr const char* kOwnConstantMark = "pipeshard.own_constant";
+
 class RankSubgraphs {
  public:
   // `questions` is the rank's.
@@ -35,6 +39,8 @@ class RankSubgraphs {
   SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows);
   // Any other.
   SubgraphId add(Subgraph description, Graph graph);
+  // The constants of a device's graph become the rank's own, and are marked; `mesh` is that of the devices.
+  void makeOwn(const std::vector<DeviceConstant>& constants, const LogicalMesh& mesh, Graph& graph);
 
   std::vector<Subgraph> takeDescriptions() && { return std::move(descriptions_); }
   std::vector<Graph> takeGraphs() && { return std::move(graphs_); }

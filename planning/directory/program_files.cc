@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -115,18 +116,22 @@ DialectChanges expandRank(const std::string& plan_directory, RankId rank, const 
   DialectChanges changes;
   const auto expand = [&](StepSize size, const fs::path& into) {
     makeFolder(into);
-    Program program = programs.program(rank, size);
-    for (Subgraph& subgraph : program.subgraphs) {
+    RankImage image = programs.image(rank, size);
+    const std::set<SubgraphId> own = programs.ownSubgraphs(rank, size);
+    for (size_t s = 0; s < image.subgraphs.size(); ++s) {
+      Subgraph& subgraph = image.program.subgraphs[s];
       const std::string stored = (fs::path(plan_directory) / kSubgraphsFolder / subgraph.file).string();
       subgraph.file = subgraph.name + ".onnx";
       if (dialect == Dialect::kOrt) {
-        Graph graph = readModel(stored);
-        writeOrtCollectives(program, graph, changes);
-        writeModel(graph, (into / subgraph.file).string());
+        writeOrtCollectives(image.program, image.subgraphs[s], changes);
+        writeModel(image.subgraphs[s], (into / subgraph.file).string());
       } else {
-        writeTextFile((into / subgraph.file).string(), requireTextFile(stored));
+        writeTextFile((into / subgraph.file).string(), own.contains(SubgraphId(s))
+                                                           ? serializeModel(image.subgraphs[s])
+                                                           : requireTextFile(stored));
       }
     }
+    const Program& program = image.program;
     writeTextFile((into / "program.json").string(), programToJson(program));
     const auto copied = std::find_if(program.buffers.begin(), program.buffers.end(),
                                      [](const Buffer& buffer) { return buffer.own_copy; });

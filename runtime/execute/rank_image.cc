@@ -136,7 +136,16 @@ std::vector<Graph> ProgramFolder::subgraphs(const Program& program) const {
 RankImage ProgramFolder::image(RankId rank, StepSize size) {
   RankImage image{program(rank, size), {}, folder_};
   image.subgraphs = subgraphs(image.program);
+  const RankBinding& own = binding(rank, size);
+  requireSound(kindFileName(own.kind, size),
+               [&] { bindConstants(kind(own.kind, size), own, image.subgraphs); });
   return image;
+}
+
+std::set<SubgraphId> ProgramFolder::ownSubgraphs(RankId rank, StepSize size) {
+  std::set<SubgraphId> subgraphs;
+  for (const OwnConstant& own : kind(kindOf(rank, size), size).own_constants) subgraphs.insert(own.subgraph);
+  return subgraphs;
 }
 
 ProgramSet ProgramFolder::set(StepSize size) {

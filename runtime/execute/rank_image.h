@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,10 @@ class ProgramFolder {
   Program program(RankId rank, StepSize size = StepSize::kWholeBatch);
   // The same with the subgraphs.
   RankImage image(RankId rank, StepSize size = StepSize::kWholeBatch);
+  // Of a kind, as its first rank has them: others have other constants of their own.
   std::vector<Graph> subgraphs(const Program& program) const;
+  // Those with constants of the rank's own: it has others than the files.
+  std::set<SubgraphId> ownSubgraphs(RankId rank, StepSize size = StepSize::kWholeBatch);
   // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind).
   ProgramSet set(StepSize size = StepSize::kWholeBatch);
   // All that the rank reads, of every size: ranks.json, kinds and subgraphs; sorted.

@@ -13,12 +13,8 @@ void markUneven(const ShardingSpec& spec, const Shape& shape, const LogicalMesh&
 
 void markResharding(const Shape& shape, const ShardingSpec& from, const Resharding& resharding,
                     const LogicalMesh& mesh, MeshAxes& axes) {
-  using Kind = ReshardingStep::Kind;
   markUneven(from, shape, mesh, axes);
-  for (const ReshardingStep& step : resharding.steps) {
-    markUneven(step.after, shape, mesh, axes);
-    if (step.kind == Kind::kSlice || step.kind == Kind::kKeepOne) axes[step.mesh_axis] = true;
-  }
+  for (const ReshardingStep& step : resharding.steps) markUneven(step.after, shape, mesh, axes);
 }
 
 std::vector<int64_t> markedCoordinates(DeviceId device, const LogicalMesh& mesh, const MeshAxes& axes) {

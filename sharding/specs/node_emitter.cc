@@ -123,9 +123,21 @@ ValueId NodeEmitter::target(size_t position, DataType type, Shape shape) {
   return outputs_[position];
 }
 
-ValueId NodeEmitter::constantOfDevice(std::string_view key, Constant constant) {
-  return once([&] { return fmt::format("own constant {}", key); },
-              [&] { return builder_.addConstant(name_ + "/constant", std::move(constant)); });
+ValueId NodeEmitter::ofPlace(const std::string& key, DataType type, DeviceId device,
+                             const std::function<int64_t(DeviceId)>& number) {
+  return constantOfPlace(
+      fmt::format("{} {}", dataTypeName(type), key), device,
+      [type, number](DeviceId of) { return makeScalar(type, static_cast<double>(number(of))); }, "number");
+}
+
+ValueId NodeEmitter::constantOfPlace(const std::string& key, DeviceId device,
+                                     std::function<Constant(DeviceId)> of, std::string_view name) {
+  return once([&] { return "own constant " + key; },
+              [&] {
+                const ValueId value = builder_.addConstant(fmt::format("{}/{}", name_, name), of(device));
+                if (emitted_ != nullptr) emitted_->own.push_back({value, key, std::move(of)});
+                return value;
+              });
 }
 
 void NodeEmitter::give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/graph/op_emitter.h"
+#include "sharding/specs/device_differences.h"
 
 namespace pipeshard {
 
@@ -20,6 +21,8 @@ class EmittedValues {
  public:
   ValueId find(const std::string& key) const;
   void put(std::string key, ValueId value) { values_.emplace(std::move(key), value); }
+
+  std::vector<DeviceConstant> own;  // constants of the graph that follow from the device's place
 
  private:
   std::map<std::string, ValueId> values_;
@@ -52,10 +55,15 @@ class NodeEmitter : public OpEmitter {
   // Constants that all devices have alike.
   ValueId scalar(DataType type, double number) override;
   ValueId integers(const std::vector<int64_t>& numbers) override;
-  // Constants of this device alone; `key` says on all devices alike what it is ("start of 50257 along 0").
+  // Constants that follow from the sizes of this device's parts; `key` says on all devices alike what it is
+  // ("size of 50257 along 0").
   ValueId ofDevice(std::string_view key, DataType type, int64_t number);
   ValueId integersOfDevice(std::string_view key, const std::vector<int64_t>& numbers);
-  ValueId constantOfDevice(std::string_view key, Constant constant);
+  // Constants that follow from a device's place (DeviceConstant): `device` is this one.
+  ValueId ofPlace(const std::string& key, DataType type, DeviceId device,
+                  const std::function<int64_t(DeviceId)>& number);
+  ValueId constantOfPlace(const std::string& key, DeviceId device, std::function<Constant(DeviceId)> of,
+                          std::string_view name = "constant");
 
   // The node's output at `position`: the last node. Type and shape are the target's where there is one.
   void give(size_t position, std::string_view op_type, std::vector<ValueId> inputs, DataType type,

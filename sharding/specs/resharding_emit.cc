@@ -1,6 +1,9 @@
 #include "sharding/specs/resharding_emit.h"
 
 #include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "ir/base/error.h"
 #include "sharding/specs/resharding.h"
@@ -14,8 +17,8 @@ using Kind = ReshardingStep::Kind;
 class Emitter {
  public:
   Emitter(GraphBuilder& builder, const Shape& shape, const LogicalMesh& mesh, DeviceId device,
-          const MeshGroups& groups)
-      : builder_(builder), shape_(shape), mesh_(mesh), device_(device), groups_(groups) {}
+          const MeshGroups& groups, std::vector<DeviceConstant>* own)
+      : builder_(builder), shape_(shape), mesh_(mesh), device_(device), groups_(groups), own_(own) {}
 
   ValueId emit(ValueId local, const ShardingSpec& before, const ReshardingStep& step) {
     if (mesh_.axisSize(step.mesh_axis) == 1) return local;
@@ -60,26 +63,39 @@ class Emitter {
                              shardOf(spec, shape_, mesh_, device_).size);
   }
 
-  ValueId integer(std::string_view name, int64_t number) {
-    return builder_.addConstant(name, makeConstant<int64_t>({1}, {number}));
+  // A constant that follows from the device's place.
+  ValueId own(std::string_view name, std::string key, std::function<Constant(DeviceId)> of) {
+    const ValueId value = builder_.addConstant(name, of(device_));
+    if (own_ != nullptr) own_->push_back({value, std::move(key), std::move(of)});
+    return value;
   }
 
   ValueId slice(ValueId local, const ShardingSpec& before, const ReshardingStep& step) {
-    const size_t axis = step.to_axis;
-    const int64_t start = shardOf(step.after, shape_, mesh_, device_).start[axis] -
-                          shardOf(before, shape_, mesh_, device_).start[axis];
     const ValueId part = result(local, "_part", step.after);
-    const int64_t end = start + builder_.graph().shape(part)[axis];
-    builder_.addNode("", "Slice",
-                     {local, integer("start", start), integer("end", end), integer("axis", step.to_axis)},
-                     {part});
+    const auto bound = [&](const char* name, bool end) {
+      const auto of = [axis = step.to_axis, end, before, after = step.after, shape = shape_,
+                       mesh = mesh_](DeviceId device) {
+        const Shard to = shardOf(after, shape, mesh, device);
+        const int64_t start = to.start[axis] - shardOf(before, shape, mesh, device).start[axis];
+        return makeConstant<int64_t>({1}, {end ? start + to.size[axis] : start});
+      };
+      return own(name,
+                 fmt::format("{} of {} in {} of {}", name, printSpec(step.after), printSpec(before),
+                             shapeToString(shape_)),
+                 of);
+    };
+    const ValueId start = bound("start", false), end = bound("end", true);
+    const ValueId axis = builder_.addConstant("axis", makeConstant<int64_t>({1}, {step.to_axis}));
+    builder_.addNode("", "Slice", {local, start, end, axis}, {part});
     return part;
   }
 
   ValueId keepOne(ValueId local, const ReshardingStep& step) {
     const DataType type = builder_.graph().dataType(local);
-    const bool keeps = mesh_.coordinate(device_, step.mesh_axis) == 0;
-    const ValueId condition = builder_.addConstant("keeps", {DataType::kBool, {}, {std::byte{keeps}}});
+    const auto keeps = [mesh = mesh_, axis = step.mesh_axis](DeviceId device) {
+      return Constant{DataType::kBool, {}, {std::byte{mesh.coordinate(device, axis) == 0}}};
+    };
+    const ValueId condition = own("keeps", fmt::format("first along mesh axis {}", step.mesh_axis), keeps);
     const ValueId zero = builder_.addConstant("zero", {type, {}, std::vector<std::byte>(dataTypeSize(type))});
     const ValueId summand = result(local, "_summand", step.after);
     builder_.addNode("", "Where", {condition, local, zero}, {summand});
@@ -103,14 +119,15 @@ class Emitter {
   const LogicalMesh& mesh_;
   DeviceId device_;
   const MeshGroups& groups_;
+  std::vector<DeviceConstant>* own_;
 };
 
 }  // namespace
 
 ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
                        const Resharding& resharding, const LogicalMesh& mesh, DeviceId device,
-                       const MeshGroups& groups) {
-  Emitter emitter(builder, shape, mesh, device, groups);
+                       const MeshGroups& groups, std::vector<DeviceConstant>* own) {
+  Emitter emitter(builder, shape, mesh, device, groups, own);
   const ShardingSpec* before = &from;
   for (const ReshardingStep& step : resharding.steps) {
     local = emitter.emit(local, *before, step);

@@ -7,6 +7,7 @@
 
 #include "ir/base/sharding_spec.h"
 #include "ir/graph/graph.h"
+#include "sharding/specs/device_differences.h"
 #include "sharding/specs/resharding.h"
 
 namespace pipeshard {
@@ -24,9 +25,9 @@ struct MeshGroups {
 // of all devices are alike up to shapes and constants. `local` is the device's shard under `from`; returns
 // that under the last step's spec, which is `local` itself where nothing has to be done. `shape` is the whole
 // tensor's. Types: those that reductions between workers support where a partial sum is resolved, any of 1 to
-// 8 bytes elsewhere.
+// 8 bytes elsewhere. `own`, if given, gets the constants that follow from the device's place.
 ValueId emitResharding(GraphBuilder& builder, ValueId local, const Shape& shape, const ShardingSpec& from,
                        const Resharding& resharding, const LogicalMesh& mesh, DeviceId device,
-                       const MeshGroups& groups);
+                       const MeshGroups& groups, std::vector<DeviceConstant>* own = nullptr);
 
 }  // namespace pipeshard

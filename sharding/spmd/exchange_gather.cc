@@ -36,8 +36,7 @@ ValueId asGathered(NodeEmitter& emit, ValueId mine, size_t data_rank, size_t axi
 void emitGather(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const int64_t axis = axisOf(context.node, context.wholeInput(0));
-  const AxisPart part =
-      axisPart(context.strategy.inputs[0], context.wholeInput(0), context.inputShard(0), axis);
+  const AxisPart part = axisPart(context, context.strategy.inputs[0], context.wholeInput(0), axis);
   const LocalIndices local = localIndices(emit, context.inputs[1], part, true);
   const bool by_element = context.node.is("GatherElements");
   const Shape data = emit.shape(context.inputs[0]);
@@ -59,7 +58,7 @@ void emitGatherGrad(FormContext& context) {
   const Shard shard = context.outputShard(0);
   const LocalIndices local =
       localIndices(emit, context.inputs[1],
-                   axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis), true);
+                   axisPart(context, context.strategy.outputs[0], context.wholeOutput(0), axis), true);
   const bool by_element = context.node.op_type == "GatherElementsGrad";
   const ValueId mine = by_element ? local.mine : asGathered(emit, local.mine, shard.size.size(), axis);
   const DataType type = emit.type(context.inputs[0]);
@@ -85,7 +84,7 @@ void emitOneHot(FormContext& context) {
   NodeEmitter& emit = context.emit;
   const int64_t axis = normalizeAxis(context.node.intAttribute("axis", -1), context.wholeOutput(0).size());
   const Shard shard = context.outputShard(0);
-  const AxisPart part = axisPart(context.strategy.outputs[0], context.wholeOutput(0), shard, axis);
+  const AxisPart part = axisPart(context, context.strategy.outputs[0], context.wholeOutput(0), axis);
   const LocalIndices local = localIndices(emit, context.inputs[0], part, true);
   const DataType type = emit.type(context.inputs[0]);
   const ValueId index =

@@ -160,8 +160,8 @@ class LossForm {
   }
 
   LocalIndices localLabels() {
-    const AxisPart part = axisPart(context_.strategy.inputs[at_.scores], context_.wholeInput(at_.scores),
-                                   context_.inputShard(at_.scores), 1);
+    const AxisPart part =
+        axisPart(context_, context_.strategy.inputs[at_.scores], context_.wholeInput(at_.scores), 1);
     return localIndices(emit_, labels_, part, false, ignored_);
   }
 

@@ -64,9 +64,9 @@ void emitArg(FormContext& context) {
       emit.op(context.node.op_type, {context.inputs[0]}, DataType::kInt64, kept,
               {{"axis", int64_t{axis}}, {"keepdims", int64_t{1}}, {"select_last_index", int64_t{last}}});
   const ShardingSpec& spec = context.strategy.inputs[0];
-  const int64_t start = context.inputShard(0).start[position];
   const ValueId offset =
-      emit.ofDevice("start of " + axisKey(spec, context.wholeInput(0), position), DataType::kInt64, start);
+      emit.ofPlace("start of " + axisKey(spec, context.wholeInput(0), position), DataType::kInt64,
+                   context.exchange.device, context.startsOf(spec, context.wholeInput(0), position));
   const ValueId found = emit.binary("Add", place, offset);
   const double nowhere = last ? -1 : static_cast<double>(context.wholeInput(0)[position]);
   const ValueId candidate =
@@ -81,14 +81,19 @@ const ExchangeForm* cumSumCut(const Graph& graph, const Node& node, const Factor
   return cut && isReducible(graph, node.inputs[0]) ? wholeOutputs() : nullptr;
 }
 
-// Which part of an axis a device holds, and of how many.
-std::pair<int64_t, int64_t> partOfAxis(const ExchangeContext& exchange, const std::vector<int>& mesh_axes) {
+// Which parts of an axis lie before the device's, or behind it: [parts] along `axis` of so many axes.
+Constant otherParts(const LogicalMesh& mesh, DeviceId device, const std::vector<int>& mesh_axes, bool behind,
+                    int64_t axis, size_t axes) {
   int64_t index = 0, parts = 1;
-  for (const int axis : mesh_axes) {
-    index = index * exchange.mesh.axisSize(axis) + exchange.mesh.coordinate(exchange.device, axis);
-    parts *= exchange.mesh.axisSize(axis);
+  for (const int mesh_axis : mesh_axes) {
+    index = index * mesh.axisSize(mesh_axis) + mesh.coordinate(device, mesh_axis);
+    parts *= mesh.axisSize(mesh_axis);
   }
-  return {index, parts};
+  Constant mask{DataType::kBool, Shape(axes, 1), std::vector<std::byte>(parts)};
+  mask.shape[axis] = parts;
+  for (int64_t part = 0; part < parts; ++part)
+    mask.bytes[part] = std::byte(behind ? part > index : part < index);
+  return mask;
 }
 
 // The part's own running sum, and the totals of the parts before it (behind it, in reverse).
@@ -113,17 +118,16 @@ void emitCumSum(FormContext& context) {
     totals = emit.op("pipeshard::AllGather", {totals}, type, gathered,
                      {{"group", static_cast<int64_t>(group.index())}, {"axis", axis}, {"sizes", sizes}});
   }
-  const auto [index, parts] = partOfAxis(context.exchange, mesh_axes);
   const bool reverse = context.node.intAttribute("reverse", 0) != 0;
-  Shape mask_shape(emit.shape(totals).size(), 1);
-  mask_shape[axis] = parts;
-  Constant mask{DataType::kBool, mask_shape, std::vector<std::byte>(parts)};
-  for (int64_t part = 0; part < parts; ++part)
-    mask.bytes[part] = std::byte(reverse ? part > index : part < index);
+  const size_t axes = emit.shape(totals).size();
   const std::string key = fmt::format("parts {} {} on axis {} of {}", reverse ? "behind" : "before",
-                                      axisKey(spec, context.wholeInput(0), axis), axis, mask_shape.size());
-  const ValueId others =
-      emit.where(emit.constantOfDevice(key, std::move(mask)), totals, emit.scalar(type, 0));
+                                      axisKey(spec, context.wholeInput(0), axis), axis, axes);
+  const ValueId mask =
+      emit.constantOfPlace(key, context.exchange.device,
+                           [mesh = context.exchange.mesh, mesh_axes, reverse, axis, axes](DeviceId device) {
+                             return otherParts(mesh, device, mesh_axes, reverse, axis, axes);
+                           });
+  const ValueId others = emit.where(mask, totals, emit.scalar(type, 0));
   emit.giveElementwise(0, "Add", {own, emit.reduce("ReduceSum", others, {axis})});
 }
 

@@ -27,6 +27,13 @@ Shard FormContext::outputShard(size_t position) const {
   return shardOf(strategy.outputs.at(position), wholeOutput(position), exchange.mesh, exchange.device);
 }
 
+std::function<int64_t(DeviceId)> FormContext::startsOf(const ShardingSpec& spec, const Shape& whole,
+                                                       size_t axis) const {
+  return [spec, whole, axis, mesh = exchange.mesh](DeviceId device) {
+    return shardOf(spec, whole, mesh, device).start[axis];
+  };
+}
+
 std::vector<GroupId> FormContext::groupsOf(const std::vector<int>& factors) const {
   std::vector<GroupId> groups;
   for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {

@@ -1,6 +1,7 @@
 // What the files of exchange forms share: the table, and what a form is told.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct FormContext {
   const Shape& wholeOutput(size_t position) const { return exchange.whole.shape(node.outputs[position]); }
   Shard inputShard(size_t position) const;
   Shard outputShard(size_t position) const;
+  // Where the part of any device begins along an axis of such a tensor.
+  std::function<int64_t(DeviceId)> startsOf(const ShardingSpec& spec, const Shape& whole, size_t axis) const;
   // Groups of the mesh axes that cut any of the factors; those of one device are left out.
   std::vector<GroupId> groupsOf(const std::vector<int>& factors) const;
 };

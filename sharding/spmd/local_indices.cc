@@ -2,8 +2,10 @@
 
 namespace pipeshard {
 
-AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& shard, size_t axis) {
-  return {axisKey(spec, whole, axis), shard.start[axis], shard.size[axis], whole[axis]};
+AxisPart axisPart(const FormContext& context, const ShardingSpec& spec, const Shape& whole, size_t axis) {
+  const DeviceId device = context.exchange.device;
+  return {axisKey(spec, whole, axis), device, context.startsOf(spec, whole, axis),
+          shardOf(spec, whole, context.exchange.mesh, device).size[axis], whole[axis]};
 }
 
 LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& part, bool wraps,
@@ -11,8 +13,10 @@ LocalIndices localIndices(NodeEmitter& emit, ValueId indices, const AxisPart& pa
   const DataType type = emit.type(indices);
   const ValueId zero = emit.scalar(type, 0);
   const ValueId whole = emit.scalar(type, static_cast<double>(part.whole));
-  const ValueId start = emit.ofDevice("start of " + part.key, type, part.start);
-  const ValueId end = emit.ofDevice("end of " + part.key, type, part.start + part.size);
+  const ValueId start = emit.ofPlace("start of " + part.key, type, part.device, part.start);
+  const ValueId end =
+      emit.ofPlace("end of " + part.key, type, part.device,
+                   [start = part.start, size = part.size](DeviceId of) { return start(of) + size; });
   const auto within = [&](ValueId index, ValueId from, ValueId to) {
     return emit.binary("And", emit.compare("GreaterOrEqual", index, from), emit.compare("Less", index, to));
   };

@@ -8,11 +8,12 @@ namespace pipeshard {
 // Where the device's part of an axis lies: [start, start + size) of [0, whole).
 struct AxisPart {
   std::string key;  // NodeEmitter::ofDevice
-  int64_t start = 0;
+  DeviceId device;
+  std::function<int64_t(DeviceId)> start;
   int64_t size = 0;
   int64_t whole = 0;
 };
-AxisPart axisPart(const ShardingSpec& spec, const Shape& whole, const Shard& shard, size_t axis);
+AxisPart axisPart(const FormContext& context, const ShardingSpec& spec, const Shape& whole, size_t axis);
 
 struct LocalIndices {
   // into the part; 0 where the index is another device's, out of every range where it is nobody's

@@ -56,6 +56,7 @@ class Rewriter {
     nameValues();
     result_.collectives = collectiveGroups(graph());
     result_.groups = groups_;
+    result_.own = std::move(emitted_.own);
     return std::move(result_);
   }
 
@@ -73,19 +74,43 @@ class Rewriter {
     markUneven(spec, piece_.shape(value), sharding_.mesh, result_.differs_along);
   }
 
-  // Of a constant every device has another part, and of a sum one device has all.
-  void markConstant(const ShardingSpec& spec) {
-    for (int axis = 0; axis < sharding_.mesh.rank(); ++axis) {
-      if (spec.uses(axis)) result_.differs_along[axis] = true;
+  // Of a constant every device has another part, and of a sum one device has all; but rows of a mask are
+  // often equal.
+  ValueId partOf(const Constant& constant, const std::string& name, const ShardingSpec& spec) {
+    const LogicalMesh& mesh = sharding_.mesh;
+    const Constant local = localConstant(constant, spec, mesh, context_.device);
+    const ValueId part = builder_.addConstant(name, local);
+    MeshAxes used;
+    int64_t parts = 1;
+    for (int axis = 0; axis < mesh.rank(); ++axis) {
+      used.push_back(spec.uses(axis));
+      const bool cuts = used.back() && !std::binary_search(spec.partial.begin(), spec.partial.end(), axis);
+      parts *= cuts ? mesh.axisSize(axis) : 1;
     }
+    const auto of = [constant, spec, mesh](DeviceId device) {
+      return localConstant(constant, spec, mesh, device);
+    };
+    const std::vector<DeviceId> others = devicesThatDiffer(mesh, used);
+    if (std::all_of(others.begin(), others.end(), [&](DeviceId device) { return of(device) == local; }))
+      return part;
+    if (std::ssize(constant.bytes) / parts > kMostDeviceConstantBytes) {
+      for (int axis = 0; axis < mesh.rank(); ++axis) {
+        if (used[axis]) result_.differs_along[axis] = true;
+      }
+    } else {
+      const std::string key =
+          fmt::format("{} of constant {} {}", printSpec(spec), name, shapeToString(constant.shape));
+      emitted_.own.push_back({part, key, of});
+    }
+    return part;
   }
 
-  // What exchanges along an axis knows its place there; a mean over parts knows its share.
+  // A mean over parts knows its share.
   void markUses(const StrategyBuilder& strategies, const Node& node, const Strategy& strategy) {
     for (size_t axis = 0; axis < strategy.uses.size(); ++axis) {
       const AxisUse& use = strategy.uses[axis];
       if (use.kind != AxisUse::Kind::kFactor) continue;
-      bool marked = strategies.exchanges(use.index);
+      bool marked = false;
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         const std::vector<int> means = strategies.meanFactors(strategy.uses, o);
         const bool even =
@@ -119,11 +144,7 @@ class Rewriter {
                     piece_.value(value).name);
     checkSpec(value, spec);
     ValueId& part = constants_[{value.index(), spec}];
-    if (!part.valid()) {
-      markConstant(spec);
-      part = builder_.addConstant(piece_.value(value).name,
-                                  localConstant(*constant, spec, sharding_.mesh, context_.device));
-    }
+    if (!part.valid()) part = partOf(*constant, piece_.value(value).name, spec);
     return part;
   }
 
@@ -136,8 +157,8 @@ class Rewriter {
       plan->second = planResharding(shape, piece_.dataType(value), from, to, sharding_.mesh, sharding_.model);
     markResharding(shape, from, plan->second, sharding_.mesh, result_.differs_along);
     const size_t before = graph().nodes.size();
-    const ValueId placed =
-        emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh, context_.device, groups_);
+    const ValueId placed = emitResharding(builder_, local, shape, from, plan->second, sharding_.mesh,
+                                          context_.device, groups_, &emitted_.own);
     for (size_t n = before; n < graph().nodes.size(); ++n) markPlacing(graph().nodes[n]);
     return placed;
   }

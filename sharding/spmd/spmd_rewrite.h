@@ -33,8 +33,10 @@ struct LocalPiece {
   // by local node: index of the piece's node that it belongs to; not descending
   std::vector<size_t> origins;
   MeshGroups groups;  // as they were given
-  // Devices with equal coordinates along the marked axes have equal graphs; the same marks on all devices.
+  // Devices with equal coordinates along the marked axes have equal graphs but for `own`; the same marks on
+  // all devices.
   MeshAxes differs_along;
+  std::vector<DeviceConstant> own;
 };
 
 // Constants are cut when the piece is rewritten; uses of one spec share the part. Inputs that hold the sizes

@@ -28,7 +28,7 @@ struct Placed {
 
 // All devices have the same nodes with the same connections (checkAlike). So one walk over the first device's
 // nodes stands for all of them, and only what may differ is compared device by device: shapes, constants,
-// groups and part sizes.
+// groups and part sizes. Of devices with one graph only the constants that follow from their places differ.
 //
 // placed_ says of every local value that the walk has passed which value of the piece it is, and how it lies
 // (Placed). It begins with the inputs as they are kept. Every node of the piece has a run of local nodes
@@ -51,6 +51,7 @@ class Verifier {
     for (const auto& [device, local] : devices_) {
       verifyGraph(local->graph);
       checkAlike(device);
+      for (const DeviceConstant& constant : local->own) own_[device][constant.value] = &constant;
     }
     placed_.resize(first().values.size());
     for (size_t v = 0; v < first().values.size(); ++v) by_name_[first().values[v].name] = ValueId(v);
@@ -61,6 +62,7 @@ class Verifier {
     size_t next = 0;
     for (size_t n = 0; n < piece_.nodes.size(); ++n) checkPieceNode(n, next);
     checkOutputs();
+    for (const auto& [device, local] : devices_) checkOwn(device);
   }
 
  private:
@@ -84,16 +86,27 @@ class Verifier {
   }
 
   // Every device is here, or another one that has the same graph.
-  void checkDevices() const {
+  void checkDevices() {
     const auto first = devices_.find(kFirst);
     if (first == devices_.end() || std::ssize(devices_) > mesh_.deviceCount())
       fail(ErrorCode::kInternal, "{} local pieces for mesh {}", devices_.size(), printMesh(mesh_));
-    std::set<std::vector<int64_t>> found;
+    std::map<std::vector<int64_t>, DeviceId> found;
     for (const auto& [device, local] : devices_)
-      found.insert(markedCoordinates(device, mesh_, first->second->differs_along));
+      found.emplace(markedCoordinates(device, mesh_, first->second->differs_along), device);
     for (const DeviceId device : mesh_.devices()) {
-      if (!found.contains(markedCoordinates(device, mesh_, first->second->differs_along)))
+      const auto alike = found.find(markedCoordinates(device, mesh_, first->second->differs_along));
+      if (alike == found.end())
         fail(ErrorCode::kInternal, "no local piece for device {} of mesh {}", device, printMesh(mesh_));
+      stand_in_.push_back(devices_.contains(device) ? device : alike->second);
+    }
+  }
+
+  // What a piece says of the constants of devices' places is true of its own.
+  void checkOwn(DeviceId device) const {
+    for (const DeviceConstant& constant : pieceOf(device).own) {
+      const Constant* found = graphOf(device).constant(constant.value);
+      if (found == nullptr || !(*found == constant.of(device)))
+        fault(device, nullptr, fmt::format("its constant '{}' is another one", constant.key));
     }
   }
 
@@ -223,12 +236,19 @@ class Verifier {
     return spec;
   }
 
-  const Constant& constantOf(DeviceId device, const Node& node, size_t input) const {
+  // Of any device of the mesh; `node` is the node of the one that has its graph.
+  Constant constantOf(DeviceId device, const Node& node, size_t input) const {
+    const DeviceId stand_in = stand_in_[device];
     const Constant* constant =
-        input < node.inputs.size() ? graphOf(device).constant(node.inputs[input]) : nullptr;
+        input < node.inputs.size() ? graphOf(stand_in).constant(node.inputs[input]) : nullptr;
     if (constant == nullptr) fault(device, &node, fmt::format("input {} is no constant", input));
-    return *constant;
+    if (device == stand_in || !own_.contains(stand_in)) return *constant;
+    const auto& own = own_.at(stand_in);
+    const auto found = own.find(node.inputs[input]);
+    return found == own.end() ? *constant : found->second->of(device);
   }
+  // Of any device of the mesh.
+  const Node& nodeAlike(DeviceId device, size_t n) const { return nodeOf(stand_in_[device], n); }
 
   ShardingSpec afterSlice(size_t n, const Placed& before) const {
     const Node& node = nodeOf(kFirst, n);
@@ -241,8 +261,8 @@ class Verifier {
           if (before.spec.uses(mesh_axis)) return false;
           spec = before.spec;
           spec.axes.at(axis).push_back(mesh_axis);
-          for (const auto& [device, of_device] : devices_) {
-            const Node& local = nodeOf(device, n);
+          for (const DeviceId device : mesh_.devices()) {
+            const Node& local = nodeAlike(device, n);
             const Shard to = shardOf(spec, whole, mesh_, device);
             const int64_t start = to.start[axis] - shardOf(before.spec, whole, mesh_, device).start[axis];
             if (integerElements(constantOf(device, local, 1)) != std::vector{start}) return false;
@@ -258,10 +278,11 @@ class Verifier {
   ShardingSpec afterKeepOne(size_t n, const Placed& before) const {
     const auto keepsFirst = [&](int mesh_axis) {
       if (before.spec.uses(mesh_axis)) return false;
-      for (const auto& [device, of_device] : devices_) {
-        const bool keeps = numericElements(constantOf(device, nodeOf(device, n), 0)).at(0) != 0;
-        if (keeps != (mesh_.coordinate(device, mesh_axis) == 0)) return false;
-        if (numericElements(constantOf(device, nodeOf(device, n), 2)).at(0) != 0) return false;
+      for (const DeviceId device : mesh_.devices()) {
+        const Node& local = nodeAlike(device, n);
+        if (numericElements(constantOf(device, local, 0)).at(0) != (mesh_.coordinate(device, mesh_axis) == 0))
+          return false;
+        if (numericElements(constantOf(device, local, 2)).at(0) != 0) return false;
       }
       return true;
     };
@@ -306,7 +327,8 @@ class Verifier {
 
   void checkConstant(const Node& node, const Node& local, size_t position, const ShardingSpec& spec) const {
     const Constant& whole = *piece_.constant(node.inputs[position]);
-    for (const auto& [device, of_device] : devices_) {
+    for (const DeviceId device : mesh_.devices()) {
+      if (spec.isReplicated() && !devices_.contains(device)) continue;
       if (!(constantOf(device, local, position) == localConstant(whole, spec, mesh_, device))) {
         fault(device, &local, fmt::format("constant input {} is not this device's part", position));
       }
@@ -450,6 +472,8 @@ class Verifier {
   const PieceSharding& sharding_;
   const LogicalMesh& mesh_;
   const DevicePieces& devices_;
+  IdVector<DeviceId, DeviceId> stand_in_;                             // which device has the graph of each
+  std::map<DeviceId, std::map<ValueId, const DeviceConstant*>> own_;  // of those that have graphs
   std::vector<Placed> placed_;  // by local value, the same of all devices
   std::map<std::string, ValueId> by_name_;
   std::vector<NodeId> producer_;

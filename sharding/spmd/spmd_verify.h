@@ -8,7 +8,7 @@
 namespace pipeshard {
 
 // By device; it has the first one, and of devices that have equal graphs (LocalPiece::differs_along) at
-// least one.
+// least one: the others' are it with their own constants (LocalPiece::own).
 using DevicePieces = std::map<DeviceId, const LocalPiece*>;
 
 // Proves of all devices' pieces together: collectives meet (same kind, group, axis, reduction;

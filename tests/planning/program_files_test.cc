@@ -58,7 +58,10 @@ void expectSame(const EmittedPrograms& emitted, ProgramFolder& folder, StepSize 
 
 TEST(ProgramFiles, AreEveryRanksOwnWhenTheyAreRead) {
   for (const auto& [stages, method] :
-       std::vector<std::pair<std::string, std::string>>{{"uniform:2", ""}, {"uniform:2", "zero2"}}) {
+       std::vector<std::pair<std::string, std::string>>{{"uniform:2", ""},
+                                                        {"uniform:2", "zero2"},
+                                                        {"uniform:1", "zero3"},
+                                                        {"uniform:2", "data-parallel"}}) {
     const TemporaryFolder folder;
     const PlannedTraining planned = planOf(stages, method);
     const std::string plan = folder.file("plan");
@@ -67,9 +70,7 @@ TEST(ProgramFiles, AreEveryRanksOwnWhenTheyAreRead) {
     expectSame(planned.whole.ranks, programs, StepSize::kWholeBatch);
     ASSERT_TRUE(programs.hasLastBatch());
     expectSame(planned.last->ranks, programs, StepSize::kLastBatch);
-    if (method.empty()) {
-      EXPECT_LT(programs.kinds(), programs.ranks());
-    }
+    EXPECT_LT(programs.kinds(), programs.ranks());
     std::set<std::string> files;
     for (const RankId rank : idsBelow<RankId>(programs.ranks())) {
       for (const std::string& file : programs.files(rank)) files.insert(file);

@@ -14,8 +14,10 @@ RankTables tables() {
   BindingTable table;
   table.kinds = 2;
   table.groups = {idsAt<RankId>({0, 1}), idsAt<RankId>({0, 1, 2})};
-  table.ranks.push_back({KindId(0), {RankId(2)}, {0, 1}, {{0, 0}, {0}}});
-  table.ranks.push_back({KindId(0), {}, {0, 1}, {{4, 0}, {0}}});
+  const Constant zero = makeConstant<int64_t>({1}, {0}), four = makeConstant<int64_t>({1}, {4});
+  const Constant keeps = {DataType::kBool, {}, {std::byte{1}}};
+  table.ranks.push_back({KindId(0), {RankId(2)}, {0, 1}, {{0, 0}, {0}}, {zero, keeps}});
+  table.ranks.push_back({KindId(0), {}, {0, 1}, {{4, 0}, {0}}, {four, keeps}});
   table.ranks.push_back({KindId(1), {RankId(0), RankId(1)}, {1}, {}});
   return {table, std::nullopt, {}};
 }
@@ -29,6 +31,7 @@ void expectEqual(const BindingTable& a, const BindingTable& b) {
     EXPECT_EQ(a.ranks[rank].peers, b.ranks[rank].peers);
     EXPECT_EQ(a.ranks[rank].groups, b.ranks[rank].groups);
     EXPECT_EQ(a.ranks[rank].starts, b.ranks[rank].starts);
+    EXPECT_EQ(a.ranks[rank].constants, b.ranks[rank].constants);
   }
 }
 
@@ -64,6 +67,9 @@ TEST(RankTables, AreRefusedWhereAPositionIsNone) {
   refuses("\"peers\":[2]", "\"peers\":[3]", wrong, "ranks.json.whole.bindings[0].peers");
   refuses("\"groups\":[1]", "\"groups\":[2]", wrong, "ranks.json.whole.bindings[2].groups");
   refuses("\"starts\":[2,1]", "\"starts\":[2,3]", wrong, "ranks.json.whole.bindings[1].starts");
+  refuses("\"constants\":[2,1]", "\"constants\":[2,3]", wrong, "ranks.json.whole.bindings[1].constants");
+  refuses("\"AQ==\"", "\"AQE=\"", wrong,
+          "ranks.json.whole.constants[1].base64: found \"AQE=\"; expected 1 bytes");
   refuses("[0,1,2]", "[0,1,3]", wrong, "ranks.json.whole.groups[1]");
   refuses("\"ranks\": 3", "\"ranks\": 4", wrong, "found those of 3 ranks; expected 4");
   refuses("\"version\": 5", "\"version\": 4", ErrorCode::kVersionMismatch, "plan again");
@@ -82,6 +88,8 @@ ProgramKind kindOfHalves() {
   }
   kind.start_slots = {0, 1, -1};
   kind.boxed = {true, false, false};
+  kind.program.subgraphs.push_back({"forward", "forward.onnx", Phase::kForward, {}, {}});
+  kind.own_constants = {{SubgraphId(0), "start", 1}};
   return kind;
 }
 
@@ -90,6 +98,13 @@ TEST(Kinds, ComeBackAsTheyWere) {
   EXPECT_EQ(programToJson(read.program), programToJson(kindOfHalves().program));
   EXPECT_EQ(read.start_slots, kindOfHalves().start_slots);
   EXPECT_EQ(read.boxed, kindOfHalves().boxed);
+  EXPECT_EQ(read.own_constants, kindOfHalves().own_constants);
+}
+
+TEST(Kinds, AreRefusedWhereAConstantIsOfNoSubgraph) {
+  std::string changed = kindToJson(kindOfHalves());
+  changed.replace(changed.find("\"subgraph\":0"), 12, "\"subgraph\":1");
+  EXPECT_ERROR(kindFromJson(changed), ErrorCode::kConfiguration, "program.json.constants[0].subgraph");
 }
 
 TEST(Kinds, AreRefusedWhereNothingBegins) {

@@ -114,6 +114,62 @@ TEST(ProgramSet, GivesEveryRankItsPeersGroupsAndParts) {
   EXPECT_EQ(program.groups[GroupId(0)], set.groups[1]);
 }
 
+// Of two ranks that have all of "h", each takes its own half out of it.
+ProgramSet slicesOfTheirOwn() {
+  Program program;
+  program.rank = RankId(0);
+  program.world_size = 2;
+  program.buffers = {rowsBuffer("h", BufferKind::kActivation, false),
+                     rowsBuffer("half", BufferKind::kActivation, false)};
+  program.buffers[0].part.reset();
+  program.buffers[0].shape = {4, 6};
+  program.buffers[1].part = BufferPart{{4, 6}, {0, 0}};
+  program.instructions.push_back(instruction(InstructionKind::kZero, {}, {0}));
+  program.instructions.push_back(instruction(InstructionKind::kSlice, {0}, {1}));
+  program.instructions.back().axis = 0;
+  program.instructions.push_back(instruction(InstructionKind::kFree, {0}, {}));
+  program.instructions.push_back(instruction(InstructionKind::kFree, {1}, {}));
+  ProgramSet set;
+  set.kinds.push_back({program, {-1, 0}, {false, false}});
+  set.ranks.push_back({KindId(0), {}, {}, {{0, 0}}});
+  set.ranks.push_back({KindId(0), {}, {}, {{2, 0}}});
+  return set;
+}
+
+TEST(ProgramSet, ASliceBeginsWhereTheRanksPartBegins) {
+  const ProgramSet set = slicesOfTheirOwn();
+  EXPECT_NO_THROW(verifyProgramSet(set));
+  EXPECT_EQ(instantiate(set, RankId(0)).instructions[1].offset, 0);
+  EXPECT_EQ(instantiate(set, RankId(1)).instructions[1].offset, 2);
+}
+
+TEST(ProgramSet, ASliceOutsideOfItsSourceIsRefused) {
+  ProgramSet set = slicesOfTheirOwn();
+  set.kinds[KindId(0)].program.buffers[1].part->whole = {8, 6};
+  set.ranks[RankId(1)].starts = {{3, 0}};
+  EXPECT_TRUE(isRefused([&] { verifyBindings(set); }));
+  EXPECT_TRUE(isRefused([&] { verifyPrograms(allPrograms(set)); }));
+}
+
+TEST(ProgramSet, GraphsGetTheConstantsOfTheirRank) {
+  ProgramSet set = slicesOfTheirOwn();
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId start = builder.addConstant("start", makeConstant<int64_t>({1}, {0}));
+  ProgramKind& kind = set.kinds[KindId(0)];
+  kind.program.subgraphs.push_back({"take", "take.onnx", Phase::kForward, {}, {}});
+  kind.own_constants = {{SubgraphId(0), "start", 1}};
+  RankBinding& second = set.ranks[RankId(1)];
+  EXPECT_TRUE(isRefused([&] { verifyBinding(kind, second, {}, RankId(1), 2); }));
+  second.constants = {makeConstant<int64_t>({1}, {7}), makeConstant<int64_t>({1}, {2})};
+  EXPECT_NO_THROW(verifyBinding(kind, second, {}, RankId(1), 2));
+  std::vector<Graph> graphs = {graph};
+  bindConstants(kind, second, graphs);
+  EXPECT_EQ(*graphs[0].constant(start), (makeConstant<int64_t>({1}, {2})));
+  second.constants[1] = makeConstant<int64_t>({2}, {2, 3});
+  EXPECT_TRUE(isRefused([&] { bindConstants(kind, second, graphs); }));
+}
+
 TEST(ProgramSet, OneLineOfReplicasStandsForAll) {
   const ProgramSet set = twoStages();
   const RankSample sample = sampleOf(set);

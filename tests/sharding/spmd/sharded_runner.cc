@@ -295,12 +295,41 @@ PieceSharding randomSharding(std::mt19937_64& generator, const Graph& graph, con
   return sharding;
 }
 
+namespace {
+
+// The piece of `other`, with its own constants, is that of `device`.
+void expectAlike(const LocalPiece& piece, DeviceId device, const LocalPiece& other) {
+  ASSERT_EQ(piece.differs_along, other.differs_along);
+  ASSERT_EQ(piece.graph.values.size(), other.graph.values.size());
+  for (size_t v = 0; v < piece.graph.values.size(); ++v) {
+    EXPECT_EQ(piece.graph.values[v].name, other.graph.values[v].name);
+    EXPECT_EQ(piece.graph.values[v].shape, other.graph.values[v].shape) << piece.graph.values[v].name;
+  }
+  std::map<ValueId, Initializer> constants = other.graph.initializers;
+  for (const DeviceConstant& constant : other.own) constants.at(constant.value) = constant.of(device);
+  for (const auto& [value, constant] : piece.graph.initializers)
+    EXPECT_EQ(std::get<Constant>(constant), std::get<Constant>(constants.at(value)))
+        << piece.graph.value(value).name;
+}
+
+}  // namespace
+
 IdVector<DeviceId, LocalPiece> rewriteAll(const Graph& graph, const PieceSharding& sharding) {
   IdVector<DeviceId, LocalPiece> pieces;
   for (const DeviceId device : sharding.mesh.devices()) {
     pieces.push_back(rewriteForDevice(graph, sharding, device, groupsOf(sharding.mesh, device)));
   }
   verifyLocalPieces(graph, sharding, pieces);
+  DevicePieces first;  // of devices that do not differ
+  std::map<std::vector<int64_t>, DeviceId> place;
+  for (const DeviceId device : pieces.ids()) {
+    const LocalPiece& piece = pieces[device];
+    const auto [found, is_new] =
+        place.try_emplace(markedCoordinates(device, sharding.mesh, piece.differs_along), device);
+    if (is_new) first[device] = &piece;
+    expectAlike(piece, device, pieces[found->second]);
+  }
+  verifyLocalPieces(graph, sharding, first);
   return pieces;
 }
 
