@@ -131,8 +131,9 @@ Checkpoint CheckpointFolder::commit(Checkpoint checkpoint,
   }
   committed_.insert(step);
   // It is there now, whatever becomes of the rest.
-  for (const auto& work :
-       {std::function<void()>([&] { announce(checkpoint); }), std::function<void()>([&] { prune(); })}) {
+  for (const auto& work : {std::function<void()>([&] { announce(checkpoint); }), std::function<void()>([&] {
+                             prune(checkpoint.elsewhere.empty() ? keep_ : std::max(2, keep_));
+                           })}) {
     try {
       work();
     } catch (const std::exception& error) {
@@ -158,7 +159,7 @@ void CheckpointFolder::announce(const Checkpoint& checkpoint) const {
   writeDurably(fs::path(path_) / "LATEST", checkpointName(checkpoint.step) + "\n");
 }
 
-void CheckpointFolder::prune() const {
+void CheckpointFolder::prune(int keep) const {
   std::vector<std::string> good;
   for (const std::string& directory : listCheckpoints(path_)) {
     const int64_t step = *stepOfCheckpoint(fs::path(directory).filename().string());
@@ -169,7 +170,7 @@ void CheckpointFolder::prune() const {
       good.push_back(directory);
     }
   }
-  for (size_t i = keep_; i < good.size(); ++i) removeCheckpoint(good[i]);
+  for (size_t i = keep; i < good.size(); ++i) removeCheckpoint(good[i]);
 }
 
 }  // namespace pipeshard

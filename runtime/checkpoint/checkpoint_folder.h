@@ -6,8 +6,10 @@
 // then are older checkpoints removed, their COMMIT first. Whatever lies there without COMMIT is rubbish.
 //
 // Where hosts write on disks of their own, each has such a folder. The coordinator's decides: it commits when
-// all ranks of all hosts have synced their files, and the others do so after it. What a crash has kept them
-// from they do when the next job begins (`adopted`): the files are there, under their partial name.
+// all ranks of all hosts have synced their files, and the others do so after it. At least two checkpoints
+// stay then: a host that has not done so yet, and is the coordinator's next, has the older one. What a crash
+// has kept them from they do when the next job begins (`adopted`): the files are there, under their partial
+// name.
 #pragma once
 
 #include <chrono>
@@ -54,7 +56,7 @@ class CheckpointFolder {
  private:
   void adopt(const std::string& manifest) const;
   void sweep() const;
-  void prune() const;
+  void prune(int keep) const;
   void announce(const Checkpoint& checkpoint) const;
   void publish(const Checkpoint& checkpoint) const;
 

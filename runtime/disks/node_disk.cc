@@ -60,7 +60,7 @@ void NodeDisk::open(const DiskRequest& request, const std::string& plan_director
 }
 
 void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_directory) {
-  folder_.emplace(request.folder, request.job, std::max(1, request.keep), companionsOf(plan_directory),
+  folder_.emplace(request.folder, request.job, std::max(2, request.keep), companionsOf(plan_directory),
                   kPatienceWithOthers, resumed_);
   committer_.emplace(*folder_);
   if (!resumed_.empty()) return;

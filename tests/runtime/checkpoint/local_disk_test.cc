@@ -34,12 +34,12 @@ class LocalDisk : public ::testing::Test {
   }
 
   // As the coordinator on host a commits it: with all that is known of both ranks.
-  Checkpoint commitHere() {
-    CheckpointFolder folder(here_, "job", 2);
+  Checkpoint commitHere(int keep = 2, int64_t step = 3) {
+    CheckpointFolder folder(here_, "job", keep);
     Checkpoint checkpoint;
-    checkpoint.step = 3;
+    checkpoint.step = step;
     checkpoint.job = "job";
-    checkpoint.files = {writeRank(folder.partialOf(3), 0, "a"),
+    checkpoint.files = {writeRank(folder.partialOf(step), 0, "a"),
                         writeRank(there_ + "/step-000003.partial-job", 1, "b")};
     for (const int rank : {0, 1})
       checkpoint.tensors.push_back(
@@ -67,6 +67,11 @@ TEST_F(LocalDisk, WhatIsElsewhereIsSaidWithTheCommandThatCopiesIt) {
                "rank-0001.safetensors on host b (rsync -a --ignore-existing b:" + here_ + "/step-000003/");
   fs::remove(here_ + "/step-000003/rank-0000.safetensors");
   EXPECT_THAT(readCheckpoint(here_ + "/step-000003").elsewhere, ElementsAre(0, 1));
+}
+
+TEST_F(LocalDisk, TwoStayAtLeast) {
+  for (const int64_t step : {1, 2, 3}) commitHere(1, step);
+  EXPECT_THAT(listCheckpoints(here_), ElementsAre(here_ + "/step-000003", here_ + "/step-000002"));
 }
 
 // A crash between the coordinator's commit and the other host's: the files there have their partial name.
