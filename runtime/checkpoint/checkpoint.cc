@@ -214,8 +214,9 @@ std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<in
   const std::string directory = fs::absolute(checkpoint.directory).string();
   std::string text;
   for (const auto& [host, names] : by_host) {
-    text += fmt::format("{}{} on host {} (rsync -a --ignore-existing {}:{}/ {}/)", text.empty() ? "" : "; ",
-                        names, host, host, directory, directory);
+    text += fmt::format(
+        "{}{} on host {} (rsync -a --ignore-existing {}:{}/ {}/; after a crash {}.partial-{}/ there)",
+        text.empty() ? "" : "; ", names, host, host, directory, directory, directory, checkpoint.job);
   }
   return text;
 }
