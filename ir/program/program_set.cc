@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -54,6 +55,40 @@ std::string shapeOf(const ProgramSet& set, const std::vector<RankId>& ranks,
     text += ';';
   }
   return text;
+}
+
+// Which collections are alike: by what they do, and by whom they meet. A collection is told from another one
+// of the same shape when the members of its groups are of other classes, or at other places of them, until
+// nothing changes: replicas of a stage of 2 x 2 devices whose first speaks for the others are four classes.
+std::vector<size_t> classesOf(const ProgramSet& set, const std::vector<std::vector<RankId>>& lists,
+                              const std::function<std::string(RankId)>& label) {
+  std::vector<size_t> classes;
+  std::map<std::string, size_t> of_shape;
+  for (const std::vector<RankId>& list : lists)
+    classes.push_back(of_shape.try_emplace(shapeOf(set, list, label), of_shape.size()).first->second);
+  IdVector<RankId, std::pair<size_t, size_t>> where(set.ranks.size());  // collection, and place in it
+  for (size_t c = 0; c < lists.size(); ++c) {
+    for (size_t i = 0; i < lists[c].size(); ++i) where[lists[c][i]] = {c, i};
+  }
+  for (size_t count = of_shape.size(), before = 0; count != before;) {
+    std::map<std::set<std::pair<size_t, size_t>>, size_t> images;
+    std::vector<size_t> image_of;  // by group
+    for (const std::vector<RankId>& group : set.groups) {
+      std::set<std::pair<size_t, size_t>> members;
+      for (const RankId member : group) members.emplace(classes[where[member].first], where[member].second);
+      image_of.push_back(images.try_emplace(std::move(members), images.size()).first->second);
+    }
+    std::map<std::vector<size_t>, size_t> finer;
+    for (size_t c = 0; c < lists.size(); ++c) {
+      std::vector<size_t> key = {classes[c]};
+      for (const RankId rank : lists[c]) {
+        for (const size_t group : set.ranks[rank].groups) key.push_back(image_of[group]);
+      }
+      classes[c] = finer.try_emplace(std::move(key), finer.size()).first->second;
+    }
+    before = std::exchange(count, finer.size());
+  }
+  return classes;
 }
 
 // The groups of the sample: of each rank's groups those who stand for the members. And the proof that they
@@ -238,10 +273,12 @@ RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankI
   const Collections collections(set);
   RankSample sample;
   sample.place.resize(set.ranks.size());
-  std::map<std::string, const std::vector<RankId>*> of_shape;
+  const std::vector<size_t> classes = classesOf(set, collections.lists(), label);
+  std::map<size_t, const std::vector<RankId>*> of_class;
   std::vector<std::pair<const std::vector<RankId>*, const std::vector<RankId>*>> stands;  // who, for whom
-  for (const std::vector<RankId>& list : collections.lists()) {
-    const auto [found, is_new] = of_shape.try_emplace(shapeOf(set, list, label), &list);
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const std::vector<RankId>& list = collections.lists()[c];
+    const auto [found, is_new] = of_class.try_emplace(classes[c], &list);
     if (is_new) sample.ranks.insert(sample.ranks.end(), list.begin(), list.end());
     stands.emplace_back(found->second, &list);
   }

@@ -182,6 +182,35 @@ TEST(ProgramSet, OneLineOfReplicasStandsForAll) {
   EXPECT_NO_THROW(verifyProgramSet(set));
 }
 
+// 4 x 4 devices of one stage, which meet along rows and columns; the first of all, and the others of its row,
+// are of kinds of their own. So the first column differs from the others in whom it meets.
+TEST(ProgramSet, RanksOfAMeshStandForThoseThatMeetTheSame) {
+  ProgramSet set;
+  for (int line = 0; line < 4; ++line) {
+    set.groups.push_back(idsAt<RankId>({4 * line, 4 * line + 1, 4 * line + 2, 4 * line + 3}));
+    set.groups.push_back(idsAt<RankId>({line, 4 + line, 8 + line, 12 + line}));
+  }
+  for (const size_t first : {0, 1, 4}) {
+    Program program;
+    program.rank = RankId(first);
+    program.world_size = 16;
+    program.groups.push_back(set.groups[2 * (first / 4)]);
+    program.groups.push_back(set.groups[2 * (first % 4) + 1]);
+    set.kinds.push_back({program, {}, {}});
+  }
+  for (size_t rank = 0; rank < 16; ++rank)
+    set.ranks.push_back({KindId(rank == 0  ? 0
+                                : rank < 4 ? 1
+                                           : 2),
+                         {},
+                         {2 * (rank / 4), 2 * (rank % 4) + 1},
+                         {}});
+  const RankSample sample = sampleOf(set);
+  EXPECT_EQ(sample.ranks, idsAt<RankId>({0, 1, 4, 5}));
+  EXPECT_EQ(sample.counts, (std::vector<int64_t>{1, 3, 3, 9}));
+  EXPECT_NO_THROW(verifyProgramSet(set));
+}
+
 TEST(ProgramSet, RanksWithOtherLabelsStandForThemselves) {
   const ProgramSet set = twoStages();
   const auto label = [](RankId rank) { return rank == RankId(2) ? "slow" : "fast"; };
