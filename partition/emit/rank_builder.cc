@@ -119,20 +119,27 @@ void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value, int microb
   buffer.part.reset();
   setStart(id, -1);
   if (!isSharded() || kept(value).axes.size() != whole.size()) return;
+  const OwnPart& part = partOf(whole, value, microbatch);
+  if (part.shard.size == whole) return;
+  buffer.shape = part.shard.size;
+  buffer.part = BufferPart{whole, part.shard.start};
+  setStart(id, part.start);
+}
+
+const RankBuilder::OwnPart& RankBuilder::partOf(const Shape& whole, ValueId value, int microbatch) {
+  OwnPart& part = parts_[{value, microbatch == kWholeStep ? 0 : rowsOf(microbatch)}];
+  if (part.start >= 0 && part.whole == whole) return part;
   const ShardingSpec& spec = kept(value);
   const LogicalMesh mesh = ownMesh(microbatch);
   const Layout& layout = context_.layout;
-  const int start =
-      questions_.ask(fmt::format("part {} {} {}", printSpec(spec), shapeToString(whole), mesh.rows),
-                     [&layout, spec, whole, mesh](RankId rank) {
-                       Shard shard = shardOf(spec, whole, mesh, layout.place(rank).position);
-                       return RankAnswer{std::move(shard.size), {}, {std::move(shard.start)}, {}};
-                     });
-  Shard shard = shardOf(spec, whole, mesh, place().position);
-  if (shard.size == whole) return;
-  buffer.shape = std::move(shard.size);
-  buffer.part = BufferPart{whole, std::move(shard.start)};
-  setStart(id, start);
+  part.start = questions_.ask(fmt::format("part {} {} {}", printSpec(spec), shapeToString(whole), mesh.rows),
+                              [&layout, spec, whole, mesh](RankId rank) {
+                                Shard shard = shardOf(spec, whole, mesh, layout.place(rank).position);
+                                return RankAnswer{std::move(shard.size), {}, {std::move(shard.start)}, {}};
+                              });
+  part.shard = shardOf(spec, whole, mesh, place().position);
+  part.whole = whole;
+  return part;
 }
 
 BufferId RankBuilder::ownNumber(const std::string& name, int64_t count,
@@ -163,9 +170,11 @@ std::string RankBuilder::nameOf(ValueId value, int microbatch) const {
 }
 
 BufferId RankBuilder::produced(ValueId value, int microbatch) {
-  const BufferId id = buffer(nameOf(value, microbatch), BufferKind::kActivation, value);
-  cut(id, wholeShapeOf(value, microbatch), value, microbatch);
-  return id;
+  const auto [found, is_new] = produced_[microbatch].try_emplace(value);
+  if (!is_new) return found->second;
+  found->second = buffer(nameOf(value, microbatch), BufferKind::kActivation, value);
+  cut(found->second, wholeShapeOf(value, microbatch), value, microbatch);
+  return found->second;
 }
 
 BufferId RankBuilder::remade(ValueId value, int microbatch) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,13 @@ class RankBuilder {
   void setStart(BufferId id, int start);
   // Gives the buffer its shape: this device's part of `whole`, as the value is kept.
   void cut(BufferId id, const Shape& whole, ValueId value, int microbatch = kWholeStep);
+  // Of a tensor as a value is kept: the device's part, and where it begins on other ranks.
+  struct OwnPart {
+    Shape whole;
+    Shard shard;
+    int start = -1;
+  };
+  const OwnPart& partOf(const Shape& whole, ValueId value, int microbatch);
   // A tensor on its way between stages: `value` says type and spec, `whole` what all devices together have.
   struct Travelling {
     ValueId value;
@@ -167,9 +175,11 @@ class RankBuilder {
   RankSubgraphs subgraphs_;
   std::map<std::tuple<int, DataType, Shape>, SubgraphId> averages_;  // by minibatches and tensor
   int means_ = 0;                                                    // taken
-  std::map<std::string, BufferId> buffers_;
-  std::vector<int> start_slots_;  // by buffer
-  std::set<BufferId> boxed_;      // their names end with their boxes
+  std::unordered_map<std::string, BufferId> buffers_;
+  std::map<int, std::unordered_map<ValueId, BufferId>> produced_;  // by microbatch
+  std::map<std::pair<ValueId, int64_t>, OwnPart> parts_;           // by value and rows
+  std::vector<int> start_slots_;                                   // by buffer
+  std::set<BufferId> boxed_;                                       // their names end with their boxes
   std::map<std::pair<std::string, Shape>, std::vector<int>> starts_of_boxes_;  // by tensor and size
   std::set<BufferId> loaded_;                                                  // batch inputs
   std::set<BufferId> sliced_;
