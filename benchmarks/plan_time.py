@@ -6,6 +6,8 @@ Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are s
 programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan. The number
 of microbatches of a batch of 1,024 is searched for, too, where stages are. GPT-2 (12 layers) in 8 stages on up to 1,024 ranks is planned with
 its programs and its report: the time includes them, files and MB are those of the plan directory, and `simulate` of it is a column of its own.
+With a method, devices that differ in their place alone are of one kind, too. GPT-39B and GPT-175B with programs are planned by a grid, since
+the instruction list is not yet a loop: its length, and so time and memory, are those of all microbatches (about linear in them).
 
     benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
     benchmarks/plan_time.py --only 175B --stages per-device
@@ -48,6 +50,8 @@ class Row:
     limit: float | None = None  # seconds that the project promises
     stages: str = ""  # as plan --stages; "": --stages
     programs: bool = False  # whatever --programs says
+    options: tuple = ()  # more options of plan
+    kinds: int = 0  # of ranks, with programs
     files: int = 0  # of the plan directory, with programs
     megabytes: float = 0
     simulate: float | None = None  # seconds of `simulate`
@@ -70,6 +74,12 @@ ROWS = [
     Row("GPT-175B", (*GPT175, "--layers", "96"), 96, 128, limit=60),
     *[Row("GPT-2 with programs", ("gpt2", "--size", "full"), 12, nodes, microbatches=8, stages="uniform:8", programs=True,
           limit=10 if nodes == 128 else None) for nodes in (8, 32, 128)],
+    *[Row(f"GPT-2, {method}, with programs", ("gpt2", "--size", "full"), 12, 128, microbatches=8, stages="uniform:8", programs=True,
+          options=("--method", method), limit=10) for method in ("data-parallel", "zero2", "zero3")],
+    Row("GPT-39B with programs", GPT39, 48, 8, microbatches=128, stages="grid", programs=True, limit=40,
+        options=("--method", "megatron:1,8,8", "--recompute", "always")),
+    Row("GPT-175B with programs", (*GPT175, "--layers", "96"), 96, 128, microbatches=64, stages="grid", programs=True, limit=120,
+        options=("--method", "megatron:8,8,16", "--recompute", "always")),
 ]
 
 
@@ -96,7 +106,9 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
     plan = folder / "timed.plan"
     shutil.rmtree(plan, ignore_errors=True)
     command = [options.pipeshard, "plan", model, "--allow-missing-weights", "--dim", f"batch={row.batch}", "--optimizer", "adam",
-               "--cluster", row.cluster, "--stages", row.stages or options.stages, "-o", plan, *options.plan_options]
+               "--cluster", row.cluster, "-o", plan, *row.options, *options.plan_options]
+    if row.stages != "grid":  # that the method says
+        command += ["--stages", row.stages or options.stages]
     if (row.stages or options.stages) != "auto":
         command += ["--microbatches", row.microbatches]
     if not options.programs and not row.programs:
@@ -119,6 +131,7 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
     if row.programs:
         written = [path.stat().st_size for path in plan.rglob("*") if path.is_file()]
         row.files, row.megabytes = len(written), sum(written) / 1e6
+        row.kinds = len(list((plan / "kinds").iterdir()))
         begin = time.monotonic()
         subprocess.run([str(options.pipeshard), "simulate", str(plan)], check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - begin
@@ -137,7 +150,7 @@ def measure(options, row: Row) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6} {'files':>5} {'MB':>5} "
+    lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6} {'kinds':>5} {'files':>5} {'MB':>5} "
              f"{'simulate':>8}  promised"]
     for row in rows:
         head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>12}"
@@ -145,7 +158,7 @@ def table(rows: list[Row]) -> str:
             lines.append(f"{head} skipped: {row.skipped}")
             continue
         promise = "" if row.limit is None else f"<= {row.limit:g} s " + ("ok" if row.seconds <= row.limit else "MISSED")
-        written = f"{row.files:5} {row.megabytes:5.1f} {row.simulate:8.2f}" if row.simulate is not None else " " * 20
+        written = f"{row.kinds:5} {row.files:5} {row.megabytes:5.1f} {row.simulate:8.2f}" if row.simulate is not None else " " * 26
         lines.append(f"{head} {row.seconds:8.2f} {row.processor:9.2f} {row.peak_mib:6.0f} {written}  {promise}")
     return "\n".join(lines)
 
