@@ -92,11 +92,35 @@ class RowForms {
     return true;
   }
 
-  // A column of row numbers beside others: [B, ..., 1] with b everywhere in row b.
+  // What a value of a large batch is made from, where it was too large to be folded: the input of a node that
+  // leaves the rows in their order, along axis 0.
+  const Node* sameRows(ValueId value, int64_t rows) const {
+    const Node* node = producerOf(value);
+    const bool known = node != nullptr && (node->is("Unsqueeze") || node->is("Reshape") ||
+                                           node->is("Expand") || node->is("Identity"));
+    if (!known || !isStaticallyShaped(graph_, value) || !isStaticallyShaped(graph_, node->inputs[0]))
+      return nullptr;
+    const Shape &from = graph_.shape(node->inputs[0]), &to = graph_.shape(value);
+    if (from.empty() || to.empty() || to[0] != rows) return nullptr;
+    if (node->is("Expand")) return from.size() == to.size() ? node : nullptr;
+    return from[0] == to[0] ? node : nullptr;
+  }
+
+  // [B, ..., 1] with b everywhere in row b.
   bool isRowColumn(ValueId value, int64_t rows) const {
+    if (!value.valid() || !isStaticallyShaped(graph_, value)) return false;
+    const Shape& shape = graph_.shape(value);
+    return shape.size() >= 2 && shape.back() == 1 && numbersRows(value, rows);
+  }
+
+  bool numbersRows(ValueId value, int64_t rows) const {
     const Constant* constant = value.valid() ? graph_.constant(value) : nullptr;
-    if (constant == nullptr || constant->shape.size() < 2 || constant->shape.back() != 1 ||
-        constant->shape[0] != rows || rows == 0)
+    if (constant == nullptr) {
+      const Node* node = sameRows(value, rows);
+      return node != nullptr && graph_.shape(node->inputs[0])[0] == rows &&
+             numbersRows(node->inputs[0], rows);
+    }
+    if (constant->shape.empty() || constant->shape[0] != rows || rows == 0 || !isInteger(constant->data_type))
       return false;
     const std::vector<int64_t> numbers = integerElements(*constant);
     const int64_t of_row = std::ssize(numbers) / rows;
@@ -106,7 +130,33 @@ class RowForms {
     return true;
   }
 
-  // Row numbers beside indices that depend on data: what pooling reads of each row.
+  // The elements of a row, where all rows are the same constants; as [1, ...].
+  std::optional<Constant> oneRow(ValueId value, int64_t rows) const {
+    if (const Constant* constant = value.valid() ? graph_.constant(value) : nullptr) {
+      if (constant->shape.empty() || !isInteger(constant->data_type)) return std::nullopt;
+      Shape shape = constant->shape;
+      std::vector<int64_t> numbers = integerElements(*constant);
+      const size_t of_row = shape[0] == 0 ? 0 : numbers.size() / shape[0];
+      for (size_t i = of_row; i < numbers.size(); ++i) {
+        if (numbers[i] != numbers[i % of_row]) return std::nullopt;
+      }
+      shape[0] = 1;
+      numbers.resize(of_row);
+      return makeConstant<int64_t>(shape, numbers);
+    }
+    const Node* node = sameRows(value, rows);
+    if (node == nullptr) return std::nullopt;
+    std::optional<Constant> row = oneRow(node->inputs[0], rows);
+    if (!row) return std::nullopt;
+    Shape shape = graph_.shape(value);
+    shape[0] = 1;
+    if (elementCount(shape) != elementCount(row->shape)) return std::nullopt;  // repeated inside the row
+    row->shape = shape;
+    return row;
+  }
+
+  // Row numbers beside indices that depend on data, which is what pooling reads of each row; or beside
+  // columns that are the same in each, which are too many to be constants.
   bool gatherInRows(Node& node, std::vector<Node>& nodes) {
     if (!isPlainGatherND(node)) return false;
     const Node* concat = producerOf(node.inputs[1]);
@@ -118,6 +168,14 @@ class RowForms {
     const bool columns = indices.size() >= 2 && (axis == -1 || axis == std::ssize(indices) - 1);
     if (!columns || !isRowColumn(concat->inputs[0], graph_.shape(node.inputs[0])[0])) return false;
     std::vector<ValueId> rest(concat->inputs.begin() + 1, concat->inputs.end());
+    const std::optional<Constant> row = rest.size() == 1 ? oneRow(rest[0], indices[0]) : std::nullopt;
+    if (row && indices.back() == 2) {
+      const Shape shape(indices.begin() + 1, indices.end() - 1);
+      node.op_type = "Gather";
+      node.attributes = {{"axis", int64_t{1}}};
+      node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, integerElements(*row)));
+      return true;
+    }
     ValueId places = rest[0];
     if (rest.size() > 1) {
       Node made = *concat;

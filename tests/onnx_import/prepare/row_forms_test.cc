@@ -56,6 +56,32 @@ TEST(RowForms, TheSameColumnOfEveryRowIsAGather) {
   EXPECT_EQ(only(graph).intAttribute("axis", 0), 1);
 }
 
+// A mask of a large batch: its indices are not folded, and it is written as that of a small one.
+TEST(RowForms, LargeBatchesAreWrittenAsSmallOnes) {
+  for (const int64_t fold_limit : {64, 1 << 20}) {
+    PrepareOptions options;
+    options.fold_limit_bytes = fold_limit;
+    const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,6] x) => (float[4,1,6] y)
+      <int64[4,1,1] row = {0, 1, 2, 3}, int64[1,1,6] column = {0, 1, 2, 3, 4, 5}, int64[3] sizes = {4, 1, 6},
+       int64[1] last = {-1}> {
+      rows = Expand(row, sizes)
+      columns = Expand(column, sizes)
+      r = Unsqueeze(rows, last)
+      c = Unsqueeze(columns, last)
+      places = Concat <axis = -1> (r, c)
+      y = GatherND(x, places) })"),
+                                     options);
+    const Node& node = graph.nodes.back();
+    EXPECT_TRUE(node.is("Gather")) << fold_limit;
+    EXPECT_EQ(node.intAttribute("axis", 0), 1);
+    const Constant* indices = graph.constant(node.inputs[1]);
+    ASSERT_NE(indices, nullptr);
+    EXPECT_EQ(indices->shape, (Shape{1, 6}));
+    EXPECT_EQ(integerElements(*indices), (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+  }
+}
+
 TEST(RowForms, AllRowsInOrderAreTheWhole) {
   EXPECT_TRUE(
       only(prepared(std::string(kRows) + "g = GatherND(x, rows) y = Relu(g)", "float[4,5] x", "float[4,5] y"))
