@@ -68,7 +68,8 @@ TEST(BatchPieces, ArriveWholeAndNoMoreAreUnderWayThanMayBe) {
 
 TEST(BatchPieces, ThatDoNotFitAreRefused) {
   const BatchReceiver receiver(inputs(), 0);
-  nlohmann::json piece = {{"step", 1}, {"input", 3}, {"offset", 0}, {"bytes", "00"}, {"length", 0}, {"last", false}};
+  nlohmann::json piece = {{"step", 1},     {"input", 3},  {"offset", 0},
+                          {"bytes", "00"}, {"length", 0}, {"last", false}};
   EXPECT_ERROR(receiver.take(piece), ErrorCode::kInternal, "input 3 of 3");
   piece["input"] = 1;
   piece["offset"] = 4;
