@@ -86,14 +86,16 @@ TEST(ProfileCommand, AddsToAFileOfThisDeviceOnly) {
   const std::vector<std::string> command = {"profile", "--quick",           "--workers", "1",
                                             "--model", "examples/mlp.onnx", "-o",        file};
   writeFile(file, profileToJson(before));
-  ASSERT_EQ(runPipeshard(command).exit_code, 0);
+  const CommandResult first = runPipeshard(command);
+  ASSERT_EQ(first.exit_code, 0) << first.errors;
   const Profile after = profileIn(file);
   EXPECT_EQ(after.memory, before.memory);
   EXPECT_TRUE(std::any_of(after.points.begin(), after.points.end(),
                           [](const ProfilePoint& point) { return point.work.op == "Other"; }));
   before.device.processor = "another";
   writeFile(file, profileToJson(before));
-  ASSERT_EQ(runPipeshard(command).exit_code, 0);
+  const CommandResult second = runPipeshard(command);
+  ASSERT_EQ(second.exit_code, 0) << second.errors;
   for (const ProfilePoint& point : profileIn(file).points) EXPECT_NE(point.work.op, "Other");
 }
 

@@ -128,15 +128,6 @@ TEST(PartitionTraining, GoesByTheSmallestMicrobatch) {
   EXPECT_THAT(plan.notes, ElementsAre(HasSubstr("a microbatch of one row cannot be cut over more")));
 }
 
-TEST(PartitionTraining, NotesParametersWithoutAGradient) {
-  TrainingBuilder builder(1);
-  const ValueId x = builder.input("x");
-  builder.parameter("unused");
-  const TrainingGraph training = builder.finish({builder.op("h", {x, builder.parameter("w")})});
-  EXPECT_THAT(planFor(training, onDevices(1)).notes,
-              ElementsAre(HasSubstr("which stay as they are: unused")));
-}
-
 TEST(PartitionTraining, CutsAtTheBoundariesThatTheUserNames) {
   PartitionOptions options = onDevices(3);
   options.boundaries = {"h0", "h3"};
