@@ -48,8 +48,7 @@ ExportedCall exportedCall(const Node& node);
 // Code of its own that torch.export makes of a part of the module, such as what is computed under
 // torch.no_grad() or autocast, and traces again.
 struct TracedRegion {
-  std::string
-      name;  // "<eval_with_key>.36"; "" for a node of the module's code, or where the file does not say
+  std::string name;  // "<eval_with_key>.36"; "" for a node of the module's own code, or not said
   bool numbers_arguments = false;  // the node's line of that code mentions an "arg4_1", as under autocast
 };
 TracedRegion tracedRegion(const Node& node);

@@ -11,13 +11,14 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
 
 class NoGradRegions {
  public:
-  explicit NoGradRegions(Graph& graph) : graph_(graph), of_(graph.nodes.size()) {
+  explicit NoGradRegions(Graph& graph) : graph_(graph), uses_(computeUseDef(graph)), of_(graph.nodes.size()) {
     std::set<std::string> under_autocast;
     for (size_t n = 0; n < of_.size(); ++n) {
       TracedRegion region = tracedRegion(graph.nodes[n]);
@@ -27,6 +28,9 @@ class NoGradRegions {
     for (std::string& region : of_) {
       if (under_autocast.contains(region)) region.clear();
     }
+    std::vector<std::string> captured;
+    for (const Node& node : graph.nodes) collectCaptures(node, captured);
+    captured_.insert(captured.begin(), captured.end());
   }
 
   int run() {
@@ -68,30 +72,32 @@ class NoGradRegions {
     return depends;
   }
 
-  // Whether a node of another region, or of none, reads what node n of a region gives.
+  // Whether a graph output, or a node of another region or of none, is what node n of a region gives.
   bool leaves(ValueId output, size_t n) const {
-    bool found = std::find(graph_.outputs.begin(), graph_.outputs.end(), output) != graph_.outputs.end();
-    const ExportedCall maker = exportedCall(graph_.nodes[n]);
-    for (size_t r = n + 1; r < of_.size(); ++r) {
-      const Node& reader = graph_.nodes[r];
-      if (of_[r] == of_[n] ||
-          std::find(reader.inputs.begin(), reader.inputs.end(), output) == reader.inputs.end())
-        continue;
+    const auto& outputs = graph_.outputs;
+    bool found = captured_.contains(graph_.value(output).name) ||
+                 std::find(outputs.begin(), outputs.end(), output) != outputs.end();
+    for (const NodeId reader : uses_.consumers[output.index()]) {
+      if (of_[reader.index()] == of_[n]) continue;
       found = true;
-      const std::vector<std::string> arguments = exportedCall(reader).arguments;
-      const bool means = arguments.empty() || maker.name.empty() ||
-                         std::find(arguments.begin(), arguments.end(), maker.name) != arguments.end();
-      if (means) continue;
-      fail(ErrorCode::kBadModel,
-           "{}: it reads '{}', which the module computes under torch.no_grad(), so that no gradient passes, "
-           "but "
-           "its own call does not name that: the exporter's optimizer has merged two values that are equal "
-           "but "
-           "for that. Export the module without it: torch.onnx.export(module, args, \"model.onnx\", "
-           "optimize=False, ...)",
-           describeNode(reader), graph_.value(output).name);
+      requireMeant(graph_.node(reader), graph_.nodes[n], output);
     }
     return found;
+  }
+
+  // The reader's own call names the maker's, or the file does not say.
+  void requireMeant(const Node& reader, const Node& maker, ValueId output) const {
+    const std::vector<std::string> arguments = exportedCall(reader).arguments;
+    const std::string name = exportedCall(maker).name;
+    if (arguments.empty() || name.empty() ||
+        std::find(arguments.begin(), arguments.end(), name) != arguments.end())
+      return;
+    fail(
+        ErrorCode::kBadModel,
+        "{}: it reads '{}', which the module computes under torch.no_grad(), so that no gradient passes, but "
+        "its own call does not name that: the exporter's optimizer has merged two equal values. Export the "
+        "module without it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
+        describeNode(reader), graph_.value(output).name);
   }
 
   Node stopOf(ValueId output, size_t n, GraphBuilder& builder) {
@@ -109,27 +115,30 @@ class NoGradRegions {
     return stop;
   }
 
-  // Inside their region values stay what they are. So do graph outputs: nothing trains on them.
-  void redirect(const std::map<ValueId, ValueId>& stopped, std::vector<Node>& nodes) const {
-    std::map<ValueId, std::string> regions;
-    for (size_t n = 0; n < of_.size(); ++n) {
-      for (ValueId output : graph_.nodes[n].outputs) regions[output] = of_[n];
-    }
+  // Inside their region nodes read what they read. All others get what is stopped, which has the value's
+  // name: so do graph outputs, which a loss may be made of, and what branches and loops capture.
+  void redirect(const std::map<ValueId, ValueId>& stopped, std::vector<Node>& nodes) {
+    const auto stopOf = [&](ValueId id) {
+      const auto found = stopped.find(id);
+      return found == stopped.end() ? id : found->second;
+    };
     size_t original = 0;
     for (Node& node : nodes) {
-      if (stopsGradient(node) && stopped.contains(node.inputs[0]) &&
-          stopped.at(node.inputs[0]) == node.outputs[0])
-        continue;
+      if (stopsGradient(node) && stopOf(node.inputs[0]) == node.outputs[0]) continue;
       const std::string& own = of_[original++];
       for (ValueId& input : node.inputs) {
-        const auto found = stopped.find(input);
-        if (found != stopped.end() && own != regions.at(input)) input = found->second;
+        if (stopped.contains(input) && own != of_[uses_.producer[input.index()].index()])
+          input = stopOf(input);
       }
     }
+    for (ValueId& output : graph_.outputs) output = stopOf(output);
+    for (const auto& [value, stop] : stopped) std::swap(graph_.value(value).name, graph_.value(stop).name);
   }
 
   Graph& graph_;
-  std::vector<std::string> of_;  // by node: its region under torch.no_grad(), or ""
+  const UseDef uses_;               // of the graph as given
+  std::set<std::string> captured_;  // what branches and loops read from outside
+  std::vector<std::string> of_;     // by node: its region under torch.no_grad(), or ""
 };
 
 }  // namespace

@@ -58,6 +58,34 @@ TEST_F(NoGradRegionsTest, NoGradientComesOutOfThem) {
   EXPECT_EQ(graph.shape(graph.nodes[2].outputs[0]), (Shape{4, 4}));
 }
 
+// --loss may be made of an output, by its name.
+TEST_F(NoGradRegionsTest, OutputsAreStoppedAndKeepTheirNames) {
+  const ValueId target = teacher(kNoGrad);
+  graph.outputs = {node("Sub", {x, target}, "sub", "%x, %relu", kModule), target};
+  EXPECT_EQ(stopAfterNoGrad(graph), 1);
+  EXPECT_EQ(graph.outputs[1], graph.nodes[2].outputs[0]);
+  EXPECT_TRUE(stopsGradient(graph.nodes[2]));
+  EXPECT_EQ(graph.value(graph.outputs[1]).name, "relu");
+  verifyGraph(graph);
+}
+
+// Nothing else reads what the region gives: a branch captures it by its name.
+TEST_F(NoGradRegionsTest, BranchesReadWhatIsStopped) {
+  const ValueId target = teacher(kNoGrad);
+  Graph branch;
+  GraphBuilder inside(branch);
+  const ValueId captured = inside.addValue("relu", DataType::kFloat32, {4, 4});
+  const ValueId result = inside.addValue("result", DataType::kFloat32, {4, 4});
+  inside.addNode("", "Neg", {captured}, {result});
+  branch.outputs = {result};
+  graph.outputs = {node("If", {x}, "cond", "%x", kModule)};
+  graph.nodes.back().attributes["then_branch"] = std::make_shared<const Graph>(branch);
+  EXPECT_EQ(stopAfterNoGrad(graph), 1);
+  EXPECT_TRUE(stopsGradient(graph.nodes[2]));
+  EXPECT_EQ(graph.value(graph.nodes[2].outputs[0]).name, "relu");
+  EXPECT_NE(graph.value(target).name, "relu");
+}
+
 TEST_F(NoGradRegionsTest, OfOtherRegionsItDoes) {
   for (const char* code : {kAutocast, kModule}) {
     graph.nodes.clear();
