@@ -87,6 +87,8 @@ int runCommand(int argc, char** argv) {
                                                                path, error.code().message())));
   } catch (const std::bad_alloc&) {
     return report(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
+  } catch (const std::system_error& error) {
+    return report(errorOfSystem(error));
   } catch (const std::exception& error) {
     return report(Error(ErrorCode::kInternal,
                         fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));

@@ -297,6 +297,8 @@ int workAndReport(const WorkerOptions& options) {
   } catch (const std::bad_alloc&) {
     return reportError(options, link,
                        Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
+  } catch (const std::system_error& error) {
+    return reportError(options, link, errorOfSystem(error));
   } catch (const std::exception& error) {
     return reportError(options, link,
                        Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));

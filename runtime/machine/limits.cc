@@ -107,6 +107,7 @@ void requireLimits(const LimitNeeds& needs) {
               static_cast<int64_t>(group.used) + tasks,
               fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
   }
+  requireAddressSpace(0);
 }
 
 void requireStack() {
@@ -134,6 +135,16 @@ void requireAddressSpace(uint64_t bytes) {
   if (limit.rlim_cur >= needed) return;
   fail(ErrorCode::kOutOfMemory, "address space: {} are allowed, about {} are needed; `ulimit -v {}`",
        formatBytes(limit.rlim_cur), formatBytes(needed), (needed >> 10) + 1);
+}
+
+Error errorOfSystem(const std::system_error& error) {
+  const bool refused = error.code() == std::errc::resource_unavailable_try_again ||
+                       error.code() == std::errc::not_enough_memory;
+  if (!refused) return Error(ErrorCode::kInternal, error.what());
+  return Error(
+      ErrorCode::kOutOfMemory,
+      fmt::format("the system gives no further thread or memory ({}); raise `ulimit -v` or `ulimit -u`",
+                  error.code().message()));
 }
 
 void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what) {

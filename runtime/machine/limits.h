@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
+
+#include "ir/base/error.h"
 
 namespace pipeshard {
 
@@ -17,7 +20,8 @@ struct LimitNeeds {
 
 // Raises the limits of open files and processes as far as this process may, and compares what the kernel,
 // `ulimit` and the control group allow with what is needed. Error(kConfiguration) naming limit, what it is,
-// what is needed and how to raise it.
+// what is needed and how to raise it; of address space as requireAddressSpace(0) says. To be asked before the
+// first socket: ZeroMQ aborts where it cannot start its threads.
 void requireLimits(const LimitNeeds& needs);
 
 // The value of each that requireLimits asks for.
@@ -31,6 +35,10 @@ void requireStack();
 // Error(kOutOfMemory) when `ulimit -v` leaves this process less than `bytes` beside what it has and what
 // libraries take at work: some of them crash where an allocation fails.
 void requireAddressSpace(uint64_t bytes);
+
+// What the standard library says of the operating system: a thread that cannot be started is kOutOfMemory,
+// with the limits that may be the cause; anything else is kInternal.
+Error errorOfSystem(const std::system_error& error);
 
 // Error(kDiskFull) when the file system of a folder (or of the one that it will lie in) has less free.
 // `what`: "a checkpoint".

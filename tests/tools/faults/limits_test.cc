@@ -114,7 +114,7 @@ TEST_F(Limits, OfProcesses) {
 }
 
 TEST_F(Limits, OfAddressSpace) {
-  for (rlim_t mebibytes = 1600; mebibytes > 150; mebibytes = mebibytes * 3 / 4)
+  for (rlim_t mebibytes = 1600; mebibytes > 130; mebibytes -= mebibytes > 300 ? mebibytes / 4 : 8)
     expectSentence(runStep([&] { limit(RLIMIT_AS, mebibytes << 20); }),
                    "address space " + std::to_string(mebibytes));
   const CommandResult result = runStep([] { limit(RLIMIT_AS, rlim_t{300} << 20); });
