@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
+#include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "planning/model/forward_model.h"
@@ -155,6 +156,8 @@ struct InspectCommand {
     for (const LostParameter& lost : model.parameters.lost)
       fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
     for (const std::string& note : model.notes) fmt::print("note: {}\n", note);
+    for (const NearMiss& missed : model.missed_patterns)
+      fmt::print("not a {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
     fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)

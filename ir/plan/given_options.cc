@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kOverlapNames = {"off", "between-nodes", "on"};
 constexpr std::array<std::string_view, 2> kModeNames = {"as-exported", "training"};
+constexpr std::array<std::string_view, 2> kPatternsNames = {"on", "off"};
 
 constexpr GivenOption kOptions[] = {
     {.key = "optimizer",
@@ -109,6 +110,15 @@ constexpr GivenOption kOptions[] = {
      .help = "training: batch normalisations take the batch's statistics and dropouts drop, also where the "
              "exporter "
              "has\nwritten inference mode: training|as-exported"},
+    {.key = "patterns",
+     .flag = "--patterns",
+     .field = &GivenOptions::patterns,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "WHETHER",
+     .help = "Groups of nodes that mean one activation become one, with one kernel and one gradient "
+             "(`inspect` counts them);\noff: the graph stays as it is, also --no-patterns (default: on)"},
     {.key = "bucket_bytes",
      .flag = "--bucket",
      .field = &GivenOptions::bucket_bytes,
@@ -178,6 +188,7 @@ void setValue(std::string_view flag, const Texts& texts, double& number) {
 
 std::span<const std::string_view> namesOf(OverlapReceives) { return kOverlapNames; }
 std::span<const std::string_view> namesOf(ModuleMode) { return kModeNames; }
+std::span<const std::string_view> namesOf(Patterns) { return kPatternsNames; }
 
 std::span<const GivenOption> givenOptions() { return kOptions; }
 
@@ -198,7 +209,7 @@ std::vector<std::string> allowedTexts(const GivenOption& option) {
   return std::visit(
       [](auto field) -> std::vector<std::string> {
         using Field = std::remove_cvref_t<decltype(GivenOptions().*field)>;
-        if constexpr (std::is_same_v<Field, OverlapReceives> || std::is_same_v<Field, ModuleMode>) {
+        if constexpr (std::is_enum_v<Field> && !std::is_same_v<Field, DataType>) {
           const std::span<const std::string_view> names = namesOf(Field());
           return {names.rbegin(), names.rend()};
         }

@@ -30,10 +30,13 @@ inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
 enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
 // What batch normalisations and dropouts do (onnx_import/exporter/module_mode.h).
 enum class ModuleMode : uint8_t { kAsExported, kTraining };
+// Whether groups of nodes become functions before gradients are made (onnx_import/patterns/patterns.h).
+enum class Patterns : uint8_t { kOn, kOff };
 
 // The names of an enumeration's values, by value: "off", "between-nodes", "on".
 std::span<const std::string_view> namesOf(OverlapReceives);
 std::span<const std::string_view> namesOf(ModuleMode);
+std::span<const std::string_view> namesOf(Patterns);
 template <typename E>
 std::string_view nameOf(E value) {
   return namesOf(value)[static_cast<size_t>(value)];
@@ -63,6 +66,7 @@ struct GivenOptions {
   // (planning/model/given_weights.h).
   std::vector<std::string> weights;
   ModuleMode mode = ModuleMode::kAsExported;
+  Patterns patterns = Patterns::kOn;
   // Gradients are synchronised in buckets of at least so many bytes while the last backward pass goes on; 0:
   // all behind it.
   int64_t bucket_bytes = kDefaultBucketBytes;
@@ -89,7 +93,7 @@ enum class OptionPlace : uint8_t {
 using OptionField =
     std::variant<OptimizerSpec GivenOptions::*, DataType GivenOptions::*,
                  std::vector<std::string> GivenOptions::*, int64_t GivenOptions::*, double GivenOptions::*,
-                 OverlapReceives GivenOptions::*, ModuleMode GivenOptions::*>;
+                 OverlapReceives GivenOptions::*, ModuleMode GivenOptions::*, Patterns GivenOptions::*>;
 
 struct GivenOption {
   const char* key;   // in plan.json

@@ -16,6 +16,7 @@ Json formOf(int64_t bytes) { return bytes; }
 Json formOf(double number) { return fmt::format("{}", number); }  // as text: JSON has no infinity
 Json formOf(OverlapReceives overlap) { return nameOf(overlap); }
 Json formOf(ModuleMode mode) { return nameOf(mode); }
+Json formOf(Patterns patterns) { return nameOf(patterns); }
 
 void readForm(const JsonReader& json, OptimizerSpec& optimizer) { optimizer = json.parsed(parseOptimizer); }
 void readForm(const JsonReader& json, DataType& type) { type = json.dataType(); }

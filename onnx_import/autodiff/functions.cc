@@ -21,30 +21,86 @@ void reluGrad(Builder& f) {
   f.output("dX", f.op("Where", {f.op("Greater", {y, zero}), dy, zero}));
 }
 
-// dY (cdf(X) + X pdf(X)) of the standard normal distribution.
-void geluGrad(Builder& f) {
-  f.attribute("approximate", std::string("none"));
+// Whose numbers a Gelu computes with: the exact ones, or those that its file holds, as attributes.
+enum class Factors { kExact, kGiven };
+
+void describeGelu(Builder& f, Factors factors, bool tanh) {
+  f.attribute("approximate", std::string(tanh ? "tanh" : "none"));
+  if (factors == Factors::kGiven) f.attribute("factor");
+  if (factors == Factors::kGiven && tanh) f.attribute("cubic");
+}
+ValueId factorOf(Builder& f, Factors factors, double exact, ValueId x) {
+  return factors == Factors::kGiven ? f.numberAttribute("factor", x) : f.number(exact, x);
+}
+ValueId cubicOf(Builder& f, Factors factors, ValueId x) {
+  return factors == Factors::kGiven ? f.numberAttribute("cubic", x) : f.number(0.044715, x);
+}
+
+template <Factors kFactors>
+void gelu(Builder& f) {
+  describeGelu(f, kFactors, false);
+  const ValueId x = f.input("X");
+  const ValueId erf = f.op("Erf", {f.op("Mul", {x, factorOf(f, kFactors, std::sqrt(0.5), x)})});
+  f.output("Y", f.op("Mul", {f.op("Mul", {x, f.number(0.5, x)}), f.op("Add", {erf, f.number(1, x)})}));
+}
+
+// X/2 (1 + tanh(k (X + c X^3)))
+template <Factors kFactors>
+void geluTanh(Builder& f) {
+  describeGelu(f, kFactors, true);
+  const ValueId x = f.input("X");
+  const ValueId cube = f.op("Mul", {f.op("Mul", {x, x}), x});
+  const ValueId u = f.op("Add", {x, f.op("Mul", {cube, cubicOf(f, kFactors, x)})});
+  const ValueId t = f.op("Tanh", {f.op("Mul", {u, factorOf(f, kFactors, std::sqrt(2 / M_PI), x)})});
+  f.output("Y", f.op("Mul", {f.op("Mul", {x, f.number(0.5, x)}), f.op("Add", {t, f.number(1, x)})}));
+}
+
+// X sigmoid(alpha X)
+void swish(Builder& f) {
+  f.attribute("alpha", 1.0f);
+  const ValueId x = f.input("X");
+  const ValueId gate = f.op("Sigmoid", {f.op("Mul", {x, f.numberAttribute("alpha", x)})});
+  f.output("Y", f.op("Mul", {x, gate}));
+}
+
+// Y = X s, s = sigmoid(alpha X):   dY s (1 + alpha X (1 - s))
+void swishGrad(Builder& f) {
+  f.attribute("alpha", 1.0f);
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
-  const ValueId erf = f.op("Erf", {f.op("Mul", {x, f.number(std::sqrt(0.5), x)})});
-  const ValueId cdf = f.op("Mul", {f.op("Add", {erf, f.number(1, x)}), f.number(0.5, x)});
-  const ValueId bell = f.op("Exp", {f.op("Mul", {f.op("Mul", {x, x}), f.number(-0.5, x)})});
-  const ValueId pdf = f.op("Mul", {bell, f.number(1 / std::sqrt(2 * M_PI), x)});
+  const ValueId u = f.op("Mul", {x, f.numberAttribute("alpha", x)});
+  const ValueId s = f.op("Sigmoid", {u});
+  const ValueId one = f.number(1, x);
+  const ValueId slope = f.op("Add", {one, f.op("Mul", {u, f.op("Sub", {one, s})})});
+  f.output("dX", f.op("Mul", {dy, f.op("Mul", {s, slope})}));
+}
+
+// Y = X/2 (1 + erf(r X)):   dY (1/2 (1 + erf(r X)) + X r / sqrt(pi) exp(-(r X)^2))
+template <Factors kFactors>
+void geluGrad(Builder& f) {
+  describeGelu(f, kFactors, false);
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId r = factorOf(f, kFactors, std::sqrt(0.5), x);
+  const ValueId u = f.op("Mul", {x, r});
+  const ValueId cdf = f.op("Mul", {f.op("Add", {f.op("Erf", {u}), f.number(1, x)}), f.number(0.5, x)});
+  const ValueId bell = f.op("Exp", {f.op("Neg", {f.op("Mul", {u, u})})});
+  const ValueId pdf = f.op("Mul", {bell, f.op("Mul", {r, f.number(1 / std::sqrt(M_PI), x)})});
   f.output("dX", f.op("Mul", {dy, f.op("Add", {cdf, f.op("Mul", {x, pdf})})}));
 }
 
 // Y = X/2 (1 + tanh u), u = k (X + c X^3):   dY (1/2 (1 + t) + X/2 (1 - t^2) k (1 + 3 c X^2))
+template <Factors kFactors>
 void geluTanhGrad(Builder& f) {
-  f.attribute("approximate", std::string("tanh"));
+  describeGelu(f, kFactors, true);
   const ValueId dy = f.input("dY");
   const ValueId x = f.input("X");
   const ValueId one = f.number(1, x);
   const ValueId half = f.number(0.5, x);
-  const ValueId k = f.number(std::sqrt(2 / M_PI), x);
-  const ValueId square = f.op("Mul", {x, x});
-  const ValueId cubic = f.op("Add", {one, f.op("Mul", {square, f.number(0.044715, x)})});
-  const ValueId t = f.op("Tanh", {f.op("Mul", {k, f.op("Mul", {x, cubic})})});
-  const ValueId du = f.op("Mul", {k, f.op("Add", {one, f.op("Mul", {square, f.number(3 * 0.044715, x)})})});
+  const ValueId k = factorOf(f, kFactors, std::sqrt(2 / M_PI), x);
+  const ValueId bent = f.op("Mul", {f.op("Mul", {x, x}), cubicOf(f, kFactors, x)});
+  const ValueId t = f.op("Tanh", {f.op("Mul", {k, f.op("Mul", {x, f.op("Add", {one, bent})})})});
+  const ValueId du = f.op("Mul", {k, f.op("Add", {one, f.op("Mul", {bent, f.number(3, x)})})});
   const ValueId slope = f.op("Mul", {f.op("Sub", {one, f.op("Mul", {t, t})}), du});
   const ValueId sum = f.op("Add", {f.op("Add", {one, t}), f.op("Mul", {x, slope})});
   f.output("dX", f.op("Mul", {dy, f.op("Mul", {half, sum})}));
@@ -119,6 +175,44 @@ void layerNormalizationInputGrad(Builder& f) {
   const ValueId projection = f.op("Mul", {n.x_hat, meanOf(f.op("Mul", {g, n.x_hat}))});
   const ValueId rows = f.op("Mul", {n.inverse, f.op("Sub", {f.op("Sub", {g, g_mean}), projection})});
   f.output("dX", f.op("Reshape", {rows, f.op("Shape", {x})}));
+}
+
+// Over the last axis: X Scale / sqrt(mean(X^2) + epsilon).
+void rmsNormalization(Builder& f) {
+  f.attribute("epsilon", 1e-5f);
+  const ValueId x = f.input("X");
+  const ValueId scale = f.input("Scale");
+  const ValueId last = f.integers({-1});
+  const ValueId count = f.op("CastLike", {f.op("Shape", {x}, {{"start", int64_t{-1}}}), x});
+  const ValueId sum = f.op("ReduceSum", {f.op("Mul", {x, x}), last}, {{"keepdims", int64_t{1}}});
+  const ValueId square = f.op("Add", {f.op("Div", {sum, count}), f.numberAttribute("epsilon", x)});
+  const ValueId inverse = f.op("Reciprocal", {f.op("Sqrt", {square})});
+  f.output("Y", f.op("Mul", {f.op("Mul", {x, inverse}), scale}));
+  f.output("InvRms", f.op("Identity", {inverse}));
+}
+
+// With g = dY Scale and x_hat = X InvRms:   InvRms (g - x_hat mean(g x_hat))
+void rmsNormalizationInputGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId scale = f.input("Scale");
+  const ValueId inverse = f.input("InvRms");
+  const ValueId g = f.op("Mul", {dy, scale});
+  const ValueId x_hat = f.op("Mul", {x, inverse});
+  const ValueId count = f.op("CastLike", {f.op("Shape", {x}, {{"start", int64_t{-1}}}), x});
+  const ValueId dot =
+      f.op("ReduceSum", {f.op("Mul", {g, x_hat}), f.integers({-1})}, {{"keepdims", int64_t{1}}});
+  const ValueId along = f.op("Mul", {x_hat, f.op("Div", {dot, count})});
+  f.output("dX", f.op("Mul", {inverse, f.op("Sub", {g, along})}));
+}
+
+void rmsNormalizationWeightGrad(Builder& f) {
+  const ValueId dy = f.input("dY");
+  const ValueId x = f.input("X");
+  const ValueId inverse = f.input("InvRms");
+  const ValueId product = f.op("Mul", {dy, f.op("Mul", {x, inverse})});
+  const ValueId rows = f.op("Flatten", {product}, {{"axis", int64_t{-1}}});
+  f.output("dScale", f.op("ReduceSum", {rows, f.integers({0})}, {{"keepdims", int64_t{0}}}));
 }
 
 void layerNormalizationWeightGrad(Builder& f) {
@@ -216,11 +310,22 @@ void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool 
 FunctionBodies makeBodies() {
   FunctionBodies table = {
       {{"ReluGrad", ""}, reluGrad},
-      {{"GeluGrad", ""}, geluGrad},
-      {{"GeluGrad", "tanh"}, geluTanhGrad},
+      {{"Gelu", ""}, gelu<Factors::kExact>},
+      {{"Gelu", "factors"}, gelu<Factors::kGiven>},
+      {{"Gelu", "tanh"}, geluTanh<Factors::kExact>},
+      {{"Gelu", "tanh_factors"}, geluTanh<Factors::kGiven>},
+      {{"Swish", ""}, swish},
+      {{"SwishGrad", ""}, swishGrad},
+      {{"GeluGrad", ""}, geluGrad<Factors::kExact>},
+      {{"GeluGrad", "factors"}, geluGrad<Factors::kGiven>},
+      {{"GeluGrad", "tanh"}, geluTanhGrad<Factors::kExact>},
+      {{"GeluGrad", "tanh_factors"}, geluTanhGrad<Factors::kGiven>},
       {{"MishGrad", ""}, mishGrad},
       {{"SoftmaxGrad", ""}, softmaxGrad},
       {{"LogSoftmaxGrad", ""}, logSoftmaxGrad},
+      {{"RMSNormalization", ""}, rmsNormalization},
+      {{"RMSNormalizationInputGrad", ""}, rmsNormalizationInputGrad},
+      {{"RMSNormalizationWeightGrad", ""}, rmsNormalizationWeightGrad},
       {{"LayerNormalizationInputGrad", ""}, layerNormalizationInputGrad},
       {{"LayerNormalizationWeightGrad", ""}, layerNormalizationWeightGrad},
       {{"GatherGrad", ""}, gatherGrad},

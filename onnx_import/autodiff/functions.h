@@ -3,7 +3,8 @@
 // A body cannot branch on a string attribute or on an absent input. Where the meaning depends on one, there
 // is one body per case and the call says which by its `overload`; its attributes say the same, for kernels.
 //
-//   GeluGrad                     ""  (approximate "none"), "tanh"
+//   Gelu, GeluGrad               "" (approximate "none"), "tanh", and with the file's own numbers "factors",
+//                                "tanh_factors"
 //   SoftmaxCrossEntropyLossGrad  "none", "sum", "mean", and each with "_weighted" when Weights is given
 //   optimizers                   "" (one learning rate), "constant" (with warm-up), "linear", "cosine",
 //                                "one-cycle", "step": with Step and the schedule's numbers as inputs

@@ -70,6 +70,19 @@ void layerNormalizationGradient(GradientContext& c) {
   }
 }
 
+void rmsNormalizationGradient(GradientContext& c) {
+  if (c.outputGradient(1).valid()) c.refuse("the loss depends on its output InvRms");
+  const ValueId x = c.input(0), scale = c.input(1), dy = c.outputGradient();
+  const DataType type = c.type(x);
+  Shape statistics = c.shape(x);
+  statistics.back() = 1;
+  const ValueId inverse = c.ensureOutput(1, "inv_rms", type, statistics);
+  if (c.needs(0))
+    c.give(0, c.function("RMSNormalizationInputGrad", "", {dy, x, scale, inverse}, type, c.shape(x)));
+  if (c.needs(1))
+    c.give(1, c.function("RMSNormalizationWeightGrad", "", {dy, x, inverse}, type, c.shape(scale)));
+}
+
 // Y = X / norm, with s = sum(dY Y) along the axis:
 //   p = 2:  dX = (dY - s Y) / norm
 //   p = 1:  dX = (dY - s sign(X)) / norm
@@ -95,6 +108,7 @@ void addNormalizationRules(GradientRules& rules) {
   rules[{"", "LogSoftmax"}] = {logSoftmaxGradient};
   rules[{"", "LpNormalization"}] = {lpNormalizationGradient};
   rules[{"", "LayerNormalization"}] = {layerNormalizationGradient};
+  rules[{std::string(kPipeshardDomain), "RMSNormalization"}] = {rmsNormalizationGradient};
 }
 
 }  // namespace pipeshard

@@ -97,12 +97,22 @@ void reluGradient(GradientContext& c) {
   c.give(0, c.function("ReluGrad", "", {c.outputGradient(), y}, c.type(y), c.shape(y)));
 }
 
+// ONNX's Gelu, or ours, which may bring numbers of its own.
 void geluGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const std::string approximate = c.node().stringAttribute("approximate", "none");
-  const std::string overload = approximate == "tanh" ? "tanh" : "";
-  c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x),
-                       {{"approximate", approximate}}));
+  const std::string overload = c.node().domain == kPipeshardDomain ? c.node().overload
+                               : approximate == "tanh"              ? "tanh"
+                                                                    : "";
+  std::map<std::string, Attribute> attributes = c.node().attributes;
+  attributes["approximate"] = approximate;
+  c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x), attributes));
+}
+
+void swishGradient(GradientContext& c) {
+  const ValueId x = c.input(0);
+  c.give(0, c.function("SwishGrad", "", {c.outputGradient(), x}, c.type(x), c.shape(x),
+                       {{"alpha", c.node().floatAttribute("alpha", 1)}}));
 }
 
 void softplusGradient(GradientContext& c) {
@@ -165,6 +175,8 @@ void addUnaryRules(GradientRules& rules) {
   rules[{"", "Sigmoid"}] = {sigmoidGradient};
   rules[{"", "Relu"}] = {reluGradient};
   rules[{"", "Gelu"}] = {geluGradient};
+  rules[{std::string(kPipeshardDomain), "Gelu"}] = {geluGradient};
+  rules[{std::string(kPipeshardDomain), "Swish"}] = {swishGradient};
   rules[{"", "Softplus"}] = {softplusGradient};
   rules[{"", "Mish"}] = {mishGradient};
   rules[{"", "LeakyRelu"}] = {leakyReluGradient};

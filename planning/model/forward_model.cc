@@ -19,6 +19,7 @@
 #include "onnx_import/exporter/soft_labels.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
+#include "onnx_import/patterns/patterns.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
@@ -91,8 +92,9 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
 // chosen.
 class Preparer {
  public:
-  Preparer(Graph raw, const ForwardModel& model)
+  Preparer(Graph raw, const ForwardModel& model, Patterns patterns)
       : raw_(std::move(raw)),
+        patterns_(patterns),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
     options_.dimensions = model.dimensions;
@@ -104,6 +106,7 @@ class Preparer {
     made_.emplace(std::pair(longest_, model.batch), std::move(whole));
   }
 
+  const FoundPatterns& patterns() const { return found_; }  // the same at every size
   const Graph& of(int64_t rows) { return of(rows, longest_); }
   // With sequences of so many elements.
   const Graph& of(int64_t rows, int64_t length) {
@@ -118,7 +121,9 @@ class Preparer {
  private:
   Graph prepare(int64_t rows) {
     if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
-    return prepareModel(raw_, options_);
+    Graph graph = prepareModel(raw_, options_);
+    if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
+    return graph;
   }
 
   // Where rows of the batch are merged behind another axis they come first. Another batch tells which axis is
@@ -131,6 +136,8 @@ class Preparer {
   }
 
   Graph raw_;
+  Patterns patterns_;
+  FoundPatterns found_;
   PrepareOptions options_;
   std::string batch_dimension_, length_dimension_;
   int64_t longest_ = 0;  // sequences; 0: there is one length
@@ -302,6 +309,12 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   return name;
 }
 
+void notePatterns(const FoundPatterns& patterns, ForwardModel& model) {
+  if (std::string found = patternsToString(patterns); !found.empty())
+    model.notes.push_back(fmt::format("patterns: {} (--patterns off keeps them)", found));
+  model.missed_patterns = patterns.missed;
+}
+
 void noteDrawnInputs(ForwardModel& model) {
   const auto drawn = std::count_if(model.graph.inputs.begin(), model.graph.inputs.end(),
                                    [&](ValueId input) { return model.graph.value(input).drawn.has_value(); });
@@ -368,7 +381,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
-    const auto preparer = std::make_shared<Preparer>(std::move(raw), model);
+    const auto preparer = std::make_shared<Preparer>(std::move(raw), model, request.given.patterns);
+    notePatterns(preparer->patterns(), model);
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
       return preparer->of(rows, length);

@@ -14,6 +14,7 @@
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/forms/model_form.h"
+#include "onnx_import/patterns/patterns.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/file_shardings.h"
 #include "planning/request/plan_request.h"
@@ -53,6 +54,7 @@ struct ForwardModel {
   std::optional<ImportedOptimizer> optimizer;     // that the file holds
   std::vector<ParameterGroup> groups;             // of the update, as asked for
   UpdateExtras extras;                            // likewise
+  std::vector<NearMiss> missed_patterns;          // groups of nodes that begin like a pattern
   std::vector<std::string> notes;
 };
 

@@ -70,7 +70,7 @@ void registerElementwiseRules(RuleTable& table) {
   table.add("", "Identity", identityRule);
   table.addAll("", {"CastLike", "Dropout"}, firstInputOnlyRule);
   table.add(kPipeshardDomain, "ReluGrad", arithmeticRule);
-  table.addAll(kPipeshardDomain, {"GeluGrad", "MishGrad"}, transcendentalRule);
+  table.addAll(kPipeshardDomain, {"Gelu", "GeluGrad", "Swish", "SwishGrad", "MishGrad"}, transcendentalRule);
   table.addAll(kPipeshardDomain,
                {"SGD", "SGDMomentum", "Adam", "AdamW", "RMSProp", "RMSPropMomentum", "Adagrad", "Lion",
                 "LAMBDirection", "MovingAverage", "ScheduledRate"},

@@ -58,21 +58,21 @@ std::optional<FactorRule> layerNormalizationRule(const Graph& graph, const Node&
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
-// dY, X, Scale, Mean, InvStdDev -> dX
+// dY, X, Scale, Mean, InvStdDev -> dX, or with InvRms alone
 std::optional<FactorRule> layerNormalizationInputGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
   const size_t axis = normalizeAxis(node.intAttribute("axis", -1), rank);
   const std::vector<int> factors = factorsWithWholeAxes(builder, axis, rank);
   for (size_t input = 0; input < 3; ++input) builder.alignInput(input, factors);
-  setStatistics(builder, true, 3, factors, axis);
-  setStatistics(builder, true, 4, factors, axis);
+  for (size_t input = 3; input < node.inputs.size(); ++input)
+    setStatistics(builder, true, input, factors, axis);
   builder.alignOutput(0, factors);
   return builder.build(builder.outputElements(0) * kNormalizationFlops);
 }
 
-// dY, X, Mean, InvStdDev -> dScale, dBias: sums over the rows; the columns are independent since the
-// statistics are given.
+// dY, X, Mean, InvStdDev -> dScale, dBias, or dY, X, InvRms -> dScale: sums over the rows; the columns are
+// independent since the statistics are given.
 std::optional<FactorRule> layerNormalizationWeightGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const size_t rank = builder.inputShape(0).size();
@@ -80,12 +80,12 @@ std::optional<FactorRule> layerNormalizationWeightGradRule(const Graph& graph, c
   const std::vector<int> factors = builder.factorsOf(builder.inputShape(0));
   builder.alignInput(0, factors);
   builder.alignInput(1, factors);
-  setStatistics(builder, true, 2, factors, axis);
-  setStatistics(builder, true, 3, factors, axis);
+  for (size_t input = 2; input < node.inputs.size(); ++input)
+    setStatistics(builder, true, input, factors, axis);
   for (size_t row = 0; row < axis; ++row) builder.setKind(factors[row], FactorKind::kSum);
   for (size_t column = axis; column < rank; ++column) {
-    builder.setOutput(0, column - axis, {factors[column]});
-    builder.setOutput(1, column - axis, {factors[column]});
+    for (size_t output = 0; output < node.outputs.size(); ++output)
+      builder.setOutput(output, column - axis, {factors[column]});
   }
   return builder.build(builder.inputElements(0) * 4);
 }
@@ -150,8 +150,11 @@ void registerNormalizationRules(RuleTable& table) {
   table.addAll(kPipeshardDomain, {"BatchNormalizationInputGrad", "BatchNormalizationWeightGrad"},
                batchNormalizationGradRule);
   table.addAll(kPipeshardDomain, {"SoftmaxGrad", "LogSoftmaxGrad"}, alongAxisRule);
-  table.add(kPipeshardDomain, "LayerNormalizationInputGrad", layerNormalizationInputGradRule);
-  table.add(kPipeshardDomain, "LayerNormalizationWeightGrad", layerNormalizationWeightGradRule);
+  table.add(kPipeshardDomain, "RMSNormalization", layerNormalizationRule);
+  table.addAll(kPipeshardDomain, {"LayerNormalizationInputGrad", "RMSNormalizationInputGrad"},
+               layerNormalizationInputGradRule);
+  table.addAll(kPipeshardDomain, {"LayerNormalizationWeightGrad", "RMSNormalizationWeightGrad"},
+               layerNormalizationWeightGradRule);
 }
 
 }  // namespace pipeshard

@@ -9,7 +9,8 @@ namespace pipeshard {
 namespace {
 
 // The normalised axes are those from `axis` on; X is input 0 or, for the gradient, input 1.
-size_t inputX(const Node& node) { return node.domain.empty() ? 0 : 1; }
+bool isGradient(const Node& node) { return !node.domain.empty() && node.op_type != "RMSNormalization"; }
+size_t inputX(const Node& node) { return isGradient(node) ? 1 : 0; }
 
 size_t firstAxis(const Node& node, size_t rank) { return normalizeAxis(node.intAttribute("axis", -1), rank); }
 
@@ -52,9 +53,20 @@ class LayerForm {
     emit_.giveElementwise(0, "Add", {emit_.binary("Mul", normal, context_.inputs[1]), context_.inputs[2]});
   }
 
-  // X, Scale -> Y
+  // X, Scale -> Y, and InvRms of ours
   void rootMeanSquare() {
-    emit_.giveElementwise(0, "Mul", {emit_.binary("Mul", x_, inverseRoot(x_)), context_.inputs[1]});
+    const ValueId inverse = inverseRoot(x_);
+    giveStatistic(1, inverse);
+    emit_.giveElementwise(0, "Mul", {emit_.binary("Mul", x_, inverse), context_.inputs[1]});
+  }
+
+  // From dY, X, Scale, InvRms, with g = dY Scale and x' = X InvRms:   dX = InvRms (g - x' mean(g x'))
+  void rootMeanSquareGradient() {
+    const ValueId g = emit_.binary("Mul", context_.inputs[0], context_.inputs[2]);
+    const ValueId inverse = context_.inputs[3];
+    const ValueId normal = emit_.binary("Mul", x_, inverse);
+    const ValueId along = emit_.binary("Mul", normal, meanOf(emit_.binary("Mul", g, normal)));
+    emit_.giveElementwise(0, "Mul", {emit_.binary("Sub", g, along), inverse});
   }
 
   // From dY, X, Scale, Mean, InvStdDev, with g = dY Scale and x' = (X - Mean) InvStdDev:
@@ -158,6 +170,10 @@ void registerNormalizationForms(FormTable& table) {
   table.add("", "LayerNormalization", {layerCut, [](FormContext& context) { LayerForm(context).layer(); }});
   table.add("", "RMSNormalization",
             {layerCut, [](FormContext& context) { LayerForm(context).rootMeanSquare(); }});
+  table.add(kPipeshardDomain, "RMSNormalization",
+            {layerCut, [](FormContext& context) { LayerForm(context).rootMeanSquare(); }});
+  table.add(kPipeshardDomain, "RMSNormalizationInputGrad",
+            {layerCut, [](FormContext& context) { LayerForm(context).rootMeanSquareGradient(); }});
   table.add(kPipeshardDomain, "LayerNormalizationInputGrad",
             {layerCut, [](FormContext& context) { LayerForm(context).inputGradient(); }});
   table.add("", "BatchNormalization", {batchCut, emitBatch});

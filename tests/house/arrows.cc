@@ -10,16 +10,17 @@ const Arrows& roomArrows() {
       {"onnx_import/autodiff", {"ir"}},  // rooms of their own: no protobuf comes in there
       {"onnx_import/forms", {"ir", "onnx_import", "onnx_import/autodiff"}},
       {"onnx_import/lowering", {"ir"}},
+      {"onnx_import/patterns", {"ir", "onnx_import/autodiff"}},
       {"sharding", {"ir"}},
       {"partition", {"ir", "sharding"}},
       {"transport", {"ir"}},
       {"runtime", {"ir", "onnx_import", "transport"}},
       {"planning",
-       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "sharding", "partition",
-        "runtime"}},
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns", "sharding",
+        "partition", "runtime"}},
       {"tools",
-       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "sharding", "partition",
-        "transport", "runtime", "planning"}},
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns", "sharding",
+        "partition", "transport", "runtime", "planning"}},
   };
   return arrows;
 }
@@ -40,6 +41,7 @@ const Arrows& neighbourhoodArrows() {
       {"onnx_import/autodiff", {}},
       {"onnx_import/forms", {}},
       {"onnx_import/lowering", {}},
+      {"onnx_import/patterns", {}},
 
       {"sharding/solver", {}},
       {"sharding/rules", {}},

@@ -106,7 +106,7 @@ TEST_F(Advice, IsForPlansWithoutShardingsToo) {
 
 // Layer by layer first: here whole stages would not be enough.
 TEST_F(Advice, RecomputesLayerByLayer) {
-  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --memory 1600000");
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --memory 1400000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
@@ -125,7 +125,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
     EXPECT_EQ(refused.exit_code, 83) << refused.errors;
     return advised(refused.errors);
   };
-  EXPECT_THAT(advisedAt("2500000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
+  EXPECT_THAT(advisedAt("2300000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
   EXPECT_THAT(advisedAt("1800000"),
               AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
   EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);

@@ -110,7 +110,7 @@ TEST(SearchCommandInterrupt, GivesTheBestSoFarMarkedAndItRuns) {
     }
     // Too early: before there was any plan. Too late: the search was over, and its plan was written or just
     // being written.
-    const bool early = planned.exit_code == static_cast<int>(ErrorCode::kRequeue);
+    const bool early = !written;
     (early ? too_early : too_late) = delay;
     delay = too_late.count() == 0 ? 2 * delay : (too_early + too_late) / 2;
   }

@@ -33,7 +33,7 @@ void addPadKernels(KernelRegistry& registry);        // Pad
 void addGatherKernels(KernelRegistry& registry);     // Gather and its gradient
 // GatherElements and its gradient, GatherND, ScatterElements, ScatterND
 void addScatterKernels(KernelRegistry& registry);
-void addActivationGradKernels(KernelRegistry& registry);  // ReluGrad, GeluGrad, MishGrad
+void addActivationGradKernels(KernelRegistry& registry);  // Relu, Gelu, Mish, Swish
 void addOptimizerKernels(KernelRegistry& registry);       // SGD, Adam, Lion and the like: docs/operators.md
 void addCollectiveKernels(KernelRegistry& registry);      // AllReduce, AllGather, ReduceScatter, AllToAll
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/kernels/base/vector_math.h"
+#include "runtime/kernels/elementwise/unary_functors.h"
 
 namespace pipeshard {
 class DeviceQueue;
@@ -14,26 +15,28 @@ namespace pipeshard::kernels {
 
 struct ReluGrad {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T dy, T y) {
+  PIPESHARD_INLINE static T apply(T dy, T y, const UnaryParameters&) {
     return y > T(0) ? dy : T(0);
   }
 };
 
+// alpha and beta as in GeluErfOp and GeluTanhOp.
 struct GeluErfGrad {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T dy, T x) {
-    const T cumulative = T(0.5) * (T(1) + fastErf(x * T(M_SQRT1_2)));
-    const T density = T(0.5 * M_2_SQRTPI * M_SQRT1_2) * fastExp(T(-0.5) * x * x);
+  PIPESHARD_INLINE static T apply(T dy, T x, const UnaryParameters& p) {
+    const T u = T(p.alpha) * x;
+    const T cumulative = T(0.5) * (T(1) + fastErf(u));
+    const T density = T(0.5 * M_2_SQRTPI * p.alpha) * fastExp(-u * u);
     return dy * (cumulative + x * density);
   }
 };
 
 struct GeluTanhGrad {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T dy, T x) {
-    const T k = T(M_2_SQRTPI * M_SQRT1_2);
-    const T t = fastTanh(k * (x + T(0.044715) * x * x * x));
-    const T slope = k * (T(1) + T(3 * 0.044715) * x * x);
+  PIPESHARD_INLINE static T apply(T dy, T x, const UnaryParameters& p) {
+    const T k = T(p.alpha);
+    const T t = fastTanh(k * (x + T(p.beta) * x * x * x));
+    const T slope = k * (T(1) + T(3 * p.beta) * x * x);
     return dy * T(0.5) * ((T(1) + t) + x * (T(1) - t * t) * slope);
   }
 };
@@ -43,7 +46,7 @@ struct GeluTanhGrad {
 // + e) / d^2.
 struct MishGrad {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T dy, T x) {
+  PIPESHARD_INLINE static T apply(T dy, T x, const UnaryParameters&) {
     const T e = fastExp(-std::abs(x));
     const T n = x < T(0) ? e * (e + T(2)) : T(1) + T(2) * e;
     const T d = n + (x < T(0) ? T(2) : T(2) * e * e);
@@ -52,16 +55,32 @@ struct MishGrad {
   }
 };
 
-// dx = Op::apply(dy, x); `dx` may be `dy` or `x`.
+// x sigmoid(alpha x).
+struct SwishGrad {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T dy, T x, const UnaryParameters& p) {
+    const T u = T(p.alpha) * x;
+    const T s = fastSigmoid(u);
+    return dy * s * (T(1) + u * (T(1) - s));
+  }
+};
+
+// dx = Op::apply(dy, x, parameters); `dx` may be `dy` or `x`.
 template <typename Op, typename T>
-void applyActivationGrad(DeviceQueue* queue, int64_t count, const T* dy, const T* x, T* dx);
+void applyActivationGrad(DeviceQueue* queue, int64_t count, const UnaryParameters& parameters, const T* dy,
+                         const T* x, T* dx);
 
 // INSTANCE(Op, T) for all that there are.
-#define PIPESHARD_ACTIVATION_GRAD_INSTANCES(INSTANCE)                                        \
-  INSTANCE(ReluGrad, float)                                                                  \
-  INSTANCE(ReluGrad, double)                                                                 \
-  INSTANCE(GeluErfGrad, float)                                                               \
-  INSTANCE(GeluErfGrad, double) INSTANCE(GeluTanhGrad, float) INSTANCE(GeluTanhGrad, double) \
-      INSTANCE(MishGrad, float) INSTANCE(MishGrad, double)
+#define PIPESHARD_ACTIVATION_GRAD_INSTANCES(INSTANCE) \
+  INSTANCE(ReluGrad, float)                           \
+  INSTANCE(ReluGrad, double)                          \
+  INSTANCE(GeluErfGrad, float)                        \
+  INSTANCE(GeluErfGrad, double)                       \
+  INSTANCE(GeluTanhGrad, float)                       \
+  INSTANCE(GeluTanhGrad, double)                      \
+  INSTANCE(MishGrad, float)                           \
+  INSTANCE(MishGrad, double)                          \
+  INSTANCE(SwishGrad, float)                          \
+  INSTANCE(SwishGrad, double)
 
 }  // namespace pipeshard::kernels

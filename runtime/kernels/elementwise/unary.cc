@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
+#include "runtime/kernels/elementwise/gelu_factors.h"
 #include "runtime/kernels/elementwise/unary_functors.h"
 
 namespace pipeshard::kernels {
@@ -62,9 +63,13 @@ void addFloatWithAlpha(KernelRegistry& registry, const char* name, float default
 
 std::unique_ptr<Kernel> makeGelu(const KernelSpec& spec) {
   const std::string approximate = spec.node->stringAttribute("approximate", "none");
-  if (approximate == "none") return unary<GeluErfOp, float, double>(spec);
-  if (approximate == "tanh") return unary<GeluTanhOp, float, double>(spec);
+  if (approximate == "none") return unary<GeluErfOp, float, double>(spec, geluFactors(*spec.node));
+  if (approximate == "tanh") return unary<GeluTanhOp, float, double>(spec, geluFactors(*spec.node));
   refuse(spec, "attribute approximate is '{}'; the CPU kernel supports 'none' and 'tanh'", approximate);
+}
+
+std::unique_ptr<Kernel> makeSwish(const KernelSpec& spec) {
+  return unary<SwishOp, float, double>(spec, {.alpha = spec.node->floatAttribute("alpha", 1)});
 }
 
 std::unique_ptr<Kernel> makeIsInf(const KernelSpec& spec) {
@@ -136,6 +141,8 @@ void addUnaryKernels(KernelRegistry& registry) {
   addFloatWithAlpha<LeakyReluOp>(registry, "LeakyRelu", 0.01f);
   addFloatWithAlpha<EluOp>(registry, "Elu", 1.0f);
   registry.add("", "Gelu", makeGelu);
+  registry.add(std::string(kPipeshardDomain), "Gelu", makeGelu);
+  registry.add(std::string(kPipeshardDomain), "Swish", makeSwish);
   registry.add("", "Clip", makeClip);
   registry.add("", "Not", [](const KernelSpec& spec) {
     checkArity(spec, 1, 1);

@@ -86,16 +86,23 @@ struct ReluOp {
     return x < T(0) ? T(0) : x;
   }
 };
+// alpha and beta: the factors of the argument, alpha x and alpha (x + beta x^3).
 struct GeluErfOp {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T x, const UnaryParameters&) {
-    return T(0.5) * x * (T(1) + fastErf(x * T(M_SQRT1_2)));
+  PIPESHARD_INLINE static T apply(T x, const UnaryParameters& p) {
+    return T(0.5) * x * (T(1) + fastErf(x * T(p.alpha)));
   }
 };
 struct GeluTanhOp {
   template <typename T>
-  PIPESHARD_INLINE static T apply(T x, const UnaryParameters&) {
-    return T(0.5) * x * (T(1) + fastTanh(T(M_2_SQRTPI * M_SQRT1_2) * (x + T(0.044715) * x * x * x)));
+  PIPESHARD_INLINE static T apply(T x, const UnaryParameters& p) {
+    return T(0.5) * x * (T(1) + fastTanh(T(p.alpha) * (x + T(p.beta) * x * x * x)));
+  }
+};
+struct SwishOp {
+  template <typename T>
+  PIPESHARD_INLINE static T apply(T x, const UnaryParameters& p) {
+    return x * fastSigmoid(T(p.alpha) * x);
   }
 };
 struct LeakyReluOp {
@@ -304,6 +311,7 @@ void applyClip(DeviceQueue* queue, const ClipBounds<T>& bounds, int64_t count, c
   PIPESHARD_FLOAT_INSTANCES(INSTANCE, EluOp)        \
   PIPESHARD_FLOAT_INSTANCES(INSTANCE, GeluErfOp)    \
   PIPESHARD_FLOAT_INSTANCES(INSTANCE, GeluTanhOp)   \
+  PIPESHARD_FLOAT_INSTANCES(INSTANCE, SwishOp)      \
   PIPESHARD_FLOAT_INSTANCES(INSTANCE, DivideOp)     \
   INSTANCE(NotOp, uint8_t, bool)                    \
   INSTANCE(IsNaNOp, float, bool)                    \

@@ -129,6 +129,69 @@ std::unique_ptr<Kernel> makeLayerNormWeightGrad(const KernelSpec& spec) {
                        [&](auto t, auto s) { return makeWeightGrad<decltype(t), decltype(s)>(plan); });
 }
 
+// X, Scale -> Y, InvRms (optional), over the last axis.
+std::unique_ptr<Kernel> rmsNormalization(const KernelSpec& spec) {
+  checkArity(spec, 2, 2);
+  const NormPlan plan = planNorm(spec, 0);
+  const DataType type = spec.inputs[0].data_type;
+  checkInputType(spec, 1, type);
+  checkElements(spec, 1, plan.size, "Scale");
+  checkOutputType(spec, 0, type);
+  checkOutputShape(spec, 0, spec.inputs[0].shape);
+  checkOutputType(spec, 1, type);
+  checkOutputShape(spec, 1, plan.statistics);
+  return withType<float, double>(spec, type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    const T epsilon = static_cast<T>(spec.node->floatAttribute("epsilon", 1e-5f));
+    return makeKernel([plan, epsilon](const KernelArguments& arguments) {
+      rmsNorm<T>(arguments.queue, plan.rows, plan.size, epsilon, input<T>(arguments, 0),
+                 input<T>(arguments, 1), output<T>(arguments, 0), output<T>(arguments, 1));
+    });
+  });
+}
+
+// dY, X, Scale, InvRms -> dX
+std::unique_ptr<Kernel> rmsNormalizationInputGrad(const KernelSpec& spec) {
+  checkArity(spec, 4, 4);
+  const NormPlan plan = planNorm(spec, 1);
+  const DataType type = spec.inputs[0].data_type;
+  for (size_t i : {1, 2, 3}) checkInputType(spec, i, type);
+  checkInputShape(spec, 0, spec.inputs[1].shape);
+  checkElements(spec, 2, plan.size, "Scale");
+  checkInputShape(spec, 3, plan.statistics);
+  checkOutputType(spec, 0, type);
+  checkOutputShape(spec, 0, spec.inputs[1].shape);
+  return withType<float, double>(spec, type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [plan](const KernelArguments& arguments) {
+          rmsNormInputGrad<T>(arguments.queue, plan.rows, plan.size, input<T>(arguments, 0),
+                              input<T>(arguments, 1), input<T>(arguments, 2), input<T>(arguments, 3),
+                              output<T>(arguments, 0));
+        },
+        {.in_place = {{0, 0}, {1, 0}}, .workspace_bytes = 0});
+  });
+}
+
+// dY, X, InvRms -> dScale
+std::unique_ptr<Kernel> rmsNormalizationWeightGrad(const KernelSpec& spec) {
+  checkArity(spec, 3, 3);
+  const NormPlan plan = planNorm(spec, 1);
+  const DataType type = spec.inputs[0].data_type;
+  for (size_t i : {1, 2}) checkInputType(spec, i, type);
+  checkInputShape(spec, 0, spec.inputs[1].shape);
+  checkInputShape(spec, 2, plan.statistics);
+  checkOutputType(spec, 0, type);
+  checkOutputShape(spec, 0, {plan.size});
+  return withType<float, double>(spec, type, "input 0", [&](auto zero) {
+    using T = decltype(zero);
+    return makeKernel([plan](const KernelArguments& arguments) {
+      rmsNormWeightGrad<T>(arguments.queue, plan.rows, plan.size, input<T>(arguments, 0),
+                           input<T>(arguments, 1), input<T>(arguments, 2), output<T>(arguments, 0));
+    });
+  });
+}
+
 std::unique_ptr<Kernel> lpNormalization(const KernelSpec& spec) {
   checkArity(spec, 1, 1);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
@@ -152,6 +215,9 @@ void addNormalizationKernels(KernelRegistry& registry) {
   const std::string ours(kPipeshardDomain);
   registry.add("", "LayerNormalization", layerNormalization);
   registry.add("", "LpNormalization", lpNormalization);
+  registry.add(ours, "RMSNormalization", rmsNormalization);
+  registry.add(ours, "RMSNormalizationInputGrad", rmsNormalizationInputGrad);
+  registry.add(ours, "RMSNormalizationWeightGrad", rmsNormalizationWeightGrad);
   registry.add(ours, "LayerNormalizationInputGrad", makeLayerNormInputGrad);
   registry.add(ours, "LayerNormalizationWeightGrad", makeLayerNormWeightGrad);
 }

@@ -26,6 +26,17 @@ void layerNormInputGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T*
 template <typename T, typename S>
 void layerNormWeightGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x,
                          const S* mean, const S* inverse, T* dscale, T* dbias);
+// The same three where the mean counts as 0 and there is no bias: y = x inverse scale, inverse = 1 /
+// sqrt(mean(x^2) + epsilon); dx = inverse (g - x' mean(g x')), x' = x inverse.
+template <typename T>
+void rmsNorm(DeviceQueue* queue, int64_t rows, int64_t size, T epsilon, const T* x, const T* scale, T* y,
+             T* inverse);
+template <typename T>
+void rmsNormInputGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x, const T* scale,
+                      const T* inverse, T* dx);
+template <typename T>
+void rmsNormWeightGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x,
+                       const T* inverse, T* dscale);
 // x / norm along the middle axis, p 1 or 2; NaN where the norm is 0. `y` may be `x`.
 template <typename T>
 void lpNormalize(DeviceQueue* queue, const AxisSplit& split, int64_t p, const T* x, T* y);

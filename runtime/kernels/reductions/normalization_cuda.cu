@@ -5,16 +5,19 @@
 
 namespace pipeshard::kernels {
 
-// Sums are formed in double by the threads of a block, a row each.
-template <typename T, typename S>
+// Sums are formed in double by the threads of a block, a row each. Not kCentred: the mean counts as 0.
+template <typename T, typename S, bool kCentred>
 __global__ void layerNormKernel(int64_t rows, int64_t size, T epsilon, const T* x, const T* scale,
                                 const T* bias, T* y, S* mean_out, S* inverse_out) {
   __shared__ double values[kBlockThreads];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* from = x + row * size;
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) sum += from[i];
-    const T mean = static_cast<T>(sumBlock(sum, values) / static_cast<double>(size));
+    T mean = 0;
+    if constexpr (kCentred) {
+      double sum = 0;
+      for (int64_t i = threadIdx.x; i < size; i += blockDim.x) sum += from[i];
+      mean = static_cast<T>(sumBlock(sum, values) / static_cast<double>(size));
+    }
     double squares = 0;
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
       const T difference = from[i] - mean;
@@ -30,21 +33,22 @@ __global__ void layerNormKernel(int64_t rows, int64_t size, T epsilon, const T* 
   }
 }
 
-template <typename T, typename S>
+template <typename T, typename S, bool kCentred>
 __global__ void layerNormInputGradKernel(int64_t rows, int64_t size, const T* dy, const T* x, const T* scale,
                                          const S* mean_in, const S* inverse_in, T* dx) {
   __shared__ double values[kBlockThreads];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T mean = static_cast<T>(mean_in[row]);
+    const T mean = kCentred ? static_cast<T>(mean_in[row]) : T(0);
     const T inverse = static_cast<T>(inverse_in[row]);
     const int64_t begin = row * size;
     double sum = 0, dot = 0;
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
       const T g = dy[begin + i] * scale[i];
-      sum += g;
+      if constexpr (kCentred) sum += g;
       dot += g * ((x[begin + i] - mean) * inverse);
     }
-    const T shift = static_cast<T>(sumBlock(sum, values) / static_cast<double>(size));
+    T shift = 0;
+    if constexpr (kCentred) shift = static_cast<T>(sumBlock(sum, values) / static_cast<double>(size));
     const T slope = static_cast<T>(sumBlock(dot, values) / static_cast<double>(size));
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
       const T normal = (x[begin + i] - mean) * inverse;
@@ -54,7 +58,7 @@ __global__ void layerNormInputGradKernel(int64_t rows, int64_t size, const T* dy
 }
 
 // A block for each column.
-template <typename T, typename S>
+template <typename T, typename S, bool kCentred>
 __global__ void layerNormWeightGradKernel(int64_t rows, int64_t size, const T* dy, const T* x, const S* mean,
                                           const S* inverse, T* dscale, T* dbias) {
   __shared__ double values[kBlockThreads];
@@ -62,7 +66,8 @@ __global__ void layerNormWeightGradKernel(int64_t rows, int64_t size, const T* d
     double scale_sum = 0, bias_sum = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
       const T g = dy[row * size + column];
-      const T normal = (x[row * size + column] - static_cast<T>(mean[row])) * static_cast<T>(inverse[row]);
+      const T m = kCentred ? static_cast<T>(mean[row]) : T(0);
+      const T normal = (x[row * size + column] - m) * static_cast<T>(inverse[row]);
       scale_sum += g * normal;
       bias_sum += g;
     }
@@ -101,22 +106,46 @@ inline dim3 aBlockEach(int64_t count) {
 template <typename T, typename S>
 void layerNorm(DeviceQueue* queue, int64_t rows, int64_t size, T epsilon, const T* x, const T* scale,
                const T* bias, T* y, S* mean, S* inverse) {
-  launch<layerNormKernel<T, S>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows, size, epsilon,
-                                x, scale, bias, y, mean, inverse);
+  launch<layerNormKernel<T, S, true>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows, size,
+                                      epsilon, x, scale, bias, y, mean, inverse);
 }
 
 template <typename T, typename S>
 void layerNormInputGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x,
                         const T* scale, const S* mean, const S* inverse, T* dx) {
-  launch<layerNormInputGradKernel<T, S>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows, size,
-                                         dy, x, scale, mean, inverse, dx);
+  launch<layerNormInputGradKernel<T, S, true>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows,
+                                               size, dy, x, scale, mean, inverse, dx);
 }
 
 template <typename T, typename S>
 void layerNormWeightGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x,
                          const S* mean, const S* inverse, T* dscale, T* dbias) {
-  launch<layerNormWeightGradKernel<T, S>>(aBlockEach(size), dim3(kBlockThreads), streamOf(queue), rows, size,
-                                          dy, x, mean, inverse, dscale, dbias);
+  launch<layerNormWeightGradKernel<T, S, true>>(aBlockEach(size), dim3(kBlockThreads), streamOf(queue), rows,
+                                                size, dy, x, mean, inverse, dscale, dbias);
+}
+
+template <typename T>
+void rmsNorm(DeviceQueue* queue, int64_t rows, int64_t size, T epsilon, const T* x, const T* scale, T* y,
+             T* inverse) {
+  launch<layerNormKernel<T, T, false>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows, size,
+                                       epsilon, x, scale, static_cast<const T*>(nullptr), y,
+                                       static_cast<T*>(nullptr), inverse);
+}
+
+template <typename T>
+void rmsNormInputGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x, const T* scale,
+                      const T* inverse, T* dx) {
+  launch<layerNormInputGradKernel<T, T, false>>(aBlockEach(rows), dim3(kBlockThreads), streamOf(queue), rows,
+                                                size, dy, x, scale, static_cast<const T*>(nullptr), inverse,
+                                                dx);
+}
+
+template <typename T>
+void rmsNormWeightGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* dy, const T* x,
+                       const T* inverse, T* dscale) {
+  launch<layerNormWeightGradKernel<T, T, false>>(aBlockEach(size), dim3(kBlockThreads), streamOf(queue), rows,
+                                                 size, dy, x, static_cast<const T*>(nullptr), inverse, dscale,
+                                                 static_cast<T*>(nullptr));
 }
 
 template <typename T>
@@ -145,5 +174,14 @@ template void layerNormWeightGrad(DeviceQueue*, int64_t, int64_t, const double*,
                                   const float*, double*, double*);
 template void lpNormalize(DeviceQueue*, const AxisSplit&, int64_t, const float*, float*);
 template void lpNormalize(DeviceQueue*, const AxisSplit&, int64_t, const double*, double*);
+
+#define PIPESHARD_INSTANCE(T)                                                                            \
+  template void rmsNorm(DeviceQueue*, int64_t, int64_t, T, const T*, const T*, T*, T*);                  \
+  template void rmsNormInputGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, const T*, \
+                                 T*);                                                                    \
+  template void rmsNormWeightGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, T*);
+PIPESHARD_INSTANCE(float)
+PIPESHARD_INSTANCE(double)
+#undef PIPESHARD_INSTANCE
 
 }  // namespace pipeshard::kernels

@@ -45,6 +45,30 @@ std::vector<Call> activationCalls() {
        {numbers({3, 4}), numbers({3, 4}, -3, 3)},
        {{3, 4}},
        {{"approximate", std::string("tanh")}}},
+      {"Gelu", "", {numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("none")}}},
+      {"Gelu", "tanh", {numbers({3, 4}, -3, 3)}, {{3, 4}}, {{"approximate", std::string("tanh")}}},
+      {"Gelu",
+       "factors",
+       {numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("none")}, {"factor", 0.75f}}},
+      {"Gelu",
+       "tanh_factors",
+       {numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("tanh")}, {"factor", 0.75f}, {"cubic", 0.05f}}},
+      {"GeluGrad",
+       "factors",
+       {numbers({3, 4}), numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("none")}, {"factor", 0.75f}}},
+      {"GeluGrad",
+       "tanh_factors",
+       {numbers({3, 4}), numbers({3, 4}, -3, 3)},
+       {{3, 4}},
+       {{"approximate", std::string("tanh")}, {"factor", 0.75f}, {"cubic", 0.05f}}},
+      {"Swish", "", {numbers({3, 4}, -4, 4)}, {{3, 4}}, {{"alpha", 1.702f}}},
+      {"SwishGrad", "", {numbers({3, 4}), numbers({3, 4}, -4, 4)}, {{3, 4}}, {{"alpha", 1.702f}}},
       {"MishGrad", "", {numbers({3, 4}), numbers({3, 4}, -4, 4)}, {{3, 4}}},
       {"SoftmaxGrad", "", {numbers({3, 4}), numbers({3, 4})}, {{3, 4}}},
   };
@@ -58,7 +82,19 @@ std::vector<Call> activationCalls() {
 }
 
 std::vector<Call> layerNormalizationCalls() {
-  std::vector<Call> calls;
+  const Constant root = numbers({2, 3, 1}, 0.5, 2);
+  std::vector<Call> calls = {
+      {"RMSNormalization",
+       "",
+       {numbers({2, 3, 4}), numbers({4})},
+       {{2, 3, 4}, {2, 3, 1}},
+       {{"epsilon", 1e-3f}}},
+      {"RMSNormalizationInputGrad",
+       "",
+       {numbers({2, 3, 4}), numbers({2, 3, 4}), numbers({4}), root},
+       {{2, 3, 4}}},
+      {"RMSNormalizationWeightGrad", "", {numbers({2, 3, 4}), numbers({2, 3, 4}), root}, {{4}}},
+  };
   for (int64_t axis : {-1, 1, 2}) {
     const Shape inner = axis == 1 ? Shape{3, 4} : Shape{4};
     const Shape outer = axis == 1 ? Shape{2, 1, 1} : Shape{2, 3, 1};

@@ -96,6 +96,16 @@ TEST(GradientKernels, GeluGradEqualsFiniteDifferencesForBothApproximations) {
   }
 }
 
+TEST(GradientKernels, SwishGradEqualsFiniteDifferences) {
+  const Tensor x = randomTensor(kF64, {5, 37}, 3, -9, 9), dy = randomTensor(kF64, {5, 37}, 4);
+  for (const float alpha : {1.0f, 1.702f, -0.5f}) {
+    const std::map<std::string, Attribute> attributes = {{"alpha", alpha}};
+    const KernelCall forward = makeCall("pipeshard", "Swish", 1, {x}, {{kF64, {5, 37}}}, attributes);
+    expectGradient(makeCall("pipeshard", "SwishGrad", 1, {dy, x}, {{kF64, {5, 37}}}, attributes), 0, forward,
+                   0, 0, dy);
+  }
+}
+
 TEST(GradientKernels, MishGradEqualsFiniteDifferences) {
   const Tensor x = randomTensor(kF64, {5, 37}, 3, -9, 9), dy = randomTensor(kF64, {5, 37}, 4);
   const KernelCall forward = makeCall("", "Mish", 18, {x}, {{kF64, {5, 37}}});
@@ -151,6 +161,21 @@ TEST(GradientKernels, LayerNormalizationGradsEqualFiniteDifferences) {
     expectGradient(to_weights, 0, forward, 1, 0, dy);
     expectGradient(to_weights, 1, forward, 2, 0, dy);
   }
+}
+
+TEST(GradientKernels, RmsNormalizationGradsEqualFiniteDifferences) {
+  const Shape shape = {3, 5, 37}, statistics = {3, 5, 1}, weights = {37};
+  const Tensor x = randomTensor(kF64, shape, 7), dy = randomTensor(kF64, shape, 8);
+  const Tensor scale = randomTensor(kF64, weights, 9, 0.5, 1.5);
+  const KernelCall forward = makeCall("pipeshard", "RMSNormalization", 1, {x, scale},
+                                      {{kF64, shape}, {kF64, statistics}}, {{"epsilon", 1e-3f}});
+  const Tensor inverse = runKernel(forward)[1];
+  const KernelCall to_input =
+      makeCall("pipeshard", "RMSNormalizationInputGrad", 1, {dy, x, scale, inverse}, {{kF64, shape}});
+  expectGradient(to_input, 0, forward, 0, 0, dy);
+  const KernelCall to_weights =
+      makeCall("pipeshard", "RMSNormalizationWeightGrad", 1, {dy, x, inverse}, {{kF64, weights}});
+  expectGradient(to_weights, 0, forward, 1, 0, dy);
 }
 
 TEST(GradientKernels, AveragePoolGradEqualsFiniteDifferences) {

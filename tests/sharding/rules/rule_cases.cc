@@ -62,7 +62,9 @@ void addElementwise(std::vector<RuleCase>& cases) {
       {"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
   cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
   cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-  for (const char* op : {"GeluGrad", "MishGrad"}) {
+  for (const char* op : {"Gelu", "Swish"})
+    cases.push_back({std::string("Pattern") + op, "pipeshard", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"GeluGrad", "SwishGrad", "MishGrad"}) {
     cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
   }
   cases.push_back({"Sgd",
@@ -370,6 +372,21 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    {real({4, 2, 6}), real({2, 6})},
                    {{kReal, {4, 2, 6}}, {kReal, {4, 1, 1}}, {kReal, {4, 1, 1}}},
                    axis_1});
+  cases.push_back({"RmsNormalization",
+                   "pipeshard",
+                   "RMSNormalization",
+                   {real({4, 2, 6}), real({6})},
+                   {{kReal, {4, 2, 6}}, {kReal, {4, 2, 1}}}});
+  cases.push_back({"RmsNormalizationInputGrad",
+                   "pipeshard",
+                   "RMSNormalizationInputGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), real({6}), positive({4, 2, 1})},
+                   {{kReal, {4, 2, 6}}}});
+  cases.push_back({"RmsNormalizationWeightGrad",
+                   "pipeshard",
+                   "RMSNormalizationWeightGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), positive({4, 2, 1})},
+                   {{kReal, {6}}}});
   cases.push_back({"LayerNormalizationInputGrad",
                    "pipeshard",
                    "LayerNormalizationInputGrad",

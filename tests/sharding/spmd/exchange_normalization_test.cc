@@ -127,6 +127,39 @@ TEST(ExchangeNormalization, RootMeanSquareOverACutAxis) {
   }
 }
 
+FormProblem rmsProblem(const Shape& shape) {
+  std::mt19937_64 generator(9);
+  FormProblem problem;
+  const ValueId x = problem.input("x", randomReals(generator, shape));
+  const ValueId scale = problem.input("scale", randomReals(generator, {shape.back()}));
+  problem.node(std::string(kPipeshardDomain), "RMSNormalization", {x, scale},
+               {{DataType::kFloat64, shape}, {DataType::kFloat64, statisticsShape(shape, 2)}},
+               {{"epsilon", 1e-3F}});
+  return problem;
+}
+
+FormProblem rmsGradient(const Shape& shape) {
+  std::mt19937_64 generator(10);
+  const FormProblem forward = rmsProblem(shape);
+  const Tensors statistics = runGraph(forward.graph, forward.given, {"out1"});
+  FormProblem problem;
+  const std::vector<ValueId> inputs{
+      problem.input("dy", randomReals(generator, shape)), problem.input("x", forward.given.at("x")),
+      problem.input("scale", forward.given.at("scale")), problem.input("inverse", statistics.at("out1"))};
+  problem.node(std::string(kPipeshardDomain), "RMSNormalizationInputGrad", inputs,
+               {{DataType::kFloat64, shape}}, {});
+  return problem;
+}
+
+// Ours has a kernel, a second output and a gradient.
+TEST(ExchangeNormalization, OurRootMeanSquareOverACutAxis) {
+  const Shape shape{3, 2, 11};
+  for (const auto& [mesh, factors] : cutsOf("a2")) {
+    for (const FormProblem& problem : {rmsProblem(shape), rmsGradient(shape)})
+      expectAsWhole(problem, mesh, factors, toleranceOf(DataType::kFloat64));
+  }
+}
+
 FormProblem batchProblem(const std::string& op_type, DataType type, const Shape& shape) {
   std::mt19937_64 generator(7);
   const Shape channel{shape[1]};

@@ -23,7 +23,7 @@ using ::testing::Not;
 
 // The option alone has another value than without a word about it.
 GivenOptions changed(const GivenOption& option, GivenOptions from) {
-  for (const char* text : {"adamw:lr=0.125", "float64", "on", "training", "12345"}) {
+  for (const char* text : {"adamw:lr=0.125", "float64", "on", "training", "12345", "off"}) {
     GivenOptions options = from;
     try {
       setFromTexts(option, {text}, options);

@@ -170,7 +170,8 @@ TEST(CudaKernels, OfTwoAndThreeOperands) {
   check("", "BitwiseNot", {longs({12, 10})}, {{kLong, {2}}});
   check("", "BitShift", {makeTensor<uint8_t>({2}, {3, 200}), makeTensor<uint8_t>({2}, {2, 9})},
         {{DataType::kUint8, {2}}}, {{"direction", std::string("LEFT")}});
-  for (const char* op : {"ReluGrad", "GeluGrad", "MishGrad"})
+  for (const char* op : {"Gelu", "Swish"}) check(kOurs, op, {floats({70})}, {{kFloat, {70}}});
+  for (const char* op : {"ReluGrad", "GeluGrad", "SwishGrad", "MishGrad"})
     check(kOurs, op, {floats({70}), floats({70}, 2)}, {{kFloat, {70}}});
 }
 
@@ -196,6 +197,11 @@ TEST(CudaKernels, ReductionsAndNormalisations) {
   check(kOurs, "LayerNormalizationWeightGrad",
         {floats({6, 40}), floats({6, 40}, 2), floats({6, 1}, 4), floats({6, 1}, 5)},
         {{kFloat, {40}}, {kFloat, {40}}});
+  check(kOurs, "RMSNormalization", {floats({6, 300}), floats({300}, 2)}, {{kFloat, {6, 300}}, statistics});
+  check(kOurs, "RMSNormalizationInputGrad",
+        {floats({6, 40}), floats({6, 40}, 2), floats({40}, 3), floats({6, 1}, 5)}, {{kFloat, {6, 40}}});
+  check(kOurs, "RMSNormalizationWeightGrad", {floats({6, 40}), floats({6, 40}, 2), floats({6, 1}, 5)},
+        {{kFloat, {40}}});
   check("", "LpNormalization", {floats({4, 5})}, {{kFloat, {4, 5}}});
 }
 
