@@ -323,25 +323,31 @@ BufferId RankBuilder::synchronize(BufferId accumulator, ValueId part, ValueId gr
       buffer(nameOf(gradient) + context_.separator + "synchronized", BufferKind::kGradient, gradient);
   written_.insert(result);
   const Shape& whole = training_.graph.shape(gradient);
-  pending_.push_back({accumulator, result, whole, kept(part),
+  pending_.push_back({program_.buffer(accumulator).name, accumulator, result, whole, kept(part),
                       planResharding(whole, training_.graph.dataType(gradient), kept(part), kept(gradient),
                                      ownMesh(kWholeStep), context_.shardings.model(firstStage()))});
   return result;
 }
 
 void RankBuilder::flushSynchronization() {
-  if (!pending_.empty()) runReshardings("synchronize", Phase::kUpdate, -1, pending_);
+  if (pending_.empty()) return;
+  std::vector<BufferId> inputs, outputs;
+  for (const Pending& one : pending_) {
+    inputs.push_back(one.from);
+    outputs.push_back(one.to);
+  }
+  const SubgraphId id = reshardingSubgraph("synchronize", Phase::kUpdate, kWholeStep, pending_);
+  add(InstructionKind::kRun, kWholeStep, std::move(inputs), std::move(outputs)).subgraph = id;
   pending_.clear();
 }
 
-void RankBuilder::runReshardings(const std::string& name, Phase phase, int microbatch,
-                                 const std::vector<Pending>& reshardings) {
+SubgraphId RankBuilder::reshardingSubgraph(const std::string& name, Phase phase, int microbatch,
+                                           const std::vector<Pending>& reshardings) {
   Graph graph;
   graph.name = name;
   graph.opset_imports = training_.graph.opset_imports;
   graph.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
   GraphBuilder nodes(graph);
-  std::vector<BufferId> inputs, outputs;
   Subgraph description{name, name + ".onnx", phase, {}, {}};
   const LogicalMesh mesh = ownMesh(microbatch);
   MeshAxes differs_along(mesh.rank());
@@ -355,17 +361,16 @@ void RankBuilder::runReshardings(const std::string& name, Phase phase, int micro
   std::vector<DeviceConstant> own;
   for (const Pending& one : reshardings) {
     const Buffer& from = program_.buffer(one.from);
-    const ValueId input = nodes.addValue(from.name, from.data_type, from.shape);
+    const ValueId input = nodes.addValue(one.name, from.data_type, from.shape);
     graph.inputs.push_back(input);
     graph.outputs.push_back(emitResharding(nodes, input, one.whole, one.before, one.steps, mesh, ownDevice(),
                                            groups_.mesh, &own));
     description.inputs.push_back(graph.value(input).name);
     description.outputs.push_back(graph.value(graph.outputs.back()).name);
-    inputs.push_back(one.from);
-    outputs.push_back(one.to);
   }
   subgraphs_.makeOwn(own, mesh, graph);
-  runGraph(std::move(description), std::move(graph), std::move(inputs), std::move(outputs), microbatch);
+  description.collectives = collectiveGroups(graph);
+  return subgraphs_.add(std::move(description), std::move(graph));
 }
 
 void RankBuilder::runGraph(Subgraph description, Graph graph, std::vector<BufferId> inputs,

@@ -187,17 +187,21 @@ class RankBuilder {
   std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter
   StageId stage_;                                     // workFor
 
-  // A resharding of one tensor, between buffers.
+  // A resharding of one tensor, between buffers. `name`: its name in the subgraph.
   struct Pending {
+    std::string name;
     BufferId from, to;
     Shape whole;
     ShardingSpec before;
     Resharding steps;
   };
-  void runReshardings(const std::string& name, Phase phase, int microbatch,
-                      const std::vector<Pending>& reshardings);
+  SubgraphId reshardingSubgraph(const std::string& name, Phase phase, int microbatch,
+                                const std::vector<Pending>& reshardings);
+  // Of a tensor on its way; microbatches of one plan, which are of one size, share the subgraph.
+  void runResharding(const CrossMeshPlan& plan, const Travelling& tensor, Pending resharding);
   std::vector<Pending> pending_;  // synchronization that waits to be run
   int reshardings_ = 0;           // subgraphs made for values on their way
+  std::map<std::pair<const CrossMeshPlan*, ValueId>, SubgraphId> resharding_of_;
 };
 
 }  // namespace pipeshard

@@ -151,10 +151,8 @@ void RankBuilder::sendShards(const CrossMeshPlan& plan, const Travelling& tensor
   BufferId source = tensor.buffer;
   if (!plan.before.steps.empty()) {
     const BufferId resharded = boxBuffer(tensor, held, start);
-    if (sliced_.insert(resharded).second) {
-      runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
-                     {{source, resharded, tensor.whole, kept(tensor.value), plan.before}});
-    }
+    if (sliced_.insert(resharded).second)
+      runResharding(plan, tensor, {"", source, resharded, tensor.whole, kept(tensor.value), plan.before});
     source = resharded;
   }
   for (const SentBox& box : boxesOf(plan, held, ownDevice())) {
@@ -208,8 +206,25 @@ void RankBuilder::receiveShards(const CrossMeshPlan& plan, const Travelling& ten
         step.axis;
   }
   if (plan.after.steps.empty()) return;
-  runReshardings(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
-                 {{last, tensor.buffer, tensor.whole, plan.received, plan.after}});
+  runResharding(plan, tensor, {"", last, tensor.buffer, tensor.whole, plan.received, plan.after});
+}
+
+void RankBuilder::runResharding(const CrossMeshPlan& plan, const Travelling& tensor, Pending resharding) {
+  const BufferId from = resharding.from, to = resharding.to;
+  const auto make = [&] {
+    resharding.name = tensor.microbatch < 0 ? program_.buffer(from).name : nameOf(tensor.value);
+    return reshardingSubgraph(fmt::format("reshard_{}", reshardings_++), tensor.phase, tensor.microbatch,
+                              {std::move(resharding)});
+  };
+  SubgraphId id;
+  if (tensor.microbatch < 0) {
+    id = make();
+  } else {
+    const auto [found, is_new] = resharding_of_.try_emplace({&plan, tensor.value});
+    if (is_new) found->second = make();
+    id = found->second;
+  }
+  add(InstructionKind::kRun, tensor.microbatch, {from}, {to}).subgraph = id;
 }
 
 void RankBuilder::receiveSummands(const CrossMeshTransfer& transfer, const Travelling& tensor,
