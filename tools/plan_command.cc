@@ -74,9 +74,9 @@ struct PlanCommand {
       };
       writePlanDirectory(
           planned, output,
-          [&](const std::string& folder) {
+          [&](const std::string& folder, const ProgramSet& programs) {
             writing("the report");
-            writeReport(folder);
+            writeReport(folder, &programs);
           },
           kPatience, writing);
     }

@@ -24,7 +24,9 @@ struct ReportCommand {
   int run() const {
     const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
     if (hasPrograms(request.directory)) refreshEdited(request.directory, [](const std::string&) {});
-    const RenderedReport rendered = renderDirectory(request);
+    ReportRequest asked = request;
+    asked.pictures = !pictures.empty();
+    const RenderedReport rendered = renderDirectory(asked);
     writeTextFile(page, rendered.page);
     fmt::print("{}{}\n", page,
                rendered.measured.empty() ? "" : fmt::format(" (measured: {})", rendered.measured));

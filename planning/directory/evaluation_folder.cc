@@ -122,7 +122,7 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   record.divisor = programs.divisor;
   record.exact = programs.exact;
   record.drawn = programs.drawn;
-  const ProgramSet trains = ProgramFolder(plan_directory.string()).set();
+  const ProgramSet trains = ProgramFolder(plan_directory.string()).takeSet();
   requireSameTensors(programs.whole, trains);
   if (programs.last) requireSameTensors(*programs.last, trains);
   for (const EmittedPrograms& shorter : programs.shorter) requireSameTensors(shorter, trains);

@@ -126,24 +126,28 @@ Graph annotatedModel(const PlannedTraining& planned) {
 
 // One folder of programs, with what is known of them and of their weights. All have been verified when they
 // were made.
-void writeFolder(const ProgramsBySize& sizes, const fs::path& folder, const ProgressCallback& progress,
-                 bool copies = false) {
-  writePrograms(sizes, folder.string(), progress);
-  writeWeightFiles(sizes.at(StepSize::kWholeBatch)->set, copies, folder);
-  recordPrograms(folder.string());
+ProgramFolder writeFolder(const ProgramsBySize& sizes, const fs::path& folder,
+                          const ProgressCallback& progress, bool copies = false) {
+  WrittenPrograms written = writePrograms(sizes, folder.string(), progress);
+  writeWeightFiles(written.sets.at(StepSize::kWholeBatch), copies, folder);
+  ProgramFolder programs(folder.string(), std::move(written.sets));
+  recordPrograms(folder.string(), programs, written.digests);
+  return programs;
 }
 
 // The whole batch's programs load the weights; those of other sizes find them loaded.
-void writeRanks(ProgramsBySize sizes, bool copies, const fs::path& folder, const ProgressCallback& progress) {
+ProgramFolder writeRanks(ProgramsBySize sizes, bool copies, const fs::path& folder,
+                         const ProgressCallback& progress) {
   if (!copies) return writeFolder(sizes, folder, progress);
   EmittedPrograms copied = *sizes.at(StepSize::kWholeBatch);
   copyWeights(copied.set, folder.string(), progress);
   sizes[StepSize::kWholeBatch] = &copied;
-  writeFolder(sizes, folder, progress, true);
+  return writeFolder(sizes, folder, progress, true);
 }
 
-void writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
-                      const ProgressCallback& progress) {
+// Returns the whole batch's, of all ranks.
+ProgramSet writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
+                            const ProgressCallback& progress) {
   std::map<StepSize, const StepPrograms*> steps = {{StepSize::kWholeBatch, &planned.whole}};
   if (planned.last) steps[StepSize::kLastBatch] = &*planned.last;
   for (size_t k = 0; k < planned.shorter.size(); ++k) steps[{false, k + 1}] = &planned.shorter[k];
@@ -153,18 +157,20 @@ void writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
     ranks[size] = &step->ranks;
     references[size] = &(alone[size] = aloneProgram(step->reference));
   }
-  writeRanks(ranks, planned.plan.copies_weights, directory, progress);
+  ProgramFolder written = writeRanks(ranks, planned.plan.copies_weights, directory, progress);
   writeFolder(references, directory / "reference", progress);
-  if (!planned.imported) return;
-  const EmittedPrograms imported = aloneProgram(*planned.imported);
-  writeFolder({{StepSize::kWholeBatch, &imported}}, directory / kImportedFolder, progress);
+  if (planned.imported) {
+    const EmittedPrograms imported = aloneProgram(*planned.imported);
+    writeFolder({{StepSize::kWholeBatch, &imported}}, directory / kImportedFolder, progress);
+  }
+  return written.takeSet();
 }
 
 }  // namespace
 
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
-                        const std::function<void(const std::string& folder)>& complete,
-                        std::chrono::milliseconds patience, const ProgressCallback& progress) {
+                        const CompletePlan& complete, std::chrono::milliseconds patience,
+                        const ProgressCallback& progress) {
   fs::path target = fs::absolute(directory).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "gpt2.plan/"
   if (fs::exists(target) && !fs::exists(target / "plan.json") &&
@@ -172,11 +178,12 @@ void writePlanDirectory(const PlannedTraining& planned, const std::string& direc
     fail(ErrorCode::kConfiguration, "{} exists and is no plan directory; choose another -o", target.string());
   }
   PartialFolder built(target);
-  if (!planned.whole.ranks.empty()) writeAllPrograms(planned, built.path(), progress);
+  ProgramSet programs;
+  if (!planned.whole.ranks.empty()) programs = writeAllPrograms(planned, built.path(), progress);
   writeModel(annotatedModel(planned), (built.path() / "model.onnx").string());
   writeTextFile((built.path() / "plan.json").string(), planToJson(planned.plan));
   writeTextFile((built.path() / kMadeFromName).string(), madeFrom(planned.plan));
-  if (complete) complete(built.path().string());
+  if (complete) complete(built.path().string(), programs);
   built.publish(patience);
 }
 

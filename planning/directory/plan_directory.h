@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ir/plan/plan.h"
+#include "ir/program/program_set.h"
 #include "planning/programs/planned_training.h"
 #include "planning/request/progress.h"
 
@@ -13,6 +14,10 @@ namespace pipeshard {
 
 // In a plan directory, of a model that was exported with its backward pass: the program of its own gradients.
 inline constexpr const char* kImportedFolder = "imported";
+
+// Gets a folder that is not yet in place, and the whole batch's programs as its files have them; none: a plan
+// without programs.
+using CompletePlan = std::function<void(const std::string& folder, const ProgramSet& programs)>;
 
 // plan.json, model.onnx, the ranks' programs (runtime/execute/rank_image.h), plus reference/: the
 // single-device program that `validate` compares with, and weights.json (runtime/files/weight_check.h) for
@@ -22,7 +27,7 @@ inline constexpr const char* kImportedFolder = "imported";
 // Without programs: plan.json and model.onnx alone. `complete` adds more to the folder that is then put in
 // place. `progress`: told how far the writing has come; what it throws leaves what was there.
 void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
-                        const std::function<void(const std::string& folder)>& complete = {},
+                        const CompletePlan& complete = {},
                         std::chrono::milliseconds patience = std::chrono::seconds(10),
                         const ProgressCallback& progress = {});
 

@@ -38,18 +38,28 @@ class ProgramWriter {
   void expect(size_t kinds) { kinds_ += kinds; }
 
   BindingTable add(const EmittedPrograms& programs, StepSize size) {
+    ProgramSet& set = written_.sets[size];
+    set.groups = programs.set.groups;
+    set.ranks = programs.set.ranks;
     for (const KindId id : programs.set.kinds.ids()) {
-      ProgramKind kind = programs.set.kinds[id];
+      ProgramKind& kind = set.kinds.emplace_back(programs.set.kinds[id]);
       const std::vector<Graph>& graphs = *programs.subgraphs[id];
       for (size_t i = 0; i < graphs.size(); ++i) {
-        if (progress_) progress_(fmt::format("kind {} of {}", written_ + 1, kinds_));
+        if (progress_) progress_(fmt::format("kind {} of {}", written_kinds_ + 1, kinds_));
         kind.program.subgraphs[i].file = fileOf(graphs[i]);
       }
-      writeTextFile((folder_ / kindFileName(id, size)).string(), kindToJson(kind));
-      ++written_;
+      write(kindFileName(id, size), kindToJson(kind));
+      ++written_kinds_;
     }
     return bindingsOf(programs.set);
   }
+
+  void write(const std::string& file, const std::string& text) {
+    writeTextFile((folder_ / file).string(), text);
+    written_.digests[file] = contentHash(text);
+  }
+
+  WrittenPrograms take() && { return std::move(written_); }
 
  private:
   // The name of the file that has the graph, which is written where no graph before was the same.
@@ -63,7 +73,10 @@ class ProgramWriter {
       found->second = hashText(digest) + (copy > 0 ? fmt::format("_{}", copy) : "") + ".onnx";
       const fs::path path = folder_ / kSubgraphsFolder / found->second;
       const auto [same, is_first] = sizes_.try_emplace(found->second, bytes.size());
-      if (is_first) writeTextFile(path.string(), bytes);
+      if (is_first) {
+        writeTextFile(path.string(), bytes);
+        written_.digests[fmt::format("{}/{}", kSubgraphsFolder, found->second)] = digest;
+      }
       if (is_first || (same->second == bytes.size() && requireTextFile(path.string()) == bytes))
         return found->second;
     }
@@ -72,15 +85,16 @@ class ProgramWriter {
   fs::path folder_;
   const ProgressCallback& progress_;
   size_t kinds_ = 0;
-  size_t written_ = 0;
+  size_t written_kinds_ = 0;
+  WrittenPrograms written_;
   std::map<const Graph*, std::string> of_graphs_;  // kinds may share theirs
   std::map<std::string, size_t> sizes_;
 };
 
 }  // namespace
 
-void writePrograms(const ProgramsBySize& programs, const std::string& folder,
-                   const ProgressCallback& progress) {
+WrittenPrograms writePrograms(const ProgramsBySize& programs, const std::string& folder,
+                              const ProgressCallback& progress) {
   makeFolder(folder);
   ProgramWriter writer(folder, progress);
   for (const auto& [size, emitted] : programs) writer.expect(emitted->set.kinds.size());
@@ -95,7 +109,8 @@ void writePrograms(const ProgramsBySize& programs, const std::string& folder,
       tables.shorter.push_back(std::move(table));
     }
   }
-  writeTextFile((fs::path(folder) / kRanksFileName).string(), rankTablesToJson(tables));
+  writer.write(kRanksFileName, rankTablesToJson(tables));
+  return std::move(writer).take();
 }
 
 EmittedPrograms aloneProgram(const RankProgram& rank) {

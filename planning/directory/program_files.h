@@ -1,6 +1,7 @@
 // Writing folders of programs (runtime/execute/rank_image.h reads them).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -15,11 +16,17 @@ namespace pipeshard {
 // length 1 on. They outlive it.
 using ProgramsBySize = std::map<StepSize, const EmittedPrograms*>;
 
+// What was written to a folder.
+struct WrittenPrograms {
+  std::map<StepSize, ProgramSet> sets;      // as they are in the files
+  std::map<std::string, uint64_t> digests;  // contentHash of the files, by path in the folder
+};
+
 // ranks.json, kinds/ and subgraphs/, into a folder that is made. Programs of all sizes share subgraphs where
 // the contents are equal. `progress`: told, between files, how far it has come; what it throws ends the work.
 // Errors as writeTextFile.
-void writePrograms(const ProgramsBySize& programs, const std::string& folder,
-                   const ProgressCallback& progress = {});
+WrittenPrograms writePrograms(const ProgramsBySize& programs, const std::string& folder,
+                              const ProgressCallback& progress = {});
 
 // A program of one rank as a set of its own.
 EmittedPrograms aloneProgram(const RankProgram& rank);

@@ -57,7 +57,15 @@ std::string kindFileName(KindId kind, StepSize size) {
   return fmt::format("{}/{}{:04}.json", kKindsFolder, prefix, kind.index());
 }
 
-ProgramFolder::ProgramFolder(std::string folder) : folder_(std::move(folder)), tables_(readTables(folder_)) {}
+ProgramFolder::ProgramFolder(std::string folder, std::map<StepSize, ProgramSet> known)
+    : folder_(std::move(folder)), tables_(readTables(folder_)) {
+  for (auto& [size, set] : known) {
+    for (const KindId id : set.kinds.ids()) {
+      kinds_.emplace(std::pair(size, id), std::move(set.kinds[id]));
+      sound_.emplace(size, id);
+    }
+  }
+}
 
 std::vector<StepSize> ProgramFolder::sizes() const {
   std::vector<StepSize> sizes = {StepSize::kWholeBatch};
@@ -148,11 +156,12 @@ std::set<SubgraphId> ProgramFolder::ownSubgraphs(RankId rank, StepSize size) {
   return subgraphs;
 }
 
-ProgramSet ProgramFolder::set(StepSize size) {
+ProgramSet ProgramFolder::takeSet(StepSize size) {
   ProgramSet set;
   for (const KindId id : idsBelow<KindId>(kinds(size))) {
-    set.kinds.push_back(kind(id, size));
-    requireSound(kindFileName(id, size), [&] { verifyProgram(set.kinds.back().program); });
+    const Program& program = kind(id, size).program;
+    if (sound_.erase({size, id}) == 0) requireSound(kindFileName(id, size), [&] { verifyProgram(program); });
+    set.kinds.push_back(std::move(kinds_.extract({size, id}).mapped()));
   }
   set.groups = table(size).groups;
   set.ranks = table(size).ranks;

@@ -41,8 +41,8 @@ struct RankImage {
 // kVersionMismatch (also of a plan directory of an older form), kConfiguration, kBadModel.
 class ProgramFolder {
  public:
-  // Reads ranks.json.
-  explicit ProgramFolder(std::string folder);
+  // Reads ranks.json. `known`: of sizes whose programs are in memory as the folder has them, and verified.
+  explicit ProgramFolder(std::string folder, std::map<StepSize, ProgramSet> known = {});
 
   size_t ranks() const { return tables_.whole.ranks.size(); }
   bool hasLastBatch() const { return tables_.last.has_value(); }
@@ -59,8 +59,9 @@ class ProgramFolder {
   std::vector<Graph> subgraphs(const Program& program) const;
   // Those with constants of the rank's own: it has others than the files.
   std::set<SubgraphId> ownSubgraphs(RankId rank, StepSize size = StepSize::kWholeBatch);
-  // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind).
-  ProgramSet set(StepSize size = StepSize::kWholeBatch);
+  // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind). They
+  // are given away: who asks for one of them again reads it again.
+  ProgramSet takeSet(StepSize size = StepSize::kWholeBatch);
   // All that the rank reads, of every size: ranks.json, kinds and subgraphs; sorted.
   std::vector<std::string> files(RankId rank);
 
@@ -77,6 +78,7 @@ class ProgramFolder {
   std::string folder_;
   RankTables tables_;
   std::map<std::pair<StepSize, KindId>, ProgramKind> kinds_;
+  std::set<std::pair<StepSize, KindId>> sound_;  // of kinds_: verified
 };
 
 // One rank's of a folder. Errors as ProgramFolder.

@@ -27,10 +27,18 @@ constexpr int kRecordVersion = 1;
 // Every file, and every combination of kinds, is looked at once.
 class Digests {
  public:
-  explicit Digests(const std::string& plan_directory)
-      : plan_directory_(plan_directory), programs_(plan_directory) {}
+  Digests(const std::string& plan_directory, ProgramFolder& programs,
+          const std::map<std::string, uint64_t>& known = {})
+      : plan_directory_(plan_directory), programs_(programs) {
+    for (const auto& [file, digest] : known)
+      of_files_.emplace((fs::path(plan_directory) / file).string(), digest);
+  }
 
-  ProgramFolder& programs() { return programs_; }
+  IdVector<RankId, std::string> ofAll() {
+    IdVector<RankId, std::string> digests;
+    for (const RankId rank : idsBelow<RankId>(programs_.ranks())) digests.push_back(of(rank));
+    return digests;
+  }
 
   std::string of(RankId rank) {
     std::vector<KindId> kinds;
@@ -54,7 +62,7 @@ class Digests {
   }
 
   std::string plan_directory_;
-  ProgramFolder programs_;
+  ProgramFolder& programs_;
   std::map<std::string, uint64_t> of_files_;
   std::map<std::vector<KindId>, std::string> of_kinds_;
 };
@@ -63,13 +71,6 @@ std::string joinedDigest(const IdVector<RankId, std::string>& digests) {
   std::string text;
   for (const std::string& digest : digests) text += digest + "\n";
   return hashText(contentHash(text));
-}
-
-IdVector<RankId, std::string> digestsOf(const std::string& plan_directory) {
-  Digests of(plan_directory);
-  IdVector<RankId, std::string> digests;
-  for (const RankId rank : idsBelow<RankId>(of.programs().ranks())) digests.push_back(of.of(rank));
-  return digests;
 }
 
 // "" where there is none: a directory that was made by hand.
@@ -86,7 +87,7 @@ std::string recordedDigest(const std::string& plan_directory) {
 
 void verifyTogether(const std::string& plan_directory, ProgramFolder& programs, StepSize size) {
   try {
-    verifyProgramSet(programs.set(size));
+    verifyProgramSet(programs.takeSet(size));
   } catch (const Error& error) {
     fail(ErrorCode::kConfiguration,
          "{}: the programs of its ranks do not fit each other: {}; they were changed since they were made: "
@@ -98,22 +99,29 @@ void verifyTogether(const std::string& plan_directory, ProgramFolder& programs, 
 }  // namespace
 
 std::string programsDigest(const std::string& plan_directory, RankId rank) {
-  return Digests(plan_directory).of(rank);
+  ProgramFolder programs(plan_directory);
+  return Digests(plan_directory, programs).of(rank);
 }
 
 void recordPrograms(const std::string& plan_directory) {
+  ProgramFolder programs(plan_directory);
+  recordPrograms(plan_directory, programs, {});
+}
+
+void recordPrograms(const std::string& plan_directory, ProgramFolder& programs,
+                    const std::map<std::string, uint64_t>& digests) {
   nlohmann::ordered_json document;
   document["version"] = kRecordVersion;
-  document["programs"] = joinedDigest(digestsOf(plan_directory));
+  document["programs"] = joinedDigest(Digests(plan_directory, programs, digests).ofAll());
   writeTextFile((fs::path(plan_directory) / kProgramsRecordName).string(), document.dump() + "\n");
 }
 
 IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_directory,
                                                    const std::function<void(const std::string&)>& notice) {
-  IdVector<RankId, std::string> digests = digestsOf(plan_directory);
+  ProgramFolder programs(plan_directory);
+  IdVector<RankId, std::string> digests = Digests(plan_directory, programs).ofAll();
   const std::string recorded = recordedDigest(plan_directory);
   if (recorded == joinedDigest(digests)) return digests;
-  ProgramFolder programs(plan_directory);
   for (const StepSize size : programs.sizes()) verifyTogether(plan_directory, programs, size);
   if (!recorded.empty() && notice) {
     notice(fmt::format(

@@ -3,13 +3,17 @@
 // again before a job starts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "ir/base/ids.h"
 
 namespace pipeshard {
+
+class ProgramFolder;  // runtime/execute/rank_image.h
 
 // The file beside ranks.json.
 inline constexpr const char* kProgramsRecordName = "programs.json";
@@ -18,8 +22,11 @@ inline constexpr const char* kProgramsRecordName = "programs.json";
 // Errors as ProgramFolder.
 std::string programsDigest(const std::string& plan_directory, RankId rank);
 
-// Writes the record of what is there now, whose programs have been verified. Errors as writeTextFile.
+// Writes the record of what is there now, whose programs have been verified. `programs` reads the directory;
+// `digests` are contentHash of files in it that were just written, by path in it. Errors as writeTextFile.
 void recordPrograms(const std::string& plan_directory);
+void recordPrograms(const std::string& plan_directory, ProgramFolder& programs,
+                    const std::map<std::string, uint64_t>& digests);
 
 // The digests, by rank, of programs that can run together: as recorded, or verified now, of which `notice`
 // is told when they are not those of the record. Errors: kMissingInput (no plan directory, no file),

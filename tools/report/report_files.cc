@@ -67,6 +67,7 @@ RenderedReport renderDirectory(const ReportRequest& request) {
     PlanSimulationRequest simulation;
     simulation.directory = request.directory;
     simulation.measured = request.durations;
+    simulation.programs = request.programs;
     if (is_measured) simulation.most_ranks = SIZE_MAX;  // the same rows in both
     SimulationReport simulated = simulatePlan(simulation);
     input.parameters = parametersOf(plan, simulated.programs, simulated.sample);
@@ -88,13 +89,13 @@ RenderedReport renderDirectory(const ReportRequest& request) {
     input.training = &history;
   }
   rendered.page = renderReport(input);
-  rendered.pictures = renderPictures(input);
+  if (request.pictures) rendered.pictures = renderPictures(input);
   return rendered;
 }
 
-void writeReport(const std::string& directory) {
-  writeTextFile((fs::path(directory) / "report.html").string(),
-                renderDirectory({.directory = directory}).page);
+void writeReport(const std::string& directory, const ProgramSet* programs) {
+  const ReportRequest request{.directory = directory, .programs = programs};
+  writeTextFile((fs::path(directory) / "report.html").string(), renderDirectory(request).page);
 }
 
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory) {

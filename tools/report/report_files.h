@@ -10,6 +10,7 @@
 
 namespace pipeshard {
 
+struct ProgramSet;        // ir/program/program_set.h
 struct ValidationReport;  // runtime/validation/validate.h
 
 struct ReportRequest {
@@ -17,8 +18,10 @@ struct ReportRequest {
   std::string trace = {};  // what `run --trace` recorded; "": the directory's trace.json, if there is one
   // Durations for what is predicted, from a trace (simulate --measured); "": by the cost model.
   std::string durations = {};
-  int64_t step = 0;  // of the trace; 0: its last
-  std::string log = {};  // the folder of `run --log`; "": how a run went is not shown
+  int64_t step = 0;                      // of the trace; 0: its last
+  std::string log = {};                  // the folder of `run --log`; "": how a run went is not shown
+  const ProgramSet* programs = nullptr;  // as PlanSimulationRequest
+  bool pictures = false;                 // the pictures, too
 };
 
 struct RenderedReport {
@@ -30,8 +33,8 @@ struct RenderedReport {
 // Errors: kMissingInput, kConfiguration, kVersionMismatch, naming the file.
 RenderedReport renderDirectory(const ReportRequest& request);
 
-// Of the directory, to DIR/report.html.
-void writeReport(const std::string& directory);
+// Of the directory, to DIR/report.html. `programs`: as PlanSimulationRequest.
+void writeReport(const std::string& directory, const ProgramSet* programs = nullptr);
 
 // What `validate` found and the last step of what it recorded, for writeReport to find.
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory);

@@ -70,7 +70,8 @@ class PlanSimulator {
         result_(result),
         costs_(result.plan),
         folder_(request.directory),
-        set_(folder_.set()) {
+        set_(request.programs != nullptr && !request.programs->ranks.empty() ? *request.programs
+                                                                             : (read_ = folder_.takeSet())) {
     if (request.link_us || request.link_gbytes) {
       const LinkCost usual;
       link_ = {request.link_us ? static_cast<int64_t>(*request.link_us * 1000) : usual.latency_ns,
@@ -211,7 +212,8 @@ class PlanSimulator {
   SimulatedPlan& result_;
   PlanCosts costs_;
   ProgramFolder folder_;
-  ProgramSet set_;
+  ProgramSet read_;
+  const ProgramSet& set_;
   std::optional<LinkCost> link_;
   std::optional<MeasuredDurations> measured_;
   std::vector<LinkCost> links_;

@@ -60,6 +60,8 @@ struct PlanSimulationRequest {
   std::optional<double> link_us = std::nullopt;
   std::string profile = {};   // as chooseProfile takes it
   std::string measured = {};  // a trace whose durations are taken; "": all by the cost model
+  // The directory's of whole batches, verified, which are then not read; null or none: they are read.
+  const ProgramSet* programs = nullptr;
   // of a worker: its kernels' workspace depends on them; 0: as `run` starts it on this machine
   int threads = 0;
   bool eager = false;
