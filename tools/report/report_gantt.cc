@@ -68,7 +68,8 @@ std::string stageList(const TimelineRank& rank) {
 //
 // The plot is so wide that the median forward pass has kForwardBox, within kNarrowest and kWidest. Up to
 // kMostNumbered boxes each has its number and a text; beyond that boxes of one colour that touch become one
-// area. Rows are low where any timeline has more than kMostTallRows, and end after kMostRows.
+// area, and a row of more boxes than pixels shows what most of each pixel goes to. Rows are low where any
+// timeline has more than kMostTallRows, and end after kMostRows.
 class Gantt {
  public:
   explicit Gantt(std::span<const Timeline> timelines) : timelines_(timelines) {
@@ -213,17 +214,86 @@ class Gantt {
     return svg;
   }
 
+  // [start, end) of a row, as a part of a path.
+  static std::string area(double start, double end, double y, double height) {
+    return fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", start, y, end - start, height, end - start);
+  }
+
+  bool isCrowded(size_t boxes) const { return static_cast<double>(boxes) > axis_.width; }
+
+  // What of each pixel of a row is spent on each of `kinds`: adds up spans.
+  class Pixels {
+   public:
+    Pixels(size_t kinds, double width)
+        : shares_(kinds, std::vector<double>(static_cast<size_t>(width) + 1)) {}
+
+    void add(size_t kind, double start, double end) {
+      std::vector<double>& shares = shares_[kind];
+      for (double at = std::max(0.0, start); at < end;) {
+        const size_t pixel = std::min(static_cast<size_t>(at), shares.size() - 1);
+        const double next = pixel + 1 < shares.size() ? std::min(end, static_cast<double>(pixel) + 1) : end;
+        shares[pixel] += next - at;
+        at = next;
+      }
+    }
+
+    // The path of the pixels of which most goes to `kind`; the rest of a pixel goes to none.
+    std::string path(size_t kind, double y, double height) const {
+      std::string text;
+      const size_t pixels = shares_[kind].size();
+      for (size_t begin = 0, end = 0; begin < pixels; begin = end + 1) {
+        for (end = begin; end < pixels && mostIs(kind, end); ++end) continue;
+        if (end > begin)
+          text += fmt::format("M{} {:.0f}h{}v{}h-{}z", begin, y, end - begin, height, end - begin);
+      }
+      return text;
+    }
+
+   private:
+    bool mostIs(size_t kind, size_t pixel) const {
+      double none = 1;
+      for (size_t other = 0; other < shares_.size(); ++other) {
+        none -= shares_[other][pixel];
+        const bool before = other < kind;
+        if (before ? shares_[other][pixel] >= shares_[kind][pixel]
+                   : shares_[other][pixel] > shares_[kind][pixel])
+          return false;
+      }
+      return shares_[kind][pixel] > 0 && shares_[kind][pixel] >= none;
+    }
+
+    std::vector<std::vector<double>> shares_;
+  };
+
+  std::string crowded(size_t t, const TimelineRank& rank, double y) const {
+    std::map<std::pair<TraceWork, size_t>, size_t> kinds;
+    std::vector<std::string> classes;
+    std::vector<size_t> kind_of;
+    for (const TimelineBar& bar : rank.bars) {
+      const size_t chunk = hasChunks(bar.work) ? chunkOf(rank, bar.stage) : 0;
+      const auto [found, is_new] = kinds.try_emplace({bar.work, chunk}, kinds.size());
+      if (is_new) classes.push_back(styleOf(rank, bar).box);
+      kind_of.push_back(found->second);
+    }
+    Pixels pixels(classes.size(), axis_.width);
+    for (size_t b = 0; b < rank.bars.size(); ++b)
+      pixels.add(kind_of[b], x(t, rank.bars[b].start), x(t, rank.bars[b].end));
+    std::string svg;
+    for (size_t kind = 0; kind < classes.size(); ++kind)
+      svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", classes[kind], pixels.path(kind, y, row_));
+    return svg;
+  }
+
   // Boxes of one class that touch become one area.
   std::string plain(size_t t, const TimelineRank& rank, double y, bool only_others) const {
     struct Path {
       std::string text;
       int64_t start = 0, end = 0;
     };
+    if (!only_others && isCrowded(rank.bars.size())) return crowded(t, rank, y);
     std::map<std::string, Path> paths;
     const auto close = [&](Path& path) {
-      if (path.end > path.start)
-        path.text += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, path.start), y,
-                                 x(t, path.end) - x(t, path.start), row_, x(t, path.end) - x(t, path.start));
+      if (path.end > path.start) path.text += area(x(t, path.start), x(t, path.end), y, row_);
     };
     for (const TimelineBar& bar : rank.bars) {
       if (only_others && bar.work != TraceWork::kOther) continue;
@@ -246,12 +316,18 @@ class Gantt {
 
   std::string transfers(size_t t, const TimelineRank& rank, double y) const {
     std::string path;
+    Pixels pixels(1, axis_.width);
+    const bool is_crowded = isCrowded(rank.transfers.size());
     for (const TimelineTransfer& transfer : rank.transfers) {
       if (transfer.end <= transfer.arrived) continue;
-      const double width = std::max(0.6, x(t, transfer.end) - x(t, transfer.arrived));
-      path += fmt::format("M{:.1f} {:.0f}h{:.1f}v{}h-{:.1f}z", x(t, transfer.arrived), y, width, kLane - 1,
-                          width);
+      const double start = x(t, transfer.arrived), end = std::max(start + 0.6, x(t, transfer.end));
+      if (is_crowded) {
+        pixels.add(0, start, end);
+      } else {
+        path += area(start, end, y, kLane - 1);
+      }
     }
+    if (is_crowded) path = pixels.path(0, y, kLane - 1);
     return path.empty() ? path : fmt::format("<path class=\"t\" d=\"{}\"/>\n", path);
   }
 
