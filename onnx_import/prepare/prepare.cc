@@ -107,10 +107,9 @@ void omitUnreadOutputs(Graph& graph) {
   }
 }
 
-// The reader's limit holds after binding and inference too.
-void checkSize(const Value& value, const std::string& what) {
-  const int64_t limit = ImportLimits().tensor_elements;
-  if (elementCount(*value.shape) <= limit) return;
+// A limit like the reader's holds after binding and inference too.
+void checkSize(const Value& value, uint64_t limit, const std::string& what) {
+  if (static_cast<uint64_t>(elementCount(*value.shape)) <= limit) return;
   fail(ErrorCode::kBadModel, "{} '{}' has the shape {}, which is more than {} elements; check the dimensions",
        what, value.name, shapeToString(*value.shape), limit);
 }
@@ -178,14 +177,14 @@ void checkStatic(Graph& graph, const PrepareOptions& options) {
            "input '{}' has no {}; pipeshard needs tensors of known type and rank as inputs", input.name,
            input.opaque_type.empty() ? "known type and shape" : "dense tensor type");
     }
-    checkSize(input, "input");
+    checkSize(input, options.tensor_elements, "input");
   }
   for (const Node& node : graph.nodes) {
     if (options.supported && !options.supported(node)) refuseControlFlow(graph, node);
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
       if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
-      checkSize(graph.value(id), describeNode(node) + ": its output");
+      checkSize(graph.value(id), options.tensor_elements, describeNode(node) + ": its output");
     }
     checkGemm(graph, node);
     checkGather(graph, node);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ir/graph/graph.h"
+#include "onnx_import/format/reader.h"
 
 namespace pipeshard {
 
@@ -19,6 +20,8 @@ struct PrepareOptions {
   // replaced by its body (repeatedly). Empty: all stay. The command passes "has a kernel, and a gradient
   // rule".
   std::function<bool(const Node&)> supported;
+  // Tensors have at most so many elements (the reader's limit, by default).
+  uint64_t tensor_elements = ImportLimits().tensor_elements;
 };
 
 // Steps, in this order (each needs what the one before gives): inline model-local functions; bind dimensions;

@@ -92,9 +92,11 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
 // chosen.
 class Preparer {
  public:
-  Preparer(Graph raw, const ForwardModel& model, Patterns patterns)
+  // Tensors of more rows than `limited_rows` may have any size: no device ever holds them.
+  Preparer(Graph raw, const ForwardModel& model, Patterns patterns, int64_t limited_rows)
       : raw_(std::move(raw)),
         patterns_(patterns),
+        limited_rows_(limited_rows),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
     options_.dimensions = model.dimensions;
@@ -121,6 +123,8 @@ class Preparer {
  private:
   Graph prepare(int64_t rows) {
     if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
+    const bool is_limited = rows <= limited_rows_;
+    options_.tensor_elements = is_limited ? ImportLimits().tensor_elements : UINT64_MAX;
     Graph graph = prepareModel(raw_, options_);
     if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
     return graph;
@@ -138,6 +142,7 @@ class Preparer {
   Graph raw_;
   Patterns patterns_;
   FoundPatterns found_;
+  int64_t limited_rows_;
   PrepareOptions options_;
   std::string batch_dimension_, length_dimension_;
   int64_t longest_ = 0;  // sequences; 0: there is one length
@@ -381,14 +386,16 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.batch_axes = batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
-    const auto preparer = std::make_shared<Preparer>(std::move(raw), model, request.given.patterns);
+    const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();
+    const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
+    const auto preparer = std::make_shared<Preparer>(std::move(raw), model, request.given.patterns,
+                                                     is_searched ? 1 : rows);
     notePatterns(preparer->patterns(), model);
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
       return preparer->of(rows, length);
     };
-    model.graph =
-        model.prepared(TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch());
+    model.graph = model.prepared(rows);
     noteDrawnInputs(model);
     requireShorterSequences(model);
     if (loss_name.empty()) return model;
