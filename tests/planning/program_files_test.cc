@@ -12,6 +12,7 @@
 #include "planning/directory/plan_directory.h"
 #include "planning/pipeline.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/identity/plan_programs.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -87,6 +88,24 @@ TEST(ProgramFiles, OfReplicasThatClipByNormAreOfAsFewKinds) {
   EXPECT_EQ(planOf("uniform:2", "").whole.ranks.set.kinds.size(), 4U);
 }
 
+// Between stages that are sharded otherwise, a value is resharded by one subgraph for all microbatches.
+TEST(ProgramFiles, HaveOneSubgraphPerValueOnItsWay) {
+  int reshardings = 0;
+  for (const ProgramKind& kind : planOf("uniform:2", "exhaustive").whole.ranks.set.kinds) {
+    const Program& program = kind.program;
+    for (size_t s = 0; s < program.subgraphs.size(); ++s) {
+      if (!program.subgraphs[s].name.starts_with("reshard_")) continue;
+      ++reshardings;
+      std::set<int> microbatches;
+      for (const Instruction& instruction : program.instructions) {
+        if (instruction.subgraph == SubgraphId(s)) microbatches.insert(instruction.microbatch);
+      }
+      EXPECT_EQ(microbatches, (std::set<int>{0, 1})) << program.subgraphs[s].name;
+    }
+  }
+  EXPECT_GT(reshardings, 0);
+}
+
 TEST(ProgramFiles, ExpandedHaveTheNamesOfTheirSubgraphs) {
   const TemporaryFolder folder;
   const PlannedTraining planned = planOf("uniform:2", "zero2");
@@ -106,6 +125,30 @@ TEST(ProgramFiles, ExpandedHaveTheNamesOfTheirSubgraphs) {
   EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "6"}).exit_code, 64);
   EXPECT_EQ(runPipeshard({"plan", plan, "--expand-rank", "6", "--cluster", "1x2", "-o", own}).exit_code, 64);
   EXPECT_EQ(runPipeshard({"plan", folder.file("none"), "--expand-rank", "0", "-o", own + "2"}).exit_code, 66);
+}
+
+// What a plan writes it need not read again: the record is that of what is read.
+TEST(ProgramFiles, AreRecordedAsTheyAreRead) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan");
+  writePlanDirectory(planOf("uniform:2", "zero2"), plan);
+  const std::string recorded = readFile(plan + "/" + kProgramsRecordName);
+  recordPrograms(plan);
+  EXPECT_EQ(readFile(plan + "/" + kProgramsRecordName), recorded);
+}
+
+// Attention over a large batch has tensors that no device ever holds.
+TEST(ProgramFiles, AreOfMicrobatchesHoweverLargeTheBatchIs) {
+  PlanRequest request;
+  request.model_path = PIPESHARD_SOURCE_DIR "/examples/mlp.onnx";
+  request.partition.cluster = parseCluster("1x2");
+  request.dimensions = {{"batch", int64_t{1} << 36}};
+  request.programs = false;
+  request.microbatches = 1024;
+  EXPECT_EQ(planTraining(request, [](const std::string&) {}).plan.microbatches, 1024);
+  request.microbatches = 2;
+  EXPECT_ERROR(planTraining(request, [](const std::string&) {}), ErrorCode::kBadModel,
+               "check the dimensions");
 }
 
 TEST(ProgramFiles, OfAnOlderFormAreRefused) {

@@ -20,6 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of more ranks the page shows some that stand for all (sampleOf).
+constexpr size_t kMostRanksAlone = 16;
+
 Trace eventsOfLastStep(const Trace& trace) {
   int64_t step = 0, begin = INT64_MAX;
   for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
@@ -68,6 +71,7 @@ RenderedReport renderDirectory(const ReportRequest& request) {
     simulation.directory = request.directory;
     simulation.measured = request.durations;
     simulation.programs = request.programs;
+    simulation.most_ranks = kMostRanksAlone;
     if (is_measured) simulation.most_ranks = SIZE_MAX;  // the same rows in both
     SimulationReport simulated = simulatePlan(simulation);
     input.parameters = parametersOf(plan, simulated.programs, simulated.sample);

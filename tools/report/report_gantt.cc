@@ -68,7 +68,7 @@ std::string stageList(const TimelineRank& rank) {
 //
 // The plot is so wide that the median forward pass has kForwardBox, within kNarrowest and kWidest. Up to
 // kMostNumbered boxes each has its number and a text; beyond that boxes of one colour that touch become one
-// area, and a row of more boxes than pixels shows what most of each pixel goes to. Rows are low where any
+// area, and a row of more boxes than pixels is drawn by pixels. Rows are low where any
 // timeline has more than kMostTallRows, and end after kMostRows.
 class Gantt {
  public:
@@ -221,7 +221,8 @@ class Gantt {
 
   bool isCrowded(size_t boxes) const { return static_cast<double>(boxes) > axis_.width; }
 
-  // What of each pixel of a row is spent on each of `kinds`: adds up spans.
+  // A row by pixels: each gets the colour of one kind of spans, or none, so that of every stretch of the row
+  // each kind has its share (the error is handed on to the next pixel, as in dithering).
   class Pixels {
    public:
     Pixels(size_t kinds, double width)
@@ -237,31 +238,35 @@ class Gantt {
       }
     }
 
-    // The path of the pixels of which most goes to `kind`; the rest of a pixel goes to none.
-    std::string path(size_t kind, double y, double height) const {
-      std::string text;
-      const size_t pixels = shares_[kind].size();
-      for (size_t begin = 0, end = 0; begin < pixels; begin = end + 1) {
-        for (end = begin; end < pixels && mostIs(kind, end); ++end) continue;
-        if (end > begin)
-          text += fmt::format("M{} {:.0f}h{}v{}h-{}z", begin, y, end - begin, height, end - begin);
+    // By kind.
+    std::vector<std::string> paths(double y, double height) const {
+      std::vector<std::string> paths(shares_.size());
+      std::vector<double> owed(shares_.size() + 1, 0);  // the last: to none
+      size_t begin = 0, kind = shares_.size();
+      const size_t pixels = shares_.front().size();
+      const auto close = [&](size_t end) {
+        if (kind < shares_.size() && end > begin)
+          paths[kind] += fmt::format("M{} {:.0f}h{}v{}h-{}z", begin, y, end - begin, height, end - begin);
+      };
+      for (size_t pixel = 0; pixel < pixels; ++pixel) {
+        double none = 1;
+        for (size_t k = 0; k < shares_.size(); ++k) {
+          owed[k] += shares_[k][pixel];
+          none -= shares_[k][pixel];
+        }
+        owed.back() += none;
+        const size_t most = std::max_element(owed.begin(), owed.end()) - owed.begin();
+        owed[most] -= 1;
+        if (most == kind) continue;
+        close(pixel);
+        begin = pixel;
+        kind = most;
       }
-      return text;
+      close(pixels);
+      return paths;
     }
 
    private:
-    bool mostIs(size_t kind, size_t pixel) const {
-      double none = 1;
-      for (size_t other = 0; other < shares_.size(); ++other) {
-        none -= shares_[other][pixel];
-        const bool before = other < kind;
-        if (before ? shares_[other][pixel] >= shares_[kind][pixel]
-                   : shares_[other][pixel] > shares_[kind][pixel])
-          return false;
-      }
-      return shares_[kind][pixel] > 0 && shares_[kind][pixel] >= none;
-    }
-
     std::vector<std::vector<double>> shares_;
   };
 
@@ -279,8 +284,9 @@ class Gantt {
     for (size_t b = 0; b < rank.bars.size(); ++b)
       pixels.add(kind_of[b], x(t, rank.bars[b].start), x(t, rank.bars[b].end));
     std::string svg;
+    const std::vector<std::string> paths = pixels.paths(y, row_);
     for (size_t kind = 0; kind < classes.size(); ++kind)
-      svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", classes[kind], pixels.path(kind, y, row_));
+      svg += fmt::format("<path class=\"{}\" d=\"{}\"/>\n", classes[kind], paths[kind]);
     return svg;
   }
 
@@ -327,7 +333,7 @@ class Gantt {
         path += area(start, end, y, kLane - 1);
       }
     }
-    if (is_crowded) path = pixels.path(0, y, kLane - 1);
+    if (is_crowded) path = pixels.paths(y, kLane - 1)[0];
     return path.empty() ? path : fmt::format("<path class=\"t\" d=\"{}\"/>\n", path);
   }
 

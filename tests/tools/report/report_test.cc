@@ -206,6 +206,23 @@ TEST(Report, TellsTheBubbleByFormulaWhereThereIsOne) {
   EXPECT_THAT(renderReport({.plan = plan, .schedule = &schedule}), Not(HasSubstr("by formula")));
 }
 
+// As in dithering, areas keep their shares: of a forward pass of 1 and a backward pass of 2, too thin to be
+// seen.
+TEST(Report, DrawsCrowdedRowsByPixels) {
+  const std::string page = renderReport({planOf(1, 4000, "1f1b")});
+  EXPECT_LT(page.size(), 300'000U);
+  const auto pixels = [&](const std::string& css_class) {
+    const std::string begin = "<path class=\"" + css_class + "\" d=\"";
+    size_t at = page.find(begin) + begin.size(), sum = 0;
+    const size_t end = page.find("\"/>", at);
+    while ((at = page.find('h', at + 1)) < end) {
+      if (page[at + 1] != '-') sum += std::stoul(page.substr(at + 1));
+    }
+    return static_cast<double>(sum);
+  };
+  EXPECT_NEAR(pixels("f0") / pixels("b0"), 0.5, 0.01);
+}
+
 TEST(Report, TellsChunksOfARankApartByShades) {
   const Plan plan = chunkedPlan(4, 2, 8);
   const std::string page = renderReport({.plan = plan});
