@@ -34,10 +34,7 @@ class TrialCount {
   void done() { ++done_; }
   std::string text() const {
     if (most_ == 0) return "";
-    const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(most_));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    const std::string left = done_ > 0 ? fmt::format(", about {:.0f} s left", seconds * (1 / share - 1)) : "";
-    return fmt::format(" ({:.0f} %{})", share * 100, left);
+    return share_.text(static_cast<double>(done_) / static_cast<double>(most_));
   }
 
   // One kind: while it lives.
@@ -56,7 +53,7 @@ class TrialCount {
  private:
   size_t most_ = 0;
   size_t done_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  WorkShare share_;
 };
 
 // A change of what was asked for, as the options that say it.

@@ -74,8 +74,8 @@ void keepLossAlone(const TrainingGraph& training, Program& program) {
 
 // `stage_of_parameter`: as WeightVersions. `trained_elsewhere`: as EmissionContext.
 EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
-                     std::vector<StageId> stage_of_parameter,
-                     const std::vector<bool>& trained_elsewhere = {}) {
+                     std::vector<StageId> stage_of_parameter, const std::vector<bool>& trained_elsewhere = {},
+                     const std::function<void(double)>& progress = {}) {
   const TrainingGraph& training = family.base();
   const Layout layout(plan, family, !schedule.replicas.empty());
   for (const StageId stage : layout.stageIds()) {
@@ -100,7 +100,7 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
                                 separatorFor(training.graph),
                                 trained_elsewhere,
                                 &pieces};
-  return emitKinds(context, [&](EmittedRank& emitted) {
+  const auto complete = [&](EmittedRank& emitted) {
     markTransposed(training.graph, training.parameters, emitted.rank.program);
     if (!trained_elsewhere.empty()) keepLossAlone(training, emitted.rank.program);
     if (!schedule.asynchronous())
@@ -113,12 +113,14 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
     emitted.questions.requireOfPeers(early);
     postReceivesEarly(emitted.rank.program,
                       [&](RankId peer) { return early(emitted.rank.program.rank, peer); });
-  });
+  };
+  return emitKinds(context, complete, progress);
 }
 
 }  // namespace
 
-EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                               const std::function<void(double)>& progress) {
   const std::vector<Parameter>& parameters = family.base().parameters;
   const bool trains = std::any_of(parameters.begin(), parameters.end(),
                                   [](const Parameter& parameter) { return isTrained(parameter); });
@@ -137,7 +139,7 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
   }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
-  return emit(family, plan, schedule, cut, cut.owners);
+  return emit(family, plan, schedule, cut, cut.owners, {}, progress);
 }
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,

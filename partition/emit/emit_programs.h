@@ -1,6 +1,7 @@
 // Programs of a plan: one per rank, and one for a single device.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,8 +30,10 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
                                            const Schedule& schedule);
 // The same with every kind of rank emitted, held and verified once: in time and memory that grow with kinds,
-// not with ranks.
-EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
+// not with ranks. `progress`: told, while it works, which share of the work is done, about; what it throws
+// ends the work.
+EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                               const std::function<void(double)>& progress = {});
 // The forward passes and the loss alone, to be run beside the programs of a training plan, of the tensors
 // that these keep. `family`: the model in evaluation mode, without an optimizer; `plan`: the training plan's
 // stages, with layers that are positions in the family's forward nodes, and shardings (what they say of

@@ -15,19 +15,33 @@ namespace {
 
 class KindEmitter {
  public:
-  KindEmitter(const EmissionContext& context, const Completion& complete)
-      : context_(context), complete_(complete), kinds_of_group_(context.layout.groups()) {}
+  KindEmitter(const EmissionContext& context, const Completion& complete,
+              const std::function<void(double)>& progress)
+      : context_(context),
+        complete_(complete),
+        progress_(progress),
+        kinds_of_group_(context.layout.groups()) {}
 
   EmittedPrograms run() {
     for (const RankId rank : context_.layout.rankIds()) {
+      tell(kEmission * static_cast<double>(rank.index()) / context_.layout.ranks());
       if (!bind(rank)) emit(rank);
     }
+    tell(kEmission);
     insertFreesOfKinds();
+    tell(kEmission + kFrees);
     verifyProgramSet(made_.set);
     return std::move(made_);
   }
 
  private:
+  // Shares of the time, about; verification takes the rest.
+  static constexpr double kEmission = 0.5, kFrees = 0.1;
+
+  void tell(double share) const {
+    if (progress_) progress_(share);
+  }
+
   // Of a kind that has been emitted, if the rank is of one.
   bool bind(RankId rank) {
     for (const KindId kind : kinds_of_group_[context_.layout.place(rank).group]) {
@@ -143,6 +157,7 @@ class KindEmitter {
 
   const EmissionContext& context_;
   const Completion& complete_;
+  const std::function<void(double)>& progress_;
   IdVector<PipelineRankId, std::vector<KindId>> kinds_of_group_;
   IdVector<KindId, RankQuestions> questions_;
   EmittedPrograms made_;
@@ -150,8 +165,9 @@ class KindEmitter {
 
 }  // namespace
 
-EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete) {
-  return KindEmitter(context, complete).run();
+EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete,
+                          const std::function<void(double)>& progress) {
+  return KindEmitter(context, complete, progress).run();
 }
 
 RankProgram EmittedPrograms::of(RankId rank) const {

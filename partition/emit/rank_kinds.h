@@ -16,6 +16,8 @@ using Completion = std::function<void(EmittedRank& rank)>;
 
 // Emits the first rank of each kind, binds the others, inserts frees and verifies. What differs between two
 // ranks differs in an answer (rank_questions.h), or in where buffers end: then they are of two kinds.
-EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete);
+// `progress`: as emitProgramSet.
+EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete,
+                          const std::function<void(double)>& progress = {});
 
 }  // namespace pipeshard

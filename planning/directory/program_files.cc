@@ -45,7 +45,7 @@ class ProgramWriter {
       ProgramKind& kind = set.kinds.emplace_back(programs.set.kinds[id]);
       const std::vector<Graph>& graphs = *programs.subgraphs[id];
       for (size_t i = 0; i < graphs.size(); ++i) {
-        if (progress_) progress_(fmt::format("kind {} of {}", written_kinds_ + 1, kinds_));
+        if (progress_) tell(static_cast<double>(i) / static_cast<double>(graphs.size()));
         kind.program.subgraphs[i].file = fileOf(graphs[i]);
       }
       write(kindFileName(id, size), kindToJson(kind));
@@ -62,6 +62,12 @@ class ProgramWriter {
   WrittenPrograms take() && { return std::move(written_); }
 
  private:
+  // `share`: of the current kind.
+  void tell(double share) const {
+    const double done = (static_cast<double>(written_kinds_) + share) / static_cast<double>(kinds_);
+    progress_(fmt::format("kind {} of {}", written_kinds_ + 1, kinds_) + work_.text(done));
+  }
+
   // The name of the file that has the graph, which is written where no graph before was the same.
   std::string fileOf(const Graph& graph) {
     const auto [found, is_new] = of_graphs_.try_emplace(&graph);
@@ -86,6 +92,7 @@ class ProgramWriter {
   const ProgressCallback& progress_;
   size_t kinds_ = 0;
   size_t written_kinds_ = 0;
+  WorkShare work_;
   WrittenPrograms written_;
   std::map<const Graph*, std::string> of_graphs_;  // kinds may share theirs
   std::map<std::string, size_t> sizes_;

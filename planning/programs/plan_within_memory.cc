@@ -146,7 +146,10 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     }
     if (!request.programs) return batch;
     progress("writing the programs of the ranks");
-    planned.whole = emitStep(model, request.given.optimizer, batch, planned.plan);
+    const WorkShare work;
+    const auto tell = [&](double share) { progress("writing the programs of the ranks" + work.text(share)); };
+    planned.whole = emitStep(model, request.given.optimizer, batch, planned.plan, tell);
+    progress("planning the memory of the ranks");
     const Shortage shortage = largestShortage(asked, planned.whole);
     if (!shortage.rank.valid()) return batch;
     if (!least.rank.valid() || shortage.excess() < least.excess()) least = shortage;

@@ -76,12 +76,12 @@ void completePrograms(const ForwardModel& model, EmittedPrograms& programs) {
 }
 
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
-                      Plan plan) {
+                      Plan plan, const std::function<void(double)>& progress) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
   const Schedule schedule = firstMicrobatches(scheduleOf(plan), batch.microbatches * plan.updates_per_step);
   plan.microbatches = batch.microbatches;
   StepPrograms step;
-  step.ranks = emitProgramSet(family, plan, schedule);
+  step.ranks = emitProgramSet(family, plan, schedule, progress);
   step.reference = emitOnOneDevice(family, plan, schedule);
   completePrograms(model, step.ranks);
   completeProgram(model, inputLimits(model.graph), step.reference.program);

@@ -1,6 +1,7 @@
 // The programs of a training step, from its plan.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "ir/plan/optimizer.h"
@@ -16,9 +17,9 @@ inline constexpr const char* kWithoutLastBatch =
 // What emission cannot know: the ranges of integer inputs, and the types in the weights' files.
 void completePrograms(const ForwardModel& model, EmittedPrograms& programs);
 
-// The programs of all ranks, and of one device alone.
+// The programs of all ranks, and of one device alone. `progress`: as emitProgramSet.
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
-                      Plan plan);
+                      Plan plan, const std::function<void(double)>& progress = {});
 
 // Those of the shorter batch that ends an epoch: with fewer microbatches (the plan says then how many) where
 // shardings do not fit so few rows, as long as these are no larger than those of a whole batch.
