@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What checkpoints cost a run, and how soon it goes on from one.
 
-    checkpoint_cost.py PIPESHARD MODEL [--dim NAME=N ...] [--cluster 1x2] [--steps N] [--every 50] [--rounds N] [--work DIR]
+    checkpoint_cost.py PIPESHARD MODEL [--dim NAME=N ...] [--cluster 1x2] [--stages STAGES] [--steps N] [--every 50] [--rounds N] [--work DIR]
 
 Trains the same plan (Adam) by turns without and with a checkpoint after half of its steps, and prints
 
@@ -26,6 +26,8 @@ class Runs:
     def __init__(self, given, work):
         self.given, self.saved, self.plan, self.log = given, *(os.path.join(work, name) for name in ("saved", "plan", "log"))
         options = [text for dimension in given.dim for text in ("--dim", dimension)]
+        if given.stages:
+            options += ["--stages", given.stages]
         subprocess.run([given.pipeshard, "plan", given.model, "--cluster", given.cluster, "--optimizer", "adam:lr=1e-5", *options, "-o",
                         self.plan], check=True, stdout=subprocess.DEVNULL)
 
@@ -54,6 +56,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--cluster", default="1x2")
+    parser.add_argument("--stages", help="uniform:1: both workers hold all of it, and each saves half")
     parser.add_argument("--steps", type=int, default=16, help="an even number")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints of a real run")
     parser.add_argument("--rounds", type=int, default=3)

@@ -28,8 +28,8 @@ SavedPart writePart(const std::string& folder, const std::vector<TensorView>& te
 
 }  // namespace
 
-void CheckpointWriter::save(const Executor& executor, int64_t step, const std::string& folder,
-                            std::chrono::milliseconds patience) {
+void CheckpointWriter::save(const Executor& executor, const std::vector<BufferId>& buffers, int64_t step,
+                            const std::string& folder, std::chrono::milliseconds patience) {
   const Program& program = executor.program();
   SavedPart part{step, {checkpointFileName(program.rank), 0, 0}, ""};
   if (!isFreeWithin(patience)) {
@@ -44,11 +44,10 @@ void CheckpointWriter::save(const Executor& executor, int64_t step, const std::s
   std::vector<TensorView> tensors;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
   size_t bytes = 0;
-  const std::vector<BufferId> saved = savedBuffers(program);
-  for (const BufferId id : saved) bytes += bytesOf(program.buffer(id));
+  for (const BufferId id : buffers) bytes += bytesOf(program.buffer(id));
   if (copy_.size() != bytes) copy_ = AlignedMemory(bytes);
   size_t at = 0;
-  for (const BufferId id : saved) {
+  for (const BufferId id : buffers) {
     const Buffer& buffer = program.buffer(id);
     const std::span<std::byte> copy = copy_.bytes().subspan(at, bytesOf(buffer));
     executor.read(id, copy);

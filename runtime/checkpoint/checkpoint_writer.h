@@ -32,11 +32,11 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter() { finish(); }
 
-  // Copies parameters, states and running statistics as they are now, after `step`, and begins to write them
-  // into `folder`, which is made where it is not there, durably. Waits for the one before it, but no longer
-  // than `patience`, as steps are waiting: then this one fails, and the disk is left to the other.
-  void save(const Executor& executor, int64_t step, const std::string& folder,
-            std::chrono::milliseconds patience);
+  // Copies these buffers (SaveShares) as they are now, after `step`, and begins to write them into `folder`,
+  // which is made where it is not there, durably. Waits for the one before it, but no longer than `patience`,
+  // as steps are waiting: then this one fails, and the disk is left to the other.
+  void save(const Executor& executor, const std::vector<BufferId>& buffers, int64_t step,
+            const std::string& folder, std::chrono::milliseconds patience);
   // Waits for what is being written.
   void finish();
 

@@ -32,38 +32,13 @@ std::string stateTensorName(const Buffer& buffer) {
   }
 }
 
-std::vector<BufferId> savedBuffers(const Program& program) {
+std::vector<BufferId> resultBuffers(const Program& program) {
   std::vector<BufferId> saved;
   for (const Result& result : program.results) {
     const bool is_state = result.kind == Result::Kind::kParameter ||
                           result.kind == Result::Kind::kOptimizerState ||
                           result.kind == Result::Kind::kForwardState;
     if (is_state && !stateTensorName(program.buffer(result.buffer)).empty()) saved.push_back(result.buffer);
-  }
-  return saved;
-}
-
-std::vector<CheckpointTensor> savedTensors(ProgramFolder& programs) {
-  std::map<std::string, CheckpointTensor> tensors;
-  for (const RankId rank : idsBelow<RankId>(programs.ranks())) {
-    const Program program = programs.program(rank);
-    for (const BufferId id : savedBuffers(program)) {
-      const Buffer& buffer = program.buffer(id);
-      const Shard box = boxOf(buffer);
-      CheckpointTensor& tensor = tensors[stateTensorName(buffer)];
-      tensor.data_type = buffer.data_type;
-      tensor.shape = wholeShape(buffer);
-      tensor.slices.push_back({static_cast<int>(rank.index()), box.start, box.size});
-    }
-  }
-  std::vector<CheckpointTensor> saved;
-  for (auto& [name, tensor] : tensors) {
-    std::vector<Shard> boxes;
-    for (const CheckpointSlice& slice : tensor.slices) boxes.push_back({slice.start, slice.shape});
-    const std::string fault = tilingFault(tensor.shape, boxes);
-    PIPESHARD_CHECK(fault.empty(), "ranks save '{}' in parts that are not the whole: {}", name, fault);
-    tensor.name = name;
-    saved.push_back(std::move(tensor));
   }
   return saved;
 }

@@ -6,7 +6,6 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/execute/executor.h"
-#include "runtime/execute/rank_image.h"
 #include "runtime/files/joined_tensors.h"
 
 namespace pipeshard {
@@ -16,12 +15,8 @@ namespace pipeshard {
 // which every plan of a model shares.
 std::string stateTensorName(const Buffer& buffer);
 
-// The buffers that a rank writes into checkpoints, in the order of its file: of equal copies that ranks hold,
-// the one that its rank lists as a result.
-std::vector<BufferId> savedBuffers(const Program& program);
-// What CheckpointFile number r holds when rank r of the folder has written it, of all ranks; sorted by name.
-// Error(kInternal) where that is not every element once; those of ProgramFolder.
-std::vector<CheckpointTensor> savedTensors(ProgramFolder& programs);
+// Of the buffers that checkpoints have, those that the rank lists as results: of equal copies one rank does.
+std::vector<BufferId> resultBuffers(const Program& program);
 
 // The files of a checkpoint with anything of what the rank holds; ascending.
 std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint);

@@ -7,7 +7,6 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
-#include "runtime/checkpoint/rank_state.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
@@ -81,6 +80,15 @@ std::string CheckpointKeeper::begin(int64_t step) {
   return folder_.partialOf(step);
 }
 
+const SaveShares& CheckpointKeeper::shares(const std::function<DiskOfNode(RankId)>& diskOf) {
+  if (!shares_) {
+    IdVector<RankId, std::string> disks;
+    for (const RankId rank : idsBelow<RankId>(ranks_)) disks.push_back(diskOf(rank).host);
+    shares_ = shareSaves(ProgramFolder(plan_directory_).set(), disks);
+  }
+  return *shares_;
+}
+
 CheckpointPlace CheckpointKeeper::place() const {
   CheckpointPlace place{std::filesystem::absolute(spec_.directory).string(), hostName(), common_.job,
                         spec_.keep, ""};
@@ -109,11 +117,7 @@ void CheckpointKeeper::take(RankId rank, SavedPart part, const DiskOfNode& disk)
   checkpoint.step = step;
   for (const std::optional<CheckpointFile>& file : whole.files) checkpoint.files.push_back(*file);
   if (!whole.elsewhere.empty()) {
-    if (saved_tensors_.empty()) {
-      ProgramFolder programs(plan_directory_);
-      saved_tensors_ = savedTensors(programs);
-    }
-    checkpoint.tensors = saved_tensors_;
+    checkpoint.tensors = shares_.value().tensors;
     std::ranges::sort(whole.elsewhere);
     checkpoint.elsewhere = std::move(whole.elsewhere);
   }

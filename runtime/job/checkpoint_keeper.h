@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/checkpoint_committer.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/save_shares.h"
 #include "runtime/disks/disk_exchange.h"
 #include "runtime/job/job.h"
 
@@ -34,6 +35,8 @@ class CheckpointKeeper {
   bool isDue(int64_t step) const;
   // Where ranks write the step that they have been asked to save.
   std::string begin(int64_t step);
+  // What each of them saves. `diskOf` is asked at the first call: disks do not change in a job.
+  const SaveShares& shares(const std::function<DiskOfNode(RankId)>& diskOf);
   // What a rank reports, and on which disk. When it was the last one to do so, the checkpoint is made beside
   // what follows.
   void take(RankId rank, SavedPart part, const DiskOfNode& disk = {});
@@ -60,7 +63,7 @@ class CheckpointKeeper {
   };
   CheckpointSpec spec_;
   std::string plan_directory_;
-  std::vector<CheckpointTensor> saved_tensors_;  // when they were first needed
+  std::optional<SaveShares> shares_;
   Checkpoint common_;
   int ranks_;
   Notice notice_;

@@ -93,15 +93,18 @@ const ControlSchema& workerMessages() {
 }
 
 const ControlSchema& workerCommands() {
-  static const ControlSchema schema{{"run", {{"first", kCount}, {"last", kCount}}},
-                                    // `last`: no step follows that could be held up
-                                    {"save", {{"step", kCount}, {"folder", kString}, {"last", kBoolean}}},
-                                    {"check", {{"step", kCount}}},
-                                    {"evaluate", {{"first", kCount}, {"last", kCount}}},
-                                    {"finish", {}},
-                                    kStore,
-                                    {"stop", {}},
-                                    {"abort", {}}};
+  static const ControlSchema schema{
+      {"run", {{"first", kCount}, {"last", kCount}}},
+      // The rank's share (SaveShares); `last`: no step follows that could be
+      // held up
+      {"save",
+       {{"step", kCount}, {"folder", kString}, {"buffers", kArray, 0, {{"", kCount}}}, {"last", kBoolean}}},
+      {"check", {{"step", kCount}}},
+      {"evaluate", {{"first", kCount}, {"last", kCount}}},
+      {"finish", {}},
+      kStore,
+      {"stop", {}},
+      {"abort", {}}};
   return schema;
 }
 

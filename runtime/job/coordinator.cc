@@ -225,7 +225,14 @@ int64_t Coordinator::nextReplicaCheck(int64_t after) const {
 
 void Coordinator::save(int64_t step) {
   const std::string folder = std::filesystem::absolute(keeper_->begin(step)).string();
-  sendToAll("save", {{"step", step}, {"folder", folder}, {"last", step == last_step_}});
+  const SaveShares& shares = keeper_->shares([&](RankId rank) { return placement_->diskOf(rank); });
+  for (const RankId rank : workers_.ids()) {
+    send(rank, "save",
+         {{"step", step},
+          {"folder", folder},
+          {"buffers", positionsOf(shares.buffers[rank])},
+          {"last", step == last_step_}});
+  }
 }
 
 // Batches are asked for in turns that are short, so that a job that is asked to end does so soon.

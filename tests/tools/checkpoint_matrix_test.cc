@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/rank_state.h"
+#include "runtime/checkpoint/save_shares.h"
 #include "runtime/data/data.h"
 #include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
@@ -129,17 +130,19 @@ class CheckpointMatrix : public ::testing::Test {
   }
 
   // What ranks of any plan save of it is the same again.
-  void expectSavedAgain(const std::vector<std::unique_ptr<LoadedRank>>& ranks, const Saved& saved) {
+  void expectSavedAgain(const std::string& plan, const std::vector<std::unique_ptr<LoadedRank>>& ranks,
+                        const Saved& saved) {
     const std::string name = folder_.file("again" + std::to_string(++plans_));
     CheckpointFolder folder(name, "job", 1);
     Checkpoint checkpoint = saved.checkpoint;
     checkpoint.files.clear();
+    const SaveShares shares = shareSaves(ProgramFolder(plan).set(), {ranks.size(), std::string()});
     for (const auto& rank : ranks) {
       CheckpointWriter writer([&](const SavedPart& part) {
         EXPECT_EQ(part.error, "");
         checkpoint.files.push_back(part.file);
       });
-      writer.save(rank->executor, 2, folder.partialOf(2), {});
+      writer.save(rank->executor, shares.buffers[rank->executor.program().rank], 2, folder.partialOf(2), {});
     }
     const JoinedTensors again = openTensors(folder.commit(std::move(checkpoint)));
     ASSERT_EQ(again.names(), saved.tensors.names());
@@ -161,7 +164,7 @@ class CheckpointMatrix : public ::testing::Test {
         }
         expectHeld(ranks, saved[from]);
       }
-      expectSavedAgain(ranks, saved.back());
+      expectSavedAgain(saved[to].plan, ranks, saved.back());
     }
   }
 

@@ -1,0 +1,102 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/rank_state.h"
+#include "runtime/checkpoint/save_shares.h"
+#include "tests/expect_error.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+struct Held {
+  std::string name;
+  Shape shape;
+  bool is_listed = false;
+  std::optional<BufferPart> part = {};
+};
+
+Program programOf(int rank, int ranks, const std::vector<Held>& held) {
+  Program program;
+  program.rank = RankId(rank);
+  program.world_size = ranks;
+  for (const Held& one : held) {
+    Buffer& buffer = program.buffers.emplace_back();
+    buffer.name = buffer.value = one.name;
+    buffer.kind = BufferKind::kParameter;
+    buffer.data_type = DataType::kFloat32;
+    buffer.shape = one.shape;
+    buffer.part = one.part;
+    if (!one.is_listed) continue;
+    program.results.push_back({Result::Kind::kParameter, one.name, "", BufferId(program.buffers.size() - 1)});
+  }
+  return program;
+}
+
+// As data-parallel replicas are: rank 0 lists all that both hold.
+ProgramSet replicas(int count) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < count; ++rank) {
+    const bool first = rank == 0;
+    programs.push_back(programOf(rank, count, {{"a", {8}, first}, {"b", {6}, first}, {"c", {4}, first}}));
+  }
+  return setOf(std::move(programs));
+}
+
+std::vector<size_t> filesOf(const SaveShares& shares, size_t tensor) {
+  std::vector<size_t> files;
+  for (const CheckpointSlice& slice : shares.tensors.at(tensor).slices) files.push_back(slice.file);
+  return files;
+}
+
+TEST(SaveShares, ReplicasShareTheWork) {
+  const SaveShares shares = shareSaves(replicas(2), {"", ""});
+  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(1), BufferId(2)));
+  ASSERT_EQ(shares.tensors.size(), 3U);
+  EXPECT_EQ(shares.tensors[1].name, "parameter/b");
+  EXPECT_EQ(shares.tensors[1].shape, Shape{6});
+  EXPECT_THAT(filesOf(shares, 0), ElementsAre(0));
+  EXPECT_THAT(filesOf(shares, 1), ElementsAre(1));
+  EXPECT_THAT(filesOf(shares, 2), ElementsAre(1));
+}
+
+// Stages that share a weight, as the embedding of tied ones: who has less of its own saves it.
+TEST(SaveShares, WhatOneRankAloneHoldsCountsFirst) {
+  const SaveShares shares = shareSaves(setOf({programOf(0, 2, {{"tied", {8}, true}, {"own", {4}, true}}),
+                                              programOf(1, 2, {{"other", {3}, true}, {"tied", {8}}})}),
+                                       {"", ""});
+  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(1)));
+  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(0), BufferId(1)));
+}
+
+// Else a host that is lost would take a part of every checkpoint with it.
+TEST(SaveShares, ReplicasOnAnotherHostsDiskSaveNothing) {
+  const SaveShares shares = shareSaves(replicas(3), {"a", "b", "a"});
+  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(shares.buffers[RankId(1)], IsEmpty());
+  EXPECT_THAT(shares.buffers[RankId(2)], ElementsAre(BufferId(1), BufferId(2)));
+}
+
+// Rank 2 holds all of w, of which ranks 0 and 1 save a half each: no copy of either.
+TEST(SaveShares, OnlyCopiesOfTheSameBoxAreShared) {
+  const auto half = [](int64_t start) { return BufferPart{{8}, {start}}; };
+  const SaveShares shares = shareSaves(
+      setOf({programOf(0, 4, {{"w", {4}, true, half(0)}}), programOf(1, 4, {{"w", {4}, true, half(4)}}),
+             programOf(2, 4, {{"w", {8}}}), programOf(3, 4, {{"w", {4}, false, half(4)}, {"v", {1}, true}})}),
+      {"", "", "", ""});
+  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(shares.buffers[RankId(2)], IsEmpty());
+  EXPECT_THAT(shares.buffers[RankId(3)], ElementsAre(BufferId(1)));
+}
+
+TEST(SaveShares, PartsThatAreNotTheWholeAreABug) {
+  EXPECT_ERROR(shareSaves(setOf({programOf(0, 1, {{"w", {4}, true, BufferPart{{8}, {0}}}})}), {""}),
+               ErrorCode::kInternal, "'parameter/w' in parts that are not the whole");
+}
+
+}  // namespace
+}  // namespace pipeshard
