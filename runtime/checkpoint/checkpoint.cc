@@ -185,10 +185,12 @@ void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(siz
 }
 
 std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
-                                               const std::function<void(const std::string&)>& notice) {
+                                               const std::function<void(const std::string&)>& notice,
+                                               int64_t before) {
   if (!fs::exists(folder)) return std::nullopt;
   const std::vector<std::string> directories = listCheckpoints(folder);
   for (const std::string& directory : directories) {
+    if (stepOfCheckpoint(fs::path(directory).filename().string()).value_or(0) >= before) continue;
     try {
       Checkpoint checkpoint = readCheckpoint(directory);
       verifyCheckpoint(checkpoint);

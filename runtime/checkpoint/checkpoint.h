@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,10 +91,12 @@ void verifyFile(const Checkpoint& checkpoint, int index);
 // Reads every file that is here and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and
 // found. `done`: told after each file, and asked by throwing to stop.
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
-// The newest one that can be read and verified; what is wrong with newer ones goes to `notice`. Nothing if
-// the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some, and none is good.
-std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
-                                               const std::function<void(const std::string&)>& notice);
+// The newest one that can be read and verified, of a step before `before`; what is wrong with newer ones goes
+// to `notice`. Nothing if the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some,
+// and none is good.
+std::optional<Checkpoint> newestGoodCheckpoint(
+    const std::string& folder, const std::function<void(const std::string&)>& notice,
+    int64_t before = std::numeric_limits<int64_t>::max());
 
 // Of these of its files, which are on other hosts' disks: where they are, and the command that copies them.
 std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<int>& files);

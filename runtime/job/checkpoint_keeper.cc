@@ -33,7 +33,7 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
       ranks_(ranks),
       notice_(std::move(notice)),
       folder_(spec_.directory, job, spec_.keep, companionsOf(spec.plan_directory)),
-      resumed_(newestGoodCheckpoint(spec_.directory, notice_)),
+      resumed_(newestGoodCheckpoint(spec_.directory, notice_, spec_.before)),
       committer_(folder_) {
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());

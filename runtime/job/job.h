@@ -31,6 +31,8 @@ struct CheckpointSpec {
   int64_t every_steps = 0;                 // 0: not by steps
   std::chrono::milliseconds every_time{};  // 0: not by time
   int keep = 2;                            // how many stay
+  // It goes on from one of an earlier step than this, as later ones have turned out to be no good.
+  int64_t before = INT64_MAX;
 };
 
 struct JobSpec {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <set>
 
 #include "ir/base/error.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/node_pool.h"
@@ -29,7 +31,7 @@ class Restarts {
         hear_([this](const JobProgress& event) { hear(event); }) {
     // One watch for all attempts: a signal between two of them must not be lost.
     if (spec_.signals == nullptr && spec_.handle_signals) spec_.signals = &own_signals_.emplace();
-    if (spec_.nodes != nullptr && (left_ > 0 || options_.rewinds))
+    if (spec_.nodes != nullptr)
       spec_.nodes->keepNodesAfter([this](int code) { return goesOnAfter(code); });
   }
   ~Restarts() {
@@ -43,6 +45,7 @@ class Restarts {
       try {
         spec_.evaluation.at_start &= !has_evaluated_;
         step_of_attempt_ = newest_step_;
+        resumed_step_.reset();
         return runJob(spec_, hear_);
       } catch (const JobInterrupted& interrupted) {
         if (!goesOnAfter(static_cast<int>(ErrorCode::kRequeue))) {
@@ -59,6 +62,8 @@ class Restarts {
         checkSignals();
         if (error.code() == ErrorCode::kNotANumber)
           goBack(error.message());
+        else if (error.code() == ErrorCode::kNoGoodCheckpoint)
+          giveUpCheckpoint(error.message());
         else
           startAgain(error.message(), /*was_lost=*/true);
       }
@@ -70,6 +75,7 @@ class Restarts {
   bool goesOnAfter(int code) const {
     if (code == static_cast<int>(ErrorCode::kNotANumber))
       return options_.rewinds && has_started_ && newest_step_ > step_of_rewind_;
+    if (code == static_cast<int>(ErrorCode::kNoGoodCheckpoint)) return hasOlderCheckpoint();
     if (left_ == 0 || !has_started_) return false;
     if (code != static_cast<int>(ErrorCode::kRequeue))
       return mayBeStartedAgain(static_cast<ErrorCode>(code), newest_step_ > step_of_attempt_);
@@ -114,6 +120,21 @@ class Restarts {
     lost_at_ = Clock::now();
     const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
     notice(fmt::format("restart {} of {}: {}{}", options_.restarts - left_, options_.restarts, why, where));
+  }
+
+  // Than that of which this attempt has found that it is no good.
+  bool hasOlderCheckpoint() const {
+    if (!resumed_step_) return false;
+    const std::vector<std::string> found = listCheckpoints(spec_.checkpoint.directory);
+    return std::ranges::any_of(found, [&](const std::string& directory) {
+      return stepOfCheckpoint(std::filesystem::path(directory).filename().string()) < resumed_step_;
+    });
+  }
+
+  void giveUpCheckpoint(const std::string& why) {
+    spec_.checkpoint.before = *resumed_step_;
+    const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
+    notice(fmt::format("{}; going back to an older one{}", why, where));
   }
 
   // To the newest checkpoint, or the beginning.
@@ -197,6 +218,8 @@ class Restarts {
   void hear(const JobProgress& event) {
     has_started_ |= event.kind == JobProgress::Kind::kStarted;
     has_evaluated_ |= event.kind == JobProgress::Kind::kEvaluated;
+    if (event.kind == JobProgress::Kind::kResumed) resumed_step_ = event.step;
+    if (event.kind == JobProgress::Kind::kCheckpoint) spec_.checkpoint.before = INT64_MAX;
     if (event.kind == JobProgress::Kind::kStep) {
       newest_step_ = std::max(newest_step_, event.step);
       if (lost_at_) {
@@ -224,6 +247,7 @@ class Restarts {
   bool has_started_ = false;     // workers, in any attempt: what fails before is no loss
   int64_t newest_step_ = 0;      // done by any attempt
   int64_t step_of_attempt_ = 0;  // newest_step_ when it began
+  std::optional<int64_t> resumed_step_;  // by this attempt
   int64_t step_of_last_restart_ = -1;
   int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
   int fruitless_ = 0;

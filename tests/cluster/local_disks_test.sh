@@ -7,6 +7,7 @@
 #   own       each host has its ranks' files; a second run reads them; the host that has not all of it says where the rest is
 #   fetched   ranks that hold what other hosts have saved (data parallel), an empty disk, hosts that have changed places: it is fetched
 #   lost      a part that no host has any more: the job says which, and the command that would copy it
+#   damaged   a host finds that its part is not what was written: the job goes back to the checkpoint before, or ends where there is none
 #   kills     processes of any kind are killed at random moments; the weights are those of a run that is left alone
 set -euo pipefail
 # shellcheck source=tests/cluster/isolate.sh
@@ -128,6 +129,24 @@ case $case in
     run 300 || code=$?
     [ $code -eq 78 ] || fail "exit code $code"
     grep -q "there is a checkpoint on this host's own disk" "$work/run.err" || fail "it begins anew"
+    ;;
+  damaged)
+    make_plan --stages uniform:2
+    part=rank-0001.safetensors
+    run 100 || fail "the first run"
+    printf x | dd of="$work/disk1/step-000100/$part" bs=1 seek=700 conv=notrunc status=none
+    run 200 || fail "a part with another byte"
+    grep -q "step-000100: $part has the hash .*; going back to an older one" "$work/run.err" || fail "it does not say what it does"
+    grep -q "going on after step 80" "$work/run.out" || fail "it goes on elsewhere"
+    truncate -s 100 "$work/disk1/step-000200/$part"
+    run 300 || fail "a part that is too short"
+    grep -q "step-000200: $part has 100 bytes.*; going back to an older one" "$work/run.err" || fail "it does not say what is short"
+    compare
+    rm -r "$work"/disk?/step-000280
+    truncate -s 100 "$work/disk1/step-000300/$part"
+    code=0
+    run 320 || code=$?
+    [ $code -eq 85 ] || fail "exit code $code"
     ;;
   kills)
     wait=4

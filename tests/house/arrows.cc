@@ -93,7 +93,7 @@ const Arrows& neighbourhoodArrows() {
        {"runtime/checkpoint", "runtime/data", "runtime/device", "runtime/disks", "runtime/evaluation",
         "runtime/feed", "runtime/identity", "runtime/machine", "runtime/execute", "runtime/files",
         "runtime/trace"}},
-      {"runtime/recovery", {"runtime/job"}},
+      {"runtime/recovery", {"runtime/checkpoint", "runtime/job"}},
       {"runtime/tokenizer", {}},
       {"runtime/validation", {"runtime/execute", "runtime/files", "runtime/job"}},
       {"runtime/profiling", {"runtime/device", "runtime/execute", "runtime/files"}},
