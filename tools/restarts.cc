@@ -34,6 +34,9 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
       fmt::print(stderr, "note: the plan for {} devices has fewer stages; it is not cut at {} (--boundary)\n",
                  plan.devices, fmt::join(plan.uncut, ", "));
     }
+    if (!plan.dropped.empty()) {
+      fmt::print(stderr, "note: the plan for {} devices does not have {}\n", plan.devices, plan.dropped);
+    }
     made += fmt::format("{}{}", made.empty() ? "" : ", ", plan.devices);
     FewerPlan& fewer = options.fewer.emplace_back();
     fewer.directory = plan.directory;

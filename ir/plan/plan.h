@@ -93,7 +93,11 @@ struct Plan {
   std::string length_dimension;
   std::vector<int64_t> shorter_lengths;
   bool copies_weights = false;  // `--copy-weights`: its directory holds every rank's parts of the weights
-  std::vector<std::string> boundaries;  // as given: --boundary; to plan the same again
+  // As given, to plan the same again: values of --boundary (or "until" of a stage file), --balance (of a
+  // stage file with layers the number of each stage's, "3,5"; "": not given), --layers (0: not given).
+  std::vector<std::string> boundaries;
+  std::string balance;
+  int layer_count = 0;
   ScheduleSpec schedule;  // as the family names itself: {"interleaved", {{"v", 2}}}; or ofFile()
   // The orders, a line per pipeline rank in the form of scheduleToCsv; empty where `schedule` alone gives
   // them. A file's, and those of schedules that were made for measured or predicted times.

@@ -320,6 +320,8 @@ std::string planToJson(const Plan& plan) {
   addGivenOptions(plan.given, OptionPlace::kTrain, document);
   addGivenOptions(plan.given, OptionPlace::kFreeze, document);
   if (!plan.boundaries.empty()) document["boundaries"] = plan.boundaries;
+  if (!plan.balance.empty()) document["balance"] = plan.balance;
+  if (plan.layer_count > 0) document["layer_count"] = plan.layer_count;
   document["layers"] = Json::array();
   for (const LayerPlan& layer : plan.layers) document["layers"].push_back(layerToJson(layer));
   document["stages"] = Json::array();
@@ -394,7 +396,8 @@ void expectPlan(const JsonReader& json) {
   std::vector<std::string_view> optional = {"notes", "profile"};
   addGivenKeys(OptionPlace::kTrain, optional);
   addGivenKeys(OptionPlace::kFreeze, optional);
-  for (const char* key : {"boundaries", "last_batch", "lengths", "copies_weights", "updates_per_step"})
+  for (const char* key : {"boundaries", "balance", "layer_count", "last_batch", "lengths", "copies_weights",
+                          "updates_per_step"})
     optional.push_back(key);
   addGivenKeys(OptionPlace::kExecution, optional);
   for (const char* key : {"schedule_orders", "shardings", "strategies", "specs", "search", "alternatives",
@@ -421,6 +424,9 @@ Plan readPlan(const Json& document, JsonFaults& faults) {
   readGivenOptions(json, OptionPlace::kTrain, faults, plan.given);
   readGivenOptions(json, OptionPlace::kFreeze, faults, plan.given);
   list("boundaries", plan.boundaries);
+  faults.attemptField(json, "balance", [&](const JsonReader& text) { plan.balance = text.string(); });
+  faults.attemptField(json, "layer_count",
+                      [&](const JsonReader& count) { plan.layer_count = count.integer(0, INT32_MAX); });
   list("notes", plan.notes);
   if (json.has("search")) faults.attempt([&] { plan.search = readSearch(json); });
   return plan;

@@ -222,8 +222,22 @@ Cuts cutsOfValues(const StageFile& file, const Chain& chain) {
   return oneLayerPerStage(positions, chain);
 }
 
+// What the file says of cuts, as the options would that cut so.
+void keepCuts(const StageFile& file, Plan& plan) {
+  plan.layer_count = file.layers;
+  if (file.layers == 0) {
+    for (const StageSpec& stage : file.stages) plan.boundaries.push_back(stage.until);
+    plan.boundaries.pop_back();
+    return;
+  }
+  Balance balance{Balance::Kind::kCounts, "", {}};
+  for (const StageSpec& stage : file.stages)
+    balance.counts.push_back(static_cast<int>(stage.last_layer.index() - stage.first_layer.index()) + 1);
+  plan.balance = balanceToString(balance);
+}
+
 Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedule, const Chain& chain,
-                    const Plan& plan) {
+                    Plan& plan) {
   const StageFile file = readStageFile(options);
   if (options.balance || !options.stage_devices.empty() || !options.boundaries.empty()) {
     const char* option = options.balance                  ? "--balance"
@@ -238,6 +252,7 @@ Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedu
          "{}.layers: found {} layers; expected at most {}, the number of the model's forward nodes",
          file.name, file.layers, chain.count());
   }
+  keepCuts(file, plan);
   Choice choice;
   if (file.layers == 0) {
     choice.cuts = cutsOfValues(file, chain);

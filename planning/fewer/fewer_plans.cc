@@ -11,6 +11,7 @@
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
+#include "partition/stages/balance.h"
 #include "partition/stages/stages.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/refresh_programs.h"
@@ -25,12 +26,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kListName = "plans.json";
-constexpr int kListVersion = 2;
+constexpr int kListVersion = 3;
 
 // What may be tried for so many devices.
 struct Trial {
   StagesRequest stages = {};
   std::vector<std::string> boundaries = {};  // if any, instead
+  std::optional<Balance> balance = {};
+  int layers = 0;
   std::vector<int> stage_devices = {};
   std::optional<ShardingMethod> method = {};
   std::optional<ScheduleChoice> schedule = {};
@@ -86,27 +89,56 @@ std::vector<std::optional<ShardingMethod>> methodsFor(const Plan& plan, const st
   return {method, any};
 }
 
-// Of the cuts that people have asked for, so many that `widths.size()` stages are left, of so many devices
-// each: those between which the largest share of the work is least.
-std::vector<std::string> keptBoundaries(const Plan& plan, const std::vector<int>& widths) {
-  if (plan.boundaries.size() + 1 != plan.stages.size() || widths.size() > plan.stages.size()) return {};
+// The plan's stages in groups that follow each other, one for each of `widths`, of so many devices: the last
+// stage of each. So that the largest share of the work is least.
+std::vector<LayerId> joinStages(const Plan& plan, const std::vector<int>& widths) {
   StageProblem problem;
   problem.widths = widths;
   for (const StagePlan& stage : plan.stages) {
     problem.weight.push_back(stage.forward_flops + stage.backward_flops);
     problem.cut_bytes.push_back(0);
   }
-  std::vector<LayerId> cuts = assignStages(problem);
-  cuts.pop_back();  // behind the last stage
-  std::vector<std::string> kept;
-  for (const LayerId cut : cuts) kept.push_back(plan.boundaries[cut.index()]);
-  return kept;
+  return assignStages(problem);
+}
+
+// Of the cuts that people have asked for, so many that `widths.size()` stages are left.
+void keepCuts(const Plan& plan, const std::vector<int>& widths, Trial& trial) {
+  trial.layers = plan.layer_count;
+  if (!plan.balance.empty()) trial.balance = parseBalance(plan.balance);
+  const bool has_counts = trial.balance && trial.balance->kind == Balance::Kind::kCounts;
+  const size_t stages = has_counts ? trial.balance->counts.size() : plan.boundaries.size() + 1;
+  if (!has_counts && plan.boundaries.empty()) return;
+  if (stages != plan.stages.size() || widths.size() > stages) {
+    trial.balance.reset();
+    return;
+  }
+  std::vector<int> counts;
+  size_t first = 0;
+  for (const LayerId last : joinStages(plan, widths)) {
+    if (last.index() + 1 < stages && !has_counts) trial.boundaries.push_back(plan.boundaries[last.index()]);
+    int& count = counts.emplace_back();
+    for (; first <= last.index() && has_counts; ++first) count += trial.balance->counts[first];
+  }
+  if (has_counts) trial.balance->counts = counts;
+}
+
+// What the trial lacks of it, in words; "" if nothing.
+std::string droppedBy(const Trial& trial, const Plan& plan) {
+  std::vector<std::string> dropped;
+  const std::string kept = trial.balance ? balanceToString(*trial.balance) : "";
+  if (kept != plan.balance) {
+    dropped.push_back("--balance " + plan.balance +
+                      (kept.empty() ? "" : fmt::format(" (stages are fewer: it has {})", kept)));
+  }
+  if (trial.layers != plan.layer_count) dropped.push_back(fmt::format("--layers {}", plan.layer_count));
+  return fmt::format("{}", fmt::join(dropped, ", "));
 }
 
 // The likest to the plan first: as many pipeline ranks as it has, then fewer.
 std::vector<Trial> trialsFor(const Plan& plan, int devices) {
   std::vector<Trial> trials;
-  if (plan.search) trials.push_back({.stages = {.kind = StagesRequest::Kind::kSearched}});
+  if (plan.search)
+    trials.push_back({.stages = {.kind = StagesRequest::Kind::kSearched}, .layers = plan.layer_count});
   const int ranks = pipelineRanks(plan);
   const int chunks = std::max<int>(1, static_cast<int>(plan.stages.size()) / ranks);
   std::vector<std::optional<ScheduleChoice>> schedules = {std::nullopt};
@@ -118,13 +150,22 @@ std::vector<Trial> trialsFor(const Plan& plan, int devices) {
       for (const std::optional<ScheduleChoice>& schedule : schedules) {
         const int stages = schedule ? pipeline * chunks : pipeline;
         const std::vector<int> widths = stages == pipeline ? shares : std::vector<int>(stages, 1);
-        trials.push_back({uniformStages(stages), keptBoundaries(plan, widths), shares, method, schedule});
+        Trial trial{
+            .stages = uniformStages(stages), .stage_devices = shares, .method = method, .schedule = schedule};
+        keepCuts(plan, widths, trial);
+        trials.push_back(std::move(trial));
       }
     }
   }
-  const size_t count = plan.boundaries.empty() ? 0 : trials.size();
-  for (size_t i = 0; i < count; ++i) trials.push_back(trials[i]);
-  for (size_t i = count; i < 2 * count; ++i) trials[i].boundaries.clear();
+  const bool has_cuts = !plan.boundaries.empty() || !plan.balance.empty() || plan.layer_count > 0;
+  const size_t count = has_cuts ? trials.size() : 0;
+  for (size_t i = 0; i < count; ++i) {
+    Trial balanced = trials[i];
+    balanced.boundaries.clear();
+    balanced.balance.reset();
+    balanced.layers = 0;
+    trials.push_back(std::move(balanced));
+  }
   return trials;
 }
 
@@ -135,6 +176,8 @@ PlanRequest requestFor(const Plan& plan, int devices, const Trial& trial) {
   options.cluster = reduced(plan.cluster, devices);
   options.stages = trial.stages;
   options.boundaries = trial.boundaries;
+  options.balance = trial.balance;
+  options.layers = trial.layers;
   options.stage_devices = trial.stage_devices;
   options.sharding.method = trial.method;
   options.schedule = trial.schedule;
@@ -170,6 +213,7 @@ PlanForFewer makePlan(const Plan& plan, int devices, const fs::path& folder,
       writePlanDirectory(planned, directory.string());
       made.directory = directory.string();
       made.why.clear();
+      made.dropped = droppedBy(trial, plan);
       for (const std::string& value : plan.boundaries) {
         if (std::ranges::find(trial.boundaries, value) == trial.boundaries.end()) made.uncut.push_back(value);
       }
@@ -195,7 +239,7 @@ std::optional<std::vector<PlanForFewer>> readList(const fs::path& folder, const 
     std::vector<PlanForFewer> plans;
     for (const Json& entry : list.at("plans")) {
       PlanForFewer plan{entry.at("devices").get<int>(), "", entry.value("why", ""),
-                        entry.value("uncut", std::vector<std::string>())};
+                        entry.value("uncut", std::vector<std::string>()), entry.value("dropped", "")};
       const fs::path directory = folder / std::to_string(plan.devices);
       if (plan.why.empty()) plan.directory = directory.string();
       if (plan.why.empty() && !hasPrograms(plan.directory)) return std::nullopt;
@@ -216,6 +260,7 @@ void writeList(const fs::path& folder, const std::string& of, const std::vector<
     list["plans"].push_back({{"devices", plan.devices}});
     if (plan.directory.empty()) list["plans"].back()["why"] = plan.why;
     if (!plan.uncut.empty()) list["plans"].back()["uncut"] = plan.uncut;
+    if (!plan.dropped.empty()) list["plans"].back()["dropped"] = plan.dropped;
   }
   writeDurably(folder / kListName, list.dump(1) + "\n");
 }

@@ -20,13 +20,15 @@ struct PlanForFewer {
   std::string why;        // there is none
   // Values of --boundary at which it is not cut, having fewer stages.
   std::vector<std::string> uncut;
+  // Of --balance and --layers (or the stage file that said so much), what it has not kept: "--balance 2,1".
+  std::string dropped = "";
 };
 
 // What they keep of the plan: the mathematics, the schedule and the method where these go with fewer devices,
-// the cuts of --boundary (where stages are fewer, as many of them as there are cuts), the largest
-// recomputation and --memory of its stages. What a plan does not record they have not: cuts of --balance,
-// --layers and stage files are balanced by FLOPs anew; what the search of --stages auto has found is searched
-// anew.
+// --layers and --balance, the cuts of --boundary, of --balance N,N and of stage files (where stages are
+// fewer, as many of these cuts as they need), the largest recomputation and --memory of its stages. Where
+// nothing goes with these cuts, stages are balanced by FLOPs. What the search of --stages auto has found is
+// searched anew.
 //
 // For one and two devices fewer, and for those of the largest node fewer; most devices first. Makes those
 // that are not there yet; the plan itself must have its programs. Errors: as readPlanDirectory; what

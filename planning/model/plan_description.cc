@@ -25,6 +25,8 @@ Plan describePlan(const PlanRequest& request, const ForwardModel& model) {
   plan.microbatches = model.microbatches;
   plan.copies_weights = request.copy_weights;
   plan.boundaries = request.partition.boundaries;
+  if (request.partition.balance) plan.balance = balanceToString(*request.partition.balance);
+  plan.layer_count = request.partition.layers;
   plan.notes = model.notes;
   plan.cluster = request.partition.cluster;
   return plan;

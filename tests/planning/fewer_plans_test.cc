@@ -11,6 +11,7 @@ namespace pipeshard {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -35,6 +36,65 @@ TEST(FewerPlans, KeepTheCutsOfBoundariesAsFarAsThereAreStages) {
     EXPECT_NE(two.boundaries[0], plans[1].uncut[0]);
     EXPECT_THAT(two.stages, SizeIs(2));
   }
+}
+
+std::vector<PlanForFewer> plansOf(const std::string& directory, std::vector<std::string> options) {
+  options.insert(options.begin(), {"plan", "examples/gpt2.onnx", "-o", directory});
+  const CommandResult planned = runPipeshard(options);
+  EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+  return prepareFewerPlans(directory, [](const std::string&) {});
+}
+
+TEST(FewerPlans, KeepWhatIsBalancedAndTheLayers) {
+  const TemporaryFolder folder;
+  const auto plans =
+      plansOf(folder.file("job.plan"), {"--cluster", "1x3", "--balance", "parameters", "--layers", "9"});
+  ASSERT_THAT(plans, SizeIs(2));
+  for (const PlanForFewer& made : plans) {
+    ASSERT_EQ(made.why, "");
+    EXPECT_EQ(made.dropped, "");
+    const Plan plan = readPlanDirectory(made.directory);
+    EXPECT_EQ(plan.balance, "parameters");
+    EXPECT_EQ(plan.layer_count, 9);
+    EXPECT_THAT(plan.layers, SizeIs(9));
+  }
+}
+
+TEST(FewerPlans, JoinStagesWhoseLayersAreCounted) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("job.plan");
+  const auto plans = plansOf(directory, {"--cluster", "1x3", "--balance", "2,3,1"});
+  ASSERT_THAT(plans, SizeIs(2));
+  ASSERT_EQ(plans[0].why, "");
+  const Plan whole = readPlanDirectory(directory);
+  const Plan two = readPlanDirectory(plans[0].directory);
+  EXPECT_TRUE(two.balance == "2,4" || two.balance == "5,1") << two.balance;
+  ASSERT_EQ(two.layers.size(), whole.layers.size());
+  for (const LayerId layer : whole.layers.ids()) EXPECT_EQ(two.layers[layer].last, whole.layers[layer].last);
+  EXPECT_THAT(plans[0].dropped, HasSubstr("--balance 2,3,1 (stages are fewer: it has " + two.balance));
+}
+
+TEST(FewerPlans, KeepTheCutsOfStageFiles) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("stages.json"),
+            R"({"version": 1, "layers": 6, "stages": [{"layers": "0..0", "devices": [0]},
+                {"layers": "1..4", "devices": [1]}, {"layers": "5..5", "devices": [2]}]})");
+  const std::string directory = folder.file("job.plan");
+  const auto plans = plansOf(directory, {"--cluster", "1x3", "--stages", folder.file("stages.json")});
+  EXPECT_EQ(readPlanDirectory(directory).balance, "1,4,1");
+  ASSERT_EQ(plans.at(0).why, "");
+  const std::string kept = readPlanDirectory(plans[0].directory).balance;
+  EXPECT_TRUE(kept == "5,1" || kept == "1,5") << kept;
+}
+
+// More layers than stages of one device each need: what does not fit is left out, and said.
+TEST(FewerPlans, SayWhatTheyCannotKeep) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("job.plan");
+  const auto plans =
+      plansOf(directory, {"--cluster", "1x3", "--balance", "2,3,1,1,2,1", "--schedule", "interleaved"});
+  ASSERT_EQ(plans.at(0).why, "");
+  EXPECT_THAT(plans[0].dropped, HasSubstr("--balance 2,3,1,1,2,1"));
 }
 
 }  // namespace
