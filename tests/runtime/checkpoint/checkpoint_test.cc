@@ -114,7 +114,8 @@ TEST_F(CheckpointTest, DamageIsNamedAndAnOlderOneIsTaken) {
                "rank-0000.safetensors has 10 bytes");
   EXPECT_EQ(newestGoodCheckpoint(path(), notice_)->step, 1);
   EXPECT_EQ(newestGoodCheckpoint(path(), {}, 2)->step, 1);
-  EXPECT_ERROR(newestGoodCheckpoint(path(), {}, 1), ErrorCode::kNoGoodCheckpoint, "none of the 3 checkpoints");
+  EXPECT_ERROR(newestGoodCheckpoint(path(), {}, 1), ErrorCode::kNoGoodCheckpoint,
+               "none of the 3 checkpoints");
   EXPECT_THAT(notices_, ElementsAre(HasSubstr("step-000003"), HasSubstr("step-000002")));
   damage(stepPath(1) + "/manifest.json");
   EXPECT_ERROR(newestGoodCheckpoint(path(), notice_), ErrorCode::kNoGoodCheckpoint,
