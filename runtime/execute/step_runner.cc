@@ -90,9 +90,12 @@ void StepRunner::record(TraceRecorder& recorder) {
   for (size_t i = 0; i < executors_.size(); ++i) executors_[i]->record(&recorder, static_cast<uint32_t>(i));
 }
 
+StepSize StepRunner::sizeOf(int64_t step) const {
+  return data_ == nullptr || executors_.size() == 1 ? StepSize::kWholeBatch : data_->sizeOf(step);
+}
+
 Executor& StepRunner::executorOf(int64_t step) {
-  if (data_ == nullptr || executors_.size() == 1) return main();
-  const auto found = std::find(sizes_.begin(), sizes_.end(), data_->sizeOf(step));
+  const auto found = std::find(sizes_.begin(), sizes_.end(), sizeOf(step));
   return found == sizes_.end() ? main() : *executors_[found - sizes_.begin()];
 }
 

@@ -49,6 +49,7 @@ class StepRunner {
   void record(TraceRecorder& recorder);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
   Executor& executorOf(int64_t step);
+  StepSize sizeOf(int64_t step) const;
   // Another thread may call these meanwhile.
   std::string describeCurrent() const;
   ExecutorProgress progress() const;

@@ -66,6 +66,7 @@ const ControlSchema& workerMessages() {
         {"loss", kNumber, kOptional | kNullable},
         {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
         {"not_finite", kString, kOptional},
+        {"length", kCount, kOptional},  // StepSize's, unless it is 0
         {"measures",
          kArray,
          kOptional,

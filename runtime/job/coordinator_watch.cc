@@ -296,6 +296,7 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
     for (const nlohmann::json& measure : body["measures"])
       result.measures.emplace_back(measure.at("name").get<std::string>(), numberOf(measure.at("value")));
   }
+  result.length = body.value("length", size_t{0});
   worker.resident_bytes = body.value("resident_bytes", worker.resident_bytes);
   for (const Worker& other : workers_)
     result.resident_bytes = std::max(result.resident_bytes, other.resident_bytes);

@@ -134,6 +134,7 @@ struct StepResult {
   IdVector<RankId, double> transfer_seconds;  // waiting included
   // by name, as the plan's programs give them (Result::Kind::kMeasure): "gradient_norm"
   std::vector<std::pair<std::string, double>> measures = {};
+  size_t length = 0;                         // StepSize::length: which sequences it had
   bool applied = true;                       // false: nothing was updated (Program::guard)
   std::vector<std::string> not_finite = {};  // of a step that was not applied: what ranks know of the reason
   // of the worker that holds most, as it was looked at last (twice a second); 0: not yet

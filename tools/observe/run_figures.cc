@@ -22,6 +22,12 @@ bool holdsTokens(const ProgramInput& input) {
          std::find(kNames.begin(), kNames.end(), input.name) != kNames.end();
 }
 
+std::vector<int64_t> tokensByLength(const Plan& plan, const ProgramInput& input) {
+  std::vector<int64_t> tokens = {elementCount(input.shape)};
+  for (const int64_t length : plan.shorter_lengths) tokens.push_back(input.shape.at(input.axis) * length);
+  return tokens;
+}
+
 }  // namespace
 
 RunFacts runFacts(const Plan& plan, const Program& program, const JobSpec& job) {
@@ -29,8 +35,7 @@ RunFacts runFacts(const Plan& plan, const Program& program, const JobSpec& job) 
   facts.steps = job.steps;
   for (const ProgramInput& input : program.inputs) {
     if (input.axis >= 0) facts.examples = std::max(facts.examples, input.shape.at(input.axis));
-    // of sequences of several lengths a step has now more tokens, now fewer
-    if (holdsTokens(input) && plan.shorter_lengths.empty()) facts.tokens = elementCount(input.shape);
+    if (holdsTokens(input)) facts.tokens = tokensByLength(plan, input);
   }
   facts.optimizer = plan.given.optimizer;
   facts.updates = plan.updates_per_step;
@@ -51,7 +56,8 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
   if (!start_) {
     start_ = now;
     evaluating_ = 0;
-    samples_.push_back({-event.seconds, event.step - 1});
+    tokens_ = 0;
+    samples_.push_back({-event.seconds, event.step - 1, 0});
   }
   const double elapsed = std::chrono::duration<double>(now - *start_).count() - evaluating_;
   while (samples_.size() > 1 && samples_[1].seconds <= elapsed - kOfLate) samples_.pop_front();
@@ -64,8 +70,12 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
   figures.steps_per_second =
       static_cast<double>(event.step - oldest.step) / std::max(elapsed - oldest.seconds, 1e-9);
   figures.examples_per_second = figures.steps_per_second * static_cast<double>(facts_.examples);
-  figures.tokens_per_second = figures.steps_per_second * static_cast<double>(facts_.tokens);
-  if (elapsed - samples_.back().seconds >= kSampleEvery) samples_.push_back({elapsed, event.step});
+  const size_t length = event.result == nullptr ? 0 : event.result->length;
+  figures.tokens = length < facts_.tokens.size() ? facts_.tokens[length] : 0;
+  tokens_ += figures.tokens;
+  figures.tokens_per_second =
+      static_cast<double>(tokens_ - oldest.tokens) / std::max(elapsed - oldest.seconds, 1e-9);
+  if (elapsed - samples_.back().seconds >= kSampleEvery) samples_.push_back({elapsed, event.step, tokens_});
   figures.learning_rate.reset();
   if (facts_.optimizer.kind != OptimizerSpec::Kind::kNone)
     figures.learning_rate =

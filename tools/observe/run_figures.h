@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ir/plan/plan.h"
 #include "ir/program/program.h"
@@ -17,9 +18,10 @@ namespace pipeshard {
 
 // What a step is made of.
 struct RunFacts {
-  int64_t steps = 1;            // of the run, in all
-  int64_t examples = 0;         // rows of a step's batch; 0: the model's batch cannot be told
-  int64_t tokens = 0;           // that a step's batch has, of a model that reads tokens; 0: it does not
+  int64_t steps = 1;     // of the run, in all
+  int64_t examples = 0;  // rows of a step's batch; 0: the model's batch cannot be told
+  // That a step's batch has, of a model that reads tokens, by StepSize::length; empty: it does not.
+  std::vector<int64_t> tokens = {};
   OptimizerSpec optimizer;      // its rate goes by updates
   int64_t updates = 1;          // of a step
   int64_t evaluated_every = 0;  // steps; 0: held-out data are evaluated at the end, or not at all
@@ -34,7 +36,8 @@ struct RunFigures {
   double seconds = 0;                        // of the step, on the slowest rank
   double steps_per_second = 0;               // of late: about ten seconds, without evaluations
   double examples_per_second = 0;            // likewise; 0: not known
-  double tokens_per_second = 0;              // likewise; 0: the model reads no tokens
+  int64_t tokens = 0;                        // of the step; 0: the model reads none
+  double tokens_per_second = 0;              // of late; 0: likewise
   std::optional<double> learning_rate = {};  // of the step's last update; nothing: nothing is trained
   std::optional<double> gradient_norm = {};  // where the plan has it
   int64_t resident_bytes = 0;                // of the largest worker; 0: not looked at yet
@@ -61,6 +64,7 @@ class RunMeter {
   struct Sample {
     double seconds = 0;  // since the first step began, without evaluations
     int64_t step = 0;
+    int64_t tokens = 0;  // so far, of all steps
   };
 
   RunFacts facts_;
@@ -68,6 +72,7 @@ class RunMeter {
   std::optional<Clock::time_point> start_;
   double evaluating_ = 0;       // seconds, so far
   double last_evaluation_ = 0;  // seconds
+  int64_t tokens_ = 0;          // of all steps since the first
   std::deque<Sample> samples_;  // of the last ten seconds, and one before
 };
 

@@ -170,7 +170,7 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
                            {"time", fmt::format("{:.3f}", time)},
                            {"learning_rate", textOf(figures.learning_rate)},
                            {"gradient_norm", textOf(figures.gradient_norm)},
-                           {"tokens_per_second", textOf(rateOf(facts_.tokens), "{:.6g}")},
+                           {"tokens_per_second", textOf(rateOf(figures.tokens), "{:.6g}")},
                            {"resident_bytes", std::to_string(figures.resident_bytes)}};
   write(steps_, jsonLine(columns), kSteps);
   write(table_, tableLine(columns), kTable);
@@ -182,7 +182,7 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
   add("train/learning_rate", figures.learning_rate);
   add("train/gradient_norm", figures.gradient_norm);
   add("throughput/examples_per_second", rateOf(facts_.examples));
-  add("throughput/tokens_per_second", rateOf(facts_.tokens));
+  add("throughput/tokens_per_second", rateOf(figures.tokens));
   if (figures.resident_bytes > 0)
     add("memory/largest_worker_bytes", static_cast<double>(figures.resident_bytes));
   event_file_->write(time, event.step, scalars);

@@ -77,7 +77,7 @@ class RunMeterTest : public ::testing::Test {
   RunMeterTest() {
     facts_.steps = 100;
     facts_.examples = 8;
-    facts_.tokens = 128;
+    facts_.tokens = {128, 32};
   }
   static JobProgress step(int64_t number, double seconds) {
     return {.kind = JobProgress::Kind::kStep, .step = number, .loss = 1.5, .seconds = seconds};
@@ -101,6 +101,20 @@ TEST_F(RunMeterTest, RatesAreThoseOfLate) {
   for (int i = 11; i <= 30; ++i) meter.take(step(i, 1), at(18 + (i - 10)));
   EXPECT_NEAR(meter.figures().steps_per_second, 1, 1e-9);
   EXPECT_NEAR(meter.figures().seconds_left, 70, 1e-6);
+}
+
+// Of sequences of several lengths a step has now more tokens, now fewer.
+TEST_F(RunMeterTest, TokensAreThoseOfTheLengthsThatStepsHad) {
+  RunMeter meter(facts_);
+  StepResult result;
+  for (int i = 1; i <= 10; ++i) {
+    result.length = i % 2;
+    JobProgress event = step(i, 2);
+    event.result = &result;
+    meter.take(event, at(2 * (i - 1)));
+    EXPECT_EQ(meter.figures().tokens, i % 2 == 1 ? 32 : 128);
+  }
+  EXPECT_NEAR(meter.figures().tokens_per_second, (32 + 128) / 4.0, 8);
 }
 
 TEST_F(RunMeterTest, EvaluationsTakeTimeButNoStep) {
