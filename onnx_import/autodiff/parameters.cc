@@ -1,13 +1,13 @@
 #include "onnx_import/autodiff/parameters.h"
 
 #include <algorithm>
-#include <regex>
 #include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -20,21 +20,16 @@ constexpr size_t kMostNames = 12;  // in a note
 // The floating-point initializers whose names the pattern is found in.
 std::vector<ValueId> matching(const Graph& graph, const std::string& option, const std::string& pattern,
                               const std::vector<std::string>& lost) {
-  std::regex regex;
-  try {
-    regex.assign(pattern, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    fail(ErrorCode::kUsage, "{} '{}' is no regular expression: {}", option, pattern, error.what());
-  }
+  const NamePattern expression(fmt::format("{} '{}'", option, pattern), pattern);
   std::vector<ValueId> found;
   std::vector<std::string> names;
   for (const auto& [id, initializer] : graph.initializers) {
     if (!isFloatingPoint(graph.dataType(id))) continue;
     names.push_back(graph.value(id).name);
-    if (std::regex_search(graph.value(id).name, regex)) found.push_back(id);
+    if (expression.isFoundIn(graph.value(id).name)) found.push_back(id);
   }
   const bool is_lost = std::any_of(lost.begin(), lost.end(),
-                                   [&](const std::string& name) { return std::regex_search(name, regex); });
+                                   [&](const std::string& name) { return expression.isFoundIn(name); });
   if (found.empty() && !is_lost) {
     if (names.size() > kMostNames) names.resize(kMostNames);
     fail(ErrorCode::kUsage, "{} '{}' is found in no floating-point weight's name; such names are {}", option,

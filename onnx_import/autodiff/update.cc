@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "onnx_import/autodiff/parameters.h"
 
 namespace pipeshard {
@@ -161,12 +161,8 @@ UpdateRecipe recipeOfKind(const OptimizerSpec& spec) {
   return recipe;
 }
 
-std::regex patternOf(const ParameterGroup& group) {
-  try {
-    return std::regex(group.pattern, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    fail(ErrorCode::kUsage, "--group '{}' is no regular expression: {}", group.pattern, error.what());
-  }
+NamePattern patternOf(const ParameterGroup& group) {
+  return NamePattern(fmt::format("--group '{}'", group.pattern), group.pattern);
 }
 
 }  // namespace
@@ -186,7 +182,7 @@ UpdateRecipe updateRecipe(const OptimizerSpec& optimizer) {
 OptimizerSpec optimizerOf(const std::string& parameter, OptimizerSpec optimizer,
                           const std::vector<ParameterGroup>& groups) {
   for (const ParameterGroup& group : groups) {
-    if (std::regex_search(parameter, patternOf(group))) applyGroup(group, optimizer);
+    if (patternOf(group).isFoundIn(parameter)) applyGroup(group, optimizer);
   }
   return optimizer;
 }
@@ -224,10 +220,9 @@ std::vector<std::string> groupNotes(const Graph& graph, const std::vector<Parame
   std::vector<std::string> notes, names;
   for (const ValueId parameter : trainableParameters(graph)) names.push_back(graph.value(parameter).name);
   for (const ParameterGroup& group : groups) {
-    const std::regex pattern = patternOf(group);
-    const auto count = std::count_if(names.begin(), names.end(), [&](const std::string& name) {
-      return std::regex_search(name, pattern);
-    });
+    const NamePattern pattern = patternOf(group);
+    const auto count = std::count_if(names.begin(), names.end(),
+                                     [&](const std::string& name) { return pattern.isFoundIn(name); });
     if (count == 0) {
       names.resize(std::min(names.size(), kMost));
       fail(ErrorCode::kUsage, "--group '{}' is found in the name of no trained parameter; such names are {}",

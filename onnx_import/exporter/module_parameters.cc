@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <regex>
 #include <set>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
@@ -435,10 +435,13 @@ ModuleParameters restoreParameters(Graph& graph) {
 
 void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& decided) {
   constexpr size_t kMost = 8;
+  std::vector<NamePattern> patterns;
+  for (const std::string& text : decided)
+    patterns.emplace_back(fmt::format("--freeze or --train '{}'", text), text);
   std::vector<std::string> lines;
   for (const LostParameter& lost : parameters.lost) {
-    const bool known = std::any_of(decided.begin(), decided.end(), [&](const std::string& pattern) {
-      return std::regex_search(lost.name, std::regex(pattern, std::regex::ECMAScript));
+    const bool known = std::any_of(patterns.begin(), patterns.end(), [&](const NamePattern& pattern) {
+      return pattern.isFoundIn(lost.name);
     });
     if (!known) lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
   }

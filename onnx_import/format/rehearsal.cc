@@ -33,7 +33,38 @@ constexpr auto kLongestRehearsal = 60s;
 constexpr rlim_t kMemory = rlim_t{4} << 30;  // beside what the process has
 constexpr int kOutOfMemoryCode = 3;
 
-std::atomic<bool> rehearsals_wanted{false};
+std::atomic<Rehearsing> rehearsing{Rehearsing::kNever};
+
+// Data, and ends of ranges that are cut off at a tensor's own.
+constexpr std::array<std::string_view, 9> kMayBeAnything = {
+    "start", "end", "starts", "ends", "shape", "value_int", "value_ints", "k", "seed"};
+constexpr std::array<std::string_view, 3> kCountFromBehind = {"axis", "axes", "ignore_index"};
+
+// Sizes, counts and steps: what a shape is divided by or multiplied with. All others may be 0.
+constexpr std::array<std::string_view, 17> kSizes = {
+    "strides",      "dilations", "kernel_shape", "group",       "blocksize",     "block_size",
+    "num_outputs",  "num_heads", "hidden_size",  "q_num_heads", "kv_num_heads",  "output_height",
+    "output_width", "size",      "scales",       "split",       "sampling_ratio"};
+
+constexpr int64_t kHuge = int64_t{1} << 24;
+constexpr int64_t kFarBehind = -1024;
+
+bool isOddNumber(std::string_view name, int64_t number) {
+  const auto isIn = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (number == 0) return isIn(kSizes);
+  if ((number > 0 && number < kHuge) || isIn(kMayBeAnything)) return false;
+  return number > 0 || number < kFarBehind || !isIn(kCountFromBehind);
+}
+
+bool isOdd(std::string_view name, const Attribute& attribute) {
+  if (const auto* number = std::get_if<int64_t>(&attribute)) return isOddNumber(name, *number);
+  if (const auto* numbers = std::get_if<std::vector<int64_t>>(&attribute))
+    return std::any_of(numbers->begin(), numbers->end(), [&](int64_t n) { return isOddNumber(name, n); });
+  const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute);
+  return body != nullptr && *body && hasOddNumbers(**body);
+}
 
 // What the child looks at, in memory that both see.
 struct Place {
@@ -104,9 +135,26 @@ bool isOfStrangers(const std::string& path) {
   return status.st_uid != ::geteuid() || (folder.st_mode & S_IWOTH) != 0;
 }
 
-Rehearsals::Rehearsals(bool wanted) : before_(rehearsals_wanted.exchange(wanted)) {}
-Rehearsals::~Rehearsals() { rehearsals_wanted.store(before_); }
-bool Rehearsals::areWanted() { return rehearsals_wanted.load(); }
+Rehearsing rehearsalOf(const std::string& path) {
+  return isOfStrangers(path) ? Rehearsing::kAlways : Rehearsing::kOfOddNumbers;
+}
+
+bool hasOddNumbers(const Graph& graph) {
+  const bool in_nodes = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return std::any_of(node.attributes.begin(), node.attributes.end(),
+                       [](const auto& attribute) { return isOdd(attribute.first, attribute.second); });
+  });
+  return in_nodes ||
+         std::any_of(graph.functions.begin(), graph.functions.end(),
+                     [](const Function& function) { return function.body && hasOddNumbers(*function.body); });
+}
+
+Rehearsals::Rehearsals(Rehearsing when) : before_(rehearsing.exchange(when)) {}
+Rehearsals::~Rehearsals() { rehearsing.store(before_); }
+bool Rehearsals::areWantedFor(const Graph& graph) {
+  const Rehearsing when = rehearsing.load();
+  return when == Rehearsing::kAlways || (when == Rehearsing::kOfOddNumbers && hasOddNumbers(graph));
+}
 
 void rehearse(const std::function<void(const RehearsalNote&)>& work) {
   void* memory = ::mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

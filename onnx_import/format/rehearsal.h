@@ -1,13 +1,16 @@
 // Inference on models of strangers. ONNX's own inference functions may crash on hostile attributes (a stride
 // of 0 divides by it), and nothing but a process of its own holds that: the walk over a graph is done first
 // in a child with limits, and here only if the child came through. The same walk on the same memory ends the
-// same way.
+// same way. It takes as long as the inference itself, so one's own models are rehearsed only where a number
+// in them is such as no exporter writes.
 //
-//   const Rehearsals rehearsals(isOfStrangers(path));   // for as long as it lives, inference rehearses
+//   const Rehearsals rehearsals(rehearsalOf(path));   // for as long as it lives, inference may rehearse
 #pragma once
 
 #include <functional>
 #include <string>
+
+#include "ir/graph/graph.h"
 
 namespace pipeshard {
 
@@ -15,18 +18,27 @@ namespace pipeshard {
 // asked: whoever reads the file says why.
 bool isOfStrangers(const std::string& path);
 
-// Process-wide; one thread at a time makes them.
+enum class Rehearsing { kNever, kOfOddNumbers, kAlways };
+
+// kAlways for models of strangers.
+Rehearsing rehearsalOf(const std::string& path);
+
+// Whether an integer attribute of a node, however deep, is beyond what operators are given: 0 where it is not
+// an axis, a padding or a switch, negative where it is not counted from behind, or huge.
+bool hasOddNumbers(const Graph& graph);
+
+// Process-wide; one thread at a time makes them. Without any: kNever.
 class Rehearsals {
  public:
-  explicit Rehearsals(bool wanted);
+  explicit Rehearsals(Rehearsing when);
   ~Rehearsals();
   Rehearsals(const Rehearsals&) = delete;
   Rehearsals& operator=(const Rehearsals&) = delete;
 
-  static bool areWanted();
+  static bool areWantedFor(const Graph& graph);
 
  private:
-  bool before_;
+  Rehearsing before_;
 };
 
 // Runs `work` in a child process: what it does is lost, but for its end. It says before each step what it

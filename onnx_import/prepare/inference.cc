@@ -116,7 +116,7 @@ void Inference::run() {
   if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), hasSubgraphs)) {
     for (size_t i = 0; i < graph_.values.size(); ++i) names_.emplace(graph_.values[i].name, ValueId(i));
   }
-  if (depth_ == 0 && Rehearsals::areWanted()) {
+  if (depth_ == 0 && Rehearsals::areWantedFor(graph_)) {
     rehearse([this](const RehearsalNote& note) {
       for (Node& node : graph_.nodes) {
         note(describeNode(node));

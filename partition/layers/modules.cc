@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <regex>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "ir/graph/exporter_marks.h"
 
 namespace pipeshard {
@@ -30,36 +30,12 @@ std::string unitName(const Graph& graph, NodeId id) {
   return node.name.empty() ? fmt::format("{} number {}", node.op_type, id.index()) : node.name;
 }
 
-class Pattern {
- public:
-  explicit Pattern(const std::string& text) : text_(text) {
-    if (text.empty())
-      fail(ErrorCode::kUsage,
-           "--balance type: needs a regular expression, for example type:block or 'type:h\\.\\d+$'");
-    try {
-      regex_ = std::regex(text, std::regex::ECMAScript | std::regex::icase);
-    } catch (const std::regex_error& error) {
-      failBad(error);
-    }
-  }
-
-  bool matches(const std::string& candidate) const {
-    try {
-      return !candidate.empty() && std::regex_search(candidate, regex_);
-    } catch (const std::regex_error& error) {
-      failBad(error);
-    }
-  }
-
- private:
-  [[noreturn]] void failBad(const std::regex_error& error) const {
-    fail(ErrorCode::kUsage, "--balance type:{} is no usable regular expression (ECMAScript): {}", text_,
-         error.what());
-  }
-
-  const std::string& text_;
-  std::regex regex_;
-};
+NamePattern patternOf(const std::string& text) {
+  if (text.empty())
+    fail(ErrorCode::kUsage,
+         "--balance type: needs a regular expression, for example type:block or 'type:h\\.\\d+$'");
+  return NamePattern("--balance type:" + text, text, NamePattern::Case::kIgnored);
+}
 
 // "GPT2Block (4), LayerNorm (9), ...": the types of modules, or their paths, or the operators, that a pattern
 // can name.
@@ -102,18 +78,19 @@ std::vector<ModuleScope> moduleScopes(const Node& node) {
 }
 
 ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& text) {
-  const Pattern pattern(text);
+  const NamePattern pattern = patternOf(text);
+  const auto matches = [&](const std::string& name) { return !name.empty() && pattern.isFoundIn(name); };
   ModuleMatch match;
   std::map<std::string, int> unit_of;  // by module path, or by "node" and index
   for (NodeId id : nodes) {
     const Node& node = graph.node(id);
     std::string key, name;
     for (const ModuleScope& scope : moduleScopes(node)) {
-      if (!pattern.matches(scope.path) && !pattern.matches(scope.type)) continue;
+      if (!matches(scope.path) && !matches(scope.type)) continue;
       key = name = scope.path;
       break;
     }
-    if (key.empty() && (pattern.matches(node.op_type) || pattern.matches(node.name))) {
+    if (key.empty() && (matches(node.op_type) || matches(node.name))) {
       key = fmt::format("node {}", id.index());
       name = unitName(graph, id);
     }

@@ -30,7 +30,7 @@ struct ModuleMatch {
   std::vector<std::string> names;
 };
 
-// `pattern` is an ECMAScript regular expression, searched anywhere in the text, case-insensitive. Errors:
+// `pattern` is a regular expression (NamePattern), searched anywhere in the text, case-insensitive. Errors:
 // kUsage (no regular expression), kConfiguration (nothing matches: the message lists what there is).
 ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& pattern);
 

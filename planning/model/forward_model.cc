@@ -356,7 +356,7 @@ UpdateExtras updateExtras(const GivenOptions& given) {
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
                          const ProgressCallback& progress) {
   progress("reading " + request.model_path);
-  const Rehearsals rehearsals(!request.trust_model && isOfStrangers(request.model_path));
+  const Rehearsals rehearsals(request.trust_model ? Rehearsing::kNever : rehearsalOf(request.model_path));
   ReadOptions read;
   read.external_data_root = request.external_data_root;
   const auto drawsMissing = [](const std::string& text) {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <regex>
 #include <set>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "ir/base/convert.h"
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "ir/base/tensor_box.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
@@ -196,16 +196,11 @@ void draw(Graph& graph, ValueId id) {
 }
 
 void drawNamed(Graph& graph, const std::string& pattern, std::vector<std::string>& notes) {
-  std::regex regex;
-  try {
-    regex = std::regex(pattern);
-  } catch (const std::regex_error&) {
-    fail(ErrorCode::kUsage, "--weights random:{}: that is no regular expression", pattern);
-  }
+  const NamePattern expression(fmt::format("--weights random:{}", pattern), pattern);
   std::vector<ValueId> found;
   std::vector<std::string> names;
   const auto look = [&](ValueId id) {
-    if (!std::regex_search(graph.value(id).name, regex)) return;
+    if (!expression.isFoundIn(graph.value(id).name)) return;
     found.push_back(id);
     names.push_back(graph.value(id).name);
   };

@@ -177,7 +177,7 @@ TEST(ManualStagesErrors, OfOptionsSayWhatIsAllowed) {
   };
   expect({"--balance", "type:decoder"}, 78,
          "there are modules Conv1D (16), Embedding (2), GPT2Attention (4), GPT2Block (4)");
-  expect({"--balance", "type:h.[0"}, 64, "no usable regular expression");
+  expect({"--balance", "type:h.[0"}, 64, "no regular expression");
   expect({"--balance", "3,5,5", "--layers", "12"}, 78,
          "--balance 3,5,5 holds 13 layers, but --layers says 12; make the numbers add up to 12");
   expect({"--stage-devices", "1,4"}, 78, "--stage-devices 1,4: found 5 devices; expected at most 4");

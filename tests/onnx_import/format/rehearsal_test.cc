@@ -24,7 +24,7 @@ Graph model(const std::string& rest) {
 
 // What ended the whole process before.
 TEST(Rehearsal, NamesTheNodeAtWhichOnnxCrashes) {
-  const Rehearsals rehearsals(true);
+  const Rehearsals rehearsals(Rehearsing::kOfOddNumbers);
   for (const std::string op :
        {"MaxPool <kernel_shape = [2, 2], strides = [0, 0]> (x)",
         "AveragePool <kernel_shape = [2, 2], strides = [0, 0]> (x)", "Conv <strides = [0, 0]> (x, w)"}) {
@@ -40,7 +40,7 @@ TEST(Rehearsal, OfASoundModelChangesNothing) {
       "(float[2,3,8,8] x) => (float[2,3,N,M] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }";
   Graph alone = model(text), rehearsed = model(text);
   inferShapes(alone);
-  const Rehearsals rehearsals(true);
+  const Rehearsals rehearsals(Rehearsing::kAlways);
   inferShapes(rehearsed);
   EXPECT_EQ(*rehearsed.value(rehearsed.outputs[0]).shape, (Shape{2, 3, 7, 7}));
   EXPECT_EQ(*rehearsed.value(rehearsed.outputs[0]).shape, *alone.value(alone.outputs[0]).shape);
@@ -61,7 +61,22 @@ TEST(Rehearsal, EndsWhatNeedsTooMuchAndPassesOnNothing) {
     throw std::runtime_error("the parent comes to the same");
   }));
   EXPECT_EQ(here, 0);
-  EXPECT_FALSE(Rehearsals::areWanted());
+  EXPECT_FALSE(Rehearsals::areWantedFor(Graph()));
+}
+
+TEST(Rehearsal, OfOnesOwnModelsIsForNumbersThatNobodyWrites) {
+  const auto isOdd = [](const std::string& attributes) {
+    return hasOddNumbers(
+        model(fmt::format("(float[2,3] x) => (float[2,3] y) {{ y = Op <{}> (x) }}", attributes)));
+  };
+  for (const std::string usual :
+       {"axis = -1", "axes = [-2, 0]", "keepdims = 0", "pads = [0, 0, 1, 1]", "strides = [2, 1]",
+        "value_ints = [-9223372036854775808]", "perm = [0, 1]", "group = 1"})
+    EXPECT_FALSE(isOdd(usual)) << usual;
+  for (const std::string odd :
+       {"strides = [1, 0]", "group = 0", "pads = [0, -1, 0, 0]", "batch_dims = -1", "perm = [0, -1]",
+        "axis = 4611686018427387904", "axis = -4611686018427387904", "blocksize = 0"})
+    EXPECT_TRUE(isOdd(odd)) << odd;
 }
 
 TEST(Rehearsal, IsForFilesOfStrangers) {

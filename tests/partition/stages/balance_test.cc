@@ -186,7 +186,7 @@ TEST(MatchModules, SaysWhatThereIsWhenNothingMatches) {
   expectError([&] { matchModules(plain.graph, chainOf(plain).nodes, "decoder"); }, ErrorCode::kConfiguration,
               "no modules are recorded, operator types are Loss, Op (2)");
   expectError([] { unitsOf("h.[0"); }, ErrorCode::kUsage,
-              "--balance type:h.[0 is no usable regular expression (ECMAScript): ");
+              "--balance type:h.[0 is no regular expression: ");
   expectError([] { unitsOf(""); }, ErrorCode::kUsage, "needs a regular expression");
 }
 
