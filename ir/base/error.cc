@@ -9,7 +9,7 @@ std::string_view errorCodeName(ErrorCode code) {
     case ErrorCode::kMissingInput: return "missing input";
     case ErrorCode::kPeerUnavailable: return "peer unavailable";
     case ErrorCode::kInternal: return "internal error";
-    case ErrorCode::kDiskFull: return "disk full";
+    case ErrorCode::kDiskFull: return "cannot write";
     case ErrorCode::kRequeue: return "requeue";
     case ErrorCode::kVersionMismatch: return "version mismatch";
     case ErrorCode::kAuthentication: return "authentication";

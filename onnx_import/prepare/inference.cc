@@ -7,6 +7,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/attribute_limits.h"
 #include "ir/operators/initializer_role.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/format/tensor_proto.h"
@@ -61,6 +62,17 @@ std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const
   const Shape part(shape.begin() + start, shape.begin() + end);
   if (!isStatic(part)) return std::nullopt;
   return std::vector<Constant>{makeConstant<int64_t>({end - start}, part)};
+}
+
+// ONNX believes what a Reshape asks for.
+void checkElements(const Graph& graph, const Node& node) {
+  if (!node.is("Reshape") || !node.outputs[0].valid()) return;
+  const Value &before = graph.value(node.inputs[0]), &after = graph.value(node.outputs[0]);
+  if (!hasStaticType(before) || !hasStaticType(after)) return;
+  if (elementCount(*before.shape) == elementCount(*after.shape)) return;
+  fail(ErrorCode::kBadModel, "{}: {} elements of shape {} are asked to have shape {}, which has {}{}",
+       describeNode(node), elementCount(*before.shape), shapeToString(*before.shape),
+       shapeToString(*after.shape), elementCount(*after.shape), givenSizes(graph));
 }
 
 }  // namespace
@@ -231,7 +243,21 @@ bool Inference::inferByLowering(const Node& node) {
   return true;
 }
 
+// What ONNX's own functions do not look at.
+void Inference::checkNumbers(const Node& node) const {
+  checkAttributes(node);
+  if (!node.domain.empty() || !node.op_type.starts_with("Reduce") || node.inputs.empty()) return;
+  const Value& reduced = graph_.value(node.inputs[0]);
+  if (!reduced.shape) return;
+  std::vector<int64_t> axes = node.intsAttribute("axes");
+  const Constant* given =
+      node.inputs.size() > 1 && node.inputs[1].valid() ? constantOf(node.inputs[1]) : nullptr;
+  if (given != nullptr && given->data_type == DataType::kInt64) axes = integerElements(*given);
+  checkReducedAxes(node, axes, std::ssize(*reduced.shape));
+}
+
 void Inference::inferBySchema(Node& node) {
+  checkNumbers(node);
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   if (schema == nullptr) {
@@ -269,6 +295,7 @@ void Inference::inferBySchema(Node& node) {
     valueTypeFromProto(*context.getOutputType(i), 1024, uint64_t{1} << 62, what, inferred);
     mergeOutput(node, i, inferred);
   }
+  checkElements(graph_, node);
   inferByLowering(node);
 }
 

@@ -46,6 +46,7 @@ class Inference {
   bool inferByLowering(const Node& node);  // whether a lowering has given the outputs their types
   Node copyAlone(const Node& node, GraphBuilder& builder) const;
   void inferBySchema(Node& node);
+  void checkNumbers(const Node& node) const;
   void evaluate(const Node& node);
   void record(const Node& node, std::vector<Constant> results);
   const Function* callee(const Node& node) const;

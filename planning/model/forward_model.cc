@@ -20,6 +20,7 @@
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/patterns/patterns.h"
+#include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
@@ -351,6 +352,17 @@ UpdateExtras updateExtras(const GivenOptions& given) {
   return {given.clip_norm, given.clip_value, given.ema};
 }
 
+// Outputs that the file gives no rank: found out, for a loss is known by being a scalar.
+void findRanksOfOutputs(Graph& graph) {
+  const auto isOpen = [&](ValueId output) { return !graph.value(output).shape; };
+  if (std::none_of(graph.outputs.begin(), graph.outputs.end(), isOpen)) return;
+  Graph known = graph;
+  inferShapes(known);
+  for (const ValueId output : graph.outputs) {
+    if (isOpen(output)) graph.value(output).shape = known.value(output).shape;
+  }
+}
+
 }  // namespace
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
@@ -371,6 +383,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const ShardingRequest& sharding = request.partition.sharding;
     if (sharding.method == ShardingMethod{ShardingKind::kManual} && sharding.constraints.empty())
       file_shardings = readFileShardings(raw, sharding.mesh);
+    findRanksOfOutputs(raw);
     ForwardModel model;
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
@@ -401,6 +414,9 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     if (loss_name.empty()) return model;
     model.loss = findValue(model.graph, loss_name);
     PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
+    if (elementCount(model.graph.shape(model.loss)) != 1)
+      fail(ErrorCode::kBadModel, "the loss '{}' is no scalar: its shape is {}", loss_name,
+           shapeToString(model.graph.shape(model.loss)));
     return model;
   } catch (Error& error) {
     error.addContext(request.model_path);

@@ -218,8 +218,11 @@ WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView>
   uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     const char* type = nameOfType(tensor.data_type);
-    PIPESHARD_CHECK(type != nullptr, "tensor '{}': safetensors has no type {}", tensor.name,
-                    dataTypeName(tensor.data_type));
+    if (type == nullptr)
+      fail(ErrorCode::kBadModel,
+           "cannot write {}: safetensors has no type {}, which tensor '{}' has; cast it in the model to one "
+           "that it has",
+           path, dataTypeName(tensor.data_type), tensor.name);
     PIPESHARD_CHECK(!header.contains(tensor.name), "two tensors named '{}' for {}", tensor.name, path);
     const uint64_t bytes = byteCount(tensor.data_type, tensor.shape);
     header[tensor.name] = {

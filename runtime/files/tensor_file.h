@@ -72,7 +72,7 @@ struct WrittenFile {
 
 // Writes a temporary file beside `path` and renames it, so that a reader never sees half a file. `durable`
 // also waits until disk has it. Errors: kDiskFull (anything that keeps it from being written; the temporary
-// is removed), kInternal (two tensors of one name, a type that the format lacks).
+// is removed), kBadModel (a type that the format lacks), kInternal (two tensors of one name).
 WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
                             const std::map<std::string, std::string>& metadata = {}, bool durable = false);
 

@@ -73,10 +73,10 @@ std::optional<std::string> fieldsFault(const std::vector<ControlField>& fields,
     if (auto fault = valueFault(field, *found)) return fault;
   }
   if (present == object.size()) return std::nullopt;
-  for (const auto& [name, value] : object.items()) {
+  for (const auto& item : object.items()) {
     const bool is_known = std::any_of(fields.begin(), fields.end(),
-                                      [&](const ControlField& field) { return field.name == name; });
-    if (!is_known) return fmt::format("surplus field '{}'", printableBeginning(name));
+                                      [&](const ControlField& field) { return field.name == item.key(); });
+    if (!is_known) return fmt::format("surplus field '{}'", printableBeginning(item.key()));
   }
   return std::nullopt;
 }

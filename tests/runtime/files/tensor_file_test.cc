@@ -63,6 +63,13 @@ TEST(TensorFile, IsWrittenTheSameTwice) {
   EXPECT_EQ(readBytes(folder.file("1")), readBytes(folder.file("2")));
 }
 
+TEST(TensorFile, RefusesTypesThatSafetensorsDoesNotHave) {
+  const TemporaryFolder folder;
+  const uint8_t number = 4;
+  EXPECT_ERROR(writeTensorFile(folder.file("t"), {{{"scale", DataType::kFloat8E4M3FNUZ, {1}, &number}}}),
+               ErrorCode::kBadModel, "no type float8_e4m3fnuz, which tensor 'scale' has");
+}
+
 TEST(TensorFile, LeavesNoTemporaryAndKeepsTheOldFileWhenItCannotWrite) {
   const TemporaryFolder folder;
   const double number = 4;

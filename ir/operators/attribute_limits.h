@@ -1,0 +1,21 @@
+// Numbers that no operator of ONNX gives a meaning to, or that nobody's memory has room for: said at the
+// node, before shapes are found by them. ONNX's own inference divides by a stride of 0, and takes a keepdims
+// of 2 for what another of its functions takes for 0.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// The integer attributes of a node of ONNX's own domain: switches are 0 or 1; sizes, steps and counts from 1
+// to 2^20; paddings up to 2^20; axes within 64. Error(kBadModel) naming node, attribute, number and what is
+// allowed.
+void checkAttributes(const Node& node);
+
+// That a reduction names no axis twice, of `rank` axes, of which -1 is the last. Error(kBadModel).
+void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank);
+
+}  // namespace pipeshard

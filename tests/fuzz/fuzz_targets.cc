@@ -1,0 +1,196 @@
+#include "tests/fuzz/fuzz_targets.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
+#include "ir/cluster/cluster_file.h"
+#include "ir/cluster/profile.h"
+#include "ir/graph/weight_files.h"
+#include "ir/plan/loss_spec.h"
+#include "ir/plan/optimizer.h"
+#include "ir/plan/plan_json.h"
+#include "ir/plan/recomputation.h"
+#include "ir/plan/schedule_spec.h"
+#include "ir/plan/shard_constraint.h"
+#include "ir/plan/sharding_method.h"
+#include "ir/plan/stage_file.h"
+#include "ir/program/program_json.h"
+#include "ir/program/program_set_json.h"
+#include "ir/program/program_set_verify.h"
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/rehearsal.h"
+#include "onnx_import/format/stored_tensor.h"
+#include "onnx_import/prepare/prepare.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/files/npz.h"
+#include "runtime/files/tensor_file.h"
+#include "runtime/job/control_types.h"
+#include "runtime/tokenizer/tokenizer_file.h"
+#include "transport/control/control_message.h"
+
+namespace pipeshard::testing {
+namespace {
+
+// For readers that want a path: a file in memory alone.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& content) : descriptor_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (descriptor_ < 0 || ::write(descriptor_, content.data(), content.size()) != std::ssize(content))
+      std::abort();
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  ~MemoryFile() { ::close(descriptor_); }
+  std::string path() const { return fmt::format("/proc/self/fd/{}", descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+constexpr int64_t kMostBytes = int64_t{1} << 24;  // that a reader is asked to unpack
+
+ReadOptions withoutWeights() {
+  ReadOptions options;
+  options.require_external_data = false;
+  return options;
+}
+
+void readTheModel(const std::string& input) { parseModel(input, "/nonexistent", "model", withoutWeights()); }
+
+// Inference, too: ONNX's own functions crash on some attributes, which a child finds out.
+void prepareTheModel(const std::string& input) {
+  const Rehearsals rehearsals(Rehearsing::kOfOddNumbers);
+  Graph graph = parseModel(input, "/nonexistent", "model", withoutWeights());
+  PrepareOptions options;
+  options.fold_limit_bytes = 1 << 12;
+  for (const ValueId id : graph.inputs) {
+    for (const std::string& symbol : graph.value(id).symbols) {
+      if (!symbol.empty()) options.dimensions[symbol] = 2;
+    }
+  }
+  prepareModel(std::move(graph), options);
+}
+
+void readPlan(const std::string& input) {
+  if (planFaults(input).empty()) printPlan(planFromJson(input));
+}
+
+// The programs of a plan directory: ranks.json and its kinds, with form feeds between them. That they do not
+// fit each other, the verifier calls a bug of who has made them.
+void verifyThePrograms(const std::string& input) {
+  const size_t end_of_ranks = input.find('\f');
+  if (end_of_ranks == std::string::npos) return;
+  BindingTable table = rankTablesFromJson(std::string_view(input).substr(0, end_of_ranks)).whole;
+  ProgramSet set;
+  for (size_t at = end_of_ranks + 1; at <= input.size();) {
+    const size_t end = std::min(input.find('\f', at), input.size());
+    set.kinds.push_back(kindFromJson(std::string_view(input).substr(at, end - at)));
+    at = end + 1;
+  }
+  if (set.kinds.size() != table.kinds) return;
+  set.groups = std::move(table.groups);
+  set.ranks = std::move(table.ranks);
+  try {
+    verifyProgramSet(set);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInternal) throw;
+  }
+}
+
+void readKind(const std::string& input) { kindFromJson(input); }
+void readRanks(const std::string& input) { rankTablesFromJson(input); }
+void readCluster(const std::string& input) { printCluster(parseClusterFile(input, "cluster.json")); }
+void readProfile(const std::string& input) { profileToJson(profileFromJson(input, "profile.json")); }
+void readStages(const std::string& input) { parseStageFile(input, "stages.json", uniformCluster(2, 4)); }
+void readCheckpointManifest(const std::string& input) { checkpointToJson(checkpointFromJson(input)); }
+void readWeightFiles(const std::string& input) { weightFilesFromJson(input); }
+
+void readTensors(const std::string& input) {
+  TensorFile::parse(std::as_bytes(std::span(input)), "t.safetensors");
+}
+
+void readArchive(const std::string& input) {
+  const MemoryFile memory(input);
+  const NpzFile archive = NpzFile::open(memory.path());
+  for (const std::string& name : archive.names()) {
+    const NpzMember member = archive.look(name);
+    archive.verify(name);
+    if (byteCount(member.header.data_type, member.header.shape) <= kMostBytes) archive.read(name);
+  }
+}
+
+void readTensorOfTest(const std::string& input) {
+  const MemoryFile memory(input);
+  readStoredTensor(memory.path());
+}
+
+void tokenize(const std::string& input) {
+  const MemoryFile memory(input);
+  Tokenizer tokenizer = readTokenizer(memory.path());
+  tokenizer.encode("A text, of 12 words or so;\n  and some sp\u00e4ces <|endoftext|>.", [](const auto&) {});
+}
+
+void decodeControl(const std::string& input) {
+  const auto message = decodeControlMessage(input);
+  if (!message) return;
+  for (const auto* schema : {&workerMessages(), &workerCommands(), &nodeMessages(), &nodeCommands()})
+    controlFault(*schema, message->type, message->body);
+  decodeControlMessage(encodeControlMessage(*message));
+}
+
+// What command lines have, the first byte says which.
+void readOption(const std::string& input) {
+  if (input.empty()) return;
+  const std::string text = input.substr(1);
+  switch (input[0]) {
+    case 'c': printCluster(parseCluster(text)); break;
+    case 'g': parseParameterGroup(text); break;
+    case 'l': lossToString(parseLoss(text)); break;
+    case 'm': parseSearchedMethod(text); break;
+    case 'o': parseOptimizer(text); break;
+    case 'p': NamePattern("--freeze", text).isFoundIn("transformer.h.0.weight"); break;
+    case 'r': parseRecomputation(text); break;
+    case 's': parseScheduleSpec(text); break;
+    default: parseShardConstraint(text);
+  }
+}
+
+}  // namespace
+
+const std::vector<FuzzTarget>& fuzzTargets() {
+  static const std::vector<FuzzTarget> targets = {
+      {"model", FuzzForm::kModel, readTheModel},     {"preparation", FuzzForm::kModel, prepareTheModel},
+      {"plan", FuzzForm::kJson, readPlan},           {"programs", FuzzForm::kJson, verifyThePrograms},
+      {"kind", FuzzForm::kJson, readKind},           {"ranks", FuzzForm::kJson, readRanks},
+      {"cluster", FuzzForm::kJson, readCluster},     {"profile", FuzzForm::kJson, readProfile},
+      {"stages", FuzzForm::kJson, readStages},       {"checkpoint", FuzzForm::kJson, readCheckpointManifest},
+      {"weights", FuzzForm::kJson, readWeightFiles}, {"tokenizer", FuzzForm::kJson, tokenize},
+      {"control", FuzzForm::kJson, decodeControl},   {"safetensors", FuzzForm::kBytes, readTensors},
+      {"npz", FuzzForm::kBytes, readArchive},        {"tensor", FuzzForm::kBytes, readTensorOfTest},
+      {"option", FuzzForm::kBytes, readOption},
+  };
+  return targets;
+}
+
+void runFuzzTarget(const FuzzTarget& target, const std::string& input) {
+  try {
+    target.run(input);
+    return;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInternal) return;
+    std::fprintf(stderr, "%s: a bug: %s\n", std::string(target.name).c_str(), error.what());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: not an Error: %s\n", std::string(target.name).c_str(), error.what());
+  }
+  std::abort();
+}
+
+}  // namespace pipeshard::testing
