@@ -42,6 +42,18 @@ constexpr std::array kLimits = {
     AttributeLimit{"perm", 0, kMostAxes},
     AttributeLimit{"batch_dims", 0, kMostAxes},
 };
+struct ShapeInput {
+  std::string_view op_type;
+  size_t input;
+};
+constexpr std::array kShapeInputs = {
+    ShapeInput{"Reshape", 1}, ShapeInput{"Expand", 1},     ShapeInput{"ConstantOfShape", 0},
+    ShapeInput{"Tile", 1},    ShapeInput{"AffineGrid", 1}, ShapeInput{"Upsample", 1},
+    ShapeInput{"Resize", 2},  ShapeInput{"Resize", 3},     ShapeInput{"Pad", 1},
+    ShapeInput{"Col2Im", 1},  ShapeInput{"Unsqueeze", 1},  ShapeInput{"CenterCropPad", 1},
+    ShapeInput{"Slice", 1},   ShapeInput{"MaxUnpool", 2},  ShapeInput{"Squeeze", 1},
+};
+
 // Of Pad they may be negative: that cuts off.
 constexpr AttributeLimit kPads{"pads", 0, kMostElements};
 constexpr AttributeLimit kCuttingPads{"pads", -kMostElements, kMostElements};
@@ -71,6 +83,15 @@ void checkAttributes(const Node& node) {
       for (const int64_t number : *numbers) checkNumber(node, *limit, number);
     }
   }
+}
+
+void checkShapeInput(const Node& node, size_t input, int64_t length) {
+  const bool is_shape = std::any_of(kShapeInputs.begin(), kShapeInputs.end(), [&](const ShapeInput& known) {
+    return known.op_type == node.op_type && known.input == input;
+  });
+  if (!is_shape || !node.domain.empty() || length <= 2 * kMostAxes) return;
+  fail(ErrorCode::kBadModel, "{}: its input {} has {} elements, but tensors have {} axes at most",
+       describeNode(node), input, length, kMostAxes);
 }
 
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank) {

@@ -15,6 +15,10 @@ namespace pipeshard {
 // allowed.
 void checkAttributes(const Node& node);
 
+// An input that gives a size per axis, of `length` elements: ONNX's inference makes as many axes as it has,
+// whatever memory that takes. Error(kBadModel) above two for each of 64 axes.
+void checkShapeInput(const Node& node, size_t input, int64_t length);
+
 // That a reduction names no axis twice, of `rank` axes, of which -1 is the last. Error(kBadModel).
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank);
 

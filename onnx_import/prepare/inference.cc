@@ -246,6 +246,11 @@ bool Inference::inferByLowering(const Node& node) {
 // What ONNX's own functions do not look at.
 void Inference::checkNumbers(const Node& node) const {
   checkAttributes(node);
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.inputs[i].valid()) continue;
+    const std::optional<Shape>& shape = graph_.value(node.inputs[i]).shape;
+    if (shape && shape->size() == 1) checkShapeInput(node, i, (*shape)[0]);
+  }
   if (!node.domain.empty() || !node.op_type.starts_with("Reduce") || node.inputs.empty()) return;
   const Value& reduced = graph_.value(node.inputs[0]);
   if (!reduced.shape) return;

@@ -146,6 +146,7 @@ const ControlSchema& nodeCommands() {
         {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
+        {"patience", kCount},               // milliseconds
         {"steps_done", kCount, kOptional},  // data come as "batch"
         {"disk",
          kObject,

@@ -309,10 +309,12 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
   for (RankId rank : workers_.ids()) {
     const Worker& worker = workers_[rank];
     if (!worker.started) continue;
-    if (now - worker.last_heard >= kSilence) {
+    // Of a cut link the node tells, and more; so it is given the time to.
+    const milliseconds silence = std::max(kSilence, placement_->patience() + kNodeHeartbeat * 2);
+    if (now - worker.last_heard >= silence) {
       return Failure{ErrorCode::kPeerUnavailable,
                      fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
-                                 wholeSeconds(kSilence), placement_->processState(rank), worker.where)};
+                                 wholeSeconds(silence), placement_->processState(rank), worker.where)};
     }
     if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
       return Failure{ErrorCode::kHang,
@@ -328,7 +330,10 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
 Coordinator::Clock::duration Coordinator::stallLimit() const {
   if (spec_.stall_timeout.count() > 0) return spec_.stall_timeout;
   if (result_.steps_done == 0) return kFirstStall;
-  const Clock::duration learned = std::max<Clock::duration>(kPausesOfStall * longest_pause_, kLeastStall);
+  // What a cut link holds up moves on when TCP tries again, which is as late again.
+  const auto cut = std::max<milliseconds>(placement_->patience() - kNodeSilence, milliseconds(0));
+  const Clock::duration learned =
+      std::max<Clock::duration>(kPausesOfStall * longest_pause_, kLeastStall + 2 * cut);
   return std::min<Clock::duration>(learned, spec_.transfer_timeout);
 }
 

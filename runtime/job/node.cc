@@ -113,8 +113,9 @@ class NodeDaemon {
   Clock::time_point last_look_;
   Clock::time_point last_sent_;
   bool resting_ = false;  // the job is about to be started again
-  bool saves_ = false;    // the job keeps checkpoints, and has workers here
-  bool ending_ = false;   // a signal has come, and what it is asked for is under way
+  milliseconds patience_ = kNodeSilence;
+  bool saves_ = false;   // the job keeps checkpoints, and has workers here
+  bool ending_ = false;  // a signal has come, and what it is asked for is under way
   bool over_ = false;
   int exit_code_ = 0;
   nlohmann::json start_;                  // what it was told to start last
@@ -306,6 +307,7 @@ void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
   if (message.type == "start") {
     resting_ = false;
+    patience_ = milliseconds(message.body.at("patience").get<int64_t>());
     useDisk(message);
   } else if (message.type == "batch") {
     if (batches_) batches_->take(message.body);
@@ -453,7 +455,7 @@ void NodeDaemon::loseCoordinator(const std::string& what) {
 void NodeDaemon::checkCoordinator() {
   const Clock::time_point now = Clock::now();
   // Between two attempts it may have to read a large checkpoint.
-  const milliseconds limit = resting_ ? milliseconds(options_.wait) : kNodeSilence;
+  const milliseconds limit = resting_ ? milliseconds(options_.wait) : patience_;
   if (now - last_heard_ >= limit) {
     loseCoordinator(fmt::format("has not been heard of for {} s",
                                 std::chrono::duration_cast<std::chrono::seconds>(limit).count()));

@@ -27,6 +27,10 @@ constexpr int kClockQuestions = 20;
 // While waiting for several nodes.
 constexpr std::chrono::milliseconds kPatience{50};
 
+int64_t seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration_cast<std::chrono::seconds>(time).count();
+}
+
 // Of one number of the pool, what this attempt has there.
 struct Node {
   int number = 0;
@@ -35,6 +39,7 @@ struct Node {
   std::string name;  // for people
   std::vector<RankId> ranks;
   std::map<RankId, int> pids;  // empty until started
+  bool silent = false;         // and the job waits for it
   int clock_questions = 0;     // that are still to be answered
   ClockAlignment clock;
   std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
@@ -102,7 +107,8 @@ class NodePlacement : public WorkerPlacement {
   std::optional<Failure> handleMessage(const ControlMessage& message) override;
   std::optional<Failure> look(Clock::duration absence) override;
   // Whatever the cause is, it shows when its node has reported it, or has been silent for too long.
-  std::chrono::milliseconds causeWindow() const override { return kNodeSilence + 2 * kNodeHeartbeat; }
+  std::chrono::milliseconds causeWindow() const override { return pool_.patience() + 2 * kNodeHeartbeat; }
+  std::chrono::milliseconds patience() const override { return pool_.patience(); }
 
   DiskOfNode diskOf(RankId rank) const override {
     return disks_ ? disks_->diskOf(node_of_rank_.at(rank)) : DiskOfNode{};
@@ -148,7 +154,8 @@ class NodePlacement : public WorkerPlacement {
   // Handles what nodes say until the condition is met for all that answer, or the deadline has passed.
   template <typename Condition>
   void hearUntil(Condition condition, Clock::time_point deadline);
-  std::optional<Failure> lookAt(const Node& node);
+  std::optional<Failure> lookAt(Node& node);
+  void noteSilence(Node& node);
 
   NodePool& pool_;
   WorkerGroupSpec workers_;
@@ -216,11 +223,15 @@ void NodePlacement::tellToStart() {
     node.name = pool_.nameOf(node.number);
     for (const RankId rank : node.ranks)
       pool_.server().reserve(static_cast<int>(rank.index()), pool_.nodes()[node.number].user);
-    nlohmann::json start = {
-        {"ranks", positionsOf(node.ranks)},      {"threads", workers_.threads},
-        {"directory", workers_.plan_directory},  {"data", workers_.options.data.path},
-        {"checkpoint", workers_.options.resume}, {"towards", towards},
-        {"saves", disks_.has_value()},           {"arguments", workerArguments(workers_.options)}};
+    nlohmann::json start = {{"ranks", positionsOf(node.ranks)},
+                            {"threads", workers_.threads},
+                            {"directory", workers_.plan_directory},
+                            {"data", workers_.options.data.path},
+                            {"checkpoint", workers_.options.resume},
+                            {"towards", towards},
+                            {"saves", disks_.has_value()},
+                            {"patience", pool_.patience().count()},
+                            {"arguments", workerArguments(workers_.options)}};
     if (disks_ && !node.ranks.empty()) start["disk"] = disks_->introduce(node.number, node.host);
     if (feed_ != nullptr && !node.ranks.empty()) {
       start["steps_done"] = feed_->stepsDone();
@@ -321,12 +332,12 @@ std::optional<Failure> NodePlacement::look(Clock::duration absence) {
   pool_.forgive(absence);
   pool_.keepAlive();
   if (std::optional<Failure> failure = lookAtOwnFiles()) return failure;
-  for (const Node& node : nodes_) {
+  for (Node& node : nodes_) {
     if (node.control_rank < 0 || node.ranks.empty()) continue;
     if (std::optional<Failure> failure = lookAt(node)) return failure;
   }
   for (int number = 0; number < std::ssize(pool_.nodes()) && !released_; ++number) {
-    if (!pool_.isHere(number) || pool_.silenceOf(number) < kNodeSilence) continue;
+    if (!pool_.isHere(number) || pool_.silenceOf(number) < pool_.patience()) continue;
     if (progress_) {
       progress_(
           {.kind = JobProgress::Kind::kNotice,
@@ -337,7 +348,20 @@ std::optional<Failure> NodePlacement::look(Clock::duration absence) {
   return std::nullopt;
 }
 
-std::optional<Failure> NodePlacement::lookAt(const Node& node) {
+// Of a node that the job waits for, longer than others would.
+void NodePlacement::noteSilence(Node& node) {
+  const bool silent = pool_.silenceOf(node.number) >= kNodeSilence;
+  if (silent == node.silent || pool_.patience() <= kNodeSilence) return;
+  node.silent = silent;
+  if (!progress_) return;
+  progress_({.kind = JobProgress::Kind::kNotice,
+             .text = silent
+                         ? fmt::format("{} has not answered for {} s; the job waits for it (--patience {})",
+                                       node.name, seconds(kNodeSilence), seconds(pool_.patience()))
+                         : fmt::format("{} answers again", node.name)});
+}
+
+std::optional<Failure> NodePlacement::lookAt(Node& node) {
   if (released_) return std::nullopt;
   if (!isHere(node)) {
     return Failure{
@@ -345,14 +369,15 @@ std::optional<Failure> NodePlacement::lookAt(const Node& node) {
         fmt::format("{} had lost the coordinator and ended its workers: the network between was cut",
                     node.name)};
   }
-  if (pool_.silenceOf(node.number) < kNodeSilence) return std::nullopt;
+  noteSilence(node);
+  if (pool_.silenceOf(node.number) < pool_.patience()) return std::nullopt;
   // Whoever goes on without it need not wait for it once more.
   if (pool_.keepsNodesAfter(static_cast<int>(ErrorCode::kPeerUnavailable))) pool_.drop(node.number);
   return Failure{ErrorCode::kPeerUnavailable,
                  fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
                              "stopped, its machine is down, or the network between is cut",
                              node.name, node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
-                             std::chrono::duration_cast<std::chrono::seconds>(kNodeSilence).count())};
+                             seconds(pool_.patience()))};
 }
 
 void NodePlacement::kill() {
@@ -413,7 +438,7 @@ void NodePlacement::takeTracePiece(Node& node, const nlohmann::json& body) {
 template <typename Condition>
 void NodePlacement::hearUntil(Condition condition, Clock::time_point deadline) {
   const auto done = [&](const Node& node) {
-    return !isHere(node) || pool_.silenceOf(node.number) >= kNodeSilence || condition(node);
+    return !isHere(node) || pool_.silenceOf(node.number) >= pool_.patience() || condition(node);
   };
   while (Clock::now() < deadline && !std::all_of(nodes_.begin(), nodes_.end(), done)) {
     const auto answer = pool_.server().receive(kPatience);

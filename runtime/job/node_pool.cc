@@ -272,7 +272,7 @@ void NodePool::listen(milliseconds time, const JobProgressCallback& progress) {
     if (message->type == "bye" || message->type == "leaving" || message->type == kFault) drop(*number);
   } while (Clock::now() < end);
   for (int number = 0; number < std::ssize(nodes_); ++number) {
-    if (isHere(number) && silenceOf(number) >= kNodeSilence) drop(number);
+    if (isHere(number) && silenceOf(number) >= options_.patience) drop(number);
   }
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/job/job.h"
+#include "runtime/job/worker_placement.h"
 #include "transport/control/control_server.h"
 #include "transport/control/job_keys.h"
 
@@ -40,6 +41,8 @@ struct NodePoolOptions {
   // raised when a job is restarted: nodes of an earlier attempt are refused
   uint64_t generation = 0;
   std::chrono::seconds wait{300};  // for all nodes to join
+  // how long a node, and the coordinator, may be silent before the other gives it up
+  std::chrono::milliseconds patience = kNodeSilence;
 };
 
 // A daemon that has joined. Its number is its position in NodePool::nodes().
@@ -71,6 +74,7 @@ class NodePool {
   const std::optional<JobKeys>& keys() const { return keys_; }
   int count() const { return options_.count; }
   std::chrono::seconds wait() const { return options_.wait; }
+  std::chrono::milliseconds patience() const { return options_.patience; }
   // The command to start on every host.
   std::string joinCommand() const;
 

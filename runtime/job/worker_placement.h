@@ -59,6 +59,8 @@ class WorkerPlacement {
 
   // A message of a control rank from kFirstNodeRank on.
   virtual std::optional<Failure> handleMessage(const ControlMessage& message) = 0;
+  // How long workers may be cut off from here: 0 where there is no network between.
+  virtual std::chrono::milliseconds patience() const { return {}; }
   // Called about ten times a second: keeps nodes informed and finds those that are silent. `absence`: how
   // long the coordinator itself has not listened since the last call, which is nobody's fault.
   virtual std::optional<Failure> look(std::chrono::steady_clock::duration absence) = 0;

@@ -3,6 +3,7 @@
 #
 #   tests/cluster/link_test.sh PIPESHARD validate      passes, and tensors go through the cable
 #   tests/cluster/link_test.sh PIPESHARD cut           the cable is cut: exit code 69 within 15 seconds, with node 1 as the cause
+#   tests/cluster/link_test.sh PIPESHARD glitch        the cable is cut for 6 s: with --patience 30 the job goes on, and its losses are those of one without
 #   tests/cluster/link_test.sh PIPESHARD slow          a cable of 10 Mbit/s only makes it slower
 #   tests/cluster/link_test.sh PIPESHARD secret        gradients that go through the cable cannot be read there; with --data-plane private they can
 set -euo pipefail
@@ -71,12 +72,7 @@ test_validate() {
 test_cut() {
   plan
   start_job run $folder/plan --steps 10000000
-  local tries
-  for ((tries = 0; ; ++tries)); do
-    grep -q '^step' $folder/job.out && break
-    [ $tries -lt 200 ] || die "no step within 20 seconds"
-    sleep 0.1
-  done
+  wait_for_step
   sleep 0.5
   local start cause
   start=$(now)
@@ -96,6 +92,35 @@ test_cut() {
   [ "$(pgrep -c -f ' worker ' || true)" -eq 0 ] || die "workers are left: $(pgrep -a -f ' worker ')"
   echo "the coordinator ended $seconds_of_coordinator ms after the cut, everything after $all ms:"
   echo "$cause"
+}
+
+wait_for_step() {
+  local tries
+  for ((tries = 0; ; ++tries)); do
+    grep -q '^step' $folder/job.out && break
+    [ $tries -lt 200 ] || die "no step within 20 seconds"
+    sleep 0.1
+  done
+}
+
+test_glitch() {
+  plan
+  start_job run $folder/plan --steps 300 --seed 5
+  end_well
+  mv $folder/job.out $folder/calm.out
+  start_job run $folder/plan --steps 300 --seed 5 --patience 30
+  wait_for_step
+  local start
+  start=$(now)
+  cut_cable
+  sleep 6
+  plug_cable
+  end_well
+  local losses='loss [0-9.]* -> [0-9.]*'
+  [ "$(grep -o "$losses" $folder/job.out)" = "$(grep -o "$losses" $folder/calm.out)" ] || die "other losses than without the cut"
+  grep -q 'node 1 .* has not answered for 4 s; the job waits for it (--patience 30)' $folder/job.err || die "the cut was not said"
+  grep -q 'node 1 .* answers again' $folder/job.err || die "its end was not said"
+  echo "cut for 6 s; the job ended $(milliseconds_since "$start") ms after the cut: $(grep -o "$losses" $folder/job.out)"
 }
 
 test_slow() {

@@ -46,6 +46,13 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
       ->type_name("SECONDS")
       ->check(positiveWhole())
       ->group(group);
+  command
+      .add_option_function<int>(
+          "--patience", [&options](int seconds) { options.pool.patience = std::chrono::seconds(seconds); },
+          "How long a node may be cut off from the others until the job ends (default: 4; 60 at most)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(4, 60))
+      ->group(group);
   // Given by `pipeshard node COMMAND`.
   command.add_option("--generation", options.pool.generation, "")->group("");
   command.add_option("--launched-nodes", options.launched_nodes, "")->group("");

@@ -19,7 +19,7 @@ struct ListenOptions {
   NodePoolOptions pool;
 };
 
-// --listen, --advertise, --key-file, --insecure, --data-plane, --node-timeout.
+// --listen, --advertise, --key-file, --insecure, --data-plane, --node-timeout, --patience.
 void addListenOptions(CLI::App& command, ListenOptions& options);
 
 // With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr

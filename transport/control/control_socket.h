@@ -36,7 +36,8 @@ struct SocketTraits {
   size_t max_bytes;   // of a message
   int queued = 1000;  // messages per peer and direction; 0: no limit
   std::chrono::milliseconds heartbeat{2'000};
-  std::chrono::milliseconds silence{10'000};          // of a peer whose connection is given up then
+  std::chrono::milliseconds silence{
+      75'000};  // of a peer whose connection is given up then: beyond --patience
   std::shared_ptr<zmq::context_t> context = nullptr;  // whose threads serve the socket; nullptr: its own
 };
 

@@ -43,6 +43,12 @@ TEST(AttributeLimits, RefuseAReshapeOfMoreElementsThanThereAre) {
                "6 elements of shape [2,3] are asked to have shape [4,1]");
 }
 
+// ONNX took 12 GB and a minute for it.
+TEST(AttributeLimits, RefuseShapesOfABillionAxes) {
+  Graph graph = model("(float[2,3] x, int64[1000000007] s) => (float[N,M] y) { y = Reshape (x, s) }");
+  EXPECT_ERROR(inferShapes(graph), ErrorCode::kBadModel, "its input 1 has 1000000007 elements");
+}
+
 TEST(Rehearsal, OfASoundModelChangesNothing) {
   const std::string text =
       "(float[2,3,8,8] x) => (float[2,3,N,M] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }";
