@@ -118,7 +118,8 @@ const ControlSchema& nodeMessages() {
       {"wired", {}},
       {"notice", {{"message", kString}}},
       {"started", {{"pids", kArray, 0, {{"", kCount}}}}},
-      {"alive", {}},
+      // Of workers that look as if they did not run.
+      {"alive", {{"states", kArray, kOptional, {{"", kObject, 0, {{"rank", kCount}, {"state", kString}}}}}}},
       {"ended", {{"rank", kCount}, {"description", kString}, {"code", kInteger}}},
       {"clock", {{"asked", kInteger}, {"now", kInteger}}},
       // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.

@@ -462,7 +462,7 @@ void NodeDaemon::checkCoordinator() {
   }
   if (now - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = now;
-  tell("alive", nlohmann::json::object());
+  tell("alive", workers_ ? statesToJson(*workers_) : nlohmann::json::object());
 }
 
 int NodeDaemon::commandsEnd(bool must_end) {

@@ -38,9 +38,10 @@ struct Node {
   std::string host;
   std::string name;  // for people
   std::vector<RankId> ranks;
-  std::map<RankId, int> pids;  // empty until started
-  bool silent = false;         // and the job waits for it
-  int clock_questions = 0;     // that are still to be answered
+  std::map<RankId, int> pids;            // empty until started
+  std::map<RankId, std::string> states;  // describeProcessState, where there is anything to say
+  bool silent = false;                   // and the job waits for it
+  int clock_questions = 0;               // that are still to be answered
   ClockAlignment clock;
   std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
   std::set<RankId> whole_traces;
@@ -92,10 +93,12 @@ class NodePlacement : public WorkerPlacement {
     const auto found = pids.find(rank);
     return found == pids.end() ? 0 : found->second;
   }
-  std::string host(RankId rank) const override {
-    return nodeOf(rank).host.empty() ? pool_.nodes().at(nodeOf(rank).number).host : nodeOf(rank).host;
+  std::string host(RankId rank) const override { return pool_.hostOf(nodeOf(rank).number); }
+  std::string processState(RankId rank) const override {
+    const auto& states = nodeOf(rank).states;
+    const auto found = states.find(rank);
+    return found == states.end() ? "" : found->second;
   }
-  std::string processState(RankId) const override { return ""; }
   std::vector<int> descriptors() const override { return {}; }
   std::vector<WorkerEnd> takeEnds() override { return std::exchange(ends_, {}); }
   bool allEnded() const override {
@@ -291,6 +294,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     node->batches->acknowledge();
     sendBatches();
   }
+  if (message.type == "alive") node->states = statesFromJson(body);
   if (message.type == "identity") return compare(node->name, identityFromJson(body.at("files")));
   if (message.type == "wire" || message.type == "wired") takeWire(*node, message);
   if (message.type == "notice" && progress_) {

@@ -113,7 +113,15 @@ std::optional<int> NodePool::numberOf(int control_rank) const {
 }
 
 std::string NodePool::nameOf(int number) const {
-  return fmt::format("node {} (host {}, pid {})", number, nodes_.at(number).host, nodes_.at(number).pid);
+  return fmt::format("node {} (host {}, pid {})", number, hostOf(number), nodes_.at(number).pid);
+}
+
+std::string NodePool::hostOf(int number) const {
+  const JoinedNode& node = nodes_.at(number);
+  const bool is_ambiguous = std::any_of(nodes_.begin(), nodes_.end(), [&](const JoinedNode& other) {
+    return other.host == node.host && other.address != node.address && !other.address.empty();
+  });
+  return is_ambiguous ? fmt::format("{} at {}", node.host, node.address) : node.host;
 }
 
 int NodePool::devicesOf(int number) const {
@@ -155,6 +163,7 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
                                            const JobProgressCallback& progress) {
   const auto host = registration.body.at("host").get<std::string>();
   const int pid = registration.body.at("pid").get<int>();
+  const std::string address = server_->peerAddress(registration.rank);
   const auto send_away = [&](ErrorCode code, const std::string& why) {
     server_->send(registration.rank, "stop", {{"code", static_cast<int>(code)}, {"message", why}});
     server_->forget(registration.rank);
@@ -173,7 +182,7 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
   // A node whose first try to join was answered too late, or that has lost this coordinator, comes again:
   // what it had is gone.
   for (JoinedNode& node : nodes_) {
-    if (node.control_rank >= 0 && node.pid == pid && node.host == host) {
+    if (node.control_rank >= 0 && node.pid == pid && node.host == host && node.address == address) {
       server_->forget(node.control_rank);
       node.control_rank = -1;
     }
@@ -187,7 +196,7 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
   const int devices = registration.body.value("devices", 0);
   const std::string user = fmt::format("node-{}", registration.rank);
   if (keys_) server_->allow(key, user);
-  nodes_[*number] = {registration.rank, host, pid, devices > 0 ? devices : devicesOf(*number), user,
+  nodes_[*number] = {registration.rank, host, address, pid, devices > 0 ? devices : devicesOf(*number), user,
                      Clock::now(),      true};
   if (progress) progress({.kind = JobProgress::Kind::kNodeJoined, .node = *number, .pid = pid, .host = host});
   return std::nullopt;

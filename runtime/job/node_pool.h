@@ -49,6 +49,7 @@ struct NodePoolOptions {
 struct JoinedNode {
   int control_rank = -1;  // -1: nobody has this number
   std::string host = {};
+  std::string address = {};  // that it has joined from
   int pid = 0;
   int devices = 0;
   std::string user = {};  // whose workers' messages are, by their key (ControlServer::allow)
@@ -83,6 +84,8 @@ class NodePool {
   bool isHere(int number) const { return nodes_.at(number).control_rank >= 0; }
   std::optional<int> numberOf(int control_rank) const;
   std::string nameOf(int number) const;  // "node 1 (host a, pid 4711)"
+  // "a"; "a at 10.0.0.2" where another node's host has the same name and another address.
+  std::string hostOf(int number) const;
 
   // A daemon that registers: one that names its number gets that, any other the first free one; where there
   // is none, it is a spare, or sent away. `progress` hears of it. Returns why it has another build, if it

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
 #include "ir/base/text_file.h"
@@ -174,6 +175,23 @@ std::string describeProcessState(int pid) {
   if (state == 't') return " (a debugger has stopped it)";
   if (state == 'D') return " (it waits inside the kernel, as for a disk or network file system)";
   return "";
+}
+
+nlohmann::json statesToJson(const WorkerGroup& workers) {
+  nlohmann::json body = nlohmann::json::object();
+  for (const RankId rank : workers.ranks()) {
+    const std::string state = describeProcessState(workers.pid(rank));
+    if (!state.empty()) body["states"].push_back({{"rank", rank.index()}, {"state", state}});
+  }
+  return body;
+}
+
+std::map<RankId, std::string> statesFromJson(const nlohmann::json& body) {
+  std::map<RankId, std::string> states;
+  if (!body.contains("states")) return states;
+  for (const nlohmann::json& entry : body["states"])
+    states.emplace(entry.at("rank").get<size_t>(), entry.at("state").get<std::string>());
+  return states;
 }
 
 }  // namespace pipeshard

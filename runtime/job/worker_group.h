@@ -12,8 +12,11 @@
 // thread ends.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "runtime/files/posix_file.h"
 #include "runtime/job/child_process.h"
@@ -85,5 +88,9 @@ class WorkerGroup {
 // How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it
 // is a zombie)" or "".
 std::string describeProcessState(int pid);
+
+// The same of all workers, as a daemon tells its coordinator: those alone of which there is anything to say.
+nlohmann::json statesToJson(const WorkerGroup& workers);
+std::map<RankId, std::string> statesFromJson(const nlohmann::json& body);
 
 }  // namespace pipeshard

@@ -88,6 +88,7 @@ test_cut() {
   cause=$(grep '^pipeshard:' $folder/job.err) || die "no cause"
   [ "$(wc -l <<<"$cause")" -eq 1 ] || die "more than one cause"
   [[ $cause == *"node 1 (host "*"network between is cut"* ]] || die "the cause is not node 1: $cause"
+  [[ $cause == *" at 192.0.2.2, pid "* ]] || die "two hosts have one name, and are not told apart: $cause"
   grep -q 'network between is cut; the workers here were ended' $folder/node1.err || die "node 1 does not tell why it ended"
   [ "$(pgrep -c -f ' worker ' || true)" -eq 0 ] || die "workers are left: $(pgrep -a -f ' worker ')"
   echo "the coordinator ended $seconds_of_coordinator ms after the cut, everything after $all ms:"

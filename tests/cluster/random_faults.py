@@ -161,7 +161,7 @@ class Job:
             self.disk = os.path.join(folder, "disk")
             os.makedirs(self.disk)
             run("mount", "-t", "tmpfs", "-o", f"size={dice.choice(['64k', '1m', '2m'])}", "none", self.disk)
-            arguments += dice.choice([["--checkpoint", os.path.join(self.disk, "saved"), "--checkpoint-every", "40"],
+            arguments += dice.choice([["--checkpoint", os.path.join(self.disk, "saved"), "--every", "40"],
                                       ["--dump", os.path.join(self.disk, "dump")],
                                       ["--trace", os.path.join(self.disk, "trace.json")]])
         node = [self.pipeshard, "node", "--key-file", self.key, "--wait", "10"]

@@ -214,6 +214,7 @@ TEST_F(Nodes, AStoppedWorkerEndsTheJobWithinTenSeconds) {
   const CommandResult result = finish(run_, seconds(10));
   EXPECT_EQ(result.exit_code, 69);
   EXPECT_THAT(result.errors, HasSubstr("pid " + std::to_string(victim) + ") has not answered"));
+  EXPECT_THAT(result.errors, HasSubstr("it is stopped, as by SIGSTOP"));  // its daemon says so
   finish(first_, seconds(5));
   finish(second_, seconds(5));
   expectNothingLeft();
