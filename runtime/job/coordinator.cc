@@ -57,6 +57,10 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   last_step_ = std::max(spec.steps, result_.resumed_step);
   granted_ = result_.resumed_step;
   if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
+  const ProgramFolder folder(spec.plan_directory);
+  IdVector<RankId, size_t> kinds;
+  for (const RankId rank : workers_.ids()) kinds.push_back(folder.kindOf(rank).index());
+  stragglers_.emplace(std::move(kinds));
   if (last_step_ > result_.resumed_step) makePlacement();
 }
 
@@ -328,8 +332,21 @@ void Coordinator::finishStep(int64_t step) {
           .loss = result.loss,
           .seconds = result.seconds,
           .result = &result});
+  nameStraggler(result);
   if (std::ssize(result_.steps) >= spec_.kept_steps) result_.steps.erase(result_.steps.begin());
   if (spec_.kept_steps > 0) result_.steps.push_back(std::move(result));
+}
+
+void Coordinator::nameStraggler(const StepResult& result) {
+  const std::optional<Straggler> found =
+      stragglers_ ? stragglers_->take(result.compute_seconds) : std::nullopt;
+  if (!found) return;
+  report({.kind = JobProgress::Kind::kNotice,
+          .text = fmt::format(
+              "straggler: {} computes {:.1f} times as long as {}, {:.3g} s of a step; the others wait "
+              "for it",
+              nameOf(found->rank), found->times, found->than_before ? "before" : "ranks that do the same",
+              found->seconds)});
 }
 
 // A step whose gradients have no finite norm; no rank has applied it.

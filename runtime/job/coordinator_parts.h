@@ -19,6 +19,7 @@
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_placement.h"
+#include "runtime/trace/straggler_watch.h"
 #include "transport/control/control.h"
 #include "transport/control/control_server.h"
 
@@ -65,6 +66,7 @@ class Coordinator {
   JobResult finish();
   void finishStep(int64_t step);
   void leaveOut(const StepResult& result);
+  void nameStraggler(const StepResult& result);
   void stopWorkers(int exit_code, const std::string& message);
   void abortWorkers();
   void release(int exit_code, const std::string& message);
@@ -127,6 +129,7 @@ class Coordinator {
   FolderLock dump_lock_;
   std::optional<CheckpointKeeper> keeper_;
   std::optional<ReplicaCheck> replica_check_;
+  std::optional<StragglerWatch> stragglers_;
   int64_t last_step_ = 0;   // that is to be done
   int64_t granted_ = 0;     // the last step that workers have been asked for
   int interrupted_by_ = 0;  // signal

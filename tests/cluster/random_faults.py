@@ -281,6 +281,8 @@ class Round:
     def check(self, job, codes, limit):
         code = job.coordinator.returncode
         late = code == 0 and random_kills.FINISHED.search(job.read("coordinator.out"))  # it was done already
+        if self.fault == "low limit" and code == 69:  # a node that could not begin says why itself
+            code = job.daemons[1].wait(10)
         if code not in codes and not late:
             self.faults.append(f"exit code of the coordinator: {code}, not {codes}")
         if self.seconds > limit and not late:
