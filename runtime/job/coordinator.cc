@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 
@@ -41,6 +42,31 @@ std::string newJobId() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
+// By rank: equal for those that run the same subgraphs, though one may also send what another receives, or
+// report the loss. Where there are very many kinds, they are not read for it.
+IdVector<RankId, size_t> whoDoTheSame(const std::string& plan_directory) {
+  constexpr size_t kMostKinds = 64;
+  ProgramFolder folder(plan_directory);
+  std::map<KindId, size_t> class_of;
+  std::map<std::vector<std::string>, size_t> class_of_files;
+  IdVector<RankId, size_t> classes;
+  for (size_t rank = 0; rank < folder.ranks(); ++rank) {
+    const KindId kind = folder.kindOf(RankId(rank));
+    if (!class_of.contains(kind)) {
+      std::vector<std::string> files;
+      if (folder.kinds() <= kMostKinds) {
+        for (const Subgraph& subgraph : folder.program(RankId(rank)).subgraphs)
+          files.push_back(subgraph.file);
+      } else {
+        files.push_back(std::to_string(kind.index()));
+      }
+      class_of[kind] = class_of_files.try_emplace(files, class_of_files.size()).first->second;
+    }
+    classes.push_back(class_of[kind]);
+  }
+  return classes;
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
@@ -57,10 +83,7 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   last_step_ = std::max(spec.steps, result_.resumed_step);
   granted_ = result_.resumed_step;
   if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
-  const ProgramFolder folder(spec.plan_directory);
-  IdVector<RankId, size_t> kinds;
-  for (const RankId rank : workers_.ids()) kinds.push_back(folder.kindOf(rank).index());
-  stragglers_.emplace(std::move(kinds));
+  stragglers_.emplace(whoDoTheSame(spec.plan_directory));
   if (last_step_ > result_.resumed_step) makePlacement();
 }
 

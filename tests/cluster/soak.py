@@ -48,7 +48,7 @@ def round_of(options, plan, fault):
         job = subprocess.Popen([options.pipeshard, "run", plan, "--steps", str(options.steps), "--threads", "1"], stdout=subprocess.PIPE,
                                stderr=errors, text=True)
         first = None
-        workers, memory = [], []
+        workers, memory, figures = [], [0], (0, 0, 0)
         for line in job.stdout:
             if not line.startswith("step"):
                 continue

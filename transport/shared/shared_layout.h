@@ -44,7 +44,7 @@ namespace pipeshard::shm {
 
 inline constexpr uint64_t kMagic = 0x3130544d48535350;  // "PSSHMT01" in memory
 inline constexpr uint32_t kLayoutVersion = 2;
-inline constexpr int kMaxRanks = 128;
+inline constexpr int kMaxRanks = 256;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 128;  // two cache lines: the adjacent-line prefetcher pairs them
 inline constexpr size_t kSlotBytes = 64 << 10;
