@@ -2,7 +2,7 @@
 # Checkpoints on two hosts that have disks of their own under the same path: mount namespaces, each with a folder of its own there. One
 # machine plays both, so that they share what pipeshard asks hosts to share: plan, model, key file.
 #
-#   tests/cluster/local_disks_test.sh PIPESHARD CASE [ROUNDS]
+#   tests/cluster/local_disks_test.sh PIPESHARD CASE [ROUNDS [SEED]]    which process is killed when follows from the seed
 #
 #   own       each host has its ranks' files; a second run reads them; the host that has not all of it says where the rest is
 #   fetched   ranks that hold what other hosts have saved (data parallel), an empty disk, hosts that have changed places: it is fetched
@@ -16,6 +16,7 @@ isolate "$@"
 pipeshard=$1
 case=$2
 rounds=${3:-6}
+RANDOM=${4:-1}
 needs hostname hostname
 work=$(mktemp -d /tmp/pipeshard-disks-XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -168,4 +169,4 @@ case $case in
     ;;
   *) fail "there is no case $case" ;;
 esac
-echo "passed: $case"
+echo "passed: $case${4:+, seed $4}"

@@ -148,7 +148,7 @@ def be_strangers(seed):
         time.sleep(0.05)
 
 
-class Job:
+class Job(random_kills.Job):
     def __init__(self, options, folder, fault, dice):
         self.folder, self.pipeshard = folder, options.pipeshard
         self.temporary = os.path.join(folder, "tmp")
@@ -183,27 +183,11 @@ class Job:
             return subprocess.Popen(on_host(host, command), cwd=self.temporary, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                     env={**os.environ, "TMPDIR": self.temporary}, start_new_session=True)
 
-    def processes(self):
-        return [self.coordinator, *self.daemons]
-
-    def all_ended(self):
-        return all([process.poll() is not None for process in self.processes()])
-
-    def read(self, name):
-        with open(os.path.join(self.folder, name), encoding="utf-8", errors="replace") as file:
-            return file.read()
-
     def workers(self):
         return sorted(pid for pid in living() if " worker " in " ".join(random_kills.arguments_of(pid)))
 
     def destroy(self):
-        for pid in living():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        for process in self.processes():
-            process.wait()
+        super().destroy()
         if hasattr(self, "disk"):
             subprocess.run(["umount", "-l", self.disk], check=False)
 
@@ -259,7 +243,7 @@ class Round:
         try:
             struck = self.strike(job)
             _, codes, limit = FAULTS[self.fault]
-            if not wait_until(lambda: job.coordinator.poll() is not None, limit + 30):
+            if not wait_until(lambda: job.coordinator.poll() is not None, limit + 30 if struck else 300):
                 self.faults.append("the coordinator goes on")
             self.seconds = time.monotonic() - self.struck
             if struck:
