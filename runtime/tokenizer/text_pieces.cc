@@ -12,6 +12,10 @@
 namespace pipeshard {
 namespace {
 
+// Of one piece, in ICU's units of some thousand steps each: seconds. Expressions with look-ahead, which
+// tokenizers have, may be exponential.
+constexpr int32_t kLongestMatch = 2000;
+
 void check(UErrorCode status, const char* what) {
   if (U_FAILURE(status)) fail(ErrorCode::kBadModel, "{}: {}", what, u_errorName(status));
 }
@@ -46,6 +50,7 @@ PieceRule::PieceRule(const std::string& expression) : compiled_(std::make_unique
   if (U_FAILURE(status))
     fail(ErrorCode::kBadModel, "the regular expression {} is not taken: {}", expression, u_errorName(status));
   compiled_->matcher->setStackLimit(0, status);
+  compiled_->matcher->setTimeLimit(kLongestMatch, status);
   check(status, "a regular expression");
 }
 
@@ -67,6 +72,9 @@ void PieceRule::cut(std::string_view text, const PieceFunction& take) const {
     takeUntil(static_cast<size_t>(matcher.start64(status)));
     takeUntil(static_cast<size_t>(matcher.end64(status)));
   }
+  if (status == U_REGEX_TIME_OUT)
+    fail(ErrorCode::kBadModel,
+         "a regular expression of the tokenizer takes too long on this text; is it (a+)+ or such?");
   check(status, "cutting a text by a regular expression");
   takeUntil(text.size());
 }

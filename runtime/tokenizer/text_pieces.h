@@ -21,7 +21,8 @@ class PieceRule {
   PieceRule& operator=(PieceRule&&) noexcept;
   ~PieceRule();
 
-  // `text` is UTF-8. Pieces are those of the text, in order, and all of it.
+  // `text` is UTF-8. Pieces are those of the text, in order, and all of it. Error(kBadModel) where the
+  // expression takes seconds for one of them, as exponential ones do.
   void cut(std::string_view text, const PieceFunction& take) const;
 
  private:

@@ -1,4 +1,5 @@
 // What Hugging Face's own tokenizers say of the same files is in tests/oracle/tokenizers_agree.py.
+#include "runtime/tokenizer/text_pieces.h"
 #include "runtime/tokenizer/tokenizer_file.h"
 
 #include <gmock/gmock.h>
@@ -108,6 +109,13 @@ TEST_F(TokenizerTest, OthersAreRefusedByTheirField) {
   refuses("/model/vocab/a", "text", "is no tokenizer.json");
   EXPECT_ERROR(readTokenizer(folder_.write("cut.json", "{\"model\": ")), ErrorCode::kBadModel, "cut.json");
   EXPECT_ERROR(readTokenizer(folder_.file("none.json")), ErrorCode::kMissingInput, "none.json");
+}
+
+// 2^40 steps without a limit.
+TEST(PieceRule, ThatIsExponentialIsGivenUp) {
+  const PieceRule rule("(a|aa)+$");
+  EXPECT_ERROR(rule.cut(std::string(40, 'a') + "!", [](std::string_view) {}), ErrorCode::kBadModel,
+               "takes too long");
 }
 
 }  // namespace
