@@ -71,7 +71,7 @@ def round_of(options, plan, fault):
     good = code == wanted and not left and len(workers) == options.ranks
     print(f"{'ok' if good else 'FAILED'}: {len(workers)} workers, fault: {fault}; exit code {code}; first step after {first or 0:.1f} s, "
           f"end after {seconds:.1f} s; a worker has {figures[0]} descriptors, {figures[1]} threads, {figures[2]} MiB; "
-          f"coordinator {memory[0] // 1024} MiB at the first line of steps, {memory[-1] // 1024} MiB at the last; {len(left)} left", flush=True)
+          f"coordinator {memory[min(1, len(memory) - 1)] // 1024} MiB at the first line of steps, {memory[-1] // 1024} MiB at the last; {len(left)} left", flush=True)
     if not good:
         print("\n".join("    | " + line for line in said[-5:]))
     return good
