@@ -84,7 +84,7 @@ const SaveShares& CheckpointKeeper::shares(const std::function<DiskOfNode(RankId
   if (!shares_) {
     IdVector<RankId, std::string> disks;
     for (const RankId rank : idsBelow<RankId>(ranks_)) disks.push_back(diskOf(rank).host);
-    shares_ = shareSaves(ProgramFolder(plan_directory_).set(), disks);
+    shares_ = shareSaves(ProgramFolder(plan_directory_).takeSet(), disks);
   }
   return *shares_;
 }

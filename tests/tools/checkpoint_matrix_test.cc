@@ -136,7 +136,7 @@ class CheckpointMatrix : public ::testing::Test {
     CheckpointFolder folder(name, "job", 1);
     Checkpoint checkpoint = saved.checkpoint;
     checkpoint.files.clear();
-    const SaveShares shares = shareSaves(ProgramFolder(plan).set(), {ranks.size(), std::string()});
+    const SaveShares shares = shareSaves(ProgramFolder(plan).takeSet(), {ranks.size(), std::string()});
     for (const auto& rank : ranks) {
       CheckpointWriter writer([&](const SavedPart& part) {
         EXPECT_EQ(part.error, "");
