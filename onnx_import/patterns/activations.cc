@@ -142,38 +142,41 @@ std::optional<Match> ownGelu(const PatternGraph& patterns, NodeId id) {
                  node.outputs[0], {id});
 }
 
+// The activation around an erf, tanh or sigmoid.
+std::optional<Match> aroundFunction(const PatternGraph& patterns, NodeId id, std::vector<NearMiss>& missed) {
+  const Node& node = patterns.graph.node(id);
+  std::optional<Form> begun;
+  for (const ValueId x : nearbyValues(patterns, node.inputs[0], /*forward=*/false)) {
+    PolynomialWriter writer(patterns, x, ValueId());
+    const std::optional<Polynomial> u = writer.write(node.inputs[0]);
+    if (!u) continue;
+    const std::optional<Form> form = formOf(node, *u);
+    if (!form) {
+      if (std::string reason = almost(node, *u); !reason.empty())
+        missed.push_back({PatternKind::kGeluTanh, describeNode(node), std::move(reason)});
+      continue;
+    }
+    begun = form;
+    if (std::optional<Match> match = completed(patterns, *form, id, x, writer.nodes())) return match;
+  }
+  // A sigmoid alone is no beginning of anything.
+  if (begun && begun->kind != PatternKind::kSwish)
+    missed.push_back(
+        {begun->kind, describeNode(node), "its argument is that of a Gelu, but nothing is x/2 + x/2 of it"});
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Match> matchActivation(const PatternGraph& patterns, NodeId id, std::vector<NearMiss>& missed) {
   const Node& node = patterns.graph.node(id);
-  const auto miss = [&](PatternKind kind, std::string reason) {
-    missed.push_back({kind, describeNode(node), std::move(reason)});
-  };
   std::optional<Match> match;
-  if (node.is("Gelu"))
-    match = ownGelu(patterns, id);
-  else if (!node.is("Erf") && !node.is("Tanh") && !node.is("Sigmoid"))
-    return std::nullopt;
-  std::optional<Form> begun;
-  for (const ValueId x : match ? std::vector<ValueId>{} : nearbyValues(patterns, node.inputs[0], false)) {
-    PolynomialWriter writer(patterns, x, ValueId());
-    const std::optional<Polynomial> u = writer.write(node.inputs[0]);
-    const std::optional<Form> form = u ? formOf(node, *u) : std::nullopt;
-    if (!form && u && !almost(node, *u).empty()) miss(PatternKind::kGeluTanh, almost(node, *u));
-    if (!form) continue;
-    begun = form;
-    match = completed(patterns, *form, id, x, writer.nodes());
-    if (match) break;
-  }
-  if (!match) {
-    // A sigmoid alone is no beginning of anything.
-    if (begun && begun->kind != PatternKind::kSwish)
-      miss(begun->kind, "its argument is that of a Gelu, but nothing is x/2 + x/2 of it");
-    return std::nullopt;
-  }
+  if (node.is("Gelu")) match = ownGelu(patterns, id);
+  if (node.is("Erf") || node.is("Tanh") || node.is("Sigmoid")) match = aroundFunction(patterns, id, missed);
+  if (!match) return std::nullopt;
   std::string reason = obstacle(patterns, *match);
   if (reason.empty()) return match;
-  miss(match->kind, std::move(reason));
+  missed.push_back({match->kind, describeNode(node), std::move(reason)});
   return std::nullopt;
 }
 

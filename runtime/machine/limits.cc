@@ -29,6 +29,8 @@ constexpr int64_t kFilesOfAWire = 2;    // of a worker, to the ranks of other ho
 constexpr rlim_t kLeastStack = rlim_t{512} << 10;
 constexpr rlim_t kUsualStack = rlim_t{8} << 20;
 constexpr uint64_t kSpaceOfLibraries = uint64_t{160} << 20;
+// Of threads that begin meanwhile: glibc maps 128 MiB for an arena, for a moment, and keeps 64.
+constexpr uint64_t kSpaceOfThreads = uint64_t{192} << 20;
 constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
 constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
 
@@ -107,7 +109,7 @@ void requireLimits(const LimitNeeds& needs) {
               static_cast<int64_t>(group.used) + tasks,
               fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
   }
-  requireAddressSpace(0);
+  requireAddressSpace(kSpaceOfThreads);
 }
 
 void requireStack() {

@@ -20,7 +20,7 @@ struct LimitNeeds {
 
 // Raises the limits of open files and processes as far as this process may, and compares what the kernel,
 // `ulimit` and the control group allow with what is needed. Error(kConfiguration) naming limit, what it is,
-// what is needed and how to raise it; of address space as requireAddressSpace(0) says. To be asked before the
+// what is needed and how to raise it; of address space as requireAddressSpace says. To be asked before the
 // first socket: ZeroMQ aborts where it cannot start its threads.
 void requireLimits(const LimitNeeds& needs);
 

@@ -81,10 +81,10 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
     int64_t microbatches;
     double most;
   };
-  for (const Pipeline& pipeline : std::vector<Pipeline>{{"1x2", "1f1b", 4, 1.10},
-                                                        {"1x4", "1f1b", 4, 1.10},
-                                                        {"2x1", "1f1b", 4, 1.10},
-                                                        {"1x4", "gpipe", 16, 1.10},
+  for (const Pipeline& pipeline : std::vector<Pipeline>{{"1x2", "1f1b", 4, 1.12},
+                                                        {"1x4", "1f1b", 4, 1.12},
+                                                        {"2x1", "1f1b", 4, 1.12},
+                                                        {"1x4", "gpipe", 16, 1.12},
                                                         {"1x2", "zb-h1", 8, 1.25}}) {
     for (const char* recomputation : {"never", "always", "layers"}) {
       const Asked asked{GetParam(),
@@ -112,7 +112,7 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
         const Asked asked{GetParam(), cluster, 4, recomputation, method, "1f1b", 32};
         for (double ratio : ratios(asked)) {
           EXPECT_GE(ratio, 1);
-          EXPECT_LE(ratio, method == "tensor-parallel" ? 1.35 : 1.10);
+          EXPECT_LE(ratio, method == "tensor-parallel" ? 1.35 : 1.12);
         }
       }
     }

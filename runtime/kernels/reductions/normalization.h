@@ -41,4 +41,11 @@ void rmsNormWeightGrad(DeviceQueue* queue, int64_t rows, int64_t size, const T* 
 template <typename T>
 void lpNormalize(DeviceQueue* queue, const AxisSplit& split, int64_t p, const T* x, T* y);
 
+// rmsNorm and its gradients, as each device's source instantiates them for a type of elements.
+#define PIPESHARD_RMS_NORM_INSTANCE(T)                                                                   \
+  template void rmsNorm(DeviceQueue*, int64_t, int64_t, T, const T*, const T*, T*, T*);                  \
+  template void rmsNormInputGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, const T*, \
+                                 T*);                                                                    \
+  template void rmsNormWeightGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, T*);
+
 }  // namespace pipeshard::kernels

@@ -217,13 +217,7 @@ template void layerNormWeightGrad(DeviceQueue*, int64_t, int64_t, const double*,
 template void lpNormalize(DeviceQueue*, const AxisSplit&, int64_t, const float*, float*);
 template void lpNormalize(DeviceQueue*, const AxisSplit&, int64_t, const double*, double*);
 
-#define PIPESHARD_INSTANCE(T)                                                                            \
-  template void rmsNorm(DeviceQueue*, int64_t, int64_t, T, const T*, const T*, T*, T*);                  \
-  template void rmsNormInputGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, const T*, \
-                                 T*);                                                                    \
-  template void rmsNormWeightGrad(DeviceQueue*, int64_t, int64_t, const T*, const T*, const T*, T*);
-PIPESHARD_INSTANCE(float)
-PIPESHARD_INSTANCE(double)
-#undef PIPESHARD_INSTANCE
+PIPESHARD_RMS_NORM_INSTANCE(float)
+PIPESHARD_RMS_NORM_INSTANCE(double)
 
 }  // namespace pipeshard::kernels
