@@ -255,6 +255,11 @@ TEST_F(NodeRestarts, AStoppedDaemonRejoinsAndItsOldWorkersAreNotHeard) {
   ASSERT_TRUE(comes(second, "joining again", seconds(15))) << errorsOf(second);
   EXPECT_TRUE(eventually([&] { return workerOf(1) < 0; }, seconds(5)));
   ASSERT_TRUE(comes(run_, "s after the loss"));
+  const auto hasJoinedTwice = [&] {
+    const std::string errors = errorsOf(run_), joined = "node 1 joined";
+    return errors.find(joined, errors.find(joined) + 1) != std::string::npos;
+  };
+  ASSERT_TRUE(eventually(hasJoinedTwice, seconds(15))) << errorsOf(run_);
   killWorker(plan_ + "/fewer/1", 0);
   ASSERT_TRUE(comes(run_, "restart 2 of 5")) << errorsOf(run_);
   EXPECT_TRUE(eventually([&] { return workerOf(1) > 0; }, seconds(10))) << errorsOf(run_);

@@ -148,9 +148,12 @@ void Client::checkHandshakes() {
       case Kind::kEnded: break;
       case Kind::kBroken:
         closed_handshakes_ = Clock::now() - connected_ < kClosedAtOnce ? closed_handshakes_ + 1 : 0;
-        if (options_.keys && closed_handshakes_ >= kClosedHandshakes) {
+        // Without a key, too: a server that asks for one may close before its greeting has been read.
+        if (closed_handshakes_ >= kClosedHandshakes) {
           failAuthentication(
-              "refused this key, or uses no keys (it closes the connection at the first encrypted word)");
+              options_.keys
+                  ? "refused this key, or uses no keys (it closes the connection at the first encrypted word)"
+                  : "closes the connection at once, as one that asks for a key does, and there is none");
         }
     }
   }
