@@ -41,31 +41,36 @@ cublasStatus_t refuse(const std::string& why) {
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
+// All elements of a matrix, once: the operation has no threads whose accesses could differ.
+template <typename T>
+void accessAll(const void* matrix, const Layout& layout, bool write) {
+  for (uint64_t column = 0; column < layout.columns; ++column)
+    access(static_cast<const T*>(matrix) + column * layout.leading, layout.rows * sizeof(T), write);
+}
+
 // Of the element in column-major order.
 template <typename T>
 double element(const void* matrix, const Layout& layout, bool transposed, int64_t row, int64_t column) {
   const int64_t at = transposed ? row * layout.leading + column : column * layout.leading + row;
-  const T* place = static_cast<const T*>(matrix) + at;
-  access(place, sizeof(T), false);
-  return static_cast<double>(*place);
+  return static_cast<double>(static_cast<const T*>(matrix)[at]);
 }
 
 template <typename T>
 void compute(const Call& call) {
+  accessAll<T>(call.a_at, call.a, false);
+  accessAll<T>(call.b_at, call.b, false);
+  if (call.beta != 0) accessAll<T>(call.c_at, call.c, false);
+  accessAll<T>(call.c_at, call.c, true);
+  const bool a_swapped = call.product.a != CUBLAS_OP_N, b_swapped = call.product.b != CUBLAS_OP_N;
   for (uint64_t column = 0; column < call.c.columns; ++column) {
     for (uint64_t row = 0; row < call.c.rows; ++row) {
       double sum = 0;
       for (int64_t k = 0; k < call.inner(); ++k)
-        sum += element<T>(call.a_at, call.a, call.product.a != CUBLAS_OP_N, row, k) *
-               element<T>(call.b_at, call.b, call.product.b != CUBLAS_OP_N, k, column);
+        sum += element<T>(call.a_at, call.a, a_swapped, row, k) *
+               element<T>(call.b_at, call.b, b_swapped, k, column);
       T* place = static_cast<T*>(call.c_at) + column * call.c.leading + row;
-      double result = call.alpha * sum;
-      if (call.beta != 0) {
-        access(place, sizeof(T), false);
-        result += call.beta * static_cast<double>(*place);
-      }
-      access(place, sizeof(T), true);
-      *place = static_cast<T>(result);
+      const double before = call.beta == 0 ? 0 : call.beta * static_cast<double>(*place);
+      *place = static_cast<T>(call.alpha * sum + before);
     }
   }
 }

@@ -24,6 +24,7 @@ struct KernelEntry {
   void* (*copy)(void** arguments);
   void (*run)(void* copied);
   void (*drop)(void* copied);
+  size_t bytes;  // of the copied ones
 };
 
 extern "C" const Thread* standin_thread();  // of the running fiber
@@ -64,7 +65,7 @@ struct Thunk {
 template <auto Kernel, typename... P>
 bool registerKernel(void (*)(P...)) {
   static const KernelEntry entry{Thunk<Kernel, P...>::copy, Thunk<Kernel, P...>::run,
-                                 Thunk<Kernel, P...>::drop};
+                                 Thunk<Kernel, P...>::drop, sizeof(typename Thunk<Kernel, P...>::Arguments)};
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(Kernel), &info) != 0 && info.dli_sname != nullptr)
     standin_register(info.dli_sname, &entry);

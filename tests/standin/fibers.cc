@@ -138,6 +138,7 @@ void runGrid(const KernelEntry& entry, void* arguments, dim3 grid, dim3 block) {
   s.arguments = arguments;
   s.fibers.resize(size_t{block.x} * block.y * block.z);
   Scheduler* const before = std::exchange(scheduler, &s);
+  forgetShared();
   for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
     ++blocks_run;
     s.epoch = 0;
@@ -157,8 +158,13 @@ const Thread* currentThread() {
 }
 uint32_t currentEpoch() { return scheduler->epoch; }
 uint32_t currentBlock() { return blocks_run; }
-bool isFiberStack(const void* address) {
-  return address >= stacks() && address < stacks() + kStack * kMostThreads;
+bool isThreadsOwn(const void* address) {
+  const auto isIn = [&](const void* begin, size_t bytes) {
+    return address >= begin && address < static_cast<const std::byte*>(begin) + bytes;
+  };
+  const Scheduler& s = *scheduler;
+  return isIn(s.fibers.data(), s.fibers.size() * sizeof(Fiber)) || isIn(s.arguments, s.entry->bytes) ||
+         isIn(stacks(), kStack * kMostThreads);
 }
 
 extern "C" const Thread* standin_thread() { return &scheduler->now->self; }

@@ -18,6 +18,7 @@ const Thread* currentThread();
 uint32_t currentEpoch();
 // Of the block among all that have run: what its threads share is told apart by it.
 uint32_t currentBlock();
-bool isFiberStack(const void* address);
+// No other thread writes it: stacks, arguments, what a thread is.
+bool isThreadsOwn(const void* address);
 
 }  // namespace standin

@@ -26,6 +26,8 @@ std::string describeAddress(const void* address);
 void access(const void* address, size_t bytes, bool write, bool atomic = false);
 // Of memory that is shared by a block's threads, outside of the heap.
 void accessShared(const void* address, bool write);
+// A grid begins: what is remembered of shared memory is of no use any more.
+void forgetShared();
 
 // Blocks that were not released.
 void reportLeaks();

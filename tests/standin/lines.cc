@@ -27,7 +27,6 @@ struct Operation {
 struct Stream {
   uint32_t line = 0;
   Clock clock;  // of what is given to it next
-  OpId last = 0, done = 0;
   std::deque<std::shared_ptr<Operation>> queue;
   bool closing = false;
   std::thread worker;  // eager
@@ -52,7 +51,7 @@ struct State {
   std::vector<Stream*> streams;  // by line - 1; nullptr: destroyed
   std::set<const Event*> events;
   Clock host{0};
-  OpId done_of_destroyed = 0;
+  uint64_t done = 0;
 };
 
 State& state() {
@@ -94,7 +93,7 @@ void perform(Stream& stream, const std::shared_ptr<Operation>& op) {
   op->work();
   now = before;
   now_line = line_before;
-  stream.done = op->id;
+  ++state().done;
 }
 
 bool isReady(const Operation& op, const Stream& of) {
@@ -231,7 +230,7 @@ void enqueue(Stream& stream, const std::string& name, std::function<void()> work
   merge(stream.clock, state().host);
   stream.clock.resize(std::max<size_t>(stream.clock.size(), stream.line + 1));
   op->clock = stream.clock;
-  stream.clock[stream.line] = stream.last = op->id;
+  stream.clock[stream.line] = op->id;
   stream.queue.push_back(std::move(op));
   hostMoves();
   state().changed.notify_all();
@@ -273,6 +272,11 @@ void finishAll() {
     return all;
   }();
   finishUntil(until);
+}
+
+uint64_t operationsDone() {
+  const std::lock_guard held(lock());
+  return state().done;
 }
 
 bool isDone(const Event& event) {

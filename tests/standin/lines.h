@@ -52,6 +52,8 @@ void finish(Stream& stream);
 void finish(const Event& event);
 void finishAll();
 bool isDone(const Event& event);
+// Of all streams, since the process began.
+uint64_t operationsDone();
 void reportLeftLines();
 
 }  // namespace standin

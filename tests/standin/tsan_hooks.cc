@@ -13,12 +13,13 @@ namespace standin {
 namespace {
 
 void check(const void* address, size_t bytes, bool write, bool aligned) {
-  const std::lock_guard held(lock());
+  std::unique_lock held(lock(), std::defer_lock);
+  if (!onDevice()) held.lock();  // operations run under it
   const bool device = onDevice() && currentThread() != nullptr;
   if (device && aligned && reinterpret_cast<uintptr_t>(address) % bytes != 0)
     report(*running().name + ": misaligned access of " + std::to_string(bytes) + " bytes");
   if (inHeap(address)) return access(address, bytes, write);
-  if (device && !isFiberStack(address)) accessShared(address, write);
+  if (device && !isThreadsOwn(address)) accessShared(address, write);
 }
 
 }  // namespace
