@@ -52,7 +52,10 @@ struct ProfileCommand {
 
   int run() {
     if (device != "cpu")
-      fail(ErrorCode::kConfiguration, "--device {}: no CUDA device: this pipeshard runs workers on CPUs only",
+      fail(ErrorCode::kConfiguration,
+           "--device {}: GPUs cannot be measured yet, CPUs alone can; plan for GPUs with the rates of a "
+           "cluster "
+           "file or preset (--cluster)",
            device);
     const auto start = std::chrono::steady_clock::now();
     if (output.empty()) output = defaultProfilePath();

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
 #include "planning/advice.h"
 #include "planning/directory/plan_directory.h"
@@ -250,6 +251,10 @@ struct ValidateCommand {
       rows.push_back({stepText(step.step, step.update), fmt::format("{:.9g}", step.loss),
                       fmt::format("{:.9g}", step.reference_loss),
                       fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
+    }
+    for (const RankId rank : report.planned.ranks.ids()) {
+      const std::string& device = report.planned.ranks[rank].device;
+      if (!device.empty()) fmt::print("rank {} computes on {}\n", rank, device);
     }
     if (!report.steps.empty()) fmt::print("{}\n", formatTable(rows));
     fmt::print("{}\n", worstTable(report, 20));

@@ -56,6 +56,7 @@ const ControlSchema& workerMessages() {
         {"arena_bytes", kCount},
         {"constant_bytes", kCount},
         {"communicator_bytes", kCount},
+        {"device", kString, kOptional},
         {"memory", kObject, 0, memory}}},
       // The loss is null when it is not finite.
       {"step",

@@ -221,10 +221,11 @@ std::optional<Failure> Coordinator::handleLoaded(RankId rank, const nlohmann::js
   result.arena_bytes = body.at("arena_bytes").get<int64_t>();
   result.constant_bytes = body.at("constant_bytes").get<int64_t>();
   result.communicator_bytes = body.at("communicator_bytes").get<int64_t>();
+  result.device = body.value("device", "");
   const nlohmann::json& memory = body.at("memory");
   result.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
                    memory.at("activations"), memory.at("workspace"), memory.at("padding")};
-  report({.kind = JobProgress::Kind::kLoaded, .rank = rank});
+  report({.kind = JobProgress::Kind::kLoaded, .rank = rank, .text = result.device});
   return std::nullopt;
 }
 

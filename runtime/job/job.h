@@ -116,7 +116,8 @@ struct JobProgress {
   // kStep: this step is done on all ranks; kEvaluated: after this step; kResumed, kCheckpoint: of the
   // checkpoint
   int64_t step = 0;
-  // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder
+  // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder;
+  // kLoaded: the rank's device, as in RankResult
   std::string text = {};
   std::optional<double> loss = {};  // kEvaluated: of all held-out data
   double seconds = 0;
@@ -143,6 +144,7 @@ struct StepResult {
 
 struct RankResult {
   int pid = 0;
+  std::string device;          // what it computes on, "cuda:0 (NVIDIA H100 PCIe)"; "": the CPU
   int64_t arena_bytes = 0;     // planned: all tensors of the program
   int64_t constant_bytes = 0;  // constants of the subgraphs
   // shared memory of the node's communicator, one for all its ranks (SharedSegments)

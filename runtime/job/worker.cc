@@ -270,6 +270,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
                        {"arena_bytes", arena_bytes},
                        {"constant_bytes", runner.constantBytes()},
                        {"communicator_bytes", communicator_bytes},
+                       {"device", device == nullptr ? "" : device->name()},
                        {"memory", memoryJson(runner.main().memory().parts)}});
   followCommands(options, link, runner, evaluation);
 }

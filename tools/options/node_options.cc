@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "tools/options/option_checks.h"
 
 namespace pipeshard {
@@ -114,6 +115,8 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
 
 void showNodes(const JobProgress& event) {
   if (event.kind == JobProgress::Kind::kNotice) fmt::print(stderr, "{}\n", event.text);
+  if (event.kind == JobProgress::Kind::kLoaded && !event.text.empty())
+    fmt::print(stderr, "rank {} computes on {}\n", event.rank, event.text);
   if (event.kind != JobProgress::Kind::kNodeJoined) return;
   fmt::print(stderr, "node {} joined: host {}, pid {}\n", event.node, event.host, event.pid);
 }

@@ -28,7 +28,8 @@ void addListenOptions(CLI::App& command, ListenOptions& options);
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
                                          bool takes_spares = false);
 
-// A line on standard error for every node that joins, and for notices.
+// A line on standard error for every node that joins, for every rank that computes on a GPU: which one, and
+// for notices.
 void showNodes(const JobProgress& event);
 
 }  // namespace pipeshard

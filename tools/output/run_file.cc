@@ -36,6 +36,7 @@ OrderedJson ranksOf(const JobResult& result) {
                      {"constant_bytes", rank.constant_bytes},
                      {"communicator_bytes", rank.communicator_bytes},
                      {"peak_resident_bytes", rank.peak_resident_bytes}});
+    if (!rank.device.empty()) ranks.back()["device"] = rank.device;
   }
   return ranks;
 }

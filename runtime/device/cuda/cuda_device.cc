@@ -100,6 +100,17 @@ class CudaQueue : public DeviceQueue {
 
 std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
+// "0: NVIDIA H100 PCIe, 1: ..."
+std::string listDevices(int count) {
+  std::string list;
+  for (int k = 0; k < count; ++k) {
+    cudaDeviceProp properties{};
+    const bool known = cudaGetDeviceProperties(&properties, k) == cudaSuccess;
+    list += fmt::format("{}{}: {}", k == 0 ? "" : ", ", k, known ? properties.name : "?");
+  }
+  return list;
+}
+
 // The one that is meant; Error(kConfiguration) saying what there is.
 int findDevice(int number, bool shared) {
   int count = 0;
@@ -117,9 +128,11 @@ int findDevice(int number, bool shared) {
   if (shared) return number % count;
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   fail(ErrorCode::kConfiguration,
-       "--device cuda: there is no GPU number {}: {} found ({}{}); --share-devices lets several ranks have "
+       "--device cuda: there is no GPU number {}: {} found ({}; {}{}); --share-devices lets several ranks "
+       "have "
        "one",
-       number, count, found, visible == nullptr ? "" : fmt::format("; CUDA_VISIBLE_DEVICES={}", visible));
+       number, count, listDevices(count), found,
+       visible == nullptr ? "" : fmt::format("; CUDA_VISIBLE_DEVICES={}", visible));
 }
 
 }  // namespace

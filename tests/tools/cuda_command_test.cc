@@ -1,0 +1,129 @@
+// Jobs with --device cuda, as a user starts them: worker processes on the stand-in of NVIDIA's libraries
+// (tests/standin), which reports what a GPU would forgive.
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class CudaCommand : public ::testing::Test {
+ protected:
+  CudaCommand() { ::setenv("STANDIN_LOG", log_.c_str(), 1); }
+  ~CudaCommand() override {
+    ::unsetenv("STANDIN_LOG");
+    ::unsetenv("STANDIN_DEVICES");
+    ::unsetenv("STANDIN_MODE");
+  }
+
+  // Every worker has worked on the stand-in, ended, and had nothing reported.
+  void expectCleanWorkers(size_t count) const {
+    std::ifstream file(log_);
+    size_t ended = 0;
+    for (std::string line; std::getline(file, line); ++ended)
+      EXPECT_THAT(line, MatchesRegex("process [0-9]+: [0-9]+ operations, 0 kinds of faults"));
+    EXPECT_EQ(ended, count);
+  }
+
+  TemporaryFolder folder_;
+  std::string log_ = folder_.file("standin.log");
+};
+
+TEST_F(CudaCommand, ValidatePassesOnFourWorkersThatShareAGpu) {
+  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device",
+                                             "cuda", "--share-devices", "--steps", "2"});
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 4 workers equals one device"));
+  EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:0 (stand-in)"));
+  expectCleanWorkers(4);
+}
+
+TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
+  ::setenv("STANDIN_DEVICES", "4", 1);
+  const CommandResult result =
+      runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4",
+                    "--schedule", "1f1b", "--microbatches", "4", "--device", "cuda"},
+                   seconds(200));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS: gpt2.onnx on 4 workers equals one device"));
+  EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:3 (stand-in)"));
+  expectCleanWorkers(4);
+}
+
+// Each node counts its ranks from its own first GPU on.
+TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
+  ::setenv("STANDIN_DEVICES", "2", 1);
+  const std::string key = folder_.file("job.key"), json = folder_.file("run.json");
+  const auto start = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    return startPipeshard(arguments, folder_.file(name + ".out"), folder_.file(name + ".err"));
+  };
+  const auto finish = [&](pid_t pid, const std::string& name) {
+    return finishPipeshard(pid, folder_.file(name + ".out"), folder_.file(name + ".err"), seconds(60));
+  };
+  const std::string plan = folder_.file("job.plan");
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "2x2", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const pid_t run = start("run", {"run", plan, "--steps", "3", "--device", "cuda", "--json", json, "--listen",
+                                  "tcp://127.0.0.1:*", "--key-file", key, "--node-timeout", "30"});
+  const pid_t first = start("first", {"node", "--key-file", key, "--wait", "30", "--index", "0"});
+  const pid_t second = start("second", {"node", "--key-file", key, "--wait", "30", "--index", "1"});
+  const CommandResult result = finish(run, "run");
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("rank 2 computes on cuda:0 (stand-in)"));
+  const auto ranks = nlohmann::json::parse(readFile(json)).at("ranks");
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(ranks.at(rank).at("device"), fmt::format("cuda:{} (stand-in)", rank % 2));
+  EXPECT_EQ(finish(first, "first").exit_code, 0);
+  EXPECT_EQ(finish(second, "second").exit_code, 0);
+  expectCleanWorkers(4);
+}
+
+TEST_F(CudaCommand, MoreRanksThanGpusAreRefusedWithTheList) {
+  ::setenv("STANDIN_DEVICES", "2", 1);
+  const CommandResult result =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device", "cuda"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("there is no GPU number "));
+  EXPECT_THAT(result.errors, HasSubstr("2 found (0: stand-in, 1: stand-in; CUDA runtime"));
+  EXPECT_THAT(result.errors, HasSubstr("--share-devices lets several ranks have one"));
+}
+
+TEST_F(CudaCommand, NoGpuIsAConfigurationError) {
+  ::setenv("STANDIN_DEVICES", "0", 1);
+  const CommandResult result =
+      runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x1", "--device", "cuda"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("no GPU can be used: no CUDA-capable device is detected"));
+}
+
+TEST_F(CudaCommand, AKilledRankEndsTheJob) {
+  const std::string plan = folder_.file("job.plan");
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const pid_t run =
+      startPipeshard({"run", plan, "--steps", "10000000", "--device", "cuda", "--share-devices"},
+                     folder_.file("out"), folder_.file("err"));
+  const auto is_stepping = [&] { return readFile(folder_.file("out")).find("step") != std::string::npos; };
+  ASSERT_TRUE(eventually(is_stepping, seconds(60))) << readFile(folder_.file("err"));
+  const std::vector<pid_t> rank = workersOf(plan, 2);
+  ASSERT_EQ(rank.size(), 1u);
+  ASSERT_EQ(::kill(rank[0], SIGKILL), 0);
+  const CommandResult result = finishPipeshard(run, folder_.file("out"), folder_.file("err"), seconds(10));
+  EXPECT_EQ(result.exit_code, 69) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("rank 2"));
+  EXPECT_TRUE(eventually([&] { return processesMentioning(plan).empty(); }, seconds(5)));
+}
+
+}  // namespace
+}  // namespace pipeshard
