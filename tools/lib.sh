@@ -25,11 +25,25 @@ show_log_and_die() {
   die "$1; the whole log is in $log"
 }
 
-# build PRESET TARGET...: configures and builds into build/PRESET.
+# Prints the root of a CUDA Toolkit 13 with cuBLASLt: nvcc's on PATH, the usual folder, or what `setup.sh --tests` fetched.
+# Prints nothing where there is none.
+cuda_cache="$cache/cuda-13.0"
+cuda_toolkit() {
+  local nvcc root
+  for nvcc in "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$cuda_cache/nvidia/cu13/bin/nvcc"; do
+    [ -x "$nvcc" ] || continue
+    root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+    [ -e "$root/include/cublasLt.h" ] && "$nvcc" --version | grep -q 'release 13\.' || continue
+    printf '%s\n' "$root"
+    return
+  done
+}
+
+# build PRESET TARGET...: configures and builds into build/PRESET; cmake_options: more of CMake's, if it is set.
 build() {
   local preset=$1
   shift
-  cmake --preset "$preset" -Wno-dev >"$log" 2>&1 || show_log_and_die "configuring failed"
+  cmake --preset "$preset" -Wno-dev ${cmake_options[@]+"${cmake_options[@]}"} >"$log" 2>&1 || show_log_and_die "configuring failed"
   say "building ($preset)"
   cmake --build --preset "$preset" --target "$@" >"$log" 2>&1 || show_log_and_die "building failed"
 }

@@ -3,7 +3,9 @@
 # Safe to run again: what is there is left alone (a second run takes about a second).
 #
 #   tools/setup.sh             packages and ONNX
-#   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional
+#   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional; and, where no
+#                              CUDA Toolkit 13 is found, the pieces of one that the CUDA workers are built with: 525 MB
+#                              to fetch, 840 MB on disk, optional
 #   tools/setup.sh --cluster-tests   also Slurm and Open MPI, which tests in tests/cluster start in namespaces; optional
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -84,11 +86,37 @@ build_test_environment() {
   fi
 }
 
+# What CUDA workers are compiled and linked with; they run on tests/standin. Failing to get it is no error: test.sh says
+# that they are left out.
+fetch_cuda_toolkit() {
+  local found
+  found=$(cuda_toolkit)
+  if [ -n "$found" ] && [ "$found" != "$cuda_cache/nvidia/cu13" ]; then return; fi
+  if cmp -s tests/cuda_requirements.txt "$cuda_cache/complete"; then return; fi
+  say "fetching the CUDA Toolkit's compiler and libraries (525 MB)"
+  rm -rf "$cuda_cache"
+  if python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r tests/cuda_requirements.txt \
+    --target "$cuda_cache" >"$log" 2>&1; then
+    # As an installed toolkit has them.
+    ln -s lib "$cuda_cache/nvidia/cu13/lib64"
+    local library
+    for library in cudart cublasLt; do ln -s "lib$library.so.13" "$cuda_cache/nvidia/cu13/lib/lib$library.so"; done
+    cp tests/cuda_requirements.txt "$cuda_cache/complete"
+  else
+    cp "$log" "$cache/cuda-toolkit.log"
+    rm -rf "$cuda_cache"
+    say "could not fetch it; the CUDA workers will be neither built nor tested (log: $cache/cuda-toolkit.log)"
+  fi
+}
+
 [ "${1:-}" = --cluster-tests ] && packages+=(slurm-wlm munge openmpi-bin iproute2 procps)
 install_packages
 build_onnx
 case "${1:-}" in
-  --tests) build_test_environment ;;
+  --tests)
+    build_test_environment
+    fetch_cuda_toolkit
+    ;;
   --cluster-tests | "") ;;
   *) die "unknown option '$1'; see the head of this file" ;;
 esac
