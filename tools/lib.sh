@@ -25,7 +25,7 @@ show_log_and_die() {
   die "$1; the whole log is in $log"
 }
 
-# Prints the root of a CUDA Toolkit 13 with cuBLASLt: nvcc's on PATH, the usual folder, or what `setup.sh --tests` fetched.
+# Prints the root of a CUDA Toolkit 13 with cuBLASLt: nvcc's on PATH, the usual folder, or what `setup.sh --cuda-tests` fetched.
 # Prints nothing where there is none.
 cuda_cache="$cache/cuda-13.0"
 cuda_toolkit() {

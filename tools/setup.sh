@@ -3,9 +3,9 @@
 # Safe to run again: what is there is left alone (a second run takes about a second).
 #
 #   tools/setup.sh             packages and ONNX
-#   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional; and, where no
-#                              CUDA Toolkit 13 is found, the pieces of one that the CUDA workers are built with: 525 MB
-#                              to fetch, 840 MB on disk, optional
+#   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional
+#   tools/setup.sh --cuda-tests      that, and where no CUDA Toolkit 13 is found the pieces of one that the CUDA workers
+#                              are built with: 525 MB to fetch, 840 MB on disk, optional
 #   tools/setup.sh --cluster-tests   also Slurm and Open MPI, which tests in tests/cluster start in namespaces; optional
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -113,7 +113,8 @@ fetch_cuda_toolkit() {
 install_packages
 build_onnx
 case "${1:-}" in
-  --tests)
+  --tests) build_test_environment ;;
+  --cuda-tests)
     build_test_environment
     fetch_cuda_toolkit
     ;;
