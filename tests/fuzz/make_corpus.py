@@ -29,7 +29,8 @@ def save(target, name, content):
     folder = os.path.join(HERE, "corpus", target)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, name), "wb") as file:
-        file.write(content if isinstance(content, bytes) else content.encode())
+        content = content if isinstance(content, bytes) else content.encode()
+        file.write(content.replace(os.fsencode(ROOT) + b"/", b""))  # paths of no machine
 
 
 def read(*path):
