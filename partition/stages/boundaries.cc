@@ -22,7 +22,10 @@ namespace {
   const bool exists = findValue(graph, boundary.value).valid();
   const std::string hint = near.empty() ? fmt::format("such as \"{}\"", names[names.size() / 2])
                                         : fmt::format("perhaps \"{}\"", fmt::join(near, "\" or \""));
-  fail(ErrorCode::kConfiguration, "{} \"{}\" {}; a boundary is a value that a forward node makes, {}",
+  fail(ErrorCode::kConfiguration,
+       "{} \"{}\" {}; a boundary is a value that a forward node makes, {}; --no-patterns keeps those inside "
+       "of "
+       "activations",
        boundary.subject, boundary.value,
        exists ? "is an input, a weight or a value of the backward pass" : "is no value of the model", hint);
 }
