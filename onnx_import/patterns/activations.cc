@@ -68,11 +68,12 @@ std::optional<Form> formOf(const Node& node, const Polynomial& u) {
   return Form{kind, half, *numbers};
 }
 
-// u is nearly what a kind has: k x + c x^3 with other numbers.
+// u is nearly what a kind has: other numbers, or numbers that cannot be kept.
 std::string almost(const Node& node, const Polynomial& u) {
   const double linear = coefficientOf(u, {1, 0}), cubic = coefficientOf(u, {3, 0});
-  const bool cubed = node.is("Tanh") && u.size() == 2 && linear != 0 && cubic != 0;
-  if (!cubed) return "";
+  if (node.is("Erf") && u.size() == 1 && isNear(linear, std::sqrt(0.5)))
+    return fmt::format("its factor {:.17g} is no number of float32, so no attribute can keep it", linear);
+  if (!node.is("Tanh") || u.size() != 2 || linear == 0 || cubic == 0) return "";
   return fmt::format("its argument is {:.6g} x + {:.6g} x^3; a Gelu has 0.797885 x + 0.0356774 x^3", linear,
                      cubic);
 }
@@ -153,7 +154,8 @@ std::optional<Match> aroundFunction(const PatternGraph& patterns, NodeId id, std
     const std::optional<Form> form = formOf(node, *u);
     if (!form) {
       if (std::string reason = almost(node, *u); !reason.empty())
-        missed.push_back({PatternKind::kGeluTanh, describeNode(node), std::move(reason)});
+        missed.push_back({node.is("Erf") ? PatternKind::kGelu : PatternKind::kGeluTanh, describeNode(node),
+                          std::move(reason)});
       continue;
     }
     begun = form;

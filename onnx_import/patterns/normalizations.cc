@@ -120,12 +120,7 @@ class RmsFinder {
     return inputs[0] == value ? inputs[1] : inputs[0];
   }
   std::optional<double> otherNumber(NodeId node, ValueId value) const { return numberOf(other(node, value)); }
-  std::optional<double> numberOf(ValueId value) const {
-    const Constant* constant = graph().constant(value);
-    if (constant == nullptr || elementCount(constant->shape) != 1) return std::nullopt;
-    if (isFloatingPoint(constant->data_type) && !patterns_.is_number[value.index()]) return std::nullopt;
-    return numericElements(*constant)[0];
-  }
+  std::optional<double> numberOf(ValueId value) const { return patterns_.numberOf(value); }
 
   const PatternGraph& patterns_;
   NodeId mean_;

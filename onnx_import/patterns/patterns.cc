@@ -51,7 +51,7 @@ FoundPatterns recognisePatterns(Graph& graph) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       std::optional<Match> match = matchActivation(patterns, NodeId(n), result.missed);
       if (!match) match = matchRmsNormalization(patterns, NodeId(n), result.missed);
-      if (!match) continue;
+      if (!match || !patterns.hasKernelType(match->inputs[0])) continue;
       bool free = true;
       for (const NodeId id : match->nodes) free = free && !taken.contains(id);
       if (!free) continue;

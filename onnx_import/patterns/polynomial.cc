@@ -72,8 +72,7 @@ PatternGraph::PatternGraph(const Graph& of)
   for (const auto& [id, initializer] : graph.initializers) {
     const Constant* constant = graph.constant(id);
     const InitializerRole role = roles[id.index()];
-    is_number[id.index()] = constant != nullptr && elementCount(constant->shape) == 1 &&
-                            isFloatingPoint(constant->data_type) &&
+    is_number[id.index()] = constant != nullptr && elementCount(constant->shape) == 1 && hasKernelType(id) &&
                             (role == InitializerRole::kConstant || role == InitializerRole::kSetting);
   }
 }
@@ -86,16 +85,24 @@ bool PatternGraph::isArithmetic(NodeId id) const {
   return false;
 }
 
-std::optional<double> PolynomialWriter::numberOf(ValueId value) const {
-  if (!patterns_.is_number[value.index()]) return std::nullopt;
-  return numericElements(*patterns_.graph.constant(value))[0];
+bool PatternGraph::hasKernelType(ValueId value) const {
+  const DataType type = graph.dataType(value);
+  return type == DataType::kFloat32 || type == DataType::kFloat64;
+}
+
+std::optional<double> PatternGraph::numberOf(ValueId value) const {
+  const Constant* constant = graph.constant(value);
+  if (constant == nullptr || elementCount(constant->shape) != 1) return std::nullopt;
+  const bool is_integer = constant->data_type == DataType::kInt32 || constant->data_type == DataType::kInt64;
+  if (!is_integer && !is_number[value.index()]) return std::nullopt;
+  return numericElements(*constant)[0];
 }
 
 std::optional<Polynomial> PolynomialWriter::write(ValueId value) {
   if (++steps_ > kMostSteps) return std::nullopt;
   if (value == x_) return Polynomial{{{1, 0}, 1}};
   if (value == f_) return Polynomial{{{0, 1}, 1}};
-  if (const std::optional<double> found = numberOf(value)) return number(*found);
+  if (const std::optional<double> found = patterns_.numberOf(value)) return number(*found);
   const NodeId producer = patterns_.uses.producer[value.index()];
   if (!producer.valid() || !patterns_.isArithmetic(producer)) return std::nullopt;
   nodes_.insert(producer);
@@ -109,9 +116,8 @@ std::optional<Polynomial> PolynomialWriter::ofNode(NodeId id) {
   if (node.is("Neg")) return sum({}, *a, -1);
   const ValueId second = node.inputs[1];
   if (node.is("Pow")) {  // an integer exponent is a number, too
-    const Constant* exponent = patterns_.graph.constant(second);
-    if (exponent == nullptr || elementCount(exponent->shape) != 1) return std::nullopt;
-    return power(*a, numericElements(*exponent)[0]);
+    const std::optional<double> exponent = patterns_.numberOf(second);
+    return exponent ? power(*a, *exponent) : std::nullopt;
   }
   const std::optional<Polynomial> b = write(second);
   if (!b) return std::nullopt;

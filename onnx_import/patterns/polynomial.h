@@ -31,6 +31,10 @@ struct PatternGraph {
   std::vector<bool> is_output;  // by value index
   std::vector<bool> is_number;  // by value index: a constant of the arithmetic that holds one element
 
+  // float32 or float64: the types of the functions' kernels. (Halves stay as they are.)
+  bool hasKernelType(ValueId value) const;
+  // The one element of a constant, an integer too; nothing for a weight, or for a half.
+  std::optional<double> numberOf(ValueId value) const;
   // Add, Sub, Mul, Div, Neg, Pow: what a polynomial is written with.
   bool isArithmetic(NodeId node) const;
 };
@@ -47,7 +51,6 @@ class PolynomialWriter {
 
  private:
   std::optional<Polynomial> ofNode(NodeId node);
-  std::optional<double> numberOf(ValueId value) const;
 
   const PatternGraph& patterns_;
   ValueId x_, f_;

@@ -207,6 +207,8 @@ std::vector<Near> nearMisses() {
       {"SquareOfSilu", [](E& e) { return e.mul(e.mul(e.x, e.x), e.f("Sigmoid", e.x)); }, ""},
       {"TwiceSilu", [](E& e) { return e.mul(e.mul(e.x, 2), e.f("Sigmoid", e.mul(e.x, 2.5))); }, ""},
       // Numbers that no attribute can say.
+      {"DivisorOfFloat32", [](E& e) { return geluOf(e, e.x, double{static_cast<float>(std::sqrt(2.0))}); },
+       "is no number of float32"},
       {"GateOfADouble", [](E& e) { return e.mul(e.x, e.f("Sigmoid", e.mul(e.x, 1.702))); }, ""},
       {"DoubleNearTheFactor", [](E& e) { return newGelu(e, kK * (1 + 1e-8)); }, cubes},
       {"SigmoidAlone", [](E& e) { return e.f("Sigmoid", e.x); }, ""},
@@ -324,6 +326,22 @@ TEST(PatternsTest, ATrainedNumberIsNoConstant) {
   const ValueId half = test.parameter("half", makeScalar(DataType::kFloat64, 0.5));
   test.graph().outputs = {e.mul(e.mul(e.x, half), e.add(e.f("Erf", e.div(e.x, std::sqrt(2.0))), 1))};
   EXPECT_TRUE(recognisePatterns(test.graph()).found.empty());
+}
+
+// The functions have kernels of float32 and float64.
+TEST(PatternsTest, HalvesStay) {
+  Graph graph;
+  graph.opset_imports = {{"", 20}};
+  GraphBuilder builder(graph);
+  const auto half = [&](const char* name) { return builder.addValue(name, DataType::kFloat16, {4}); };
+  const ValueId x = half("x"), quotient = half("quotient"), erf = half("erf"), own = half("own");
+  const ValueId root = builder.addConstant("root", {DataType::kFloat16, {}, std::vector<std::byte>(2)});
+  graph.inputs = {x};
+  builder.addNode("", "Div", {x, root}, {quotient});
+  builder.addNode("", "Erf", {quotient}, {erf});
+  builder.addNode("", "Gelu", {x}, {own});
+  graph.outputs = {erf, own};
+  EXPECT_TRUE(recognisePatterns(graph).found.empty());
 }
 
 TEST(PatternsTest, ABroadcastIsNoActivationOfX) {
