@@ -136,6 +136,12 @@ ExternalData::File ExternalData::inspect(const std::string& location, const std:
     fail(ErrorCode::kMissingInput, "{}: cannot look at '{}': {}", what, *target, std::strerror(errno));
   if (!S_ISREG(status.st_mode))
     fail(ErrorCode::kBadModel, "{} has the external location '{}', which is no regular file", what, location);
+  if (owner_ && status.st_nlink > 1 && status.st_uid != *owner_) {
+    fail(ErrorCode::kBadModel,
+         "{} has the external location '{}', which is a hard link to a file of another user (number {}; the "
+         "model is of {}); put a copy of the file in its place",
+         what, location, status.st_uid, *owner_);
+  }
   if (::access(target->c_str(), R_OK) != 0)
     fail(ErrorCode::kMissingInput, "{}: '{}' cannot be read: {}", what, *target, std::strerror(errno));
   return File{true, static_cast<uint64_t>(status.st_size)};

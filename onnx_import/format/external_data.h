@@ -2,16 +2,20 @@
 //
 // Rules: the location is a relative path without "..", empty parts or NUL; after resolving symbolic links the
 // target is a regular file inside the model's directory, inside the directory of the model file after
-// resolving its links (model caches store links to blobs), or under the extra root. Keys other than location,
-// offset, length and checksum, repeated keys and in-memory tags are refused. Files are looked at, never read.
+// resolving its links (model caches store links to blobs), or under the extra root. A file with several names
+// (hard links) has the owner of the model: else whoever made the folder could have us read a file of others.
+// Keys other than location, offset, length and checksum, repeated keys and in-memory tags are refused. Files
+// are looked at, never read.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <onnx/onnx_pb.h>
+#include <sys/types.h>
 
 #include "ir/graph/graph.h"
 
@@ -24,6 +28,9 @@ class ExternalData {
   // file is accepted.
   ExternalData(const std::string& directory, const std::string& real_directory, const std::string& root,
                bool required);
+
+  // Who owns the model's file; until it is called, hard links of all owners are accepted.
+  void setOwner(uid_t owner) { owner_ = owner; }
 
   // Checks one external tensor with that many bytes of content. Throws Error(kBadModel), or
   // Error(kMissingInput) for a file that does not exist; both name `what`.
@@ -45,6 +52,7 @@ class ExternalData {
   std::string base_;
   bool base_fixed_ = false;
   bool required_;
+  std::optional<uid_t> owner_;
   std::map<std::string, File> files_;
 };
 

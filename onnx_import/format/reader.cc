@@ -47,8 +47,8 @@ std::string realDirectoryOf(const std::string& path) {
   return real ? directoryOf(real.get()) : std::string();
 }
 
-// Opens, refuses what cannot be a model, and returns the size.
-uint64_t checkFile(const FileDescriptor& file, const std::string& path, const ImportLimits& limits) {
+// Refuses what cannot be a model, and returns its owner.
+uid_t checkFile(const FileDescriptor& file, const std::string& path, const ImportLimits& limits) {
   if (file.get() < 0) fail(ErrorCode::kMissingInput, "cannot open '{}': {}", path, std::strerror(errno));
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0)
@@ -57,13 +57,13 @@ uint64_t checkFile(const FileDescriptor& file, const std::string& path, const Im
     fail(ErrorCode::kMissingInput, "'{}' is a directory; name the .onnx file in it", path);
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::kMissingInput, "'{}' is no regular file", path);
   if (status.st_size == 0) fail(ErrorCode::kBadModel, "'{}' is empty", path);
-  const uint64_t size = status.st_size;
+  const auto size = static_cast<uint64_t>(status.st_size);
   if (size > limits.file_bytes) {
     fail(ErrorCode::kBadModel,
          "'{}' has {} bytes, more than the limit of {}; save the model with its weights as external data",
          path, size, limits.file_bytes);
   }
-  return size;
+  return status.st_uid;
 }
 
 // What to say about bytes that are no model.
@@ -91,7 +91,7 @@ Graph convert(onnx::ModelProto& model, ExternalData& external, const ReadOptions
 
 Graph readModel(const std::string& path, const ReadOptions& options) {
   const FileDescriptor file(path);
-  checkFile(file, path, options.limits);
+  const uid_t owner = checkFile(file, path, options.limits);
   char start[64];
   const ssize_t started = ::pread(file.get(), start, sizeof(start), 0);
   if (started < 0) fail(ErrorCode::kMissingInput, "cannot read '{}': {}", path, std::strerror(errno));
@@ -115,6 +115,7 @@ Graph readModel(const std::string& path, const ReadOptions& options) {
   try {
     ExternalData external(directoryOf(path), realDirectoryOf(path), options.external_data_root,
                           options.require_external_data);
+    external.setOwner(owner);
     return convert(model, external, options, std::filesystem::path(path).filename().string(),
                    std::move(inline_weights));
   } catch (Error& error) {

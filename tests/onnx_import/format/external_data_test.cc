@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "onnx_import/format/reader.h"
 #include "tests/onnx_import/model_files.h"
@@ -135,6 +136,22 @@ TEST_F(ExternalDataTest, ALinkToAModelFindsTheDataBesideTheModel) {
   fs::create_symlink(folder_.file("model/m.onnx"), folder_.file("link.onnx"));
   const Graph graph = readModel(folder_.file("link.onnx"));
   EXPECT_TRUE(fs::exists(fs::path(graph.directory) / "w.bin")) << graph.directory;
+}
+
+TEST_F(ExternalDataTest, AHardLinkToAFileOfTheModelsOwnerIsAllowed) {
+  fs::create_hard_link(folder_.file("secret.bin"), folder_.file("model/hard.bin"));
+  EXPECT_EQ(read({{"location", "hard.bin"}, {"length", "16"}}).initializers.size(), 1u);
+}
+
+TEST_F(ExternalDataTest, AHardLinkToAFileOfAnotherUserIsRefused) {
+  constexpr uid_t kAnother = 54321;
+  if (::chown(folder_.file("secret.bin").c_str(), kAnother, -1) != 0)
+    GTEST_SKIP() << "files of another user can be made by root only";
+  fs::create_hard_link(folder_.file("secret.bin"), folder_.file("model/hard.bin"));
+  EXPECT_ERROR(read({{"location", "hard.bin"}, {"length", "16"}}), kBadModel, "hard.bin", "hard link",
+               "54321");
+  fs::remove(folder_.file("secret.bin"));  // its only name now: put there by the other user, for all to use
+  EXPECT_EQ(read({{"location", "hard.bin"}, {"length", "16"}}).initializers.size(), 1u);
 }
 
 TEST_F(ExternalDataTest, OnlyRegularFilesAreData) {
