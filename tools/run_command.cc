@@ -216,6 +216,7 @@ struct RunCommand {
       fail(ErrorCode::kUsage,
            "--on-nan rewind goes back to the newest checkpoint: it needs --checkpoint DIR");
     if (on_nan == "skip") job.check_finite = false;
+    job.find_nan = on_nan == "find";
     return on_nan;
   }
 
@@ -310,8 +311,10 @@ CommandFunction addRunCommand(CLI::App& app) {
          "--on-nan", command->on_nan,
          "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out "
          "on all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, "
-         "once in a row")
-      ->check(CLI::IsMember({"stop", "skip", "rewind"}))
+         "once in a row,\nfind: stop, too, but look at every value of every step, and name the first one "
+         "that "
+         "is not a number;\nsteps are slower")
+      ->check(CLI::IsMember({"stop", "skip", "rewind", "find"}))
       ->capture_default_str();
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")

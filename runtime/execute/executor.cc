@@ -53,6 +53,7 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
       device_(options.device == nullptr ? &cpuDevice() : options.device),
       compute_(device_->makeQueue()),
       lane_queue_(device_->makeQueue()) {
+  if (options_.find_nan) finder_.emplace();
   if (image_.subgraphs.size() != program().subgraphs.size()) {
     fail(ErrorCode::kConfiguration, "rank {}: {} subgraphs, but {} graphs", program().rank,
          program().subgraphs.size(), image_.subgraphs.size());
@@ -266,6 +267,7 @@ StepReport Executor::runStep(int64_t step) {
   current_step_.store(step);
   giveStepNumbers(step);
   if (guard_) guard_->begin();
+  if (finder_) lookAtWeights();
   if (lane_) lane_->begin();
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
@@ -302,9 +304,11 @@ StepReport Executor::runStep(int64_t step) {
     report.not_finite = guard_->finding();
   }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
-    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}{}; {}", program().rank, step,
-         *report.loss, describeMadeUpdates(report.losses),
-         data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step));
+    fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}{}{}; {}{}", program().rank, step,
+         describeNotFinite(*report.loss), describeMadeUpdates(report.losses),
+         finder_ ? finder_->firstInfinite() : "",
+         data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step),
+         finder_ ? "" : "; run --on-nan find names the first value that is not a number");
   }
   current_step_.store(0);
   if (recorder_ != nullptr) recorder_->endStep(Clock::now());
@@ -334,6 +338,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       waiting_.store(data_->mayWait(), std::memory_order_relaxed);
       data_->fill(action.data_input, step, action.box, hostSide(action));
       waiting_.store(false, std::memory_order_relaxed);
+      if (finder_) lookAtInput(action);
       upload(action, *compute_);
       break;
     case InstructionKind::kUpdate:
@@ -376,7 +381,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
 
 void Executor::runNodes(Action& action) {
   if (options_.observer != nullptr) options_.observer->beginRun(positionOf(*action.instruction));
-  action.run.run(progress_, options_.observer);
+  action.run.run(progress_, options_.observer, finder_ ? &*finder_ : nullptr);
 }
 
 void Executor::transfer(Action& action) {

@@ -48,6 +48,8 @@ struct ExecutorOptions {
   NodeObserver* observer = nullptr;
   RandomDelays* delays = nullptr;  // nullptr: none. Else it pauses before instructions; for tests
   Device* device = nullptr;        // nullptr: cpuDevice()
+  // the first value that is NaN ends the step with Error(kNotANumber) naming it (NanFinder); slow
+  bool find_nan = false;
 };
 
 struct StepReport {
@@ -175,6 +177,8 @@ class Executor {
   size_t positionOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
   void runNodes(Action& action);
+  void lookAtWeights();
+  void lookAtInput(const Action& action);
   void transfer(Action& action);
   void allReduce(const Action& action, Communicator& communicator) const;
   void runInstruction(size_t position, int64_t step, StepReport& report);
@@ -206,6 +210,8 @@ class Executor {
   std::unique_ptr<GroupCollectives> background_collectives_;
   DataSource* data_ = nullptr;
   std::optional<StepGuard> guard_;
+  std::optional<NanFinder> finder_;
+  bool weights_looked_at_ = false;
   TraceRecorder* recorder_ = nullptr;
   uint32_t recorded_program_ = 0;
   std::vector<Action> actions_;                                          // by instruction

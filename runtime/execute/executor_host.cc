@@ -126,6 +126,30 @@ void Executor::comeToRest() noexcept {
   }
 }
 
+// Once, before the first step that is run: what was read from files, or has come from a checkpoint.
+void Executor::lookAtWeights() {
+  finder_->beginStep();
+  if (weights_looked_at_) return;
+  weights_looked_at_ = true;
+  for (size_t b = 0; b < program().buffers.size(); ++b) {
+    const Buffer& buffer = program().buffers[b];
+    const bool is_weight = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight ||
+                           buffer.kind == BufferKind::kForwardState;
+    if (!is_weight) continue;
+    finder_->lookAtTensor(
+        fmt::format("rank {}, before its first step: the weight '{}'", program().rank, buffer.value),
+        buffer.data_type, boxOf(buffer), view(BufferId(b)).bytes(),
+        "it is so in the model's file, or in the checkpoint that the run goes on from");
+  }
+}
+
+void Executor::lookAtInput(const Action& action) {
+  const ProgramInput& input = program().inputs[action.data_input];
+  finder_->lookAtTensor(fmt::format("the input '{}'", input.name), input.data_type, action.box,
+                        hostSide(action),
+                        "the first number is the row of the batch; mend or leave out that row of the data");
+}
+
 double Executor::readNumber(BufferId id) const {
   double number = 0;
   convertElements(program().buffer(id).data_type, view(id).data(), DataType::kFloat64, &number, 1);

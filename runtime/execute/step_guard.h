@@ -2,7 +2,6 @@
 // passes have replaced becomes again what it was. All ranks hold the same guard, so all do the same.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -15,9 +14,9 @@
 
 #include <fmt/format.h>
 
-#include "ir/base/convert.h"
 #include "ir/program/program.h"
 #include "runtime/device/device.h"
+#include "runtime/execute/nan_finder.h"
 
 namespace pipeshard {
 
@@ -51,13 +50,11 @@ class StepGuard {
     for (const BufferId id : update.inputs) {
       const Buffer& buffer = program_.buffer(id);
       if (buffer.kind != BufferKind::kGradient || !finding_.empty()) continue;
-      std::vector<double> elements(elementCount(buffer.shape));
-      convertElements(buffer.data_type, HostView(queue_, place_(id)).data(), DataType::kFloat64,
-                      elements.data(), elements.size());
-      const auto found = std::ranges::find_if(elements, [](double x) { return !std::isfinite(x); });
-      if (found == elements.end()) continue;
+      const auto found = firstNotFinite(buffer.data_type, HostView(queue_, place_(id)).bytes(), true);
+      if (!found) continue;
       const std::string_view name = buffer.value;  // "w.gradient"
-      finding_ = fmt::format("the gradient of '{}' has {}", name.substr(0, name.rfind('.')), *found);
+      finding_ = fmt::format("the gradient of '{}' has {}", name.substr(0, name.rfind('.')),
+                             describeNotFinite(found->second));
     }
   }
 

@@ -34,11 +34,12 @@ bool isNameOnly(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer) const {
+void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer, NanFinder* finder) const {
   for (const Call& call : calls_) {
     progress.fetch_add(1, std::memory_order_relaxed);
     if (observer != nullptr && !observer->beginNode(call.node)) continue;
     perform(call);
+    if (finder != nullptr && call.kernel != nullptr) look(call, *finder);
     if (observer == nullptr) continue;
     queue_->synchronize();
     observer->endNode(call.node);
@@ -52,6 +53,18 @@ void BoundRun::perform(const Call& call) const {
     call.kernel->run({std::span(inputs_).subspan(call.first_input, call.input_count),
                       std::span(outputs_).subspan(call.first_output, call.output_count), call.workspace,
                       collectives_, call.accumulate, queue_, call.fault});
+  } catch (Error& error) {
+    addNode(error, call);
+    throw;
+  }
+}
+
+void BoundRun::look(const Call& call, NanFinder& finder) const {
+  queue_->synchronize();
+  try {
+    finder.lookAtNode(*graph_, graph_->nodes[call.node],
+                      std::span(inputs_).subspan(call.first_input, call.input_count),
+                      std::span(outputs_).subspan(call.first_output, call.output_count), *queue_);
   } catch (Error& error) {
     addNode(error, call);
     throw;
@@ -295,6 +308,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
 
   BoundRun run;
   run.node_names_ = &node_names_;
+  run.graph_ = &graph_;
   run.collectives_ = collectives;
   run.queue_ = queue == nullptr ? queue_.get() : queue;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -21,6 +21,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/graph.h"
 #include "runtime/device/cpu_device.h"
+#include "runtime/execute/nan_finder.h"
 #include "runtime/execute/node_observer.h"
 #include "runtime/kernels/base/kernel.h"
 
@@ -32,7 +33,9 @@ class BoundRun {
   // Gives all calls to the queue. Adds one to `progress` with every node, for those who watch. Errors of a
   // kernel get the node as context. `observer`, if there is one, is told about every node; a node ends when
   // it has computed.
-  void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr) const;
+  // `finder`, if there is one, looks at every node's results; its error gets the node as context, too.
+  void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr,
+           NanFinder* finder = nullptr) const;
 
   // As many of its kernels record faults (Kernel::recordsFaults); where, is to be said before it runs: an
   // array of the device's memory.
@@ -54,9 +57,11 @@ class BoundRun {
     DataFault* fault = nullptr;
   };
   void perform(const Call& call) const;
+  void look(const Call& call, NanFinder& finder) const;
   void addNode(Error& error, const Call& call) const;
 
   const std::vector<std::string>* node_names_ = nullptr;
+  const Graph* graph_ = nullptr;
   Collectives* collectives_ = nullptr;
   DeviceQueue* queue_ = nullptr;
   size_t fault_count_ = 0;

@@ -143,6 +143,7 @@ WorkerOptions Coordinator::commonOptions() const {
   }
   options.evaluation = spec_.evaluation;
   options.check_finite = spec_.check_finite;
+  options.find_nan = spec_.find_nan;
   options.log_directory = spec_.log_directory;
   options.dump_directory = spec_.dump_directory;
   options.dump = spec_.dump;
@@ -383,7 +384,9 @@ void Coordinator::leaveOut(const StepResult& result) {
   if (spec_.check_finite) {
     failJob(
         {ErrorCode::kNotANumber,
-         what + "; lower the learning rate, look at the data, or leave such steps out (run --on-nan skip)"});
+         what +
+             "; lower the learning rate, look at the data, leave such steps out (run --on-nan skip), or have "
+             "the first value named that is not a number (run --on-nan find)"});
   }
   ++result_.steps_left_out;
   report({.kind = JobProgress::Kind::kNotice,

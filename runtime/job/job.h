@@ -44,6 +44,7 @@ struct JobSpec {
   // Stop when the loss, or a norm of gradients that the plan takes, is NaN or infinite. Else steps whose norm
   // is not finite are left out on all ranks (Program::guard), each with a notice.
   bool check_finite = true;
+  bool find_nan = false;  // ExecutorOptions::find_nan
 
   CheckpointSpec checkpoint;
   // Every so many steps ranks that hold copies compare them (ReplicaCheck): kReplicasDiffer. 0: never.

@@ -199,6 +199,7 @@ struct Recording {
 void work(const WorkerOptions& options, WorkerLink& link) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
+  executor_options.find_nan = options.find_nan;
   executor_options.seed = options.data.seed;
   std::optional<RandomDelays> delays;
   if (const char* text = std::getenv(kRandomDelaysVariable); text != nullptr) {

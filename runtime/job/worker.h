@@ -51,6 +51,7 @@ struct WorkerOptions {
   DeviceChoice device;
   DataDescription data;
   bool check_finite = true;
+  bool find_nan = false;
   std::string log_directory;  // "": what it says goes where its parent's standard error goes
   std::string dump_directory;
   DumpSelection dump;

@@ -227,7 +227,7 @@ TEST_F(NotANumber, MakesARunGoBackOnce) {
 }
 
 // loss = mean(sqrt(|x v w|)) is finite where x is 0, its gradient is not.
-void writeRootModel(const std::string& path) {
+void writeRootModel(const std::string& path, float first_weight = 1) {
   Graph graph;
   graph.name = "root";
   graph.opset_imports[""] = 17;
@@ -238,7 +238,9 @@ void writeRootModel(const std::string& path) {
   const ValueId x = value("x", {4, 4});
   std::vector<float> numbers(16);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::cos(static_cast<float>(i));
+  numbers[0] = first_weight;
   const ValueId v = builder.addConstant("v", makeConstant<float>({4, 4}, numbers));
+  numbers[0] = 1;
   const ValueId w = builder.addConstant("w", makeConstant<float>({4, 4}, numbers));
   const ValueId a = value("a", {4, 4}), b = value("b", {4, 4}), c = value("c", {4, 4}),
                 d = value("d", {4, 4});
@@ -277,6 +279,31 @@ TEST(NotFiniteGradients, StopARunBeforeItSaves) {
   const CommandResult skipped = run("skip");
   EXPECT_EQ(skipped.exit_code, 0) << skipped.errors;
   EXPECT_THAT(skipped.output, HasSubstr("3 of them left out"));
+}
+
+// Which node, row or weight was the first, on whichever rank.
+TEST(NotFiniteGradients, TheFirstValueIsFoundWhereItBegins) {
+  const TemporaryFolder folder;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto found = [&](float first_weight, float third) {
+    std::vector<float> x(16);
+    x[9] = third;
+    std::vector<std::byte> bytes(64);
+    std::memcpy(bytes.data(), x.data(), 64);
+    writeRootModel(folder.file("root.onnx"), first_weight);
+    writeNpz(folder.file("x.npz"), {{"x", {DataType::kFloat32, {4, 4}, bytes}}});
+    const CommandResult planned = runPipeshard(
+        {"plan", folder.file("root.onnx"), "--cluster", "1x2", "--boundary", "a", "-o", folder.file("plan")});
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    const CommandResult ran = runPipeshard(
+        {"run", folder.file("plan"), "--steps", "3", "--data", folder.file("x.npz"), "--on-nan", "find"});
+    EXPECT_EQ(ran.exit_code, 82) << ran.errors;
+    return ran.errors;
+  };
+  EXPECT_THAT(found(1, 0), AllOf(HasSubstr("step 1, rank 1"), HasSubstr("has inf at [0,0]"),
+                                 HasSubstr("has nan at [0,0], the first there is")));
+  EXPECT_THAT(found(1, nan), AllOf(HasSubstr("step 1, rank 0"), HasSubstr("the input 'x' has nan at [2,1]")));
+  EXPECT_THAT(found(nan, 0), HasSubstr("rank 0, before its first step: the weight 'v' has nan at [0,0]"));
 }
 
 // Stages update at different times: there is no moment at which all know.
