@@ -132,7 +132,7 @@ std::vector<std::string> listCheckpoints(const std::string& folder) {
   return directories;
 }
 
-Checkpoint readCheckpoint(const std::string& directory) {
+Checkpoint readManifest(const std::string& directory) {
   const fs::path path(directory);
   Checkpoint checkpoint;
   try {
@@ -149,37 +149,49 @@ Checkpoint readCheckpoint(const std::string& directory) {
     notGood(directory, error.message());
   }
   checkpoint.directory = directory;
-  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
-    const CheckpointFile& file = checkpoint.files[i];
-    std::error_code error;
-    const auto bytes = fs::file_size(path / file.name, error);
-    if (error == std::errc::no_such_file_or_directory && !file.host.empty()) {
-      checkpoint.elsewhere.push_back(static_cast<int>(i));
-      continue;
-    }
-    if (error) notGood(directory, fmt::format("{}: {}", file.name, error.message()));
-    if (bytes != static_cast<uint64_t>(file.bytes))
-      notGood(directory,
-              fmt::format("{} has {} bytes, it was written with {}", file.name, bytes, file.bytes));
+  return checkpoint;
+}
+
+std::optional<std::string> faultOfSize(const Checkpoint& checkpoint, int index) {
+  const CheckpointFile& file = checkpoint.files.at(index);
+  std::error_code error;
+  const auto bytes = fs::file_size(fs::path(checkpoint.directory) / file.name, error);
+  if (error == std::errc::no_such_file_or_directory) return std::nullopt;
+  if (error) return fmt::format("{}: {}", file.name, error.message());
+  if (bytes == static_cast<uint64_t>(file.bytes)) return "";
+  return fmt::format("{} has {} bytes, it was written with {}", file.name, bytes, file.bytes);
+}
+
+std::string describeHash(const CheckpointFile& file, uint64_t found) {
+  return fmt::format("{} has the hash {}, it was written with {}; the disk or somebody has changed it",
+                     file.name, hashText(found), hashText(file.hash));
+}
+
+std::string faultOfContent(const Checkpoint& checkpoint, int index, const std::atomic<bool>* stop) {
+  const CheckpointFile& file = checkpoint.files.at(index);
+  const uint64_t found = contentHashOfFile((fs::path(checkpoint.directory) / file.name).string(), stop);
+  return found == file.hash ? "" : describeHash(file, found);
+}
+
+Checkpoint readCheckpoint(const std::string& directory) {
+  Checkpoint checkpoint = readManifest(directory);
+  for (int i = 0; i < std::ssize(checkpoint.files); ++i) {
+    const std::optional<std::string> fault = faultOfSize(checkpoint, i);
+    if (!fault && checkpoint.files[i].host.empty())
+      notGood(directory, fmt::format("{} is not there", checkpoint.files[i].name));
+    if (!fault) checkpoint.elsewhere.push_back(i);
+    if (fault && !fault->empty()) notGood(directory, *fault);
   }
   return checkpoint;
 }
 
-void verifyFile(const Checkpoint& checkpoint, int index) {
-  const CheckpointFile& file = checkpoint.files.at(index);
-  const uint64_t found = contentHashOfFile((fs::path(checkpoint.directory) / file.name).string());
-  if (found != file.hash) {
-    notGood(checkpoint.directory,
-            fmt::format("{} has the hash {}, it was written with {}; the disk or somebody has changed it",
-                        file.name, hashText(found), hashText(file.hash)));
-  }
-}
-
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done) {
   size_t files = 0;
-  for (size_t i = 0; i < checkpoint.files.size(); ++i) {
-    if (!std::ranges::binary_search(checkpoint.elsewhere, static_cast<int>(i)))
-      verifyFile(checkpoint, static_cast<int>(i));
+  for (int i = 0; i < std::ssize(checkpoint.files); ++i) {
+    if (!std::ranges::binary_search(checkpoint.elsewhere, i)) {
+      if (const std::string fault = faultOfContent(checkpoint, i); !fault.empty())
+        notGood(checkpoint.directory, fault);
+    }
     if (done) done(++files);
   }
 }

@@ -17,6 +17,7 @@
 // them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -86,17 +87,24 @@ std::vector<std::string> listCheckpoints(const std::string& folder);
 // Reads the manifest, and checks COMMIT and the sizes of the files that are here. Error(kNoGoodCheckpoint)
 // naming what is wrong.
 Checkpoint readCheckpoint(const std::string& directory);
-// One of the files, as verifyCheckpoint does it.
-void verifyFile(const Checkpoint& checkpoint, int index);
+// The same without a look at the files: `elsewhere` is empty.
+Checkpoint readManifest(const std::string& directory);
+// What is wrong with a file's size ("rank-0000.safetensors has 10 bytes, it was written with 400"), or that
+// it cannot be looked at; "" if it is right. Of a file that is not there: nothing.
+std::optional<std::string> faultOfSize(const Checkpoint& checkpoint, int index);
+// The same of its content, of which every byte is read. `stop`: as contentHashOfFile.
+std::string faultOfContent(const Checkpoint& checkpoint, int index, const std::atomic<bool>* stop = nullptr);
+// "NAME has the hash ..., it was written with ...; the disk or somebody has changed it".
+std::string describeHash(const CheckpointFile& file, uint64_t found);
 // Reads every file that is here and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and
 // found. `done`: told after each file, and asked by throwing to stop.
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
 // The newest one that can be read and verified, of a step before `before`; what is wrong with newer ones goes
 // to `notice`. Nothing if the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some,
 // and none is good.
-std::optional<Checkpoint> newestGoodCheckpoint(
-    const std::string& folder, const std::function<void(const std::string&)>& notice,
-    int64_t before = std::numeric_limits<int64_t>::max());
+std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
+                                               const std::function<void(const std::string&)>& notice,
+                                               int64_t before = std::numeric_limits<int64_t>::max());
 
 // Of these of its files, which are on other hosts' disks: where they are, and the command that copies them.
 std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<int>& files);

@@ -20,9 +20,8 @@ std::vector<BufferId> resultBuffers(const Program& program);
 
 // The files of a checkpoint with anything of what the rank holds; ascending.
 std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint);
-// Those, for adoptState. Files that hosts have on disks of their own, which only this host can see, are
-// verified. Errors: kMissingInput naming those that are on another host; as verifyFile and
-// JoinedTensors::open.
+// Those, for adoptState. They were verified: by the coordinator, or by the daemon of the one host that sees
+// them (runtime/disks/). Errors: kMissingInput naming those that are on another host; as JoinedTensors::open.
 JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint);
 
 // Gives every such buffer its box of the checkpoint's tensor; also where several ranks hold a copy, of which

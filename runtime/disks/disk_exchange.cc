@@ -16,6 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// In a list of nodes.
+constexpr int kOwnDisk = -1;
+
 std::string newProbe() {
   std::random_device random;
   return fmt::format("{}{:08x}{:08x}", kDiskProbe, random(), random());
@@ -38,25 +41,19 @@ nlohmann::json DiskExchange::introduce(int node, const std::string& host) {
   hosts_[node] = host;
   if (!place_.resumed.empty()) {
     for (nlohmann::json& piece : piecesOf(place_.resumed, {{"resumed", true}}))
-      surroundings_.send(node, "manifest", std::move(piece));
+      surroundings_.send(node, "manifest", std::move(piece), {});
   }
   return diskRequestJson({place_.folder, probe_, place_.job, place_.keep});
 }
 
-bool DiskExchange::hear(int node, std::string_view type, const nlohmann::json& body) {
+bool DiskExchange::hear(int node, std::string_view type, const nlohmann::json& body,
+                        std::span<const std::byte> payload) {
   if (type == "disk") {
     hearDisk(node, body.at("shared").get<bool>());
   } else if (type == "want") {
-    Request& request = requests_[node];
-    const FileWant want = wantFromJson(body);
-    if (request.want.file != want.file) {
-      request.sources = surroundings_.nodes();
-      std::erase(request.sources, node);
-    }
-    request.want = want;
-    ask(node);
+    hearWant(node, wantFromJson(body));
   } else if (type == "piece") {
-    hearPiece(node, body);
+    hearPiece(node, body, payload);
   } else if (type == "kept") {
     if (awaited_.erase({node, body.at("step").get<int64_t>()}) == 0 || !body.contains("error")) return true;
     surroundings_.notice(
@@ -84,17 +81,39 @@ void DiskExchange::hearDisk(int node, bool is_shared) {
 }
 
 // This host's disk first.
-void DiskExchange::ask(int node) {
-  const Request& request = requests_[node];
-  nlohmann::json piece = readPiece(request.want);
-  if (!piece.contains("error") || request.sources.empty())
-    return surroundings_.send(node, "piece", std::move(piece));
-  nlohmann::json want = wantJson(request.want);
-  want["for"] = node;
-  surroundings_.send(request.sources.back(), "want", std::move(want));
+void DiskExchange::hearWant(int node, const FileWant& want) {
+  Request& request = requests_[node];
+  if (request.want.file != want.file) {
+    request.sources = surroundings_.nodes();
+    std::erase(request.sources, node);
+    request.sources.push_back(kOwnDisk);
+  } else if (want.again && !request.sources.empty()) {
+    request.sources.pop_back();
+    request.error = "what others have is not that, either";
+  }
+  request.want = want;
+  ask(node);
 }
 
-void DiskExchange::hearPiece(int node, const nlohmann::json& body) {
+void DiskExchange::ask(int node) {
+  Request& request = requests_[node];
+  FilePiece piece{request.want.file, request.want.offset};
+  if (!request.sources.empty() && request.sources.back() == kOwnDisk) {
+    piece = readPiece(request.want);
+    if (piece.error.empty()) return surroundings_.send(node, "piece", pieceJson(piece), piece.bytes);
+    request.error = piece.error;
+    request.sources.pop_back();
+  }
+  if (request.sources.empty()) {
+    piece.error = request.error;
+    return surroundings_.send(node, "piece", pieceJson(piece), {});
+  }
+  nlohmann::json want = wantJson(request.want);
+  want["for"] = node;
+  surroundings_.send(request.sources.back(), "want", std::move(want), {});
+}
+
+void DiskExchange::hearPiece(int node, const nlohmann::json& body, std::span<const std::byte> payload) {
   const auto found = requests_.find(body.value("for", -1));
   if (found == requests_.end()) return;
   Request& request = found->second;
@@ -102,10 +121,11 @@ void DiskExchange::hearPiece(int node, const nlohmann::json& body) {
       body.at("offset") != request.want.offset)
     return;
   if (body.contains("error")) {
+    request.error = body["error"].get<std::string>();
     request.sources.pop_back();
     return ask(found->first);
   }
-  surroundings_.send(found->first, "piece", body);
+  surroundings_.send(found->first, "piece", body, payload);
 }
 
 DiskOfNode DiskExchange::diskOf(int node) const {
@@ -118,12 +138,12 @@ void DiskExchange::publish(const Checkpoint& checkpoint) {
   for (const int node : own_) {
     awaited_.emplace(node, checkpoint.step);
     for (nlohmann::json& piece : piecesOf(checkpointToJson(checkpoint), {{"resumed", false}}))
-      surroundings_.send(node, "manifest", std::move(piece));
+      surroundings_.send(node, "manifest", std::move(piece), {});
   }
 }
 
 void DiskExchange::drop(int64_t step) {
-  for (const int node : own_) surroundings_.send(node, "drop", {{"step", step}});
+  for (const int node : own_) surroundings_.send(node, "drop", {{"step", step}}, {});
 }
 
 }  // namespace pipeshard

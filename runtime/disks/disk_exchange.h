@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,9 @@ struct DiskOfNode {
 class DiskExchange {
  public:
   struct Surroundings {
-    std::function<void(int node, std::string_view type, nlohmann::json body)> send;
+    std::function<void(int node, std::string_view type, nlohmann::json body,
+                       std::span<const std::byte> payload)>
+        send;
     std::function<std::vector<int>()> nodes;  // that are there now
     std::function<void(const std::string&)> notice;
   };
@@ -51,7 +54,7 @@ class DiskExchange {
   // Before the node is told to start: what it is to know. The result is for "start".
   nlohmann::json introduce(int node, const std::string& host);
   // A message of a node, of any type; false: it is none of those that are for this.
-  bool hear(int node, std::string_view type, const nlohmann::json& body);
+  bool hear(int node, std::string_view type, const nlohmann::json& body, std::span<const std::byte> payload);
 
   DiskOfNode diskOf(int node) const;
   // A checkpoint is there, or will not be: said to those with ranks' files on disks of their own.
@@ -64,10 +67,12 @@ class DiskExchange {
   struct Request {
     FileWant want = {};
     std::vector<int> sources;  // that have not been found to lack the file; the last is asked
+    std::string error = {};    // of the one that was found so last
   };
   void hearDisk(int node, bool is_shared);
+  void hearWant(int node, const FileWant& want);
   void ask(int node);
-  void hearPiece(int node, const nlohmann::json& body);
+  void hearPiece(int node, const nlohmann::json& body, std::span<const std::byte> payload);
 
   CheckpointPlace place_;
   Surroundings surroundings_;

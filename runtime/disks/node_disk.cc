@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -43,20 +44,22 @@ DiskRequest diskRequestFromJson(const nlohmann::json& json) {
 void NodeDisk::open(const DiskRequest& request, const std::string& plan_directory,
                     const std::vector<RankId>& ranks) {
   const bool is_shared = fs::exists(fs::path(request.folder) / request.probe);
-  tell_("disk", {{"shared", is_shared}});
+  tell_("disk", {{"shared", is_shared}}, {});
   if (!is_shared) openFolder(request, plan_directory);
   if (resumed_.empty()) return;
   const int64_t step = checkpointFromJson(resumed_).step;
   if (folder_) folder_->goOnAfter(step);
-  const Checkpoint checkpoint = readCheckpoint((fs::path(request.folder) / checkpointName(step)).string());
-  if (checkpoint.elsewhere.empty()) return;
+  const Checkpoint checkpoint = readManifest((fs::path(request.folder) / checkpointName(step)).string());
+  const auto isOfHost = [](const CheckpointFile& file) { return !file.host.empty(); };
+  if (std::ranges::none_of(checkpoint.files, isOfHost)) return;
   std::set<int> needed;
   for (const RankId rank : ranks) {
     const std::vector<int> files = filesFor(loadProgram(plan_directory, rank), checkpoint);
     needed.insert(files.begin(), files.end());
   }
-  fetch_.emplace(checkpoint, std::vector<int>(needed.begin(), needed.end()));
-  askForNext();
+  // Where the coordinator sees the files it has read them.
+  check_ = std::make_unique<DiskCheck>(checkpoint, std::vector<int>(needed.begin(), needed.end()),
+                                       is_shared ? DiskCheck::Content::kTrusted : DiskCheck::Content::kRead);
 }
 
 void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_directory) {
@@ -73,16 +76,20 @@ void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_di
 }
 
 void NodeDisk::askForNext() {
-  if (!fetch_->isDone()) tell_("want", wantJson(fetch_->want()));
+  if (!fetch_->isDone()) tell_("want", wantJson(fetch_->want()), {});
 }
 
-void NodeDisk::takePiece(const nlohmann::json& piece) {
-  if (isReady()) return;
+void NodeDisk::takePiece(const FilePiece& piece) {
+  if (!fetch_ || fetch_->isDone()) return;
   fetch_->take(piece);
   askForNext();
-  if (!isReady() || fetch_->fetched().empty()) return;
-  tell_("notice", {{"message", fmt::format("has got {} of the checkpoint from other hosts",
-                                           fmt::join(fetch_->fetched(), ", "))}});
+  if (isLacking()) return;
+  const auto notice = [&](std::string text) { tell_("notice", {{"message", std::move(text)}}, {}); };
+  if (!fetch_->fetched().empty()) {
+    notice(fmt::format("has got {} of the checkpoint from other hosts", fmt::join(fetch_->fetched(), ", ")));
+  }
+  for (const std::string& damage : fetch_->replaced())
+    notice(fmt::format("{}; it has come whole from another host", damage));
 }
 
 void NodeDisk::takeManifest(const nlohmann::json& piece) {
@@ -103,27 +110,38 @@ bool isForDisk(std::string_view type) {
   return type == "manifest" || type == "drop" || type == "want" || type == "piece";
 }
 
-void NodeDisk::hear(std::string_view type, const nlohmann::json& body) {
-  if (type == "start" && body.contains("disk")) {
-    open(diskRequestFromJson(body["disk"]), body.at("directory").get<std::string>(),
-         idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()));
+void NodeDisk::hear(std::string_view type, const nlohmann::json& body, std::span<const std::byte> payload) {
+  if (type == "start") {
+    if (body.contains("disk")) {
+      open(diskRequestFromJson(body["disk"]), body.at("directory").get<std::string>(),
+           idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()));
+    }
+    starting_ = true;
   }
   if (type == "manifest") takeManifest(body);
-  if (type == "piece") takePiece(body);
+  if (type == "piece") takePiece(pieceFromJson(body, payload));
   if (type == "drop" && committer_) committer_->discard(body.at("step").get<int64_t>(), "dropped");
   if (type == "want") {
-    nlohmann::json piece = readPiece(wantFromJson(body));
-    piece["for"] = body.at("for");
-    tell_("piece", std::move(piece));
+    const FilePiece piece = readPiece(wantFromJson(body));
+    nlohmann::json answer = pieceJson(piece);
+    answer["for"] = body.at("for");
+    tell_("piece", std::move(answer), piece.bytes);
   }
 }
 
+bool NodeDisk::takeReady() { return !isLacking() && std::exchange(starting_, false); }
+
 void NodeDisk::look() {
+  if (check_ && check_->isDone()) {
+    fetch_.emplace(check_->checkpoint(), check_->take());
+    check_.reset();
+    askForNext();
+  }
   if (!committer_) return;
   for (const CheckpointCommitter::Outcome& outcome : committer_->take()) {
     nlohmann::json body = {{"step", outcome.step}};
     if (!outcome.error.empty()) body["error"] = outcome.error;
-    tell_("kept", std::move(body));
+    tell_("kept", std::move(body), {});
   }
 }
 

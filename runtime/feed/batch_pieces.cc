@@ -6,12 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
-#include "runtime/files/hex.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{256} << 10;  // twice that in hexadecimal
+constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr int kUnderWay = 16;
 
 }  // namespace
@@ -35,18 +34,17 @@ void BatchSender::sendMore(const Send& send) {
     send({{"step", step},
           {"input", input},
           {"offset", offset},
-          {"bytes", toHex(piece)},
           {"length", ring_.length(step)},
-          {"last", step_ > step}});
+          {"last", step_ > step}},
+         piece);
     ++under_way_;
   }
 }
 
-void BatchReceiver::take(const nlohmann::json& batch) const {
+void BatchReceiver::take(const nlohmann::json& batch, std::span<const std::byte> bytes) const {
   const auto step = batch.at("step").get<int64_t>();
   const auto input = batch.at("input").get<size_t>();
   const auto offset = batch.at("offset").get<size_t>();
-  const std::vector<std::byte> bytes = fromHex(batch.at("bytes").get<std::string>());
   if (input >= inputs_) fail(ErrorCode::kInternal, "a batch has input {} of {}", input, inputs_);
   const std::span<std::byte> place = ring_.batch(step, input);
   if (offset > place.size() || bytes.size() > place.size() - offset) {

@@ -2,12 +2,13 @@
 // ring of its own (runtime/data/batch_ring.h), which its workers read as they read the coordinator's on one
 // machine.
 //
-//   batch {step, input, offset, bytes, length, last}   ──►   as many at a time as kUnderWay
-//                                       ◄──  took {}
+//   batch {step, input, offset, length, last} + bytes   ──►   as many at a time as kUnderWay
+//                                        ◄──  took {}
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,7 +21,7 @@ namespace pipeshard {
 // sent.
 class BatchSender {
  public:
-  using Send = std::function<void(nlohmann::json batch)>;
+  using Send = std::function<void(nlohmann::json batch, std::span<const std::byte> bytes)>;
 
   // The ring outlives this; `inputs`: how many it has places for.
   BatchSender(const BatchRing& ring, size_t inputs, int64_t steps_done)
@@ -47,7 +48,7 @@ class BatchReceiver {
 
   int descriptor() const { return ring_.descriptor(); }
   // Error(kInternal) for a piece that does not fit.
-  void take(const nlohmann::json& batch) const;
+  void take(const nlohmann::json& batch, std::span<const std::byte> bytes) const;
 
  private:
   BatchRing ring_;

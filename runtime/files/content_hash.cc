@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "ir/base/error.h"
 #include "runtime/files/posix_file.h"
 
 namespace pipeshard {
@@ -36,13 +37,14 @@ std::optional<uint64_t> hashFromText(std::string_view text) {
 
 uint64_t contentHash(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-uint64_t contentHashOfFile(const std::string& path) {
+uint64_t contentHashOfFile(const std::string& path, const std::atomic<bool>* stop) {
   constexpr uint64_t kAtOnce = 1 << 20;
   const Descriptor file = openForReading(path);
   const uint64_t bytes = fileBytes(file, path);
   std::vector<std::byte> buffer(std::min(kAtOnce, bytes));
   RunningHash hash;
   for (uint64_t done = 0; done < bytes; done += buffer.size()) {
+    if (stop != nullptr && stop->load()) fail(ErrorCode::kRequeue, "reading {} was ended", path);
     buffer.resize(std::min(kAtOnce, bytes - done));
     readExactly(file, done, buffer, path);
     hash.add(buffer.data(), buffer.size());

@@ -2,6 +2,7 @@
 // adversary.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,8 +13,9 @@
 namespace pipeshard {
 
 uint64_t contentHash(std::string_view bytes);
-// Error(kMissingInput) as for any file that cannot be read.
-uint64_t contentHashOfFile(const std::string& path);
+// Error(kMissingInput) as for any file that cannot be read; kRequeue soon after another thread has set
+// `stop`, where there is one.
+uint64_t contentHashOfFile(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 // 16 hexadecimal digits, and back; nothing for any other text.
 std::string hashText(uint64_t hash);

@@ -17,14 +17,15 @@ const ControlForm kWant{"want",
                          {"job", kString},
                          {"file", kString},
                          {"offset", kCount},
+                         {"again", kBoolean, kOptional},
                          {"for", kCount, kOptional}}};
 const ControlForm kPiece{"piece",
                          {{"file", kString},
                           {"offset", kCount},
-                          {"total", kCount, kOptional},
-                          {"bytes", kString, kOptional},
+                          {"total", kCount},
                           {"error", kString, kOptional},
-                          {"for", kCount, kOptional}}};
+                          {"for", kCount, kOptional}},
+                         ControlPayload::kAllowed};
 
 }  // namespace
 
@@ -123,8 +124,8 @@ const ControlSchema& nodeMessages() {
       {"alive", {{"states", kArray, kOptional, {{"", kObject, 0, {{"rank", kCount}, {"state", kString}}}}}}},
       {"ended", {{"rank", kCount}, {"description", kString}, {"code", kInteger}}},
       {"clock", {{"asked", kInteger}, {"now", kInteger}}},
-      // A piece of what a rank has recorded, in hexadecimal; the last one reaches `total`.
-      {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}, {"bytes", kString}}},
+      // A piece of what a rank has recorded; the last one reaches `total`.
+      {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}}, ControlPayload::kAllowed},
       {"rested", {}},
       // Whether it sees the coordinator's folder of checkpoints; that it has committed one on its own disk.
       {"disk", {{"shared", kBoolean}}},
@@ -164,14 +165,10 @@ const ControlSchema& nodeCommands() {
       // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
       {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
       {"drop", {{"step", kCount}}},
-      // A piece of an input's batch (runtime/feed/), in hexadecimal; the step's last one.
+      // A piece of an input's batch (runtime/feed/); the step's last one.
       {"batch",
-       {{"step", kCount},
-        {"input", kCount},
-        {"offset", kCount},
-        {"bytes", kString},
-        {"length", kCount},
-        {"last", kBoolean}}},
+       {{"step", kCount}, {"input", kCount}, {"offset", kCount}, {"length", kCount}, {"last", kBoolean}},
+       ControlPayload::kAllowed},
       kWant,
       kPiece,
       {"clock", {{"asked", kInteger}}},

@@ -16,7 +16,6 @@
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/feed/batch_pieces.h"
-#include "runtime/files/hex.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/identity/identity_reader.h"
 #include "runtime/job/control_types.h"
@@ -38,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kNodeLookAround{100};
-constexpr size_t kTracePiece = size_t{256} << 10;
+constexpr size_t kTracePiece = kMaxControlBytes;
 // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kOneTry{5'000};
 
@@ -83,7 +82,7 @@ class NodeDaemon {
   bool tryToJoin(const std::optional<JobTicket>& ticket);
   void look();
   void handle(const ControlMessage& message);
-  void useDisk(const ControlMessage& message);
+  void useDisk(const ControlMessage* message);
   void readFiles(const nlohmann::json& body);
   void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
@@ -94,7 +93,7 @@ class NodeDaemon {
   void reportEnds();
   void sendTraces();
   void checkCoordinator();
-  void tell(std::string_view type, nlohmann::json body);
+  void tell(std::string_view type, nlohmann::json body, std::span<const std::byte> payload = {});
   void tellError(const Error& error);
   void sayLast(std::string_view type, nlohmann::json body);
   [[noreturn]] void loseCoordinator(const std::string& what);
@@ -228,23 +227,22 @@ void NodeDaemon::look() {
     say_(*notice);
     tell("notice", {{"message", *notice}});
   }
-  if (disk_) disk_->look();
+  if (disk_) useDisk(nullptr);
   checkCoordinator();
 }
 
 // What its ranks go on from must be on this host before they start.
-void NodeDaemon::useDisk(const ControlMessage& message) try {
-  const auto say = [this](std::string_view type, nlohmann::json body) { tell(type, std::move(body)); };
-  if (!disk_) disk_.emplace(say);
-  const bool begins = message.type == "start";
-  const bool was_ready = !begins && disk_->isReady();
-  if (begins) start_ = message.body;
+void NodeDaemon::useDisk(const ControlMessage* message) try {
+  if (!disk_)
+    disk_.emplace([this](auto type, auto body, auto payload) { tell(type, std::move(body), payload); });
+  const bool begins = message != nullptr && message->type == "start";
+  if (begins) start_ = message->body;
   if (begins && start_.contains("steps_done")) {  // batches may come from now on
     batches_.emplace(loadProgram(start_.at("directory").get<std::string>(), RankId(0)).inputs,
                      start_["steps_done"].get<int64_t>());
   }
-  disk_->hear(message.type, message.body);
-  if (!was_ready && disk_->isReady()) readFiles(start_);
+  message != nullptr ? disk_->hear(message->type, message->body, message->payload) : disk_->look();
+  if (disk_->takeReady()) readFiles(start_);
 } catch (const Error& error) {
   if (error.code() == ErrorCode::kPeerUnavailable) throw;
   tellError(error);
@@ -308,12 +306,12 @@ void NodeDaemon::handle(const ControlMessage& message) {
   if (message.type == "start") {
     resting_ = false;
     patience_ = milliseconds(message.body.at("patience").get<int64_t>());
-    useDisk(message);
+    useDisk(&message);
   } else if (message.type == "batch") {
-    if (batches_) batches_->take(message.body);
+    if (batches_) batches_->take(message.body, message.payload);
     tell("took", nlohmann::json::object());
   } else if (isForDisk(message.type)) {
-    useDisk(message);
+    useDisk(&message);
   } else if (message.type == "wires" || message.type == "connect") {
     connectRelay(message.body);
   } else if (message.type == "kill") {
@@ -414,8 +412,7 @@ void NodeDaemon::sendTraces() {
     }
     for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kTracePiece) {
       const auto piece = std::span(bytes).subspan(offset, std::min(kTracePiece, bytes.size() - offset));
-      tell("trace",
-           {{"rank", rank.index()}, {"offset", offset}, {"total", bytes.size()}, {"bytes", toHex(piece)}});
+      tell("trace", {{"rank", rank.index()}, {"offset", offset}, {"total", bytes.size()}}, piece);
     }
   }
 }
@@ -428,9 +425,9 @@ void NodeDaemon::reportEnds() {
         {{"rank", end.rank.index()}, {"description", end.description}, {"code", static_cast<int>(end.code)}});
 }
 
-void NodeDaemon::tell(std::string_view type, nlohmann::json body) {
+void NodeDaemon::tell(std::string_view type, nlohmann::json body, std::span<const std::byte> payload) {
   try {
-    client_->send(type, std::move(body));
+    client_->send(type, std::move(body), payload);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
     loseCoordinator("has closed its connection");

@@ -8,7 +8,6 @@
 #include "ir/base/ids_format.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/feed/batch_pieces.h"
-#include "runtime/files/hex.h"
 #include "runtime/identity/identity_reader.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/node_pool.h"
@@ -127,8 +126,9 @@ class NodePlacement : public WorkerPlacement {
   void sendBatches() override {
     for (Node& node : nodes_) {
       if (!node.batches || !isHere(node)) continue;
-      node.batches->sendMore(
-          [&](nlohmann::json batch) { pool_.send(node.number, "batch", std::move(batch)); });
+      node.batches->sendMore([&](nlohmann::json batch, std::span<const std::byte> bytes) {
+        pool_.send(node.number, "batch", std::move(batch), bytes);
+      });
     }
   }
 
@@ -153,7 +153,7 @@ class NodePlacement : public WorkerPlacement {
   void takeWire(Node& node, const ControlMessage& message);
   void askClock(Node& node, int times);
   void takeClock(Node& node, const nlohmann::json& body);
-  void takeTracePiece(Node& node, const nlohmann::json& body);
+  void takeTracePiece(Node& node, const ControlMessage& message);
   // Handles what nodes say until the condition is met for all that answer, or the deadline has passed.
   template <typename Condition>
   void hearUntil(Condition condition, Clock::time_point deadline);
@@ -194,8 +194,8 @@ std::string NodePlacement::describeMissing() const {
 }
 
 DiskExchange::Surroundings NodePlacement::surroundings() {
-  return {[this](int node, std::string_view type, nlohmann::json body) {
-            if (pool_.isHere(node)) pool_.send(node, type, std::move(body));
+  return {[this](int node, std::string_view type, nlohmann::json body, std::span<const std::byte> payload) {
+            if (pool_.isHere(node)) pool_.send(node, type, std::move(body), payload);
           },
           [this] {
             std::vector<int> here;
@@ -275,7 +275,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   const std::optional<int> number = pool_.numberOf(message.rank);
   if (!number) return std::nullopt;
   pool_.hear(*number);
-  if (disks_ && disks_->hear(*number, message.type, message.body)) return std::nullopt;
+  if (disks_ && disks_->hear(*number, message.type, message.body, message.payload)) return std::nullopt;
   const auto node = std::find_if(nodes_.begin(), nodes_.end(),
                                  [&](const Node& entry) { return entry.control_rank == message.rank; });
   if (node == nodes_.end() || node->ranks.empty()) {  // a spare
@@ -321,7 +321,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
   } else if (message.type == "clock") {
     takeClock(*node, body);
   } else if (message.type == "trace") {
-    takeTracePiece(*node, body);
+    takeTracePiece(*node, message);
   } else if (message.type == "bye") {
     pool_.drop(*number);
   } else if (message.type == "leaving") {
@@ -430,12 +430,12 @@ void NodePlacement::takeClock(Node& node, const nlohmann::json& body) {
   askClock(node, --node.clock_questions);
 }
 
-void NodePlacement::takeTracePiece(Node& node, const nlohmann::json& body) {
+void NodePlacement::takeTracePiece(Node& node, const ControlMessage& message) {
+  const nlohmann::json& body = message.body;
   const RankId rank(body.at("rank").get<size_t>());
   std::vector<std::byte>& trace = node.traces[rank];
   if (body.at("offset").get<size_t>() != trace.size()) return;  // a piece is missing: the rest is of no use
-  const std::vector<std::byte> bytes = fromHex(body.at("bytes").get<std::string>());
-  trace.insert(trace.end(), bytes.begin(), bytes.end());
+  trace.insert(trace.end(), message.payload.begin(), message.payload.end());
   if (trace.size() == body.at("total").get<size_t>()) node.whole_traces.insert(rank);
 }
 

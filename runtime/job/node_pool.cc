@@ -210,10 +210,11 @@ void NodePool::forgive(Clock::duration absence) {
 
 Clock::duration NodePool::silenceOf(int number) const { return Clock::now() - nodes_.at(number).last_heard; }
 
-void NodePool::send(int number, std::string_view type, nlohmann::json body) {
+void NodePool::send(int number, std::string_view type, nlohmann::json body,
+                    std::span<const std::byte> payload) {
   if (!isHere(number)) return;
   try {
-    server_->send(nodes_[number].control_rank, type, std::move(body));
+    server_->send(nodes_[number].control_rank, type, std::move(body), payload);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
   }

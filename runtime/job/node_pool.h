@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -96,7 +97,7 @@ class NodePool {
   void forgive(std::chrono::steady_clock::duration absence);
   std::chrono::steady_clock::duration silenceOf(int number) const;
   // A node that is gone makes no error: its silence will tell.
-  void send(int number, std::string_view type, nlohmann::json body);
+  void send(int number, std::string_view type, nlohmann::json body, std::span<const std::byte> payload = {});
   // Tells all that the coordinator is there, twice a second. Called often.
   void keepAlive();
   // It is no member any more; its number is free.

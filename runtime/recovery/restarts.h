@@ -38,8 +38,9 @@ bool mayBeStartedAgain(ErrorCode code, bool has_new_step);
 // (mayBeStartedAgain), at most `restarts` times, and goes on from its newest good checkpoint
 // (`spec.checkpoint` names a folder).
 //
-// A checkpoint of which a node finds its part damaged, on its own disk, is given up for the one before it, if
-// there is one; that is not one of `restarts`. (Where the coordinator sees the part it does so itself.)
+// A checkpoint of which a node's part is damaged, on its own disk, and no host has it whole, is given up for
+// the one before it, if there is one; that is not one of `restarts`. (Where the coordinator sees the part it
+// does so itself.)
 //
 // With nodes (`spec.nodes`, whose pool takes spares): on those that are left. Ranks of a node that is gone
 // move to one that has joined meanwhile, or to free devices; where all are too few for the plan, one of

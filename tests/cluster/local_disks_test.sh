@@ -8,6 +8,7 @@
 #   fetched   ranks that hold what other hosts have saved (data parallel), an empty disk, hosts that have changed places: it is fetched
 #   lost      a part that no host has any more: the job says which, and the command that would copy it
 #   damaged   a host finds that its part is not what was written: the job goes back to the checkpoint before, or ends where there is none
+#   whole     the same of a part that another host has whole: it comes from there, and the job goes on where it was
 #   kills     processes of any kind are killed at random moments; the weights are those of a run that is left alone
 set -euo pipefail
 # shellcheck source=tests/cluster/isolate.sh
@@ -148,6 +149,23 @@ case $case in
     code=0
     run 320 || code=$?
     [ $code -eq 85 ] || fail "exit code $code"
+    ;;
+  whole)
+    make_plan --stages uniform:1
+    part=rank-0000.safetensors
+    run 100 || fail "the first run"
+    run 120 || fail "the second run"
+    rm -r "$work"/disk?/step-000120  # host 1 has fetched its copy of the one before
+    printf x | dd of="$work/disk1/step-000100/$part" bs=1 seek=700 conv=notrunc status=none
+    run 120 || fail "a copy with another byte"
+    grep -q "host host1.*$part has the hash .*; it has come whole from another host" "$work/run.err" || fail "it does not say what it does"
+    grep -q "going on after step 100" "$work/run.out" || fail "it goes on elsewhere"
+    cmp "$work/disk0/step-000100/$part" "$work/disk1/step-000100/$part" || fail "the copy is still damaged"
+    rm -r "$work"/disk?/step-000120
+    truncate -s 100 "$work/disk1/step-000100/$part"
+    run 300 || fail "a copy that is too short"
+    grep -q "host host1.*$part has 100 bytes.*; it has come whole from another host" "$work/run.err" || fail "it does not say what is short"
+    compare
     ;;
   kills)
     wait=4

@@ -141,8 +141,9 @@ void tokenize(const std::string& input) {
 void decodeControl(const std::string& input) {
   const auto message = decodeControlMessage(input);
   if (!message) return;
+  const auto whole = decodeControlFrames(std::vector<std::string>{input, input});
   for (const auto* schema : {&workerMessages(), &workerCommands(), &nodeMessages(), &nodeCommands()})
-    controlFault(*schema, message->type, message->body);
+    controlFault(*schema, message->type, message->body, whole ? whole->payload.size() : 0);
   decodeControlMessage(encodeControlMessage(*message));
 }
 

@@ -74,7 +74,7 @@ def texts():
     save("cluster", "two_nodes", json.dumps({"version": 2, "nodes": [{"devices": 2, "memory": "1GiB"}], "links": []}))
     save("stages", "two", json.dumps({"version": 1, "stages": [{"layers": [0, 1], "devices": [0]}, {"layers": [2, 3], "devices": [1]}]}))
     save("profile", "empty", json.dumps({"version": 1, "devices": [], "links": []}))
-    save("control", "ready", json.dumps({"version": 1, "job": "job", "generation": 0, "rank": 0, "sequence": 1, "type": "ready", "body": {}}))
+    save("control", "ready", json.dumps({"version": 2, "job": "job", "generation": 0, "rank": 0, "sequence": 1, "type": "ready", "body": {}}))
     for number, text in enumerate(OPTIONS):
         save("option", f"{number:02}", text)
     vocabulary = {chr(c): i for i, c in enumerate(range(33, 127))} | {"\u0120": 94, "th": 95}

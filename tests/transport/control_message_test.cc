@@ -44,15 +44,40 @@ TEST(ControlMessage, RefusesToSendMoreThanTheLimit) {
 
 TEST(ControlMessage, IsNothingWhenMalformed) {
   for (const std::string text :
-       {"", "{", "[]", "null", "7", "\"text\"", "{}", R"({"version":"1"})", R"({"version":1})",
-        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t"})",
-        R"({"version":1,"job":5,"generation":0,"rank":0,"sequence":1,"type":"t","body":{}})",
-        R"({"version":1,"job":"j","generation":-1,"rank":0,"sequence":1,"type":"t","body":{}})",
-        R"({"version":1,"job":"j","generation":0,"rank":4294967296,"sequence":1,"type":"t","body":{}})",
-        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1.5,"type":"t","body":{}})",
-        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":["t"],"body":{}})",
-        R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":{}} trailing)"}) {
+       {"", "{", "[]", "null", "7", "\"text\"", "{}", R"({"version":"2"})", R"({"version":2})",
+        R"({"version":2,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t"})",
+        R"({"version":2,"job":5,"generation":0,"rank":0,"sequence":1,"type":"t","body":{}})",
+        R"({"version":2,"job":"j","generation":-1,"rank":0,"sequence":1,"type":"t","body":{}})",
+        R"({"version":2,"job":"j","generation":0,"rank":4294967296,"sequence":1,"type":"t","body":{}})",
+        R"({"version":2,"job":"j","generation":0,"rank":0,"sequence":1.5,"type":"t","body":{}})",
+        R"({"version":2,"job":"j","generation":0,"rank":0,"sequence":1,"type":["t"],"body":{}})",
+        R"({"version":2,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":{}} trailing)"}) {
     EXPECT_FALSE(decodeControlMessage(text)) << text;
+  }
+}
+
+TEST(ControlMessage, HasAtMostOnePayloadWhichIsNotEmptyAndNeverOfTheTransportsOwnTypes) {
+  ControlMessage message;
+  message.type = "piece";
+  const std::string text = encodeControlMessage(message);
+  const std::string bytes("\0\xff{", 3);
+  const auto decoded = decodeControlFrames(std::vector<std::string>{text, bytes});
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->type, "piece");
+  EXPECT_EQ(decoded->payload, (std::vector<std::byte>{std::byte{0}, std::byte{0xff}, std::byte{'{'}}));
+  ASSERT_TRUE(decodeControlFrames(std::vector<std::string>{text}));
+  EXPECT_TRUE(decodeControlFrames(std::vector<std::string>{text})->payload.empty());
+  EXPECT_TRUE(decodeControlFrames(std::vector<std::string>{text, std::string(kMaxControlBytes, 'x')}));
+  for (const std::vector<std::string>& frames : {std::vector<std::string>{},
+                                                 {text, ""},
+                                                 {text, bytes, bytes},
+                                                 {bytes, text},
+                                                 {"{}", bytes},
+                                                 {text, std::string(kMaxControlBytes + 1, 'x')}})
+    EXPECT_FALSE(decodeControlFrames(frames)) << frames.size();
+  for (const std::string_view type : {kRegister, kWelcome, kReject}) {
+    message.type = type;
+    EXPECT_FALSE(decodeControlFrames(std::vector<std::string>{encodeControlMessage(message), bytes})) << type;
   }
 }
 
@@ -65,7 +90,7 @@ TEST(ControlMessage, OfAnotherVersionIsKnownByItsVersionOnly) {
 
 TEST(ControlMessage, DoesNotNestWithoutEnd) {
   EXPECT_FALSE(decodeControlMessage(std::string(1 << 20, '[')));
-  std::string text = R"({"version":1,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":)";
+  std::string text = R"({"version":2,"job":"j","generation":0,"rank":0,"sequence":1,"type":"t","body":)";
   EXPECT_FALSE(decodeControlMessage(text + std::string(100, '[') + std::string(100, ']') + "}"));
   EXPECT_TRUE(decodeControlMessage(text + std::string(60, '[') + std::string(60, ']') + "}"));
   EXPECT_TRUE(decodeControlMessage(text + "\"" + std::string(100, '[') + "\\\"\"}"));

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "ir/base/error.h"
+#include "tests/expect_error.h"
 #include "transport/control/control_client.h"
 #include "transport/control/control_server.h"
 
@@ -17,6 +18,7 @@ using namespace std::chrono_literals;
 const ControlSchema& table() {
   using enum ControlType;
   static const ControlSchema kTable = {{"stop", {}},
+                                       {"piece", {{"offset", kCount}}, ControlPayload::kAllowed},
                                        {"step",
                                         {{"step", kCount},
                                          {"loss", kNumber, kOptional | kNullable},
@@ -63,6 +65,15 @@ TEST(ControlSchema, NamesTheFirstFault) {
   EXPECT_EQ(faultOf("loaded", R"({"memory": {}})"), "'loaded': in 'memory': no field 'arena'");
   EXPECT_EQ(faultOf("loaded", R"({"memory": {"arena": 1}, "names": ["a", 2]})"),
             "'loaded': in 'names': field '' is number, not a string");
+}
+
+TEST(ControlSchema, APayloadIsForThoseTypesThatMayHaveOne) {
+  const nlohmann::json body = {{"offset", 0}};
+  EXPECT_FALSE(controlFault(table(), "piece", body, 0));
+  EXPECT_FALSE(controlFault(table(), "piece", body, 7));
+  EXPECT_EQ(controlFault(table(), "stop", nlohmann::json::object(), 7),
+            "'stop': a payload of 7 bytes, it has none");
+  EXPECT_FALSE(controlFault({}, "anything", body, 7));
 }
 
 TEST(ControlSchema, QuotesAPeersTextWithoutItsControlCharacters) {
@@ -115,6 +126,37 @@ TEST(ControlSchema, CommandsAreCheckedToo) {
   const auto next = pair.client->receive(5s);
   ASSERT_TRUE(next);
   EXPECT_EQ(next->type, "stop");
+}
+
+TEST(ControlSchema, APayloadArrivesAsItWasSentBothWaysAndElseIsAFault) {
+  const Pair pair = connected({.schema = table()}, {.schema = table()});
+  std::vector<std::byte> bytes(kMaxControlBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31);
+  pair.client->send("piece", {{"offset", 3}}, bytes);
+  pair.client->send("piece", {{"offset", 4}});
+  pair.client->send("stop", nlohmann::json::object(), bytes);
+  auto message = pair.server->receive(5s);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->body["offset"], 3);
+  EXPECT_EQ(message->payload, bytes);
+  message = pair.server->receive(5s);
+  ASSERT_TRUE(message);
+  EXPECT_TRUE(message->payload.empty());
+  message = pair.server->receive(5s);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->type, kFault);
+  EXPECT_EQ(message->body["message"], "'stop': a payload of 1048576 bytes, it has none");
+  pair.server->send(0, "piece", {{"offset", 5}}, bytes);
+  pair.server->send(0, "stop", nlohmann::json::object(), std::span(bytes).first(2));
+  message = pair.client->receive(5s);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->payload, bytes);
+  message = pair.client->receive(5s);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->body["message"], "'stop': a payload of 2 bytes, it has none");
+  bytes.push_back({});
+  EXPECT_ERROR(pair.client->send("piece", {{"offset", 3}}, bytes), ErrorCode::kInternal,
+               "'piece' has a payload of 1048577 bytes, at most 1048576 are allowed");
 }
 
 TEST(ControlSchema, NobodyCanForgeAFault) {

@@ -81,9 +81,10 @@ TEST(ControlStrangers, GarbageIsCountedAndHarmsNobody) {
   stranger.send(std::vector<std::string>{""});
   stranger.send(std::vector<std::string>{std::string(1 << 20, '[')});
   stranger.send(std::vector<std::string>{"one", "two"});
+  stranger.send(std::vector<std::string>{encodeControlMessage(messageOf("job", 1, 1, kRegister)), "bytes"});
   stranger.send(std::vector<std::string>(1000, "frame"));
   stranger.send(messageOf("job", -7, 1, kRegister));
-  expectCounted(*server, &ControlCounters::garbage, 6);
+  expectCounted(*server, &ControlCounters::garbage, 7);
   client->send("done", {});
   const auto message = server->receive(5s);
   ASSERT_TRUE(message);
@@ -130,9 +131,9 @@ TEST(ControlStrangers, ARejectionForTheVersionEndsTheClient) {
   ASSERT_TRUE(router.recv(frame));
   ASSERT_TRUE(router.send(identity, zmq::send_flags::sndmore));
   const std::string reject =
-      R"({"version":2,"type":"REJECT","body":{"code":76,"message":"we speak version 2"}})";
+      R"({"version":9,"type":"REJECT","body":{"code":76,"message":"we speak version 9"}})";
   ASSERT_TRUE(router.send(zmq::buffer(reject), zmq::send_flags::none));
-  expectError(ErrorCode::kVersionMismatch, "we speak version 2", [&] { connecting.get(); });
+  expectError(ErrorCode::kVersionMismatch, "we speak version 9", [&] { connecting.get(); });
 }
 
 TEST(ControlStrangers, AWorkerOfAnotherJobIsToldSo) {

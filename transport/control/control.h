@@ -1,5 +1,6 @@
 // Control between the coordinator (or a node) and its workers: ROUTER and DEALER sockets of ZeroMQ, JSON
-// messages (transport/control/control_message.h). For commands, states and errors; never for tensors.
+// messages (transport/control/control_message.h). For commands, states and errors, and files and batches on
+// their way to a host that lacks them; never for the tensors of a step.
 //
 //   coordinator                                       worker
 //   const JobKeys keys = makeJobKeys();

@@ -55,9 +55,9 @@ class Client : public ControlClient {
 
   void registerAt(std::chrono::milliseconds timeout);
 
-  void send(std::string_view type, nlohmann::json body) override {
-    const std::string text = encodeControlMessage(makeMessage(std::string(type), std::move(body)));
-    if (!socket_.send({text})) {
+  void send(std::string_view type, nlohmann::json body, std::span<const std::byte> payload) override {
+    if (!sendMessage(socket_, "", makeMessage(std::string(type), std::move(body)), payload,
+                     /*patience=*/true)) {
       fail(ErrorCode::kPeerUnavailable,
            "control: rank {} cannot send '{}': the coordinator at '{}' is gone or does not take messages",
            rank_, type, endpoint_);
@@ -77,8 +77,8 @@ class Client : public ControlClient {
 
  private:
   ControlMessage makeMessage(std::string type, nlohmann::json body) const {
-    return {kControlVersion,     job_id_,         generation_,     rank_,
-            numbering_.sent + 1, std::move(type), std::move(body), 0};
+    return {kControlVersion,     job_id_,         generation_,    rank_,
+            numbering_.sent + 1, std::move(type), std::move(body)};
   }
 
   std::optional<ControlMessage> take(const std::vector<std::string>& frames);
@@ -166,8 +166,7 @@ void Client::failAuthentication(std::string_view why) const {
 }
 
 std::optional<ControlMessage> Client::take(const std::vector<std::string>& frames) {
-  std::optional<ControlMessage> message;
-  if (frames.size() == 1) message = decodeControlMessage(frames[0]);
+  std::optional<ControlMessage> message = decodeControlFrames(frames);
   if (!message || message->type == kFault) {
     ++counters_.garbage;
     return std::nullopt;
@@ -188,7 +187,8 @@ std::optional<ControlMessage> Client::take(const std::vector<std::string>& frame
   }
   if (!acceptSequence(numbering_, *message, counters_)) return std::nullopt;
   if (message->type == kWelcome) return message;
-  if (const auto fault = controlFault(options_.schema, message->type, message->body)) {
+  if (const auto fault =
+          controlFault(options_.schema, message->type, message->body, message->payload.size())) {
     ++counters_.garbage;
     message->type = kFault;
     message->body = {{"message", *fault}};

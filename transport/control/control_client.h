@@ -39,7 +39,7 @@ class ControlClient {
   virtual const std::string& job() const = 0;
   virtual uint64_t generation() const = 0;
   // Error(kPeerUnavailable) when the server is gone or takes no messages.
-  virtual void send(std::string_view type, nlohmann::json body) = 0;
+  virtual void send(std::string_view type, nlohmann::json body, std::span<const std::byte> payload = {}) = 0;
   // As those of the server. Error(kVersionMismatch) when the server says that this generation is over.
   virtual std::optional<ControlMessage> receive(std::chrono::milliseconds timeout) = 0;
   virtual ControlEvent poll(std::chrono::milliseconds timeout, std::span<const int> descriptors) = 0;

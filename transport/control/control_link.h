@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "transport/control/control.h"
 #include "transport/control/control_socket.h"
@@ -19,6 +20,11 @@ struct Numbering {
   uint64_t sent = 0;
   uint64_t received = 0;
 };
+
+// The message, with its payload behind it, to the peer of this identity ("": the only one). As
+// ControlSocket::send. Error(kInternal) where a frame is longer than kMaxControlBytes.
+bool sendMessage(ControlSocket& socket, const std::string& identity, const ControlMessage& message,
+                 std::span<const std::byte> payload, bool patience);
 
 // When a line for the log about what was dropped is due: at the first, then once a minute while there is
 // more.

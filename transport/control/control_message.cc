@@ -78,4 +78,15 @@ std::optional<ControlMessage> decodeControlMessage(std::string_view bytes) {
   return message;
 }
 
+std::optional<ControlMessage> decodeControlFrames(std::span<const std::string> frames) {
+  if (frames.empty() || frames.size() > 2) return std::nullopt;
+  std::optional<ControlMessage> message = decodeControlMessage(frames[0]);
+  if (!message || frames.size() == 1) return message;
+  const std::span<const std::byte> payload = std::as_bytes(std::span(frames[1]));
+  const bool is_ours = message->type == kRegister || message->type == kWelcome || message->type == kReject;
+  if (payload.empty() || payload.size() > kMaxControlBytes || is_ours) return std::nullopt;
+  message->payload.assign(payload.begin(), payload.end());
+  return message;
+}
+
 }  // namespace pipeshard

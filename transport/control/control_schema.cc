@@ -92,11 +92,13 @@ std::string printableBeginning(std::string_view text) {
 }
 
 std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type,
-                                        const nlohmann::json& body) {
+                                        const nlohmann::json& body, size_t payload_bytes) {
   if (schema.empty()) return std::nullopt;
   const auto form =
       std::find_if(schema.begin(), schema.end(), [&](const ControlForm& each) { return each.type == type; });
   if (form == schema.end()) return fmt::format("'{}': unknown type of message", printableBeginning(type));
+  if (payload_bytes > 0 && form->payload == ControlPayload::kNone)
+    return fmt::format("'{}': a payload of {} bytes, it has none", form->type, payload_bytes);
   if (body.is_null() && form->fields.empty()) return std::nullopt;
   if (!body.is_object())
     return fmt::format("'{}': its body is {}, not an object", form->type, body.type_name());

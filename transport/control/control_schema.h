@@ -3,10 +3,12 @@
 //
 //   const ControlSchema kFromWorkers = {
 //       {"heartbeat", {{"where", ControlType::kString}}},
+//       {"piece", {{"offset", ControlType::kCount}}, ControlPayload::kAllowed},
 //       {"step", {{"step", ControlType::kInteger}, {"loss", ControlType::kNumber, kOptional | kNullable}}}};
 //   controlFault(kFromWorkers, "step", body);  // nothing, or "'step': no field 'step'"
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,19 +39,22 @@ struct ControlField {
   std::vector<ControlField> inner = {};
 };
 
+enum class ControlPayload { kNone, kAllowed };
+
 struct ControlForm {
   std::string_view type;
   // no others are allowed; a message without fields has {} or null as its body
   std::vector<ControlField> fields;
+  ControlPayload payload = ControlPayload::kNone;
 };
 
 // Empty: nothing is checked.
 using ControlSchema = std::vector<ControlForm>;
 
-// Why `body` is not a message of `type` under `schema`: unknown type; missing, surplus or wrongly typed
-// field. Nothing when it is.
+// Why `body`, with so many bytes of payload, is not a message of `type` under `schema`: unknown type;
+// missing, surplus or wrongly typed field; a payload that the type may not have. Nothing when it is.
 std::optional<std::string> controlFault(const ControlSchema& schema, std::string_view type,
-                                        const nlohmann::json& body);
+                                        const nlohmann::json& body, size_t payload_bytes = 0);
 
 // What a peer sent, fit for a log line: its first 40 bytes, with '?' for what is not printable ASCII.
 std::string printableBeginning(std::string_view text);

@@ -74,12 +74,13 @@ class Server : public ControlServer {
                     [this](const ReceivedFrames& received) { return take(received); });
   }
 
-  void send(int rank, std::string_view type, nlohmann::json body) override {
+  void send(int rank, std::string_view type, nlohmann::json body,
+            std::span<const std::byte> payload) override {
     const auto worker = workers_.find(rank);
     if (worker == workers_.end())
       fail(ErrorCode::kPeerUnavailable, "control: '{}' for rank {}, which has not registered", type, rank);
     if (!sendTo(worker->second.identity, worker->second.numbering.sent + 1, type, std::move(body),
-                /*patience=*/true)) {
+                /*patience=*/true, payload)) {
       fail(ErrorCode::kPeerUnavailable,
            "control: rank {} is gone or does not take messages any more; '{}' was not sent", rank, type);
     }
@@ -97,11 +98,10 @@ class Server : public ControlServer {
   };
 
   bool sendTo(const std::string& identity, uint64_t sequence, std::string_view type, nlohmann::json body,
-              bool patience) {
+              bool patience, std::span<const std::byte> payload = {}) {
     const ControlMessage message{kControlVersion, options_.job_id,   options_.generation, kCoordinatorRank,
-                                 sequence,        std::string(type), std::move(body),     0};
-    const std::string text = encodeControlMessage(message);
-    return socket_.send({identity, text}, patience);
+                                 sequence,        std::string(type), std::move(body)};
+    return sendMessage(socket_, identity, message, payload, patience);
   }
 
   // Never waits for a stranger that does not read.
@@ -150,9 +150,9 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
     return blame(known->second, counters_.flooded,
                  fmt::format("more than {} messages a second", options_.limits.messages_per_second));
   }
-  const bool has_form =
-      received.frames.size() == 2 && (worker || received.frames[1].size() <= kMaxRegisterBytes);
-  std::optional<ControlMessage> message = has_form ? decodeControlMessage(received.frames[1]) : std::nullopt;
+  const std::span<const std::string> frames = std::span(received.frames).subspan(1);
+  const bool may_be_ours = worker || (frames.size() == 1 && frames[0].size() <= kMaxRegisterBytes);
+  std::optional<ControlMessage> message = may_be_ours ? decodeControlFrames(frames) : std::nullopt;
   if (!message || message->type == kFault) {
     if (worker) return blame(known->second, counters_.garbage, "not a control message");
     return drop(counters_.garbage, fmt::format("not a control message, from {}", address));
@@ -164,7 +164,7 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
                 fmt::format("in the name of rank {}, from {}", message->rank, address));
   }
   if (!acceptSequence(worker->numbering, *message, counters_)) return std::nullopt;
-  if (const auto fault = controlFault(options_.schema, message->type, message->body))
+  if (const auto fault = controlFault(options_.schema, message->type, message->body, message->payload.size()))
     return blame(known->second, counters_.garbage, *fault);
   return message;
 }

@@ -58,7 +58,8 @@ class ControlServer {
   virtual ControlEvent poll(std::chrono::milliseconds timeout, std::span<const int> descriptors) = 0;
 
   // Error(kPeerUnavailable) when the rank is not registered, gone, or takes no messages any more.
-  virtual void send(int rank, std::string_view type, nlohmann::json body) = 0;
+  virtual void send(int rank, std::string_view type, nlohmann::json body,
+                    std::span<const std::byte> payload = {}) = 0;
 
   // The holder of this public key is let in, too, and its messages are `user`'s (not ""). No effect without
   // keys.

@@ -93,7 +93,7 @@ std::optional<ReceivedFrames> ControlSocket::receiveNow() {
       if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return std::nullopt;
       // An endless message would fill the memory: only the beginning is of interest, to say that it is
       // garbage.
-      if (frames.size() < 3) frames.push_back(frame.to_string());
+      if (frames.size() < 4) frames.push_back(frame.to_string());
       if (const char* address = ::zmq_msg_gets(frame.handle(), "Peer-Address")) received.address = address;
       if (const char* user = ::zmq_msg_gets(frame.handle(), "User-Id")) received.user = user;
     } while (socket_.get(zmq::sockopt::rcvmore));

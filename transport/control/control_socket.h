@@ -42,7 +42,7 @@ struct SocketTraits {
 };
 
 struct ReceivedFrames {
-  std::vector<std::string> frames;  // the first three of them
+  std::vector<std::string> frames;  // the first four of them
   std::string address;              // of the peer: "10.0.0.2", or ""
   std::string user;                 // whose key it has (ControlGate::allow), or ""
 };

@@ -1,11 +1,14 @@
 // Checkpoints of which a host has a part on its own disk.
 #include <fstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/disks/disk_check.h"
+#include "runtime/disks/disk_exchange.h"
 #include "runtime/disks/file_pieces.h"
 #include "runtime/files/tensor_file.h"
 #include "tests/expect_error.h"
@@ -17,13 +20,16 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
+
+const std::string kRankOne = "rank-0001.safetensors";
 
 // Rank 0 is on this host, rank 1 on host b; each holds a tensor of its own.
 class LocalDisk : public ::testing::Test {
  protected:
   static CheckpointFile writeRank(const std::string& folder, int rank, const std::string& host) {
     makeFolder(folder);
-    const std::vector<float> numbers(100'000, static_cast<float>(rank));
+    const std::vector<float> numbers(300'000, static_cast<float>(rank));
     const std::string name = checkpointFileName(RankId(rank));
     const std::vector<TensorView> tensors = {{"parameter/" + std::to_string(rank),
                                               DataType::kFloat32,
@@ -43,7 +49,7 @@ class LocalDisk : public ::testing::Test {
                         writeRank(there_ + "/step-000003.partial-job", 1, "b")};
     for (const int rank : {0, 1})
       checkpoint.tensors.push_back(
-          {"parameter/" + std::to_string(rank), DataType::kFloat32, {100'000}, {{rank, {0}, {100'000}}}});
+          {"parameter/" + std::to_string(rank), DataType::kFloat32, {300'000}, {{rank, {0}, {300'000}}}});
     checkpoint.elsewhere = {1};
     return folder.commit(checkpoint);
   }
@@ -105,7 +111,7 @@ TEST_F(LocalDisk, AnEmptyDiskGetsTheManifestAloneAndAnotherCheckpointOfTheStepIs
 TEST_F(LocalDisk, AFileComesInPiecesIsVerifiedAndNothingElseIsHandedOut) {
   commitHere();
   Checkpoint wanted = readCheckpoint(here_ + "/step-000003");
-  FileFetch fetch(wanted, {0, 1});
+  FileFetch fetch(wanted, {{1, ""}});
   int pieces = 0;
   while (!fetch.isDone()) {
     FileWant want = fetch.want();
@@ -114,33 +120,99 @@ TEST_F(LocalDisk, AFileComesInPiecesIsVerifiedAndNothingElseIsHandedOut) {
     ++pieces;
   }
   EXPECT_THAT(fetch.fetched(), ElementsAre("rank-0001.safetensors"));
-  EXPECT_GE(pieces, 4);  // two of 400 KB, two refusals: there is no plan.json
+  EXPECT_EQ(pieces, 4);  // two of 1.2 MB, two refusals: there is no plan.json
   wanted = readCheckpoint(here_ + "/step-000003");
   EXPECT_TRUE(wanted.elsewhere.empty());
   verifyCheckpoint(wanted);
   FileWant want = {there_ + "/step-000003", "job", "", 0};
   for (const char* file : {"../job.key", "manifest.json", "rank-0001.safetensors.tmp"}) {
     want.file = file;
-    EXPECT_TRUE(readPiece(want).contains("error")) << file;
+    EXPECT_NE(readPiece(want).error, "") << file;
   }
   want.directory = "/etc";
   want.file = "rank-0001.safetensors";
-  EXPECT_THAT(readPiece(want).value("error", ""), HasSubstr("no file of a checkpoint"));
+  EXPECT_THAT(readPiece(want).error, HasSubstr("no file of a checkpoint"));
 }
 
-TEST_F(LocalDisk, APieceThatNobodyHasAndOneOfOtherContentAreErrors) {
+TEST_F(LocalDisk, AFileThatNobodyHasIsAnError) {
   commitHere();
-  const Checkpoint wanted = readCheckpoint(here_ + "/step-000003");
-  FileFetch missing(wanted, {1});
-  while (missing.want().file != "rank-0001.safetensors") missing.take(readPiece(missing.want()));
-  EXPECT_ERROR(missing.take(readPiece(missing.want())), ErrorCode::kMissingInput,
+  FileFetch fetch(readCheckpoint(here_ + "/step-000003"), {{1, ""}});
+  while (fetch.want().file != kRankOne) fetch.take(readPiece(fetch.want()));
+  EXPECT_ERROR(fetch.take(readPiece(fetch.want())), ErrorCode::kMissingInput,
                "no host that takes part has rank-0001");
-  FileFetch damaged(wanted, {1});
-  while (damaged.want().file != "rank-0001.safetensors") damaged.take(readPiece(damaged.want()));
-  const nlohmann::json piece = {
-      {"file", "rank-0001.safetensors"}, {"offset", 0}, {"total", 2}, {"bytes", "0102"}};
-  EXPECT_ERROR(damaged.take(piece), ErrorCode::kNoGoodCheckpoint, "has the hash");
-  EXPECT_FALSE(fs::exists(here_ + "/step-000003/rank-0001.safetensors"));
+}
+
+TEST_F(LocalDisk, WhatIsNotTheFileIsAskedForAgainAndTakesNoFilesPlace) {
+  commitHere();
+  const std::string path = here_ + "/step-000003/" + kRankOne;
+  std::ofstream(path) << "damaged";
+  FileFetch fetch(readManifest(here_ + "/step-000003"), {{1, "the one here is damaged"}});
+  while (fetch.want().file != kRankOne) fetch.take(readPiece(fetch.want()));
+  fetch.take({kRankOne, 0, 2, "", std::vector<std::byte>(2)});
+  EXPECT_EQ(contentOf(path), "damaged");
+  FileWant want = fetch.want();
+  EXPECT_TRUE(want.again);
+  FileFetch refused = FileFetch(readManifest(here_ + "/step-000003"), {{1, "the one here is damaged"}});
+  while (refused.want().file != kRankOne) refused.take(readPiece(refused.want()));
+  EXPECT_ERROR(refused.take({kRankOne, 0, 0, "nobody has"}), ErrorCode::kNoGoodCheckpoint,
+               "the one here is damaged; no other host that takes part has it whole (nobody has)");
+  want.directory = there_ + "/step-000003";
+  while (!fetch.isDone()) {
+    want.offset = fetch.want().offset;
+    fetch.take(readPiece(want));
+    EXPECT_TRUE(fetch.isDone() || !fetch.want().again);
+  }
+  EXPECT_THAT(fetch.replaced(), ElementsAre("the one here is damaged"));
+  EXPECT_THAT(fetch.fetched(), ElementsAre());
+  verifyCheckpoint(readCheckpoint(here_ + "/step-000003"));
+}
+
+// The coordinator on host a, nodes 0 to 2 elsewhere: node 0 asks.
+TEST_F(LocalDisk, WhatOneHostHasDamagedComesFromTheNextUntilNobodyIsLeft) {
+  commitHere();
+  std::vector<std::string> sent;
+  const auto send = [&](int node, std::string_view type, const nlohmann::json& body,
+                        std::span<const std::byte> payload) {
+    sent.push_back(fmt::format("{} to {}, {} bytes{}", type, node, payload.size(),
+                               body.contains("error") ? ": " + body["error"].get<std::string>() : ""));
+  };
+  DiskExchange exchange({here_, "a", "job", 2, ""}, {send, [] { return std::vector{0, 1, 2}; }, {}});
+  FileWant want = {here_ + "/step-000003", "job", kRankOne};
+  exchange.hear(0, "want", wantJson(want), {});
+  nlohmann::json piece = pieceJson({kRankOne, 0, 2});
+  piece["for"] = 0;
+  exchange.hear(2, "piece", piece, std::vector<std::byte>(2));
+  want.again = true;
+  exchange.hear(0, "want", wantJson(want), {});
+  exchange.hear(2, "piece", piece, std::vector<std::byte>(2));  // not asked any more
+  piece["error"] = "it is not there";
+  exchange.hear(1, "piece", piece, {});
+  EXPECT_THAT(sent, ElementsAre("want to 2, 0 bytes", "piece to 0, 2 bytes", "want to 1, 0 bytes",
+                                "piece to 0, 0 bytes: it is not there"));
+  sent.clear();
+  want = {here_ + "/step-000003", "job", "rank-0000.safetensors"};
+  exchange.hear(0, "want", wantJson(want), {});
+  EXPECT_THAT(sent, ElementsAre(HasSubstr("piece to 0, 1048576 bytes")));
+}
+
+LackedFiles lackedIn(const std::string& directory, std::vector<int> needed, DiskCheck::Content content) {
+  DiskCheck check(readManifest(directory), std::move(needed), content);
+  while (!check.isDone()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return check.take();
+}
+
+TEST_F(LocalDisk, AFileIsLackedWhereARankNeedsItAndWhereItIsNotWhatWasWritten) {
+  using enum DiskCheck::Content;
+  commitHere();
+  const std::string directory = here_ + "/step-000003";
+  EXPECT_THAT(lackedIn(directory, {0}, kRead), ElementsAre());
+  EXPECT_THAT(lackedIn(directory, {0, 1}, kRead), ElementsAre(Pair(1, "")));
+  std::fstream(directory + "/rank-0000.safetensors", std::ios::in | std::ios::out).seekp(700) << "x";
+  EXPECT_THAT(lackedIn(directory, {0}, kRead), ElementsAre(Pair(0, HasSubstr("has the hash"))));
+  EXPECT_THAT(lackedIn(directory, {0}, kTrusted), ElementsAre());
+  EXPECT_THAT(lackedIn(directory, {}, kRead), ElementsAre());
+  fs::resize_file(directory + "/rank-0000.safetensors", 100);
+  EXPECT_THAT(lackedIn(directory, {}, kTrusted), ElementsAre(Pair(0, HasSubstr("has 100 bytes"))));
 }
 
 }  // namespace

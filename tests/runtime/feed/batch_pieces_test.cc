@@ -42,8 +42,10 @@ TEST(BatchPieces, ArriveWholeAndNoMoreAreUnderWayThanMayBe) {
   const BatchReceiver receiver(inputs(), 4);
   const BatchRing there = BatchRing::inherit(::dup(receiver.descriptor()), inputs());
   BatchSender sender(ring, 3, 4);
-  std::deque<nlohmann::json> wire;
-  const auto send = [&](nlohmann::json piece) { wire.push_back(std::move(piece)); };
+  std::deque<std::pair<nlohmann::json, std::vector<std::byte>>> wire;
+  const auto send = [&](nlohmann::json piece, std::span<const std::byte> bytes) {
+    wire.emplace_back(std::move(piece), std::vector(bytes.begin(), bytes.end()));
+  };
   sender.sendMore(send);
   EXPECT_TRUE(wire.empty());
   for (int64_t step = 5; step < 5 + ring.slots(); ++step) fill(ring, step);
@@ -51,7 +53,7 @@ TEST(BatchPieces, ArriveWholeAndNoMoreAreUnderWayThanMayBe) {
   EXPECT_EQ(wire.size(), 16u);  // of 4 pieces a step
   EXPECT_EQ(there.published(), 4);
   while (!wire.empty()) {
-    receiver.take(wire.front());
+    receiver.take(wire.front().first, wire.front().second);
     wire.pop_front();
     sender.acknowledge();
     sender.sendMore(send);
@@ -68,14 +70,14 @@ TEST(BatchPieces, ArriveWholeAndNoMoreAreUnderWayThanMayBe) {
 
 TEST(BatchPieces, ThatDoNotFitAreRefused) {
   const BatchReceiver receiver(inputs(), 0);
-  nlohmann::json piece = {{"step", 1},     {"input", 3},  {"offset", 0},
-                          {"bytes", "00"}, {"length", 0}, {"last", false}};
-  EXPECT_ERROR(receiver.take(piece), ErrorCode::kInternal, "input 3 of 3");
+  nlohmann::json piece = {{"step", 1}, {"input", 3}, {"offset", 0}, {"length", 0}, {"last", false}};
+  const std::vector<std::byte> bytes(1);
+  EXPECT_ERROR(receiver.take(piece, bytes), ErrorCode::kInternal, "input 3 of 3");
   piece["input"] = 1;
   piece["offset"] = 4;
-  EXPECT_ERROR(receiver.take(piece), ErrorCode::kInternal, "has 4 bytes; a piece of it is 1 behind 4");
+  EXPECT_ERROR(receiver.take(piece, bytes), ErrorCode::kInternal, "has 4 bytes; a piece of it is 1 behind 4");
   piece["offset"] = uint64_t{1} << 63;
-  EXPECT_ERROR(receiver.take(piece), ErrorCode::kInternal, "has 4 bytes");
+  EXPECT_ERROR(receiver.take(piece, bytes), ErrorCode::kInternal, "has 4 bytes");
 }
 
 }  // namespace
