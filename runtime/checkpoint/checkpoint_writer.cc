@@ -10,7 +10,24 @@
 namespace pipeshard {
 namespace {
 
-size_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffer.shape); }
+size_t bytesOf(const Buffer& buffer, const SavedBuffer& saved) {
+  return byteCount(buffer.data_type, boxOfRows(buffer.shape, saved.rows).size);
+}
+
+// Rows lie one behind the other.
+size_t firstByteOf(const Buffer& buffer, const SavedBuffer& saved) {
+  if (!saved.rows) return 0;
+  return byteCount(buffer.data_type, boxOfRows(buffer.shape, RowRange{0, saved.rows->first}).size);
+}
+
+// Where the box of it that is saved belongs, unless that is the whole tensor.
+std::optional<BufferPart> partOf(const Buffer& buffer, const SavedBuffer& saved) {
+  if (!saved.rows) return buffer.part;
+  BufferPart part{wholeShape(buffer), boxOf(buffer).start};
+  const Shard box = boxOfRows(buffer.shape, saved.rows);
+  for (size_t axis = 0; axis < part.start.size(); ++axis) part.start[axis] += box.start[axis];
+  return part;
+}
 
 SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
                     const std::map<std::string, std::string>& metadata, SavedPart part) {
@@ -28,7 +45,7 @@ SavedPart writePart(const std::string& folder, const std::vector<TensorView>& te
 
 }  // namespace
 
-void CheckpointWriter::save(const Executor& executor, const std::vector<BufferId>& buffers, int64_t step,
+void CheckpointWriter::save(const Executor& executor, const std::vector<SavedBuffer>& buffers, int64_t step,
                             const std::string& folder, std::chrono::milliseconds patience) {
   const Program& program = executor.program();
   SavedPart part{step, {checkpointFileName(program.rank), 0, 0}, ""};
@@ -44,15 +61,16 @@ void CheckpointWriter::save(const Executor& executor, const std::vector<BufferId
   std::vector<TensorView> tensors;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
   size_t bytes = 0;
-  for (const BufferId id : buffers) bytes += bytesOf(program.buffer(id));
+  for (const SavedBuffer& saved : buffers) bytes += bytesOf(program.buffer(saved.buffer), saved);
   if (copy_.size() != bytes) copy_ = AlignedMemory(bytes);
   size_t at = 0;
-  for (const BufferId id : buffers) {
-    const Buffer& buffer = program.buffer(id);
-    const std::span<std::byte> copy = copy_.bytes().subspan(at, bytesOf(buffer));
-    executor.read(id, copy);
-    tensors.push_back({stateTensorName(buffer), buffer.data_type, buffer.shape, copy.data()});
-    if (buffer.part) metadata.insert(partEntry(tensors.back().name, *buffer.part));
+  for (const SavedBuffer& saved : buffers) {
+    const Buffer& buffer = program.buffer(saved.buffer);
+    const Shard box = boxOfRows(buffer.shape, saved.rows);
+    const std::span<std::byte> copy = copy_.bytes().subspan(at, bytesOf(buffer, saved));
+    executor.read(saved.buffer, copy, firstByteOf(buffer, saved));
+    tensors.push_back({stateTensorName(buffer), buffer.data_type, box.size, copy.data()});
+    if (const auto part = partOf(buffer, saved)) metadata.insert(partEntry(tensors.back().name, *part));
     at += copy.size();
   }
   step_ = step;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/save_shares.h"
 #include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 
@@ -32,10 +33,10 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter() { finish(); }
 
-  // Copies these buffers (SaveShares) as they are now, after `step`, and begins to write them into `folder`,
+  // Copies these buffers as they are now, after `step`, and begins to write them into `folder`,
   // which is made where it is not there, durably. Waits for the one before it, but no longer than `patience`,
   // as steps are waiting: then this one fails, and the disk is left to the other.
-  void save(const Executor& executor, const std::vector<BufferId>& buffers, int64_t step,
+  void save(const Executor& executor, const std::vector<SavedBuffer>& buffers, int64_t step,
             const std::string& folder, std::chrono::milliseconds patience);
   // Waits for what is being written.
   void finish();

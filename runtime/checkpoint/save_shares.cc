@@ -1,8 +1,11 @@
 #include "runtime/checkpoint/save_shares.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
+
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
@@ -10,6 +13,8 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr int64_t kLeastPiece = 4096;  // bytes
 
 struct Holder {
   RankId rank;
@@ -22,6 +27,16 @@ struct Part {
   int64_t bytes = 0;
   std::vector<Holder> holders;  // who lists it, then those with copies on the same disk
 };
+
+// Of several axes the first with more than one entry; shape.size() where there is none.
+size_t rowAxis(const Shape& shape) {
+  return std::ranges::find_if(shape, [](int64_t size) { return size > 1; }) - shape.begin();
+}
+
+int64_t rowsIn(const Shape& shape) {
+  const size_t axis = rowAxis(shape);
+  return axis < shape.size() ? shape[axis] : 1;
+}
 
 using PartKey = std::tuple<std::string, Shape, Shape>;  // tensor, start, size
 
@@ -90,18 +105,59 @@ class Sharing {
       const bool is_shared = a->second.holders.size() > 1, other_is = b->second.holders.size() > 1;
       return std::tuple(is_shared, -a->second.bytes) < std::tuple(other_is, -b->second.bytes);
     });
-    IdVector<RankId, int64_t> loads(programs_.ranks.size(), 0);
+    loads_.assign(programs_.ranks.size(), 0);
     shares_.buffers.resize(programs_.ranks.size());
+    std::map<std::vector<RankId>, int64_t> left;  // bytes, by who holds them
+    for (const auto* entry : by_size) left[ranksOf(entry->second)] += entry->second.bytes;
     for (const auto* entry : by_size) {
       const Part& part = entry->second;
-      const Holder& saver = *std::ranges::min_element(
-          part.holders, [&](const Holder& a, const Holder& b) { return loads[a.rank] < loads[b.rank]; });
-      loads[saver.rank] += part.bytes;
-      shares_.buffers[saver.rank].push_back(saver.buffer);
-      tensors_[std::get<0>(entry->first)].slices.push_back(
-          {static_cast<int>(saver.rank.index()), part.box.start, part.box.size});
+      int64_t& bytes = left[ranksOf(part)];
+      int64_t in_all = bytes;
+      for (const Holder& holder : part.holders) in_all += loads_[holder.rank];
+      sharePart(std::get<0>(entry->first), part, in_all / std::ssize(part.holders));
+      bytes -= part.bytes;
     }
-    for (std::vector<BufferId>& buffers : shares_.buffers) std::ranges::sort(buffers);
+    for (std::vector<SavedBuffer>& buffers : shares_.buffers)
+      std::ranges::sort(buffers, {}, &SavedBuffer::buffer);
+  }
+
+  static std::vector<RankId> ranksOf(const Part& part) {
+    std::vector<RankId> ranks;
+    for (const Holder& holder : part.holders) ranks.push_back(holder.rank);
+    std::ranges::sort(ranks);
+    return ranks;
+  }
+
+  // `even`: bytes that each of its holders has in the end, where all have the same.
+  void sharePart(const std::string& tensor, const Part& part, int64_t even) {
+    std::vector<Holder> holders = part.holders;
+    std::ranges::stable_sort(holders, {}, [&](const Holder& holder) { return loads_[holder.rank]; });
+    std::vector<int64_t> room = {0};  // of the first holders together
+    for (size_t i = 0; i < holders.size() && room.back() < part.bytes; ++i) {
+      const int64_t free = even - loads_[holders[i].rank];
+      if (free < kLeastPiece) break;
+      room.push_back(room.back() + free);
+    }
+    const int64_t rows = rowsIn(part.box.size);
+    const bool fits = loads_[holders.front().rank] + part.bytes <= even + even / 8;
+    if (fits || room.size() <= 2 || rows == 1) return give(tensor, part, holders.front(), std::nullopt);
+    int64_t first = 0;
+    for (size_t i = 1; i < room.size(); ++i) {
+      const double until = static_cast<double>(room[i]) / static_cast<double>(room.back());
+      const int64_t end = i + 1 == room.size() ? rows : std::llround(until * static_cast<double>(rows));
+      if (end > first) give(tensor, part, holders[i - 1], RowRange{first, end - first});
+      first = std::max(first, end);
+    }
+  }
+
+  void give(const std::string& tensor, const Part& part, const Holder& saver,
+            const std::optional<RowRange>& rows) {
+    const Shard box = boxOfRows(part.box.size, rows);
+    Shape start = part.box.start;
+    for (size_t axis = 0; axis < start.size(); ++axis) start[axis] += box.start[axis];
+    loads_[saver.rank] += rows ? part.bytes / rowsIn(part.box.size) * rows->count : part.bytes;
+    shares_.buffers[saver.rank].push_back({saver.buffer, rows});
+    tensors_[tensor].slices.push_back({static_cast<int>(saver.rank.index()), start, box.size});
   }
 
   void requireWhole() {
@@ -121,10 +177,39 @@ class Sharing {
   IdVector<KindId, std::vector<std::string>> names_;  // by buffer: stateTensorName
   std::map<PartKey, Part> parts_;
   std::map<std::string, CheckpointTensor> tensors_;
+  IdVector<RankId, int64_t> loads_;  // bytes so far
   SaveShares shares_;
 };
 
 }  // namespace
+
+Shard boxOfRows(const Shape& shape, const std::optional<RowRange>& rows) {
+  Shard box = wholeBox(shape);
+  if (!rows) return box;
+  const size_t axis = rowAxis(shape);
+  box.start.at(axis) = rows->first;
+  box.size[axis] = rows->count;
+  return box;
+}
+
+nlohmann::json savedBuffersJson(const std::vector<SavedBuffer>& buffers) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const SavedBuffer& saved : buffers) {
+    nlohmann::json& entry = json.emplace_back(nlohmann::json{{"buffer", saved.buffer.index()}});
+    if (saved.rows) entry.update({{"first", saved.rows->first}, {"count", saved.rows->count}});
+  }
+  return json;
+}
+
+std::vector<SavedBuffer> savedBuffersFromJson(const nlohmann::json& json) {
+  std::vector<SavedBuffer> buffers;
+  for (const nlohmann::json& entry : json) {
+    SavedBuffer& saved = buffers.emplace_back(SavedBuffer{BufferId(entry.at("buffer").get<size_t>())});
+    if (entry.contains("count"))
+      saved.rows = {entry.at("first").get<int64_t>(), entry.at("count").get<int64_t>()};
+  }
+  return buffers;
+}
 
 SaveShares shareSaves(const ProgramSet& programs, const IdVector<RankId, std::string>& disks) {
   return Sharing(programs, disks).run();

@@ -141,8 +141,8 @@ class Executor {
   // in an update observer. Where the host reads the device's memory, a view is that memory: it is looked at
   // before the next step.
   HostView view(BufferId id) const;
-  // The same into `out`, which is as large.
-  void read(BufferId id, std::span<std::byte> out) const;
+  // The same into `out`, of as many bytes as it has from byte `first` on.
+  void read(BufferId id, std::span<std::byte> out, size_t first = 0) const;
   // Sets it to what `fill` writes, between steps.
   void write(BufferId id, const std::function<void(std::span<std::byte>)>& fill);
   // The memory itself; only of a device whose memory the host reads (Error(kInternal)).

@@ -36,7 +36,12 @@ std::span<std::byte> Executor::content(BufferId id) const {
 
 HostView Executor::view(BufferId id) const { return HostView(*compute_, place(id)); }
 
-void Executor::read(BufferId id, std::span<std::byte> out) const { readMemory(*compute_, place(id), out); }
+void Executor::read(BufferId id, std::span<std::byte> out, size_t first) const {
+  const std::span<const std::byte> memory = place(id);
+  PIPESHARD_CHECK(first <= memory.size() && out.size() <= memory.size() - first,
+                  "{} bytes from byte {} on, of {}", out.size(), first, memory.size());
+  readMemory(*compute_, memory.subspan(first, out.size()), out);
+}
 
 void Executor::write(BufferId id, const std::function<void(std::span<std::byte>)>& fill) {
   writeMemory(*compute_, place(id), fill);

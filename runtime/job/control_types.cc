@@ -98,10 +98,19 @@ const ControlSchema& workerMessages() {
 const ControlSchema& workerCommands() {
   static const ControlSchema schema{
       {"run", {{"first", kCount}, {"last", kCount}}},
-      // The rank's share (SaveShares); `last`: no step follows that could be
+      // The rank's share (SaveShares), of some buffers so many rows; `last`: no step follows that could be
       // held up
       {"save",
-       {{"step", kCount}, {"folder", kString}, {"buffers", kArray, 0, {{"", kCount}}}, {"last", kBoolean}}},
+       {{"step", kCount},
+        {"folder", kString},
+        {"buffers",
+         kArray,
+         0,
+         {{"",
+           kObject,
+           0,
+           {{"buffer", kCount}, {"first", kCount, kOptional}, {"count", kCount, kOptional}}}}},
+        {"last", kBoolean}}},
       {"check", {{"step", kCount}}},
       {"evaluate", {{"first", kCount}, {"last", kCount}}},
       {"finish", {}},

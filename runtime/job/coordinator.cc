@@ -258,7 +258,7 @@ void Coordinator::save(int64_t step) {
     send(rank, "save",
          {{"step", step},
           {"folder", folder},
-          {"buffers", positionsOf(shares.buffers[rank])},
+          {"buffers", savedBuffersJson(shares.buffers[rank])},
           {"last", step == last_step_}});
   }
 }

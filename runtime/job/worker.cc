@@ -164,7 +164,7 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
     } else if (command.type == "check") {
       sendHashes(link, runner.main(), command.body.at("step").get<int64_t>());
     } else if (command.type == "save") {
-      writer.save(runner.main(), idsAt<BufferId>(command.body.at("buffers").get<std::vector<size_t>>()),
+      writer.save(runner.main(), savedBuffersFromJson(command.body.at("buffers")),
                   command.body.at("step").get<int64_t>(), command.body.at("folder").get<std::string>(),
                   command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
     } else if (command.type == "finish") {

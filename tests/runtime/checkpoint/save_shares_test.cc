@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/checkpoint/save_shares.h"
@@ -51,10 +52,19 @@ std::vector<size_t> filesOf(const SaveShares& shares, size_t tensor) {
   return files;
 }
 
+std::vector<BufferId> wholeOf(const std::vector<SavedBuffer>& buffers) {
+  std::vector<BufferId> ids;
+  for (const SavedBuffer& saved : buffers) {
+    EXPECT_FALSE(saved.rows);
+    ids.push_back(saved.buffer);
+  }
+  return ids;
+}
+
 TEST(SaveShares, ReplicasShareTheWork) {
   const SaveShares shares = shareSaves(replicas(2), {"", ""});
-  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
-  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(1), BufferId(2)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(0)]), ElementsAre(BufferId(0)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(1)]), ElementsAre(BufferId(1), BufferId(2)));
   ASSERT_EQ(shares.tensors.size(), 3U);
   EXPECT_EQ(shares.tensors[1].name, "parameter/b");
   EXPECT_EQ(shares.tensors[1].shape, Shape{6});
@@ -68,16 +78,16 @@ TEST(SaveShares, WhatOneRankAloneHoldsCountsFirst) {
   const SaveShares shares = shareSaves(setOf({programOf(0, 2, {{"tied", {8}, true}, {"own", {4}, true}}),
                                               programOf(1, 2, {{"other", {3}, true}, {"tied", {8}}})}),
                                        {"", ""});
-  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(1)));
-  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(0), BufferId(1)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(0)]), ElementsAre(BufferId(1)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(1)]), ElementsAre(BufferId(0), BufferId(1)));
 }
 
 // Else a host that is lost would take a part of every checkpoint with it.
 TEST(SaveShares, ReplicasOnAnotherHostsDiskSaveNothing) {
   const SaveShares shares = shareSaves(replicas(3), {"a", "b", "a"});
-  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(0)]), ElementsAre(BufferId(0)));
   EXPECT_THAT(shares.buffers[RankId(1)], IsEmpty());
-  EXPECT_THAT(shares.buffers[RankId(2)], ElementsAre(BufferId(1), BufferId(2)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(2)]), ElementsAre(BufferId(1), BufferId(2)));
 }
 
 // Rank 2 holds all of w, of which ranks 0 and 1 save a half each: no copy of either.
@@ -87,10 +97,70 @@ TEST(SaveShares, OnlyCopiesOfTheSameBoxAreShared) {
       setOf({programOf(0, 4, {{"w", {4}, true, half(0)}}), programOf(1, 4, {{"w", {4}, true, half(4)}}),
              programOf(2, 4, {{"w", {8}}}), programOf(3, 4, {{"w", {4}, false, half(4)}, {"v", {1}, true}})}),
       {"", "", "", ""});
-  EXPECT_THAT(shares.buffers[RankId(0)], ElementsAre(BufferId(0)));
-  EXPECT_THAT(shares.buffers[RankId(1)], ElementsAre(BufferId(0)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(0)]), ElementsAre(BufferId(0)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(1)]), ElementsAre(BufferId(0)));
   EXPECT_THAT(shares.buffers[RankId(2)], IsEmpty());
-  EXPECT_THAT(shares.buffers[RankId(3)], ElementsAre(BufferId(1)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(3)]), ElementsAre(BufferId(1)));
+}
+
+int64_t bytesOf(const ProgramSet& programs, const std::vector<SavedBuffer>& buffers) {
+  int64_t bytes = 0;
+  for (const SavedBuffer& saved : buffers) {
+    const Buffer& buffer = programs.kinds.front().program.buffer(saved.buffer);
+    bytes += static_cast<int64_t>(byteCount(buffer.data_type, boxOfRows(buffer.shape, saved.rows).size));
+  }
+  return bytes;
+}
+
+// As GPT-2's embedding, of a third of all bytes: ten replicas save a tenth each, most of them rows of it.
+TEST(SaveShares, ATensorLargerThanAnEvenShareIsCutByRows) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 10; ++rank) {
+    std::vector<Held> held = {{"embedding", {1, 5000, 77}, rank == 0}};
+    for (int layer = 0; layer < 12; ++layer)
+      held.push_back({"layer" + std::to_string(layer), {80, 800}, rank == 0});
+    programs.push_back(programOf(rank, 10, held));
+  }
+  const ProgramSet set = setOf(std::move(programs));
+  const SaveShares shares = shareSaves(set, {10, std::string()});
+  const double even = 4.0 * (5000 * 77 + 12 * 80 * 800) / 10;
+  for (const RankId rank : shares.buffers.ids()) {
+    EXPECT_LT(static_cast<double>(bytesOf(set, shares.buffers[rank])), 1.13 * even) << rank.index();
+    EXPECT_EQ(savedBuffersFromJson(savedBuffersJson(shares.buffers[rank])), shares.buffers[rank]);
+  }
+  const CheckpointTensor& embedding = shares.tensors.at(0);
+  EXPECT_EQ(embedding.name, "parameter/embedding");
+  EXPECT_EQ(embedding.slices.size(), 4U);  // of as few as there is room on
+  int64_t row = 0;
+  for (const CheckpointSlice& slice : embedding.slices) {
+    EXPECT_EQ(slice.start, (Shape{0, row, 0}));
+    row += slice.shape.at(1);
+  }
+  EXPECT_EQ(row, 5000);
+}
+
+TEST(SaveShares, WhatHasNoRowsOrIsSmallIsNotCut) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 4; ++rank)
+    programs.push_back(programOf(rank, 4, {{"a", {900}, rank == 0}, {"b", {}, rank == 0}}));
+  const SaveShares shares = shareSaves(setOf(std::move(programs)), {4, std::string()});
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(0)]), ElementsAre(BufferId(0)));
+  EXPECT_THAT(wholeOf(shares.buffers[RankId(1)]), ElementsAre(BufferId(1)));
+}
+
+TEST(SaveShares, RowsOfWhatIsAPartItselfBeginWhereItDoes) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 4; ++rank) {
+    const int64_t half = rank % 2 * 4096;
+    programs.push_back(programOf(rank, 4, {{"w", {4096, 2}, rank < 2, BufferPart{{8192, 2}, {half, 0}}}}));
+  }
+  const SaveShares shares = shareSaves(setOf(std::move(programs)), {4, std::string()});
+  EXPECT_THAT(shares.buffers[RankId(3)], ElementsAre(SavedBuffer{BufferId(0), RowRange{2048, 2048}}));
+  const std::vector<CheckpointSlice> slices = {{0, {0, 0}, {2048, 2}},
+                                               {1, {4096, 0}, {2048, 2}},
+                                               {2, {2048, 0}, {2048, 2}},
+                                               {3, {6144, 0}, {2048, 2}}};
+  EXPECT_EQ(shares.tensors.at(0).slices, slices);
 }
 
 TEST(SaveShares, PartsThatAreNotTheWholeAreABug) {
