@@ -7,7 +7,8 @@
 # munged, slurmctld and one slurmd per node live in namespaces of their own (isolate.sh), with their files on a tmpfs there: they meet
 # no other Slurm or munge, and end with the script. The command runs in there too: it sees this machine's files, and of the network
 # only 192.0.2.1 and loopback; n1, n2, ... are names of 127.0.0.1.
-# Credentials of steps live for seconds, since a job that is requeued waits for their end.
+# Credentials of steps live for seconds, since a job that is requeued waits for their end. A node that does not answer is down after
+# SLURMD_TIMEOUT seconds (300).
 # Exit code: that of the command; 77 with a reason when this machine lacks something; 1 when Slurm does not start.
 set -euo pipefail
 source "${BASH_SOURCE[0]%/*}/isolate.sh"
@@ -40,6 +41,7 @@ JobCompType=jobcomp/none
 ReturnToService=2
 KillWait=5
 SlurmdParameters=config_overrides
+SlurmdTimeout=${SLURMD_TIMEOUT:-300}
 NodeName=n[1-$nodes] NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=[7001-$((7000 + nodes))] CPUs=$(nproc) State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
