@@ -5,6 +5,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/checkpoint/rank_state.h"
+#include "runtime/execute/nan_finder.h"
 #include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
@@ -32,6 +33,15 @@ std::optional<BufferPart> partOf(const Buffer& buffer, const SavedBuffer& saved)
 SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
                     const std::map<std::string, std::string>& metadata, SavedPart part) {
   try {
+    for (const TensorView& tensor : tensors) {
+      const auto bytes = static_cast<size_t>(byteCount(tensor.data_type, tensor.shape));
+      part.has_nan =
+          part.has_nan ||
+          firstNotFinite(tensor.data_type, {static_cast<const std::byte*>(tensor.data), bytes}, false);
+      if (!part.has_nan) continue;
+      part.error = fmt::format("'{}' has nan", tensor.name);
+      return part;
+    }
     makeFolder(folder);
     const WrittenFile written =
         writeTensorFile((std::filesystem::path(folder) / part.file.name).string(), tensors, metadata, true);

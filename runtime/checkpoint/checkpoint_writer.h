@@ -18,11 +18,13 @@
 
 namespace pipeshard {
 
-// What became of it; `error` says why there is no file.
+// What became of it; `error` says why there is no file. A tensor with NaN is no reason to go on: nothing can
+// be trained from it, and it must not take the place of an older one.
 struct SavedPart {
   int64_t step = 0;
   CheckpointFile file;
   std::string error;
+  bool has_nan = false;
 };
 
 // Used by one thread. `saved` is called on the writing thread, or inside save().

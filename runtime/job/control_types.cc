@@ -89,7 +89,8 @@ const ControlSchema& workerMessages() {
         {"file", kString},
         {"bytes", kCount},
         {"hash", kString},
-        {"error", kString, kOptional}}},
+        {"error", kString, kOptional},
+        {"has_nan", kBoolean, kOptional}}},
       {"finished", {{"peak_resident_bytes", kCount}}},
       kError};
   return schema;

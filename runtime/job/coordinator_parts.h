@@ -89,7 +89,7 @@ class Coordinator {
   std::optional<Failure> handleRegister(RankId rank, const nlohmann::json& body);
   void handleHeartbeat(Worker& worker, const nlohmann::json& body);
   std::optional<Failure> handleLoaded(RankId rank, const nlohmann::json& body);
-  void handleSaved(RankId rank, const nlohmann::json& body);
+  std::optional<Failure> handleSaved(RankId rank, const nlohmann::json& body);
   void tellWhatIsSaved();
   void handleStored(RankId sender, const nlohmann::json& body);
   std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);

@@ -157,7 +157,7 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   } else if (message.type == "hashes") {
     return handleHashes(rank, body);
   } else if (message.type == "saved") {
-    handleSaved(rank, body);
+    return handleSaved(rank, body);
   } else if (message.type == "finished") {
     worker.finished = true;
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
@@ -239,13 +239,22 @@ std::optional<Failure> Coordinator::handleHashes(RankId rank, const nlohmann::js
   return Failure{ErrorCode::kReplicasDiffer, std::move(*difference)};
 }
 
-void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
+std::optional<Failure> Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
   PIPESHARD_CHECK(keeper_.has_value(), "rank {} has saved what nobody asked for", rank);
   SavedPart part{body.at("step").get<int64_t>(),
                  {body.at("file").get<std::string>(), body.at("bytes").get<int64_t>(),
                   hashFromText(body.at("hash").get<std::string>()).value_or(0)},
-                 body.value("error", "")};
+                 body.value("error", ""),
+                 body.value("has_nan", false)};
+  if (part.has_nan) {
+    return Failure{ErrorCode::kNotANumber,
+                   fmt::format("there is no checkpoint of step {}, older ones stay: rank {}: {}; lower the "
+                               "learning rate, look at the data, or have the first value named that is not a "
+                               "number (run --on-nan find)",
+                               part.step, rank, part.error)};
+  }
   keeper_->take(rank, std::move(part), placement_->diskOf(rank));
+  return std::nullopt;
 }
 
 void Coordinator::tellWhatIsSaved() {

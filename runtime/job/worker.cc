@@ -135,6 +135,7 @@ void sendSaved(WorkerLink& link, const SavedPart& part) {
                          {"bytes", part.file.bytes},
                          {"hash", hashText(part.file.hash)}};
   if (!part.error.empty()) body["error"] = part.error;
+  if (part.has_nan) body["has_nan"] = true;
   link.send("saved", std::move(body));
 }
 

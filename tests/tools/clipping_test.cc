@@ -281,6 +281,21 @@ TEST(NotFiniteGradients, StopARunBeforeItSaves) {
   EXPECT_THAT(skipped.output, HasSubstr("3 of them left out"));
 }
 
+// Without the norm nobody knows before the update; weights that are NaN are not saved all the same.
+TEST(NotFiniteGradients, AreInNoCheckpoint) {
+  const TemporaryFolder folder;
+  writeRootModel(folder.file("root.onnx"));
+  writeNpz(folder.file("zero.npz"), {{"x", {DataType::kFloat32, {4, 4}, std::vector<std::byte>(64)}}});
+  const CommandResult planned = runPipeshard(
+      {"plan", folder.file("root.onnx"), "--cluster", "1x2", "--boundary", "a", "-o", folder.file("plan")});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult ran = runPipeshard({"run", folder.file("plan"), "--steps", "1", "--data",
+                                          folder.file("zero.npz"), "--checkpoint", folder.file("saved")});
+  EXPECT_EQ(ran.exit_code, 82);
+  EXPECT_THAT(ran.errors, AllOf(HasSubstr("there is no checkpoint of step 1"), HasSubstr("has nan")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("saved") + "/step-000001"));
+}
+
 // Which node, row or weight was the first, on whichever rank.
 TEST(NotFiniteGradients, TheFirstValueIsFoundWhereItBegins) {
   const TemporaryFolder folder;
