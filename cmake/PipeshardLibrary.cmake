@@ -85,6 +85,13 @@ function(pipeshard_library name)
   pipeshard_unity(pipeshard_${name} ${ARG_SOURCES})
 endfunction()
 
+# A program that tools/gpu_bundle.sh takes to other machines: it and its libraries are looked for beside it first. RPATH, which is
+# that of its libraries' libraries too, and not RUNPATH.
+function(pipeshard_relocatable target)
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+  set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH "$ORIGIN/../lib")
+endfunction()
+
 if(PIPESHARD_BUILD_TESTS)
   # What tests do themselves is little; compiling them is much.
   set(PIPESHARD_TEST_FLAGS $<$<CONFIG:RelWithDebInfo>:-O1> -fPIC)
@@ -112,6 +119,7 @@ function(pipeshard_test name)
   if(ARG_ON_STANDIN)  # by env: the discovery of tests takes one variable as a property, not several
     set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR
       "/usr/bin/env;LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/tests/standin;STANDIN_TWINS=${PROJECT_BINARY_DIR}/tests/standin/libstandin_twin.so;PIPESHARD_CUDA_MODULE=${PROJECT_BINARY_DIR}/tools/pipeshard_cuda.so")
+    pipeshard_relocatable(${name})
     add_dependencies(${name} pipeshard_cuda standin_cudart standin_cublaslt standin_twin)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the pictures of docs/images anew: the example GPT-2 on four ranks with two stages each, predicted; the same bytes everywhere.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 command=${PIPESHARD:-build/release/tools/pipeshard}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

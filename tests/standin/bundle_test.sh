@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The bundle for machines with a GPU (tools/gpu_bundle.sh) is complete, and its check works: it runs on the stand-in, in an environment
+# that is empty. What it says of a machine where something is missing is checked too.
+#
+#   tests/standin/bundle_test.sh BUILD [ROWS]      ROWS: as gpu_check.sh has them
+set -euo pipefail
+build=$(realpath "$1")
+rows=${2:-machine|starts|kernels|validate-mlp-.|fault-.*|sanitize-memcheck}
+cd "$(dirname "$0")/../.."
+folder=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-bundle-test.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+
+die() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+bundle=$folder/gpu-bundle
+tools/gpu_bundle.sh --build "$build" -o "$bundle"
+
+# All libraries but glibc's and NVIDIA's are found in the bundle.
+foreign=$(env -i ldd "$bundle"/bin/* "$bundle"/tests/* "$bundle/lib/pipeshard/pipeshard_cuda.so" | awk '$2 == "=>" {print $1, $3}' | sort -u |
+  grep -vF "$bundle" | grep -vE '^(lib(c|m|dl|rt|pthread|resolv|util|cudart|cublasLt)\.so|ld-linux)' || true)
+[ -z "$foreign" ] || die "not in the bundle: $foreign"
+
+# check CODE ARGUMENT...
+check() {
+  local want=$1 code=0
+  shift
+  env -i PATH="$PATH" STANDIN_DEVICES="${devices:-1}" "$bundle/tools/gpu_check.sh" --standin "$build/tests/standin" "$@" >"$folder/table" || code=$?
+  cat "$folder/table"
+  [ $code -eq "$want" ] || die "code $code, not $want: $*"
+}
+
+has() { grep -qE -- "$2" "$folder/$1" || die "$1 does not say '$2'"; }
+
+# The sanitizers cannot run here: the code says so, and what else there is has passed.
+check 77 --rows "$rows" --results "$folder/results.md"
+has table '^sanitize-memcheck +not run .* the stand-in looks itself'
+has table ', 0 failed, 1 could not run'
+has results.md '^\| fault-index \| passed \| code 65, the CPU.s message \|'
+lines=$(wc -l <"$folder/results.md")
+
+# Results are merged by row and device, into a file that others have written.
+sed -i 's/^| starts .*/| starts | passed | x | 1 | 0123abcd | 2020-01-01 | stand-in | none |\n| starts | passed | x | 1 | 0123abcd | 2020-01-01 | NVIDIA H100 | 580 |/' "$folder/results.md"
+echo "Behind the table." >>"$folder/results.md"
+check 0 --rows starts --results "$folder/results.md"
+[ "$(wc -l <"$folder/results.md")" -eq $((lines + 2)) ] || die "rows were not replaced: $(cat "$folder/results.md")"
+[ "$(grep -c 0123abcd "$folder/results.md")" -eq 1 ] || die "the row of another device is gone, or its own is left"
+
+# What is wrong is no pass.
+devices=0 check 1 --rows 'validate-mlp-1'
+has table '^validate-mlp-1 +FAILED .*code 78'
+check 77 --rows 'starts' --seconds 4
+has table '^starts +not run .*the time of the whole check was over'
+check 1 --rows 'validate-gpt2-4' --seconds 5
+has table '^validate-gpt2-4 +FAILED .*it took longer than 5 s'
+mv "$bundle/lib/pipeshard/pipeshard_cuda.so" "$folder"
+check 1 --rows 'fault-index'
+has table '^fault-index +FAILED +[0-9]+ +code 78, and 65 on the CPU'

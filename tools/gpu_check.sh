@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Checks the CUDA workers on this machine's GPU, row by row, and prints the table as it grows.
+#
+#   gpu-bundle/tools/gpu_check.sh                          in an unpacked bundle (tools/gpu_bundle.sh): every row, 9 minutes at most
+#   tools/gpu_check.sh --bundle build/gpu-bundle.tar.xz    the same from a checkout; docs/gpu-results.md gets the results
+#
+#   --rows REGEX       the rows whose whole name it is, e.g. 'kernels|validate-.*'; --list prints the names
+#   --results FILE     where the results are merged into (default: docs/gpu-results.md of the checkout; in a bundle, gpu-results.md)
+#   --seconds N        of the whole check (540)
+#   --standin FOLDER   on the stand-in of NVIDIA's libraries that is built there (tests/standin); no results are kept but with --results
+#
+# A row passes, fails, or cannot run and says why: that is no pass. Code 0: every row has passed; 1: one has failed; 77: none has
+# failed, and not every one could run. Each row is a process of its own with a time limit (gpu/rows.sh).
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/gpu/rows.sh"
+source "$here/gpu/results.sh"
+
+if [ "${1:-}" = --one ]; then  # this script's own: the process of a row
+  set -e
+  case $2 in machine | starts) ;; *) [ "$device" != "no GPU" ] || cannot_run "there is no GPU" ;; esac
+  "row_${2//-/_}"
+  exit
+fi
+
+bundle="" chosen='.*' results="" seconds=540 standin=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    --list) printf '%s\n' "${rows[@]}" | cut -d' ' -f1 && exit ;;
+    --bundle | --rows | --results | --seconds | --standin)
+      [ $# -ge 2 ] || { echo "error: $1 needs a value; see the head of this file" >&2; exit 64; }
+      case $1 in
+        --bundle) bundle=$2 ;;
+        --rows) chosen=$2 ;;
+        --results) results=$(realpath -m "$2") ;;
+        --seconds) seconds=$2 ;;
+        --standin) standin=$(realpath -m "$2") ;;
+      esac
+      shift 2
+      ;;
+    *) echo "error: unknown option '$1'; see the head of this file" >&2 && exit 64 ;;
+  esac
+done
+
+names=() limits=()
+for row in "${rows[@]}"; do
+  read -r name limit <<<"$row"
+  [[ $name =~ ^($chosen)$ ]] || continue
+  names+=("$name") limits+=("$limit")
+done
+[ ${#names[@]} -gt 0 ] || { echo "error: no row is called '$chosen'; --list prints the names" >&2; exit 64; }
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-gpu-check.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+root=$(dirname "$here")
+if [ -z "$bundle" ] && [ -e "$root/MANIFEST" ]; then bundle=$root; fi
+[ -n "$bundle" ] && [ -e "$bundle" ] || { echo "error: there is no bundle; tools/gpu_bundle.sh makes one, --bundle names it" >&2; exit 66; }
+if [ -f "$bundle" ]; then
+  tar -C "$work" -xf "$bundle" 2>"$work/tar" ||
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$bundle" "$work" || { echo "error: $bundle cannot be unpacked" >&2; exit 66; }
+  bundle=$work/gpu-bundle
+fi
+export bundle work standin
+find_libraries
+describe_machine
+if [ -z "$results" ] && [ -z "$standin" ] && [ "$device" != "no GPU" ]; then
+  results=$root/gpu-results.md
+  [ ! -d "$root/docs" ] || results=$root/docs/gpu-results.md
+fi
+
+passed=0 failed=0 not_run=0
+SECONDS=0
+printf '%s, commit %s\n\n%-22s %-8s %8s  %s\n' "$device" "$commit" row result seconds what
+for i in "${!names[@]}"; do
+  run_row "${names[i]}" "${limits[i]}" $((seconds - SECONDS))
+  printf '%-22s %-8s %8s  %s\n' "${names[i]}" "$verdict" "$took" "$what"
+  case $verdict in
+    passed) passed=$((passed + 1)) ;;
+    FAILED) failed=$((failed + 1)) && tail -n 15 "$work/${names[i]}.log" | sed 's/^/    | /' ;;
+    *) not_run=$((not_run + 1)) ;;
+  esac
+  [ -z "$results" ] || merge_result "$results" "${names[i]}"
+done
+printf '\n%d passed, %d failed, %d could not run, in %d s\n' $passed $failed $not_run $SECONDS
+[ -z "$results" ] || echo "the results are in $results"
+[ $failed -eq 0 ] || exit 1
+[ $not_run -eq 0 ] || exit 77
