@@ -20,6 +20,7 @@ class FunctionBuilder {
   FunctionBuilder(std::string_view name, std::string_view overload, int opset);
 
   const std::string& overload() const { return function_.overload; }
+  int opset() const { return body_.opset_imports.at(""); }
   ValueId input(std::string_view name);
   // An attribute of the calling node: required, or optional with a default.
   void attribute(const std::string& name) { function_.attributes.push_back(name); }
@@ -59,6 +60,7 @@ class FunctionBuilder {
 
 // Bodies by name and overload. Those that live outside functions.cc:
 using FunctionBodies = std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;
+void addAttentionBodies(FunctionBodies& bodies);
 void addConvolutionBodies(FunctionBodies& bodies);  // convolutions, pools, batch normalisation
 void addOptimizerBodies(FunctionBodies& bodies);
 

@@ -343,6 +343,7 @@ FunctionBodies makeBodies() {
       {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"},
        [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
   };
+  addAttentionBodies(table);
   addConvolutionBodies(table);
   addOptimizerBodies(table);
   return table;

@@ -235,15 +235,15 @@ ValueId GradientContext::function(std::string_view name, std::string_view overlo
   return result;
 }
 
-std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std::vector<ValueId> inputs,
-                                                      DataType type,
+std::vector<ValueId> GradientContext::functionOutputs(std::string_view name, std::string_view overload,
+                                                      std::vector<ValueId> inputs, DataType type,
                                                       const std::vector<std::optional<Shape>>& shapes,
                                                       std::map<std::string, Attribute> attributes) {
   std::vector<ValueId> results;
   for (const std::optional<Shape>& shape : shapes) {
     results.push_back(shape ? builder_.values().addValue(nodeName(name), type, *shape) : ValueId());
   }
-  builder_.addBackwardNode(forward_, kPipeshardDomain, name, "", std::move(inputs), results,
+  builder_.addBackwardNode(forward_, kPipeshardDomain, name, overload, std::move(inputs), results,
                            std::move(attributes));
   return results;
 }

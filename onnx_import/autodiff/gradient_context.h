@@ -125,7 +125,8 @@ class GradientContext : public OpEmitter {
   ValueId function(std::string_view name, std::string_view overload, std::vector<ValueId> inputs,
                    DataType type, Shape shape, std::map<std::string, Attribute> attributes = {});
   // The same with several outputs; absent ones are given as nullopt and come back invalid.
-  std::vector<ValueId> functionOutputs(std::string_view name, std::vector<ValueId> inputs, DataType type,
+  std::vector<ValueId> functionOutputs(std::string_view name, std::string_view overload,
+                                       std::vector<ValueId> inputs, DataType type,
                                        const std::vector<std::optional<Shape>>& shapes,
                                        std::map<std::string, Attribute> attributes);
   ValueId scalar(DataType type, double number) override { return builder_.scalar(type, number); }

@@ -227,7 +227,7 @@ void batchNormalizationGradient(GradientContext& c) {
   const auto wanted = [&](size_t position) {
     return c.needs(position) ? std::optional<Shape>(Shape{shape[1]}) : std::nullopt;
   };
-  const std::vector<ValueId> gradients = c.functionOutputs("BatchNormalizationWeightGrad", {dy, x}, c.type(x),
+  const std::vector<ValueId> gradients = c.functionOutputs("BatchNormalizationWeightGrad", "", {dy, x}, c.type(x),
                                                            {wanted(1), wanted(2)}, attributes);
   for (size_t i = 1; i <= 2; ++i) {
     if (c.needs(i)) c.give(i, gradients[i - 1]);

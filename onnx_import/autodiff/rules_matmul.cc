@@ -1,5 +1,6 @@
-// MatMul and Gemm. A product with a matrix of weights becomes one Gemm on the flattened rows: no transposed
-// copies, neither of ours nor of those that the forward pass makes.
+// MatMul, Gemm and attention. A product with a matrix of weights becomes one Gemm on the flattened rows: no
+// transposed copies, neither of ours nor of those that the forward pass makes.
+#include "ir/operators/attention_form.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -85,11 +86,50 @@ void gemmGradient(GradientContext& c) {
   if (c.needs(2)) c.give(2, c.scale(c.reduceTo(dy, c.shape(c.input(2))), c.node().floatAttribute("beta", 1)));
 }
 
+// The matrix of probabilities is computed again, from what each row has kept: its largest score and its sum
+// of exponentials.
+void attentionGradient(GradientContext& c) {
+  if (c.outputGradient(1).valid() || c.outputGradient(2).valid())
+    c.refuse("the loss depends on its output RowMax or RowSum");
+  const AttentionForm form = attentionForm(c.node());
+  const DataType type = c.type(c.input(0));
+  Shape rows = c.shape(c.input(0));
+  rows.back() = 1;
+  std::vector<ValueId> inputs = {c.outputGradient(), c.ensureOutput(1, "row_max", type, rows),
+                                 c.ensureOutput(2, "row_sum", type, rows)};
+  inputs.insert(inputs.end(), c.node().inputs.begin(), c.node().inputs.end());
+  const auto wanted = [&](size_t position) {
+    return c.needs(position) ? std::optional<Shape>(c.shape(c.input(position))) : std::nullopt;
+  };
+  if (c.needs(0) || c.needs(1) || c.needs(2)) {
+    const std::vector<ValueId> gradients =
+        c.functionOutputs("AttentionGrad", c.node().overload, inputs, type, {wanted(0), wanted(1), wanted(2)},
+                          c.node().attributes);
+    for (size_t i = 0; i < 3; ++i) {
+      if (c.needs(i)) c.give(i, gradients[i]);
+    }
+  }
+  if (form.bias < 0 || !c.needs(form.bias)) return;
+  Shape scores = c.shape(c.input(0));
+  scores.back() = *(c.shape(c.input(1)).rbegin() + 1);
+  c.giveReduced(form.bias, c.function("AttentionScoresGrad", c.node().overload, inputs, type, scores,
+                                      c.node().attributes));
+}
+
+// A gradient passes to Q, K, V and the bias.
+uint32_t stoppedInputs(const Node& node) {
+  const AttentionForm form = attentionForm(node);
+  uint32_t stopped = uint32_t{1} << form.scale();
+  if (form.mask >= 0) stopped |= uint32_t{3} << form.mask;
+  return stopped;
+}
+
 }  // namespace
 
 void addMatmulRules(GradientRules& rules) {
   rules[{"", "MatMul"}] = {matmulGradient};
   rules[{"", "Gemm"}] = {gemmGradient};
+  rules[{std::string(kPipeshardDomain), "Attention"}] = {attentionGradient, 0, stoppedInputs};
 }
 
 }  // namespace pipeshard

@@ -63,7 +63,7 @@ void layerNormalizationGradient(GradientContext& c) {
     return c.needs(position) ? std::optional<Shape>(inner) : std::nullopt;
   };
   const std::vector<ValueId> gradients =
-      c.functionOutputs("LayerNormalizationWeightGrad", {dy, x, mean, deviation}, type,
+      c.functionOutputs("LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, type,
                         {wanted(1), wanted(2)}, {{"axis", axis}});
   for (size_t i = 1; i <= 2; ++i) {
     if (c.needs(i)) c.give(i, c.reduceTo(gradients[i - 1], c.shape(c.input(i))));

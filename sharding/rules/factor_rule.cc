@@ -17,6 +17,7 @@ const RuleTable& ruleTable() {
     registerMovementRules(rules);
     registerReshapeRules(rules);
     registerNormalizationRules(rules);
+    registerAttentionRules(rules);
     registerConvolutionRules(rules);
     registerLossRules(rules);
     registerGatherRules(rules);

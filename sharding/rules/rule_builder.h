@@ -42,6 +42,7 @@ void registerReductionRules(RuleTable& table);
 void registerMovementRules(RuleTable& table);
 void registerReshapeRules(RuleTable& table);
 void registerNormalizationRules(RuleTable& table);
+void registerAttentionRules(RuleTable& table);
 void registerConvolutionRules(RuleTable& table);
 void registerLossRules(RuleTable& table);
 void registerGatherRules(RuleTable& table);

@@ -14,6 +14,7 @@ const KernelRegistry& cpuKernels() {
     kernels::addComparisonKernels(all);
     kernels::addCastKernels(all);
     kernels::addMatMulKernels(all);
+    kernels::addAttentionKernels(all);
     kernels::addReduceKernels(all);
     kernels::addSquareSumKernels(all);
     kernels::addScanKernels(all);

@@ -12,6 +12,7 @@ void addPowKernels(KernelRegistry& registry);         // Pow
 void addComparisonKernels(KernelRegistry& registry);  // Equal, Less, Where, ...
 void addCastKernels(KernelRegistry& registry);        // Cast, CastLike
 void addMatMulKernels(KernelRegistry& registry);      // MatMul, FusedMatMul, Gemm
+void addAttentionKernels(KernelRegistry& registry);   // Attention and its gradients
 void addReduceKernels(KernelRegistry& registry);      // ReduceSum, ...
 void addSquareSumKernels(KernelRegistry& registry);   // SquareSum
 void addScanKernels(KernelRegistry& registry);        // ArgMax, ArgMin, CumSum, TopK

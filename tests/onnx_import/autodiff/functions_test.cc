@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/operators/attention_form.h"
 #include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
@@ -110,6 +111,48 @@ std::vector<Call> layerNormalizationCalls() {
     calls.push_back(
         {"LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, {inner, inner}, {{"axis", axis}}});
   }
+  return calls;
+}
+
+Constant flags(const Shape& shape, int64_t every) {
+  Constant constant{DataType::kBool, shape, std::vector<std::byte>(elementCount(shape))};
+  for (size_t i = 0; i < constant.bytes.size(); ++i) constant.bytes[i] = std::byte(i % every != 0);
+  return constant;
+}
+
+// With every overlay, broadcast in several ways; queries, keys and widths differ. The first row of the mask
+// has nothing left.
+std::vector<Call> attentionCalls() {
+  const Shape query = {2, 3, 4, 5}, key = {2, 3, 6, 5}, value = {2, 3, 6, 7}, row = {2, 3, 4, 1};
+  const Shape output = {2, 3, 4, 7};
+  std::vector<Call> calls;
+  for (const std::string& overlays : attentionOverlays()) {
+    for (const bool safe : {false, true}) {
+      const std::string overload = attentionOverload(overlays, safe);
+      const std::map<std::string, Attribute> attributes = {{"overlays", overlays},
+                                                           {"nan_to_zero", int64_t{safe}}};
+      std::vector<Constant> inputs = {numbers(query), numbers(key), numbers(value), makeTensor({}, {0.7})};
+      const AttentionForm form = attentionForm(overlays, safe, false);
+      inputs.resize(form.inputs);
+      Constant mask = flags(safe ? Shape{2, 1, 4, 6} : Shape{4, 6}, 3);
+      std::fill_n(mask.bytes.begin(), 6, std::byte(0));
+      if (form.mask >= 0) {
+        inputs[form.mask] = mask;
+        inputs[form.fill()] = makeTensor({}, {-2.5});
+      }
+      if (form.bias >= 0) inputs[form.bias] = numbers(safe ? Shape{3, 1, 6} : Shape{2, 1, 4, 1});
+      calls.push_back({"Attention", overload, inputs, {output, row, row}, attributes});
+      inputs.insert(inputs.begin(), {numbers(output), numbers(row), numbers(row, 2, 6)});
+      calls.push_back({"AttentionGrad", overload, inputs, {query, key, value}, attributes});
+      if (form.bias >= 0)
+        calls.push_back({"AttentionScoresGrad", overload, inputs, {{2, 3, 4, 6}}, attributes});
+    }
+  }
+  // Of one head alone.
+  calls.push_back({"Attention",
+                   "",
+                   {numbers({4, 5}), numbers({6, 5}), numbers({6, 7}), makeTensor({}, {0.7})},
+                   {{4, 7}, {4, 1}, {4, 1}}});
   return calls;
 }
 
@@ -359,9 +402,9 @@ std::vector<Call> poolAndBatchNormalizationCalls() {
 
 std::vector<Call> allCalls() {
   std::vector<Call> calls;
-  for (const auto& family :
-       {activationCalls(), layerNormalizationCalls(), gatherCalls(), lossCalls(), optimizerCalls(),
-        updatePartCalls(), convolutionCalls(), averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
+  for (const auto& family : {activationCalls(), layerNormalizationCalls(), attentionCalls(), gatherCalls(),
+                             lossCalls(), optimizerCalls(), updatePartCalls(), convolutionCalls(),
+                             averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
     calls.insert(calls.end(), family.begin(), family.end());
   }
   return calls;

@@ -399,6 +399,37 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    {{kReal, {6}}, {kReal, {6}}}});
 }
 
+// Two overlays, one with an axis that is broadcast; plain; and of gradients.
+void addAttention(std::vector<RuleCase>& cases) {
+  const Shape query = {4, 2, 6, 3}, key = {4, 2, 5, 3}, value = {4, 2, 5, 2};
+  const Shape row = {4, 2, 6, 1}, output = {4, 2, 6, 2};
+  const std::map<std::string, Attribute> mask_first = {{"overlays", std::string("mask_bias")}};
+  const std::map<std::string, Attribute> bias_first = {{"overlays", std::string("bias_mask")}};
+  const std::vector<Argument> plain = {real(query), real(key), real(value), number(0.5)};
+  const std::vector<Argument> mask = {flag({6, 5}), number(-2)}, bias = {real({2, 6, 5})};
+  const auto with = [](std::vector<Argument> first, const std::vector<std::vector<Argument>>& rest) {
+    for (const std::vector<Argument>& list : rest) first.insert(first.end(), list.begin(), list.end());
+    return first;
+  };
+  const std::vector<Argument> given = {real(output), real(row), positive(row)};
+  const std::vector<std::pair<DataType, Shape>> outputs = {{kReal, output}, {kReal, row}, {kReal, row}};
+  const std::vector<std::pair<DataType, Shape>> gradients = {{kReal, query}, {kReal, key}, {kReal, value}};
+  cases.push_back({"Attention", "pipeshard", "Attention", plain, outputs});
+  cases.push_back(
+      {"AttentionMasked", "pipeshard", "Attention", with(plain, {mask, bias}), outputs, mask_first});
+  cases.push_back({"AttentionPadded", "pipeshard", "Attention", with(plain, {{real({4, 1, 1, 5})}, mask}),
+                   outputs, bias_first});
+  cases.push_back({"AttentionGrad", "pipeshard", "AttentionGrad", with(given, {plain}), gradients});
+  cases.push_back({"AttentionGradMasked", "pipeshard", "AttentionGrad", with(given, {plain, mask, bias}),
+                   gradients, mask_first});
+  cases.push_back({"AttentionScoresGrad",
+                   "pipeshard",
+                   "AttentionScoresGrad",
+                   with(given, {plain, bias, mask}),
+                   {{kReal, {4, 2, 6, 5}}},
+                   bias_first});
+}
+
 void addLosses(std::vector<RuleCase>& cases) {
   for (const char* reduction : {"none", "sum", "mean"}) {
     const std::map<std::string, Attribute> attributes = {{"reduction", std::string(reduction)}};
@@ -568,6 +599,7 @@ std::vector<RuleCase> ruleCases() {
   addMovement(cases);
   addConvolutions(cases);
   addNormalizations(cases);
+  addAttention(cases);
   addLosses(cases);
   addIndexing(cases);
   return cases;

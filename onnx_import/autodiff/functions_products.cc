@@ -1,4 +1,6 @@
-// Bodies of the gradients of convolutions, pools and batch normalisation.
+// Bodies of the gradients of convolutions, pools and batch normalisation; of attention and its gradients.
+#include "ir/base/error.h"
+#include "ir/operators/attention_form.h"
 #include "onnx_import/autodiff/function_builder.h"
 
 namespace pipeshard {
@@ -177,6 +179,135 @@ void batchNormalizationWeightGrad(Builder& f) {
   f.output("dBias", channelSum(f, n.dy, 0));
 }
 
+// ---- attention
+// -------------------------------------------------------------------------------------------------------
+
+// The calls differ by what lies over the scores: a body per overload.
+struct Call {
+  ValueId query, key, value, scale, mask, fill, bias;
+  AttentionForm form;
+};
+
+Call describeCall(Builder& f, bool gradient) {
+  Call call;
+  bool found = false;
+  for (const std::string& overlays : attentionOverlays()) {
+    for (const bool nan_to_zero : {false, true}) {
+      if (attentionOverload(overlays, nan_to_zero) != f.overload()) continue;
+      call.form = attentionForm(overlays, nan_to_zero, gradient);
+      f.attribute("overlays", overlays);
+      f.attribute("nan_to_zero", int64_t{nan_to_zero});
+      found = true;
+    }
+  }
+  PIPESHARD_CHECK(found, "no attention has the overload '{}'", f.overload());
+  call.query = f.input("Q");
+  call.key = f.input("K");
+  call.value = f.input("V");
+  call.scale = f.input("Scale");
+  for (int i = call.form.scale() + 1; i < call.form.inputs; ++i) {
+    if (i == call.form.mask) call.mask = f.input("Mask");
+    if (i == call.form.fill()) call.fill = f.input("Fill");
+    if (i == call.form.bias) call.bias = f.input("Bias");
+  }
+  return call;
+}
+
+// The last two axes exchanged, whatever the rank.
+ValueId transposed(Builder& f, ValueId x) {
+  const auto sizes = [&](int64_t start, int64_t end) {
+    return f.op("Shape", {x}, {{"start", start}, {"end", end}});
+  };
+  const auto concat = [&](std::vector<ValueId> parts) {
+    return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}});
+  };
+  const ValueId last = f.op("Shape", {x}, {{"start", int64_t{-1}}});
+  const ValueId rows = sizes(-2, -1);
+  const ValueId matrices = f.op("Reshape", {x, concat({f.integers({-1}), rows, last})});
+  const ValueId turned = f.op("Transpose", {matrices}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  return f.op("Reshape", {turned, concat({sizes(0, -2), last, rows})});
+}
+
+ValueId overTheKeys(Builder& f, const char* op, ValueId x) {
+  // The axes are an attribute of ReduceMax until version 18.
+  const std::map<std::string, Attribute> keep = {{"keepdims", int64_t{1}}};
+  if (f.opset() >= 18 || std::string_view(op) == "ReduceSum") return f.op(op, {x, f.integers({-1})}, keep);
+  std::map<std::string, Attribute> attributes = keep;
+  attributes["axes"] = std::vector<int64_t>{-1};
+  return f.op(op, {x}, attributes);
+}
+
+ValueId scoresOf(Builder& f, const Call& call) {
+  ValueId scores = f.op("Mul", {f.op("MatMul", {call.query, transposed(f, call.key)}), call.scale});
+  const auto addBias = [&] { scores = f.op("Add", {scores, call.bias}); };
+  if (call.form.biasFirst()) addBias();
+  if (call.mask.valid()) scores = f.op("Where", {call.mask, scores, call.fill});
+  if (call.bias.valid() && !call.form.biasFirst()) addBias();
+  return scores;
+}
+
+ValueId withoutNan(Builder& f, const Call& call, ValueId probabilities) {
+  if (!call.form.nan_to_zero) return probabilities;
+  return f.op("Where", {f.op("IsNaN", {probabilities}), f.number(0, call.query), probabilities});
+}
+
+void attention(Builder& f) {
+  const Call call = describeCall(f, false);
+  const ValueId scores = scoresOf(f, call);
+  const ValueId softmax = f.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  const ValueId most = overTheKeys(f, "ReduceMax", scores);
+  const ValueId sum = overTheKeys(f, "ReduceSum", f.op("Exp", {f.op("Sub", {scores, most})}));
+  f.output("Y", f.op("MatMul", {withoutNan(f, call, softmax), call.value}));
+  f.output("RowMax", most);
+  f.output("RowSum", sum);
+}
+
+struct Slopes {
+  ValueId probabilities;
+  ValueId scores;    // what came out of the overlays: of the bias, if it is the last of them
+  ValueId products;  // what went into the overlays
+};
+
+Slopes slopesOf(Builder& f, const Call& call, ValueId dy, ValueId most, ValueId sum) {
+  const ValueId exponentials = f.op("Exp", {f.op("Sub", {scoresOf(f, call), most})});
+  const ValueId p = withoutNan(f, call, f.op("Div", {exponentials, sum}));
+  const ValueId dp = f.op("MatMul", {dy, transposed(f, call.value)});
+  const ValueId dot = overTheKeys(f, "ReduceSum", f.op("Mul", {p, dp}));
+  const ValueId ds = f.op("Mul", {p, f.op("Sub", {dp, dot})});
+  const ValueId unmasked = call.mask.valid() ? f.op("Where", {call.mask, ds, f.number(0, call.query)}) : ds;
+  return {p, ds, unmasked};
+}
+
+struct GradientCall {
+  Call call;
+  Slopes slopes;
+  ValueId dy;
+};
+
+GradientCall describeGradient(Builder& f) {
+  GradientCall g;
+  g.dy = f.input("dY");
+  const ValueId most = f.input("RowMax");
+  const ValueId sum = f.input("RowSum");
+  g.call = describeCall(f, true);
+  g.slopes = slopesOf(f, g.call, g.dy, most, sum);
+  return g;
+}
+
+void attentionGrad(Builder& f) {
+  const GradientCall g = describeGradient(f);
+  const ValueId scaled = f.op("Mul", {g.slopes.products, g.call.scale});
+  f.output("dQ", f.op("MatMul", {scaled, g.call.key}));
+  f.output("dK", f.op("MatMul", {transposed(f, scaled), g.call.query}));
+  f.output("dV", f.op("MatMul", {transposed(f, g.slopes.probabilities), g.dy}));
+}
+
+void attentionScoresGrad(Builder& f) {
+  const GradientCall g = describeGradient(f);
+  const ValueId slope = g.call.form.biasFirst() ? g.slopes.products : g.slopes.scores;
+  f.output("dScores", f.op("Identity", {slope}));
+}
+
 }  // namespace
 
 void addConvolutionBodies(FunctionBodies& bodies) {
@@ -186,6 +317,18 @@ void addConvolutionBodies(FunctionBodies& bodies) {
   bodies[{"AveragePoolGrad", ""}] = averagePoolGrad;
   bodies[{"BatchNormalizationInputGrad", ""}] = batchNormalizationInputGrad;
   bodies[{"BatchNormalizationWeightGrad", ""}] = batchNormalizationWeightGrad;
+}
+
+void addAttentionBodies(FunctionBodies& bodies) {
+  for (const std::string& overlays : attentionOverlays()) {
+    for (const bool nan_to_zero : {false, true}) {
+      const std::string overload = attentionOverload(overlays, nan_to_zero);
+      bodies[{"Attention", overload}] = attention;
+      bodies[{"AttentionGrad", overload}] = attentionGrad;
+      const bool has_bias = overlays.find("bias") != std::string::npos;
+      if (has_bias) bodies[{"AttentionScoresGrad", overload}] = attentionScoresGrad;
+    }
+  }
 }
 
 }  // namespace pipeshard

@@ -1,0 +1,322 @@
+#include "runtime/kernels/products/blocked_attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/kernels/base/lanes.h"
+#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/simd.h"
+#include "runtime/kernels/base/vector_math.h"
+#include "runtime/kernels/products/gemm.h"
+#include "runtime/kernels/products/visible_keys.h"
+
+namespace pipeshard::kernels {
+namespace {
+
+// Rows of scores that a thread works on: some hundred kilobytes of them, so that they stay in its cache.
+int64_t blockOfQueries(const AttentionShape& shape) {
+  constexpr int64_t kScores = int64_t{1} << 16;
+  const int64_t rows = std::clamp<int64_t>(kScores / std::max<int64_t>(1, shape.keys) / 16 * 16, 16, 128);
+  return std::min(rows, shape.queries);
+}
+
+// Less than a second thread takes to wake.
+bool isSmall(const AttentionShape& shape) {
+  constexpr int64_t kSmallWork = int64_t{1} << 20;
+  return shape.matrices * shape.queries * shape.keys * (shape.width + shape.value_width) <= kSmallWork;
+}
+
+// Rows [first, first + count) of a matrix, and the keys that they see.
+struct Block {
+  int64_t matrix, first, count;
+  KeyRange keys;
+};
+
+// body(matrix, first row)
+template <typename Body>
+void forQueryBlocks(const AttentionShape& shape, const Body& body) {
+  if (shape.queries == 0) return;
+  const int64_t rows = blockOfQueries(shape);
+  const int64_t blocks = (shape.queries + rows - 1) / rows;
+  forEachBlock(shape.matrices * blocks, !isSmall(shape),
+               [&](int64_t index) { body(index / blocks, index % blocks * rows); });
+}
+
+// Memory of this thread, of the size that it needed most.
+template <typename T, int kWhich>
+T* scratch(int64_t elements) {
+  thread_local std::vector<T> memory;
+  if (std::ssize(memory) < elements) memory.resize(elements);
+  return memory.data();
+}
+
+template <typename T>
+struct Matrix {
+  const T* data;
+  int64_t columns;
+  bool transposed = false;
+};
+
+// c [m, n] = a b + beta c, where the inner size may be 0.
+template <typename T>
+void multiplyBlock(int64_t m, int64_t n, int64_t k, Matrix<T> a, Matrix<T> b, double beta, T* c) {
+  if (m == 0 || n == 0) return;
+  if (k > 0) {
+    return gemmOnThisThread(
+        {.transpose_a = a.transposed, .transpose_b = b.transposed, .m = m, .n = n, .k = k}, a.data, a.columns,
+        b.data, b.columns, beta, c, n);
+  }
+  if (beta == 0) std::fill_n(c, m * n, T(0));
+}
+
+// One row's overlays.
+template <typename T>
+struct RowOverlays {
+  const bool* mask;
+  int64_t mask_stride;
+  T fill;
+  const T* bias;
+  int64_t bias_stride;
+  bool bias_first;
+};
+
+template <typename T>
+RowOverlays<T> overlaysOf(const AttentionShape& shape, const AttentionInputs<T>& inputs, int64_t matrix,
+                          int64_t row, int64_t key) {
+  const auto at = [&](const ScoreOverlay& overlay) {
+    return overlay.offsets[matrix] + row * overlay.row_stride + key * overlay.column_stride;
+  };
+  return {shape.mask.offsets.empty() ? nullptr : inputs.mask + at(shape.mask),
+          shape.mask.column_stride,
+          inputs.fill,
+          shape.bias.offsets.empty() ? nullptr : inputs.bias + at(shape.bias),
+          shape.bias.column_stride,
+          shape.bias_first};
+}
+
+template <typename T>
+struct ScoreRow {
+  PIPESHARD_INLINE static void addBias(T* scores, int64_t keys, const RowOverlays<T>& over) {
+    if (over.bias == nullptr) return;
+    const T* bias = over.bias;
+    if (over.bias_stride == 0) {
+#pragma omp simd
+      for (int64_t i = 0; i < keys; ++i) scores[i] += bias[0];
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < keys; ++i) scores[i] += bias[i];
+    }
+  }
+  // From products to scores.
+  PIPESHARD_INLINE static void run(T* scores, int64_t keys, T scale, RowOverlays<T> over) {
+#pragma omp simd
+    for (int64_t i = 0; i < keys; ++i) scores[i] *= scale;
+    if (over.bias_first) addBias(scores, keys, over);
+    if (over.mask != nullptr) {
+      for (int64_t i = 0; i < keys; ++i) scores[i] = over.mask[i * over.mask_stride] ? scores[i] : over.fill;
+    }
+    if (!over.bias_first) addBias(scores, keys, over);
+  }
+};
+
+// From scores to probabilities, and what a row keeps.
+template <typename T>
+struct SoftmaxRowOf {
+  PIPESHARD_INLINE static void run(T* scores, int64_t keys, bool nan_to_zero, T* most_out, T* sum_out) {
+    const T most = maxOf<T>(keys, -std::numeric_limits<T>::infinity(),
+                            [scores](int64_t i) PIPESHARD_LAMBDA_INLINE { return scores[i]; });
+    const T sum = sumOf<T>(keys, [scores, most](int64_t i) PIPESHARD_LAMBDA_INLINE {
+      return scores[i] = fastExp(scores[i] - most);
+    });
+    scaleBy(scores, keys, T(1) / sum, nan_to_zero);
+    if (most_out != nullptr) *most_out = most;
+    if (sum_out != nullptr) *sum_out = sum;
+  }
+  PIPESHARD_INLINE static void scaleBy(T* p, int64_t keys, T scale, bool nan_to_zero) {
+#pragma omp simd
+    for (int64_t i = 0; i < keys; ++i) p[i] *= scale;
+    if (!nan_to_zero) return;
+#pragma omp simd
+    for (int64_t i = 0; i < keys; ++i) p[i] = p[i] != p[i] ? T(0) : p[i];
+  }
+};
+
+template <typename T>
+struct ProbabilityRow {
+  PIPESHARD_INLINE static void run(T* scores, int64_t keys, bool nan_to_zero, T most, T sum) {
+#pragma omp simd
+    for (int64_t i = 0; i < keys; ++i) scores[i] = fastExp(scores[i] - most);
+    SoftmaxRowOf<T>::scaleBy(scores, keys, T(1) / sum, nan_to_zero);
+  }
+};
+
+// slopes: in of probabilities, out of scores. Where the mask has taken a score's place none arrives, if
+// `masked`.
+template <typename T>
+struct SlopeRow {
+  PIPESHARD_INLINE static void run(const T* p, T* slopes, int64_t keys, T scale, const bool* mask,
+                                   int64_t mask_stride) {
+    const T dot = sumOf<T>(keys, [p, slopes](int64_t i) PIPESHARD_LAMBDA_INLINE { return p[i] * slopes[i]; });
+#pragma omp simd
+    for (int64_t i = 0; i < keys; ++i) slopes[i] = p[i] * (slopes[i] - dot) * scale;
+    if (mask == nullptr) return;
+    for (int64_t i = 0; i < keys; ++i) slopes[i] = mask[i * mask_stride] ? slopes[i] : T(0);
+  }
+};
+
+// What a block reads: its queries, and the keys and values that it sees.
+template <typename T>
+struct BlockInputs {
+  const T *query, *key, *value;
+};
+
+template <typename T>
+BlockInputs<T> inputsOf(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block) {
+  const int64_t key = block.matrix * s.keys + block.keys.begin;
+  return {inputs.query + (block.matrix * s.queries + block.first) * s.width, inputs.key + key * s.width,
+          inputs.value + key * s.value_width};
+}
+
+template <typename T>
+void writeScores(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block, T* scores) {
+  const BlockInputs<T> in = inputsOf(s, inputs, block);
+  const int64_t keys = block.keys.size();
+  multiplyBlock<T>(block.count, keys, s.width, {in.query, s.width}, {in.key, s.width, true}, 0, scores);
+  for (int64_t row = 0; row < block.count; ++row)
+    runVectorised<ScoreRow<T>>(scores + row * keys, keys, inputs.scale,
+                               overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin));
+}
+
+// Did the rows see what hides the keys that the block left out?
+template <typename T>
+bool areNearby(const T* most, int64_t rows) {
+  return std::all_of(most, most + rows,
+                     [](T x) { return x > T(kNearby) && x < std::numeric_limits<T>::infinity(); });
+}
+
+template <typename T>
+void attendBlock(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block, T* y, T* most,
+                 T* sum) {
+  const int64_t keys = block.keys.size();
+  T* scores = scratch<T, 0>(block.count * keys);
+  T* statistics = scratch<T, 2>(2 * block.count);
+  writeScores(s, inputs, block, scores);
+  for (int64_t row = 0; row < block.count; ++row) {
+    runVectorised<SoftmaxRowOf<T>>(scores + row * keys, keys, s.nan_to_zero, statistics + row,
+                                   statistics + block.count + row);
+  }
+  if (keys < s.keys && !areNearby(statistics, block.count)) {
+    Block whole = block;
+    whole.keys = {0, s.keys};
+    return attendBlock(s, inputs, whole, y, most, sum);
+  }
+  const int64_t start = block.matrix * s.queries + block.first;
+  if (most != nullptr) std::copy_n(statistics, block.count, most + start);
+  if (sum != nullptr) std::copy_n(statistics + block.count, block.count, sum + start);
+  multiplyBlock<T>(block.count, s.value_width, keys, {scores, keys},
+                   {inputsOf(s, inputs, block).value, s.value_width}, 0, y + start * s.value_width);
+}
+
+template <typename T>
+struct BlockSlopes {
+  T* probabilities;
+  T* scores;
+};
+
+// Of the keys that the block sees: the slopes of the scores times `scale`; of the products Q K^T, or,
+// `of_bias`, of where the bias is added.
+template <typename T>
+BlockSlopes<T> slopesOf(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block,
+                        const T* dy, const RowStatistics<T>& rows, T scale, bool of_bias) {
+  const int64_t keys = block.keys.size();
+  T* p = scratch<T, 0>(block.count * keys);
+  T* slopes = scratch<T, 1>(block.count * keys);
+  writeScores(s, inputs, block, p);
+  const int64_t start = block.matrix * s.queries + block.first;
+  multiplyBlock<T>(block.count, keys, s.value_width, {dy + start * s.value_width, s.value_width},
+                   {inputsOf(s, inputs, block).value, s.value_width, true}, 0, slopes);
+  for (int64_t row = 0; row < block.count; ++row) {
+    runVectorised<ProbabilityRow<T>>(p + row * keys, keys, s.nan_to_zero, rows.most[start + row],
+                                     rows.sum[start + row]);
+    const RowOverlays<T> over = overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin);
+    const bool behind_the_mask = of_bias && !s.bias_first;
+    runVectorised<SlopeRow<T>>(static_cast<const T*>(p + row * keys), slopes + row * keys, keys, scale,
+                               behind_the_mask ? nullptr : over.mask, over.mask_stride);
+  }
+  return {p, slopes};
+}
+
+template <typename T>
+Block gradientBlock(const AttentionShape& s, const VisibleKeys<T>& visible, int64_t matrix, int64_t first,
+                    const RowStatistics<T>& rows) {
+  Block block{matrix, first, std::min(blockOfQueries(s), s.queries - first), {0, s.keys}};
+  if (areNearby(rows.most + matrix * s.queries + first, block.count))
+    block.keys = visible.of(matrix, first, block.count);
+  return block;
+}
+
+}  // namespace
+
+template <typename T>
+void attend(const AttentionShape& s, const AttentionInputs<T>& inputs, T* y, T* most, T* sum) {
+  const VisibleKeys<T> visible(s, inputs);
+  forQueryBlocks(s, [&](int64_t matrix, int64_t first) {
+    const int64_t count = std::min(blockOfQueries(s), s.queries - first);
+    attendBlock(s, inputs, Block{matrix, first, count, visible.of(matrix, first, count)}, y, most, sum);
+  });
+}
+
+template <typename T>
+void attentionGrad(const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
+                   const RowStatistics<T>& rows, T* dquery, T* dkey, T* dvalue) {
+  const VisibleKeys<T> visible(s, inputs);
+  forEachBlock(s.matrices, !isSmall(s), [&](int64_t matrix) {
+    T* dk = dkey == nullptr ? nullptr : dkey + matrix * s.keys * s.width;
+    T* dv = dvalue == nullptr ? nullptr : dvalue + matrix * s.keys * s.value_width;
+    if (dk != nullptr) std::fill_n(dk, s.keys * s.width, T(0));
+    if (dv != nullptr) std::fill_n(dv, s.keys * s.value_width, T(0));
+    for (int64_t first = 0; first < s.queries; first += blockOfQueries(s)) {
+      const Block block = gradientBlock(s, visible, matrix, first, rows);
+      const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, inputs.scale, false);
+      const BlockInputs<T> in = inputsOf(s, inputs, block);
+      const int64_t start = matrix * s.queries + first, keys = block.keys.size(), key = block.keys.begin;
+      if (dquery != nullptr)
+        multiplyBlock<T>(block.count, s.width, keys, {slopes.scores, keys}, {in.key, s.width}, 0,
+                         dquery + start * s.width);
+      if (dk != nullptr)
+        multiplyBlock<T>(keys, s.width, block.count, {slopes.scores, keys, true}, {in.query, s.width}, 1,
+                         dk + key * s.width);
+      if (dv != nullptr)
+        multiplyBlock<T>(keys, s.value_width, block.count, {slopes.probabilities, keys, true},
+                         {dy + start * s.value_width, s.value_width}, 1, dv + key * s.value_width);
+    }
+  });
+}
+
+template <typename T>
+void attentionScoresGrad(const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
+                         const RowStatistics<T>& rows, T* dscores) {
+  const VisibleKeys<T> visible(s, inputs);
+  forQueryBlocks(s, [&](int64_t matrix, int64_t first) {
+    const Block block = gradientBlock(s, visible, matrix, first, rows);
+    const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, T(1), true);
+    for (int64_t row = 0; row < block.count; ++row) {
+      T* out = dscores + (matrix * s.queries + first + row) * s.keys;
+      std::fill_n(out, s.keys, T(0));
+      std::copy_n(slopes.scores + row * block.keys.size(), block.keys.size(), out + block.keys.begin);
+    }
+  });
+}
+
+template void attend(const AttentionShape&, const AttentionInputs<float>&, float*, float*, float*);
+template void attend(const AttentionShape&, const AttentionInputs<double>&, double*, double*, double*);
+template void attentionGrad(const AttentionShape&, const AttentionInputs<float>&, const float*,
+                            const RowStatistics<float>&, float*, float*, float*);
+template void attentionGrad(const AttentionShape&, const AttentionInputs<double>&, const double*,
+                            const RowStatistics<double>&, double*, double*, double*);
+template void attentionScoresGrad(const AttentionShape&, const AttentionInputs<float>&, const float*,
+                                  const RowStatistics<float>&, float*);
+template void attentionScoresGrad(const AttentionShape&, const AttentionInputs<double>&, const double*,
+                                  const RowStatistics<double>&, double*);
+
+}  // namespace pipeshard::kernels
