@@ -400,10 +400,23 @@ void Coordinator::abortWorkers() {
   }
 }
 
+bool Coordinator::isDone(int64_t step) const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [&](const Worker& worker) { return worker.steps_done >= step; });
+}
+
+// Of those that ranks have done beyond the one that was waited for.
+void Coordinator::finishDoneSteps() {
+  while (!open_steps_.empty() && isDone(result_.resumed_step + result_.steps_done + 1))
+    finishStep(result_.resumed_step + result_.steps_done + 1);
+}
+
 void Coordinator::failJob(Failure first) {
   std::optional<Failure> failure = std::move(first);
   const Clock::time_point end = Clock::now() + placement_->causeWindow();
-  while (!failure->is_cause && Clock::now() < end) keepFirstCause(failure, lookAround());
+  const auto is_settled = [&] { return failure->is_cause && isDone(failure->done); };
+  while (!is_settled() && Clock::now() < end) keepFirstCause(failure, lookAround());
+  finishDoneSteps();
   abortWorkers();
   placement_->kill();
   release(static_cast<int>(failure->code), failure->message);

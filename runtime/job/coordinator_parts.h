@@ -64,7 +64,9 @@ class Coordinator {
   void evaluate(int64_t step);
   void endEarly(int signal);
   JobResult finish();
+  bool isDone(int64_t step) const;  // by all ranks
   void finishStep(int64_t step);
+  void finishDoneSteps();
   void leaveOut(const StepResult& result);
   void nameStraggler(const StepResult& result);
   void stopWorkers(int exit_code, const std::string& message);
@@ -89,7 +91,8 @@ class Coordinator {
   std::optional<Failure> handleRegister(RankId rank, const nlohmann::json& body);
   void handleHeartbeat(Worker& worker, const nlohmann::json& body);
   std::optional<Failure> handleLoaded(RankId rank, const nlohmann::json& body);
-  std::optional<Failure> handleSaved(RankId rank, const nlohmann::json& body);
+  void handleSaved(RankId rank, const nlohmann::json& body);
+  std::optional<Failure> findSpoiledWeights() const;
   void tellWhatIsSaved();
   void handleStored(RankId sender, const nlohmann::json& body);
   std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);
@@ -142,6 +145,7 @@ class Coordinator {
     std::vector<std::string> dumps;  // by rank
   };
   std::deque<OpenStep> open_steps_;
+  std::optional<Failure> spoiled_;   // the first step whose weights cannot be saved, as they have NaN
   double last_seconds_ = 1;          // that a step took
   Clock::duration longest_pause_{};  // in which a worker inside a step did not get to its next instruction
   WeightedLoss evaluated_;           // so far, by the evaluation that goes on

@@ -95,6 +95,7 @@ std::optional<Failure> Coordinator::lookAround() {
       keepFirstCause(failure, Failure{fault->code(), fault->message()});
   }
   keepFirstCause(failure, placement_->look(absence));
+  if (!failure) failure = findSpoiledWeights();
   if (!failure) failure = findStuckWorker();
   if (!failure) failure = findStall();
   return failure;
@@ -157,14 +158,15 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   } else if (message.type == "hashes") {
     return handleHashes(rank, body);
   } else if (message.type == "saved") {
-    return handleSaved(rank, body);
+    handleSaved(rank, body);
   } else if (message.type == "finished") {
     worker.finished = true;
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
     return Failure{code, fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>()),
-                   code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang};
+                   code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang,
+                   code == ErrorCode::kNotANumber ? worker.steps_done : 0};
   }
   return std::nullopt;
 }
@@ -239,22 +241,28 @@ std::optional<Failure> Coordinator::handleHashes(RankId rank, const nlohmann::js
   return Failure{ErrorCode::kReplicasDiffer, std::move(*difference)};
 }
 
-std::optional<Failure> Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
+void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
   PIPESHARD_CHECK(keeper_.has_value(), "rank {} has saved what nobody asked for", rank);
   SavedPart part{body.at("step").get<int64_t>(),
                  {body.at("file").get<std::string>(), body.at("bytes").get<int64_t>(),
                   hashFromText(body.at("hash").get<std::string>()).value_or(0)},
                  body.value("error", ""),
                  body.value("has_nan", false)};
-  if (part.has_nan) {
-    return Failure{ErrorCode::kNotANumber,
-                   fmt::format("there is no checkpoint of step {}, older ones stay: rank {}: {}; lower the "
-                               "learning rate, look at the data, or have the first value named that is not a "
-                               "number (run --on-nan find)",
-                               part.step, rank, part.error)};
-  }
-  keeper_->take(rank, std::move(part), placement_->diskOf(rank));
-  return std::nullopt;
+  if (!part.has_nan) return keeper_->take(rank, std::move(part), placement_->diskOf(rank));
+  if (spoiled_ && spoiled_->done <= part.step) return;
+  spoiled_ =
+      Failure{ErrorCode::kNotANumber,
+              fmt::format("there is no checkpoint of step {}, older ones stay: rank {}: {}; lower the "
+                          "learning rate, look at the data, or have the first value named that is not a "
+                          "number (run --on-nan find)",
+                          part.step, rank, part.error),
+              true, part.step};
+}
+
+// What weights hold is the consequence of a step; the rank that has its loss says more, but its message may
+// come later than one that another rank has not written.
+std::optional<Failure> Coordinator::findSpoiledWeights() const {
+  return spoiled_ && isDone(spoiled_->done) ? spoiled_ : std::nullopt;
 }
 
 void Coordinator::tellWhatIsSaved() {

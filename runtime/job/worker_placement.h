@@ -22,6 +22,7 @@ struct Failure {
   ErrorCode code;
   std::string message;   // one line
   bool is_cause = true;  // false: a worker cannot reach a peer, most often the consequence of something else
+  int64_t done = 0;      // the last step that no rank needs anything more for, to have done it
 };
 
 // The earlier one, unless only the later one can be a cause.
