@@ -27,28 +27,27 @@ Json toJson(const CheckpointTensor& tensor) {
           {"slices", std::move(slices)}};
 }
 
-CheckpointFile fileFromJson(const Json& json) {
-  const auto name = json.at("name").get<std::string>();
-  const auto hash = json.at("xxh3").get<std::string>();
+CheckpointFile fileFromJson(const JsonReader& json) {
+  json.expectObject({"name", "bytes", "xxh3"}, {"host"});
+  const std::string name = json.at("name").string(), hash = json.at("xxh3").string();
   const std::optional<uint64_t> number = hashFromText(hash);
   if (name.empty() || name.find('/') != std::string::npos)
     fail(ErrorCode::kNoGoodCheckpoint, "'{}' is no file of the checkpoint's own folder", name);
   if (!number)
     fail(ErrorCode::kNoGoodCheckpoint, "'{}' of {} is no hash of 16 hexadecimal digits", hash, name);
-  return {name, json.at("bytes").get<int64_t>(), *number, json.value("host", "")};
+  return {name, json.at("bytes").integer(0, INT64_MAX), *number,
+          json.has("host") ? json.at("host").string() : ""};
 }
 
-CheckpointTensor tensorFromJson(const Json& json, size_t files) {
-  CheckpointTensor tensor;
-  tensor.name = json.at("name").get<std::string>();
-  tensor.data_type = dataTypeFromName(json.at("type").get<std::string>());
-  tensor.shape = json.at("shape").get<Shape>();
-  for (const Json& slice : json.at("slices")) {
-    tensor.slices.push_back(
-        {slice.at("file").get<int>(), slice.at("start").get<Shape>(), slice.at("shape").get<Shape>()});
-    const int file = tensor.slices.back().file;
-    if (file < 0 || static_cast<size_t>(file) >= files)
+CheckpointTensor tensorFromJson(const JsonReader& json, size_t files) {
+  json.expectObject({"name", "type", "shape", "slices"});
+  CheckpointTensor tensor{json.at("name").string(), json.at("type").dataType(), json.at("shape").shape(), {}};
+  for (const JsonReader& slice : json.at("slices").elements()) {
+    slice.expectObject({"file", "start", "shape"});
+    const int64_t file = slice.at("file").integer(0, INT32_MAX);
+    if (static_cast<size_t>(file) >= files)
       fail(ErrorCode::kNoGoodCheckpoint, "'{}' is in file {} of {}", tensor.name, file, files);
+    tensor.slices.push_back({static_cast<int>(file), slice.at("start").shape(), slice.at("shape").shape()});
   }
   return tensor;
 }
@@ -77,22 +76,20 @@ std::string checkpointToJson(const Checkpoint& checkpoint) {
 Checkpoint checkpointFromJson(std::string_view text) {
   try {
     const Json document = parseJson(text, "manifest.json");
-    if (const int version = document.at("version").get<int>(); version != kCheckpointVersion) {
-      fail(ErrorCode::kVersionMismatch, "it has format version {}, this program reads version {}", version,
-           kCheckpointVersion);
-    }
+    checkJsonVersion(document, "manifest.json", kCheckpointVersion, "use the pipeshard that wrote it");
+    const JsonReader json(document, "manifest.json");
+    json.expectObject({"version", "step", "job", "plan", "data", "seed", "files", "tensors"});
     Checkpoint checkpoint;
-    checkpoint.step = document.at("step").get<int64_t>();
-    checkpoint.job = document.at("job").get<std::string>();
-    checkpoint.plan = document.at("plan").get<std::string>();
-    checkpoint.data = document.at("data").get<std::string>();
-    checkpoint.seed = document.at("seed").get<uint64_t>();
-    for (const Json& file : document.at("files")) checkpoint.files.push_back(fileFromJson(file));
-    for (const Json& tensor : document.at("tensors"))
+    checkpoint.step = json.at("step").integer(0, INT64_MAX);
+    checkpoint.job = json.at("job").string();
+    checkpoint.plan = json.at("plan").string();
+    checkpoint.data = json.at("data").string();
+    if (!document["seed"].is_number_unsigned()) json.at("seed").failExpected("an integer of at least 0");
+    checkpoint.seed = document["seed"].get<uint64_t>();
+    for (const JsonReader& file : json.at("files").elements()) checkpoint.files.push_back(fileFromJson(file));
+    for (const JsonReader& tensor : json.at("tensors").elements())
       checkpoint.tensors.push_back(tensorFromJson(tensor, checkpoint.files.size()));
     return checkpoint;
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kNoGoodCheckpoint, "the manifest is damaged: {}", error.what());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
     fail(ErrorCode::kNoGoodCheckpoint, "the manifest is damaged: {}", error.message());

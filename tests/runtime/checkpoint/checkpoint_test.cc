@@ -166,6 +166,35 @@ TEST(CheckpointManifest, SaysWhatIsWrongWithIt) {
                "'w' is in file 1 of 1");
 }
 
+// Which a cast would have made some other number of.
+TEST(CheckpointManifest, TakesNoNumberThatIsNone) {
+  Checkpoint checkpoint;
+  checkpoint.step = 5;
+  checkpoint.seed = UINT64_MAX;
+  checkpoint.files = {{"a", 24, 2}};
+  checkpoint.tensors = {{"w", DataType::kFloat32, {6}, {{0, {0}, {6}}}}};
+  const std::string good = checkpointToJson(checkpoint);
+  EXPECT_EQ(checkpointFromJson(good).tensors, checkpoint.tensors);
+  EXPECT_EQ(checkpointFromJson(good).seed, UINT64_MAX);
+  for (const auto& [field, number, named] :
+       {std::tuple("step", "5", "step"), std::tuple("bytes", "24", "files[0].bytes"),
+        std::tuple("seed", "18446744073709551615", "seed"),
+        std::tuple("file", "0", "tensors[0].slices[0].file")}) {
+    for (const char* const bad : {"1.5", "1e300", "-1", "18446744073709551616", "true", "\"1\""}) {
+      std::string text = good;
+      const std::string found = fmt::format("\"{}\": {}", field, number);
+      ASSERT_NE(text.find(found), std::string::npos) << good;
+      text.replace(text.find(found), found.size(), fmt::format("\"{}\": {}", field, bad));
+      EXPECT_ERROR(checkpointFromJson(text), ErrorCode::kNoGoodCheckpoint, named);
+    }
+  }
+  for (const char* const bad : {"6.5", "1e300", "-6"}) {
+    std::string text = good;
+    text.replace(text.rfind('6'), 1, bad);
+    EXPECT_ERROR(checkpointFromJson(text), ErrorCode::kNoGoodCheckpoint, "tensors[0]");
+  }
+}
+
 TEST_F(CheckpointTest, ACrashAtAnySystemCallLeavesTheOldOneOrTheNewOne) {
   int old = 0, fresh = 0;
   for (int n = 1;; ++n) {
