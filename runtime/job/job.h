@@ -107,6 +107,7 @@ struct JobProgress {
     kStep,
     kCheckpoint,
     kEvaluated,
+    kRestarted,
     kNotice
   };
   Kind kind = Kind::kStarted;
@@ -115,13 +116,14 @@ struct JobProgress {
   int pid = 0;            // kStarted; of the daemon in kNodeJoined
   std::string host = {};  // kStarted, kNodeJoined
   // kStep: this step is done on all ranks; kEvaluated: after this step; kResumed, kCheckpoint: of the
-  // checkpoint
+  // checkpoint; kRestarted: the newest that had been done before the loss
   int64_t step = 0;
+  int64_t from = 0;  // kRestarted: the job goes on behind this step
   // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder;
-  // kLoaded: the rank's device, as in RankResult
+  // kLoaded: the rank's device, as in RankResult; kRestarted: what was lost
   std::string text = {};
-  std::optional<double> loss = {};  // kEvaluated: of all held-out data
-  double seconds = 0;
+  std::optional<double> loss = {};     // kEvaluated: of all held-out data
+  double seconds = 0;                  // kRestarted: from the loss until a step was done again
   const StepResult* result = nullptr;  // kStep: all that is known of it, for as long as the callback runs
 };
 using JobProgressCallback = std::function<void(const JobProgress&)>;

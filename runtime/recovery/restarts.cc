@@ -31,8 +31,7 @@ class Restarts {
         hear_([this](const JobProgress& event) { hear(event); }) {
     // One watch for all attempts: a signal between two of them must not be lost.
     if (spec_.signals == nullptr && spec_.handle_signals) spec_.signals = &own_signals_.emplace();
-    if (spec_.nodes != nullptr)
-      spec_.nodes->keepNodesAfter([this](int code) { return goesOnAfter(code); });
+    if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter([this](int code) { return goesOnAfter(code); });
   }
   ~Restarts() {
     if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter({});
@@ -115,9 +114,8 @@ class Restarts {
                                                  "ended so: {}",
                                                  kFruitlessRestarts, why));
     }
-    step_of_last_restart_ = newest_step_;
     --left_;
-    lost_at_ = Clock::now();
+    lose(why);
     const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
     notice(fmt::format("restart {} of {}: {}{}", options_.restarts - left_, options_.restarts, why, where));
   }
@@ -140,8 +138,7 @@ class Restarts {
   // To the newest checkpoint, or the beginning.
   void goBack(const std::string& why) {
     step_of_rewind_ = newest_step_;
-    step_of_last_restart_ = newest_step_;
-    lost_at_ = Clock::now();
+    lose(why);
     const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
     notice(fmt::format("going back to the newest checkpoint: {}{}", why, where));
   }
@@ -224,12 +221,31 @@ class Restarts {
       newest_step_ = std::max(newest_step_, event.step);
       if (lost_at_) {
         notice(fmt::format("step {} is done {:.1f} s after the loss; {} had been done before", event.step,
-                           std::chrono::duration<double>(Clock::now() - *lost_at_).count(),
-                           step_of_last_restart_));
-        lost_at_.reset();
+                           secondsSinceLoss(), step_of_last_restart_));
+        endRestart("");
       }
     }
     if (progress_) progress_(event);
+  }
+
+  void lose(const std::string& why) {
+    if (lost_at_) endRestart("; and again before a step was done");
+    step_of_last_restart_ = newest_step_;
+    lost_at_ = Clock::now();
+    lost_ = why;
+  }
+
+  double secondsSinceLoss() const { return std::chrono::duration<double>(Clock::now() - *lost_at_).count(); }
+
+  void endRestart(const char* how) {
+    if (progress_) {
+      progress_({.kind = JobProgress::Kind::kRestarted,
+                 .step = step_of_last_restart_,
+                 .from = resumed_step_.value_or(0),
+                 .text = lost_ + how,
+                 .seconds = secondsSinceLoss()});
+    }
+    lost_at_.reset();
   }
 
   void notice(std::string text) {
@@ -244,14 +260,15 @@ class Restarts {
   const JobProgressCallback hear_;
   std::optional<SignalWatch> own_signals_;
   bool has_evaluated_ = false;
-  bool has_started_ = false;     // workers, in any attempt: what fails before is no loss
-  int64_t newest_step_ = 0;      // done by any attempt
-  int64_t step_of_attempt_ = 0;  // newest_step_ when it began
+  bool has_started_ = false;             // workers, in any attempt: what fails before is no loss
+  int64_t newest_step_ = 0;              // done by any attempt
+  int64_t step_of_attempt_ = 0;          // newest_step_ when it began
   std::optional<int64_t> resumed_step_;  // by this attempt
   int64_t step_of_last_restart_ = -1;
   int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
   int fruitless_ = 0;
-  std::optional<Clock::time_point> lost_at_;
+  std::optional<Clock::time_point> lost_at_;  // until a step is done again
+  std::string lost_;                          // what
 };
 
 }  // namespace

@@ -50,6 +50,16 @@ class CheckpointCommand : public ::testing::Test {
     return losses;
   }
 
+  std::vector<nlohmann::json> eventsIn(const std::string& log, const std::string& name) const {
+    std::vector<nlohmann::json> events;
+    std::istringstream lines(readFile(at(log) + "/events.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json event = nlohmann::json::parse(line);
+      if (event["event"] == name) events.push_back(std::move(event));
+    }
+    return events;
+  }
+
   // The two newest checkpoints hold the same, bit for bit.
   void expectEqual(const std::string& a, const std::string& b) {
     const CommandResult compared = runPipeshard({"checkpoint", at(a), "--compare", at(b)});
@@ -163,7 +173,7 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   ASSERT_EQ(run(directory, kSteps, "whole", {"--every", "1000"}).exit_code, 0);
   const std::string out = at("out"), err = at("err");
   const pid_t pid = startPipeshard({"run", directory, "--steps", std::to_string(kSteps), "--checkpoint",
-                                    at("killed"), "--every", "50", "--restarts", "10"},
+                                    at("killed"), "--every", "50", "--restarts", "10", "--log", at("log")},
                                    out, err);
   int kills = 0;
   size_t seen = 0;               // of the output, when the one before was killed
@@ -186,6 +196,15 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   EXPECT_THAT(ended.errors, HasSubstr("restart 1 of 10: worker of rank"));
   EXPECT_THAT(ended.errors, HasSubstr("killed by signal 9"));
   expectEqual("whole", "killed");
+  const auto events = eventsIn("log", "restart");
+  ASSERT_EQ(std::ssize(events), kills);
+  for (const nlohmann::json& event : events) {
+    EXPECT_THAT(event["text"].get<std::string>(), HasSubstr("killed by signal 9"));
+    EXPECT_GE(event["step"].get<int64_t>(), event["from"].get<int64_t>());
+    EXPECT_GT(event["seconds"].get<double>(), 0);
+  }
+  succeed({"report", directory, "--log", at("log"), "-o", at("page.html")});
+  EXPECT_THAT(readFile(at("page.html")), HasSubstr(fmt::format("{} restarts after a loss took", kills)));
   EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
 }
 

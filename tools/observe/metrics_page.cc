@@ -61,8 +61,8 @@ void MetricsPage::take(const JobProgress& event, const RunFigures& figures) {
   using Kind = JobProgress::Kind;
   if (event.kind == Kind::kCheckpoint) checkpoint_step_ = event.step;
   if (event.kind == Kind::kEvaluated) evaluation_step_ = event.step;
+  if (event.kind == Kind::kRestarted) ++restarts_;
   if (event.kind == Kind::kStep) {
-    if (steps_done_ == 0 || event.step <= figures_.step) ++beginnings_;
     ++steps_done_;
     if (event.result != nullptr) {
       compute_seconds_ = event.result->compute_seconds;
@@ -79,7 +79,7 @@ std::string MetricsPage::text() const {
   page.add("steps_done_total", "counter", "Steps done by this process, with those that were done again.",
            static_cast<double>(steps_done_));
   page.add("restarts_total", "counter", "How often the job was started again after a loss.",
-           static_cast<double>(std::max<int64_t>(0, beginnings_ - 1)));
+           static_cast<double>(restarts_));
   if (steps_done_ > 0) {
     page.add("step", "gauge", "The newest step that is done.", static_cast<double>(figures_.step));
     page.add("step_seconds", "gauge", "Duration of the newest step, on the slowest rank.", figures_.seconds);

@@ -23,7 +23,7 @@ class MetricsPage {
   RunFigures figures_;
   double start_ = 0;        // seconds since 1970
   int64_t steps_done_ = 0;  // by this process, those that were done again included
-  int64_t beginnings_ = 0;  // how often the job has begun to do steps
+  int64_t restarts_ = 0;
   int64_t checkpoint_step_ = -1;
   int64_t evaluation_step_ = -1;
   IdVector<RankId, double> compute_seconds_;   // of the last step

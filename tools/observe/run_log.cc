@@ -49,6 +49,7 @@ const char* eventName(JobProgress::Kind kind) {
     case JobProgress::Kind::kResumed: return "resumed";
     case JobProgress::Kind::kCheckpoint: return "checkpoint";
     case JobProgress::Kind::kEvaluated: return "evaluation";
+    case JobProgress::Kind::kRestarted: return "restart";
     case JobProgress::Kind::kNotice: return "notice";
     default: return nullptr;
   }
@@ -141,7 +142,9 @@ void RunLog::take(const JobProgress& event, const RunFigures& figures) {
 
 void RunLog::takeEvent(const char* name, const JobProgress& event) {
   nlohmann::ordered_json line = {{"time", now()}, {"event", name}};
-  if (event.step > 0 || event.kind == JobProgress::Kind::kEvaluated) line["step"] = event.step;
+  const bool is_restart = event.kind == JobProgress::Kind::kRestarted;
+  if (event.step > 0 || is_restart || event.kind == JobProgress::Kind::kEvaluated) line["step"] = event.step;
+  if (is_restart) line.update({{"from", event.from}, {"seconds", std::round(event.seconds * 1e3) / 1e3}});
   line["text"] =
       event.kind == JobProgress::Kind::kEvaluated ? "held-out loss " + textOf(event.loss) : event.text;
   write(events_, line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", kEvents);

@@ -6,7 +6,9 @@
 //   DIR/steps.csv          the same columns, with a heading
 //   DIR/evaluations.jsonl  {"step":20,"loss":5.51,"seconds":1.3,"time":1790000001.5}: of held-out data
 //   DIR/events.jsonl       {"time":..., "event":"checkpoint","step":20,"text":"saved/step-000020"}:
-//                          checkpoints, evaluations, what the run goes on from, notices
+//                          checkpoints, evaluations, what the run goes on from, notices; and
+//                          {"time":..., "event":"restart","step":31,"from":20,"seconds":1.7,"text":...}: what
+//                          was lost behind which step, and how long until one was done again, behind "from"
 //   DIR/events.out.tfevents.*
 //                          the numbers for TensorBoard (event_file.h); each beginning has a file
 //

@@ -38,6 +38,7 @@ const char* const kPictureStyle =
 .pic .measured{fill:none;stroke:var(--measured);stroke-width:1.6}
 .pic .point{fill:var(--measured)}
 .pic .limit{stroke:var(--limit);stroke-width:1.6;stroke-dasharray:6 4}
+.pic .lost{stroke:var(--limit);stroke-width:1.6}
 .pic .limit-text{font-size:11px;fill:var(--limit)}
 .pic .box{fill:var(--track);stroke:var(--rule)}
 .pic .seat{fill:var(--paper);stroke:var(--dim)}

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kPanelGap = 38;  // room for the next panel's title
 constexpr double kTop = 22;
-constexpr size_t kMostEvaluationRows = 40;
+constexpr size_t kMostTableRows = 40;  // of a table; the last ones
 
 struct Point {
   double step = 0;
@@ -111,8 +111,7 @@ std::string numberText(double number, double step) {
 
 class ChartBuilder {
  public:
-  ChartBuilder(const StepAxis& axis, std::vector<int64_t> resumed)
-      : axis_(axis), resumed_(std::move(resumed)) {
+  ChartBuilder(const StepAxis& axis, const RunHistory& history) : axis_(axis), history_(history) {
     chart_.plot_width = axis.width;
     chart_.height = kTop;
   }
@@ -137,11 +136,10 @@ class ChartBuilder {
     }
     drawLine(columnsOf(panel.line, axis_), y);
     drawMarks(panel.marks, y);
-    for (const int64_t step : resumed_) {
-      chart_.plot +=
-          fmt::format("<line class=\"limit\" x1=\"{0:.1f}\" y1=\"{1:.0f}\" x2=\"{0:.1f}\" y2=\"{2:.0f}\"/>\n",
-                      axis_.x(static_cast<double>(step)), top, bottom);
-    }
+    for (const int64_t step : history_.resumed) drawMoment("limit", step, top, bottom);
+    for (const RunHistory::Restart& restart : history_.restarts)
+      drawMoment("lost", restart.step, top, bottom);
+    if (top == kTop) numberRestarts(top);
     chart_.height = bottom + kPanelGap;
   }
 
@@ -162,6 +160,24 @@ class ChartBuilder {
   }
 
  private:
+  void drawMoment(const char* css_class, int64_t step, double top, double bottom) {
+    chart_.plot +=
+        fmt::format("<line class=\"{3}\" x1=\"{0:.1f}\" y1=\"{1:.0f}\" x2=\"{0:.1f}\" y2=\"{2:.0f}\"/>\n",
+                    axis_.x(static_cast<double>(step)), top, bottom, css_class);
+  }
+
+  // As the table has them; one that would lie on another is left out.
+  void numberRestarts(double top) {
+    double free_from = -1;
+    for (size_t i = 0; i < history_.restarts.size(); ++i) {
+      const double x = axis_.x(static_cast<double>(history_.restarts[i].step)) + 3;
+      if (x < free_from) continue;
+      const std::string text = fmt::format("{}", i + 1);
+      chart_.plot += svgText(x, top + 10, "limit-text", text) + "\n";
+      free_from = x + 8 * static_cast<double>(text.size() + 1);
+    }
+  }
+
   void drawLine(const std::vector<Column>& columns, const std::function<double(double)>& y) {
     const bool spread = std::any_of(columns.begin(), columns.end(),
                                     [](const Column& column) { return column.high > column.low; });
@@ -193,7 +209,7 @@ class ChartBuilder {
   }
 
   StepAxis axis_;
-  std::vector<int64_t> resumed_;
+  const RunHistory& history_;
   Chart chart_;
 };
 
@@ -252,25 +268,51 @@ std::string summary(const RunHistory& history) {
     text +=
         fmt::format("; the run has gone on from a checkpoint {}",
                     history.resumed.size() == 1 ? "once" : fmt::format("{} times", history.resumed.size()));
+  if (!history.restarts.empty()) {
+    double seconds = 0;
+    for (const RunHistory::Restart& restart : history.restarts) seconds += restart.seconds;
+    text += fmt::format("; {} after a loss took {:.1f} s in all",
+                        plural(std::ssize(history.restarts), "restart"), seconds);
+  }
   return text + ".";
+}
+
+// Rows from `first` on, and that there are others before them.
+std::string lastRows(const HtmlTable& table, size_t first, std::string_view what) {
+  return (first > 0 ? paragraph(fmt::format("The last {} {}:", kMostTableRows, what)) : "") +
+         renderTable(table);
 }
 
 std::string evaluationTable(const RunHistory& history) {
   if (history.evaluations.empty()) return "";
   HtmlTable table{
       "Evaluations", {numberCell("After step"), numberCell("Held-out loss"), numberCell("Took")}, {}};
-  const size_t count = history.evaluations.size();
-  for (size_t i = count - std::min(count, kMostEvaluationRows); i < count; ++i) {
+  const size_t count = history.evaluations.size(), first = count - std::min(count, kMostTableRows);
+  for (size_t i = first; i < count; ++i) {
     const RunHistory::Evaluation& evaluation = history.evaluations[i];
     table.rows.push_back(
         {numberCell(fmt::format("{}", evaluation.step)),
          numberCell(evaluation.loss ? fmt::format("{:.6g}", *evaluation.loss) : "not finite"),
          numberCell(formatNanoseconds(evaluation.seconds * 1e9))});
   }
-  return (count > kMostEvaluationRows
-              ? paragraph(fmt::format("The last {} evaluations:", kMostEvaluationRows))
-              : "") +
-         renderTable(table);
+  return lastRows(table, first, "evaluations");
+}
+
+std::string restartTable(const RunHistory& history) {
+  if (history.restarts.empty()) return "";
+  HtmlTable table{"Restarts",
+                  {numberCell("Restart"), numberCell("After step"), numberCell("Went on behind"),
+                   numberCell("Until a step was done"), textCell("What was lost")},
+                  {},
+                  true};
+  const size_t count = history.restarts.size(), first = count - std::min(count, kMostTableRows);
+  for (size_t i = first; i < count; ++i) {
+    const RunHistory::Restart& restart = history.restarts[i];
+    table.rows.push_back({numberCell(fmt::format("{}", i + 1)), numberCell(fmt::format("{}", restart.step)),
+                          numberCell(fmt::format("{}", restart.from)),
+                          numberCell(fmt::format("{:.1f} s", restart.seconds)), textCell(restart.lost)});
+  }
+  return lastRows(table, first, "restarts");
 }
 
 }  // namespace
@@ -279,7 +321,7 @@ Chart trainingChart(const RunHistory& history) {
   StepAxis axis;
   axis.first = static_cast<double>(history.steps.front().step);
   axis.last = static_cast<double>(history.steps.back().step);
-  ChartBuilder builder(axis, history.resumed);
+  ChartBuilder builder(axis, history);
   const Panel loss{"loss", 190, pointsOf(history.steps, [](const auto& step) { return step.loss; }),
                    pointsOf(history.evaluations, [](const auto& at) { return at.loss; })};
   builder.add(loss);
@@ -309,7 +351,10 @@ std::string renderTraining(const RunHistory& history) {
   if (!history.evaluations.empty()) html += legendHtml(chart.legend);
   html += scrollBox("Training chart", renderChart(chart, SvgUse::kInPage));
   if (!history.resumed.empty()) html += paragraph("Dashed: the run went on from a checkpoint of this step.");
-  return section("training", "Training", html + evaluationTable(history));
+  if (!history.restarts.empty())
+    html += paragraph(
+        "Solid, with a number: behind this step something was lost, as the table of restarts says.");
+  return section("training", "Training", html + restartTable(history) + evaluationTable(history));
 }
 
 }  // namespace pipeshard

@@ -21,10 +21,15 @@ class LogLine {
     if (!json_.is_object()) fail(ErrorCode::kConfiguration, "{}: found no object", what_);
   }
 
-  int64_t step() const {
-    const auto found = json_.find("step");
+  int64_t step(const char* key = "step") const {
+    const auto found = json_.find(key);
     if (found != json_.end() && found->is_number_unsigned()) return found->get<int64_t>();
-    fail(ErrorCode::kConfiguration, "{}: expected a \"step\" that is a whole number", what_);
+    fail(ErrorCode::kConfiguration, "{}: expected a \"{}\" that is a whole number", what_, key);
+  }
+  std::string text(const char* key) const {
+    const auto found = json_.find(key);
+    if (found != json_.end() && found->is_string()) return found->get<std::string>();
+    fail(ErrorCode::kConfiguration, "{}: expected a text as \"{}\"", what_, key);
   }
   // Nothing where it is missing, or null.
   std::optional<double> number(const char* key) const {
@@ -73,6 +78,9 @@ RunHistory readRunHistory(const std::string& directory) {
   });
   forEachLine(folder / "events.jsonl", [&](const LogLine& line) {
     if (line.isEvent("resumed")) history.resumed.push_back(line.step());
+    if (!line.isEvent("restart")) return;
+    history.restarts.push_back(
+        {line.step(), line.step("from"), line.number("seconds").value_or(0), line.text("text")});
   });
   return history;
 }

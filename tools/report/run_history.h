@@ -23,9 +23,17 @@ struct RunHistory {
     std::optional<double> loss;  // of held-out data
     double seconds = 0;
   };
+  // Of `run --restarts`.
+  struct Restart {
+    int64_t step = 0;  // the newest that had been done
+    int64_t from = 0;  // behind which it went on
+    double seconds = 0;
+    std::string lost;
+  };
   std::vector<Step> steps;              // ascending
   std::vector<Evaluation> evaluations;  // ascending
   std::vector<int64_t> resumed;         // the steps behind which the run, or a new one, has gone on
+  std::vector<Restart> restarts;        // as they came
 };
 
 // A line that is being written, the last one without an end, is left out. Errors: kMissingInput where the

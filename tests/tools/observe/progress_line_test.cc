@@ -165,6 +165,7 @@ TEST_F(RunMeterTest, MetricsHaveALineForWhatIsKnown) {
   const JobProgress evaluated = {.kind = JobProgress::Kind::kEvaluated, .step = 7, .loss = NAN, .seconds = 1};
   meter.take(evaluated, at(1));
   page.take(evaluated, meter.figures());
+  page.take({.kind = JobProgress::Kind::kRestarted, .step = 7, .from = 4}, meter.figures());
   const JobProgress again = step(5, 0.5);
   meter.take(again, at(2));
   page.take(again, meter.figures());

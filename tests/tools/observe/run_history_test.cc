@@ -46,7 +46,8 @@ TEST(RunHistoryTest, ReadsWhatIsWhole) {
   writeFile(folder.file("evaluations.jsonl"), "{\"step\":4,\"loss\":3.5,\"seconds\":2}\n");
   writeFile(folder.file("events.jsonl"),
             "{\"time\":1,\"event\":\"notice\",\"text\":\"a\"}\n"
-            "{\"time\":2,\"event\":\"resumed\",\"step\":3,\"text\":\"saved\"}\n");
+            "{\"time\":2,\"event\":\"resumed\",\"step\":3,\"text\":\"saved\"}\n"
+            "{\"time\":3,\"event\":\"restart\",\"step\":4,\"from\":3,\"seconds\":1.5,\"text\":\"rank 1\"}\n");
   const RunHistory history = readRunHistory(folder.path());
   ASSERT_EQ(history.steps.size(), 2U);
   EXPECT_EQ(history.steps[0].loss, 2.5);
@@ -56,6 +57,11 @@ TEST(RunHistoryTest, ReadsWhatIsWhole) {
   ASSERT_EQ(history.evaluations.size(), 1U);
   EXPECT_EQ(history.evaluations[0].loss, 3.5);
   EXPECT_EQ(history.resumed, std::vector<int64_t>{3});
+  ASSERT_EQ(history.restarts.size(), 1U);
+  EXPECT_EQ(history.restarts[0].step, 4);
+  EXPECT_EQ(history.restarts[0].from, 3);
+  EXPECT_EQ(history.restarts[0].seconds, 1.5);
+  EXPECT_EQ(history.restarts[0].lost, "rank 1");
 }
 
 TEST(RunHistoryTest, NamesFileAndLineOfWhatIsWrong) {
@@ -92,6 +98,17 @@ TEST(ReportTrainingTest, DrawsAPanelForWhatThereIs) {
   EXPECT_EQ(countOf(whole, "class=\"limit\""), 8U) << "two in each of four panels";
   EXPECT_THAT(whole, HasSubstr("at its best 0.5 after step 20"));
   EXPECT_THAT(whole, HasSubstr("gone on from a checkpoint 2 times"));
+}
+
+TEST(ReportTrainingTest, ARestartIsAMarkInEveryPanelAndARow) {
+  RunHistory history = historyOf(20);
+  history.restarts = {{7, 5, 1.25, "worker of rank 1 was killed <by signal 9>"}, {12, 10, 2, "node 2"}};
+  const std::string html = renderTraining(history);
+  EXPECT_EQ(countOf(html, "class=\"lost\""), 6U) << "two in each of three panels";
+  EXPECT_EQ(countOf(html, "class=\"limit-text\""), 2U);
+  EXPECT_THAT(html, HasSubstr("2 restarts after a loss took 3.2 s in all"));
+  EXPECT_THAT(html, HasSubstr("worker of rank 1 was killed &lt;by signal 9&gt;"));
+  EXPECT_THAT(html, HasSubstr("1.2 s"));
 }
 
 TEST(ReportTrainingTest, ALongRunIsDrawnByPixels) {
