@@ -69,6 +69,8 @@ int runCommand(int argc, char** argv) {
     const bool harmless = error.get_exit_code() == 0;  // --help, --version
     app.exit(error);
     return harmless ? 0 : static_cast<int>(ErrorCode::kUsage);
+  } catch (const Error& error) {  // of an option whose text is read as it is parsed
+    return report(error);
   }
   try {
     requireStack();

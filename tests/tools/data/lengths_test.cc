@@ -237,6 +237,8 @@ TEST_F(Lengths, WhatDoesNotGoTogetherIsRefused) {
   refused({"run", directory, "--data", data, "--epochs", "1"}, ErrorCode::kConfiguration,
           "line 4, input 'input_ids': the sequence has 15 elements, but the plan's longest sequences have 8; "
           "plan for longer ones, or cut it with --truncate");
+  for (const char* const pad : {"input_ids", "input_ids=much", "=1"})
+    refused({"run", directory, "--data", data, "--pad", pad}, ErrorCode::kUsage, "expected INPUT=NUMBER");
   losses(directory, {"--data", data, "--epochs", "1", "--truncate"});
   EXPECT_THAT(ran_, HasSubstr("causal.jsonl, long rows cut; 26 examples"));
 }
