@@ -23,6 +23,8 @@ struct ExportCommand {
       fail(ErrorCode::kUsage, "export: name a file: -o trained.onnx, or --safetensors FILE");
     if (request.moving_average && request.training_info)
       fail(ErrorCode::kUsage, "export: training goes on from the parameters, not from --ema; leave one out");
+    if (tensors.empty() && !request.tied.empty())
+      fail(ErrorCode::kUsage, "export: --tied names tensors of the file that --safetensors writes; add it");
     for (const std::string& path : {model, tensors}) {
       if (!path.empty()) requireWritable(path);
     }
@@ -63,6 +65,15 @@ CommandFunction addExportCommand(CLI::App& app) {
   sub->add_option("--safetensors", command->tensors,
                   "Write the module's parameters and buffers here, by its own names (load_state_dict)")
       ->type_name("FILE");
+  sub->add_option_function<std::vector<std::string>>(
+         "--tied",
+         [command](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) addTiedNames(text, command->request);
+         },
+         "Of --safetensors: a tensor also under other names of the module, which the model's file does not\n"
+         "tell as nothing is called by them (T5: lm_head.weight=shared.weight); repeat for several")
+      ->type_name("NAME=NAME[,NAME...]")
+      ->allow_extra_args(false);
   sub->add_flag(
       "--training-info", command->request.training_info,
       "Also write how the model was trained into the .onnx file: loss, parameters, optimizer and its states "

@@ -214,9 +214,45 @@ struct StateTensors {
     bytes.push_back(std::move(content));
     views.push_back({name, type, shape, bytes.back().data()});
   }
+
+  const TensorView* find(const std::string& name) const {
+    const auto found = std::ranges::find(views, name, &TensorView::name);
+    return found == views.end() ? nullptr : &*found;
+  }
+
+  void addTied(const TiedName& tied) {
+    const TensorView* const one = find(tied.parameter);
+    if (one == nullptr || find(tied.name) != nullptr) {
+      std::vector<std::string> names;
+      for (const TensorView& view : views) names.push_back(view.name);
+      std::ranges::sort(names);
+      fail(ErrorCode::kUsage, "--tied {}={}: the module's tensors {} '{}'; they are: {}", tied.parameter,
+           tied.name, one == nullptr ? "have no" : "have already a",
+           one == nullptr ? tied.parameter : tied.name, fmt::join(names, ", "));
+    }
+    views.push_back({tied.name, one->data_type, one->shape, one->data});
+  }
 };
 
 }  // namespace
+
+void addTiedNames(const std::string& text, TrainedModelRequest& request) {
+  const size_t equals = text.find('=');
+  const std::string parameter = text.substr(0, equals);
+  size_t at = equals == std::string::npos ? text.size() : equals;
+  bool whole = at < text.size() && !parameter.empty();
+  while (whole && at < text.size()) {
+    const size_t end = std::min(text.find(',', at + 1), text.size());
+    const std::string name = text.substr(at + 1, end - at - 1);
+    whole = !name.empty();
+    request.tied.push_back({name, parameter});
+    at = end;
+  }
+  if (!whole) {
+    fail(ErrorCode::kUsage,
+         "--tied {}: expected NAME=NAME[,NAME...], e.g. --tied lm_head.weight=shared.weight", text);
+  }
+}
 
 TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
                                       const std::string& path) {
@@ -276,6 +312,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
     }
     state.add(value.name, value.data_type, shape, std::move(content));
   }
+  for (const TiedName& tied : request.tied) state.addTied(tied);
   writeTensorFile(path, state.views, {{"format", "pt"}}, true);
   return trained.summary();
 }

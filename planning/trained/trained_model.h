@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx_import/exporter/module_parameters.h"
 #include "runtime/checkpoint/checkpoint.h"
 
 namespace pipeshard {
@@ -22,7 +23,13 @@ struct TrainedModelRequest {
   bool training_info = false;
   // The moving averages of trained parameters in their place (`--ema` of the plan).
   bool moving_average = false;
+  // Of writeTrainedTensors: names that tensors have besides those that the model's file tells, as no call of
+  // the module goes by them.
+  std::vector<TiedName> tied = {};
 };
+
+// Takes "NAME=NAME[,NAME...]", of --tied: a name that the file of tensors has, and others. Error(kUsage).
+void addTiedNames(const std::string& text, TrainedModelRequest& request);
 
 struct TrainedModelSummary {
   int64_t parameters = 0;  // tensors of the checkpoint that are in the file
@@ -39,7 +46,7 @@ TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const Traine
 
 // Writes the module's parameters and buffers, in the module's own shapes and under its names, as safetensors:
 // what PyTorch's load_state_dict takes. Where there are running statistics, the batches that were counted,
-// too.
+// too. Errors: as above; kUsage for tied names of a tensor that the file has not, or that are another's.
 TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const TrainedModelRequest& request,
                                         const std::string& path);
 

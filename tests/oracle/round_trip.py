@@ -8,8 +8,8 @@ Each architecture of real_modules.py is exported as in real_models.py, trained f
 checkpoint, and written by `pipeshard export` as .onnx and as safetensors. The loss of the weights after step 3 is what
 step 4 of the run says. PASS: ONNX Runtime's loss of the .onnx file, and PyTorch's of the module that has loaded the
 tensors, are that to 1e-6 (or four times as far as PyTorch's own float32 loss is from its float64 one), and load_state_dict
-misses no key but buffers that an export does not have, parameters that the forward pass does not use, and names of tied
-ones that no call mentions.
+misses no key but buffers that an export does not have, and parameters that the forward pass does not use. Names of tied
+ones that no call mentions (T5's "shared") are given by --tied.
 
 Needs what real_models.py needs, and onnxruntime.
 """
@@ -62,12 +62,28 @@ def train(pipeshard, path, folder, inputs, extra):
     return names, losses
 
 
-def is_lost(key, module, tensors, unused):
+def is_lost(key, module, unused):
     """Whether load_state_dict misses something that an export has: no buffer that the forward pass does not read, no
-    parameter that it does not use, no name of a tied one that no call mentions (T5's "shared")."""
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    same = [name for name, value in parameters.items() if value is parameters.get(key)]
-    return key in parameters and not any(name in tensors or name in unused for name in same)
+    parameter that it does not use."""
+    return key in parameters(module) and not any(name in unused for name in names_of(module, key))
+
+
+def parameters(module):
+    return dict(module.named_parameters(remove_duplicate=False))
+
+
+def names_of(module, key):
+    """All names of a parameter."""
+    every = parameters(module)
+    return [name for name, value in every.items() if value is every[key]]
+
+
+def tied_options(module, tensors):
+    """The names that the file of tensors has not, of parameters that it has."""
+    for key in parameters(module):
+        known = [name for name in names_of(module, key) if name in tensors]
+        if known and key not in tensors:
+            yield from ("--tied", f"{known[0]}={key}")
 
 
 def trial(pipeshard, name, work):
@@ -93,14 +109,16 @@ def trial(pipeshard, name, work):
             if options or real_models.LOST not in str(error):
                 raise
     want = losses[3]
-    require([pipeshard, "export", os.path.join(folder, "saved", "step-000003"), "-o", back, "--safetensors", tensors])
+    export = [pipeshard, "export", os.path.join(folder, "saved", "step-000003"), "-o", back, "--safetensors", tensors]
+    require(export)
+    require([*export, *tied_options(module, safetensors.torch.load_file(tensors))])
     session = onnxruntime.InferenceSession(back)
     fed = dict(zip(names, (value.numpy() for value in inputs)))
     runtime = min((np.ravel(value)[0] for value in session.run(None, fed) if np.size(value) == 1),
                   key=lambda value: abs(value - want))
     state = safetensors.torch.load_file(tensors)
     missing, unexpected = module.load_state_dict(state, strict=False)
-    lost = [key for key in missing if is_lost(key, module, state, unused)]
+    lost = [key for key in missing if is_lost(key, module, unused)]
     loss = module(*inputs).item()
     with real_models.InFloat64():
         exact = module.double()(*real_models.double(inputs)).item()

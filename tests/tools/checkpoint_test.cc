@@ -318,5 +318,42 @@ TEST_F(CheckpointCommand, TheExportedModelMaySayHowItWasTrained) {
   EXPECT_EQ(tensors.read(*head), saved.read("parameter/lm_head.weight").bytes);
 }
 
+// Names that the module has, and no call of it.
+TEST_F(CheckpointCommand, TheTensorsMayHaveOtherNamesToo) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x1"});
+  ASSERT_EQ(run(directory, 1, "saved").exit_code, 0);
+  const auto exported = [&](const std::vector<std::string>& tied) {
+    std::vector<std::string> words = {"export", at("saved"), "--safetensors", at("t.safetensors"), "--tied"};
+    words.insert(words.end(), tied.begin(), tied.end());
+    return runPipeshard(words);
+  };
+  const CommandResult written = exported({"dense1.weight=a,b.weight", "--tied", "dense2.weight=c"});
+  ASSERT_EQ(written.exit_code, 0) << written.errors;
+  const TensorFile tensors = TensorFile::open(at("t.safetensors"));
+  const auto bytesOf = [&](const std::string& name) {
+    const TensorEntry* const found = tensors.find(name);
+    EXPECT_NE(found, nullptr) << name;
+    return found == nullptr ? std::vector<std::byte>() : tensors.read(*found);
+  };
+  for (const char* const name : {"a", "b.weight"}) EXPECT_EQ(bytesOf(name), bytesOf("dense1.weight"));
+  EXPECT_EQ(bytesOf("c"), bytesOf("dense2.weight"));
+  EXPECT_NE(bytesOf("c"), bytesOf("a"));
+  std::filesystem::remove(at("t.safetensors"));
+  for (const auto& [tied, message] :
+       {std::pair("dense9.weight=a", "have no 'dense9.weight'; they are: dense1.bias, dense1.weight"),
+        std::pair("dense1.weight=dense2.weight", "have already a 'dense2.weight'"),
+        std::pair("dense1.weight=a,a", "have already a 'a'"),
+        std::pair("dense1.weight", "expected NAME=NAME[,NAME...]"),
+        std::pair("dense1.weight=a,", "expected NAME=NAME[,NAME...]"),
+        std::pair("=a", "expected NAME=NAME[,NAME...]")}) {
+    const CommandResult refused = exported({tied});
+    EXPECT_EQ(refused.exit_code, 64) << tied;
+    EXPECT_THAT(refused.errors, HasSubstr(message));
+    EXPECT_FALSE(std::filesystem::exists(at("t.safetensors")));
+  }
+  EXPECT_EQ(runPipeshard({"export", at("saved"), "-o", at("m.onnx"), "--tied", "dense1.weight=a"}).exit_code,
+            64);
+}
+
 }  // namespace
 }  // namespace pipeshard
