@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/convert.h"
+#include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 
 namespace pipeshard {
@@ -90,6 +91,20 @@ std::string describeAllowed(const AllowedIntegers& allowed) {
 }
 
 }  // namespace
+
+int64_t batchRowsOf(const std::vector<ProgramInput>& inputs, const std::string& source) {
+  const ProgramInput* first = nullptr;
+  for (const ProgramInput& input : inputs) {
+    if (input.drawn || input.axis < 0) continue;
+    if (first == nullptr) first = &input;
+    const int64_t rows = input.shape[input.axis], expected = first->shape[first->axis];
+    if (rows == expected) continue;
+    fail(ErrorCode::kConfiguration,
+         "{}: a batch has {} rows of input '{}' but {} of '{}'; give --data instead", source, expected,
+         first->name, rows, input.name);
+  }
+  return first == nullptr ? 1 : first->shape[first->axis];
+}
 
 bool mayStandFor(DataType found, DataType wanted) {
   if (found == wanted) return true;

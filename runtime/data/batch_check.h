@@ -5,11 +5,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ir/program/program.h"
 #include "runtime/data/data.h"
 
 namespace pipeshard {
+
+// Rows of a whole batch, along the axes of the inputs that have some; 1 where none has.
+// Error(kConfiguration), which names `source`, where they are not as many of each.
+int64_t batchRowsOf(const std::vector<ProgramInput>& inputs, const std::string& source);
 
 // Where element `element` of a row-major box stands in the whole.
 Shape placeInBox(const Shard& box, int64_t element);

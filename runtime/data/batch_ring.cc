@@ -10,8 +10,8 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
+#include "runtime/data/batch_check.h"
 #include "runtime/data/row_lengths.h"
-#include "runtime/data/row_stream.h"
 
 namespace pipeshard {
 namespace {
@@ -70,9 +70,9 @@ class DescribedPipe : public DataSource {
         lengths_(description, inputs, shorter) {}
   bool isLastBatch(int64_t) const override { return false; }
   std::string describe() const override {
-    const RowStream stream(inputs_, printData(description_), {});
+    const std::string source = printData(description_);
     const std::string text =
-        fmt::format("{}; {} examples a step, as they come", printData(description_), stream.batchRows());
+        fmt::format("{}; {} examples a step, as they come", source, batchRowsOf(inputs_, source));
     if (!lengths_.several()) return text;
     return fmt::format("{}, in sequences of {}; {}", text, lengths_.describeLengths(),
                        lengths_.describePadding());

@@ -1,5 +1,5 @@
 // Memory that the coordinator of a job and its workers on one machine share: the batches of the next few
-// steps, put there by one (loader_feed.h), read by all.
+// steps, put there by one (runtime/feed/loader_feed.h), read by all.
 #pragma once
 
 #include <atomic>

@@ -92,7 +92,7 @@ std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& i
 //
 // Where there are shorter sequences, too, a batch is of rows that have the same length in this sense: the
 // shortest of the plan's that holds them, up to which they are padded (row_lengths.h). Which rows make a
-// batch: length_order.h; what comes through a pipe: row_stream.h.
+// batch: length_order.h; what comes through a pipe: runtime/feed/row_stream.h.
 std::unique_ptr<DataSource> openData(const DataDescription& description,
                                      const std::vector<ProgramInput>& inputs,
                                      const std::vector<bool>& needed = {}, const ShorterInputs& shorter = {});

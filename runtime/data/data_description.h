@@ -32,7 +32,7 @@ struct DataDescription {
   // it is not what row_lengths.h finds.
   std::map<std::string, double> padding = {};
 
-  // A shell command whose standard output is read as a pipe (row_stream.h); "": none.
+  // A shell command whose standard output is read as a pipe (runtime/feed/row_stream.h); "": none.
   std::string command = {};
   // The longest that such a loader may be waited for, until it has sent the rows of a step.
   std::chrono::milliseconds loader_timeout{std::chrono::minutes(2)};

@@ -12,8 +12,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "runtime/checkpoint/replica_hashes.h"
-#include "runtime/data/loader_feed.h"
 #include "runtime/evaluation/evaluation.h"
+#include "runtime/feed/loader_feed.h"
 #include "runtime/files/durable_folder.h"
 #include "runtime/job/checkpoint_keeper.h"
 #include "runtime/job/child_process.h"

@@ -38,7 +38,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/data/loader_feed.h"
+#include "runtime/feed/loader_feed.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_group.h"
 #include "runtime/job/worker_placement.h"

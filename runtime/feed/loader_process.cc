@@ -1,4 +1,4 @@
-#include "runtime/data/loader_process.h"
+#include "runtime/feed/loader_process.h"
 
 #include <fcntl.h>
 #include <signal.h>

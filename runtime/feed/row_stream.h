@@ -68,7 +68,7 @@ class RowStream {
   RowLengths lengths_;
   std::string source_;
   Read read_;
-  int64_t batch_ = 1;
+  int64_t batch_;
   int64_t rows_ = 0, messages_ = 0;
   std::vector<std::byte> message_;
   size_t message_bytes_ = 0;

@@ -1,4 +1,4 @@
-#include "runtime/data/loader_feed.h"
+#include "runtime/feed/loader_feed.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/data/row_stream.h"
+#include "runtime/feed/row_stream.h"
 
 namespace pipeshard {
 namespace {

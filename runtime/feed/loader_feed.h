@@ -14,7 +14,7 @@
 #include "ir/program/program.h"
 #include "runtime/data/batch_ring.h"
 #include "runtime/data/data_description.h"
-#include "runtime/data/loader_process.h"
+#include "runtime/feed/loader_process.h"
 
 namespace pipeshard {
 

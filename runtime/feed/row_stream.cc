@@ -1,4 +1,4 @@
-#include "runtime/data/row_stream.h"
+#include "runtime/feed/row_stream.h"
 
 #include <algorithm>
 #include <array>
@@ -32,20 +32,8 @@ RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read 
       lengths_(std::move(lengths)),
       source_(std::move(source)),
       read_(std::move(read)),
-      columns_(inputs_.size()) {
-  const ProgramInput* first = nullptr;
-  for (const ProgramInput& input : inputs_) {
-    if (input.drawn || input.axis < 0) continue;
-    if (first == nullptr) {
-      first = &input;
-      batch_ = input.shape[input.axis];
-    }
-    if (input.shape[input.axis] == batch_) continue;
-    fail(ErrorCode::kConfiguration,
-         "{}: a batch has {} rows of input '{}' but {} of '{}'; give --data instead", source_, batch_,
-         first->name, input.shape[input.axis], input.name);
-  }
-}
+      batch_(batchRowsOf(inputs_, source_)),
+      columns_(inputs_.size()) {}
 
 std::string RowStream::here() const { return fmt::format("{}, message {}", source_, messages_ + 1); }
 
