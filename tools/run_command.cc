@@ -185,7 +185,10 @@ struct RunCommand {
     held_out.seed = job.data.seed;
     held_out.truncate = job.data.truncate;
     held_out.padding = job.data.padding;
-    held_out.shift_labels = job.data.shift_labels && tokenTypeOf(held_out.path) != DataType::kUndefined;
+    if (tokenTypeOf(held_out.path) != DataType::kUndefined) {
+      held_out.shift_labels = job.data.shift_labels;
+      held_out.end_of_text = job.data.end_of_text;
+    }
     std::string text;
     job.evaluation = evaluationOf(directory, text);
     fmt::print("held-out data: {}\n", text);

@@ -76,8 +76,12 @@ std::optional<Record> readRecord(const fs::path& folder) {
   }
 }
 
-// How many examples the data have, whatever the batch; 1 where no input has rows.
-int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs, ShorterInputs shorter) {
+struct HeldOut {
+  int64_t rows = 0;  // examples, whatever the batch; 1 where no input has rows
+  std::string decisions;
+};
+
+HeldOut heldOutOf(const DataDescription& data, std::vector<ProgramInput> inputs, ShorterInputs shorter) {
   const auto takeOneRow = [](std::vector<ProgramInput>& all) {
     for (ProgramInput& input : all) {
       if (input.axis >= 0) input.shape.at(input.axis) = 1;
@@ -85,7 +89,8 @@ int64_t rowsOf(const DataDescription& data, std::vector<ProgramInput> inputs, Sh
   };
   takeOneRow(inputs);
   for (std::vector<ProgramInput>& all : shorter) takeOneRow(all);
-  return openData(data, inputs, std::vector<bool>(inputs.size(), false), shorter)->stepsPerEpoch();
+  const auto source = openData(data, inputs, std::vector<bool>(inputs.size(), false), shorter);
+  return {source->stepsPerEpoch(), source->decisions()};
 }
 
 // An evaluation reads what training keeps, where training keeps it.
@@ -105,15 +110,15 @@ void requireSameTensors(const EmittedPrograms& programs, const ProgramSet& train
 }
 
 Record makePrograms(const Plan& plan, const fs::path& plan_directory, const DataDescription& data,
-                    const ProgressCallback& progress) {
+                    HeldOut& held_out, const ProgressCallback& progress) {
   const ReplayedModel replayed = replayModel(plan, progress);
   progress("writing the programs of the evaluation");
   Record record;
   const EvaluationPrograms programs =
       emitEvaluationPrograms(replayed.model, replayed.training, replayed.batch, plan,
                              [&](const Program& program, const ShorterInputs& shorter) {
-                               record.rows = rowsOf(data, program.inputs, shorter);
-                               return record.rows;
+                               held_out = heldOutOf(data, program.inputs, shorter);
+                               return record.rows = held_out.rows;
                              });
   record.made_from = madeFrom(plan);
   record.batch = programs.batch;
@@ -164,15 +169,17 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   }
   const fs::path folder = fs::path(plan_directory) / kEvaluationFolder;
   std::optional<Record> record = readRecord(folder);
+  HeldOut held_out;
   try {
     if (record && record->made_from == madeFrom(plan)) {
       ProgramFolder programs(folder.string());
       const std::vector<ProgramInput> inputs = programs.program(RankId(0)).inputs;
-      if (rowsOf(data, inputs, shorterInputs(programs, RankId(0))) != record->rows) record.reset();
+      held_out = heldOutOf(data, inputs, shorterInputs(programs, RankId(0)));
+      if (held_out.rows != record->rows) record.reset();
     } else {
       record.reset();
     }
-    if (!record) record = makePrograms(plan, plan_directory, data, progress);
+    if (!record) record = makePrograms(plan, plan_directory, data, held_out, progress);
   } catch (Error& error) {
     error.addContext(fmt::format("--eval {}", data.path));
     throw;
@@ -181,7 +188,8 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   made.divisor = record->divisor;
   made.drop_last = record->left_out > 0;
   made.batches = std::max<int64_t>(1, record->rows / record->batch) + (record->last_batch > 0 ? 1 : 0);
-  made.text = describe(*record, printData(data), made.batches);
+  const std::string decisions = held_out.decisions.empty() ? "" : ": " + held_out.decisions;
+  made.text = describe(*record, printData(data) + decisions, made.batches);
   return made;
 }
 

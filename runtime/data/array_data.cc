@@ -31,7 +31,7 @@ class ArrayData : public DataSource {
       columns_[i].axis = store.rowAxis(inputs_[i]);
       checkArray(i, *array);
       checkRows(i);
-      if (lengths_.several()) takeLengths(i, *array);
+      if (lengths_.pads()) takeLengths(i, *array);
       if (!needed.empty() && !needed[i]) continue;
       array->prepare();
       if (array->isSmall()) checkAll(i, *array);
@@ -41,7 +41,7 @@ class ArrayData : public DataSource {
     if (description_.shuffle && rows_of_ < 0)
       fail(ErrorCode::kConfiguration,
            "--shuffle: no input of the model has a batch axis, so there are no rows");
-    if (lengths_.several()) orderByLength();
+    if (lengths_.pads()) orderByLength();
   }
 
   bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
@@ -51,13 +51,14 @@ class ArrayData : public DataSource {
   }
   int64_t stepsPerEpoch() const override { return steps_per_epoch_; }
 
+  std::string decisions() const override { return decisions_; }
   std::string describe() const override {
     std::string text = printData(description_);
     if (!decisions_.empty()) text += ": " + decisions_;
     if (rows_of_ < 0) return text;
     text = fmt::format("{}; {} examples, {} step{} an epoch", text, columns_[rows_of_].rows, steps_per_epoch_,
                        steps_per_epoch_ == 1 ? "" : "s");
-    if (!rows_by_length_.empty()) text += "; " + lengths_.describeRows(rows_by_length_);
+    if (lengths_.several() && !rows_by_length_.empty()) text += "; " + lengths_.describeRows(rows_by_length_);
     if (pads_) text += "; " + lengths_.describePadding();
     return text;
   }
@@ -237,7 +238,7 @@ class ArrayData : public DataSource {
     pads_ = pads_ || (has_last_batch_ && length_ > 0);  // that batch has the longest sequences
     if (pads_) lengths_.requirePadding(description_.path);
     const int64_t batch = inputs_[rows_of_].shape[columns_[rows_of_].axis];
-    if (lengths.size() < 2) return;
+    if (lengths.size() < 2 || !lengths_.several()) return;
     order_.emplace(std::move(lengths), shorter_.size() + 1, batch, description_.end.drop_last,
                    description_.shuffle ? std::optional(description_.seed) : std::nullopt);
   }

@@ -52,6 +52,7 @@ void refuseWithoutData(const DataDescription& description) {
   if (!description.path.empty() && !piped) return;
   for (const auto& [given, option] :
        {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels"),
+        std::pair(description.end_of_text >= 0, "--end-of-text"),
         std::pair(description.truncate && !piped, "--truncate"),
         std::pair(!description.padding.empty() && !piped, "--pad")}) {
     if (!given) continue;

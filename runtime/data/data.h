@@ -49,6 +49,8 @@ class DataSource {
   // One line for people: what the data are, and how inputs are filled where their names do not say it; "" for
   // synthetic data.
   virtual std::string describe() const { return ""; }
+  // The part of it that says how inputs are filled, and what is left out.
+  virtual std::string decisions() const { return ""; }
 
  protected:
   // `seed`: of inputs that are drawn (ProgramInput::drawn), whatever the others' source is.

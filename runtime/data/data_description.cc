@@ -25,6 +25,7 @@ std::string printData(const DataDescription& description) {
   if (description.path == kStandardInput) text = "standard input";
   if (description.shuffle) text += ", shuffled";
   if (description.shift_labels) text += ", labels shifted";
+  if (description.end_of_text >= 0) text += fmt::format(", documents end with {}", description.end_of_text);
   if (description.truncate) text += ", long rows cut";
   for (const auto& [input, number] : description.padding)
     text += fmt::format(", {} padded by {}", input, number);

@@ -27,6 +27,7 @@ struct DataDescription {
   // Rows come in an order of their own in every epoch, a function of the seed and the epoch.
   bool shuffle = false;
   bool shift_labels = false;  // of a file of tokens (token_file.h)
+  int64_t end_of_text = -1;   // likewise: the token that ends a document (token_documents.h); -1: none does
   bool truncate = false;      // rows that are longer than the plan's longest sequences are cut
   // What an input is filled up with behind a row that is shorter than its batch, by the input's name, where
   // it is not what row_lengths.h finds.

@@ -16,7 +16,8 @@ namespace pipeshard {
 namespace {
 
 void refuseWithoutLengths(const DataDescription& description) {
-  const char* option = description.truncate ? "--truncate" : !description.padding.empty() ? "--pad" : nullptr;
+  const bool pads = !description.padding.empty() && description.end_of_text < 0;
+  const char* option = description.truncate ? "--truncate" : pads ? "--pad" : nullptr;
   if (option == nullptr) return;
   fail(ErrorCode::kUsage,
        "{} goes with a plan for sequences of several lengths (plan --dim NAME=64,128,256) and --data",
@@ -28,11 +29,9 @@ void refuseWithoutLengths(const DataDescription& description) {
 RowLengths::RowLengths(const DataDescription& description, const std::vector<ProgramInput>& inputs,
                        const ShorterInputs& shorter)
     : truncate_(description.truncate), said_(!description.padding.empty()) {
-  if (shorter.empty()) {
-    refuseWithoutLengths(description);
-    return;
-  }
-  findAxes(inputs, shorter);
+  if (shorter.empty()) refuseWithoutLengths(description);
+  if (shorter.empty() && description.end_of_text < 0) return;
+  shorter.empty() ? findDocumentAxes(inputs) : findAxes(inputs, shorter);
   for (const ProgramInput& input : inputs) {
     if (inputs_.contains(input.name)) decidePadding(description, input);
   }
@@ -74,6 +73,16 @@ void RowLengths::findAxes(const std::vector<ProgramInput>& inputs, const Shorter
     fail(ErrorCode::kConfiguration,
          "the programs of shorter sequences do not agree on how long these are; plan again");
   lengths_ = found.front();
+}
+
+// Of one length: rows of documents are shorter all the same.
+void RowLengths::findDocumentAxes(const std::vector<ProgramInput>& inputs) {
+  for (const ProgramInput& input : inputs) {
+    if (input.drawn || input.shape.size() != 2 || input.axis > 0) continue;
+    lengths_ = {input.shape[1]};
+    inputs_[input.name].axes = {1};
+    names_.push_back(input.name);
+  }
 }
 
 void RowLengths::decidePadding(const DataDescription& description, const ProgramInput& input) {

@@ -25,16 +25,18 @@ namespace pipeshard {
 class RowLengths {
  public:
   RowLengths() = default;  // of one length
-  // As openData has them. Without shorter inputs there is one length, which is no matter here. Errors:
+  // As openData has them. Without shorter inputs there is one length, which is no matter here but for
+  // documents (DataDescription::end_of_text), whose rows are padded to it. Errors:
   // kConfiguration (programs whose inputs do not fit each other), kUsage (padding of an input that there is
   // not, or that the model does not take; options for several lengths where there is one).
   RowLengths(const DataDescription& description, const std::vector<ProgramInput>& inputs,
              const ShorterInputs& shorter);
 
   bool several() const { return lengths_.size() > 1; }
-  int64_t longest() const { return lengths_.front(); }                   // where there are several
+  bool pads() const { return !lengths_.empty(); }       // rows may be shorter than their batch
+  int64_t longest() const { return lengths_.front(); }  // where they may
   int64_t lengthAt(size_t length) const { return lengths_.at(length); }  // by StepSize::length
-  // Ascending; none where the input has no sequences, or there is one length.
+  // Ascending; none where the input has no sequences, or all are as long as it is.
   const std::vector<int>& axes(std::string_view input) const;
   double padding(std::string_view input) const;
   // StepSize::length of the shortest that holds a row of `length` elements. Error(kConfiguration), beginning
@@ -58,6 +60,7 @@ class RowLengths {
   };
 
   void findAxes(const std::vector<ProgramInput>& inputs, const ShorterInputs& shorter);
+  void findDocumentAxes(const std::vector<ProgramInput>& inputs);
   void decidePadding(const DataDescription& description, const ProgramInput& input);
 
   std::vector<int64_t> lengths_;  // descending

@@ -22,9 +22,10 @@ std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     fail(ErrorCode::kMissingInput, "there is no data file {}", path);
-  if (tokenTypeOf(path) != DataType::kUndefined) return openTokenFile(path, description.shift_labels);
-  if (description.shift_labels) {
-    fail(ErrorCode::kUsage, "--shift-labels goes with a file of tokens (.u16, .bin, .u32); {} is none", path);
+  if (tokenTypeOf(path) != DataType::kUndefined) return openTokenFile(description, lengths);
+  if (description.shift_labels || description.end_of_text >= 0) {
+    fail(ErrorCode::kUsage, "{} goes with a file of tokens (.u16, .bin, .u32); {} is none",
+         description.shift_labels ? "--shift-labels" : "--end-of-text", path);
   }
   if (isOnnxTestData(path)) {
     std::vector<const ProgramInput*> given;

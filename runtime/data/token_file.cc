@@ -9,8 +9,10 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/convert.h"
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "runtime/data/file_array.h"
+#include "runtime/data/token_documents.h"
 
 namespace pipeshard {
 namespace {
@@ -47,19 +49,21 @@ class RepeatedRow : public StoredArray {
 
 class TokenFile : public ArrayStore {
  public:
-  TokenFile(const std::string& path, bool shift_labels)
-      : path_(path),
-        type_(tokenTypeOf(path)),
-        shift_labels_(shift_labels),
-        file_(std::make_shared<Descriptor>(openForReading(path))) {
-    const uint64_t bytes = fileBytes(*file_, path), each = dataTypeSize(type_);
+  TokenFile(const DataDescription& description, const RowLengths& lengths)
+      : path_(description.path),
+        type_(tokenTypeOf(path_)),
+        shift_labels_(description.shift_labels),
+        end_of_text_(description.end_of_text),
+        lengths_(lengths),
+        file_(std::make_shared<Descriptor>(openForReading(path_))) {
+    const uint64_t bytes = fileBytes(*file_, path_), each = dataTypeSize(type_);
     if (bytes == 0)
-      fail(ErrorCode::kBadModel, "{} is empty; expected tokens ({})", path, dataTypeName(type_));
+      fail(ErrorCode::kBadModel, "{} is empty; expected tokens ({})", path_, dataTypeName(type_));
     if (bytes % each != 0) {
       fail(ErrorCode::kBadModel,
            "{} has {} bytes, which is no multiple of {}: its last token is cut off, or tokens are not {} "
            "(.u16 and .bin are uint16, .u32 is uint32)",
-           path, bytes, each, dataTypeName(type_));
+           path_, bytes, each, dataTypeName(type_));
     }
     tokens_ = static_cast<int64_t>(bytes / each);
   }
@@ -73,8 +77,9 @@ class TokenFile : public ArrayStore {
            path_, input.name);
     }
     takeWindow(input);
-    const Shape shape = {(tokens_ - (shift_labels_ ? 1 : 0)) / window_, window_};
     names_[static_cast<size_t>(role)].push_back(input.name);
+    if (end_of_text_ >= 0) return openDocuments(input, role);
+    const Shape shape = {usedTokens() / window_, window_};
     if (role == TokenRole::kIds || role == TokenRole::kLabels) {
       const bool shifted = role == TokenRole::kLabels && shift_labels_;
       return std::make_unique<FileArray>(type_, shape, file_, path_, shifted ? dataTypeSize(type_) : 0);
@@ -97,11 +102,11 @@ class TokenFile : public ArrayStore {
       fail(ErrorCode::kUsage,
            "--shift-labels: the model has no input of labels (its name has 'label' or "
            "'target')");
-    std::string text = fmt::format("{} tokens ({}) in windows of {}", tokens_, dataTypeName(type_), window_);
+    std::string text = fmt::format("{} tokens ({}) {}", tokens_, dataTypeName(type_), describeRows());
     const auto add = [&](TokenRole role, std::string_view what) {
       if (!named(role).empty()) text += fmt::format("; {}: {}", fmt::join(named(role), ", "), what);
     };
-    add(TokenRole::kIds, "the window");
+    add(TokenRole::kIds, documents_ ? "the row" : "the window");
     add(TokenRole::kLabels, shift_labels_ ? "shifted by one token (--shift-labels)"
                                           : "the same, as the model shifts them itself (--shift-labels where "
                                             "it does not)");
@@ -111,6 +116,42 @@ class TokenFile : public ArrayStore {
   }
 
  private:
+  // The last one has no label where labels are shifted.
+  int64_t usedTokens() const { return tokens_ - (shift_labels_ ? 1 : 0); }
+
+  std::string describeRows() const {
+    const std::string rest = "; left out: ";
+    if (!documents_) {
+      const int64_t left = usedTokens() % window_;
+      return fmt::format("in windows of {}{}", window_, left == 0 ? "" : rest + counted(left, "token"));
+    }
+    const int64_t left = documents_->left_out;
+    return fmt::format("in {}, which are {} of at most {}{}", counted(documents_->documents, "document"),
+                       counted(documents_->rows(), "row"), window_,
+                       left == 0 ? "" : rest + counted(left, "row") + " of one token");
+  }
+
+  std::unique_ptr<StoredArray> openDocuments(const ProgramInput& input, TokenRole role) {
+    const TokenSequence sequence{file_, path_, type_, tokens_};
+    if (!documents_) {
+      documents_ = std::make_shared<const TokenDocuments>(
+          findDocuments(sequence, end_of_text_, window_, shift_labels_));
+    }
+    const bool is_text = role == TokenRole::kIds || role == TokenRole::kLabels;
+    const int64_t shift = role == TokenRole::kLabels && shift_labels_ ? 1 : 0;
+    const auto numbers = [sequence, documents = documents_, role, is_text, shift](int64_t row, int64_t begin,
+                                                                                  std::span<int64_t> out) {
+      if (role == TokenRole::kMask) std::fill(out.begin(), out.end(), 1);
+      if (role == TokenRole::kPositions) std::iota(out.begin(), out.end(), begin);
+      if (is_text)
+        std::ranges::copy(sequence.read(documents->starts[row] + begin + shift, std::ssize(out)),
+                          out.begin());
+    };
+    const bool any_type = is_text || input.data_type == DataType::kUndefined;
+    return documentArray(documents_, any_type ? DataType::kInt64 : input.data_type, window_,
+                         lengths_.padding(input.name), numbers);
+  }
+
   // All inputs have the length of the first.
   void takeWindow(const ProgramInput& input) {
     if (input.shape.size() != 2 || input.axis > 0 || input.shape[1] < 1) {
@@ -130,7 +171,10 @@ class TokenFile : public ArrayStore {
   std::string path_;
   DataType type_;
   bool shift_labels_;
+  int64_t end_of_text_;
+  const RowLengths& lengths_;
   std::shared_ptr<const Descriptor> file_;
+  std::shared_ptr<const TokenDocuments> documents_;  // where a token ends them, when an input has been opened
   int64_t tokens_ = 0;
   int64_t window_ = 0;
   std::string window_of_;
@@ -145,8 +189,8 @@ DataType tokenTypeOf(const std::string& path) {
   return extension == ".u32" ? DataType::kUint32 : DataType::kUndefined;
 }
 
-std::unique_ptr<ArrayStore> openTokenFile(const std::string& path, bool shift_labels) {
-  return std::make_unique<TokenFile>(path, shift_labels);
+std::unique_ptr<ArrayStore> openTokenFile(const DataDescription& description, const RowLengths& lengths) {
+  return std::make_unique<TokenFile>(description, lengths);
 }
 
 }  // namespace pipeshard

@@ -5,12 +5,12 @@
 //              [--wires FD,FD] [--data FILE] [--seed N]
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
-//              [--drop-last] [--shuffle] [--shift-labels] [--allow-not-finite] [--adopt DIR] [--adopt-ranks
-//              N]
+//              [--drop-last] [--shuffle] [--shift-labels] [--end-of-text ID] [--allow-not-finite]
+//              [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
 //              [--eval FILE [--eval-divisor NAME] [--eval-shift-labels]
-//              [--eval-drop-last]]
+//              [--eval-end-of-text ID] [--eval-drop-last]]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
 //

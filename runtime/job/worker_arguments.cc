@@ -79,6 +79,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--eval", options.evaluation.data.path);
   add("--eval-divisor", options.evaluation.divisor);
   if (options.evaluation.data.shift_labels) arguments.emplace_back("--eval-shift-labels");
+  if (options.evaluation.data.end_of_text >= 0)
+    add("--eval-end-of-text", std::to_string(options.evaluation.data.end_of_text));
   if (options.evaluation.data.end.drop_last) arguments.emplace_back("--eval-drop-last");
   if (options.attempt > 0) add("--attempt", std::to_string(options.attempt));
   if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
@@ -91,6 +93,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
   if (options.data.shuffle) arguments.emplace_back("--shuffle");
   if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
+  if (options.data.end_of_text >= 0) add("--end-of-text", std::to_string(options.data.end_of_text));
   if (options.data.truncate) arguments.emplace_back("--truncate");
   for (const auto& [input, number] : options.data.padding) add("--pad", fmt::format("{}={}", input, number));
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
@@ -140,6 +143,14 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--resume", [&](const std::string& text) { options.resume = text; }},
       {"--pad", [&](const std::string& text) { addPadding(text, options.data); }},
       {"--eval", [&](const std::string& text) { options.evaluation.data.path = text; }},
+      {"--end-of-text",
+       [&](const std::string& text) {
+         options.data.end_of_text = parseNumber<int64_t>("--end-of-text", text);
+       }},
+      {"--eval-end-of-text",
+       [&](const std::string& text) {
+         options.evaluation.data.end_of_text = parseNumber<int64_t>("--eval-end-of-text", text);
+       }},
       {"--eval-divisor", [&](const std::string& text) { options.evaluation.divisor = text; }},
       {"--adopt-ranks",
        [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},

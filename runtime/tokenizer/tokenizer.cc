@@ -46,6 +46,12 @@ void AddedTokens::find(std::string_view text, const PieceFunction& between,
   if (taken < text.size()) between(text.substr(taken));
 }
 
+std::vector<AddedTokens::Token> Tokenizer::addedTokens() const {
+  std::vector<AddedTokens::Token> tokens = added_.tokens();
+  tokens.insert(tokens.end(), normalized_.tokens().begin(), normalized_.tokens().end());
+  return tokens;
+}
+
 void Tokenizer::encode(std::string_view text, const std::function<void(std::span<const uint32_t>)>& take) {
   if (const size_t bad = findBadUtf8(text); bad != std::string_view::npos) {
     fail(ErrorCode::kBadModel, "byte {} ({:#04x}) is not UTF-8, which a tokenizer needs", bad,

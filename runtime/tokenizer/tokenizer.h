@@ -27,6 +27,7 @@ class AddedTokens {
   };
   void add(Token token);
   bool empty() const { return tokens_.empty(); }
+  const std::vector<Token>& tokens() const { return tokens_; }
 
   // The text in order: what is between them, which is not empty, and them; the longest where several begin.
   void find(std::string_view text, const PieceFunction& between,
@@ -42,6 +43,8 @@ class AddedTokens {
 class Tokenizer {
  public:
   uint32_t largest() const { return largest_; }  // number of a token
+  // Those that stand for a text of their own, such as the end of a text.
+  std::vector<AddedTokens::Token> addedTokens() const;
 
   // Tells the tokens of a text, some at a time. Error(kBadModel) for bytes that are no UTF-8.
   void encode(std::string_view text, const std::function<void(std::span<const uint32_t>)>& take);

@@ -15,6 +15,12 @@ void addDataOptions(CLI::App& command, DataDescription& data) {
   command.add_flag("--shuffle", data.shuffle, "Take the examples in another order in every epoch, by --seed");
   command.add_flag("--shift-labels", data.shift_labels,
                    "Of tokens: labels are one token behind the ids, for a model that does not shift them");
+  command
+      .add_option("--end-of-text", data.end_of_text,
+                  "Of tokens: this one ends a document, and no sequence has tokens of two (`tokens "
+                  "--end-of-text`\nnames it); rows that are shorter than the model's are padded")
+      ->type_name("ID")
+      ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
   command.add_flag("--drop-last", data.end.drop_last,
                    "Leave out the examples of a file that do not fill a batch");
   command.add_flag("--truncate", data.truncate,

@@ -84,8 +84,8 @@ std::unique_ptr<DataSource> lookAtData(const JobSpec& job) {
 
 DataSummary summarizeData(const JobSpec& job) {
   // by openData, without a path
-  const bool refused =
-      job.data.shuffle || job.data.shift_labels || job.data.truncate || !job.data.padding.empty();
+  const bool refused = job.data.shuffle || job.data.shift_labels || job.data.end_of_text >= 0 ||
+                       job.data.truncate || !job.data.padding.empty();
   if (job.data.path.empty() && job.data.command.empty() && !refused) return {};
   const auto data = lookAtData(job);
   return {data->describe(), data->stepsPerEpoch()};

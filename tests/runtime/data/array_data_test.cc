@@ -72,7 +72,8 @@ TEST_F(ArrayDataTest, TokensFillInputsByWhatTheyAre) {
   EXPECT_EQ(batchOfStep<int64_t>(*data, ids, 3), batchOfStep<int64_t>(*data, ids, 1));
   EXPECT_EQ(data->describe(),
             at("t.u16") +
-                ": 26 tokens (uint16) in windows of 4; input_ids: the window; labels: the same, as the model "
+                ": 26 tokens (uint16) in windows of 4; left out: 2 tokens; input_ids: the window; labels: "
+                "the same, as the model "
                 "shifts them itself (--shift-labels where it does not); attention_mask: ones; position_ids: "
                 "from 0 on; 6 examples, 2 steps an epoch");
 }

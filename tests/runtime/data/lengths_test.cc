@@ -223,6 +223,97 @@ TEST_F(LengthsTest, ArraysOfOneLengthAreBatchesOfTheShortestThatHoldsThem) {
   EXPECT_EQ(read(*openArray(2, 5), 0, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 6, 7, 8, 9}));
 }
 
+// --- documents of tokens
+
+// Five: rows 1 2 3 4 and 5 0; 6 7 0; none, as it is one token; 8 9 10 0; 12 0.
+class DocumentsTest : public LengthsTest {
+ protected:
+  DocumentsTest() {
+    const std::vector<uint16_t> tokens = {1, 2, 3, 4, 5, 0, 6, 7, 0, 0, 8, 9, 10, 0, 12, 0};
+    writeTextFileForTest("d.u16", bytesOf(tokens));
+    description_.end_of_text = 0;
+    description_.end.last_batch = 1;
+    mask_.data_type = DataType::kFloat32;
+  }
+
+  ProgramInput ids_ = tokens("ids", {2, 4}), mask_ = tokens("mask", {2, 4});
+  std::vector<ProgramInput> inputs_ = {ids_, labels(), tokens("positions", {2, 4})};
+};
+
+TEST_F(DocumentsTest, AreRowsThatArePadded) {
+  inputs_.push_back(mask_);
+  const auto data = openData(description_, inputs_);
+  EXPECT_EQ(data->stepsPerEpoch(), 3);
+  EXPECT_EQ(read(*data, 0, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 5, 0, 0, 0}));
+  EXPECT_EQ(read(*data, 1, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 5, 0, -7, -7}));
+  EXPECT_EQ(read(*data, 2, 1, {2, 4}), (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 0, 0}));
+  std::vector<float> mask(8);
+  data->fill(3, 1, wholeBox({2, 4}), std::as_writable_bytes(std::span(mask)));
+  EXPECT_EQ(mask, (std::vector<float>{1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(read(*data, 0, 2, {2, 4}), (std::vector<int64_t>{6, 7, 0, 0, 8, 9, 10, 0}));
+  EXPECT_TRUE(data->isLastBatch(3));
+  EXPECT_EQ(read(*data, 1, 3, {1, 4}), (std::vector<int64_t>{12, 0, -7, -7}));
+  EXPECT_NE(
+      data->describe().find("d.u16, documents end with 0: 16 tokens (uint16) in 5 documents, which are 5 "
+                            "rows of at most 4; left out: 1 row of one token; ids: the row; labels: "),
+      std::string::npos)
+      << data->describe();
+  EXPECT_EQ(lastBatchOf(description_, inputs_), 1);
+  // every row once, in an order of each epoch
+  description_.shuffle = true;
+  const auto shuffled = openData(description_, inputs_);
+  std::multiset<int64_t> firsts;
+  for (const int64_t step : {1, 2, 3}) {
+    const int64_t rows = step == 3 ? 1 : 2;
+    const std::vector<int64_t> batch = read(*shuffled, 0, step, {rows, 4});
+    for (int64_t row = 0; row < rows; ++row) firsts.insert(batch[row * 4]);
+  }
+  EXPECT_EQ(firsts, (std::multiset<int64_t>{1, 5, 6, 8, 12}));
+}
+
+TEST_F(DocumentsTest, GoIntoTheBatchesOfTheirLength) {
+  const auto data = openData(description_, inputs_, {}, {shortened(inputs_)});
+  EXPECT_EQ(data->sizeOf(1), StepSize::kWholeBatch);
+  EXPECT_EQ(data->sizeOf(2), (StepSize{false, 1}));
+  EXPECT_EQ(data->sizeOf(3), StepSize::kLastBatch);
+  EXPECT_EQ(read(*data, 0, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 6, 7, 0, 0}));
+  EXPECT_EQ(read(*data, 1, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 6, 7, 0, -7}));
+  EXPECT_EQ(read(*data, 0, 2, {2, 2}), (std::vector<int64_t>{5, 0, 12, 0}));
+  EXPECT_EQ(read(*data, 0, 3, {1, 4}), (std::vector<int64_t>{8, 9, 10, 0}));
+  EXPECT_NE(data->describe().find("2 examples of at most 2, 3 examples of at most 4"), std::string::npos)
+      << data->describe();
+}
+
+TEST_F(DocumentsTest, ShiftedLabelsAreOfTheSameDocument) {
+  description_.shift_labels = true;
+  const auto data = openData(description_, inputs_);
+  EXPECT_EQ(read(*data, 0, 1, {2, 4}), (std::vector<int64_t>{1, 2, 3, 4, 5, 0, 0, 0}));
+  EXPECT_EQ(read(*data, 1, 1, {2, 4}), (std::vector<int64_t>{2, 3, 4, 5, 0, -7, -7, -7}));
+  EXPECT_EQ(read(*data, 0, 2, {2, 4}), (std::vector<int64_t>{6, 7, 0, 0, 8, 9, 10, 0}));
+  EXPECT_EQ(read(*data, 1, 2, {2, 4}), (std::vector<int64_t>{7, 0, -7, -7, 9, 10, 0, -7}));
+  EXPECT_NE(data->describe().find("5 rows of at most 4; left out: 1 row of one token"), std::string::npos);
+}
+
+TEST_F(DocumentsTest, WhatCannotBeIsNamed) {
+  const std::vector<ProgramInput> unmasked = {ids_, tokens("labels", {2, 4})};
+  EXPECT_ERROR(openData(description_, unmasked), ErrorCode::kConfiguration,
+               "has rows that must be padded, which would change the loss");
+  description_.end_of_text = 99;
+  EXPECT_ERROR(openData(description_, inputs_), ErrorCode::kConfiguration,
+               "d.u16: none of its 16 tokens is 99, which --end-of-text says ends a document");
+  description_.end_of_text = 70'000;
+  EXPECT_ERROR(openData(description_, inputs_), ErrorCode::kUsage, "are from 0 to 65535");
+  writeTextFileForTest("ends.u16", bytesOf(std::vector<uint16_t>{0, 0}));
+  description_.end_of_text = 0;
+  EXPECT_ERROR(openData(description_, inputs_), ErrorCode::kConfiguration,
+               "its 2 documents have one token each");
+  writeTextFileForTest("d.jsonl", kRows);
+  EXPECT_ERROR(openData(description_, inputs_), ErrorCode::kUsage,
+               "--end-of-text goes with a file of tokens (.u16, .bin, .u32)");
+  description_.path = "";
+  EXPECT_ERROR(openData(description_, inputs_), ErrorCode::kUsage, "--end-of-text goes with --data");
+}
+
 TEST_F(LengthsTest, SyntheticStepsTakeTurnsAndDrawnNumbersHaveTheirShape) {
   ProgramInput drawn{"drop", DataType::kFloat32, {2, 4}, 0};
   drawn.drawn = RandomNumbers{};

@@ -243,6 +243,40 @@ TEST_F(DataCommand, TokensTakesATokenizerOfHuggingFace) {
   EXPECT_FALSE(std::filesystem::exists(at("ab.u32")));
 }
 
+TEST_F(DataCommand, TokensSaysHowManyDocumentsThereAre) {
+  writeFile(at("ab.txt"), "ab<end>b<end>a");
+  const auto tokens = [&](const std::string& end, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"tokens", at("ab.txt"), "-o", at("ab.u16"), "--end-of-text", end};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return runPipeshard(arguments);
+  };
+  const CommandResult marked = tokens("<end>");
+  EXPECT_EQ(marked.exit_code, 0) << marked.errors;
+  EXPECT_THAT(marked.output, HasSubstr("6 tokens (uint16), from 0 to 256; 3 documents; `--data ... "
+                                       "--end-of-text 256` keeps sequences inside them"));
+  EXPECT_EQ(readFile(at("ab.u16")), bytesOf(std::vector<uint16_t>{'a', 'b', 256, 'b', 256, 'a'}));
+  EXPECT_THAT(tokens("98").output, HasSubstr("14 tokens (uint16), from 0 to 255; 3 documents; "));
+  expectRefused(tokens("256"), ErrorCode::kUsage, "--end-of-text 256: bytes has tokens from 0 to 255");
+  std::filesystem::remove(at("ab.u16"));
+  expectRefused(tokens("<none>"), ErrorCode::kConfiguration, "no document of it ends with that token (256)");
+  EXPECT_FALSE(std::filesystem::exists(at("ab.u16")));
+
+  writeFile(at("t.json"),
+            R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "added_tokens": [{"id": 3, "content": "<end>",
+      "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}]})");
+  const std::vector<std::string> tokenizer = {"--tokenizer", at("t.json")};
+  const CommandResult made = tokens("<end>", tokenizer);
+  EXPECT_THAT(made.output,
+              HasSubstr("5 tokens (uint16), from 0 to 3; 3 documents; `--data ... --end-of-text 3`"))
+      << made.errors;
+  EXPECT_EQ(readFile(at("ab.u16")), bytesOf(std::vector<uint16_t>{2, 3, 1, 3, 0}));
+  EXPECT_THAT(tokens("3", tokenizer).output, HasSubstr("; 3 documents; "));
+  expectRefused(tokens("<eos>", tokenizer), ErrorCode::kUsage,
+                "has no token of its own for that; it has: <end>; or give a token's number");
+  expectRefused(tokens("4", tokenizer), ErrorCode::kUsage, "has tokens from 0 to 3");
+}
+
 TEST_F(DataCommand, TokensRefusesWhatItCannotWrite) {
   writeFile(at("text.txt"), "\xff\x01z");
   EXPECT_EQ(runPipeshard({"tokens", at("text.txt"), "-o", at("t.u32")}).exit_code, 0);

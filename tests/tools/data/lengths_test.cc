@@ -104,6 +104,45 @@ TEST_F(Lengths, GoOnFromACheckpointOnAnotherPlanInTheSameOrder) {
              losses(one, {"--data", data, "--epochs", "2", "--shuffle", "--seed", "5"}), 1e-12);
 }
 
+// 12 documents of 1 to 23 tokens, and the rows that they are in a table.
+TEST_F(Lengths, DocumentsOfTokensTrainAsTheirRowsInATable) {
+  std::vector<uint16_t> tokens;
+  std::string rows;
+  for (int64_t document = 0; document < 12; ++document) {
+    const int64_t length = 1 + 2 * document;
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i + 1 < length; ++i) all.push_back(1 + (document * 5 + i * i) % 19);
+    all.push_back(0);
+    tokens.insert(tokens.end(), all.begin(), all.end());
+    for (int64_t at = 0; at < length; at += 16) {
+      const std::vector<int64_t> row(all.begin() + at, all.begin() + std::min(at + 16, length));
+      if (row.size() > 1) rows += nlohmann::json{{"input_ids", row}, {"labels", row}}.dump() + "\n";
+    }
+  }
+  const std::string text(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0]));
+  writeFile(at("text.u16"), text);
+  writeFile(at("rows.jsonl"), rows);
+  const std::vector<std::string> documents = {"--data", at("text.u16"), "--end-of-text", "0"};
+  const auto with = [](std::vector<std::string> all, const std::vector<std::string>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::string directory = plan("causal", with({"--cluster", "1x2", "--microbatches", "2"}, documents));
+  const std::vector<double> got = losses(
+      directory, with(documents, {"--epochs", "2", "--shuffle", "--seed", "4", "--eval", at("text.u16")}));
+  EXPECT_THAT(ran_,
+              HasSubstr("144 tokens (uint16) in 12 documents, which are 14 rows of at most 16; left out: "
+                        "2 rows of one token; input_ids: the row"));
+  EXPECT_THAT(ran_, HasSubstr("held-out data: " + at("text.u16") + ", documents end with 0: 144 tokens"));
+  EXPECT_THAT(ran_, HasSubstr("14 examples in 4 batches"));
+  expectNear(got,
+             losses(directory, {"--data", at("rows.jsonl"), "--epochs", "2", "--shuffle", "--seed", "4"}),
+             1e-12);
+  // as does a plan of one length, whose rows are padded
+  const std::string one = plan("causal", with({"--cluster", "1x1"}, documents), "16");
+  EXPECT_EQ(losses(one, with(documents, {"--epochs", "1"})).size(), 4U);
+}
+
 TEST_F(Lengths, HeldOutLossIsThatOfOneLength) {
   const auto evaluated = [&](const std::string& lengths, const std::string& held_out) {
     const std::string directory = plan("masked", {"--cluster", "1x2", "--microbatches", "2"}, lengths);
