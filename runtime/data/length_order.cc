@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "runtime/data/length_groups.h"
 #include "runtime/data/row_permutation.h"
 
 namespace pipeshard {
@@ -32,24 +33,17 @@ LengthOrder::Epoch LengthOrder::make(int64_t number) const {
   if (seed_) shuffled.emplace(count, *seed_, number);
   Epoch epoch{number, {}, {}};
   epoch.rows.reserve(count);
-  std::vector<std::vector<int64_t>> waiting(count_);
-  const auto makeBatch = [&](size_t length) {
-    epoch.rows.insert(epoch.rows.end(), waiting[length].begin(), waiting[length].end());
+  const auto makeBatch = [&](size_t length, const std::vector<int64_t>& rows) {
+    epoch.rows.insert(epoch.rows.end(), rows.begin(), rows.end());
     epoch.lengths.push_back(static_cast<uint8_t>(length));
-    waiting[length].clear();
   };
-  const auto put = [&](int64_t row, size_t length) {
-    waiting[length].push_back(row);
-    if (std::ssize(waiting[length]) == batch_) makeBatch(length);
-  };
+  LengthGroups<int64_t> groups(count_, batch_, makeBatch);
   for (int64_t place = 0; place < count; ++place) {
     const int64_t row = shuffled ? (*shuffled)(place) : place;
-    put(row, lengths_[row]);
+    groups.put(row, lengths_[row]);
   }
-  for (size_t length = count_ - 1; length > 0; --length) {
-    for (const int64_t row : std::exchange(waiting[length], {})) put(row, length - 1);
-  }
-  if (!waiting[0].empty() && !drop_last_) makeBatch(0);
+  const std::vector<int64_t> rest = groups.finish();
+  if (!rest.empty() && !drop_last_) makeBatch(0, rest);
   return epoch;
 }
 

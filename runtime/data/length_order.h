@@ -10,10 +10,9 @@
 
 namespace pipeshard {
 
-// An epoch takes the rows in their order, or in that of RowPermutation, and puts each with those of its
-// length that wait; as soon as they are a batch, they are the next step. What waits at the end joins the next
-// longer ones, which may fill a batch then; so all batches are whole but the epoch's last, which is of the
-// longest. All this is a function of the rows' lengths, the batch, the seed and the epoch alone.
+// An epoch takes the rows in their order, or in that of RowPermutation, and groups them as LengthGroups does:
+// all batches are whole but the epoch's last, which is of the longest. All this is a function of the rows'
+// lengths, the batch, the seed and the epoch alone.
 //
 //   lengths 1 1 0 1, batches of 2:  rows {0, 1} of length 1; rows {2, 3} of length 0, the longest
 //

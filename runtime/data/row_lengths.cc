@@ -169,6 +169,16 @@ std::string RowLengths::describeRows(const std::vector<int64_t>& rows) const {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+void writeBox(DataType type, const Shape& shape, const Shard& box, std::span<const std::byte> content,
+              std::span<std::byte> out) {
+  const size_t each = dataTypeSize(type);
+  const std::byte* from = content.data();
+  forEachRun(shape, box, [&](int64_t element, int64_t count) {
+    std::memcpy(out.data() + element * each, from, count * each);
+    from += count * each;
+  });
+}
+
 void writePadded(DataType type, double padding, const Shape& shape, const Shard& box,
                  std::span<const std::byte> content, std::span<std::byte> out) {
   const size_t each = dataTypeSize(type);
@@ -176,11 +186,7 @@ void writePadded(DataType type, double padding, const Shape& shape, const Shard&
     convertElements(DataType::kFloat64, &padding, type, out.data(), 1);
     for (size_t at = each; at < out.size(); at += each) std::memcpy(out.data() + at, out.data(), each);
   }
-  const std::byte* from = content.data();
-  forEachRun(shape, box, [&](int64_t element, int64_t count) {
-    std::memcpy(out.data() + element * each, from, count * each);
-    from += count * each;
-  });
+  writeBox(type, shape, box, content, out);
 }
 
 }  // namespace pipeshard

@@ -33,6 +33,7 @@ class RowLengths {
              const ShorterInputs& shorter);
 
   bool several() const { return lengths_.size() > 1; }
+  size_t count() const { return lengths_.size(); }
   bool pads() const { return !lengths_.empty(); }       // rows may be shorter than their batch
   int64_t longest() const { return lengths_.front(); }  // where they may
   int64_t lengthAt(size_t length) const { return lengths_.at(length); }  // by StepSize::length
@@ -70,8 +71,10 @@ class RowLengths {
   bool said_ = false;  // somebody has said how to pad
 };
 
-// Writes a tensor of this shape: `content`, dense, in the box, `padding` elsewhere.
+// Writes a tensor of this shape: `content`, dense, in the box; elsewhere nothing, or `padding`.
 //   [2,3], box {{0,0},{2,1}}, content 1 2, padding 0:  1 0 0  2 0 0
+void writeBox(DataType type, const Shape& shape, const Shard& box, std::span<const std::byte> content,
+              std::span<std::byte> out);
 void writePadded(DataType type, double padding, const Shape& shape, const Shard& box,
                  std::span<const std::byte> content, std::span<std::byte> out);
 

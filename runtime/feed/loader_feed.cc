@@ -96,7 +96,7 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInpu
   try {
     RowStream stream(
         inputs, source_, [this](std::span<std::byte> out) { return read(out); },
-        RowLengths(description_, inputs, shorter));
+        RowLengths(description_, inputs, shorter), description_.command.find(kStepMark) != std::string::npos);
     reading_ = steps_done + 1;
     deadline_ = std::chrono::steady_clock::now() + description_.loader_timeout;
     if (skips_) {

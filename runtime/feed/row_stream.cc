@@ -27,89 +27,145 @@ std::pair<int64_t, int64_t> aroundAxis(const Shape& shape, size_t axis) {
 
 }  // namespace
 
-RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read read, RowLengths lengths)
+RowStream::RowStream(std::vector<ProgramInput> inputs, std::string source, Read read, RowLengths lengths,
+                     bool whole_batches)
     : inputs_(std::move(inputs)),
       lengths_(std::move(lengths)),
       source_(std::move(source)),
       read_(std::move(read)),
       batch_(batchRowsOf(inputs_, source_)),
-      columns_(inputs_.size()) {}
+      columns_(inputs_.size()),
+      whole_batches_(whole_batches),
+      groups_(std::max<size_t>(1, lengths_.count()), batch_, [this](size_t length, auto rows) {
+        ready_.push_back({length, std::move(rows)});
+      }) {}
 
 std::string RowStream::here() const { return fmt::format("{}, message {}", source_, messages_ + 1); }
 
 bool RowStream::next(const std::vector<std::span<std::byte>>& out) {
-  int64_t have = 0;
-  while (have < batch_) {
-    const int64_t before = rowsLeft();
-    if (before == 0 && !receive()) return false;
+  std::optional<Batch> batch;
+  if (lengths_.several()) {
+    batch = nextOfLength();
+    if (!batch) return false;
+    batch_length_ = batch->length;
+  }
+  for (int64_t have = 0; have < batch_ && !batch;) {
+    if (rowsLeft() == 0 && !receive()) return false;
     const int64_t count = std::min(batch_ - have, rowsLeft());
-    takeRows(count, &out, have);
+    takeRows(count, out, have);
     have += count;
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].drawn || inputs_[i].axis >= 0 || out[i].empty()) continue;
-    if (length_ > 0 && !lengths_.axes(inputs_[i].name).empty()) {
-      copyPadded(i, out[i]);
-    } else {
-      std::memcpy(out[i].data(), columns_[i].constant.data(), out[i].size());
+    if (inputs_[i].drawn || out[i].empty()) continue;
+    if (inputs_[i].axis < 0) {
+      writeConstant(i, out[i]);
+    } else if (batch) {
+      writeRows(i, *batch, out[i]);
     }
   }
   return true;
 }
 
 bool RowStream::skip(int64_t batches) {
+  if (lengths_.several()) {
+    for (; batches > 0; --batches) {
+      if (!nextOfLength()) return false;
+    }
+    return true;
+  }
   int64_t left = batches * batch_;
   while (left > 0) {
     if (rowsLeft() == 0 && !receive()) return false;
     const int64_t count = std::min(left, rowsLeft());
-    takeRows(count, nullptr, 0);
+    taken_ += count;
     left -= count;
   }
   return true;
 }
 
-bool RowStream::takeRows(int64_t wanted, const std::vector<std::span<std::byte>>* out, int64_t have) {
-  for (size_t i = 0; i < inputs_.size() && out != nullptr; ++i) {
-    if (inputs_[i].drawn || inputs_[i].axis < 0 || (*out)[i].empty()) continue;
-    if (lengths_.axes(inputs_[i].name).empty()) {
-      copyRows(i, taken_, wanted, (*out)[i], have);
-    } else {
-      copyPadded(i, (*out)[i]);
-    }
+void RowStream::takeRows(int64_t wanted, const std::vector<std::span<std::byte>>& out, int64_t have) {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].drawn || inputs_[i].axis < 0 || out[i].empty()) continue;
+    copyRows(i, taken_, wanted, out[i], have);
   }
   taken_ += wanted;
-  return true;
 }
 
-// The next batch, which is whole; of an input without rows, as much as the batch's sequences have.
-void RowStream::copyPadded(size_t index, std::span<std::byte> out) const {
-  const ProgramInput& input = inputs_[index];
-  const Column& column = columns_[index];
-  const bool has_rows = input.axis >= 0;
-  const DataType found = has_rows ? column.entry->data_type : input.data_type;
-  const Shape& whole = has_rows ? column.entry->shape : input.shape;
-  const std::byte* const content = has_rows ? message_.data() + column.entry->offset : column.constant.data();
-  Shape shape = input.shape;
-  Shard box = wholeBox(whole);
-  if (has_rows) {
+// Where there are several. Nothing: the stream has ended, and what is left fills no batch.
+std::optional<RowStream::Batch> RowStream::nextOfLength() {
+  while (ready_.empty() && !has_ended_) {
+    if (rowsLeft() > 0 || receive()) {
+      groups_.put(takeRow(), message_group_);
+    } else {
+      has_ended_ = true;
+      groups_.finish();
+    }
+  }
+  if (ready_.empty()) return std::nullopt;
+  Batch batch = std::move(ready_.front());
+  ready_.pop_front();
+  return batch;
+}
+
+RowStream::Row RowStream::takeRow() {
+  Row row(inputs_.size());
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const ProgramInput& input = inputs_[i];
+    if (input.drawn || input.axis < 0) continue;
+    const TensorEntry& entry = *columns_[i].entry;
+    Shard box = wholeBox(entry.shape);
     box.start[input.axis] = taken_;
-    box.size[input.axis] = batch_;
+    box.size[input.axis] = 1;
+    for (const int axis : lengths_.axes(input.name))
+      box.size[axis] = std::min(box.size[axis], lengths_.longest());
+    const size_t each = dataTypeSize(entry.data_type);
+    std::vector<std::byte> found(elementCount(box.size) * each);
+    std::byte* to = found.data();
+    forEachRun(entry.shape, box, [&](int64_t first, int64_t count) {
+      std::memcpy(to, message_.data() + entry.offset + first * each, count * each);
+      to += count * each;
+    });
+    row[i] = {box.size, std::vector<std::byte>(byteCount(input.data_type, box.size))};
+    convertElements(entry.data_type, found.data(), input.data_type, row[i].bytes.data(),
+                    elementCount(box.size));
   }
-  for (const int axis : lengths_.axes(input.name)) {
-    shape[axis] = lengths_.lengthAt(length_);
-    box.size[axis] = std::min(box.size[axis], shape[axis]);
+  ++taken_;
+  return row;
+}
+
+// Of the last batch.
+Shape RowStream::batchShape(size_t input) const {
+  Shape shape = inputs_[input].shape;
+  for (const int axis : lengths_.axes(inputs_[input].name)) shape[axis] = lengths_.lengthAt(batch_length_);
+  return shape;
+}
+
+void RowStream::writeRows(size_t index, const Batch& batch, std::span<std::byte> out) const {
+  const ProgramInput& input = inputs_[index];
+  const Shape shape = batchShape(index);
+  const Shape nothing(shape.size(), 0);
+  writePadded(input.data_type, lengths_.padding(input.name), shape, wholeBox(nothing), {},
+              out.first(byteCount(input.data_type, shape)));
+  for (size_t k = 0; k < batch.rows.size(); ++k) {
+    const Part& part = batch.rows[k][index];
+    Shard box = wholeBox(part.size);
+    box.start[input.axis] = static_cast<int64_t>(k);
+    writeBox(input.data_type, shape, box, part.bytes, out);
+    const std::vector<int>& axes = lengths_.axes(input.name);
+    if (!axes.empty() && part.size[axes.front()] < shape[axes.front()]) lengths_.requirePadding(source_);
   }
-  const size_t each = dataTypeSize(found);
-  std::vector<std::byte> taken(elementCount(box.size) * each);
-  std::byte* to = taken.data();
-  forEachRun(whole, box, [&](int64_t first, int64_t count) {
-    std::memcpy(to, content + first * each, count * each);
+}
+
+// Of an input without rows, as much as the batch's sequences have.
+void RowStream::writeConstant(size_t index, std::span<std::byte> out) const {
+  const ProgramInput& input = inputs_[index];
+  const std::vector<std::byte>& constant = columns_[index].constant;
+  std::byte* to = out.data();
+  forEachRun(input.shape, wholeBox(batchShape(index)), [&](int64_t first, int64_t count) {
+    const size_t each = dataTypeSize(input.data_type);
+    std::memcpy(to, constant.data() + first * each, count * each);
     to += count * each;
   });
-  std::vector<std::byte> converted(byteCount(input.data_type, box.size));
-  convertElements(found, taken.data(), input.data_type, converted.data(), elementCount(box.size));
-  writePadded(input.data_type, lengths_.padding(input.name), shape, wholeBox(box.size), converted,
-              out.first(byteCount(input.data_type, shape)));
 }
 
 void RowStream::copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out,
@@ -137,11 +193,11 @@ bool RowStream::receive() {
       if (!inputs_[i].drawn) lookAt(i);
     }
     if (message_rows_ < 0) message_rows_ = 1;  // no input has an axis: a message is a batch
-    if (lengths_.several() && message_rows_ % batch_ != 0) {
-      fail(
-          ErrorCode::kConfiguration,
-          "{}: found {} rows; with sequences of several lengths a message has whole batches, of {} rows each",
-          here(), message_rows_, batch_);
+    if (lengths_.several() && whole_batches_ && message_rows_ % batch_ != 0) {
+      fail(ErrorCode::kConfiguration,
+           "{}: found {} rows; with sequences of several lengths a command that goes on by {{step}} sends "
+           "messages of whole batches, of {} rows each",
+           here(), message_rows_, batch_);
     }
     rows_ += message_rows_;
     ++messages_;
@@ -244,8 +300,8 @@ void RowStream::takeLength(const ProgramInput& input, const TensorEntry& entry) 
            here(), input.name, shapeToString(entry.shape), length, message_length_);
     }
     message_length_ = length;
-    length_ = lengths_.shortestFor(length, fmt::format("{}, tensor '{}'", here(), input.name));
-    if (length != lengths_.lengthAt(length_) && !(length > lengths_.longest()))
+    message_group_ = lengths_.shortestFor(length, fmt::format("{}, tensor '{}'", here(), input.name));
+    if (length != lengths_.lengthAt(message_group_) && !(length > lengths_.longest()))
       lengths_.requirePadding(here());
   }
 }

@@ -220,17 +220,49 @@ TEST_F(LoaderLengths, AreThoseOfItsMessages) {
   for (const double loss : losses_of("6")) got.push_back(loss);  // what was used is read again
   expectNear(got, want, 1e-9);
 
-  const auto refused = [&](const std::string& sent, const std::string& message) {
+  const auto refused = [&](const std::string& sent, const std::string& message, ErrorCode code) {
     writeFile(at("bad"), sent);
     const CommandResult result =
-        runPipeshard({"run", directory, "--data-command", "cat " + at("bad"), "--steps", "1"});
-    EXPECT_EQ(result.exit_code, static_cast<int>(ErrorCode::kConfiguration)) << result.errors;
+        runPipeshard({"run", directory, "--data-command", "cat " + at("bad") + " # {step}", "--steps", "1"});
+    EXPECT_EQ(result.exit_code, static_cast<int>(code)) << result.errors;
     EXPECT_THAT(result.errors, HasSubstr(message));
   };
   refused(message({0, 1, 2}),
-          "message 1: found 3 rows; with sequences of several lengths a message has whole");
+          "message 1: found 3 rows; with sequences of several lengths a command that goes on by {step} sends "
+          "messages of whole batches, of 4 rows each",
+          ErrorCode::kConfiguration);
   rows_[0].resize(17, 1);
-  refused(message({0, 1, 2, 3}), "message 1, tensor 'input_ids': the sequence has 17 elements");
+  refused(message({0, 1, 2, 3}), "message 1, tensor 'input_ids': the sequence has 17 elements",
+          ErrorCode::kConfiguration);
+}
+
+// A message is a row, or some of one length, as they come: batches are those of a file, and the same after a
+// pause.
+TEST_F(LoaderLengths, RowsAreGroupedAsThoseOfAFile) {
+  std::string all;
+  for (int64_t row = 0; row < std::ssize(rows_);) {
+    std::vector<int64_t> same = {row};
+    while (++row < std::ssize(rows_) && rows_[row].size() == rows_[same[0]].size()) same.push_back(row);
+    all += message(same);
+  }
+  writeFile(at("stream"), all);
+  const std::string directory = plan("causal", {"--cluster", "1x2", "--microbatches", "2"});
+  std::vector<double> want = golden("causal");
+  want.resize(6);
+  const auto losses_of = [&](const std::string& steps) {
+    return losses(directory,
+                  {"--data-command", "cat " + at("stream"), "--steps", steps, "--checkpoint", at("saved")});
+  };
+  std::vector<double> got;
+  for (const char* const steps : {"1", "4", "6"}) {
+    for (const double loss : losses_of(steps)) got.push_back(loss);
+  }
+  expectNear(got, want, 1e-9);
+  // 26 rows: the last two fill no batch
+  const CommandResult ended = runPipeshard({"run", directory, "--data-command", "cat " + at("stream"),
+                                            "--steps", "7", "--checkpoint", at("saved")});
+  EXPECT_EQ(ended.exit_code, static_cast<int>(ErrorCode::kMissingInput)) << ended.errors;
+  EXPECT_THAT(ended.errors, HasSubstr("after 26 rows, which are 6 whole batches and 2 rows that fill none"));
 }
 
 TEST_F(Lengths, AreValidatedEach) {
