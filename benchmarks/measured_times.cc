@@ -16,6 +16,7 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
   std::map<std::tuple<StageId, TraceWork, int, int64_t, RankId>, Ticks> passes;
   std::vector<Ticks> transfers;
   for (const TraceEvent& event : trace.events) {
+    if (event.batch > 0) continue;
     if (isPass(event.work)) {
       passes[{event.stage, event.work, event.microbatch, event.step, event.rank}] +=
           event.end_ns - event.start_ns;
@@ -48,7 +49,7 @@ double MeasuredStep::bubble() const {
 std::vector<MeasuredStep> measuredSteps(const Trace& trace) {
   std::map<int64_t, MeasuredStep> steps;
   for (const TraceEvent& event : trace.events) {
-    if (!isPass(event.work)) continue;
+    if (!isPass(event.work) || event.batch > 0) continue;
     const auto [found, is_new] = steps.try_emplace(event.step);
     MeasuredStep& step = found->second;
     if (is_new) {

@@ -47,6 +47,7 @@ struct TraceEvent {
   TraceWork work = TraceWork::kOther;  // kCompute; else kOther
   RankId rank = RankId(0);
   int64_t step = 1;
+  int64_t batch = 0;    // of held-out data that are evaluated behind the step; 0: of the step itself
   StageId stage = {};   // invalid: none
   int microbatch = -1;  // -1: the whole step
   // For people: "0F3", "recompute 0F3", "update", "send h@3"; as schedules name actions where there is one

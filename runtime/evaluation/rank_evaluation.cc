@@ -43,6 +43,12 @@ void RankEvaluation::attach(std::span<std::byte> arena, Communicator* communicat
   runner_->attachAsGuest(training_, arena, communicator, data_.get(), background);
 }
 
+std::vector<TracedProgram> RankEvaluation::tracedPrograms() const {
+  std::vector<TracedProgram> programs = runner_->tracedPrograms();
+  for (TracedProgram& program : programs) program.evaluates = true;
+  return programs;
+}
+
 double RankEvaluation::weightOf(const StepReport& report, int64_t batch) {
   if (spec_.divisor.empty())
     return static_cast<double>(std::max<int64_t>(1, batchRows(runner_->executorOf(batch).program())));

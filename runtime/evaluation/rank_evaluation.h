@@ -30,6 +30,10 @@ class RankEvaluation {
   // Executor::attachAsGuest.
   void attach(std::span<std::byte> arena, Communicator* communicator, Communicator* background);
 
+  // As those of StepRunner; `first`: behind those of the programs that train.
+  std::vector<TracedProgram> tracedPrograms() const;
+  void record(TraceRecorder& recorder, size_t first) { runner_->record(recorder, first); }
+
   // Batches first..last, 1-based, as long as `goes_on` says so, between steps of training. What ranks get
   // that have the loss; nothing on others.
   std::optional<WeightedLoss> run(int64_t first, int64_t last, const std::function<bool()>& goes_on);

@@ -86,8 +86,9 @@ std::vector<TracedProgram> StepRunner::tracedPrograms() const {
   return programs;
 }
 
-void StepRunner::record(TraceRecorder& recorder) {
-  for (size_t i = 0; i < executors_.size(); ++i) executors_[i]->record(&recorder, static_cast<uint32_t>(i));
+void StepRunner::record(TraceRecorder& recorder, size_t first) {
+  for (size_t i = 0; i < executors_.size(); ++i)
+    executors_[i]->record(&recorder, static_cast<uint32_t>(first + i));
 }
 
 StepSize StepRunner::sizeOf(int64_t step) const {

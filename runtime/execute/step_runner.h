@@ -45,8 +45,8 @@ class StepRunner {
   void attachAsGuest(const StepRunner& host, std::span<std::byte> arena, Communicator* communicator,
                      DataSource* data, Communicator* background = nullptr);
   size_t guestBytes(const StepRunner& host) const;
-  // From the next step on.
-  void record(TraceRecorder& recorder);
+  // From the next step on. `first`: the place of tracedPrograms() among those of the recorder.
+  void record(TraceRecorder& recorder, size_t first = 0);
   StepReport runStep(int64_t step) { return executorOf(step).runStep(step); }
   Executor& executorOf(int64_t step);
   StepSize sizeOf(int64_t step) const;

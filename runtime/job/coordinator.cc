@@ -449,7 +449,8 @@ void Coordinator::release(int exit_code, const std::string& message) {
   if (spec_.trace != nullptr) {
     try {
       const WorkerPlacement::Recorded recorded = placement_->collectTraces(Clock::now() + kTraceTime);
-      *spec_.trace = mergeTrace(spec_.plan_directory, recorded.bytes, recorded.clocks);
+      *spec_.trace =
+          mergeTrace(spec_.plan_directory, spec_.evaluation.asked(), recorded.bytes, recorded.clocks);
     } catch (const Error& error) {
       report({.kind = JobProgress::Kind::kNotice,
               .text = fmt::format("there is no trace: {}", error.message())});

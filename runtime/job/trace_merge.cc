@@ -12,6 +12,7 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/trace/trace_names.h"
+#include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_runner.h"
 
@@ -53,14 +54,36 @@ std::string rankName(const Program& program) {
                      fmt::join(stages, ", "));
 }
 
+// What is there of every rank.
+struct FirstRecords {
+  int64_t step = 1;
+  std::pair<int64_t, int64_t> batch{0, 1};  // of an evaluation: the step before it, and which one
+
+  explicit FirstRecords(const std::vector<RankRecording>& recordings) {
+    for (const RankRecording& recording : recordings) {
+      const std::vector<TraceStepRecords>& steps = recording.records.steps;
+      const auto trains = [](const TraceStepRecords& one) { return one.batch == 0; };
+      if (const auto found = std::ranges::find_if(steps, trains); found != steps.end())
+        step = std::max(step, found->step);
+      if (const auto found = std::ranges::find_if_not(steps, trains); found != steps.end())
+        batch = std::max(batch, std::pair(found->step, found->batch));
+    }
+  }
+  // Of evaluations, none before that which the first step follows.
+  bool has(const TraceStepRecords& one) const {
+    if (one.batch == 0) return one.step >= step;
+    return one.step >= step - 1 && std::pair(one.step, one.batch) >= batch;
+  }
+};
+
 // One rank's events. Times are on the trace's clock, not yet from its beginning.
 class RankEvents {
  public:
-  RankEvents(const RankRecording& recording, int64_t first_step, int64_t end, Trace& trace)
+  RankEvents(const RankRecording& recording, const FirstRecords& first, int64_t end, Trace& trace)
       : recording_(recording), end_(end), trace_(trace) {
     for (const Program& program : recording.programs) numbers_.emplace_back(program);
     for (const TraceStepRecords& step : recording.records.steps) {
-      if (step.step < first_step) continue;
+      if (!first.has(step)) continue;
       if (step.program >= recording.programs.size()) failForeign("a step of a program that is not there");
       for (size_t lane = 0; lane < kTraceLanes; ++lane) addLane(step, lane);
       addMemory(step);
@@ -134,6 +157,8 @@ class RankEvents {
     TraceEvent event = traceEventOf(program, instruction);
     event.rank = recording_.records.rank;
     event.step = step.step;
+    event.batch = step.batch;
+    if (event.batch > 0) event.name = "evaluate " + event.name;
     event.unfinished = record.end_ns == 0;
     if (event.unfinished) event.name += " (unfinished)";
     setTimes(event, record);
@@ -232,11 +257,7 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   trace.source = "measured";
   trace.ranks = ranks;
   for (RankId rank : idsBelow<RankId>(ranks)) trace.rank_names.push_back(fmt::format("rank {}", rank));
-  int64_t first_step = 1;
-  for (const RankRecording& recording : recordings) {
-    if (!recording.records.steps.empty())
-      first_step = std::max(first_step, recording.records.steps.front().step);
-  }
+  const FirstRecords first(recordings);
   int64_t zero = std::numeric_limits<int64_t>::max();
   const int64_t latest = latestTime(recordings);
   for (const RankRecording& recording : recordings) {
@@ -246,9 +267,9 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
     }
     trace.rank_names[rank] = rankName(recording.programs[0]);
     for (const TraceStepRecords& step : recording.records.steps) {
-      if (step.step >= first_step) zero = std::min(zero, recording.clock.toOwn(step.start_ns));
+      if (first.has(step)) zero = std::min(zero, recording.clock.toOwn(step.start_ns));
     }
-    RankEvents(recording, first_step, latest, trace);
+    RankEvents(recording, first, latest, trace);
   }
   joinMessages(trace);
   beginAtZero(trace, zero);
@@ -256,11 +277,14 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   return trace;
 }
 
-Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::vector<std::byte>>& bytes,
+Trace mergeTrace(const std::string& plan_directory, bool evaluates,
+                 const IdVector<RankId, std::vector<std::byte>>& bytes,
                  const IdVector<RankId, ClockAlignment>& clocks) {
   PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(),
                   clocks.size());
-  ProgramFolder folder(plan_directory);
+  std::vector<ProgramFolder> folders;
+  folders.emplace_back(plan_directory);
+  if (evaluates) folders.emplace_back((std::filesystem::path(plan_directory) / kEvaluationFolder).string());
   std::vector<RankRecording> recordings;
   for (RankId rank : bytes.ids()) {
     std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);
@@ -270,7 +294,9 @@ Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::
            records->rank);
     }
     std::vector<Program> programs;
-    for (const StepSize size : folder.sizes()) programs.push_back(folder.program(rank, size));
+    for (ProgramFolder& folder : folders) {
+      for (const StepSize size : folder.sizes()) programs.push_back(folder.program(rank, size));
+    }
     recordings.push_back({std::move(*records), std::move(programs), clocks[rank]});
   }
   return mergeTrace(bytes.size(), recordings);

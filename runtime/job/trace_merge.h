@@ -22,19 +22,21 @@ namespace pipeshard {
 
 struct RankRecording {
   TraceRecords records;
-  std::vector<Program> programs;  // of every size of step (ProgramFolder::sizes)
+  std::vector<Program> programs;  // of every size of step (ProgramFolder::sizes), then those that evaluate
   ClockAlignment clock;           // from its machine's to the trace's
 };
 
-// The steps that are there of every rank; of a rank that had not come so far, what it did. Times begin with
-// the first step's start. Ranks that left nothing have no recording; a receive whose sender's record is
-// missing has no number. The result passes verifyTrace. Error (kConfiguration) when a recording and its
-// programs do not belong together.
+// The steps that are there of every rank, and the batches of evaluations before, between and behind them; of
+// a rank that had not come so far, what it did. Times begin with the first one's start. Ranks that left
+// nothing have no recording; a receive whose sender's record is missing has no number. The result passes
+// verifyTrace. Error (kConfiguration) when a recording and its programs do not belong together.
 Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings);
 
-// Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks. Errors as above
+// Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks and, where the job
+// evaluates, DIR/evaluation/ranks. Errors as above
 // and loadProgram's.
-Trace mergeTrace(const std::string& plan_directory, const IdVector<RankId, std::vector<std::byte>>& bytes,
+Trace mergeTrace(const std::string& plan_directory, bool evaluates,
+                 const IdVector<RankId, std::vector<std::byte>>& bytes,
                  const IdVector<RankId, ClockAlignment>& clocks);
 
 }  // namespace pipeshard

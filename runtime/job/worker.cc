@@ -189,11 +189,17 @@ struct Recording {
   shm::Mapping memory;
   std::optional<TraceRecorder> recorder;
 
-  void start(const WorkerOptions& options, StepRunner& runner) {
-    recorder.emplace(options.rank, runner.tracedPrograms(), std::max<int64_t>(1, options.trace_steps));
+  void start(const WorkerOptions& options, StepRunner& runner, RankEvaluation* evaluation) {
+    std::vector<TracedProgram> programs = runner.tracedPrograms();
+    const size_t training = programs.size();
+    if (evaluation != nullptr) {
+      for (TracedProgram& program : evaluation->tracedPrograms()) programs.push_back(std::move(program));
+    }
+    recorder.emplace(options.rank, std::move(programs), std::max<int64_t>(1, options.trace_steps));
     memory = openTraceMemory(options.trace_descriptor, recorder->bytes());
     recorder->place(memory.span());
     runner.record(*recorder);
+    if (evaluation != nullptr) evaluation->record(*recorder, training);
   }
 };
 
@@ -267,7 +273,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   if (!options.resume.empty())
     adoptState(runner.main(), openStateOf(program, readCheckpoint(options.resume)));
   Recording recording;
-  if (options.trace_descriptor >= 0) recording.start(options, runner);
+  if (options.trace_descriptor >= 0) recording.start(options, runner, evaluation);
   link.send("loaded", {{"programs", programsDigest(options.directory, options.rank)},
                        {"arena_bytes", arena_bytes},
                        {"constant_bytes", runner.constantBytes()},

@@ -9,7 +9,7 @@
 namespace pipeshard {
 namespace {
 
-constexpr uint64_t kMagic = 0x3130435254534350;  // "PCSTRC01"
+constexpr uint64_t kMagic = 0x3230435254534350;  // "PCSTRC02"
 constexpr size_t kLine = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -22,7 +22,7 @@ struct Header {
   uint64_t magic;
   int64_t rank;
   uint64_t slots;
-  uint64_t steps_begun;
+  uint64_t used;  // slots: those behind have never been written
   uint64_t capacity[kTraceLanes];
   uint64_t live_counts[kMostTracedPrograms];  // by program; the tables follow the header
 };
@@ -39,6 +39,7 @@ uint64_t published(const uint64_t& place) {
 struct SlotImage {
   uint64_t number;  // of the step among those that have begun, from 1 on; 0: unused, or being reset
   int64_t step;
+  int64_t batch;
   uint64_t program;
   int64_t start_ns;
   int64_t end_ns;
@@ -70,7 +71,7 @@ TraceRecorder::TraceRecorder(RankId rank, std::vector<TracedProgram> programs, i
   PIPESHARD_CHECK(steps >= 1, "a recording of {} steps", steps);
   PIPESHARD_CHECK(!programs_.empty() && programs_.size() <= kMostTracedPrograms, "{} programs",
                   programs_.size());
-  size_t tables = 0;
+  size_t tables = 0, rings = 1;
   for (const TracedProgram& traced : programs_) {
     size_t counts[kTraceLanes] = {};
     for (const Instruction& instruction : traced.program->instructions) {
@@ -79,9 +80,11 @@ TraceRecorder::TraceRecorder(RankId rank, std::vector<TracedProgram> programs, i
     for (size_t lane = 0; lane < kTraceLanes; ++lane)
       capacity_[lane] = std::max(capacity_[lane], counts[lane]);
     tables += traced.live_bytes.size() * sizeof(int64_t);
+    if (traced.evaluates) rings = 2;
   }
   slot_bytes_ = slotBytes(capacity_);
-  slots_ = std::clamp<size_t>(most_bytes / slot_bytes_, 1, steps);
+  ring_slots_ = std::clamp<size_t>(most_bytes / slot_bytes_ / rings, 1, steps);
+  slots_ = rings * ring_slots_;
   slots_offset_ = aligned(sizeof(Header) + tables);
   bytes_ = slots_offset_ + slots_ * slot_bytes_;
 }
@@ -107,9 +110,13 @@ TraceRecorder::Slot& TraceRecorder::slot(size_t index) const {
 }
 
 void TraceRecorder::beginStep(int64_t step, uint32_t program, Time start) {
-  current_ = &slot(steps_begun_++ % slots_);
+  const bool evaluates = programs_[program].evaluates;
+  const size_t index = (evaluates ? ring_slots_ : 0) + begun_[evaluates ? 1 : 0]++ % ring_slots_;
+  current_ = &slot(index);
   publish(current_->number, 0);
-  current_->step = step;
+  if (!evaluates) last_step_ = step;
+  current_->step = last_step_;
+  current_->batch = evaluates ? step : 0;
   current_->program = program;
   current_->start_ns = nanoseconds(start);
   current_->end_ns = 0;
@@ -120,8 +127,9 @@ void TraceRecorder::beginStep(int64_t step, uint32_t program, Time start) {
     tracks_[lane] = {.records = records, .capacity = capacity_[lane]};
     records += capacity_[lane];
   }
-  publish(current_->number, steps_begun_);
-  publish(reinterpret_cast<Header*>(memory_)->steps_begun, steps_begun_);
+  publish(current_->number, begun_[0] + begun_[1]);
+  uint64_t& used = reinterpret_cast<Header*>(memory_)->used;
+  publish(used, std::max<uint64_t>(used, index + 1));
 }
 
 void TraceRecorder::endStep(Time end) { current_->end_ns = nanoseconds(end); }
@@ -207,7 +215,7 @@ std::optional<Recording> findRecording(std::span<const std::byte> memory) {
   std::copy(std::begin(header.capacity), std::end(header.capacity), found.capacity);
   found.slots_offset = aligned(sizeof(Header) + live_count * sizeof(int64_t));
   found.slot_bytes = slotBytes(found.capacity);
-  found.slots = std::min(header.slots, published(shared.steps_begun));
+  found.slots = std::min(header.slots, published(shared.used));
   if (found.slots_offset > memory.size() ||
       (memory.size() - found.slots_offset) / found.slot_bytes < found.slots) {
     failBroken("it is cut off");
@@ -217,7 +225,8 @@ std::optional<Recording> findRecording(std::span<const std::byte> memory) {
 
 TraceStepRecords readStep(const std::byte* place, const Recording& recording) {
   const auto& slot = *reinterpret_cast<const SlotImage*>(place);
-  TraceStepRecords step{slot.step, static_cast<uint32_t>(slot.program), slot.start_ns, slot.end_ns, {}};
+  TraceStepRecords step{slot.step,     slot.batch,  static_cast<uint32_t>(slot.program),
+                        slot.start_ns, slot.end_ns, {}};
   const auto* records = reinterpret_cast<const TraceRecord*>(place + aligned(sizeof(SlotImage)));
   for (size_t lane = 0; lane < kTraceLanes; ++lane) {
     const uint64_t count = published(slot.counts[lane]);

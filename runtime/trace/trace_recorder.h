@@ -11,9 +11,10 @@
 //   recorder.endStep(t3);
 //   const TraceRecords records = readTraceRecords(memory);  // also when the writer was killed
 //
-// It is a ring of steps: when it is full, the oldest ones are overwritten. Times are nanoseconds of this
-// machine's CLOCK_MONOTONIC (std::chrono::steady_clock). Cost: about as much as the two looks at the clock
-// that an instruction takes anyway.
+// It is a ring of steps: when it is full, the oldest ones are overwritten. Batches of an evaluation have a
+// ring of their own, as long, so that they overwrite no step. Times are nanoseconds of this machine's
+// CLOCK_MONOTONIC (std::chrono::steady_clock). Cost: about as much as the two looks at the clock that an
+// instruction takes anyway.
 //
 // Thread rules: the foreground's thread, but for calls with kBackground, which are its own thread's; that one
 // does nothing while a step begins or ends.
@@ -48,24 +49,26 @@ inline constexpr size_t kTraceLanes = 3;
 struct TracedProgram {
   const Program* program = nullptr;
   std::vector<int64_t> live_bytes;  // by instruction: what the rank holds while it runs
+  bool evaluates = false;           // held-out data, a batch where another program has a step
 };
 
 // Of one step, read back.
 struct TraceStepRecords {
   int64_t step = 0;
+  int64_t batch = 0;     // of the evaluation behind this step; 0: the step itself
   uint32_t program = 0;  // its place among those of the recorder
   int64_t start_ns = 0;
   int64_t end_ns = 0;  // 0: it had not ended
   std::vector<TraceRecord> lanes[kTraceLanes];
 };
 
-// Of a rank: one for every size of step.
-inline constexpr size_t kMostTracedPrograms = 16;
+// Of a rank: one for every size of step, and of a batch of an evaluation.
+inline constexpr size_t kMostTracedPrograms = 32;
 
 struct TraceRecords {
   RankId rank;
   std::vector<std::vector<int64_t>> live_bytes;  // by program
-  std::vector<TraceStepRecords> steps;           // ascending
+  std::vector<TraceStepRecords> steps;           // as they were done
 };
 
 class TraceRecorder {
@@ -73,8 +76,8 @@ class TraceRecorder {
   using Time = std::chrono::steady_clock::time_point;
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
-  // From one to kMostTracedPrograms programs. Room for `steps` steps, or as many as fit `most_bytes`, at
-  // least one.
+  // From one to kMostTracedPrograms programs. Room for `steps` steps, and as many batches where a program
+  // evaluates, or as many of them as fit `most_bytes`, at least one.
   TraceRecorder(RankId rank, std::vector<TracedProgram> programs, int64_t steps,
                 size_t most_bytes = kMostBytes);
 
@@ -82,6 +85,7 @@ class TraceRecorder {
   // At least bytes() bytes, zeroed, 64-byte aligned; used until destruction.
   void place(std::span<std::byte> memory);
 
+  // Or, of a program that evaluates, a batch.
   void beginStep(int64_t step, uint32_t program, Time start);
   void endStep(Time end);
   // Of an instruction. Those of a lane follow each other, but for kPosted: each of these ends with endPosted.
@@ -109,12 +113,14 @@ class TraceRecorder {
   std::vector<TracedProgram> programs_;
   size_t capacity_[kTraceLanes] = {};  // records of a step
   size_t slot_bytes_ = 0;
-  size_t slots_ = 0;
+  size_t ring_slots_ = 0;
+  size_t slots_ = 0;  // of one ring, or of two
   size_t slots_offset_ = 0;
   size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
   Slot* current_ = nullptr;
-  uint64_t steps_begun_ = 0;
+  uint64_t begun_[2] = {};  // steps, batches
+  int64_t last_step_ = 0;
   Track tracks_[kTraceLanes];
 };
 

@@ -211,7 +211,10 @@ std::vector<Section> sectionsOf(const ReportInput& input, const Schedule& schedu
   if (hasShardedStage(plan))
     sections.push_back({"sharding", "Sharding", renderShardings(plan, input.parameters)});
   sections.push_back({"schedule", "Schedule", renderSchedule(plan, schedule, timelines)});
-  sections.push_back({"parts", "Step", renderStepParts(timelines)});
+  std::vector<Timeline> parts(timelines.begin(), timelines.end());
+  if (const auto evaluated = input.measured ? evaluationTimeline(*input.measured, plan) : std::nullopt)
+    parts.push_back(*evaluated);
+  sections.push_back({"parts", "Step", renderStepParts(parts)});
   sections.push_back({"memory", "Memory", renderMemory(input, timelines)});
   if (input.training != nullptr)
     sections.push_back({"training", "Training", renderTraining(*input.training)});

@@ -27,7 +27,7 @@ Trace eventsOfLastStep(const Trace& trace) {
   int64_t step = 0, begin = INT64_MAX;
   for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
   Trace last = trace;
-  std::erase_if(last.events, [&](const TraceEvent& event) { return event.step != step; });
+  std::erase_if(last.events, [&](const TraceEvent& event) { return event.step != step || event.batch > 0; });
   for (const TraceEvent& event : last.events) begin = std::min(begin, event.start_ns);
   // Of earlier memory, what was held when the step began.
   last.memory.clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -43,7 +44,7 @@ void addPass(const SimulatedAction& done, const PassTimes& times, std::vector<Ti
 
 int64_t lastStep(const Trace& trace) {
   int64_t step = 0;
-  for (const TraceEvent& event : trace.events) step = std::max(step, event.step);
+  for (const TraceEvent& event : trace.events) step = event.batch == 0 ? std::max(step, event.step) : step;
   return step;
 }
 
@@ -58,6 +59,46 @@ void addMemory(const Trace& trace, int64_t begin, int64_t end, std::vector<Timel
       memory.push_back({time, point.bytes});
     }
   }
+}
+
+// Of the events that `takes` takes; its length is negative where that are none.
+Timeline timelineOfEvents(const Trace& trace, const Plan& plan, const RankSample* sample,
+                          const std::function<bool(const TraceEvent&)>& takes) {
+  int64_t begin = INT64_MAX, end = 0;
+  for (const TraceEvent& event : trace.events) {
+    if (!takes(event)) continue;
+    begin = std::min(begin, event.start_ns);
+    end = std::max(end, event.end_ns);
+  }
+  Timeline timeline;
+  timeline.source = trace.source == "simulated" ? "predicted" : trace.source;
+  timeline.length = begin > end ? -1 : end - begin;
+  timeline.nanoseconds = timeline.memory_in_bytes = true;
+  timeline.ranks.resize(trace.ranks);
+  for (RankId r : idsBelow<RankId>(trace.ranks)) {
+    TimelineRank& rank = timeline.ranks[r.index()];
+    const RankId known_as = sample != nullptr ? sample->ranks.at(r.index()) : r;
+    rank.name = fmt::format("rank {}", known_as);
+    if (sample != nullptr) rank.count = sample->counts.at(r.index());
+    if (rank.count > 1) rank.name += fmt::format(" ×{}", rank.count);
+    for (const StageId s : plan.stages.ids()) {
+      const std::vector<RankId>& devices = plan.stages[s].devices;
+      if (std::find(devices.begin(), devices.end(), known_as) != devices.end()) rank.stages.push_back(s);
+    }
+    rank.memory_limit = memoryLimit(plan, rank.stages);
+  }
+  for (const TraceEvent& event : trace.events) {
+    if (!takes(event) || event.rank >= RankId(trace.ranks) || event.kind == TraceEventKind::kSend) continue;
+    TimelineRank& rank = timeline.ranks[event.rank.index()];
+    if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
+      rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
+    } else {
+      rank.bars.push_back(
+          {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
+    }
+  }
+  addMemory(trace, begin, end, timeline.ranks);
+  return timeline;
 }
 
 }  // namespace
@@ -166,43 +207,25 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
 
 Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step, const RankSample* sample) {
   if (step == 0) step = lastStep(trace);
-  int64_t begin = INT64_MAX, end = 0;
-  for (const TraceEvent& event : trace.events) {
-    if (event.step != step) continue;
-    begin = std::min(begin, event.start_ns);
-    end = std::max(end, event.end_ns);
-  }
-  if (begin > end)
-    fail(ErrorCode::kConfiguration, "the trace has no events of step {}; record it with `run --trace`", step);
-  Timeline timeline;
-  timeline.source = trace.source == "simulated" ? "predicted" : trace.source;
-  timeline.length = end - begin;
-  timeline.nanoseconds = timeline.memory_in_bytes = true;
-  timeline.ranks.resize(trace.ranks);
-  for (RankId r : idsBelow<RankId>(trace.ranks)) {
-    TimelineRank& rank = timeline.ranks[r.index()];
-    const RankId known_as = sample != nullptr ? sample->ranks.at(r.index()) : r;
-    rank.name = fmt::format("rank {}", known_as);
-    if (sample != nullptr) rank.count = sample->counts.at(r.index());
-    if (rank.count > 1) rank.name += fmt::format(" ×{}", rank.count);
-    for (const StageId s : plan.stages.ids()) {
-      const std::vector<RankId>& devices = plan.stages[s].devices;
-      if (std::find(devices.begin(), devices.end(), known_as) != devices.end()) rank.stages.push_back(s);
-    }
-    rank.memory_limit = memoryLimit(plan, rank.stages);
-  }
-  for (const TraceEvent& event : trace.events) {
-    if (event.step != step || event.rank >= RankId(trace.ranks) || event.kind == TraceEventKind::kSend)
-      continue;
-    TimelineRank& rank = timeline.ranks[event.rank.index()];
-    if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
-      rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
-    } else {
-      rank.bars.push_back(
-          {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});
-    }
-  }
-  addMemory(trace, begin, end, timeline.ranks);
+  Timeline timeline = timelineOfEvents(
+      trace, plan, sample, [&](const TraceEvent& event) { return event.batch == 0 && event.step == step; });
+  if (timeline.length >= 0) return timeline;
+  fail(ErrorCode::kConfiguration, "the trace has no events of step {}; record it with `run --trace`", step);
+}
+
+std::optional<Timeline> evaluationTimeline(const Trace& trace, const Plan& plan) {
+  int64_t step = -1;
+  for (const TraceEvent& event : trace.events) step = event.batch > 0 ? std::max(step, event.step) : step;
+  if (step < 0) return std::nullopt;
+  std::set<int64_t> batches;
+  Timeline timeline = timelineOfEvents(trace, plan, nullptr, [&](const TraceEvent& event) {
+    if (event.step != step || event.batch == 0) return false;
+    batches.insert(event.batch);
+    return true;
+  });
+  timeline.source =
+      fmt::format("{}, {} of held-out data after step {}", trace.source,
+                  batches.size() == 1 ? "1 batch" : fmt::format("{} batches", batches.size()), step);
   return timeline;
 }
 

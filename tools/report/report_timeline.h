@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +82,10 @@ Timeline timelineOf(const Simulation& simulation, const Schedule& schedule, cons
 // they are, and stand for; null: all. Error(kConfiguration) when the trace has no such step.
 Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0,
                     const RankSample* sample = nullptr);
+
+// Of the last evaluation of held-out data that a trace has, all its batches that are there; nothing: it has
+// none.
+std::optional<Timeline> evaluationTimeline(const Trace& trace, const Plan& plan);
 
 // Programs run every backward pass in its two halves; where the schedule has them as one, they become one
 // kind of bar.

@@ -42,8 +42,8 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   const Trace trace = readTrace(path);
   std::vector<const TraceEvent*> events;
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == TraceEventKind::kCompute || event.kind == TraceEventKind::kCopy)
-      events.push_back(&event);
+    const bool computes = event.kind == TraceEventKind::kCompute || event.kind == TraceEventKind::kCopy;
+    if (computes && event.batch == 0) events.push_back(&event);
   }
   if (events.empty())
     fail(ErrorCode::kConfiguration, "{}: found no computing; expected a trace that `run --trace` has written",

@@ -117,6 +117,7 @@ class Writer {
 
   static std::string argumentsOf(const TraceEvent& event) {
     std::string text = fmt::format(R"("step":{})", event.step);
+    if (event.batch > 0) text += fmt::format(R"(,"batch":{})", event.batch);
     if (event.kind == TraceEventKind::kCompute)
       text += fmt::format(R"(,"work":"{}")", traceWorkName(event.work));
     if (event.unfinished) text += R"(,"unfinished":true)";

@@ -104,6 +104,7 @@ class Reader {
     }
     event.unfinished = arguments.value("unfinished", false);
     event.step = arguments.value("step", int64_t{1});
+    event.batch = arguments.value("batch", int64_t{0});
     const int stage = arguments.value("stage", -1);
     if (stage >= 0) event.stage = StageId(stage);
     event.microbatch = arguments.value("microbatch", -1);

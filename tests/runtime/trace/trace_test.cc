@@ -82,6 +82,36 @@ TEST(TraceRecorder, KeepsTheLastSteps) {
   EXPECT_EQ(records.steps[1].lanes[0][0].waited_ns, 3);
 }
 
+// Batches overwrite batches, and steps steps.
+TEST(TraceRecorder, EvaluationsHaveARingOfTheirOwn) {
+  const Program program = secondProgram();
+  TraceRecorder recorder(RankId(1), {{&program, {}}, {&program, {}, true}}, 2);
+  AlignedMemory memory(recorder.bytes());
+  std::memset(memory.data(), 0, memory.size());
+  recorder.place(memory.bytes());
+  int64_t time = 0;
+  const auto record = [&](int64_t number, uint32_t which) {
+    recorder.beginStep(number, which, at(++time));
+    recorder.endStep(at(++time));
+  };
+  const auto found = [&] {
+    std::vector<std::tuple<int64_t, int64_t, uint32_t>> steps;
+    const std::span<const std::byte> whole = memory.bytes();
+    const auto records = readTraceRecords(whole.first(usedTraceBytes(whole)));
+    for (const TraceStepRecords& step : records.value().steps)
+      steps.emplace_back(step.step, step.batch, step.program);
+    return steps;
+  };
+  using Steps = std::vector<std::tuple<int64_t, int64_t, uint32_t>>;
+  record(1, 1);  // before the first step
+  EXPECT_EQ(found(), (Steps{{0, 1, 1}}));
+  for (const int64_t step : {1, 2, 3}) record(step, 0);
+  EXPECT_EQ(found(), (Steps{{0, 1, 1}, {2, 0, 0}, {3, 0, 0}}));
+  for (const int64_t batch : {1, 2, 3}) record(batch, 1);
+  record(4, 0);
+  EXPECT_EQ(found(), (Steps{{3, 0, 0}, {3, 2, 1}, {3, 3, 1}, {4, 0, 0}}));
+}
+
 TEST(TraceRecorder, MemoryThatWasNeverUsedIsNoRecordingAndABrokenOneIsRefused) {
   std::vector<std::byte> zeros(4096);
   EXPECT_FALSE(readTraceRecords({}).has_value());

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <map>
+#include <set>
 #include <sstream>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -241,6 +244,57 @@ TEST_F(HeldOut, ItsProgramsAreKeptAndFollowPlanAndData) {
   writeFile(record, "{ damaged");
   evaluate(writeTokens("c.npz", 19));
   EXPECT_THAT(readFile(record), HasSubstr("\"rows\": 19"));
+}
+
+// As steps have it: passes of every rank, microbatch and batch, messages that find each other.
+TEST_F(HeldOut, ATraceHasItsBatches) {
+  const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 20);
+  const std::string directory =
+      plan(kGpt2, {"--cluster", "1x2", "--stages", "uniform:2", "--microbatches", "2"});
+  const auto ran = [&](const std::string& kept) {
+    succeed({"run", directory, "--data", data, "--steps", "4", "--eval", held_out, "--eval-every", "2",
+             "--eval-at-start", "--trace", at("trace.json"), "--trace-steps", kept});
+    // by step and batch, what kind of pass, and how many
+    std::map<std::tuple<int64_t, int64_t, std::string>, int> passes;
+    int arrows = 0;
+    const nlohmann::json trace = nlohmann::json::parse(readFile(at("trace.json")));
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      if (event["ph"] == "f") ++arrows;
+      if (event["ph"] != "X" || event["cat"] != "compute") continue;
+      const nlohmann::json& about = event["args"];
+      const int64_t batch = about.value("batch", int64_t{0});
+      if (about.contains("microbatch")) ++passes[{about["step"], batch, about["work"]}];
+      EXPECT_EQ(event["name"].get<std::string>().starts_with("evaluate "), batch > 0) << event;
+    }
+    for (const auto& [of, count] : passes) {
+      const auto& [step, batch, work] = of;
+      EXPECT_TRUE(batch == 0 || work == "forward") << step << " " << work;
+      // two stages, two microbatches; of the last batch's four rows as well
+      EXPECT_TRUE(work != "forward" || count >= 4) << step << " " << batch;
+    }
+    EXPECT_GT(arrows, 0);
+    std::set<std::pair<int64_t, int64_t>> seen;
+    for (const auto& [of, count] : passes) seen.emplace(std::get<0>(of), std::get<1>(of));
+    return seen;
+  };
+  using Seen = std::set<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(ran("20"), (Seen{{0, 1},
+                             {0, 2},
+                             {0, 3},
+                             {1, 0},
+                             {2, 0},
+                             {2, 1},
+                             {2, 2},
+                             {2, 3},
+                             {3, 0},
+                             {4, 0},
+                             {4, 1},
+                             {4, 2},
+                             {4, 3}}));
+  EXPECT_EQ(ran("2"), (Seen{{3, 0}, {4, 0}, {4, 2}, {4, 3}}));
+  succeed({"report", directory, "--trace", at("trace.json"), "-o", at("page.html")});
+  EXPECT_THAT(readFile(at("page.html")), HasSubstr("measured, 2 batches of held-out data after step 4"));
+  succeed({"simulate", directory, "--measured", at("trace.json")});
 }
 
 TEST_F(HeldOut, ASetThatIsSmallerThanABatchIsOne) {

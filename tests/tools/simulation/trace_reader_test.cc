@@ -46,6 +46,7 @@ Trace twoRanks(const std::string& source) {
   receive.start_ns = 5;
   receive.arrived_ns = 2'000'003;
   receive.background = true;
+  receive.batch = send.batch = 4;
   trace.events = {pass, send, receive};
   trace.memory = {{RankId(0), 0, 1 << 20}, {RankId(1), 1'234'567, 99}};
   return trace;
@@ -58,7 +59,8 @@ void expectEqual(const Trace& got, const Trace& want) {
   ASSERT_EQ(got.events.size(), want.events.size());
   for (size_t i = 0; i < got.events.size(); ++i) {
     const TraceEvent &a = got.events[i], &b = want.events[i];
-    EXPECT_EQ(std::tuple(a.kind, a.work, a.unfinished), std::tuple(b.kind, b.work, b.unfinished));
+    EXPECT_EQ(std::tuple(a.kind, a.work, a.unfinished, a.batch),
+              std::tuple(b.kind, b.work, b.unfinished, b.batch));
     EXPECT_EQ(std::tuple(a.rank, a.step, a.stage, a.microbatch, a.name),
               std::tuple(b.rank, b.step, b.stage, b.microbatch, b.name));
     EXPECT_EQ(std::tuple(a.start_ns, a.arrived_ns, a.end_ns), std::tuple(b.start_ns, b.arrived_ns, b.end_ns))
