@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "ir/base/error.h"
+#include "ir/base/plain_file.h"
 
 namespace pipeshard {
 
@@ -17,51 +19,23 @@ namespace {
 
 constexpr size_t kBlockBytes = 4096;
 
-// Closes it at the end.
-struct OpenFile {
-  int descriptor;
-  explicit OpenFile(int opened) : descriptor(opened) {}
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-};
-
-const char* kindName(mode_t mode) {
-  if (S_ISDIR(mode)) return "a folder";
-  if (S_ISFIFO(mode)) return "a named pipe";
-  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
-  return "no plain file";
-}
-
-[[noreturn]] void failToRead(const std::string& path) {
-  fail(ErrorCode::kMissingInput, "{} cannot be read: {}", path, std::strerror(errno));
-}
-
 }  // namespace
 
 std::optional<std::string> readTextFile(const std::string& path, uint64_t most_bytes, std::string_view what) {
-  // O_NONBLOCK: a named pipe would wait for its writer
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  uint64_t bytes = 0;
+  const OpenFile file(openPlainFile(path, bytes));
   if (file.descriptor < 0) return std::nullopt;
-  struct stat status {};
-  if (::fstat(file.descriptor, &status) != 0) failToRead(path);
-  if (!S_ISREG(status.st_mode))
-    fail(ErrorCode::kMissingInput, "{} is {}; expected a file", path, kindName(status.st_mode));
-  const auto refuseMore = [&](uint64_t bytes) {
-    if (bytes > most_bytes)
-      fail(ErrorCode::kConfiguration, "{} is too large for {} ({} bytes, {} at most)", path, what, bytes,
+  const auto refuseMore = [&](uint64_t found) {
+    if (found > most_bytes)
+      fail(ErrorCode::kConfiguration, "{} is too large for {} ({} bytes, {} at most)", path, what, found,
            most_bytes);
   };
-  refuseMore(status.st_size);
+  refuseMore(bytes);
   // one byte more than it has tells its end; it may grow, and files of /proc have no size
-  std::string text(static_cast<size_t>(status.st_size) + 1, '\0');
+  std::string text(static_cast<size_t>(bytes) + 1, '\0');
   for (size_t have = 0;;) {
-    const ssize_t got = ::read(file.descriptor, text.data() + have, text.size() - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) failToRead(path);
-    have += static_cast<size_t>(got);
+    const size_t got = readSome(file, std::span(text).subspan(have), path);
+    have += got;
     refuseMore(have);
     if (got == 0) {
       text.resize(have);

@@ -3,18 +3,22 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/text_lines.h"
 
 namespace pipeshard {
 namespace {
 
 // Of a field in a message.
 constexpr size_t kMostShown = 40;
+// Of a line of CSV: commas alone would take 32 times their size.
+constexpr size_t kMostFields = size_t{1} << 22;
+// Of values in each other on a line of JSON; no input has so many axes.
+constexpr int kDeepest = 64;
 
 // A line of a table, for messages.
 struct LinePlace {
@@ -30,13 +34,11 @@ struct LinePlace {
 // Lines without their ends. Empty ones are refused but at the end of the file.
 class LineReader {
  public:
-  explicit LineReader(const std::string& path) : file_(path), place_{path} {
-    if (!file_) fail(ErrorCode::kMissingInput, "cannot open {}", path);
-  }
+  explicit LineReader(const std::string& path) : lines_(path, "a table"), place_{path} {}
   bool next(std::string& line) {
     int64_t empty = 0;
-    while (std::getline(file_, line)) {
-      ++place_.line;
+    while (lines_.next(line)) {
+      place_.line = lines_.number();
       if (!line.empty() && line.back() == '\r') line.pop_back();
       if (line.empty()) {
         if (empty == 0) empty = place_.line;
@@ -45,16 +47,33 @@ class LineReader {
       if (empty != 0) LinePlace{place_.path, empty}.refuse(ErrorCode::kBadModel, "is empty");
       return true;
     }
-    if (file_.bad())
-      fail(ErrorCode::kMissingInput, "cannot read {} behind line {}", place_.path, place_.line);
     return false;
   }
   const LinePlace& place() const { return place_; }
 
  private:
-  std::ifstream file_;
+  TextLines lines_;
   LinePlace place_;
 };
+
+// The parser and the end of a document take memory for every open list: a line of them would take gigabytes.
+bool isTooDeep(std::string_view line) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '[' || c == '{')) {
+      if (++depth > kDeepest) return true;
+    } else if (!quoted && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return false;
+}
 
 // The numbers of an input, example by example: whole ones as int64, others as float64.
 class NumberColumn {
@@ -108,13 +127,15 @@ class NumberColumn {
 };
 
 // Fields between commas; a field in quotes may hold commas. Spaces around fields do not count.
-std::vector<std::string> splitFields(const std::string& line) {
+std::vector<std::string> splitFields(const std::string& line, const LinePlace& place) {
   std::vector<std::string> fields(1);
   bool quoted = false;
   for (const char c : line) {
     if (c == '"') {
       quoted = !quoted;
     } else if (c == ',' && !quoted) {
+      if (fields.size() == kMostFields)
+        place.refuse(ErrorCode::kBadModel, "has more than {} fields", kMostFields);
       fields.emplace_back();
     } else {
       fields.back() += c;
@@ -140,7 +161,7 @@ class CsvTable : public ArrayStore {
     std::string line;
     if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a line with the names", path_);
     if (line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // a byte order mark
-    names_ = splitFields(line);
+    names_ = splitFields(line, lines.place());
   }
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
@@ -151,7 +172,7 @@ class CsvTable : public ArrayStore {
     lines.next(line);
     int64_t rows = 0;
     for (; lines.next(line); ++rows) {
-      const std::vector<std::string> fields = splitFields(line);
+      const std::vector<std::string> fields = splitFields(line, lines.place());
       if (fields.size() != names_.size()) {
         lines.place().refuse(ErrorCode::kBadModel, "has {} fields, but the first line names {}",
                              fields.size(), names_.size());
@@ -223,6 +244,8 @@ class JsonLines : public ArrayStore {
     std::string line;
     int64_t rows = 0;
     for (; lines.next(line); ++rows) {
+      if (isTooDeep(line))
+        lines.place().refuse(ErrorCode::kBadModel, "values lie in more than {} others", kDeepest);
       const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
       if (!object.is_object()) lines.place().refuse(ErrorCode::kBadModel, "is no JSON object");
       const auto found = object.find(input.name);

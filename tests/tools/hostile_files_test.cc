@@ -17,6 +17,7 @@ using testing::HasSubstr;
 class HostileFilesTest : public testing::Test {
  protected:
   static constexpr int kDeep = 400'000;
+  static constexpr uint64_t kLineOfALog = uint64_t{1} << 20;
 
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder();
@@ -110,6 +111,44 @@ TEST_F(HostileFilesTest, EveryOptionRefusesThem) {
       expectRefused(arguments, testing::PrintToString(command) + " with " + name);
     }
   }
+}
+
+// A line that never ends: within what a file may have, and behind a name that is taken for a table.
+TEST_F(HostileFilesTest, LinesOfTablesAndLogs) {
+  writeFile(file("line"), "");
+  fs::resize_file(file("line"), uint64_t{20} << 30);
+  std::map<std::string, std::string> all = hostile_;
+  all["line"] = file("line");
+  writeFile(file("commas"), std::string(30'000'000, ','));
+  all["commas"] = file("commas");
+  fs::create_directory(file("log"));
+  for (const auto& [name, path] : all) {
+    for (const char* table : {"table.csv", "table.jsonl"}) {
+      fs::remove(file(table));
+      fs::create_symlink(path, file(table));
+      expectRefused({"run", file("plan"), "--data", file(table)}, table + (" of " + name));
+    }
+    for (const char* log : {"steps.jsonl", "events.jsonl"}) {
+      for (const char* old : {"log/steps.jsonl", "log/events.jsonl"}) fs::remove(file(old));
+      writeFile(file("log/steps.jsonl"), "{\"step\": 1}\n");
+      fs::remove(file("log") + "/" + log);
+      fs::create_symlink(path, file("log") + "/" + log);
+      if (fs::is_regular_file(path) && fs::file_size(path) < kLineOfALog) continue;  // a line being written
+      expectRefused({"report", file("plan"), "--log", file("log"), "-o", file("out.html")},
+                    log + (" of " + name));
+    }
+  }
+  const auto errorsOf = [&](const std::string& hostile) {
+    fs::remove(file("table.jsonl"));
+    fs::create_symlink(hostile, file("table.jsonl"));
+    const CommandResult result = runPipeshard({"run", file("plan"), "--data", file("table.jsonl")});
+    EXPECT_EQ(result.exit_code, hostile == file("fifo") ? 66 : 65) << result.errors;
+    return result.errors;
+  };
+  EXPECT_THAT(errorsOf(file("fifo")), HasSubstr("table.jsonl is a named pipe; expected a file"));
+  EXPECT_THAT(errorsOf(file("sparse")), HasSubstr("table.jsonl is too large for a table"));
+  EXPECT_THAT(errorsOf(file("line")), HasSubstr("table.jsonl, line 1: has more than 67108864 bytes"));
+  EXPECT_THAT(errorsOf(file("open")), HasSubstr("table.jsonl, line 1: values lie in more than 64 others"));
 }
 
 TEST_F(HostileFilesTest, NoFileIsAFolderOfCheckpoints) {

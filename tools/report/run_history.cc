@@ -1,7 +1,6 @@
 #include "tools/report/run_history.h"
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <utility>
 
@@ -10,9 +9,13 @@
 
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
+#include "ir/base/text_lines.h"
 
 namespace pipeshard {
 namespace {
+
+// A line is a step or an event.
+constexpr TextLines::Limits kLogLimits{.most_line_bytes = uint64_t{1} << 20};
 
 // A line of a log, whose fields are checked when they are asked for.
 class LogLine {
@@ -50,11 +53,11 @@ class LogLine {
 
 // Calls `take` with every whole line. False where there is no such file.
 bool forEachLine(const std::filesystem::path& path, const std::function<void(const LogLine&)>& take) {
-  std::ifstream file(path);
-  if (!file) return false;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number)
-    take(LogLine(line, fmt::format("{}, line {}", path.string(), number)));
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return false;
+  TextLines lines(path.string(), "a log", kLogLimits);
+  for (std::string line; lines.next(line) && lines.isWhole();)
+    take(LogLine(line, fmt::format("{}, line {}", path.string(), lines.number())));
   return true;
 }
 

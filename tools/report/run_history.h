@@ -37,7 +37,7 @@ struct RunHistory {
 };
 
 // A line that is being written, the last one without an end, is left out. Errors: kMissingInput where the
-// folder has no log, kConfiguration naming file and line.
+// folder has no log, or what is no file; kConfiguration and kBadModel (too long) naming file and line.
 RunHistory readRunHistory(const std::string& directory);
 
 }  // namespace pipeshard
