@@ -32,7 +32,7 @@ std::string modulePath() {
 
 }  // namespace
 
-std::unique_ptr<Device> openCudaDevice(int number, bool shared) {
+std::unique_ptr<Device> openCudaDevice(int number, bool shared, CudaModule* loaded) {
   const std::string path = modulePath();
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
@@ -45,6 +45,9 @@ std::unique_ptr<Device> openCudaDevice(int number, bool shared) {
   if (opened.version != kCudaModuleVersion) {
     fail(ErrorCode::kConfiguration,
          "--device cuda: {} belongs to another version of pipeshard; build both again", path);
+  }
+  if (loaded != nullptr) {
+    *loaded = {path, opened.source_version, opened.source_commit, reinterpret_cast<const void*>(open)};
   }
   return std::move(opened.device);
 }

@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/error.h"
 #include "runtime/files/hex.h"
 #include "runtime/identity/source_version.h"
 
@@ -39,33 +41,60 @@ std::string buildIdAmong(std::span<const std::byte> notes) {
   return "";
 }
 
-// Of the executable, which is the first that the linker tells of.
-std::string readBuildId() {
-  std::string id;
-  ::dl_iterate_phdr(
-      [](dl_phdr_info* object, size_t, void* result) {
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-          const ElfW(Phdr)& segment = object->dlpi_phdr[i];
-          if (segment.p_type != PT_NOTE) continue;
-          const auto* begin = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
-          const std::string found = buildIdAmong({begin, segment.p_memsz});
-          if (!found.empty()) *static_cast<std::string*>(result) = found;
-        }
-        return 1;
-      },
-      &id);
-  return id;
+bool holds(const dl_phdr_info& object, const void* address) {
+  const auto at = reinterpret_cast<ElfW(Addr)>(address);
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object.dlpi_phdr[i];
+    const ElfW(Addr) begin = object.dlpi_addr + segment.p_vaddr;
+    if (segment.p_type == PT_LOAD && at >= begin && at - begin < segment.p_memsz) return true;
+  }
+  return false;
 }
+
+struct WantedId {
+  const void* address;
+  std::string id;
+};
 
 std::string textAt(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+BuildIdentity buildFromJson(const nlohmann::json& object) {
+  return {textAt(object, "version"), textAt(object, "commit"), textAt(object, "id")};
+}
+
+// Of two that are not the same: by what tells them apart.
+std::pair<std::string, std::string> describeBoth(BuildIdentity a, BuildIdentity b) {
+  // Equal where one has a commit and the other none: then the build ids tell.
+  if (a.commit.empty() != b.commit.empty()) a.commit = b.commit = "";
+  return {describeBuild(a), describeBuild(b)};
+}
+
 }  // namespace
 
+std::string buildIdOf(const void* address) {
+  WantedId wanted{address, ""};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* object, size_t, void* data) {
+        auto* const of = static_cast<WantedId*>(data);
+        if (!holds(*object, of->address)) return 0;
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+          if (segment.p_type != PT_NOTE) continue;
+          const auto* begin = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
+          const std::string found = buildIdAmong({begin, segment.p_memsz});
+          if (!found.empty()) of->id = found;
+        }
+        return 1;
+      },
+      &wanted);
+  return wanted.id;
+}
+
 const BuildIdentity& thisBuild() {
-  static const BuildIdentity build{kSourceVersion, kSourceCommit, readBuildId()};
+  static const BuildIdentity build{kSourceVersion, kSourceCommit, buildIdOf(kSourceVersion)};
   return build;
 }
 
@@ -94,13 +123,32 @@ std::optional<std::string> findBuildDifference(const nlohmann::json& message) {
         "it is an older pipeshard, which does not say what it is; this is {}; install one build everywhere",
         describeBuild(own));
   }
-  const BuildIdentity other{textAt(*said, "version"), textAt(*said, "commit"), textAt(*said, "id")};
+  const BuildIdentity other = buildFromJson(*said);
   if (isSameBuild(own, other)) return std::nullopt;
-  // Equal where one has a commit and the other none: then the build ids tell.
-  BuildIdentity ours = own, theirs = other;
-  if (own.commit.empty() != other.commit.empty()) ours.commit = theirs.commit = "";
-  return fmt::format("it is pipeshard {}, the coordinator is {}; install one build everywhere",
-                     describeBuild(theirs), describeBuild(ours));
+  const auto [theirs, ours] = describeBoth(other, own);
+  return fmt::format("it is pipeshard {}, the coordinator is {}; install one build everywhere", theirs, ours);
+}
+
+void requireModuleOfThisBuild(const std::string& path, const BuildIdentity& module) {
+  const BuildIdentity& own = thisBuild();
+  const bool known = !module.commit.empty() && !own.commit.empty();
+  if (module.version == own.version && (!known || module.commit == own.commit)) return;
+  fail(ErrorCode::kVersionMismatch, "{} is of pipeshard {}, which is {}; build both again", path,
+       describeBuild(module), describeBuild(own));
+}
+
+std::optional<std::string> ModuleComparison::add(const std::string& who, const nlohmann::json& message) {
+  const auto said = message.find("module");
+  if (said == message.end() || !said->is_object()) return std::nullopt;
+  const BuildIdentity module = buildFromJson(*said);
+  if (first_.empty()) {
+    first_ = who;
+    module_ = module;
+  }
+  if (isSameBuild(module_, module)) return std::nullopt;
+  const auto [theirs, others] = describeBoth(module, module_);
+  return fmt::format("{} computes with pipeshard_cuda.so {}, {} with {}; install one build everywhere", who,
+                     theirs, first_, others);
 }
 
 }  // namespace pipeshard

@@ -19,6 +19,9 @@ struct BuildIdentity {
 // Of this process.
 const BuildIdentity& thisBuild();
 
+// What the linker has made of the program or library that holds `address`; "": nothing.
+std::string buildIdOf(const void* address);
+
 // Equal commits are the same build, whatever compiler made it; where one of the two has none, equal build
 // ids. Versions must be equal in any case.
 bool isSameBuild(const BuildIdentity& a, const BuildIdentity& b);
@@ -30,5 +33,21 @@ std::string describeBuild(const BuildIdentity& build);
 // builds are in it. Nothing when it can. A process that says nothing of its build is an older one.
 std::optional<std::string> findBuildDifference(const nlohmann::json& message);
 nlohmann::json buildJson(const BuildIdentity& build);
+
+// Libraries that are loaded into some of a job's processes: pipeshard_cuda.so. Error(kVersionMismatch) for
+// one of other sources than this process: "build both again".
+void requireModuleOfThisBuild(const std::string& path, const BuildIdentity& module);
+
+// Finds the first that is another one than others have, among those that take part; others say nothing.
+class ModuleComparison {
+ public:
+  // `message` of `who` ("rank 1 (host b)"), which has its build as "module" or none. What differs, with both
+  // builds and both names; nothing when nothing does.
+  std::optional<std::string> add(const std::string& who, const nlohmann::json& message);
+
+ private:
+  std::string first_;  // who was the first with one; "": nobody yet
+  BuildIdentity module_;
+};
 
 }  // namespace pipeshard

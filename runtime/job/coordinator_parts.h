@@ -15,6 +15,7 @@
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/feed/loader_feed.h"
 #include "runtime/files/durable_folder.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/job/checkpoint_keeper.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
@@ -122,7 +123,8 @@ class Coordinator {
   const JobSpec& spec_;
   const JobProgressCallback& progress_;
   int ranks_;
-  IdVector<RankId, std::string> programs_;     // digests of what ranks are to load
+  IdVector<RankId, std::string> programs_;  // digests of what ranks are to load
+  ModuleComparison modules_;
   std::unique_ptr<ControlServer> own_server_;  // of a job on this machine; nodes have joined at their pool's
   ControlServer* server_ = nullptr;
   std::string job_id_;

@@ -19,6 +19,7 @@
 #include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/identity/build_identity.h"
 #include "runtime/identity/plan_programs.h"
 #include "runtime/job/worker_arguments.h"
 #include "runtime/job/worker_communicators.h"
@@ -177,12 +178,17 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
   }
 }
 
-// nullptr: the CPU.
-std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks) {
+// nullptr: the CPU. `module`: the build of what it needs beside this program, as JSON.
+std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks, nlohmann::json& module) {
   if (options.device.backend == DeviceBackend::kCpu) return nullptr;
   const std::vector<RankId> here = ranksOnNode(nodesOfRanks(options, ranks), options.rank);
   const int place = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
-  return openCudaDevice(place, options.device.shared);
+  CudaModule loaded;
+  std::unique_ptr<Device> device = openCudaDevice(place, options.device.shared, &loaded);
+  const BuildIdentity build{loaded.version, loaded.commit, buildIdOf(loaded.place)};
+  requireModuleOfThisBuild(loaded.path, build);
+  module = buildJson(build);
+  return device;
 }
 
 struct Recording {
@@ -217,7 +223,8 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   SharedSegments segments = SharedSegments::inherit(options.segments);
   const int64_t communicator_bytes = segments.communicatorBytes();
   const int ranks = loadProgram(options.directory, options.rank).world_size;
-  const std::unique_ptr<Device> device = openDevice(options, ranks);
+  nlohmann::json module;
+  const std::unique_ptr<Device> device = openDevice(options, ranks, module);
   executor_options.device = device.get();
   MemoryBlock device_arena;  // given back behind what uses it
   StepRunner runner(options.directory, options.rank, executor_options);
@@ -274,12 +281,14 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     adoptState(runner.main(), openStateOf(program, readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner, evaluation);
-  link.send("loaded", {{"programs", programsDigest(options.directory, options.rank)},
-                       {"arena_bytes", arena_bytes},
-                       {"constant_bytes", runner.constantBytes()},
-                       {"communicator_bytes", communicator_bytes},
-                       {"device", device == nullptr ? "" : device->name()},
-                       {"memory", memoryJson(runner.main().memory().parts)}});
+  nlohmann::json loaded = {{"programs", programsDigest(options.directory, options.rank)},
+                           {"arena_bytes", arena_bytes},
+                           {"constant_bytes", runner.constantBytes()},
+                           {"communicator_bytes", communicator_bytes},
+                           {"device", device == nullptr ? "" : device->name()},
+                           {"memory", memoryJson(runner.main().memory().parts)}};
+  if (!module.is_null()) loaded["module"] = std::move(module);
+  link.send("loaded", std::move(loaded));
   followCommands(options, link, runner, evaluation);
 }
 

@@ -80,7 +80,7 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/data", {"runtime/files"}},
       {"runtime/trace", {"runtime/files"}},
       {"runtime/device", {"runtime/kernels/base"}},
-      {"runtime/device/cuda", {"runtime/device", "runtime/kernels/base"}},
+      {"runtime/device/cuda", {"runtime/device", "runtime/identity", "runtime/kernels/base"}},
       {"runtime/execute",
        {"runtime/data", "runtime/device", "runtime/files", "runtime/kernels/base", "runtime/trace"}},
       {"runtime/checkpoint", {"runtime/device", "runtime/execute", "runtime/files"}},

@@ -1,5 +1,6 @@
 // What makes two processes parts of one job: digests of files, and programs that fit each other.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include "runtime/identity/identity_reader.h"
 #include "runtime/identity/job_identity.h"
 #include "runtime/identity/plan_programs.h"
+#include "runtime/identity/source_version.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
@@ -113,6 +115,38 @@ TEST(BuildIdentities, TellTwoProcessesApart) {
   EXPECT_THAT(text, HasSubstr("it is pipeshard 0.0.9"));
   EXPECT_THAT(text, HasSubstr("the coordinator is " + thisBuild().version));
   EXPECT_THAT(findBuildDifference(nlohmann::json::object()).value_or(""), HasSubstr("older pipeshard"));
+}
+
+TEST(BuildIdentities, LibrariesHaveTheirOwn) {
+  const std::string own = buildIdOf(kSourceVersion), library = buildIdOf(::dlsym(RTLD_DEFAULT, "getenv"));
+  EXPECT_EQ(own, thisBuild().build_id);
+  EXPECT_EQ(library.size(), own.size());
+  EXPECT_NE(library, own);
+  EXPECT_EQ(buildIdOf(nullptr), "");
+}
+
+TEST(BuildIdentities, ModulesAreComparedWhereTheyAreUsed) {
+  const auto with = [](const BuildIdentity& module) { return nlohmann::json{{"module", buildJson(module)}}; };
+  const BuildIdentity first{"1.0", "", "1111111111111"}, second{"1.0", "", "2222222222222"};
+  ModuleComparison modules;
+  EXPECT_FALSE(modules.add("rank 0", nlohmann::json::object()));
+  EXPECT_FALSE(modules.add("rank 1", with(first)));
+  EXPECT_FALSE(modules.add("rank 2", with(first)));
+  EXPECT_FALSE(modules.add("rank 3", nlohmann::json::object()));
+  EXPECT_EQ(modules.add("rank 4", with(second)),
+            "rank 4 computes with pipeshard_cuda.so 1.0, build 222222222222, rank 1 with 1.0, build "
+            "111111111111; install one build everywhere");
+}
+
+TEST(BuildIdentities, AModuleIsOfItsProgramsSources) {
+  BuildIdentity module = thisBuild();
+  module.build_id = "11";
+  requireModuleOfThisBuild("a.so", module);
+  module.commit = "";
+  requireModuleOfThisBuild("a.so", module);
+  module.version = "0.0.9";
+  EXPECT_ERROR(requireModuleOfThisBuild("a.so", module), ErrorCode::kVersionMismatch,
+               "a.so is of pipeshard 0.0.9, build 11, which is " + thisBuild().version);
 }
 
 // A plan directory with weights in a file of their own, and data.
