@@ -234,11 +234,11 @@ std::optional<std::vector<PlanForFewer>> readList(const fs::path& folder, const 
   if (!text) return std::nullopt;
   try {
     const Json list = parseJson(*text, kListName);
-    if (list.at("version").get<int>() != kListVersion || list.at("of").get<std::string>() != of)
-      return std::nullopt;
+    if (list.at("version") != kListVersion || list.at("of").get<std::string>() != of) return std::nullopt;
     std::vector<PlanForFewer> plans;
     for (const Json& entry : list.at("plans")) {
-      PlanForFewer plan{entry.at("devices").get<int>(), "", entry.value("why", ""),
+      const int64_t devices = JsonReader(entry.at("devices"), "devices").integer(1, INT32_MAX);
+      PlanForFewer plan{static_cast<int>(devices), "", entry.value("why", ""),
                         entry.value("uncut", std::vector<std::string>()), entry.value("dropped", "")};
       const fs::path directory = folder / std::to_string(plan.devices);
       if (plan.why.empty()) plan.directory = directory.string();

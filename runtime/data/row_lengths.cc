@@ -98,15 +98,17 @@ void RowLengths::decidePadding(const DataDescription& description, const Program
   const auto said = description.padding.find(input.name);
   if (said == description.padding.end()) return;
   decided.padding = said->second;
-  const bool takes = !isInteger(input.data_type) ||
-                     (std::floor(said->second) == said->second &&
-                      (!allowed || !allowed->exact || allowed->contains(static_cast<int64_t>(said->second))));
-  decided.ignored = takes && allowed && allowed->ignored == static_cast<int64_t>(said->second);
+  // else a cast to an integer is undefined
+  const bool is_whole = std::floor(said->second) == said->second && std::abs(said->second) < 0x1p63;
+  const auto whole = is_whole ? static_cast<int64_t>(said->second) : 0;
+  const bool takes =
+      !isInteger(input.data_type) || (is_whole && (!allowed || !allowed->exact || allowed->contains(whole)));
+  decided.ignored = takes && is_whole && allowed && allowed->ignored == whole;
   if (takes) return;
   fail(ErrorCode::kUsage, "--pad {}={}: the model takes {} there", input.name, said->second,
        allowed ? fmt::format("integers from {} to {}{}", allowed->low, allowed->high - 1,
                              allowed->ignored ? fmt::format(", or {}", *allowed->ignored) : "")
-               : "integers");
+               : "integers of 64 bits");
 }
 
 const std::vector<int>& RowLengths::axes(std::string_view input) const {

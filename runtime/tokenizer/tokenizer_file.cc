@@ -82,6 +82,12 @@ class TokenizerFile {
          field, found.dump(), expected);
   }
 
+  static uint32_t numberFrom(const Json& number, const char* field) {
+    const bool fits = number.is_number_unsigned() && number.get<uint64_t>() <= UINT32_MAX;
+    if (!fits) fail(ErrorCode::kBadModel, "{}: {} is no number of a token", field, number.dump());
+    return number.get<uint32_t>();
+  }
+
   uint32_t numberOf(const std::string& token, const std::string& of) const {
     const auto found = vocabulary_.find(token);
     if (found == vocabulary_.end())
@@ -101,7 +107,8 @@ class TokenizerFile {
     }
     if (!isNothing(model, "dropout") && model["dropout"].get<double>() != 0)
       refuse("model.dropout", model["dropout"], "none");
-    for (const auto& [token, number] : model.at("vocab").items()) vocabulary_[token] = number.get<uint32_t>();
+    for (const auto& [token, number] : model.at("vocab").items())
+      vocabulary_[token] = numberFrom(number, "model.vocab");
     std::array<int64_t, 256> bytes{};
     const auto written = writtenBytes();
     for (size_t byte = 0; byte < 256; ++byte) {
@@ -177,7 +184,7 @@ class TokenizerFile {
     for (const Json& token : document_["added_tokens"]) {
       if (isTrue(token, "single_word")) refuse("added_tokens.single_word", token["content"], "false");
       AddedTokens& added = isTrue(token, "normalized") ? tokenizer.normalized_ : tokenizer.added_;
-      const auto number = token.at("id").get<uint32_t>();
+      const auto number = numberFrom(token.at("id"), "added_tokens.id");
       tokenizer.largest_ = std::max(tokenizer.largest_, number);
       added.add(
           {token.at("content").get<std::string>(), number, isTrue(token, "lstrip"), isTrue(token, "rstrip")});

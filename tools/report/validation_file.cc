@@ -34,13 +34,20 @@ Json memoryToJson(const RankResult& rank) {
           {"padding", parts.padding}};
 }
 
+// Looked at before it is cast: what the library makes of 1e300 is undefined.
+int64_t wholeOf(const Json& object, const char* key, int64_t high) {
+  return JsonReader(object.at(key), key).integer(0, high);
+}
+
 RankResult memoryFromJson(const Json& json) {
+  constexpr int64_t kMostBytes = int64_t{1} << 56;  // of which some can be added
+  const auto bytes = [&](const char* key) { return wholeOf(json, key, kMostBytes); };
   RankResult rank;
-  rank.arena_bytes = json.at("arena_bytes");
-  rank.constant_bytes = json.at("constant_bytes");
-  rank.peak_resident_bytes = json.at("peak_resident_bytes");
-  rank.memory = {json.at("parameters"),  json.at("states"),    json.at("gradients"),
-                 json.at("activations"), json.at("workspace"), json.at("padding")};
+  rank.arena_bytes = bytes("arena_bytes");
+  rank.constant_bytes = bytes("constant_bytes");
+  rank.peak_resident_bytes = bytes("peak_resident_bytes");
+  rank.memory = {bytes("parameters"),  bytes("states"),    bytes("gradients"),
+                 bytes("activations"), bytes("workspace"), bytes("padding")};
   return rank;
 }
 
@@ -49,18 +56,16 @@ ValidationReport fromJson(const Json& json) {
     fail(ErrorCode::kVersionMismatch, "version {}: expected {}; validate again", json.at("version").dump(),
          kVersion);
   ValidationReport report;
-  report.ranks = json.at("ranks");
+  report.ranks = static_cast<int>(wholeOf(json, "ranks", INT32_MAX));
   for (const Json& step : json.at("steps"))
     report.steps.push_back({numberFrom(step.at(0)), numberFrom(step.at(1))});
   for (const Json& entry : json.at("tensors")) {
     TensorComparison tensor;
-    const int kind = entry.at("kind");
-    if (kind < 0 || kind > static_cast<int>(ComparedKind::kUpdatedState))
-      fail(ErrorCode::kConfiguration, "tensors: there is no kind {}", kind);
-    tensor.kind = static_cast<ComparedKind>(kind);
+    constexpr auto kLastKind = static_cast<int64_t>(ComparedKind::kUpdatedState);
+    tensor.kind = static_cast<ComparedKind>(wholeOf(entry, "kind", kLastKind));
     tensor.name = entry.at("name");
     tensor.state = entry.value("state", "");
-    tensor.step = entry.at("step");
+    tensor.step = wholeOf(entry, "step", INT64_MAX);
     tensor.error = numberFrom(entry.at("error"));
     tensor.largest_difference = numberFrom(entry.at("largest_difference"));
     tensor.bound = numberFrom(entry.at("bound"));
@@ -70,7 +75,7 @@ ValidationReport fromJson(const Json& json) {
   if (json.contains("last_step")) {
     const Json& last = json.at("last_step");
     StepResult& step = report.planned.steps.emplace_back();
-    step.step = last.at("step");
+    step.step = wholeOf(last, "step", INT64_MAX);
     step.seconds = last.at("seconds");
     step.compute_seconds = last.at("compute_seconds").get<IdVector<RankId, double>>();
     step.transfer_seconds = last.at("transfer_seconds").get<IdVector<RankId, double>>();

@@ -21,7 +21,8 @@ constexpr std::array<TraceEventKind, 5> kEventKinds = {TraceEventKind::kCompute,
                                                        TraceEventKind::kReceive, TraceEventKind::kCollective,
                                                        TraceEventKind::kCopy};
 
-int64_t nanoseconds(const Json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+// Of times, bytes and steps: two of them can be added. 73 years in nanoseconds.
+constexpr int64_t kMost = int64_t{1} << 61;
 
 TraceWork workOf(const std::string& name) {
   const std::optional<TraceWork> work = traceWorkFromName(name);
@@ -48,7 +49,7 @@ class Reader {
     position_ = 0;
     for (const Json& event : events) {
       ++position_;
-      if (!ranks_.contains(event.at("pid").get<int>())) continue;
+      if (!ranks_.contains(numberOf(event, "pid"))) continue;
       if (event.at("ph") == "X") addEvent(event);
       if (event.at("ph") == "C") addMemory(event);
     }
@@ -62,11 +63,38 @@ class Reader {
   int64_t position() const { return position_; }
 
  private:
+  // What the library makes of a number that is no integer, or that the type does not hold, is undefined or
+  // another number: all of them are looked at first.
+  template <typename Get>
+  auto checked(const Json& object, const char* key, const Get& get) const {
+    try {
+      return get(JsonReader(object.at(key), key));
+    } catch (Error& error) {
+      error.addContext(fmt::format("event {} of \"traceEvents\"", position_));
+      throw;
+    }
+  }
+  int64_t wholeOf(const Json& object, const char* key, int64_t low, int64_t high) const {
+    return checked(object, key, [&](const JsonReader& number) { return number.integer(low, high); });
+  }
+  int64_t wholeOf(const Json& object, const char* key, int64_t low, int64_t high, int64_t missing) const {
+    return object.contains(key) ? wholeOf(object, key, low, high) : missing;
+  }
+  int numberOf(const Json& event, const char* key) const {  // of a process or thread
+    return static_cast<int>(wholeOf(event, key, INT32_MIN, INT32_MAX));
+  }
+  int64_t nanosecondsOf(const Json& event, const char* key) const {
+    constexpr double kMostMicroseconds = static_cast<double>(kMost) / 1000;
+    return std::llround(1000 * checked(event, key, [&](const JsonReader& number) {
+                          return number.number(-kMostMicroseconds, kMostMicroseconds);
+                        }));
+  }
+
   void addName(const Json& event) {
-    const int process = event.at("pid");
+    const int process = numberOf(event, "pid");
     if (event.at("name") == "process_name") processes_[process] = event.at("args").at("name");
     if (event.at("name") == "thread_name" && event.at("args").at("name") == "background")
-      background_.insert({process, event.at("tid").get<int>()});
+      background_.insert({process, numberOf(event, "tid")});
   }
 
   // "measured rank 0": the rank is the process's place among those of its source.
@@ -92,7 +120,7 @@ class Reader {
     const Json& arguments = json_event.at("args");
     TraceEvent event;
     event.kind = *known;
-    event.rank = ranks_.at(json_event.at("pid"));
+    event.rank = ranks_.at(numberOf(json_event, "pid"));
     event.name = json_event.at("name");
     if (event.kind == TraceEventKind::kCompute) {
       if (!arguments.contains("work"))
@@ -103,24 +131,25 @@ class Reader {
       event.work = workOf(arguments.at("work"));
     }
     event.unfinished = arguments.value("unfinished", false);
-    event.step = arguments.value("step", int64_t{1});
-    event.batch = arguments.value("batch", int64_t{0});
-    const int stage = arguments.value("stage", -1);
+    event.step = wholeOf(arguments, "step", -kMost, kMost, 1);
+    event.batch = wholeOf(arguments, "batch", -kMost, kMost, 0);
+    const int64_t stage = wholeOf(arguments, "stage", -1, INT32_MAX, -1);
     if (stage >= 0) event.stage = StageId(stage);
-    event.microbatch = arguments.value("microbatch", -1);
-    if (const int peer = arguments.value("peer", -1); peer >= 0) event.peer = RankId(peer);
-    event.bytes = arguments.value("bytes", int64_t{0});
-    event.background =
-        background_.contains({json_event.at("pid").get<int>(), json_event.at("tid").get<int>()});
-    event.start_ns = nanoseconds(json_event.at("ts"));
-    event.end_ns = event.start_ns + nanoseconds(json_event.at("dur"));
-    event.arrived_ns = std::min(event.end_ns, event.start_ns + arguments.value("waiting_ns", int64_t{0}));
+    event.microbatch = static_cast<int>(wholeOf(arguments, "microbatch", -1, INT32_MAX, -1));
+    const int64_t peer = wholeOf(arguments, "peer", -1, INT32_MAX, -1);
+    if (peer >= 0) event.peer = RankId(peer);
+    event.bytes = wholeOf(arguments, "bytes", 0, kMost, 0);
+    event.background = background_.contains({numberOf(json_event, "pid"), numberOf(json_event, "tid")});
+    event.start_ns = nanosecondsOf(json_event, "ts");
+    event.end_ns = event.start_ns + nanosecondsOf(json_event, "dur");
+    event.arrived_ns =
+        std::min(event.end_ns, event.start_ns + wholeOf(arguments, "waiting_ns", -kMost, kMost, 0));
     trace_.events.push_back(std::move(event));
   }
 
   void addMemory(const Json& event) {
-    trace_.memory.push_back({ranks_.at(event.at("pid")), nanoseconds(event.at("ts")),
-                             event.at("args").at("bytes").get<int64_t>()});
+    trace_.memory.push_back({ranks_.at(numberOf(event, "pid")), nanosecondsOf(event, "ts"),
+                             wholeOf(event.at("args"), "bytes", -kMost, kMost)});
   }
 
   Trace trace_;

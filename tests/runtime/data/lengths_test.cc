@@ -164,6 +164,11 @@ TEST_F(LengthsTest, PaddingCanBeSaid) {
                "--pad words=1: found no input of this name with sequences; those are: ids");
   description_.padding = {{"ids", 50}};
   EXPECT_ERROR(open("d.jsonl", kRows, {tokens("ids", {2, 4})}), ErrorCode::kUsage, "integers from -50 to 49");
+  ProgramInput free = tokens("ids", {2, 4});
+  free.allowed.reset();
+  description_.padding = {{"ids", 1e300}};
+  EXPECT_ERROR(open("d.jsonl", kRows, {free}), ErrorCode::kUsage,
+               "the model takes integers of 64 bits there");
   DataDescription description;
   EXPECT_ERROR(addPadding("ids", description), ErrorCode::kUsage, "INPUT=NUMBER");
   addPadding("ids=-1", description);

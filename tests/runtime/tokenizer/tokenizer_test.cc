@@ -106,7 +106,11 @@ TEST_F(TokenizerTest, OthersAreRefusedByTheirField) {
           {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Removed"}, {"invert", false}},
           "pre_tokenizer.behavior is \"Removed\"");
   refuses("/added_tokens/0/single_word", true, "added_tokens.single_word");
-  refuses("/model/vocab/a", "text", "is no tokenizer.json");
+  refuses("/model/vocab/a", "text", "model.vocab: \"text\" is no number of a token");
+  refuses("/model/vocab/a", 1e300, "model.vocab: 1e+300 is no number of a token");
+  refuses("/model/vocab/a", 4294967296, "model.vocab: 4294967296 is no number of a token");
+  refuses("/model/vocab/a", -1, "model.vocab: -1 is no number of a token");
+  refuses("/added_tokens/0/id", 1e300, "added_tokens.id: 1e+300 is no number of a token");
   EXPECT_ERROR(readTokenizer(folder_.write("cut.json", "{\"model\": ")), ErrorCode::kBadModel, "cut.json");
   EXPECT_ERROR(readTokenizer(folder_.file("none.json")), ErrorCode::kMissingInput, "none.json");
 }

@@ -34,7 +34,9 @@ TEST(ValidationFile, IsMissedInSilenceAndRefusedWithItsName) {
   EXPECT_ERROR(
       validationFromJson(
           "{\"version\": 1, \"ranks\": 1, \"steps\": [], \"memory\": [], \"tensors\": [{\"kind\": 99}]}"),
-      ErrorCode::kConfiguration, "no kind 99");
+      ErrorCode::kConfiguration, "kind: found 99");
+  EXPECT_ERROR(validationFromJson(R"({"version": 1, "ranks": 1e300})"), ErrorCode::kConfiguration,
+               "ranks: found 1e+300; expected an integer");
 }
 
 }  // namespace

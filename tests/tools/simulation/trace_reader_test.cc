@@ -99,6 +99,29 @@ TEST(TraceReader, RefusesComputingThatDoesNotSayWhatItIs) {
                "found the work \"idle\"");
 }
 
+// The library would cast them, which is undefined (UndefinedBehaviorSanitizer), or cut them to another
+// number.
+TEST(TraceReader, RefusesNumbersThatNoFieldHolds) {
+  const Trace trace = twoRanks("measured");
+  const std::string text = tracesToJson({&trace, 1});
+  const auto with = [&](const std::string& field, const std::string& number) {
+    const size_t at = text.find("\"" + field + "\":", text.find("\"ph\":\"X\""));
+    EXPECT_NE(at, std::string::npos) << field;
+    const size_t begin = at + field.size() + 3;
+    return text.substr(0, begin) + number + text.substr(text.find_first_of(",}", begin));
+  };
+  for (const std::string field : {"pid", "tid", "step", "stage", "microbatch", "peer", "bytes"}) {
+    EXPECT_ERROR(traceFromJson(with(field, "1e300")), ErrorCode::kConfiguration, field + ": found 1e+300");
+    EXPECT_ERROR(traceFromJson(with(field, "1.5")), ErrorCode::kConfiguration, field + ": found 1.5");
+    EXPECT_ERROR(traceFromJson(with(field, "18446744073709551615")), ErrorCode::kConfiguration,
+                 field + ": found 18446744073709551615");
+  }
+  for (const std::string field : {"ts", "dur"})
+    EXPECT_ERROR(traceFromJson(with(field, "1e300")), ErrorCode::kConfiguration, field + ": found 1e+300");
+  EXPECT_ERROR(traceFromJson(with("peer", "4294967296")), ErrorCode::kConfiguration,
+               "of \"traceEvents\": peer: found 4294967296");
+}
+
 TEST(TraceReader, RefusesWhatIsNoTrace) {
   for (const char* text :
        {"", "[]", "{}", "{\"traceEvents\": 3}", "{\"traceEvents\": [{\"ph\": \"X\"}]}",
