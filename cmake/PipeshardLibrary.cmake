@@ -21,6 +21,7 @@ endif()
 if(PIPESHARD_SANITIZE)
   target_compile_options(pipeshard_flags INTERFACE -fsanitize=${PIPESHARD_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(pipeshard_flags INTERFACE -fsanitize=${PIPESHARD_SANITIZE})
+  target_compile_definitions(pipeshard_flags INTERFACE PIPESHARD_SANITIZERS="${PIPESHARD_SANITIZE}")  # tests/sanitizers.h
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(pipeshard_flags INTERFACE -Wno-maybe-uninitialized)  # false alarms in <regex> when instrumented
   endif()
@@ -110,6 +111,9 @@ function(pipeshard_test name)
   cmake_parse_arguments(ARG "ON_STANDIN" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(PIPESHARD_SANITIZE)  # many times slower
+    math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE pipeshard_flags ${ARG_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock GTest::gtest_main)

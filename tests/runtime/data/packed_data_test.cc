@@ -13,6 +13,7 @@
 #include "runtime/data/unpacked_file.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/files/npz_writer.h"
+#include "tests/sanitizers.h"
 #include "tests/temporary_folder.h"
 
 namespace pipeshard {
@@ -82,6 +83,7 @@ TEST(PackedNpz, IsUnpackedOnceForAllReaders) {
 }
 
 TEST(PackedNpz, ALargeStoredArrayTakesNoMemory) {
+  SKIP_UNDER_SANITIZERS("their shadow of the memory counts as resident");
   const TemporaryFolder folder;
   const int64_t rows = 4'000'000;  // 128 MB
   ASSERT_TRUE(writeNpz(folder.file("d.npz"),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What a build spends its time on: the costliest objects, and the costliest headers.
 
-    tools/build_costs.py [BUILD_DIR]              after a build (default: build/release); --top N rows (20)
-    tools/build_costs.py --measure [BUILD_DIR]    builds `pipeshard` from nothing in a scratch folder, without
+    cmake/build_costs.py [BUILD_DIR]              after a build (default: build/release); --top N rows (20)
+    cmake/build_costs.py --measure [BUILD_DIR]    builds `pipeshard` from nothing in a scratch folder, without
                                                   ccache, and prints the processor time of its own objects
 
 Objects: how long each took, from ninja's log; with several jobs on few cores these are times by the clock, so
