@@ -1,4 +1,4 @@
-// The fuzzer (libFuzzer; preset fuzz): PIPESHARD_FUZZ_TARGET=NAME pipeshard_fuzzer FOLDER... ; fuzz.sh runs
+// The fuzzer (libFuzzer; preset fuzz): PIPESHARD_FUZZ_TARGET=NAME pipeshard_fuzzer FOLDER... ; fuzz.py runs
 // all.
 #include <algorithm>
 #include <cstdint>
