@@ -1,7 +1,11 @@
 // The house keeps its rules, and the checks find what breaks them: each rule is broken once in a small tree.
 #include "tests/house/house.h"
 
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,6 +46,20 @@ TEST(House, FoldersHaveAReadmeOfOneScreen) { EXPECT_THAT(missingReadmes(kRoot), 
 TEST(House, ReadmesNameFilesThatExist) { EXPECT_THAT(deadReferences(kRoot), IsEmpty()); }
 TEST(House, FilesAreReadInOneSitting) { EXPECT_THAT(longFiles(kRoot), IsEmpty()); }
 TEST(House, LinesHaveAtMost110Columns) { EXPECT_THAT(longLines(kRoot), IsEmpty()); }
+
+// What reliability_table.py says of a tree: an exit code, and a text.
+std::pair<int, std::string> checkReliabilityTable(const std::filesystem::path& root) {
+  const std::string script = (kRoot / "tests/house/reliability_table.py").string();
+  FILE* const output = ::popen((script + " --root " + root.string() + " 2>&1").c_str(), "r");
+  std::string text;
+  for (int c = 0; (c = std::fgetc(output)) != EOF;) text += static_cast<char>(c);
+  return {WEXITSTATUS(::pclose(output)), text};
+}
+
+TEST(House, FaultsAreShownByTestsThatExist) {
+  const auto [code, text] = checkReliabilityTable(kRoot);
+  EXPECT_EQ(code, 0) << text;
+}
 TEST(House, RoomsKnowWhatIsTheirsAlone) { EXPECT_THAT(foreignKnowledge(kRoot), IsEmpty()); }
 
 class PlantedViolation : public ::testing::Test {
@@ -121,6 +139,27 @@ TEST_F(PlantedViolation, OfLengthIsFound) {
   plant("ir/base/b.cc", std::string(111, 'x'));
   EXPECT_THAT(longFiles(root()), ::testing::ElementsAre(HasSubstr("ir/base/a.cc has 501 lines")));
   EXPECT_THAT(longLines(root()), ::testing::ElementsAre(HasSubstr("ir/base/b.cc:1 has 111 columns")));
+}
+
+TEST_F(PlantedViolation, OfAFaultWithoutItsTestIsFound) {
+  plant("tests/a_test.cc", "TEST(Jobs, EndInTime) {}\nTEST_F(Links, AreCut) {}\n");
+  plant("tests/CMakeLists.txt", "pipeshard_test(all_test SOURCES a_test.cc LIBRARIES x)\n");
+  plant("tests/cluster/link_test.sh", "case $1 in\n  cut) ;;\nesac\n");
+  const auto check = [&](const std::string& row, const std::string& state = "OK") {
+    plant("docs/reliability.md",
+          "| # | fault |\n|---|---|\n| 1 | a \\| b | so | " + state + " | " + row + " |\n");
+    return checkReliabilityTable(root());
+  };
+  using Outcome = std::pair<int, std::string>;
+  EXPECT_EQ(check("`a_test: EndInTime`, `AreCut` (why), `Links`, `link_test.sh` cut, `all_test`").first, 0);
+  EXPECT_EQ(check("", "missing").first, 0);
+  EXPECT_EQ(check(""), Outcome(1, "row 1 is OK, and no test shows it\n"));
+  EXPECT_EQ(check("`a_test: EndsLate`, `b_test`"),
+            Outcome(1,
+                    "row 1 names a_test: EndsLate, which does not exist\nrow 1 names b_test, which does not "
+                    "exist\nrow 1 is OK, and no test shows it\n"));
+  EXPECT_EQ(check("`link_test.sh` cut, glitch"),
+            Outcome(1, "row 1 names link_test.sh glitch, which does not exist\n"));
 }
 
 TEST_F(PlantedViolation, OfForeignKnowledgeIsFound) {
