@@ -4,14 +4,18 @@ frozen, the cable is cut (and mended), a disk is full, a limit is low, strangers
 the right exit code and one line that names the cause, and leave nothing: no process, segment, socket or file.
 
   tests/cluster/random_faults.py --pipeshard build/dev/tools/pipeshard --rounds 2000 --seed 1 --jobs 2
+  tests/cluster/random_faults.py --pipeshard build/dev/tools/pipeshard --seconds 600 --record
+  tests/cluster/random_faults.py --summary
 
-Round i draws its fault and moment from the seed and i; `--only I` repeats it. At the end: rounds per fault, median and worst time from the
+Round i draws its fault and moment from the seed and i; `--only I` repeats it. `--record` writes a line per round to a file, and begins behind
+the last round of the seed that is there, so that runs add up; `--summary` says what such a file holds. At the end: rounds per fault, median and worst time from the
 fault to the message. Exit code: 0; 1 when a round failed (each failure is printed with what led to it); 77 when this machine lacks
 something. Runs in namespaces of its own; needs root.
 """
 
 import argparse
 import collections
+import csv
 import os
 import random
 import shutil
@@ -39,6 +43,7 @@ FAULTS = {
     "cut link": (12, {69}, 13), "glitch": (14, {0}, 300), "full disk": (10, {73}, 300), "low limit": (10, {78, 73, 83}, 300),
     "strangers": (10, {0}, 300),
 }
+COLUMNS = ["when", "version", "seed", "round", "fault", "delay", "seconds", "code", "failed"]
 LIMITS = [("-n", "40"), ("-n", "24"), ("-u", None), ("-v", "300000"), ("-f", "8")]
 
 
@@ -201,6 +206,7 @@ class Round:
         self.faults = []
         self.seconds = None  # from the fault to the end of the coordinator
         self.pid = None
+        self.code = None  # the coordinator's
 
     def strike(self, job):
         """False where nobody was there."""
@@ -246,6 +252,7 @@ class Round:
             if not wait_until(lambda: job.coordinator.poll() is not None, limit + 30 if struck else 300):
                 self.faults.append("the coordinator goes on")
             self.seconds = time.monotonic() - self.struck
+            self.code = job.coordinator.returncode
             if struck:
                 self.check(job, codes, limit)
             self.clean(job, struck)
@@ -314,45 +321,109 @@ class Round:
         sys.stdout.flush()
 
 
+class Record:
+    """A file with a line for every round that counted; `path` None: none."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def rows(self):
+        if not self.path or not os.path.exists(self.path):
+            return []
+        with open(self.path, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file, delimiter="\t"))
+
+    def begin(self):
+        if self.path and not os.path.exists(self.path):
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            self.append(COLUMNS)
+
+    def append(self, row):
+        """Whole lines, from several processes."""
+        line = "\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row) + "\n"
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(line.encode())
+
+    def add(self, options, current, code):
+        if self.path:
+            self.append([time.strftime("%Y-%m-%dT%H:%M:%S"), options.version, options.seed, current.number, current.fault,
+                         f"{current.delay:.2f}", f"{current.seconds:.2f}", code, "; ".join(current.faults)])
+
+    def next_round(self, seed):
+        """Behind all rounds of the seed."""
+        return 1 + max((int(row["round"]) for row in self.rows() if row["seed"] == str(seed)), default=-1)
+
+
+def print_times(seconds, failed):
+    for fault, times in sorted(seconds.items()):
+        wrong = f", {failed[fault]} failed" if failed[fault] else ""
+        print(f"{fault:17} {len(times):5} rounds, until the end: median {statistics.median(times):.1f} s, worst {max(times):.1f} s{wrong}")
+
+
+def summary(path):
+    rows = Record(path).rows()
+    seconds, failed = collections.defaultdict(list), collections.Counter()
+    for row in rows:
+        seconds[row["fault"]].append(float(row["seconds"]))
+        failed[row["fault"]] += bool(row["failed"])
+    print_times(seconds, failed)
+    for row in rows:
+        if row["failed"]:
+            print(f"failed: seed {row['seed']}, round {row['round']}, {row['fault']}, {row['version']}: {row['failed']}")
+    print(f"{len(rows)} rounds, {sum(failed.values())} failed, in {path}")
+
+
 def run_sequence(options):
     make_hosts()
-    seconds = collections.defaultdict(list)
+    seconds, failed = collections.defaultdict(list), collections.Counter()
     failures = counted = 0
+    record = Record(options.record)
     end = time.monotonic() + options.seconds if options.seconds else None
-    number = options.sequence if options.only is None else options.only
+    number = options.first + options.sequence if options.only is None else options.only
     while counted < -(-options.rounds // options.jobs) and (end is None or time.monotonic() < end):
         current = Round(options, number)
         struck = current.run()
         counted += struck
         failures += bool(current.faults)
-        if struck:
+        if struck or current.faults:
+            failed[current.fault] += bool(current.faults)
             seconds[current.fault].append(current.seconds)
+            record.add(options, current, current.code)
         if options.verbose:
             print(f"round {number}: {current.fault} after {current.delay:.2f} s: {current.seconds:.2f} s", flush=True)
         number += options.jobs
         if options.only is not None:
             break
-    for fault, times in sorted(seconds.items()):
-        print(f"{fault:17} {len(times):5} rounds, until the end: median {statistics.median(times):.1f} s, worst {max(times):.1f} s")
+    print_times(seconds, failed)
     print(f"{counted} rounds, {failures} failed", flush=True)
     return failures
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pipeshard", required=True)
+    parser.add_argument("--pipeshard")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("PIPESHARD_RANDOM_FAULTS", "12")))
     parser.add_argument("--seconds", type=float, help="no new round after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", type=int)
     parser.add_argument("--verbose", action="store_true")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    usual = os.path.join(cache, "pipeshard/random_faults.tsv")
+    parser.add_argument("--record", nargs="?", const=usual, metavar="FILE", help=f"without FILE: {usual}")
+    parser.add_argument("--summary", nargs="?", const=usual, metavar="FILE")
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--version", help=argparse.SUPPRESS)
     parser.add_argument("--plan", help=argparse.SUPPRESS)
     parser.add_argument("--sequence", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--strangers", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.strangers is not None:
         be_strangers(options.strangers)
+    if options.summary:
+        return summary(options.summary)
+    if not options.pipeshard:
+        parser.error("--pipeshard is missing")
     options.pipeshard = os.path.abspath(options.pipeshard)
     if options.sequence is not None:
         sys.exit(1 if run_sequence(options) else 0)
@@ -367,8 +438,14 @@ def main():
         run(options.pipeshard, "plan", "examples/mlp.onnx", "--cluster", "2x2", "--stages", "uniform:4", "--microbatches", "4", "-o", plan, cwd=ROOT)
         prepare = 'ip link set lo up && mount -t tmpfs none /dev/shm && ulimit -c 0 && "$@"; exit $?'
         count = options.jobs if options.only is None else 1
+        record = Record(options.record and os.path.abspath(options.record))
+        record.begin()
+        version = subprocess.run([options.pipeshard, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        more = ["--first", str(record.next_round(options.seed)), "--version", version]
+        if record.path:
+            more += ["--record", record.path]
         children = [subprocess.Popen([*random_kills.namespaces(), "sh", "-c", prepare, "sh", sys.executable, os.path.abspath(__file__),
-                                      *sys.argv[1:], "--plan", plan, "--sequence", str(i)], env={**os.environ, "TMPDIR": folder})
+                                      *sys.argv[1:], *more, "--plan", plan, "--sequence", str(i)], env={**os.environ, "TMPDIR": folder})
                     for i in range(count)]
         codes = [child.wait() for child in children]
     print(f"{'FAILED' if any(codes) else 'passed'} in {time.monotonic() - start:.0f} s, seed {options.seed}", flush=True)
