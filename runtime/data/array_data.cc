@@ -42,6 +42,7 @@ class ArrayData : public DataSource {
       fail(ErrorCode::kConfiguration,
            "--shuffle: no input of the model has a batch axis, so there are no rows");
     if (lengths_.pads()) orderByLength();
+    length_of_row_ = std::vector<int64_t>();
   }
 
   bool isLastBatch(int64_t step) const override { return has_last_batch_ && step % steps_per_epoch_ == 0; }
