@@ -105,10 +105,10 @@ if(PIPESHARD_BUILD_TESTS)
   target_compile_options(pipeshard_precompiled_tests PRIVATE ${PIPESHARD_TEST_FLAGS})
 endif()
 
-# pipeshard_test(NAME SOURCES a_test.cc ... LIBRARIES lib ... [ON_STANDIN]): a GoogleTest program; every TEST becomes a ctest
-# test. ON_STANDIN: the CUDA module is there, on the stand-in of NVIDIA's libraries (tests/standin).
+# pipeshard_test(NAME SOURCES a_test.cc ... LIBRARIES lib ... [ON_STANDIN] [PREFIX p]): a GoogleTest program; every TEST becomes
+# a ctest test, its name behind the prefix. ON_STANDIN: the CUDA module is there, on the stand-in of NVIDIA's libraries (tests/standin).
 function(pipeshard_test name)
-  cmake_parse_arguments(ARG "ON_STANDIN" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "ON_STANDIN" "TIMEOUT;PREFIX" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -126,5 +126,5 @@ function(pipeshard_test name)
     pipeshard_relocatable(${name})
     add_dependencies(${name} pipeshard_cuda standin_cudart standin_cublaslt standin_twin)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)
+  gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT PIPESHARD_PROFILE=off)
 endfunction()

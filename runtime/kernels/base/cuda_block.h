@@ -6,6 +6,11 @@
 
 namespace pipeshard::kernels {
 
+// One block for each of `count`; a kernel's loop takes what is more. At least one.
+inline dim3 aBlockEach(int64_t count) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(count, 1, kMostBlocks)));
+}
+
 // `values`: shared memory of kBlockThreads.
 template <typename T, typename Combine>
 __device__ T combineBlock(T value, T* values, const Combine& combine) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace pipeshard {
 class DeviceQueue;
@@ -23,5 +24,8 @@ void findZero(DeviceQueue* queue, int64_t count, const T* elements, DataFault* f
 template <typename T>
 void findOutside(DeviceQueue* queue, int64_t count, const T* elements, int64_t low, int64_t high,
                  std::optional<int64_t> ignored, DataFault* fault);
+// Tuples of sizes.size() entries, `count` entries in all: entry e of each lies in [-sizes[e], sizes[e]).
+void findOutsideTuples(DeviceQueue* queue, int64_t count, const int64_t* entries,
+                       const std::vector<int64_t>& sizes, DataFault* fault);
 
 }  // namespace pipeshard::kernels

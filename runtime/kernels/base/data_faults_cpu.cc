@@ -34,6 +34,15 @@ void findOutside(DeviceQueue*, int64_t count, const T* elements, int64_t low, in
   findFirst(count, elements, fault, [=](T x) { return x >= low && x < high; });
 }
 
+void findOutsideTuples(DeviceQueue*, int64_t count, const int64_t* entries, const std::vector<int64_t>& sizes,
+                       DataFault* fault) {
+  const auto depth = static_cast<int64_t>(sizes.size());
+  for (int64_t i = 0; i < count && fault->found == 0; ++i) {
+    const int64_t size = sizes[i % depth];
+    if (entries[i] < -size || entries[i] >= size) *fault = {1, i, entries[i]};
+  }
+}
+
 template void findZero(DeviceQueue*, int64_t, const int32_t*, DataFault*);
 template void findZero(DeviceQueue*, int64_t, const int64_t*, DataFault*);
 template void findZero(DeviceQueue*, int64_t, const int8_t*, DataFault*);

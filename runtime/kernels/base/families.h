@@ -1,9 +1,13 @@
-// One function per family of operators; each adds its CPU kernels to a registry. Standard operators first.
+// One function per family of operators; each adds its kernels to the registry of the device that the program
+// or module is linked for. Standard operators first.
 #pragma once
 
 #include "runtime/kernels/base/kernel.h"
 
 namespace pipeshard::kernels {
+
+// All of them but attention, which only the CPU has.
+void addAllKernels(KernelRegistry& registry);
 
 void addUnaryKernels(KernelRegistry& registry);       // Neg, Exp, Gelu, Clip, ...
 void addBinaryKernels(KernelRegistry& registry);      // Add, Max, And, ...

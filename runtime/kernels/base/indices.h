@@ -24,12 +24,6 @@ void checkIndices(const KernelArguments& arguments, const std::function<void(con
   checkData(arguments, throw_fault,
             [&](DataFault* fault) { findOutside(arguments.queue, count, indices, -size, size, {}, fault); });
 }
-// On the CPU.
-template <typename I>
-void checkIndices(const std::string& node, const I* indices, int64_t count, int64_t size) {
-  checkIndices({}, aboutIndices(node, size), indices, count, size);
-}
-
 template <typename I>
 int64_t wrapIndex(I index, int64_t size) {
   return index < 0 ? index + size : index;

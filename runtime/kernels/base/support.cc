@@ -29,7 +29,7 @@ class FunctionKernel : public Kernel {
 
 void checkArity(const KernelSpec& spec, size_t least, size_t most) {
   if (spec.inputs.size() < least || spec.inputs.size() > most) {
-    refuse(spec, "has {} inputs; the CPU kernel takes {} to {}", spec.inputs.size(), least, most);
+    refuse(spec, "has {} inputs; the kernel takes {} to {}", spec.inputs.size(), least, most);
   }
   for (size_t i = 0; i < least; ++i) {
     if (!spec.inputs[i].present()) refuse(spec, "input {} is missing", i);
@@ -51,13 +51,13 @@ void checkInputShape(const KernelSpec& spec, size_t input, const Shape& expected
 
 void checkInputType(const KernelSpec& spec, size_t input, DataType expected) {
   if (!hasInput(spec, input) || spec.inputs[input].data_type == expected) return;
-  refuse(spec, "input {} has type {}; the CPU kernel needs {}", input,
-         dataTypeName(spec.inputs[input].data_type), dataTypeName(expected));
+  refuse(spec, "input {} has type {}; the kernel needs {}", input, dataTypeName(spec.inputs[input].data_type),
+         dataTypeName(expected));
 }
 
 void checkOutputType(const KernelSpec& spec, size_t output, DataType expected) {
   if (!hasOutput(spec, output) || spec.outputs[output].data_type == expected) return;
-  refuse(spec, "output {} has type {}; the CPU kernel gives {}", output,
+  refuse(spec, "output {} has type {}; the kernel gives {}", output,
          dataTypeName(spec.outputs[output].data_type), dataTypeName(expected));
 }
 

@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> withType(const KernelSpec& spec, DataType type, std::str
   if (!found) {
     std::string names;
     ((names += (names.empty() ? "" : ", "), names += dataTypeName(dataTypeOf<Ts>())), ...);
-    refuse(spec, "{} has type {}; the CPU kernel supports {}", what, dataTypeName(type), names);
+    refuse(spec, "{} has type {}; the kernel supports {}", what, dataTypeName(type), names);
   }
   return kernel;
 }
@@ -124,7 +124,7 @@ std::unique_ptr<Kernel> withElementSize(const KernelSpec& spec, DataType type, s
     case 4: return body(uint32_t{});
     case 8: return body(uint64_t{});
     default:
-      refuse(spec, "{} has type {}; the CPU kernel supports types of 1, 2, 4 or 8 bytes", what,
+      refuse(spec, "{} has type {}; the kernel supports types of 1, 2, 4 or 8 bytes", what,
              dataTypeName(type));
   }
 }

@@ -38,7 +38,7 @@ std::unique_ptr<Kernel> geluGrad(const KernelSpec& spec) {
   const std::string approximate = spec.node->stringAttribute("approximate", "none");
   if (approximate == "none") return activationGrad<GeluErfGrad>(spec, geluFactors(*spec.node));
   if (approximate == "tanh") return activationGrad<GeluTanhGrad>(spec, geluFactors(*spec.node));
-  refuse(spec, "attribute approximate is '{}'; the CPU kernel supports 'none' and 'tanh'", approximate);
+  refuse(spec, "attribute approximate is '{}'; the kernel supports 'none' and 'tanh'", approximate);
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ template <typename Body>
 std::unique_ptr<Kernel> withBits(const KernelSpec& spec, Body&& body) {
   const DataType type = spec.inputs[0].data_type;
   checkOutputType(spec, 0, type);
-  if (!isInteger(type))
-    refuse(spec, "input 0 has type {}; the CPU kernel supports integers", dataTypeName(type));
+  if (!isInteger(type)) refuse(spec, "input 0 has type {}; the kernel supports integers", dataTypeName(type));
   return withElementSize(spec, type, "input 0", std::forward<Body>(body));
 }
 
@@ -35,7 +34,7 @@ std::unique_ptr<Kernel> makeBitShift(const KernelSpec& spec) {
   const std::string direction = spec.node->stringAttribute("direction", "");
   if (direction == "LEFT") return bitwise<ShiftLeftOp>(spec);
   if (direction == "RIGHT") return bitwise<ShiftRightOp>(spec);
-  refuse(spec, "attribute direction is '{}'; the CPU kernel supports 'LEFT' and 'RIGHT'", direction);
+  refuse(spec, "attribute direction is '{}'; the kernel supports 'LEFT' and 'RIGHT'", direction);
 }
 
 std::unique_ptr<Kernel> makeBitwiseNot(const KernelSpec& spec) {

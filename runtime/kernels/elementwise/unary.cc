@@ -65,7 +65,7 @@ std::unique_ptr<Kernel> makeGelu(const KernelSpec& spec) {
   const std::string approximate = spec.node->stringAttribute("approximate", "none");
   if (approximate == "none") return unary<GeluErfOp, float, double>(spec, geluFactors(*spec.node));
   if (approximate == "tanh") return unary<GeluTanhOp, float, double>(spec, geluFactors(*spec.node));
-  refuse(spec, "attribute approximate is '{}'; the CPU kernel supports 'none' and 'tanh'", approximate);
+  refuse(spec, "attribute approximate is '{}'; the kernel supports 'none' and 'tanh'", approximate);
 }
 
 std::unique_ptr<Kernel> makeSwish(const KernelSpec& spec) {

@@ -19,20 +19,6 @@ constexpr size_t kAlignment = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Elements as what they are moved as.
-template <typename T>
-using Bits = std::conditional_t<
-    sizeof(T) == 8, uint64_t,
-    std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
-template <typename T>
-const Bits<T>* bitsOf(const T* elements) {
-  return reinterpret_cast<const Bits<T>*>(elements);
-}
-template <typename T>
-Bits<T>* bitsOf(T* elements) {
-  return reinterpret_cast<Bits<T>*>(elements);
-}
-
 // The ranges of an axis of a tensor, one per member, as blocks of `block` elements each: range i, dense, then
 // zeros.
 class Blocks {
@@ -66,8 +52,8 @@ class Blocks {
   void pack(DeviceQueue* queue, const T* tensor, T* blocks) const {
     for (size_t i = 0; i < pack_.size(); ++i) {
       copyElements(queue, pack_[i], bitsOf(tensor), bitsOf(blocks));
-      fillBytes(queue, static_cast<int64_t>((block_ - filled_[i]) * sizeof(T)), 0,
-                reinterpret_cast<uint8_t*>(blocks + i * block_ + filled_[i]));
+      fillElements(queue, static_cast<int64_t>(block_ - filled_[i]), Bits<T>(0),
+                   bitsOf(blocks + i * block_ + filled_[i]));
     }
   }
   template <typename T>

@@ -1,14 +1,9 @@
+#include "runtime/kernels/base/copy_elements.h"
+#include "runtime/kernels/base/cuda_indices.h"
 #include "runtime/kernels/base/cuda_launch.h"
 #include "runtime/kernels/movement/gather.h"
 
 namespace pipeshard::kernels {
-
-// An index that is outside is read as 0: it has been recorded.
-template <typename I>
-__device__ int64_t rowOf(I index, int64_t size) {
-  const int64_t row = index < 0 ? index + size : index;
-  return row < 0 || row >= size ? 0 : row;
-}
 
 template <typename T, typename I>
 __global__ void gatherRowsKernel(AxisSplit split, int64_t count, const T* data, const I* indices, T* out) {
@@ -21,12 +16,6 @@ __global__ void gatherRowsKernel(AxisSplit split, int64_t count, const T* data, 
     const int64_t row = rowOf(indices[position], split.size);
     out[i] = data[(outer * split.size + row) * split.inner + column];
   }
-}
-
-template <typename T>
-__global__ void fillZerosKernel(int64_t count, T* out) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) out[i] = 0;
 }
 
 // The thread of a row's first mention adds up all of them, so that each element has one writer and a fixed
@@ -66,8 +55,7 @@ template <typename T, typename I>
 void gatherGradRows(DeviceQueue* queue, const AxisSplit& split, int64_t count, const T* dy, const I* indices,
                     Mention*, bool add, T* ddata) {
   const int64_t elements = split.outer * split.size * split.inner;
-  if (!add && elements > 0)
-    launch<fillZerosKernel<T>>(blocksFor(elements), dim3(kBlockThreads), streamOf(queue), elements, ddata);
+  if (!add) fillElements(queue, elements, Bits<T>(0), bitsOf(ddata));
   const int64_t all = split.outer * count * split.inner;
   if (all == 0) return;
   launch<gatherGradRowsKernel<T, I>>(blocksFor(all), dim3(kBlockThreads), streamOf(queue), split, count, dy,

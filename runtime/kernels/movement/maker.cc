@@ -1,7 +1,11 @@
+#include "runtime/kernels/movement/maker.h"
+
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
+#include "runtime/kernels/base/copy_elements.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
@@ -10,7 +14,7 @@ namespace {
 // A kernel whose output 0 does not depend on what the inputs hold.
 std::unique_ptr<Kernel> fixedOutput(std::vector<std::byte> bytes) {
   return makeKernel([content = std::move(bytes)](const KernelArguments& arguments) {
-    if (!content.empty()) std::memcpy(arguments.outputs[0], content.data(), content.size());
+    storeBytes(arguments.queue, content, output<std::byte>(arguments, 0));
   });
 }
 
@@ -87,9 +91,7 @@ std::unique_ptr<Kernel> constantOfShape(const KernelSpec& spec) {
     T element;
     std::memcpy(&element, value.bytes.data(), sizeof(T));
     return makeKernel([element, count](const KernelArguments& arguments) {
-      T* y = output<T>(arguments, 0);
-      forBlocks(count, kBlockElements * 16,
-                [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, element); });
+      fillElements(arguments.queue, count, element, output<T>(arguments, 0));
     });
   });
 }
@@ -105,10 +107,8 @@ std::unique_ptr<Kernel> range(const KernelSpec& spec) {
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([count](const KernelArguments& arguments) {
-      const T start = *input<T>(arguments, 0);
-      const T delta = *input<T>(arguments, 2);
-      for (int64_t i = 0; i < count; ++i)
-        output<T>(arguments, 0)[i] = static_cast<T>(start + static_cast<T>(i) * delta);
+      fillRange(arguments.queue, count, input<T>(arguments, 0), input<T>(arguments, 2),
+                output<T>(arguments, 0));
     });
   });
 }
@@ -128,25 +128,10 @@ std::unique_ptr<Kernel> eyeLike(const KernelSpec& spec) {
       spec, spec.outputs[0].data_type, "output 0", [&](auto zero) {
         using T = decltype(zero);
         return makeKernel([=](const KernelArguments& arguments) {
-          T* y = output<T>(arguments, 0);
-          for (int64_t r = 0; r < rows; ++r)
-            for (int64_t c = 0; c < columns; ++c) y[r * columns + c] = T(c - r == diagonal);
+          fillDiagonal(arguments.queue, rows, columns, diagonal, std::bit_cast<Bits<T>>(T(1)),
+                       bitsOf(output<T>(arguments, 0)));
         });
       });
-}
-
-// indices [outer, inner] -> [outer, depth, inner]: values[1] where the axis equals the index, values[0]
-// elsewhere.
-template <typename V, typename I>
-void runOneHot(int64_t outer, int64_t depth, int64_t inner, const I* indices, const V* values, V* y) {
-  std::fill(y, y + outer * depth * inner, values[0]);
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) {
-      const int64_t index = indices[o * inner + i];
-      if (index < -depth || index >= depth) continue;  // all off, says the standard
-      y[(o * depth + (index < 0 ? index + depth : index)) * inner + i] = values[1];
-    }
-  }
 }
 
 std::unique_ptr<Kernel> oneHot(const KernelSpec& spec) {
@@ -166,8 +151,8 @@ std::unique_ptr<Kernel> oneHot(const KernelSpec& spec) {
         spec, spec.inputs[0].data_type, "input 0", [&](auto index) {
           using I = decltype(index);
           return makeKernel([split](const KernelArguments& arguments) {
-            runOneHot<V, I>(split.outer, split.size, split.inner, input<I>(arguments, 0),
-                            input<V>(arguments, 2), output<V>(arguments, 0));
+            fillOneHot(arguments.queue, split, input<I>(arguments, 0), input<V>(arguments, 2),
+                       output<V>(arguments, 0));
           });
         });
   });
@@ -180,23 +165,17 @@ std::unique_ptr<Kernel> trilu(const KernelSpec& spec) {
   const Shape& shape = spec.inputs[0].shape;
   if (shape.size() < 2)
     refuse(spec, "input has shape {}; it must have at least two axes", shapeToString(shape));
-  const int64_t rows = shape[shape.size() - 2];
-  const int64_t columns = shape.back();
-  const int64_t batch = rows * columns == 0 ? 0 : elementCount(shape) / (rows * columns);
-  const auto diagonal = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "k")) : 0;
-  const bool upper = spec.node->intAttribute("upper", 1) != 0;
+  TrianglePlan plan;
+  plan.rows = shape[shape.size() - 2];
+  plan.columns = shape.back();
+  plan.batch = plan.rows * plan.columns == 0 ? 0 : elementCount(shape) / (plan.rows * plan.columns);
+  plan.diagonal = hasInput(spec, 1) ? static_cast<int64_t>(constantNumber(spec, 1, "k")) : 0;
+  plan.upper = spec.node->intAttribute("upper", 1) != 0;
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
         [=](const KernelArguments& arguments) {
-          forRows(batch * rows, columns, [&](int64_t first, int64_t last) {
-            for (int64_t row = first; row < last; ++row) {
-              const T* x = input<T>(arguments, 0) + row * columns;
-              T* y = output<T>(arguments, 0) + row * columns;
-              const int64_t edge = std::clamp(row % rows + diagonal + (upper ? 0 : 1), int64_t{0}, columns);
-              for (int64_t c = 0; c < columns; ++c) y[c] = (c >= edge) == upper ? x[c] : T(0);
-            }
-          });
+          keepTriangle(arguments.queue, plan, input<T>(arguments, 0), output<T>(arguments, 0));
         },
         inPlaceTraits(spec, {0}));
   });

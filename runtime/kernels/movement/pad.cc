@@ -62,8 +62,7 @@ PadMode modeOf(const KernelSpec& spec) {
   if (mode == "edge") return PadMode::kEdge;
   if (mode == "wrap") return PadMode::kWrap;
   if (mode == "reflect") return PadMode::kReflect;
-  refuse(spec, "attribute mode is '{}'; the CPU kernel supports 'constant', 'edge', 'reflect' and 'wrap'",
-         mode);
+  refuse(spec, "attribute mode is '{}'; the kernel supports 'constant', 'edge', 'reflect' and 'wrap'", mode);
 }
 
 std::unique_ptr<Kernel> pad(const KernelSpec& spec) {

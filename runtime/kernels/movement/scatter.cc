@@ -1,12 +1,13 @@
 #include "runtime/kernels/movement/scatter.h"
 
-#include <cstring>
-
+#include "runtime/kernels/base/copy_elements.h"
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/indices.h"
 
 namespace pipeshard::kernels {
+namespace {
 
+// Checks ranks and sizes: indices may be smaller than data on every axis but `axis`.
 ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape& indices) {
   ElementsPlan plan;
   plan.axis = checkedAxis(spec, spec.node->intAttribute("axis", 0), data.size());
@@ -23,7 +24,13 @@ ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape
   plan.data_strides = rowMajorStrides(data);
   plan.size = data[plan.axis];
   plan.count = elementCount(indices);
-  plan.node = describeNode(*spec.node);
+  const Shape strides = rowMajorStrides(indices);
+  std::vector<CopyAxis> others;
+  for (size_t a = 0; a < indices.size(); ++a)
+    if (a != plan.axis) others.push_back({indices[a], strides[a], plan.data_strides[a]});
+  plan.lines = makeStridedCopy(others);
+  plan.length = indices[plan.axis];
+  plan.index_stride = strides[plan.axis];
   return plan;
 }
 
@@ -37,7 +44,6 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
            shapeToString(indices), batch_dims, shapeToString(data));
   }
   TuplePlan plan;
-  plan.node = describeNode(*spec.node);
   plan.depth = indices.back();
   const size_t batch_axes = batch_dims;
   const size_t addressed = batch_axes + plan.depth;
@@ -65,127 +71,60 @@ TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& ind
   return plan;
 }
 
-void checkTuples(const TuplePlan& plan, const int64_t* indices) {
-  for (int64_t i = 0; i < plan.batches * plan.tuples; ++i) {
-    for (int64_t entry = 0; entry < plan.depth; ++entry) {
-      const int64_t index = indices[i * plan.depth + entry];
-      const int64_t size = plan.sizes[entry];
-      if (index >= -size && index < size) continue;
-      fail(ErrorCode::kBadModel, "{}: index {} in entry {} of tuple {} is outside of [{}, {})", plan.node,
-           index, entry, i, -size, size);
-    }
-  }
+using ThrowFault = std::function<void(const DataFault&)>;
+
+// Throws the Error(kBadModel) about an entry of a tuple.
+ThrowFault aboutTuples(const KernelSpec& spec, const TuplePlan& plan) {
+  return [node = describeNode(*spec.node), sizes = plan.sizes](const DataFault& fault) {
+    const auto depth = static_cast<int64_t>(sizes.size());
+    const int64_t entry = fault.position % depth;
+    fail(ErrorCode::kBadModel, "{}: index {} in entry {} of tuple {} is outside of [{}, {})", node,
+         fault.value, entry, fault.position / depth, -sizes[entry], sizes[entry]);
+  };
 }
 
-int64_t tuplePosition(const TuplePlan& plan, const int64_t* indices, int64_t batch, int64_t tuple) {
-  const int64_t* entries = indices + (batch * plan.tuples + tuple) * plan.depth;
-  int64_t position = batch * plan.batch_stride;
-  for (size_t i = 0; i < plan.sizes.size(); ++i)
-    position += wrapIndex(entries[i], plan.sizes[i]) * plan.strides[i];
-  return position;
+void checkTuples(const KernelArguments& arguments, const ThrowFault& throw_fault, const TuplePlan& plan) {
+  checkData(arguments, throw_fault, [&](DataFault* fault) {
+    findOutsideTuples(arguments.queue, plan.batches * plan.tuples * plan.depth, input<int64_t>(arguments, 1),
+                      plan.sizes, fault);
+  });
 }
 
-namespace {
-
-struct SetOp {
-  template <typename T>
-  static T apply(T, T b) {
-    return b;
-  }
-};
-struct AddOp {
-  template <typename T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>)
-      return T(std::make_unsigned_t<T>(a) + std::make_unsigned_t<T>(b));
-    else
-      return a + b;
-  }
-};
-struct MulOp {
-  template <typename T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_integral_v<T>)
-      return T(std::make_unsigned_t<T>(a) * std::make_unsigned_t<T>(b));
-    else
-      return a * b;
-  }
-};
-struct MaxOp {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a < b ? b : a;
-  }
-};
-struct MinOp {
-  template <typename T>
-  static T apply(T a, T b) {
-    return b < a ? b : a;
-  }
-};
-
+// All indices are checked before anything is written; data is copied to the output unless the two are one (in
+// place); then come the updates.
 template <typename T>
-void copyAll(const T* from, T* to, int64_t count) {
-  if (from == to) return;
-  forBlocks(count, kBlockElements * 16,
-            [&](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
+void copyData(const KernelArguments& arguments, int64_t count) {
+  if (arguments.inputs[0] == arguments.outputs[0]) return;
+  copyElements(arguments.queue, makeStridedCopy({{count, 1, 1}}), bitsOf(input<T>(arguments, 0)),
+               bitsOf(output<T>(arguments, 0)));
 }
 
-// Scattering: all indices are checked before anything is written; data is copied to the output unless the two
-// are one (in place); then updates are applied one after another, by one thread. Several updates may hit one
-// element, so their order decides the bits, and it is always that of the index tensor.
-template <typename Op, typename T, typename I>
-std::unique_ptr<Kernel> makeScatterElements(const KernelSpec& spec, const ElementsPlan& plan) {
-  const int64_t total = elementCount(spec.inputs[0].shape);
-  return makeKernel(
-      [plan, total](const KernelArguments& arguments) {
-        const I* indices = input<I>(arguments, 1);
-        const T* updates = input<T>(arguments, 2);
-        T* out = output<T>(arguments, 0);
-        checkIndices(plan.node, indices, plan.count, plan.size);
-        copyAll(input<T>(arguments, 0), out, total);
-        forElements(plan, indices, [&](int64_t i, int64_t position) {
-          out[position] = Op::apply(out[position], updates[i]);
-        });
-      },
-      inPlaceTraits(spec, {0}));
-}
-
-template <typename Op, typename T>
-std::unique_ptr<Kernel> makeScatterND(const KernelSpec& spec, const TuplePlan& plan) {
-  const int64_t total = elementCount(spec.inputs[0].shape);
-  return makeKernel(
-      [plan, total](const KernelArguments& arguments) {
-        const auto* indices = input<int64_t>(arguments, 1);
-        const T* updates = input<T>(arguments, 2);
-        T* out = output<T>(arguments, 0);
-        checkTuples(plan, indices);
-        copyAll(input<T>(arguments, 0), out, total);
-        for (int64_t tuple = 0; tuple < plan.tuples; ++tuple) {
-          T* to = out + tuplePosition(plan, indices, 0, tuple);
-          for (int64_t i = 0; i < plan.slice; ++i) to[i] = Op::apply(to[i], updates[tuple * plan.slice + i]);
-        }
-      },
-      inPlaceTraits(spec, {0}));
-}
-
-// Calls make(Op{}, T{}) for the attribute `reduction` and the data's type.
+// Calls make(update, T{}) for the attribute `reduction` and the data's type; update is an integral_constant.
 template <typename Make>
-std::unique_ptr<Kernel> withReduction(const KernelSpec& spec, const Make& make) {
+std::unique_ptr<Kernel> withUpdate(const KernelSpec& spec, const Make& make) {
   const std::string reduction = spec.node->stringAttribute("reduction", "none");
   const DataType type = spec.inputs[0].data_type;
-  if (reduction == "none")
-    return withElementSize(spec, type, "input 0", [&](auto zero) { return make(SetOp{}, zero); });
-  const auto typed = [&](auto op) {
+  if (reduction == "none") {
+    return withElementSize(spec, type, "input 0", [&](auto zero) {
+      return make(std::integral_constant<Update, Update::kSet>{}, zero);
+    });
+  }
+  const auto typed = [&](auto update) {
     return withType<float, double, int32_t, int64_t>(spec, type, "input 0",
-                                                     [&](auto zero) { return make(op, zero); });
+                                                     [&](auto zero) { return make(update, zero); });
   };
-  if (reduction == "add") return typed(AddOp{});
-  if (reduction == "mul") return typed(MulOp{});
-  if (reduction == "max") return typed(MaxOp{});
-  if (reduction == "min") return typed(MinOp{});
-  refuse(spec, "attribute reduction is '{}'; the CPU kernel supports 'none', 'add', 'mul', 'max' and 'min'",
+  if (reduction == "add") return typed(std::integral_constant<Update, Update::kAdd>{});
+  if (reduction == "mul") return typed(std::integral_constant<Update, Update::kMultiply>{});
+  if (reduction == "max") return typed(std::integral_constant<Update, Update::kMaximum>{});
+  if (reduction == "min") return typed(std::integral_constant<Update, Update::kMinimum>{});
+  refuse(spec, "attribute reduction is '{}'; the kernel supports 'none', 'add', 'mul', 'max' and 'min'",
          reduction);
+}
+
+// Calls make(I{}) for the type of the indices.
+template <typename Make>
+std::unique_ptr<Kernel> withIndices(const KernelSpec& spec, const Make& make) {
+  return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", make);
 }
 
 void checkScatter(const KernelSpec& spec, const Shape& updates) {
@@ -195,13 +134,30 @@ void checkScatter(const KernelSpec& spec, const Shape& updates) {
   checkOutputShape(spec, 0, spec.inputs[0].shape);
 }
 
+KernelTraits scatterTraits(const KernelSpec& spec, ThrowFault throw_fault) {
+  KernelTraits traits = inPlaceTraits(spec, {0});
+  traits.throw_fault = std::move(throw_fault);
+  return traits;
+}
+
 std::unique_ptr<Kernel> scatterElements(const KernelSpec& spec) {
   checkArity(spec, 3, 3);
   const ElementsPlan plan = planElements(spec, spec.inputs[0].shape, spec.inputs[1].shape);
   checkScatter(spec, spec.inputs[1].shape);
-  return withReduction(spec, [&](auto op, auto zero) {
-    return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", [&](auto index) {
-      return makeScatterElements<decltype(op), decltype(zero), decltype(index)>(spec, plan);
+  const int64_t total = elementCount(spec.inputs[0].shape);
+  const auto about = aboutIndices(describeNode(*spec.node), plan.size);
+  return withUpdate(spec, [&](auto update, auto zero) {
+    using T = decltype(zero);
+    return withIndices(spec, [&](auto index) {
+      using I = decltype(index);
+      return makeKernel(
+          [plan, total, about](const KernelArguments& a) {
+            checkIndices(a, about, input<I>(a, 1), plan.count, plan.size);
+            copyData<T>(a, total);
+            scatterAddressed<decltype(update)::value>(a.queue, plan, input<I>(a, 1), input<T>(a, 2),
+                                                      output<T>(a, 0));
+          },
+          scatterTraits(spec, about));
     });
   });
 }
@@ -211,8 +167,19 @@ std::unique_ptr<Kernel> scatterND(const KernelSpec& spec) {
   checkInputType(spec, 1, DataType::kInt64);
   const TuplePlan plan = planTuples(spec, spec.inputs[0].shape, spec.inputs[1].shape, 0);
   checkScatter(spec, plan.output);
-  return withReduction(
-      spec, [&](auto op, auto zero) { return makeScatterND<decltype(op), decltype(zero)>(spec, plan); });
+  const int64_t total = elementCount(spec.inputs[0].shape);
+  const auto about = aboutTuples(spec, plan);
+  return withUpdate(spec, [&](auto update, auto zero) {
+    using T = decltype(zero);
+    return makeKernel(
+        [plan, total, about](const KernelArguments& a) {
+          checkTuples(a, about, plan);
+          copyData<T>(a, total);
+          scatterTuples<decltype(update)::value>(a.queue, plan, input<int64_t>(a, 1), input<T>(a, 2),
+                                                 output<T>(a, 0));
+        },
+        scatterTraits(spec, about));
+  });
 }
 
 std::unique_ptr<Kernel> gatherElements(const KernelSpec& spec) {
@@ -220,17 +187,17 @@ std::unique_ptr<Kernel> gatherElements(const KernelSpec& spec) {
   const ElementsPlan plan = planElements(spec, spec.inputs[0].shape, spec.inputs[1].shape);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, spec.inputs[1].shape);
+  const auto about = aboutIndices(describeNode(*spec.node), plan.size);
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", [&](auto index) {
+    return withIndices(spec, [&](auto index) {
       using I = decltype(index);
-      return makeKernel([plan](const KernelArguments& arguments) {
-        const T* data = input<T>(arguments, 0);
-        const I* indices = input<I>(arguments, 1);
-        T* out = output<T>(arguments, 0);
-        checkIndices(plan.node, indices, plan.count, plan.size);
-        forElements(plan, indices, [&](int64_t i, int64_t position) { out[i] = data[position]; });
-      });
+      return makeKernel(
+          [plan, about](const KernelArguments& a) {
+            checkIndices(a, about, input<I>(a, 1), plan.count, plan.size);
+            gatherAddressed(a.queue, plan, input<T>(a, 0), input<I>(a, 1), output<T>(a, 0));
+          },
+          {.in_place = {}, .throw_fault = about});
     });
   });
 }
@@ -243,18 +210,18 @@ std::unique_ptr<Kernel> gatherElementsGrad(const KernelSpec& spec) {
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, data);
   const int64_t total = elementCount(data);
+  const auto about = aboutIndices(describeNode(*spec.node), plan.size);
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return withType<int32_t, int64_t>(spec, spec.inputs[1].data_type, "input 1", [&](auto index) {
+    return withIndices(spec, [&](auto index) {
       using I = decltype(index);
-      return makeKernel([plan, total](const KernelArguments& arguments) {
-        const T* dy = input<T>(arguments, 0);
-        const I* indices = input<I>(arguments, 1);
-        T* out = output<T>(arguments, 0);
-        checkIndices(plan.node, indices, plan.count, plan.size);
-        std::fill(out, out + total, T(0));
-        forElements(plan, indices, [&](int64_t i, int64_t position) { out[position] += dy[i]; });
-      });
+      return makeKernel(
+          [plan, total, about](const KernelArguments& a) {
+            checkIndices(a, about, input<I>(a, 1), plan.count, plan.size);
+            fillElements(a.queue, total, Bits<T>(0), bitsOf(output<T>(a, 0)));
+            scatterAddressed<Update::kAdd>(a.queue, plan, input<I>(a, 1), input<T>(a, 0), output<T>(a, 0));
+          },
+          {.in_place = {}, .throw_fault = about});
     });
   });
 }
@@ -266,20 +233,15 @@ std::unique_ptr<Kernel> gatherND(const KernelSpec& spec) {
       planTuples(spec, spec.inputs[0].shape, spec.inputs[1].shape, spec.node->intAttribute("batch_dims", 0));
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, plan.output);
+  const auto about = aboutTuples(spec, plan);
   return withElementSize(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([plan](const KernelArguments& arguments) {
-      const T* data = input<T>(arguments, 0);
-      const auto* indices = input<int64_t>(arguments, 1);
-      T* out = output<T>(arguments, 0);
-      checkTuples(plan, indices);
-      forRows(plan.batches * plan.tuples, plan.slice, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-          const T* from = data + tuplePosition(plan, indices, i / plan.tuples, i % plan.tuples);
-          std::copy(from, from + plan.slice, out + i * plan.slice);
-        }
-      });
-    });
+    return makeKernel(
+        [plan, about](const KernelArguments& a) {
+          checkTuples(a, about, plan);
+          gatherTuples(a.queue, plan, input<T>(a, 0), input<int64_t>(a, 1), output<T>(a, 0));
+        },
+        {.in_place = {}, .throw_fault = about});
   });
 }
 

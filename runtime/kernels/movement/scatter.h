@@ -1,43 +1,54 @@
-// Positions addressed by index tensors: the flat data position of every index of GatherElements,
-// ScatterElements, GatherND and ScatterND.
+// Elements and slices addressed by index tensors (GatherElements, ScatterElements, GatherND, ScatterND), on
+// any device. Indices in [-size, size), which has been checked.
 #pragma once
 
-#include "runtime/kernels/base/indices.h"
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "ir/base/shape.h"
+#include "runtime/kernels/base/simd.h"
+#include "runtime/kernels/base/strided_copy.h"
+
+namespace pipeshard {
+class DeviceQueue;
+}
 
 namespace pipeshard::kernels {
 
-// GatherElements / ScatterElements: index tensor of shape `indices` into data of shape `data` along `axis`.
+// What an update does to the element that it hits. Integers wrap around.
+enum class Update { kSet, kAdd, kMultiply, kMaximum, kMinimum };
+
+template <Update U, typename T>
+PIPESHARD_INLINE T updated(T before, T update) {
+  using Wide =
+      typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  if constexpr (U == Update::kSet)
+    return update;
+  else if constexpr (U == Update::kAdd)
+    return T(Wide(before) + Wide(update));
+  else if constexpr (U == Update::kMultiply)
+    return T(Wide(before) * Wide(update));
+  else if constexpr (U == Update::kMaximum)
+    return before < update ? update : before;
+  else
+    return update < before ? update : before;
+}
+
+// An index tensor of shape `indices` into data along `axis`.
 struct ElementsPlan {
   Shape indices;
   Shape data_strides;
   size_t axis = 0;
   int64_t size = 0;   // of data's axis
   int64_t count = 0;  // elements of the index tensor
-  std::string node;
+  // All axes but `axis`: from the index tensor to the data. Only elements of one line can address one place.
+  StridedCopy lines;
+  int64_t length = 1;        // of a line
+  int64_t index_stride = 1;  // along a line
 };
 
-// Checks ranks and sizes: indices may be smaller than data on every axis but `axis`.
-ElementsPlan planElements(const KernelSpec& spec, const Shape& data, const Shape& indices);
-
-// body(i, position): element i of the index tensor addresses data[position]. In order. Indices must have been
-// checked.
-template <typename I, typename Body>
-void forElements(const ElementsPlan& plan, const I* indices, const Body& body) {
-  if (plan.count == 0) return;
-  std::vector<int64_t> at(plan.indices.size(), 0);
-  int64_t base = 0;  // position from all axes but `axis`
-  for (int64_t i = 0; i < plan.count; ++i) {
-    body(i, base + wrapIndex(indices[i], plan.size) * plan.data_strides[plan.axis]);
-    for (size_t a = at.size(); a-- > 0;) {
-      if (a != plan.axis) base += plan.data_strides[a];
-      if (++at[a] < plan.indices[a]) break;
-      if (a != plan.axis) base -= plan.indices[a] * plan.data_strides[a];
-      at[a] = 0;
-    }
-  }
-}
-
-// GatherND / ScatterND: `tuples` index tuples of `depth` entries each address slices of `slice` elements.
+// `tuples` index tuples of `depth` entries each address slices of `slice` elements.
 struct TuplePlan {
   int64_t batches = 1;       // leading axes shared by data and indices (GatherND's batch_dims)
   int64_t batch_stride = 0;  // data elements per batch
@@ -47,14 +58,50 @@ struct TuplePlan {
   std::vector<int64_t> strides;  // in elements
   int64_t slice = 1;
   Shape output;  // batch + tuple + slice axes
-  std::string node;
 };
-TuplePlan planTuples(const KernelSpec& spec, const Shape& data, const Shape& indices, int64_t batch_dims);
 
-// Error(kBadModel) when an entry is out of range.
-void checkTuples(const TuplePlan& plan, const int64_t* indices);
+// out[i] = the element of data that index i addresses. T: Bits (copy_elements.h); I: int32_t, int64_t, as
+// below.
+template <typename T, typename I>
+void gatherAddressed(DeviceQueue* queue, const ElementsPlan& plan, const T* data, const I* indices, T* out);
+// Updates of one element happen in the order of the index tensor. U = kSet: T as Bits; others: float, double,
+// int32_t, int64_t.
+template <Update U, typename T, typename I>
+void scatterAddressed(DeviceQueue* queue, const ElementsPlan& plan, const I* indices, const T* updates,
+                      T* out);
 
-// The data position of tuple `tuple` of batch `batch`.
-int64_t tuplePosition(const TuplePlan& plan, const int64_t* indices, int64_t batch, int64_t tuple);
+template <typename T>
+void gatherTuples(DeviceQueue* queue, const TuplePlan& plan, const T* data, const int64_t* indices, T* out);
+// Likewise; batches is 1.
+template <Update U, typename T>
+void scatterTuples(DeviceQueue* queue, const TuplePlan& plan, const int64_t* indices, const T* updates,
+                   T* out);
+
+// Of a source that defines them.
+#define PIPESHARD_SCATTER_INSTANCES(U, T)                                                                    \
+  template void scatterAddressed<U, T, int32_t>(DeviceQueue*, const ElementsPlan&, const int32_t*, const T*, \
+                                                T*);                                                         \
+  template void scatterAddressed<U, T, int64_t>(DeviceQueue*, const ElementsPlan&, const int64_t*, const T*, \
+                                                T*);                                                         \
+  template void scatterTuples<U, T>(DeviceQueue*, const TuplePlan&, const int64_t*, const T*, T*);
+#define PIPESHARD_UPDATE_INSTANCES(T)               \
+  PIPESHARD_SCATTER_INSTANCES(Update::kAdd, T)      \
+  PIPESHARD_SCATTER_INSTANCES(Update::kMultiply, T) \
+  PIPESHARD_SCATTER_INSTANCES(Update::kMaximum, T)  \
+  PIPESHARD_SCATTER_INSTANCES(Update::kMinimum, T)
+#define PIPESHARD_MOVED_INSTANCES(T)                                                              \
+  template void gatherAddressed(DeviceQueue*, const ElementsPlan&, const T*, const int32_t*, T*); \
+  template void gatherAddressed(DeviceQueue*, const ElementsPlan&, const T*, const int64_t*, T*); \
+  template void gatherTuples(DeviceQueue*, const TuplePlan&, const T*, const int64_t*, T*);       \
+  PIPESHARD_SCATTER_INSTANCES(Update::kSet, T)
+#define PIPESHARD_ALL_SCATTER_INSTANCES \
+  PIPESHARD_MOVED_INSTANCES(uint8_t)    \
+  PIPESHARD_MOVED_INSTANCES(uint16_t)   \
+  PIPESHARD_MOVED_INSTANCES(uint32_t)   \
+  PIPESHARD_MOVED_INSTANCES(uint64_t)   \
+  PIPESHARD_UPDATE_INSTANCES(float)     \
+  PIPESHARD_UPDATE_INSTANCES(double)    \
+  PIPESHARD_UPDATE_INSTANCES(int32_t)   \
+  PIPESHARD_UPDATE_INSTANCES(int64_t)
 
 }  // namespace pipeshard::kernels

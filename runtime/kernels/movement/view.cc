@@ -53,7 +53,8 @@ std::unique_ptr<Kernel> dropout(const KernelSpec& spec) {
   return makeKernel(
       [bytes, count](const KernelArguments& arguments) {
         copyBytes(arguments, bytes);
-        if (auto* mask = output<uint8_t>(arguments, 1)) fillBytes(arguments.queue, count, 1, mask);
+        if (auto* mask = output<uint8_t>(arguments, 1))
+          fillElements<uint8_t>(arguments.queue, count, 1, mask);
       },
       inPlaceTraits(spec, {0}));
 }

@@ -99,7 +99,7 @@ std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
 std::unique_ptr<Kernel> fusedMatMul(const KernelSpec& spec) {
   for (const char* flag : {"transBatchA", "transBatchB"}) {
     if (spec.node->intAttribute(flag, 0) != 0)
-      refuse(spec, "attribute {} is set; the CPU kernel knows transA and transB", flag);
+      refuse(spec, "attribute {} is set; the kernel knows transA and transB", flag);
   }
   return matMul(spec);
 }

@@ -18,12 +18,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/kernels/products/window.h"
+#include "runtime/kernels/products/convolution.h"
 
 namespace pipeshard::kernels {
 
-// computes the output, the image, the weight
-enum class ConvolutionTask { kForward, kInputGrad, kWeightGrad };
 enum class ConvolutionTensor : size_t { kImage, kWeight, kOutput };
 
 // What one run() sees: [batch, channels, in..] images, [batch, features, out..] outputs, [features, channels,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/kernels/base/support.h"
+
 namespace pipeshard::kernels {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr size_t kSpatial = 3;
 void checkRanks(const KernelSpec& spec, const Shape& image, const Shape& output,
                 const std::vector<int64_t>& kernel) {
   if (image.size() < 3 || image.size() > 5)
-    refuse(spec, "the image has shape {}; the CPU kernel supports one to three spatial axes",
+    refuse(spec, "the image has shape {}; the kernel supports one to three spatial axes",
            shapeToString(image));
   if (output.size() != image.size() || kernel.size() + 2 != image.size())
     refuse(spec, "image {}, output {} and a kernel of {} axes do not fit", shapeToString(image),
@@ -65,40 +67,6 @@ void sharePads(Window& window, bool more_at_end, size_t axes) {
     window.pad[a] = more_at_end ? total / 2 : total - total / 2;
     window.pad_end[a] = total - window.pad[a];
   }
-}
-
-// Calls body(row, column offset, count, image offset, step) for every run of columns inside the image, and
-// outside(row, column offset, count) for the rest.
-template <typename Inside, typename Outside>
-void forRuns(const Window& w, int64_t channels, int64_t first, int64_t last, const Inside& inside,
-             const Outside& outside) {
-  int64_t row = 0;
-  for (int64_t c = 0; c < channels; ++c)
-    for (int64_t kz = 0; kz < w.kernel[0]; ++kz)
-      for (int64_t ky = 0; ky < w.kernel[1]; ++ky)
-        for (int64_t kx = 0; kx < w.kernel[2]; ++kx, ++row)
-          for (int64_t p = first; p < last;) {
-            const int64_t ox = p % w.out[2];
-            const int64_t oy = p / w.out[2] % w.out[1];
-            const int64_t oz = p / w.out[2] / w.out[1];
-            const int64_t count = std::min(w.out[2] - ox, last - p);
-            const int64_t z = oz * w.stride[0] - w.pad[0] + kz * w.dilation[0];
-            const int64_t y = oy * w.stride[1] - w.pad[1] + ky * w.dilation[1];
-            const int64_t x = ox * w.stride[2] - w.pad[2] + kx * w.dilation[2];
-            int64_t begin = x >= 0 ? 0 : (-x + w.stride[2] - 1) / w.stride[2];
-            int64_t end = x >= w.in[2] ? 0 : (w.in[2] - x + w.stride[2] - 1) / w.stride[2];
-            if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) end = 0;
-            begin = std::min(begin, count);
-            end = std::max(begin, std::min(end, count));
-            const int64_t offset = p - first;
-            if (begin > 0) outside(row, offset, begin);
-            if (end > begin) {
-              inside(row, offset + begin, end - begin,
-                     ((c * w.in[0] + z) * w.in[1] + y) * w.in[2] + x + begin * w.stride[2], w.stride[2]);
-            }
-            if (count > end) outside(row, offset + end, count - end);
-            p += count;
-          }
 }
 
 }  // namespace
@@ -160,40 +128,5 @@ Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shap
   }
   return window;
 }
-
-template <typename T>
-void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last,
-                    T* columns) {
-  const int64_t width = last - first;
-  forRuns(
-      window, channels, first, last,
-      [&](int64_t row, int64_t offset, int64_t count, int64_t from, int64_t step) {
-        T* to = columns + row * width + offset;
-        const T* source = image + from;
-        for (int64_t i = 0; i < count; ++i) to[i] = source[i * step];
-      },
-      [&](int64_t row, int64_t offset, int64_t count) {
-        std::fill_n(columns + row * width + offset, count, T(0));
-      });
-}
-
-template <typename T>
-void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last,
-                       T* image) {
-  const int64_t width = last - first;
-  forRuns(
-      window, channels, first, last,
-      [&](int64_t row, int64_t offset, int64_t count, int64_t to, int64_t step) {
-        const T* from = columns + row * width + offset;
-        T* target = image + to;
-        for (int64_t i = 0; i < count; ++i) target[i * step] += from[i];
-      },
-      [](int64_t, int64_t, int64_t) {});
-}
-
-template void imageToColumns(const Window&, int64_t, const float*, int64_t, int64_t, float*);
-template void imageToColumns(const Window&, int64_t, const double*, int64_t, int64_t, double*);
-template void addColumnsToImage(const Window&, int64_t, const float*, int64_t, int64_t, float*);
-template void addColumnsToImage(const Window&, int64_t, const double*, int64_t, int64_t, double*);
 
 }  // namespace pipeshard::kernels

@@ -4,8 +4,14 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
-#include "runtime/kernels/base/support.h"
+#include "ir/base/shape.h"
+#include "runtime/kernels/base/simd.h"
+
+namespace pipeshard {
+struct KernelSpec;
+}
 
 namespace pipeshard::kernels {
 
@@ -22,9 +28,9 @@ struct Window {
   Triple pad{0, 0, 0};  // at the begin
   Triple pad_end{0, 0, 0};
 
-  int64_t inSize() const { return in[0] * in[1] * in[2]; }
-  int64_t outSize() const { return out[0] * out[1] * out[2]; }
-  int64_t kernelSize() const { return kernel[0] * kernel[1] * kernel[2]; }
+  PIPESHARD_INLINE int64_t inSize() const { return in[0] * in[1] * in[2]; }
+  PIPESHARD_INLINE int64_t outSize() const { return out[0] * out[1] * out[2]; }
+  PIPESHARD_INLINE int64_t kernelSize() const { return kernel[0] * kernel[1] * kernel[2]; }
   // The output is the image, position by position.
   bool isPointwise() const;
 };
@@ -42,16 +48,5 @@ Window transposedWindowOf(const KernelSpec& spec, const Shape& image, const Shap
 
 // The kernel's sizes: attribute kernel_shape, else the spatial axes of `weight`.
 std::vector<int64_t> kernelSizes(const KernelSpec& spec, const Shape* weight);
-
-// Columns [first, last) of the matrix [channels * kernelSize, outSize] of what each output position sees of
-// `channels` images. Row-major, last - first elements in a row; padding is 0.
-template <typename T>
-void imageToColumns(const Window& window, int64_t channels, const T* image, int64_t first, int64_t last,
-                    T* columns);
-
-// The adjoint: adds the columns to the images.
-template <typename T>
-void addColumnsToImage(const Window& window, int64_t channels, const T* columns, int64_t first, int64_t last,
-                       T* image);
 
 }  // namespace pipeshard::kernels

@@ -83,9 +83,8 @@ void negativeLogLikelihood(DeviceQueue* queue, const LossPlan& plan, const T* lo
 template <typename T, typename I>
 void lossGrad(DeviceQueue* queue, const LossPlan& plan, const T* dloss, const T* log_prob, const I* labels,
               const T* weights, T* dscores) {
-  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(plan.labels(), 1, kMostBlocks));
-  launch<lossGradKernel<T, I>>(dim3(blocks), dim3(kBlockThreads), streamOf(queue), Labels(plan), dloss,
-                               log_prob, labels, weights, dscores);
+  launch<lossGradKernel<T, I>>(aBlockEach(plan.labels()), dim3(kBlockThreads), streamOf(queue), Labels(plan),
+                               dloss, log_prob, labels, weights, dscores);
 }
 
 template void negativeLogLikelihood(DeviceQueue*, const LossPlan&, const float*, const int32_t*, const float*,

@@ -25,8 +25,8 @@ NormPlan planNorm(const KernelSpec& spec, size_t x_input) {
 
 void checkElements(const KernelSpec& spec, size_t input, int64_t expected, std::string_view what) {
   if (!hasInput(spec, input) || elementCount(spec.inputs[input].shape) == expected) return;
-  refuse(spec, "{} (input {}) has shape {}; the CPU kernel needs {} elements, one per normalised position",
-         what, input, shapeToString(spec.inputs[input].shape), expected);
+  refuse(spec, "{} (input {}) has shape {}; the kernel needs {} elements, one per normalised position", what,
+         input, shapeToString(spec.inputs[input].shape), expected);
 }
 
 // Calls body(T{}, S{}) for the elements' type and that of the statistics (float32 or the elements' type).

@@ -99,10 +99,6 @@ __global__ void lpNormalizeKernel(AxisSplit split, int64_t p, const T* x, T* y) 
   }
 }
 
-inline dim3 aBlockEach(int64_t count) {
-  return dim3(static_cast<unsigned>(std::clamp<int64_t>(count, 1, kMostBlocks)));
-}
-
 template <typename T, typename S>
 void layerNorm(DeviceQueue* queue, int64_t rows, int64_t size, T epsilon, const T* x, const T* scale,
                const T* bias, T* y, S* mean, S* inverse) {

@@ -58,9 +58,7 @@ __global__ void softmaxGradKernel(AxisSplit split, const T* dy, const T* y, T* d
   }
 }
 
-inline dim3 linesOf(const AxisSplit& split) {
-  return dim3(static_cast<unsigned>(std::clamp<int64_t>(split.outer * split.inner, 1, kMostBlocks)));
-}
+inline dim3 linesOf(const AxisSplit& split) { return aBlockEach(split.outer * split.inner); }
 
 template <typename T>
 void softmax(DeviceQueue* queue, const AxisSplit& split, const T* x, T* y) {

@@ -1,24 +1,11 @@
-// SquareSum (docs/operators.md): the sum of squares of a share of a tensor's elements, in double. Blocks are
-// fixed and added in order, so that the number of threads does not show.
-#include <vector>
+// SquareSum (docs/operators.md).
+#include "runtime/kernels/reductions/square_sum.h"
 
 #include "runtime/kernels/base/families.h"
-#include "runtime/kernels/base/lanes.h"
-#include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
-
-template <typename T>
-struct BlockSquares {
-  PIPESHARD_INLINE static void run(const T* x, int64_t count, double* sum) {
-    *sum = sumOf<double>(count, [x](int64_t i) PIPESHARD_LAMBDA_INLINE {
-      const auto wide = static_cast<double>(x[i]);
-      return wide * wide;
-    });
-  }
-};
 
 std::unique_ptr<Kernel> squareSum(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
@@ -30,27 +17,22 @@ std::unique_ptr<Kernel> squareSum(const KernelSpec& spec) {
     refuse(spec, "the number of its part must be one int64");
   const int64_t size = elementCount(spec.inputs[0].shape);
   const int64_t most_blocks = ((size + parts - 1) / parts + kBlockElements - 1) / kBlockElements;
+  const auto throw_fault = [parts](const DataFault& fault) {
+    fail(ErrorCode::kBadModel, "SquareSum: part {} of {} parts is none", fault.value, parts);
+  };
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel(
-        [size, parts](const KernelArguments& arguments) {
-          const int64_t part = *input<int64_t>(arguments, 1);
-          if (part < 0 || part >= parts)
-            fail(ErrorCode::kBadModel, "SquareSum: part {} of {} parts is none", part, parts);
-          const int64_t begin = size * part / parts;
-          const int64_t count = size * (part + 1) / parts - begin;
-          const int64_t blocks = (count + kBlockElements - 1) / kBlockElements;
-          const T* x = input<T>(arguments, 0) + begin;
-          auto* sums = static_cast<double*>(arguments.workspace);
-          forEachBlock(blocks, true, [&](int64_t b) {
-            const int64_t first = b * kBlockElements;
-            runVectorised<BlockSquares<T>>(x + first, std::min(kBlockElements, count - first), sums + b);
-          });
-          double total = 0;
-          for (int64_t b = 0; b < blocks; ++b) total += sums[b];
-          *output<double>(arguments, 0) = total;
+        [size, parts, throw_fault](const KernelArguments& a) {
+          const int64_t* part = input<int64_t>(a, 1);
+          checkData(a, throw_fault,
+                    [&](DataFault* fault) { findOutside(a.queue, 1, part, 0, parts, {}, fault); });
+          sumSquares(a.queue, size, parts, part, input<T>(a, 0), static_cast<double*>(a.workspace),
+                     output<double>(a, 0));
         },
-        {.in_place = {}, .workspace_bytes = static_cast<size_t>(most_blocks) * sizeof(double)});
+        {.in_place = {},
+         .workspace_bytes = static_cast<size_t>(most_blocks) * sizeof(double),
+         .throw_fault = throw_fault});
   });
 }
 

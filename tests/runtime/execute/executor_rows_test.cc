@@ -290,7 +290,7 @@ TEST(ExecutorCollectives, RefusesWhatAllReduceCannotDo) {
   refuse(
       DataType::kFloat64, [](Node& node) { node.attributes.erase("group"); }, "attribute group");
   refuse(
-      DataType::kInt8, [](Node&) {}, "the CPU kernel supports float32, float64, int32, int64");
+      DataType::kInt8, [](Node&) {}, "the kernel supports float32, float64, int32, int64");
 }
 
 }  // namespace

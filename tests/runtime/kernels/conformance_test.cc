@@ -1,4 +1,4 @@
-// The node cases of the ONNX conformance suite, for every operator that has a CPU kernel. The data are where
+// The node cases of the ONNX conformance suite, for every operator that has a kernel. The data are where
 // tests/onnx_suites.h says.
 #include <cmath>
 #include <filesystem>
@@ -11,9 +11,8 @@
 #include <onnx/onnx_pb.h>
 
 #include "ir/base/error.h"
-#include "runtime/kernels/base/cpu_kernels.h"
 #include "tests/onnx_suites.h"
-#include "tests/runtime/kernels/kernel_call.h"
+#include "tests/runtime/kernels/tested_device.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -34,12 +33,6 @@ const std::map<std::string, std::string>& refusedCases() {
       {"test_training_dropout_mask", "training_mode is true"},
   };
   return cases;
-}
-
-// Types that every case must pass with. Cases with other types may be refused, by a clean Error.
-bool isCoreType(DataType type) {
-  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt64 ||
-         type == DataType::kInt32 || type == DataType::kBool;
 }
 
 std::string readFile(const fs::path& path) {
@@ -137,7 +130,7 @@ std::optional<Case> readCase(const fs::path& folder, std::string& why) {
   if (model.graph().node_size() != 1 || model.graph().initializer_size() != 0) return std::nullopt;
   const onnx::NodeProto& node = model.graph().node(0);
   why = "no kernel";
-  if (!cpuKernels().has(node.domain(), node.op_type())) return std::nullopt;
+  if (!testedKernels().has(node.domain(), node.op_type())) return std::nullopt;
   why = "sequences, optionals, strings or 4-bit elements";
   const fs::path data = folder / "test_data_set_0";
   auto inputs = readTensors(data, "input", node.input(), model.graph().input());
@@ -155,14 +148,6 @@ std::optional<Case> readCase(const fs::path& folder, std::string& why) {
   result.call =
       makeCall(node.domain(), node.op_type(), model.opset_import(0).version(), *inputs, specs, attributes);
   return result;
-}
-
-bool hasOnlyCoreTypes(const Case& tested) {
-  bool core = true;
-  for (const auto& tensor : tested.call.inputs) core = core && (!tensor || isCoreType(tensor->type));
-  for (const Tensor& tensor : tested.expected)
-    core = core && (tensor.type == DataType::kUndefined || isCoreType(tensor.type));
-  return core;
 }
 
 // How far a case's floats may be off, relatively: some hold numbers that were rounded to four digits by hand.
@@ -270,7 +255,7 @@ TEST(KernelConformance, EveryOnnxCaseOfAnOperatorWithAKernelPasses) {
         EXPECT_NE(std::string(error.what()).find(refused->second), std::string::npos) << error.what();
         ++refused_by_design;
       } else {
-        EXPECT_FALSE(hasOnlyCoreTypes(*tested)) << tested->name << ": " << error.what();
+        EXPECT_FALSE(mustRun(tested->call)) << tested->name << ": " << error.what();
         EXPECT_EQ(error.code(), ErrorCode::kBadModel) << error.what();
         ++refused_types;
       }
@@ -281,7 +266,7 @@ TEST(KernelConformance, EveryOnnxCaseOfAnOperatorWithAKernelPasses) {
   for (const auto& [reason, count] : others) fmt::print("{} other cases: {}\n", count, reason);
   EXPECT_GE(passed, kLeastCases);
   EXPECT_GE(passed_float64, kLeastFloat64Cases);
-  for (const std::string& name : cpuKernels().operators()) {
+  for (const std::string& name : testedKernels().operators()) {
     if (name.rfind("::", 0) == 0) {
       EXPECT_TRUE(covered.contains(name.substr(2))) << name << " has a kernel, but no conformance case ran";
     }

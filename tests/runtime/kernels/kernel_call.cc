@@ -9,80 +9,9 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
-#include "runtime/kernels/base/cpu_kernels.h"
+#include "tests/runtime/kernels/tested_device.h"
 
 namespace pipeshard::testing {
-namespace {
-
-constexpr size_t kGuard = 64;
-constexpr std::byte kGuardByte{0x5c};
-constexpr std::byte kGarbage{0xee};
-
-// Bytes between two guards, 64-byte aligned.
-class GuardedBuffer {
- public:
-  explicit GuardedBuffer(size_t size) : size_(size), memory_(size + 3 * kGuard, kGuardByte) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
-    begin_ = memory_.data() + ((address + 63) / 64 * 64 - reinterpret_cast<uintptr_t>(memory_.data()));
-    std::fill(begin_, begin_ + size_, kGarbage);
-  }
-  std::byte* data() { return begin_; }
-  std::vector<std::byte> content() const { return {begin_, begin_ + size_}; }
-  bool intact() const {
-    for (const std::byte* at = memory_.data(); at < memory_.data() + memory_.size(); ++at) {
-      if ((at < begin_ || at >= begin_ + size_) && *at != kGuardByte) return false;
-    }
-    return true;
-  }
-
- private:
-  size_t size_;
-  std::vector<std::byte> memory_;
-  std::byte* begin_ = nullptr;
-};
-
-// `total`: content of output 0 that the kernel adds to.
-std::vector<Tensor> execute(const KernelCall& call, Kernel& kernel, int shared_input, int shared_output,
-                            const Tensor* total = nullptr) {
-  std::vector<GuardedBuffer> inputs, outputs;
-  for (const auto& tensor : call.inputs) {
-    inputs.emplace_back(tensor ? tensor->bytes.size() : 0);
-    if (tensor && !tensor->bytes.empty())
-      std::memcpy(inputs.back().data(), tensor->bytes.data(), tensor->bytes.size());
-  }
-  for (const OutputSpec& spec : call.outputs) {
-    outputs.emplace_back(
-        spec.type == DataType::kUndefined ? 0 : static_cast<size_t>(byteCount(spec.type, spec.shape)));
-  }
-  std::vector<const void*> input_pointers;
-  std::vector<void*> output_pointers;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    input_pointers.push_back(call.inputs[i] ? inputs[i].data() : nullptr);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    output_pointers.push_back(call.outputs[i].type == DataType::kUndefined ? nullptr : outputs[i].data());
-  }
-  if (shared_input >= 0) output_pointers[shared_output] = inputs[shared_input].data();
-  GuardedBuffer workspace(kernel.workspaceBytes());
-  if (total != nullptr) std::memcpy(outputs[0].data(), total->bytes.data(), total->bytes.size());
-  kernel.run({input_pointers, output_pointers, workspace.data(), nullptr, total == nullptr ? 0U : 1U});
-  std::vector<Tensor> results;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool shared = shared_input >= 0 && static_cast<int>(i) == shared_output;
-    results.push_back({call.outputs[i].type, call.outputs[i].shape,
-                       shared ? inputs[shared_input].content() : outputs[i].content()});
-    EXPECT_TRUE(outputs[i].intact()) << "written outside of output " << i;
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_TRUE(inputs[i].intact()) << "written outside of input " << i;
-    if (call.inputs[i] && static_cast<int>(i) != shared_input) {
-      EXPECT_TRUE(inputs[i].content() == call.inputs[i]->bytes) << "input " << i << " was changed";
-    }
-  }
-  EXPECT_TRUE(workspace.intact()) << "written outside of the workspace";
-  return results;
-}
-
-}  // namespace
 
 std::vector<double> numbersOf(const Tensor& tensor) {
   std::vector<double> numbers(elementCount(tensor.shape));
@@ -111,35 +40,28 @@ KernelCall makeCall(std::string domain, std::string op_type, int opset,
   return call;
 }
 
-std::unique_ptr<Kernel> createKernel(const KernelCall& call) {
-  std::vector<Constant> constants(call.inputs.size());
-  KernelSpec spec;
+CallSpec::CallSpec(const KernelCall& call) : constants_(call.inputs.size()) {
   spec.node = &call.node;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    TensorSpec input;
-    if (call.inputs[i]) {
-      input.data_type = call.inputs[i]->type;
-      input.shape = call.inputs[i]->shape;
-      constants[i] = {input.data_type, input.shape, call.inputs[i]->bytes};
-    }
-    for (size_t known : call.constants) {
-      if (known == i && call.inputs[i]) input.constant = &constants[i];
-    }
-    spec.inputs.push_back(input);
+    const auto& input = call.inputs[i];
+    spec.inputs.push_back(input ? TensorSpec{input->type, input->shape, nullptr} : TensorSpec{});
   }
-  for (const OutputSpec& output : call.outputs) {
-    TensorSpec tensor;
-    tensor.data_type = output.type;
-    tensor.shape = output.shape;
-    spec.outputs.push_back(tensor);
+  for (const size_t i : call.constants) {
+    if (!call.inputs[i]) continue;
+    constants_[i] = {call.inputs[i]->type, call.inputs[i]->shape, call.inputs[i]->bytes};
+    spec.inputs[i].constant = &constants_[i];
   }
-  return cpuKernels().create(spec);
+  for (const OutputSpec& output : call.outputs) spec.outputs.push_back({output.type, output.shape, nullptr});
 }
 
-std::vector<Tensor> runKernel(const KernelCall& call) { return execute(call, *createKernel(call), -1, -1); }
+std::unique_ptr<Kernel> createKernel(const KernelCall& call) {
+  return testedKernels().create(CallSpec(call).spec);
+}
+
+std::vector<Tensor> runKernel(const KernelCall& call) { return execute(call, *createKernel(call)); }
 
 std::vector<Tensor> runInPlace(const KernelCall& call, Kernel& kernel, size_t input, size_t output) {
-  return execute(call, kernel, input, output);
+  return execute(call, kernel, std::pair(input, output));
 }
 
 void expectAddsInPlace(const KernelCall& call, const Tensor& total) {
@@ -151,7 +73,7 @@ void expectAddsInPlace(const KernelCall& call, const Tensor& total) {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2}) {
     omp_set_num_threads(threads);
-    const std::vector<float> got = elementsOf<float>(execute(call, *kernel, -1, -1, &total)[0]);
+    const std::vector<float> got = elementsOf<float>(execute(call, *kernel, std::nullopt, &total)[0]);
     EXPECT_TRUE(got == want) << call.node.op_type << " does not add to the bits of a separate addition on "
                              << threads << " threads";
   }

@@ -1,4 +1,5 @@
-// One execution of one kernel on small tensors, with guard bytes around every output.
+// One execution of one kernel on small tensors, on the device that the test program is linked for
+// (tested_device.h).
 #pragma once
 
 #include <cstring>
@@ -57,7 +58,19 @@ KernelCall makeCall(std::string domain, std::string op_type, int opset,
                     std::vector<std::optional<Tensor>> inputs, std::vector<OutputSpec> outputs,
                     std::map<std::string, Attribute> attributes = {}, std::vector<size_t> constants = {});
 
-// The CPU kernel of a call. Throws what the registry throws.
+// What a kernel is told of a call, which outlives it.
+class CallSpec {
+ public:
+  explicit CallSpec(const KernelCall& call);
+  CallSpec(const CallSpec&) = delete;
+  CallSpec& operator=(const CallSpec&) = delete;
+  KernelSpec spec;
+
+ private:
+  std::vector<Constant> constants_;
+};
+
+// The kernel of a call. Throws what the registry throws.
 std::unique_ptr<Kernel> createKernel(const KernelCall& call);
 
 // Creates and runs. Fails the test when a kernel writes outside of its outputs. Throws what the kernel

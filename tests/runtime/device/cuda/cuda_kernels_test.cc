@@ -15,7 +15,7 @@
 #include "runtime/device/cuda_loader.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 #include "tests/expect_error.h"
-#include "tests/runtime/kernels/kernel_call.h"
+#include "tests/runtime/device/cuda/cuda_call.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -24,61 +24,9 @@ constexpr DataType kFloat = DataType::kFloat32;
 constexpr DataType kDouble = DataType::kFloat64;
 constexpr DataType kLong = DataType::kInt64;
 
-Device& cuda() {
-  static const std::unique_ptr<Device> device = openCudaDevice(0);
-  return *device;
-}
-
-KernelSpec specOf(const KernelCall& call) {
-  KernelSpec spec;
-  spec.node = &call.node;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const auto& input = call.inputs[i];
-    spec.inputs.push_back(input ? TensorSpec{input->type, input->shape, nullptr} : TensorSpec{});
-  }
-  for (const OutputSpec& output : call.outputs) spec.outputs.push_back({output.type, output.shape, nullptr});
-  return spec;
-}
-
-// As runKernel, on the device. Throws what the kernel records.
 std::vector<Tensor> runOnDevice(const KernelCall& call) {
-  KernelSpec spec = specOf(call);
-  std::vector<Constant> constants(call.inputs.size());
-  for (const size_t i : call.constants) {
-    constants[i] = {call.inputs[i]->type, call.inputs[i]->shape, call.inputs[i]->bytes};
-    spec.inputs[i].constant = &constants[i];
-  }
-  const std::unique_ptr<Kernel> kernel = cuda().kernels().create(spec);
-  const auto queue = cuda().makeQueue();
-  std::vector<MemoryBlock> inputs, outputs;
-  std::vector<const void*> from;
-  std::vector<void*> to;
-  for (const auto& input : call.inputs) {
-    inputs.push_back(cuda().allocate(input ? std::max<size_t>(1, input->bytes.size()) : 0));
-    from.push_back(input ? inputs.back().bytes.data() : nullptr);
-    if (input) queue->upload(input->bytes.data(), inputs.back().bytes.data(), input->bytes.size());
-  }
-  for (const OutputSpec& output : call.outputs) {
-    const bool present = output.type != DataType::kUndefined;
-    outputs.push_back(
-        cuda().allocate(present ? std::max<int64_t>(1, byteCount(output.type, output.shape)) : 0));
-    to.push_back(present ? outputs.back().bytes.data() : nullptr);
-  }
-  const MemoryBlock workspace = cuda().allocate(kernel->workspaceBytes());
-  const MemoryBlock fault = cuda().allocate(sizeof(DataFault));
-  kernel->run({from, to, workspace.bytes.data(), nullptr, 0, queue.get(),
-               reinterpret_cast<DataFault*>(fault.bytes.data())});
-  DataFault found;
-  readMemory(*queue, fault.bytes, std::as_writable_bytes(std::span(&found, 1)));
-  if (found.found != 0) kernel->throwFault(found);
-  std::vector<Tensor> results;
-  for (size_t o = 0; o < call.outputs.size(); ++o) {
-    Tensor& result = results.emplace_back(Tensor{call.outputs[o].type, call.outputs[o].shape, {}});
-    if (to[o] == nullptr) continue;
-    result.bytes.resize(byteCount(result.type, result.shape));
-    readMemory(*queue, outputs[o].bytes.first(result.bytes.size()), result.bytes);
-  }
-  return results;
+  const std::unique_ptr<Kernel> kernel = cuda().kernels().create(CallSpec(call).spec);
+  return runOnCuda(call, *kernel);
 }
 
 void expectLikeTheCpu(const KernelCall& call) {
@@ -240,6 +188,114 @@ TEST(CudaKernels, Movement) {
   check("", "Dropout", {floats({3, 4})}, {{kFloat, {3, 4}}, {DataType::kBool, {3, 4}}});
 }
 
+TEST(CudaKernels, AddressedElements) {
+  const Tensor indices = makeTensor<int64_t>({2, 4}, {0, -1, 2, 1, 4, 0, -5, 3});
+  check("", "GatherElements", {floats({5, 4}), indices}, {{kFloat, {2, 4}}});
+  check("", "GatherElements", {doubles({2, 6}), indices}, {{kDouble, {2, 4}}}, {{"axis", int64_t{1}}});
+  check(kOurs, "GatherElementsGrad", {floats({2, 4}), indices, longs({5, 4})}, {{kFloat, {5, 4}}}, {}, {2});
+  const Tensor tuples = makeTensor<int64_t>({3, 2}, {0, 1, 4, -3, 0, 1});
+  check("", "GatherND", {floats({5, 3, 4}), tuples}, {{kFloat, {3, 4}}});
+  check("", "GatherND", {floats({3, 5, 4}), tuples}, {{kFloat, {3}}}, {{"batch_dims", int64_t{1}}});
+  for (const char* reduction : {"none", "add", "mul", "max", "min"}) {
+    const std::map<std::string, Attribute> by = {{"reduction", std::string(reduction)}};
+    check("", "ScatterElements", {floats({5, 4}), indices, floats({2, 4}, 2)}, {{kFloat, {5, 4}}}, by);
+    auto along = by;
+    along["axis"] = int64_t{1};
+    check("", "ScatterElements",
+          {doubles({2, 4}), makeTensor<int64_t>({2, 3}, {1, 1, 1, 0, -4, 3}), doubles({2, 3}, 2)},
+          {{kDouble, {2, 4}}}, along);
+    check("", "ScatterND", {floats({5, 3, 4}), tuples, floats({3, 4}, 2)}, {{kFloat, {5, 3, 4}}}, by);
+  }
+}
+
+TEST(CudaKernels, Makers) {
+  check("", "Shape", {floats({3, 1, 4})}, {{kLong, {3}}});
+  check("", "Size", {floats({3, 1, 4})}, {{kLong, {}}});
+  std::vector<float> numbers(1500);
+  std::iota(numbers.begin(), numbers.end(), 1.0f);
+  check("", "Constant", {}, {{kFloat, {1500}}}, {{"value_floats", numbers}});
+  check("", "ConstantOfShape", {longs({2, 3})}, {{kLong, {2, 3}}},
+        {{"value", makeConstant<int64_t>({1}, {7})}}, {0});
+  check("", "Range",
+        {makeTensor<int64_t>({}, {5}), makeTensor<int64_t>({}, {-4}), makeTensor<int64_t>({}, {-3})},
+        {{kLong, {3}}});
+  check("", "EyeLike", {floats({3, 4})}, {{kFloat, {3, 4}}}, {{"k", int64_t{1}}});
+  check("", "EyeLike", {floats({3, 2})}, {{DataType::kBool, {3, 2}}},
+        {{"dtype", static_cast<int64_t>(DataType::kBool)}});
+  check("", "OneHot", {longs({0, -1, 7}), longs({4}), makeTensor<float>({2}, {-1, 2})}, {{kFloat, {4, 3}}},
+        {{"axis", int64_t{0}}}, {1});
+  for (const int64_t upper : {0, 1}) {
+    check("", "Trilu", {doubles({2, 3, 4}), makeTensor<int64_t>({}, {-1})}, {{kDouble, {2, 3, 4}}},
+          {{"upper", upper}}, {1});
+  }
+}
+
+TEST(CudaKernels, AlongAnAxis) {
+  for (const char* op : {"ArgMax", "ArgMin"}) {
+    check("", op, {floats({3, 5, 2})}, {{kLong, {3, 1, 2}}}, {{"axis", int64_t{1}}});
+    check("", op, {makeTensor<float>({4}, {1, NAN, 3, 3})}, {{kLong, {}}}, {{"keepdims", int64_t{0}}});
+    check("", op, {longs({2, 1, 2, 1})}, {{kLong, {1}}}, {{"select_last_index", int64_t{1}}});
+  }
+  for (const int64_t flag : {0, 1}) {
+    check("", "CumSum", {floats({3, 7}), makeTensor<int64_t>({}, {1})}, {{kFloat, {3, 7}}},
+          {{"exclusive", flag}, {"reverse", 1 - flag}}, {1});
+    check("", "TopK", {floats({3, 7, 2}), longs({3})}, {{kFloat, {3, 3, 2}}, {kLong, {3, 3, 2}}},
+          {{"axis", int64_t{1}}, {"largest", flag}}, {1});
+  }
+  for (const int64_t part : {0, 1, 2}) {
+    check(kOurs, "SquareSum", {floats({100000}), makeTensor<int64_t>({}, {part})}, {{kDouble, {}}},
+          {{"parts", int64_t{3}}});
+  }
+}
+
+TEST(CudaKernels, Windows) {
+  const std::vector<int64_t> two = {2, 2}, ones = {1, 1, 1, 1}, some = {1, 0, 2, 1};
+  const std::map<std::string, Attribute> strided = {{"strides", two}, {"pads", ones}};
+  const std::map<std::string, Attribute> dilated = {
+      {"dilations", two}, {"pads", std::vector<int64_t>{2, 1, 2, 1}}, {"group", int64_t{2}}};
+  check("", "Conv", {floats({2, 3, 7, 6}), floats({4, 3, 3, 3}, 2), floats({4}, 3)}, {{kFloat, {2, 4, 4, 3}}},
+        strided);
+  check("", "Conv", {doubles({2, 4, 7, 6}), doubles({6, 2, 3, 2}, 2)}, {{kDouble, {2, 6, 7, 6}}}, dilated);
+  check("", "Conv", {floats({2, 3, 5}), floats({4, 3, 1}, 2), floats({4}, 3)}, {{kFloat, {2, 4, 5}}});
+  check("", "ConvTranspose", {floats({2, 4, 4, 3}), floats({4, 3, 3, 3}, 2), floats({3}, 3)},
+        {{kFloat, {2, 3, 7, 5}}}, strided);
+  check("", "ConvTranspose", {floats({2, 4, 5}), floats({4, 3, 1}, 2), floats({3}, 3)},
+        {{kFloat, {2, 3, 5}}});
+  check(kOurs, "ConvInputGrad", {floats({2, 4, 4, 3}), floats({4, 3, 3, 3}, 2)}, {{kFloat, {2, 3, 7, 6}}},
+        strided);
+  check(kOurs, "ConvInputGrad", {doubles({2, 6, 7, 6}), doubles({6, 2, 3, 2}, 2)}, {{kDouble, {2, 4, 7, 6}}},
+        dilated);
+  check(kOurs, "ConvWeightGrad", {floats({2, 4, 4, 3}), floats({2, 3, 7, 6}, 2)}, {{kFloat, {4, 3, 3, 3}}},
+        strided);
+  check(kOurs, "ConvWeightGrad", {doubles({2, 6, 7, 6}), doubles({2, 4, 7, 6}, 2)}, {{kDouble, {6, 2, 3, 2}}},
+        dilated);
+
+  const std::map<std::string, Attribute> pool = {
+      {"kernel_shape", std::vector<int64_t>{3, 2}}, {"strides", two}, {"pads", some}};
+  const OutputSpec pooled{kFloat, {2, 3, 4, 3}}, image{kFloat, {2, 3, 6, 5}};
+  check("", "MaxPool", {floats(image.shape)}, {pooled, {kLong, pooled.shape}}, pool);
+  check(kOurs, "MaxPoolGrad", {floats(pooled.shape), floats(image.shape, 2)}, {image}, pool);
+  for (const int64_t with_padding : {0, 1}) {
+    auto average = pool;
+    average["count_include_pad"] = with_padding;
+    check("", "AveragePool", {floats(image.shape)}, {pooled}, average);
+    check(kOurs, "AveragePoolGrad", {floats(pooled.shape)}, {image}, average);
+  }
+  for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"})
+    check("", op, {floats({2, 3, 20, 21})}, {{kFloat, {2, 3, 1, 1}}});
+}
+
+TEST(CudaKernels, BatchNormalisation) {
+  const Tensor x = floats({4, 3, 5, 20}), dy = floats({4, 3, 5, 20}, 2), by_channel = floats({3}, 3);
+  const Tensor variance = randomTensor(kFloat, {3}, 4, 0.5, 2);
+  const OutputSpec all{kFloat, {4, 3, 5, 20}}, channels{kFloat, {3}};
+  check("", "BatchNormalization", {x, by_channel, by_channel, by_channel, variance}, {all});
+  check("", "BatchNormalization", {x, by_channel, by_channel, by_channel, variance},
+        {all, channels, channels}, {{"training_mode", int64_t{1}}});
+  check(kOurs, "BatchNormalizationInputGrad", {dy, x, by_channel}, {all});
+  check(kOurs, "BatchNormalizationWeightGrad", {dy, x}, {channels, channels});
+}
+
 TEST(CudaKernels, Products) {
   for (const int64_t transposed : {0, 1}) {
     const Shape a = transposed ? Shape{5, 4} : Shape{4, 5};
@@ -301,6 +357,17 @@ TEST(CudaKernels, WrongDataAreTheCpusErrors) {
       makeCall("", "Gather", 13, {floats({5, 3}), longs({4, 5, 0, -6})}, {{kFloat, {4, 3}}}),
       makeCall(kOurs, "GatherGrad", 1, {floats({2, 3}), longs({0, -6}), longs({5, 3})}, {{kFloat, {5, 3}}},
                {}, {2}),
+      makeCall("", "GatherElements", 13, {floats({5, 1}), makeTensor<int32_t>({3, 1}, {4, -6, 5})},
+               {{kFloat, {3, 1}}}),
+      makeCall(kOurs, "GatherElementsGrad", 1, {floats({2}), longs({0, 5}), longs({5})}, {{kFloat, {5}}}, {},
+               {2}),
+      makeCall("", "ScatterElements", 18, {floats({5}), longs({1, 7}), floats({2})}, {{kFloat, {5}}}),
+      makeCall("", "GatherND", 13, {floats({2, 3}), makeTensor<int64_t>({2, 2}, {1, 2, 1, -4})},
+               {{kFloat, {2}}}),
+      makeCall("", "ScatterND", 18, {floats({2, 3}), makeTensor<int64_t>({2, 1}, {1, 2}), floats({2, 3})},
+               {{kFloat, {2, 3}}}),
+      makeCall(kOurs, "SquareSum", 1, {floats({10}), makeTensor<int64_t>({}, {2})}, {{kDouble, {}}},
+               {{"parts", int64_t{2}}}),
       makeCall("", "Div", 14, {longs({7, 8, 9}), longs({2, 0, 0})}, {{kLong, {3}}}),
       makeCall("", "SoftmaxCrossEntropyLoss", 13, {floats({3, 4}), longs({0, 4, -1})}, {{kFloat, {}}}),
       makeCall(kOurs, "SoftmaxCrossEntropyLossGrad", 1,
@@ -316,6 +383,13 @@ TEST(CudaKernels, WrongDataAreTheCpusErrors) {
     EXPECT_NE(want, "") << call.node.op_type;
     EXPECT_EQ(messageOf([&] { runOnDevice(call); }), want) << call.node.op_type;
   }
+}
+
+// docs/gpus.md says which the module lacks.
+TEST(CudaKernels, AreThoseOfTheCpu) {
+  std::vector<std::string> want = cpuKernels().operators();
+  std::erase_if(want, [](const std::string& name) { return name.starts_with("pipeshard::Attention"); });
+  EXPECT_EQ(cuda().kernels().operators(), want);
 }
 
 TEST(CudaKernels, WhatTheCpuWidensIsRefusedByName) {
