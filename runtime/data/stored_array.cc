@@ -1,6 +1,5 @@
 #include "runtime/data/stored_array.h"
 
-#include <cstring>
 #include <filesystem>
 
 #include "ir/base/error.h"
@@ -11,10 +10,6 @@
 #include "runtime/data/token_file.h"
 
 namespace pipeshard {
-
-void MemoryArray::read(int64_t first, std::span<std::byte> out) const {
-  if (!out.empty()) std::memcpy(out.data(), bytes_.data() + first * dataTypeSize(dataType()), out.size());
-}
 
 std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
                                        const std::vector<ProgramInput>& inputs, const RowLengths& lengths) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,7 +46,9 @@ class MemoryArray : public StoredArray {
               std::vector<int64_t> lengths = {})
       : StoredArray(data_type, std::move(shape)), bytes_(std::move(bytes)), lengths_(std::move(lengths)) {}
   std::span<const int64_t> lengths() const override { return lengths_; }
-  void read(int64_t first, std::span<std::byte> out) const override;
+  void read(int64_t first, std::span<std::byte> out) const override {
+    if (!out.empty()) std::memcpy(out.data(), bytes_.data() + first * dataTypeSize(dataType()), out.size());
+  }
   bool isSmall() const override { return true; }
 
  private:

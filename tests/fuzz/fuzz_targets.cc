@@ -30,6 +30,8 @@
 #include "onnx_import/format/stored_tensor.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/number_table.h"
+#include "runtime/data/row_lengths.h"
 #include "runtime/files/npz.h"
 #include "runtime/files/tensor_file.h"
 #include "runtime/job/control_types.h"
@@ -132,6 +134,24 @@ void readTensorOfTest(const std::string& input) {
   readStoredTensor(memory.path());
 }
 
+// Lines of CSV ('c') or of JSON, with an input of one length ('j') or of several ('l'), as the first byte
+// says.
+void readTable(const std::string& input) {
+  if (input.empty()) return;
+  const MemoryFile memory(input.substr(1));
+  const ProgramInput pairs{"x", DataType::kFloat32, {2, 2}, 0, 0, 0};
+  if (input[0] == 'c') {
+    openCsvTable(memory.path())->open(pairs);
+    return;
+  }
+  const ProgramInput ids{"ids", DataType::kInt64, {2, 4}, 0, 0, 0};
+  ProgramInput shorter = ids;
+  shorter.shape = {2, 2};
+  const bool several = input[0] == 'l';
+  const RowLengths lengths = several ? RowLengths({}, {ids}, {{shorter}}) : RowLengths();
+  openJsonLines(memory.path(), lengths)->open(several ? ids : pairs);
+}
+
 void tokenize(const std::string& input) {
   const MemoryFile memory(input);
   Tokenizer tokenizer = readTokenizer(memory.path());
@@ -176,7 +196,7 @@ const std::vector<FuzzTarget>& fuzzTargets() {
       {"weights", FuzzForm::kJson, readWeightFiles}, {"tokenizer", FuzzForm::kJson, tokenize},
       {"control", FuzzForm::kJson, decodeControl},   {"safetensors", FuzzForm::kBytes, readTensors},
       {"npz", FuzzForm::kBytes, readArchive},        {"tensor", FuzzForm::kBytes, readTensorOfTest},
-      {"option", FuzzForm::kBytes, readOption},
+      {"option", FuzzForm::kBytes, readOption},      {"table", FuzzForm::kBytes, readTable},
   };
   return targets;
 }

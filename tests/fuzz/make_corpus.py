@@ -77,6 +77,9 @@ def texts():
     save("control", "ready", json.dumps({"version": 2, "job": "job", "generation": 0, "rank": 0, "sequence": 1, "type": "ready", "body": {}}))
     for number, text in enumerate(OPTIONS):
         save("option", f"{number:02}", text)
+    save("table", "csv", "cx[0],x[1],ids\n0.5,1e-3,7\n\"-1\",2,3\n")
+    save("table", "json", 'j{"x": [0.5, 1e-3], "ids": 7}\n{"x": [1, -2], "ids": 8}\n')
+    save("table", "lengths", 'l{"ids": [1, 2, 3]}\n{"ids": [4]}\n')
     vocabulary = {chr(c): i for i, c in enumerate(range(33, 127))} | {"\u0120": 94, "th": 95}
     save("tokenizer", "pairs", json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
