@@ -10,6 +10,10 @@
 namespace pipeshard {
 namespace {
 
+struct TimedCpuEvent : DeviceEvent {
+  std::chrono::steady_clock::time_point time;
+};
+
 class CpuQueue : public DeviceQueue {
  public:
   explicit CpuQueue(Device& device) : device_(device) {}
@@ -27,7 +31,9 @@ class CpuQueue : public DeviceQueue {
   void add(DataType type, const void* part, void* total, size_t count) override {
     addElements(type, part, total, count);
   }
-  void record(DeviceEvent&) override {}
+  void record(DeviceEvent& event) override {
+    if (auto* timed = dynamic_cast<TimedCpuEvent*>(&event)) timed->time = std::chrono::steady_clock::now();
+  }
   void wait(const DeviceEvent&) override {}
   void synchronize() override {}
 
@@ -48,6 +54,10 @@ class CpuDevice : public Device {
   MemoryBlock allocateHost(size_t bytes) override { return allocate(bytes); }
   std::unique_ptr<DeviceQueue> makeQueue() override { return std::make_unique<CpuQueue>(*this); }
   std::unique_ptr<DeviceEvent> makeEvent() override { return std::make_unique<DeviceEvent>(); }
+  std::unique_ptr<DeviceEvent> makeTimedEvent() override { return std::make_unique<TimedCpuEvent>(); }
+  std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override {
+    return dynamic_cast<const TimedCpuEvent&>(to).time - dynamic_cast<const TimedCpuEvent&>(from).time;
+  }
 };
 
 }  // namespace

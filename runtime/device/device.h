@@ -17,6 +17,7 @@
 // only when they have learned of it from that one. A device may be used by all threads.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -60,6 +61,10 @@ class Device {
   virtual MemoryBlock allocateHost(size_t bytes) = 0;
   virtual std::unique_ptr<DeviceQueue> makeQueue() = 0;
   virtual std::unique_ptr<DeviceEvent> makeEvent() = 0;
+  // One that keeps when it happened.
+  virtual std::unique_ptr<DeviceEvent> makeTimedEvent() = 0;
+  // From one timed event to another, of any queues; both have happened, and the host has waited for them.
+  virtual std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) = 0;
 };
 
 // Work that is done in the order of the calls. Addresses are the device's, and those of the host where that

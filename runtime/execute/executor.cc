@@ -246,8 +246,12 @@ ExecutorProgress Executor::progress() const {
 void Executor::record(TraceRecorder* recorder, uint32_t number) {
   recorder_ = recorder;
   recorded_program_ = number;
-  if (collectives_) collectives_->record(recorder, TraceLane::kForeground);
-  if (background_collectives_) background_collectives_->record(recorder, TraceLane::kBackground);
+  times_ = recorder == nullptr || device_->isHostMemory()
+               ? nullptr
+               : std::make_unique<DeviceTimes>(*compute_, *lane_queue_, *recorder);
+  if (collectives_) collectives_->record(recorder, TraceLane::kForeground, times_.get());
+  if (background_collectives_)
+    background_collectives_->record(recorder, TraceLane::kBackground, times_.get());
 }
 
 std::vector<int64_t> Executor::liveBytes() const {
@@ -263,6 +267,7 @@ StepReport Executor::runStep(int64_t step) {
   const Clock::time_point start = Clock::now();
   StepReport report;
   if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
+  if (times_) times_->beginStep(start);
   current_instruction_.store(0);
   current_step_.store(step);
   giveStepNumbers(step);
@@ -284,6 +289,7 @@ StepReport Executor::runStep(int64_t step) {
     for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
     lane_queue_->synchronize();
     compute_->synchronize();
+    if (times_) times_->resolve();
   } catch (Error& error) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
@@ -333,6 +339,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   const Clock::time_point start = Clock::now();
   const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
   if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
+  const size_t pair = recorded && times_ ? times_->begin(TraceLane::kForeground) : 0;
   switch (instruction.kind) {
     case InstructionKind::kLoadInput:
       waiting_.store(data_->mayWait(), std::memory_order_relaxed);
@@ -368,15 +375,19 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kZero: compute_->zero(action.output, action.bytes); break;
   }
   const Clock::time_point end = Clock::now();
-  if (recorded) {
-    const bool meets =
-        instruction.kind == InstructionKind::kReceive || instruction.kind == InstructionKind::kAllReduce;
-    recorder_->end(TraceLane::kForeground, end, meets ? communicator_->waited() : std::chrono::nanoseconds());
-  }
+  if (recorded) recordEnd(action, pair, end);
   const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
   report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
   report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
+}
+
+void Executor::recordEnd(const Action& action, size_t pair, Clock::time_point end) {
+  const InstructionKind kind = action.instruction->kind;
+  const bool meets = kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce;
+  const std::chrono::nanoseconds waited = meets ? communicator_->waited() : std::chrono::nanoseconds();
+  recorder_->end(TraceLane::kForeground, end, waited);
+  if (times_) times_->end(TraceLane::kForeground, pair, meets ? called_ + waited : Clock::time_point());
 }
 
 void Executor::runNodes(Action& action) {
@@ -388,6 +399,7 @@ void Executor::transfer(Action& action) {
   const Instruction& instruction = *action.instruction;
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
   if (instruction.kind != InstructionKind::kReceive) download(action, *compute_);
+  if (times_) called_ = Clock::now();
   waiting_.store(true, std::memory_order_relaxed);
   if (instruction.kind == InstructionKind::kSend) {
     pending_sends_[instruction.inputs[0].index()].push_back(

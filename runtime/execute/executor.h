@@ -28,6 +28,7 @@
 #include "runtime/device/device.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/background_lane.h"
+#include "runtime/execute/device_times.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_guard.h"
@@ -176,6 +177,7 @@ class Executor {
   std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
   size_t positionOf(const Instruction& instruction) const;
   void execute(Action& action, int64_t step, StepReport& report);
+  void recordEnd(const Action& action, size_t pair, std::chrono::steady_clock::time_point end);
   void runNodes(Action& action);
   void lookAtWeights();
   void lookAtInput(const Action& action);
@@ -214,7 +216,9 @@ class Executor {
   bool weights_looked_at_ = false;
   TraceRecorder* recorder_ = nullptr;
   uint32_t recorded_program_ = 0;
-  std::vector<Action> actions_;                                          // by instruction
+  std::unique_ptr<DeviceTimes> times_;            // while recording, of a device that works beside the host
+  std::chrono::steady_clock::time_point called_;  // the communicator, by the foreground, last; for times_
+  std::vector<Action> actions_;                   // by instruction
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
   std::atomic<size_t> current_instruction_{0};
   std::atomic<int64_t> current_step_{0};   // 0 between steps

@@ -97,17 +97,22 @@ void Executor::performInBackground(size_t position) {
   if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
   try {
     std::chrono::nanoseconds waited{};
+    Clock::time_point met;
     lane_queue_->wait(*action.posted);
+    const size_t pair = times_ ? times_->begin(TraceLane::kBackground) : 0;
     if (instruction.kind == InstructionKind::kRun) {
       action.run.run(progress_);
     } else {
       download(action, *lane_queue_);
+      if (times_) met = Clock::now();
       background_waiting_.store(true);
       allReduce(action, *background_);
       background_waiting_.store(false);
       upload(action, *lane_queue_);
       waited = background_->waited();
+      if (times_) met += waited;
     }
+    if (times_) times_->end(TraceLane::kBackground, pair, met);
     lane_queue_->record(*action.finished);
     if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
   } catch (Error& error) {

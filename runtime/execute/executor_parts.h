@@ -60,6 +60,9 @@ class Executor::GroupCollectives : public Collectives {
   void call(const CollectiveCall& call) override {
     const bool is_staged = !queue_.device().isHostMemory();
     CollectiveCall on_host = call;
+    Clock::time_point start = Clock::now();
+    if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
+    const size_t pair = times_ == nullptr ? 0 : times_->begin(lane_);
     if (is_staged) {
       PIPESHARD_CHECK(call.inputBytes() + call.outputBytes() <= staging_.bytes.size(),
                       "a collective of {} and {} bytes", call.inputBytes(), call.outputBytes());
@@ -67,9 +70,8 @@ class Executor::GroupCollectives : public Collectives {
       on_host.output = staging_.bytes.data() + call.inputBytes();
       queue_.download(static_cast<const std::byte*>(call.input), staging_.bytes.data(), call.inputBytes());
       queue_.synchronize();
+      start = Clock::now();
     }
-    const Clock::time_point start = Clock::now();
-    if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
     waiting_.store(true, std::memory_order_relaxed);
     runCollective(communicator_, program_.groups.at(call.group), on_host);
     waiting_.store(false, std::memory_order_relaxed);
@@ -79,12 +81,15 @@ class Executor::GroupCollectives : public Collectives {
     }
     const Clock::time_point end = Clock::now();
     if (recorder_ != nullptr) recorder_->endPart(lane_, end, communicator_.waited());
+    if (times_ != nullptr) times_->end(lane_, pair, start + communicator_.waited());
     seconds_ += std::chrono::duration<double>(end - start).count();
   }
-  // As parts of the instruction that has begun last on this lane.
-  void record(TraceRecorder* recorder, TraceLane lane) {
+  // As parts of the instruction that has begun last on this lane. `times`: nullptr where the device works in
+  // the host's own time.
+  void record(TraceRecorder* recorder, TraceLane lane, DeviceTimes* times) {
     recorder_ = recorder;
     lane_ = lane;
+    times_ = times;
   }
 
   // Since the last call.
@@ -98,6 +103,7 @@ class Executor::GroupCollectives : public Collectives {
   MemoryBlock staging_;
   TraceRecorder* recorder_ = nullptr;
   TraceLane lane_ = TraceLane::kForeground;
+  DeviceTimes* times_ = nullptr;
   double seconds_ = 0;
 };
 

@@ -173,6 +173,14 @@ void TraceRecorder::beginPart(TraceLane lane, Time start) {
   publish(current_->counts[static_cast<size_t>(lane)], track.count);
 }
 
+void TraceRecorder::correct(TraceLane lane, size_t record, Time start, Time end,
+                            std::chrono::nanoseconds waited) {
+  TraceRecord& of = tracks_[static_cast<size_t>(lane)].records[record];
+  of.start_ns = nanoseconds(start);
+  of.end_ns = nanoseconds(end);
+  of.waited_ns = waited.count();
+}
+
 void TraceRecorder::endPart(TraceLane lane, Time end, std::chrono::nanoseconds waited) {
   Track& track = tracks_[static_cast<size_t>(lane)];
   TraceRecord& record = track.records[track.count - 1];

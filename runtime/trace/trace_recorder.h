@@ -96,6 +96,15 @@ class TraceRecorder {
   void beginPart(TraceLane lane, Time start);
   void endPart(TraceLane lane, Time end, std::chrono::nanoseconds waited);
 
+  // For times that are known later. The record that has begun last on this lane, of those of the step; how
+  // many a step may have; whether one is a collective inside an instruction; other times for one.
+  size_t last(TraceLane lane) const { return tracks_[static_cast<size_t>(lane)].count - 1; }
+  size_t room(TraceLane lane) const { return capacity_[static_cast<size_t>(lane)]; }
+  bool isPart(TraceLane lane, size_t record) const {
+    return tracks_[static_cast<size_t>(lane)].records[record].part > 0;
+  }
+  void correct(TraceLane lane, size_t record, Time start, Time end, std::chrono::nanoseconds waited);
+
  private:
   struct Slot;
   struct Track {

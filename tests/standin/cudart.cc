@@ -247,8 +247,17 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsi
   awaitEvent(*on, *awaited);
   return cudaSuccess;
 }
-API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(makeEvent());
+API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = reinterpret_cast<cudaEvent_t>(makeEvent((flags & cudaEventDisableTiming) == 0));
+  return cudaSuccess;
+}
+API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  const Event* first = eventOf(from, "cudaEventElapsedTime");
+  const Event* second = eventOf(to, "cudaEventElapsedTime");
+  if (first == nullptr || second == nullptr) return failed(cudaErrorInvalidResourceHandle);
+  const std::optional<float> time = between(*first, *second);
+  if (!time) return failed(cudaErrorNotReady);
+  *milliseconds = *time;
   return cudaSuccess;
 }
 API cudaError_t cudaEventDestroy(cudaEvent_t event) {

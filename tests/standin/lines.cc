@@ -32,8 +32,12 @@ struct Stream {
   std::thread worker;  // eager
 };
 
+using Time = std::chrono::steady_clock::time_point;
+
 struct Event {
   Clock clock;
+  bool timed = false;
+  std::shared_ptr<Time> time;  // of the last record
 };
 
 namespace {
@@ -203,9 +207,10 @@ bool isStream(const Stream* stream) {
   return stream != nullptr && std::ranges::find(state().streams, stream) != state().streams.end();
 }
 
-Event* makeEvent() {
+Event* makeEvent(bool timed) {
   const std::lock_guard held(state().lock);
   auto* event = new Event;
+  event->timed = timed;
   state().events.insert(event);
   return event;
 }
@@ -236,9 +241,30 @@ void enqueue(Stream& stream, const std::string& name, std::function<void()> work
   state().changed.notify_all();
 }
 
-void recordEvent(Event& event, const Stream& stream) {
+void recordEvent(Event& event, Stream& stream) {
   const std::lock_guard held(state().lock);
+  if (event.timed) {
+    event.time = std::make_shared<Time>();
+    enqueue(stream, "an event's time", [time = event.time] { *time = std::chrono::steady_clock::now(); });
+  }
   event.clock = stream.clock;
+}
+
+std::optional<float> between(const Event& from, const Event& to) {
+  const std::lock_guard held(state().lock);
+  for (const Event* event : {&from, &to}) {
+    const char* wrong = !event->timed            ? "an event that keeps no time"
+                        : event->time == nullptr ? "an event that was not recorded"
+                                                 : nullptr;
+    for (size_t line = 1; line < event->clock.size() && wrong == nullptr; ++line) {
+      if (line >= state().host.size() || state().host[line] < event->clock[line])
+        wrong = "an event that the host has not waited for";
+    }
+    if (wrong == nullptr) continue;
+    report(std::string("cudaEventElapsedTime: ") + wrong);
+    return std::nullopt;
+  }
+  return std::chrono::duration<float, std::milli>(*to.time - *from.time).count();
 }
 
 void awaitEvent(Stream& stream, const Event& event) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,17 +41,20 @@ struct Event;
 // All by calls of the runtime; errors are reports.
 Stream* makeStream();
 void destroyStream(Stream* stream);
-Event* makeEvent();
+Event* makeEvent(bool timed);
 void destroyEvent(Event* event);
 bool isStream(const Stream* stream);
 bool isEvent(const Event* event);
 void enqueue(Stream& stream, const std::string& name, std::function<void()> work);
-void recordEvent(Event& event, const Stream& stream);
+void recordEvent(Event& event, Stream& stream);
 void awaitEvent(Stream& stream, const Event& event);
 // The host waits.
 void finish(Stream& stream);
 void finish(const Event& event);
 void finishAll();
+// Milliseconds from one to the other; nothing, and a report, when one of them keeps no time, or was not
+// recorded, or the host does not know that it has happened.
+std::optional<float> between(const Event& from, const Event& to);
 bool isDone(const Event& event);
 // Of all streams, since the process began.
 uint64_t operationsDone();

@@ -61,6 +61,31 @@ TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
   expectCleanWorkers(4);
 }
 
+// Each pass and each collective has the device's time, and the parts of a rank's time are as on a CPU.
+TEST_F(CudaCommand, TracesHaveTheTimesOfTheDevice) {
+  const std::string trace = folder_.file("trace.json");
+  const CommandResult result = runPipeshard(
+      {"validate", "examples/mlp.onnx", "--cluster", "1x4", "--stages", "uniform:2", "--schedule", "1f1b",
+       "--microbatches", "2", "--device", "cuda", "--share-devices", "--steps", "2", "--trace", trace});
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("compute  waiting  transfer    idle"));
+  std::map<int, std::vector<std::pair<double, double>>> passes;  // by rank
+  const auto file = nlohmann::json::parse(readFile(trace));
+  for (const auto& event : file.at("traceEvents")) {
+    if (event.value("ph", "") != "X" || !event.contains("args") || !event.at("args").contains("work"))
+      continue;
+    const double begin = event.at("ts"), duration = event.at("dur");
+    passes[event.at("pid")].emplace_back(begin, begin + duration);
+  }
+  ASSERT_EQ(passes.size(), 4u);
+  for (auto& [rank, slices] : passes) {
+    std::ranges::sort(slices);
+    for (size_t i = 1; i < slices.size(); ++i)  // to the microsecond that the anchor of a step may be off
+      EXPECT_GE(slices[i].first, slices[i - 1].second - 1) << "rank " << rank << ", slice " << i;
+  }
+  expectCleanWorkers(4);
+}
+
 // Each node counts its ranks from its own first GPU on.
 TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ::setenv("STANDIN_DEVICES", "2", 1);

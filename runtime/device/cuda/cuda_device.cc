@@ -1,6 +1,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -19,7 +20,7 @@ constexpr int64_t kCudaAlignment = 256;  // as cudaMalloc has it
 
 class CudaEvent : public DeviceEvent {
  public:
-  CudaEvent() { checkCuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"); }
+  explicit CudaEvent(unsigned flags) { checkCuda(cudaEventCreateWithFlags(&event_, flags), "an event"); }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -212,7 +213,21 @@ std::unique_ptr<DeviceQueue> CudaDevice::makeQueue() { return std::make_unique<C
 
 std::unique_ptr<DeviceEvent> CudaDevice::makeEvent() {
   use();
-  return std::make_unique<CudaEvent>();
+  return std::make_unique<CudaEvent>(cudaEventDisableTiming);
+}
+
+std::unique_ptr<DeviceEvent> CudaDevice::makeTimedEvent() {
+  use();
+  return std::make_unique<CudaEvent>(cudaEventDefault);
+}
+
+std::chrono::nanoseconds CudaDevice::between(const DeviceEvent& from, const DeviceEvent& to) {
+  use();
+  float milliseconds = 0;
+  checkCuda(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(from).get(),
+                                 static_cast<const CudaEvent&>(to).get()),
+            "the time between two events");
+  return std::chrono::nanoseconds(std::llround(milliseconds * 1e6));
 }
 
 }  // namespace pipeshard

@@ -26,6 +26,8 @@ class CudaDevice : public Device {
   MemoryBlock allocateHost(size_t bytes) override;
   std::unique_ptr<DeviceQueue> makeQueue() override;
   std::unique_ptr<DeviceEvent> makeEvent() override;
+  std::unique_ptr<DeviceEvent> makeTimedEvent() override;
+  std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override;
 
   // The calling thread's calls of the runtime mean this device from now on.
   void use() const;

@@ -61,6 +61,10 @@ struct LazyEvent : DeviceEvent {
   size_t count = 0;
 };
 
+struct TimedLazyEvent : LazyEvent {
+  std::chrono::steady_clock::time_point time;  // of the work; the beginning: it has not happened
+};
+
 class LazyDevice : public Device {
  public:
   LazyDevice();
@@ -85,6 +89,16 @@ class LazyDevice : public Device {
   }
   std::unique_ptr<DeviceQueue> makeQueue() override { return std::make_unique<LazyQueue>(*this); }
   std::unique_ptr<DeviceEvent> makeEvent() override { return std::make_unique<LazyEvent>(); }
+  std::unique_ptr<DeviceEvent> makeTimedEvent() override { return std::make_unique<TimedLazyEvent>(); }
+  std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override {
+    const std::lock_guard lock(mutex_);
+    const auto timeOf = [](const DeviceEvent& event) {
+      const auto& timed = dynamic_cast<const TimedLazyEvent&>(event);
+      PIPESHARD_CHECK(timed.time.time_since_epoch().count() != 0, "the time of an event before it happened");
+      return timed.time;
+    };
+    return timeOf(to) - timeOf(from);
+  }
 
   bool isOwnHostMemory(const void* address) {
     const std::lock_guard lock(mutex_);
@@ -157,6 +171,10 @@ void LazyQueue::download(const std::byte* from, std::byte* to, size_t bytes) {
 
 void LazyQueue::record(DeviceEvent& event) {
   const std::lock_guard lock(device_.mutex());
+  if (auto* timed = dynamic_cast<TimedLazyEvent*>(&event)) {
+    timed->time = {};
+    give([timed] { timed->time = std::chrono::steady_clock::now(); });
+  }
   auto& recorded = dynamic_cast<LazyEvent&>(event);
   recorded.queue = this;
   recorded.count = given_;

@@ -34,7 +34,7 @@ float* onHost(int count) {
 struct Probe {
   std::string mistake;
   cudaStream_t compute{}, copy{};
-  cudaEvent_t loaded{}, computed{};
+  cudaEvent_t loaded{}, computed{}, began{}, ended{};
   float *x, *y, *sums, *staging, *back;
 
   bool isMistake(const char* name) const { return mistake == name; }
@@ -44,6 +44,8 @@ struct Probe {
     require(cudaStreamCreateWithFlags(&copy, cudaStreamNonBlocking));
     require(cudaEventCreateWithFlags(&loaded, cudaEventDisableTiming));
     require(cudaEventCreateWithFlags(&computed, cudaEventDisableTiming));
+    require(cudaEventCreateWithFlags(&began, cudaEventDefault));
+    require(cudaEventCreateWithFlags(&ended, cudaEventDefault));
     x = onDevice(kCount);
     y = onDevice(kCount);
     sums = onDevice(kRows);
@@ -53,6 +55,7 @@ struct Probe {
 
   void run() {
     for (int i = 0; i < kCount; ++i) staging[i] = static_cast<float>(i % 7);
+    require(cudaEventRecord(began, compute));
     require(cudaMemcpyAsync(x, staging, kCount * sizeof(float), cudaMemcpyHostToDevice, copy));
     if (isMistake("staging")) staging[0] = 1;  // while it is copied
     require(cudaEventRecord(loaded, copy));
@@ -67,7 +70,17 @@ struct Probe {
     require(cudaEventRecord(computed, compute));
     if (!isMistake("computed")) require(cudaStreamWaitEvent(copy, computed, 0));
     require(cudaMemcpyAsync(back, sums, kRows * sizeof(float), cudaMemcpyDeviceToHost, copy));
+    require(cudaEventRecord(ended, copy));
+    if (isMistake("early")) take(began, ended);
     if (!isMistake("host")) require(cudaStreamSynchronize(copy));
+    if (!isMistake("host")) take(began, isMistake("untimed") ? computed : ended);
+  }
+
+  // The time between two events.
+  static void take(cudaEvent_t from, cudaEvent_t to) {
+    float milliseconds = -1;
+    require(cudaEventElapsedTime(&milliseconds, from, to));
+    if (!(milliseconds >= 0 && milliseconds < 60000)) std::exit(4);
   }
 
   int check() const {
@@ -87,8 +100,7 @@ struct Probe {
     }
     if (!isMistake("leak")) require(cudaFreeHost(staging));
     require(cudaFreeHost(back));
-    require(cudaEventDestroy(loaded));
-    require(cudaEventDestroy(computed));
+    for (cudaEvent_t event : {loaded, computed, began, ended}) require(cudaEventDestroy(event));
     require(cudaStreamDestroy(compute));
     require(cudaStreamDestroy(copy));
   }

@@ -57,6 +57,8 @@ TEST_P(StandIn, EveryMistakeIsReported) {
       {"threads", "a launch that no device takes"},
       {"default", "the default stream is used"},
       {"freed", "freed memory"},
+      {"untimed", "an event that keeps no time"},
+      {"early", "an event that the host has not waited for"},
       {"leak", "1 blocks of 1400 bytes are left at exit"},
   };
   for (const auto& [name, report] : mistakes) {

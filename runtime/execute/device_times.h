@@ -1,0 +1,65 @@
+// When a device that works beside the host did what the records of a trace are about. The host's times would
+// say when the work was given. So each instruction and each collective gets a pair of timed events on its
+// queue, and behind the step, when all has happened, its record gets the device's times on the host's clock.
+//
+//   DeviceTimes times(compute, lane, recorder);   // the events are made
+//   times.beginStep(now);
+//   recorder.begin(lane, 7, now);
+//   const size_t pair = times.begin(lane);
+//   ...                                           // work on the queue
+//   times.end(lane, pair, met);
+//   times.resolve();                              // the queues have done all that they were given
+//
+// The host's clock and the device's meet in one event that is recorded when all is done: the host looks at
+// its clock before and behind it, and takes the middle. So times are wrong by half of that, about 10
+// microseconds at most, all of a step alike. A record whose step fails keeps the host's times.
+//
+// Thread rules: as the recorder's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/trace/trace_recorder.h"
+
+namespace pipeshard {
+
+class DeviceTimes {
+ public:
+  using Time = TraceRecorder::Time;
+
+  // Of the lanes kForeground and kBackground; receives that were posted keep the host's times.
+  DeviceTimes(DeviceQueue& foreground, DeviceQueue& background, TraceRecorder& recorder);
+
+  // All of it is later than `start`, and than earlier steps.
+  void beginStep(Time start);
+  // Of the record that has begun last on the lane, from here on the queue.
+  size_t begin(TraceLane lane);
+  // `met`: when the peers had come whom the host waited for; Time(): nobody was waited for.
+  void end(TraceLane lane, size_t pair, Time met = {});
+  void resolve();
+
+ private:
+  struct Pair {
+    std::unique_ptr<DeviceEvent> begin, end;
+    size_t record = 0;
+    Time met;
+  };
+  struct Track {
+    DeviceQueue& queue;
+    std::vector<Pair> pairs;
+    size_t used = 0;
+    Time ended;  // the last instruction; the step's start
+  };
+
+  void resolve(TraceLane lane, Time now);
+  Track& trackOf(TraceLane lane) { return tracks_[lane == TraceLane::kForeground ? 0 : 1]; }
+
+  TraceRecorder& recorder_;
+  std::unique_ptr<DeviceEvent> now_;
+  Track tracks_[2];
+};
+
+}  // namespace pipeshard
