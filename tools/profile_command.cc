@@ -8,11 +8,15 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "planning/pipeline.h"
 #include "planning/request/profile_store.h"
+#include "runtime/device/cpu_device.h"
+#include "runtime/device/cuda_loader.h"
+#include "runtime/device/device_choice.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/profiling/profiling_links.h"
 #include "runtime/profiling/profiling_memory.h"
@@ -49,21 +53,17 @@ struct ProfileCommand {
   int workers = 0;
   bool quick = false;
   PlanOptions plan;
+  std::unique_ptr<Device> gpu = {};  // nullptr: CPUs are measured
 
   int run() {
-    if (device != "cpu")
-      fail(ErrorCode::kConfiguration,
-           "--device {}: GPUs cannot be measured yet, CPUs alone can; plan for GPUs with the rates of a "
-           "cluster "
-           "file or preset (--cluster)",
-           device);
     const auto start = std::chrono::steady_clock::now();
-    if (output.empty()) output = defaultProfilePath();
+    openDevice();
+    if (output.empty()) output = defaultProfilePath(gpu ? nameOf(DeviceBackend::kCuda) : "");
     if (output.empty())
       fail(ErrorCode::kUsage,
            "there is no home folder to keep the profile in; -o FILE says where to write it");
     Progress progress;
-    ProfileSamples samples;
+    ProfileSamples samples(gpu ? gpu->kernels() : cpuKernels());
     if (!model.empty()) {
       addModel(samples, progress);
     } else {
@@ -83,8 +83,21 @@ struct ProfileCommand {
     show(profile, samples.points(times));
     fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds,
                output, profile.points.size(), profileDigest(profile));
+    showNotes(times, samples.leftOut(times));
+    return 0;
+  }
+
+ private:
+  void openDevice() {
+    if (device == nameOf(DeviceBackend::kCpu)) return;
+    if (threads != 1 || workers > 1)
+      fail(ErrorCode::kUsage, "--threads and --workers are of CPUs; a rank has a GPU to itself");
+    gpu = openCudaDevice(0);
+  }
+
+  static void showNotes(const std::vector<OperatorTime>& times, const std::set<std::string>& left_out) {
     const auto seldom = std::count_if(times.begin(), times.end(), [](const OperatorTime& time) {
-      return time.repetitions < kFewRepetitions;
+      return time.ns > 0 && time.repetitions < kFewRepetitions;
     });
     if (seldom > 0) {
       fmt::print(
@@ -92,10 +105,11 @@ struct ProfileCommand {
           "certain\n",
           seldom, kFewRepetitions);
     }
-    return 0;
+    if (!left_out.empty())
+      fmt::print("Note: without a kernel on this device, and so without a time: {}\n",
+                 fmt::join(left_out, ", "));
   }
 
- private:
   // Of what was measured now: by operator, the range of times, and the best rates.
   static void show(const Profile& profile, const std::vector<ProfilePoint>& points) {
     struct Row {
@@ -138,7 +152,7 @@ struct ProfileCommand {
   // What the file has already, of the same device.
   Profile known() const {
     Profile profile;
-    profile.device = thisDevice(threads);
+    profile.device = gpu ? profiledGpu(gpu->name()) : thisDevice(threads);
     if (!std::filesystem::exists(output)) return profile;
     Profile before = readProfile(output).profile;
     return before.device == profile.device ? before : profile;
@@ -146,9 +160,10 @@ struct ProfileCommand {
 
   ProfilingOptions profilingOptions() const {
     ProfilingOptions options;
+    options.device = gpu.get();
     options.threads = threads;
-    options.workers =
-        workers > 0 ? workers : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / threads);
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    options.workers = gpu ? 1 : workers > 0 ? workers : std::max(1, cores / threads);
     if (!model.empty()) options.sample_ns = kModelSample;
     if (quick) options.sample_ns = 20'000'000;
     return options;
@@ -190,7 +205,18 @@ struct ProfileCommand {
     }
     profile.between = measureBetween(std::min(most, int64_t{1} << 24));
     progress.phase("measuring memory");
-    profile.memory = measureMemory();
+    profile.memory = gpu ? measureMemory(*gpu, most) : measureMemory(cpuDevice());
+    if (gpu) addStaging(profile, measureStaging(*gpu, most));
+  }
+
+  // Tensors of GPUs go through the host.
+  static void addStaging(Profile& profile, const CostCurve& staging) {
+    const auto add = [&](CostCurve& curve) {
+      for (CostPoint& point : curve.points) point.ns += staging.at(static_cast<double>(point.amount));
+    };
+    add(profile.inside);
+    add(profile.between);
+    for (CollectiveCurve& collective : profile.collectives) add(collective.ns);
   }
 };
 
@@ -217,8 +243,11 @@ CommandFunction addProfileCommand(CLI::App& app) {
                   "Workers that are busy at once, for the times of a busy machine (default: its processors / "
                   "--threads)")
       ->check(positiveWhole(4096));
-  sub->add_option("--device", command->device, "What to measure: cpu")
-      ->type_name("cpu")
+  sub->add_option("--device", command->device,
+                  "What to measure: cpu, or cuda: the first GPU (default file: profile-cuda.json, which\n"
+                  "--profile names to the others)")
+      ->type_name("DEVICE")
+      ->check(CLI::IsMember(std::vector<std::string>(kDeviceBackends.begin(), kDeviceBackends.end())))
       ->capture_default_str();
   sub->add_flag("--quick", command->quick, "Fewer and smaller sizes, less precisely, in some seconds");
   addPlanOptions(*sub, command->plan);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "ir/base/error.h"
 #include "runtime/execute/subgraph.h"
-#include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/spmd/operator_work.h"
 #include "transport/shared/memory_available.h"
 
@@ -28,6 +28,16 @@ GraphPass aloneOf(const Graph& graph, NodeId id) {
     if (output.valid()) outputs.push_back(output);
   }
   return {extractSubgraph(graph, "sample", {id}, inputs, outputs)};
+}
+
+// Nothing: the device has no kernel for one of its operators.
+std::optional<int64_t> bytesOf(const PassSample& pass, const ProfilingOptions& options) {
+  try {
+    return passBytes(pass, options);
+  } catch (const Error& error) {
+    if (options.device == nullptr || error.code() != ErrorCode::kBadModel) throw;
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -100,7 +110,7 @@ void ProfileSamples::add(RankImage image) {
                        });
   };
   for (size_t s = 0; s < image.subgraphs.size(); ++s) {
-    pass.work.push_back(isRun(s) ? addWorks(runnableGraph(image.subgraphs[s], cpuKernels()), added)
+    pass.work.push_back(isRun(s) ? addWorks(runnableGraph(image.subgraphs[s], kernels_), added)
                                  : std::vector<int>());
   }
   if (added == 0) return;
@@ -112,7 +122,7 @@ std::vector<PassSample> ProfileSamples::apart(const PassSample& pass) const {
   std::vector<PassSample> samples;
   std::set<int> taken;
   for (size_t s = 0; s < pass.work.size(); ++s) {
-    const Graph graph = runnableGraph(pass.image.subgraphs[s], cpuKernels());
+    const Graph graph = runnableGraph(pass.image.subgraphs[s], kernels_);
     for (size_t n = 0; n < pass.work[s].size(); ++n) {
       const int work = pass.work[s][n];
       if (work >= 0 && taken.insert(work).second)
@@ -133,10 +143,13 @@ std::vector<OperatorTime> ProfileSamples::measure(const ProfilingOptions& option
                                                   int64_t most_bytes) const {
   std::vector<PassSample> samples;
   for (const PassSample& pass : passes_) {
-    if (passBytes(pass, options) <= most_bytes) {
+    const std::optional<int64_t> bytes = bytesOf(pass, options);
+    if (bytes && *bytes <= most_bytes) {
       samples.push_back(pass);
-    } else {
-      for (PassSample& sample : apart(pass)) samples.push_back(std::move(sample));
+      continue;
+    }
+    for (PassSample& sample : apart(pass)) {
+      if (bytes || bytesOf(sample, options)) samples.push_back(std::move(sample));
     }
   }
   return measurePasses(samples, works_.size(), options, progress);
@@ -168,6 +181,14 @@ std::vector<WorkRate> ProfileSamples::rates(const std::vector<OperatorTime>& tim
         {work_class, DataType::kFloat32, by_flops ? curve : CostCurve{}, by_flops ? CostCurve{} : curve});
   }
   return rates;
+}
+
+std::set<std::string> ProfileSamples::leftOut(const std::vector<OperatorTime>& times) const {
+  std::set<std::string> names;
+  for (size_t i = 0; i < times.size(); ++i) {
+    if (times[i].ns == 0) names.insert(works_[i].op);
+  }
+  return names;
 }
 
 std::vector<ProfilePoint> ProfileSamples::points(const std::vector<OperatorTime>& times) const {

@@ -9,6 +9,7 @@
 
 #include "ir/cluster/profile.h"
 #include "ir/program/program.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "runtime/profiling/profiling_passes.h"
 
 namespace pipeshard {
@@ -24,14 +25,18 @@ RankImage imageOf(const GraphPass& pass);
 
 class ProfileSamples {
  public:
+  // `kernels`: of the device that is measured; used until destruction.
+  explicit ProfileSamples(const KernelRegistry& kernels = cpuKernels()) : kernels_(kernels) {}
+
   // A rank's program; passed over when it has no operator that is not known already. Views and collectives
   // take no time of their own.
   void add(RankImage image);
 
   size_t size() const { return works_.size(); }
   // One time per operator. Programs that take more memory than a worker may, `most_bytes` (usually its share
-  // of what is available), are taken apart: each of their operators is measured alone. Errors: as
-  // measurePasses.
+  // of what is available), are taken apart: each of their operators is measured alone. So are programs with
+  // an operator that options.device has no kernel for; such an operator is left out, its time is 0. Errors:
+  // as measurePasses.
   std::vector<OperatorTime> measure(const ProfilingOptions& options,
                                     const ProfilingProgress& progress = {}) const {
     return measure(options, progress, shareOfMemory(options.workers));
@@ -41,6 +46,8 @@ class ProfileSamples {
 
   // By the operators' times.
   std::vector<ProfilePoint> points(const std::vector<OperatorTime>& times) const;
+  // Those without a time.
+  std::set<std::string> leftOut(const std::vector<OperatorTime>& times) const;
   // Of the classes of work in float32: medians of the operators of about equal amount, for those that nobody
   // measured.
   std::vector<WorkRate> rates(const std::vector<OperatorTime>& times) const;
@@ -50,6 +57,7 @@ class ProfileSamples {
   std::vector<int> addWorks(const Graph& graph, size_t& added);
   std::vector<PassSample> apart(const PassSample& pass) const;
 
+  const KernelRegistry& kernels_;
   std::vector<OperatorWork> works_;
   std::vector<WorkClass> classes_;
   std::map<OperatorWork, size_t> known_;

@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kGpuInstructions = "cuda";
 constexpr std::string_view kSource = "profile ";  // begins DeviceKind::source of what was measured
 
 // The first processor's lines of /proc/cpuinfo.
@@ -82,11 +83,18 @@ ProfiledDevice thisDevice(int threads) {
           std::max(1, static_cast<int>(std::thread::hardware_concurrency())), std::max(1, threads)};
 }
 
-std::string defaultProfilePath() {
+ProfiledDevice profiledGpu(const std::string& name) {
+  const size_t open = name.find('('), close = name.rfind(')');
+  const bool has_model = open != std::string::npos && close != std::string::npos && open < close;
+  return {has_model ? name.substr(open + 1, close - open - 1) : name, kGpuInstructions, 1, 1};
+}
+
+std::string defaultProfilePath(std::string_view backend) {
+  const std::string file = backend.empty() ? "profile.json" : fmt::format("profile-{}.json", backend);
   const std::string config = environmentOf("XDG_CONFIG_HOME");
-  if (!config.empty()) return (fs::path(config) / "pipeshard" / "profile.json").string();
+  if (!config.empty()) return (fs::path(config) / "pipeshard" / file).string();
   const std::string home = environmentOf("HOME");
-  return home.empty() ? "" : (fs::path(home) / ".config" / "pipeshard" / "profile.json").string();
+  return home.empty() ? "" : (fs::path(home) / ".config" / "pipeshard" / file).string();
 }
 
 StoredProfile readProfile(const std::string& path) {
@@ -123,7 +131,7 @@ bool applyProfile(Cluster& cluster, const StoredProfile& stored) {
   for (size_t k = 0; k < cluster.kinds.size(); ++k) {
     DeviceKind& kind = cluster.kinds[k];
     if (kind.isKnown() && !kind.source.starts_with(kSource)) continue;
-    kind.name = "cpu-core";
+    kind.name = profile.device.instructions == kGpuInstructions ? "gpu" : "cpu-core";
     kind.memory = profile.memory;
     kind.rates = profile.rates;
     kind.source = fmt::format("{}{}: {}", kSource, stored.digest, printDevice(profile.device));

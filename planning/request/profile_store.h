@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "ir/cluster/profile.h"
 
@@ -12,9 +13,14 @@ namespace pipeshard {
 // This machine's processor, with workers of so many threads each (0: one).
 ProfiledDevice thisDevice(int threads = 0);
 
+// A GPU, as its Device says: "cuda:0 (NVIDIA H100 PCIe)".
+ProfiledDevice profiledGpu(const std::string& name);
+
 // The file that `pipeshard profile` writes and others read unless told otherwise:
 // $XDG_CONFIG_HOME/pipeshard/profile.json, else ~/.config/pipeshard/profile.json; "" where there is no home.
-std::string defaultProfilePath();
+// Of GPUs
+// (`backend`: "cuda") it is profile-cuda.json, which is used where --profile names it.
+std::string defaultProfilePath(std::string_view backend = "");
 
 struct StoredProfile {
   std::string path;

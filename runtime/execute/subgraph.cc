@@ -37,12 +37,10 @@ bool isNameOnly(const Graph& graph, const Node& node) {
 void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer, NanFinder* finder) const {
   for (const Call& call : calls_) {
     progress.fetch_add(1, std::memory_order_relaxed);
-    if (observer != nullptr && !observer->beginNode(call.node)) continue;
+    if (observer != nullptr && !observer->beginNode(call.node, *queue_)) continue;
     perform(call);
     if (finder != nullptr && call.kernel != nullptr) look(call, *finder);
-    if (observer == nullptr) continue;
-    queue_->synchronize();
-    observer->endNode(call.node);
+    if (observer != nullptr) observer->endNode(call.node, *queue_);
   }
 }
 

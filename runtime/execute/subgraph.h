@@ -31,8 +31,7 @@ namespace pipeshard {
 class BoundRun {
  public:
   // Gives all calls to the queue. Adds one to `progress` with every node, for those who watch. Errors of a
-  // kernel get the node as context. `observer`, if there is one, is told about every node; a node ends when
-  // it has computed.
+  // kernel get the node as context. `observer`, if there is one, is told about every node.
   // `finder`, if there is one, looks at every node's results; its error gets the node as context, too.
   void run(std::atomic<uint64_t>& progress, NodeObserver* observer = nullptr,
            NanFinder* finder = nullptr) const;

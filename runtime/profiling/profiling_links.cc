@@ -208,7 +208,11 @@ CostCurve measureBetween(int64_t most_bytes) {
     side.memory = side.heap;
     return side;
   };
-  const ProfilingPeer peer([&](ProfilingPeer::Orders&) { follow(open(RankId(1))); });
+  const ProfilingPeer peer([&](ProfilingPeer::Orders& orders) {
+    const Side side = open(RankId(1));
+    follow(side);
+    orders.next();  // until it is killed: the announcement of the end is still to be acknowledged
+  });
   const Side side = open(RankId(0));
   CostCurve send = measure(side, Work::kSend, most_bytes);
   announce(side, {Work::kEnd, 0});

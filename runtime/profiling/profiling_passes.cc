@@ -11,6 +11,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/profiling/node_events.h"
 #include "runtime/profiling/profiling_peer.h"
 #include "runtime/profiling/profiling_rank.h"
 
@@ -54,25 +55,31 @@ class PassTimer : public NodeObserver {
 
   void beginRun(size_t instruction) override { first_ = first_place_[instruction]; }
 
-  bool beginNode(size_t node) override {
-    Place& place = places_.at(first_ + node);
+  bool beginNode(size_t node, DeviceQueue& queue) override {
     start_ = Clock::now();
-    if (place.work < 0 || start_ < deadline_) return true;
-    const size_t work = place.work;
-    return place.current > 0 || !(seen_[work] || times_.places[work] > 0);  // with the copies behind it
+    if (start_ >= deadline_ && isKnown(places_.at(first_ + node))) return false;
+    if (!queue.device().isHostMemory()) events_.begin(queue, first_ + node);
+    return true;
   }
 
-  void endNode(size_t node) override {
-    Place& place = places_[first_ + node];
-    place.current += nsSince(start_);
+  void endNode(size_t node, DeviceQueue& queue) override {
+    Place& place = places_.at(first_ + node);
+    if (queue.device().isHostMemory()) {
+      place.current += nsSince(start_);
+    } else {
+      events_.end(queue);
+    }
+    place.ran = true;
     if (place.work >= 0) seen_[place.work] = true;
   }
 
   void endStep() {
+    events_.take([this](size_t place, int64_t ns) { places_[place].current += ns; });
     totals_.push_back(0);
     for (Place& place : places_) {
       totals_.back() += place.current;
       place.ns.push_back(std::exchange(place.current, 0));
+      place.ran = false;
     }
   }
 
@@ -98,6 +105,12 @@ class PassTimer : public NodeObserver {
   }
 
  private:
+  struct Place;
+  bool isKnown(const Place& place) const {
+    if (place.work < 0 || place.ran) return false;  // with the copies behind it
+    return seen_[place.work] || times_.places[place.work] > 0;
+  }
+
   // The middle half by time, without the first: that one finds nothing in caches. Of a few, all.
   std::vector<size_t> usualSteps() const {
     std::vector<size_t> steps(totals_.size());
@@ -111,6 +124,7 @@ class PassTimer : public NodeObserver {
   struct Place {
     int work = -1;
     int64_t current = 0;           // of this step
+    bool ran = false;              // in this step
     std::vector<int64_t> ns = {};  // by step; 0: left out
   };
 
@@ -120,6 +134,7 @@ class PassTimer : public NodeObserver {
   std::vector<size_t> first_place_;  // by instruction
   std::vector<Place> places_;
   std::vector<int64_t> totals_;  // by step
+  NodeEvents events_;
   size_t first_ = 0;
   Clock::time_point start_, deadline_ = Clock::time_point::max();
 };
@@ -131,9 +146,11 @@ class Relay : public NodeObserver {
   void beginRun(size_t instruction) override {
     if (to != nullptr) to->beginRun(instruction);
   }
-  bool beginNode(size_t node) override { return to == nullptr || to->beginNode(node); }
-  void endNode(size_t node) override {
-    if (to != nullptr) to->endNode(node);
+  bool beginNode(size_t node, DeviceQueue& queue) override {
+    return to == nullptr || to->beginNode(node, queue);
+  }
+  void endNode(size_t node, DeviceQueue& queue) override {
+    if (to != nullptr) to->endNode(node, queue);
   }
 };
 
@@ -142,8 +159,8 @@ class UntilStopped : public NodeObserver {
  public:
   explicit UntilStopped(const ProfilingPeer::Orders& orders) : orders_(orders) {}
   void beginRun(size_t) override {}
-  bool beginNode(size_t) override { return !orders_.stopped(); }
-  void endNode(size_t) override {}
+  bool beginNode(size_t, DeviceQueue&) override { return !orders_.stopped(); }
+  void endNode(size_t, DeviceQueue&) override {}
 
  private:
   const ProfilingPeer::Orders& orders_;
@@ -153,6 +170,7 @@ ExecutorOptions executorOptions(const ProfilingOptions& options, NodeObserver& o
   ExecutorOptions result;
   result.check_finite = false;
   result.kernels = options.kernels;
+  result.device = options.device;
   result.observer = &observer;
   return result;
 }
@@ -198,12 +216,15 @@ int64_t passBytes(const PassSample& sample, const ProfilingOptions& options) {
   const WorkerThreads threads(options.threads);
   ExecutorOptions executor_options;
   executor_options.kernels = options.kernels;
+  executor_options.device = options.device;
   const Executor executor(sample.image, executor_options);
   return executor.memory().total_bytes + executor.constantBytes();
 }
 
 std::vector<OperatorTime> measurePasses(std::span<const PassSample> samples, size_t works,
                                         const ProfilingOptions& options, const ProfilingProgress& progress) {
+  PIPESHARD_CHECK(options.workers == 1 || options.device == nullptr || options.device->isHostMemory(),
+                  "{} workers on {}", options.workers, options.device->name());
   std::vector<std::unique_ptr<ProfilingPeer>> peers;  // before this process has threads of its own
   for (int worker = 1; worker < options.workers; ++worker) {
     peers.push_back(std::make_unique<ProfilingPeer>(

@@ -22,6 +22,7 @@
 
 namespace pipeshard {
 
+class Device;          // runtime/device/device.h
 class KernelRegistry;  // runtime/kernels/base/kernel.h
 
 struct ProfilingOptions {
@@ -31,7 +32,10 @@ struct ProfilingOptions {
   int64_t sample_ns = 700'000'000;  // of every sample, for each of its two times
   // of all samples together: shared out evenly, what one leaves goes to those behind it
   int64_t budget_ns = 80'000'000'000;
-  const KernelRegistry* kernels = nullptr;  // nullptr: cpuKernels()
+  const KernelRegistry* kernels = nullptr;  // nullptr: the device's
+  // nullptr: cpuDevice(). Of one that works beside the host, times are the device's own (timed events), and
+  // `workers` is 1: a job's ranks have one each.
+  Device* device = nullptr;
 };
 
 // A rank's program. When its time is over, what has been measured before is left out and the rest is still

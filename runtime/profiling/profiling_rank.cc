@@ -182,8 +182,15 @@ RankImage withoutFiles(RankImage image) {
 
 StandaloneRank::StandaloneRank(RankImage image, const ExecutorOptions& options)
     : executor_(withoutFiles(std::move(image)), options) {
-  memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), RankId(0), std::chrono::seconds(1));
-  const Bytes arena = memory_->createArena(executor_.memory().total_bytes);
+  const size_t bytes = executor_.memory().total_bytes;
+  Bytes arena;
+  if (executor_.device().isHostMemory()) {
+    memory_ = SharedMemoryCommunicator::open(SharedSegments::create(1), RankId(0), std::chrono::seconds(1));
+    arena = memory_->createArena(bytes);
+  } else {
+    device_memory_ = executor_.device().allocate(bytes);
+    arena = device_memory_.bytes;
+  }
   peers_ = std::make_unique<NoPeers>(program());
   background_peers_ = std::make_unique<NoPeers>(program());
   data_ = std::make_unique<RepeatedData>(program());

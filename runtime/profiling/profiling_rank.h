@@ -30,8 +30,9 @@ class StandaloneRank {
  private:
   void fillPersistent();
 
+  MemoryBlock device_memory_;  // the arena of a device whose memory is not the host's; gone last
   Executor executor_;
-  std::unique_ptr<SharedMemoryCommunicator> memory_;  // the arena's, as a worker's
+  std::unique_ptr<SharedMemoryCommunicator> memory_;  // else the arena's, as a worker's
   std::unique_ptr<Communicator> peers_, background_peers_;
   std::unique_ptr<DataSource> data_;
   int64_t step_ = 0;

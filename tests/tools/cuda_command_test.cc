@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/cluster/profile.h"
+#include "planning/request/profile_store.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -112,6 +114,37 @@ TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   EXPECT_EQ(finish(first, "first").exit_code, 0);
   EXPECT_EQ(finish(second, "second").exit_code, 0);
   expectCleanWorkers(4);
+}
+
+// What a time is means nothing here: the stand-in takes as long as it likes.
+TEST_F(CudaCommand, AProfileIsOfTheGpuAndPlansReadIt) {
+  const std::string file = folder_.file("p.json");
+  const CommandResult made =
+      runPipeshard({"profile", "--device", "cuda", "--quick", "--model", "examples/mlp.onnx", "--cluster",
+                    "1x2", "--microbatches", "2", "-o", file},
+                   seconds(200));
+  ASSERT_EQ(made.exit_code, 0) << made.output << made.errors;
+  EXPECT_THAT(made.output, HasSubstr("stand-in, cuda, 1 processor"));
+  EXPECT_THAT(made.output, HasSubstr("message inside a node"));
+  const Profile profile = profileFromJson(readFile(file), file);
+  EXPECT_EQ(profile.device, profiledGpu("cuda:0 (stand-in)"));
+  std::set<std::string> operators;
+  for (const ProfilePoint& point : profile.points) {
+    EXPECT_GT(point.ns, 0) << point.work.op;
+    EXPECT_EQ(point.busy_ns, 0) << point.work.op;
+    operators.insert(point.work.op);
+  }
+  for (const char* op : {"Gemm", "pipeshard::ReluGrad", "pipeshard::SGD"})
+    EXPECT_TRUE(operators.contains(op)) << op;
+  EXPECT_FALSE(profile.rates.empty());
+  EXPECT_EQ(profile.memory.points.size(), 5U);
+  const std::string plan = folder_.file("job.plan");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--profile", file, "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const std::string text = readFile(plan + "/plan.json");
+  EXPECT_THAT(text, HasSubstr("profile " + profileDigest(profile) + ": stand-in, cuda"));
+  EXPECT_EQ(runPipeshard({"profile", "--device", "cuda", "--threads", "2", "-o", file}).exit_code, 64);
 }
 
 TEST_F(CudaCommand, MoreRanksThanGpusAreRefusedWithTheList) {

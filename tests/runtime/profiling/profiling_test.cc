@@ -9,6 +9,7 @@
 #include "runtime/profiling/profiling_memory.h"
 #include "runtime/profiling/profiling_passes.h"
 #include "runtime/profiling/profiling_rank.h"
+#include "tests/runtime/device/lazy_device.h"
 #include "tests/runtime/pipeline_program.h"
 
 namespace pipeshard {
@@ -130,6 +131,34 @@ TEST(Profiling, MemoryIsThatOfTheArena) {
   EXPECT_LT(passBytes(products({64}), quick()), 4 * 64 * 64 * 4);
 }
 
+// Operators on a device that works late, on memory that the host cannot touch: each has its own time, not
+// that of giving it.
+TEST(Profiling, OperatorsOfADeviceHaveItsTimes) {
+  const auto device = testing::makeLazyDevice();
+  ProfilingOptions options = quick();
+  options.device = device.get();
+  const PassSample sample = products({16, 128, 512});
+  EXPECT_TRUE(inOneOfEightRuns([&] {
+    const std::vector<OperatorTime> times = measurePasses({&sample, 1}, 3, options);
+    for (const OperatorTime& time : times) EXPECT_GT(time.repetitions, 0);
+    return 0 < times[0].ns && times[0].ns < times[1].ns && 8 * times[1].ns < times[2].ns;
+  }));
+  EXPECT_GE(passBytes(sample, options), passBytes(sample, quick()));
+}
+
+TEST(Profiling, CopiesOfADeviceHaveItsTimes) {
+  const auto device = testing::makeLazyDevice();
+  const CostCurve inside = measureMemory(*device, 1 << 16), staged = measureStaging(*device, 1 << 16);
+  for (const CostCurve* curve : {&inside, &staged}) {
+    ASSERT_EQ(curve->points.size(), 5U);
+    EXPECT_GT(curve->points.front().ns, 0);
+    EXPECT_GE(curve->points.back().ns, curve->points.front().ns);
+  }
+  EXPECT_EQ(inside.points.front().amount, 512);  // read and written
+  EXPECT_EQ(staged.points.front().amount, 256);
+  EXPECT_TRUE(measureStaging(cpuDevice(), 1 << 16).points.empty());
+}
+
 // Stages of a pipeline, each without the other: nobody answers, and weights are not there.
 TEST(StandaloneRank, RunsWithoutItsPeers) {
   for (RankImage& image : pipelineImages(2)) {
@@ -147,11 +176,11 @@ class Recorded : public NodeObserver {
  public:
   std::vector<std::pair<size_t, size_t>> nodes;  // by instruction
   void beginRun(size_t instruction) override { instruction_ = instruction; }
-  bool beginNode(size_t node) override {
+  bool beginNode(size_t node, DeviceQueue&) override {
     nodes.emplace_back(instruction_, node);
     return true;
   }
-  void endNode(size_t node) override { EXPECT_EQ(nodes.back().second, node); }
+  void endNode(size_t node, DeviceQueue&) override { EXPECT_EQ(nodes.back().second, node); }
 
  private:
   size_t instruction_ = 0;
@@ -191,7 +220,7 @@ TEST(Profiling, CurvesOfLinksAndMemoryAscend) {
   const CostCurve between = measureBetween(1 << 10);
   ASSERT_EQ(between.points.size(), 2U);
   EXPECT_GT(between.points[0].ns, 0);
-  const CostCurve memory = measureMemory();
+  const CostCurve memory = measureMemory(cpuDevice());
   EXPECT_GT(memory.points.back().ns, memory.points.front().ns);
 }
 
