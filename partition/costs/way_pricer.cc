@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "sharding/solver/parallel.h"
+#include "ir/base/parallel.h"
 #include "sharding/specs/resharding.h"
 
 namespace pipeshard {
@@ -123,7 +123,7 @@ void WayPricer::priceKinds(const Submesh& sample, const std::vector<PricedWay*>&
     if (!same) problems.emplace_back();
     problems.back().push_back(way);
   }
-  solver::parallelFor(options_.threads, problems.size() * kinds.size(), [&](int32_t index) {
+  parallelFor(options_.threads, problems.size() * kinds.size(), [&](int32_t index) {
     const size_t task = index;
     const std::vector<PricedWay*>& problem = problems[task / kinds.size()];
     if (isInterrupted()) return;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/base/parallel.h"
 #include "partition/search/stage_assignment.h"
-#include "sharding/solver/parallel.h"
 
 namespace pipeshard {
 
@@ -41,7 +41,7 @@ AssignmentSolver::Choice AssignmentSolver::choiceOf(const StageOption& option) c
 void AssignmentSolver::makeChoices() {
   const int64_t most_asked = *std::max_element(tables_.in_flight.begin(), tables_.in_flight.end());
   choices_.resize(tables_.options.size());
-  solver::parallelFor(threads_, tables_.classes * tables_.layers, [&](int32_t index) {
+  parallelFor(threads_, tables_.classes * tables_.layers, [&](int32_t index) {
     for (size_t i = index * tables_.layers; i < static_cast<size_t>((index + 1) * tables_.layers); ++i) {
       std::vector<Choice>& choices = choices_[i];
       choices.clear();
@@ -154,7 +154,7 @@ void AssignmentSolver::connectAt(int stages, int next) {
 }
 
 void AssignmentSolver::connect(int stages) {
-  solver::parallelFor(threads_, tables_.layers - stages, [&](int32_t i) { connectAt(stages, i + 1); });
+  parallelFor(threads_, tables_.layers - stages, [&](int32_t i) { connectAt(stages, i + 1); });
   for (int next = 1; next <= tables_.layers - stages; ++next) {
     for (size_t device = 0; device < tables_.starting_at.size(); ++device) {
       states_ += static_cast<int64_t>(
@@ -226,7 +226,7 @@ void AssignmentSolver::fillFrom(int stages, int first) {
 }
 
 void AssignmentSolver::fillLevel(int stages) {
-  solver::parallelFor(threads_, tables_.layers - stages + 1, [&](int32_t first) { fillFrom(stages, first); });
+  parallelFor(threads_, tables_.layers - stages + 1, [&](int32_t first) { fillFrom(stages, first); });
 }
 
 bool AssignmentSolver::solve(AssignmentGoal goal, int64_t bound, int64_t limit) {

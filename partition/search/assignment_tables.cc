@@ -4,7 +4,7 @@
 #include <map>
 
 #include "ir/base/error.h"
-#include "sharding/solver/parallel.h"
+#include "ir/base/parallel.h"
 
 namespace pipeshard {
 namespace {
@@ -106,7 +106,7 @@ void addOptions(const AssignmentRequest& request, AssignmentTables& tables) {
   const int layers = tables.layers;
   tables.options.resize(tables.classes * layers * layers);
   const int64_t least_in_flight = *std::min_element(tables.in_flight.begin(), tables.in_flight.end());
-  solver::parallelFor(request.threads, tables.classes * layers, [&](int32_t index) {
+  parallelFor(request.threads, tables.classes * layers, [&](int32_t index) {
     const int mesh_class = index / layers;
     const int first = index % layers;
     const Submesh& submesh = tables.meshes[tables.class_begin[mesh_class]];
@@ -174,7 +174,7 @@ void addTransfers(const AssignmentRequest& request, AssignmentTables& tables) {
   const std::vector<std::vector<bool>> boundaries = boundariesOf(tables);
   const int count = tables.boundaries;
   tables.transfers.assign(pairs.size() * static_cast<size_t>(tables.layers * count * count), kNever);
-  solver::parallelFor(request.threads, pairs.size(), [&](int32_t pair) {
+  parallelFor(request.threads, pairs.size(), [&](int32_t pair) {
     const auto [from, to] = pairs[pair];
     const std::vector<bool>& from_has = boundaries[tables.class_of[from]];
     const std::vector<bool>& to_has = boundaries[tables.class_of[to]];

@@ -4,7 +4,7 @@
 #include <deque>
 #include <limits>
 
-#include "sharding/solver/parallel.h"
+#include "ir/base/parallel.h"
 #include "sharding/solver/reduce.h"
 #include "sharding/solver/relaxation.h"
 

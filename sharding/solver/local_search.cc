@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "ir/base/parallel.h"
 #include "sharding/solver/elimination.h"
 #include "sharding/solver/ordering.h"
-#include "sharding/solver/parallel.h"
 
 namespace pipeshard::solver {
 

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "ir/base/parallel.h"
 #include "sharding/solver/branch.h"
 #include "sharding/solver/elimination.h"
 #include "sharding/solver/local_search.h"
 #include "sharding/solver/ordering.h"
-#include "sharding/solver/parallel.h"
 #include "sharding/solver/reduce.h"
 
 namespace pipeshard::solver {

@@ -1,14 +1,22 @@
-#include "sharding/solver/parallel.h"
+// A loop over threads.
+#pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <vector>
 
-namespace pipeshard::solver {
+namespace pipeshard {
 
-void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body) {
+// That this process may use: what work on whole plans takes, whose result does not depend on it.
+inline int processorCount() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+// Calls body(0), ..., body(count - 1), on up to `threads` threads, the caller's among them. The first error
+// by index is thrown at the end.
+inline void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body) {
   std::atomic<int32_t> next{0};
   std::vector<std::exception_ptr> errors(count);
   const auto work = [&] {
@@ -30,4 +38,4 @@ void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>&
   }
 }
 
-}  // namespace pipeshard::solver
+}  // namespace pipeshard
