@@ -157,11 +157,10 @@ void JsonReader::expectObject(const std::vector<std::string_view>& required,
   std::vector<std::string_view> allowed = required;
   allowed.insert(allowed.end(), optional.begin(), optional.end());
   std::vector<std::string> unknown, meant, missing;
-  const std::vector<std::string> names(allowed.begin(), allowed.end());
   for (const auto& [key, value] : json_->items()) {
     if (std::find(allowed.begin(), allowed.end(), key) != allowed.end()) continue;
     unknown.push_back(excerpt(Json(key)));
-    for (std::string& near : nearMatches(key, names)) {
+    for (std::string& near : nearMatches(key, {allowed.begin(), allowed.end()})) {
       const bool is_new =
           !json_->contains(near) && std::find(meant.begin(), meant.end(), near) == meant.end();
       if (is_new) meant.push_back(std::move(near));

@@ -1,7 +1,8 @@
 // program.json: for every struct of ir/program/program.h a function each way, side by side, so that both have
 // the same keys. Buffers, subgraphs and groups are referred to by position; therefore groups are read before
 // subgraphs, and both before instructions, and every position is checked against what has been read. Fields
-// that have their default are not written. In-memory constants are base64, up to 64 KiB each.
+// that have their default are not written. In-memory constants are base64, up to 64 KiB each. Lists that grow
+// with the microbatches may hold loops (ir/program/list_json.h); of a kind they do.
 #include "ir/program/program_json.h"
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "ir/base/json_reader.h"
 #include "ir/base/tensor_box.h"
 #include "ir/program/constant_json.h"
+#include "ir/program/list_json.h"
 
 namespace pipeshard {
 namespace {
@@ -304,36 +306,54 @@ ProgramInput inputFromJson(const JsonReader& json) {
   return input;
 }
 
-// A list with one element per line, as dumpJson writes it, without ever holding all of it as a document.
+// A list that may hold loops; without a budget it holds none.
 template <typename T, typename ToJson>
-void addList(std::string_view key, const std::vector<T>& items, ToJson to_json, std::string& text) {
-  text += fmt::format(",\n  \"{}\": [", key);
-  for (size_t i = 0; i < items.size(); ++i) {
-    text += i == 0 ? "\n    " : ",\n    ";
-    text += dumpJsonLine(to_json(items[i]));
-  }
-  text += items.empty() ? "]" : "\n  ]";
+void addItems(std::string_view key, const std::vector<T>& items, const ToJson& to_json, LoopBudget* loops,
+              std::string& text) {
+  if (loops != nullptr) return addLoopedList(key, items, to_json, *loops, text);
+  addList(key, items, to_json, text);
 }
 
 // Without the end of the document.
-std::string programText(const Program& program) {
+std::string programText(const Program& program, LoopBudget* loops) {
   std::string text = fmt::format(
       "{{\n  \"version\": {},\n  \"rank\": {},\n  \"world_size\": {},\n  \"microbatches\": {},\n  "
       "\"updates_per_step\": {}",
-      kProgramVersion, program.rank, program.world_size, program.microbatches, program.updates_per_step);
+      loops != nullptr ? kKindVersion : kProgramVersion, program.rank, program.world_size,
+      program.microbatches, program.updates_per_step);
   addList("inputs", program.inputs, inputToJson, text);
   addList(
       "groups", program.groups, [](const std::vector<RankId>& group) { return Json(positionsOf(group)); },
       text);
   addList("subgraphs", program.subgraphs, subgraphToJson, text);
-  addList("buffers", program.buffers, bufferToJson, text);
-  addList("instructions", program.instructions, instructionToJson, text);
-  addList("results", program.results, resultToJson, text);
+  addItems("buffers", program.buffers, bufferToJson, loops, text);
+  addItems("instructions", program.instructions, instructionToJson, loops, text);
+  addItems("results", program.results, resultToJson, loops, text);
   if (program.guard.valid()) text += fmt::format(",\n  \"guard\": {}", program.guard.index());
   return text;
 }
 
-Program programFrom(const JsonReader& json) {
+// Into a program that has all that the items refer to. `loops` null: none are allowed.
+void itemsFrom(const JsonReader& json, LoopBudget* loops, Program& program) {
+  std::set<std::string> names;
+  ListReader(program, loops, bufferFromJson, bufferToJson)
+      .readEach(json.at("buffers"), [&](const JsonReader& item, Buffer buffer) {
+        if (!names.insert(buffer.name).second)
+          item.at("name").failExpected("a name that no earlier buffer has");
+        program.buffers.push_back(std::move(buffer));
+      });
+  const auto instruction = [&](const JsonReader& item) { return instructionFromJson(item, program); };
+  ListReader(program, loops, instruction, instructionToJson)
+      .readEach(json.at("instructions"), [&](const JsonReader&, Instruction&& read) {
+        program.instructions.push_back(std::move(read));
+      });
+  const auto result = [&](const JsonReader& item) { return resultFromJson(item, program.buffers.size()); };
+  ListReader(program, loops, result, resultToJson)
+      .readEach(json.at("results"),
+                [&](const JsonReader&, Result&& read) { program.results.push_back(std::move(read)); });
+}
+
+Program programFrom(const JsonReader& json, LoopBudget* loops) {
   Program program;
   program.world_size = json.at("world_size").integer(1, INT32_MAX);
   program.rank = RankId(json.at("rank").integer(0, program.world_size - 1));
@@ -345,16 +365,7 @@ Program programFrom(const JsonReader& json) {
   for (const JsonReader& subgraph : json.at("subgraphs").elements()) {
     program.subgraphs.push_back(subgraphFromJson(subgraph, program.groups.size()));
   }
-  std::set<std::string> names;
-  for (const JsonReader& buffer : json.at("buffers").elements()) {
-    program.buffers.push_back(bufferFromJson(buffer));
-    if (!names.insert(program.buffers.back().name).second)
-      buffer.at("name").failExpected("a name that no earlier buffer has");
-  }
-  for (const JsonReader& item : json.at("instructions").elements())
-    program.instructions.push_back(instructionFromJson(item, program));
-  for (const JsonReader& result : json.at("results").elements())
-    program.results.push_back(resultFromJson(result, program.buffers.size()));
+  itemsFrom(json, loops, program);
   if (json.has("guard"))
     program.guard = BufferId(json.at("guard").integer(0, lastIndex(program.buffers.size())));
   return program;
@@ -362,10 +373,10 @@ Program programFrom(const JsonReader& json) {
 
 // Calls `read` with the document, which has the program's keys and these, and may have `optional`.
 template <typename Read>
-auto readProgram(std::string_view text, const std::vector<std::string_view>& more,
+auto readProgram(std::string_view text, int version, const std::vector<std::string_view>& more,
                  std::vector<std::string_view> optional, const Read& read) {
   const Json document = parseJson(text, "program.json");
-  checkJsonVersion(document, "program.json", kProgramVersion);
+  checkJsonVersion(document, "program.json", version);
   const JsonReader json(document, "program.json");
   std::vector<std::string_view> keys = {"version",          "rank",         "world_size", "microbatches",
                                         "updates_per_step", "inputs",       "groups",     "subgraphs",
@@ -376,21 +387,24 @@ auto readProgram(std::string_view text, const std::vector<std::string_view>& mor
   return read(json);
 }
 
+Json numbersToJson(const std::vector<int64_t>& numbers) { return numbers; }
+std::vector<int64_t> startFromJson(const JsonReader& json) { return json.integers(0, INT32_MAX); }
+
 // "starts": [[buffer, entry], ...]; a third number, 1, where the buffer's name ends with its box.
-void startsFromJson(const JsonReader& json, ProgramKind& kind) {
-  for (const JsonReader& item : json.elements()) {
-    const std::vector<int64_t> numbers = item.integers(0, INT32_MAX);
-    const bool known = (numbers.size() == 2 || numbers.size() == 3) &&
-                       numbers[0] < std::ssize(kind.program.buffers) &&
-                       kind.program.buffers[numbers[0]].part.has_value();
+void startsFromJson(const JsonReader& json, LoopBudget& loops, ProgramKind& kind) {
+  const std::vector<Buffer>& buffers = kind.program.buffers;
+  const auto take = [&](const JsonReader& item, const std::vector<int64_t>& numbers) {
+    const bool known = (numbers.size() == 2 || numbers.size() == 3) && numbers[0] < std::ssize(buffers) &&
+                       buffers[numbers[0]].part.has_value();
     if (!known) item.failExpected("[a buffer that is a part, an entry of the ranks' starts]");
     kind.start_slots[numbers[0]] = static_cast<int>(numbers[1]);
-    if (numbers.size() == 2) continue;
-    const Buffer& buffer = kind.program.buffers[numbers[0]];
+    if (numbers.size() == 2) return;
+    const Buffer& buffer = buffers[numbers[0]];
     if (numbers[2] != 1 || !buffer.name.ends_with(boxText(buffer.part->start, buffer.shape)))
       item.failExpected("two numbers, or 1 behind them where the buffer's name ends with its box");
     kind.boxed[numbers[0]] = true;
-  }
+  };
+  ListReader(kind.program, &loops, startFromJson, numbersToJson).readEach(json, take);
 }
 
 // "constants": those of subgraphs that are the rank's own.
@@ -403,20 +417,23 @@ OwnConstant ownConstantFrom(const JsonReader& json, const Program& program) {
 
 }  // namespace
 
-std::string programToJson(const Program& program) { return programText(program) + "\n}\n"; }
+std::string programToJson(const Program& program) { return programText(program, nullptr) + "\n}\n"; }
 
-Program programFromJson(std::string_view text) { return readProgram(text, {}, {}, programFrom); }
+Program programFromJson(std::string_view text) {
+  return readProgram(text, kProgramVersion, {}, {},
+                     [](const JsonReader& json) { return programFrom(json, nullptr); });
+}
 
 std::string kindToJson(const ProgramKind& kind) {
-  std::string text = programText(kind.program);
-  std::vector<std::vector<int>> starts;
+  LoopBudget loops;
+  std::string text = programText(kind.program, &loops);
+  std::vector<std::vector<int64_t>> starts;
   for (size_t b = 0; b < kind.start_slots.size(); ++b) {
     if (kind.start_slots[b] < 0) continue;
-    starts.push_back({static_cast<int>(b), kind.start_slots[b]});
+    starts.push_back({static_cast<int64_t>(b), kind.start_slots[b]});
     if (kind.boxed[b]) starts.back().push_back(1);
   }
-  addList(
-      "starts", starts, [](const std::vector<int>& numbers) { return Json(numbers); }, text);
+  addLoopedList("starts", starts, numbersToJson, loops, text);
   const auto constant = [](const OwnConstant& own) {
     return Json{{"subgraph", own.subgraph.index()}, {"value", own.value}, {"entry", own.slot}};
   };
@@ -425,11 +442,12 @@ std::string kindToJson(const ProgramKind& kind) {
 }
 
 ProgramKind kindFromJson(std::string_view text) {
-  return readProgram(text, {"starts"}, {"constants"}, [](const JsonReader& json) {
-    ProgramKind kind{programFrom(json), {}, {}};
+  return readProgram(text, kKindVersion, {"starts"}, {"constants"}, [](const JsonReader& json) {
+    LoopBudget loops;
+    ProgramKind kind{programFrom(json, &loops), {}, {}};
     kind.start_slots.resize(kind.program.buffers.size(), -1);
     kind.boxed.resize(kind.program.buffers.size());
-    startsFromJson(json.at("starts"), kind);
+    startsFromJson(json.at("starts"), loops, kind);
     if (json.has("constants")) {
       for (const JsonReader& item : json.at("constants").elements())
         kind.own_constants.push_back(ownConstantFrom(item, kind.program));

@@ -1,6 +1,7 @@
 // program.json: a Program as text and back. kinds/NNNN.json: a kind of ranks, which is the same and, of every
 // buffer whose part begins elsewhere on other ranks, which entry of their starts says where; likewise of
-// constants of subgraphs.
+// constants of subgraphs. What it says of one microbatch after the other is a loop (ir/program/list_json.h);
+// program.json, which is for people and other runtimes, has every instruction.
 #pragma once
 
 #include <string>
@@ -10,6 +11,9 @@
 #include "ir/program/program_set.h"
 
 namespace pipeshard {
+
+// of kinds/NNNN.json and ranks.json; program.json has kProgramVersion
+inline constexpr int kKindVersion = 6;
 
 // program.json. parse throws Error(kConfiguration) naming the field; version mismatch:
 // Error(kVersionMismatch).

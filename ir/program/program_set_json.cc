@@ -10,6 +10,7 @@
 #include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 #include "ir/program/constant_json.h"
+#include "ir/program/program_json.h"
 
 namespace pipeshard {
 namespace {
@@ -113,7 +114,7 @@ BindingTable tableFromJson(const JsonReader& json, size_t ranks) {
 BindingTable bindingsOf(const ProgramSet& set) { return {set.kinds.size(), set.groups, set.ranks}; }
 
 std::string rankTablesToJson(const RankTables& tables) {
-  std::string text = fmt::format("{{\n  \"version\": {},\n  \"ranks\": {},\n  \"whole\": {}", kProgramVersion,
+  std::string text = fmt::format("{{\n  \"version\": {},\n  \"ranks\": {},\n  \"whole\": {}", kKindVersion,
                                  tables.whole.ranks.size(), tableToJson(tables.whole));
   if (tables.last) text += ",\n  \"last_batch\": " + tableToJson(*tables.last);
   for (size_t k = 0; k < tables.shorter.size(); ++k)
@@ -124,7 +125,7 @@ std::string rankTablesToJson(const RankTables& tables) {
 
 RankTables rankTablesFromJson(std::string_view text) {
   const Json document = parseJson(text, kWhat);
-  checkJsonVersion(document, kWhat, kProgramVersion);
+  checkJsonVersion(document, kWhat, kKindVersion);
   const JsonReader json(document, kWhat);
   json.expectObject({"version", "ranks", "whole"}, {"last_batch", "shorter"});
   const size_t ranks = json.at("ranks").integer(1, INT32_MAX);

@@ -1,7 +1,7 @@
 // ranks.json: which kind each rank of a job is of, and what is its own. Beside kinds/, which has the programs
 // (ir/program/program_json.h).
 //
-//   {"version": 5, "ranks": 4,
+//   {"version": 6, "ranks": 4,
 //    "whole": {"kinds": 1, "groups": [[0,1,2,3]], "starts": [[0,0],[2,0],[4,0],[6,0]],
 //              "bindings": [{"kind": 0, "peers": [], "groups": [0], "starts": [0]}, ...]},
 //    "last_batch": {...}, "shorter": [{...}, ...]}

@@ -12,6 +12,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
 #include "ir/program/program_set_json.h"
@@ -48,9 +49,9 @@ class ProgramWriter {
         if (progress_) tell(static_cast<double>(i) / static_cast<double>(graphs.size()));
         kind.program.subgraphs[i].file = fileOf(graphs[i]);
       }
-      write(kindFileName(id, size), kindToJson(kind));
       ++written_kinds_;
     }
+    writeKinds(set.kinds, size);
     return bindingsOf(programs.set);
   }
 
@@ -62,10 +63,22 @@ class ProgramWriter {
   WrittenPrograms take() && { return std::move(written_); }
 
  private:
+  // As many at a time as there are processors, so that whoever wants to stop the work is heard.
+  void writeKinds(const IdVector<KindId, ProgramKind>& kinds, StepSize size) {
+    const size_t together = processorCount();
+    for (size_t first = 0; first < kinds.size(); first += together) {
+      if (progress_) tell(0);
+      std::vector<std::string> texts(std::min(together, kinds.size() - first));
+      parallelFor(processorCount(), static_cast<int32_t>(texts.size()),
+                  [&](int32_t i) { texts[i] = kindToJson(kinds[KindId(first + i)]); });
+      for (size_t i = 0; i < texts.size(); ++i) write(kindFileName(KindId(first + i), size), texts[i]);
+    }
+  }
+
   // `share`: of the current kind.
   void tell(double share) const {
     const double done = (static_cast<double>(written_kinds_) + share) / static_cast<double>(kinds_);
-    progress_(fmt::format("kind {} of {}", written_kinds_ + 1, kinds_) + work_.text(done));
+    progress_(fmt::format("kind {} of {}", std::min(written_kinds_ + 1, kinds_), kinds_) + work_.text(done));
   }
 
   // The name of the file that has the graph, which is written where no graph before was the same.

@@ -41,7 +41,7 @@ def read(*path):
 def plans(pipeshard, folder):
     """Two plans, and what a run of one leaves."""
     mlp = os.path.join(ROOT, "examples/mlp.onnx")
-    for name, arguments in {"stages": ["--cluster", "1x2", "--stages", "uniform:2"],
+    for name, arguments in {"stages": ["--cluster", "1x2", "--stages", "uniform:2", "--microbatches", "8"],
                             "sharded": ["--cluster", "1x2", "--stages", "uniform:1", "--method", "auto", "--optimizer", "adamw:lr=1e-3"]}.items():
         plan = os.path.join(folder, name)
         subprocess.run([pipeshard, "plan", mlp, "-o", plan, *arguments], check=True, stdout=subprocess.DEVNULL)

@@ -14,6 +14,7 @@
 #include "runtime/execute/rank_image.h"
 #include "runtime/identity/plan_programs.h"
 #include "tests/expect_error.h"
+#include "tests/ir/base/edited_text.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
 
@@ -155,14 +156,20 @@ TEST(ProgramFiles, OfAnOlderFormAreRefused) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("plan");
   writePlanDirectory(planOf("uniform:2", ""), plan);
+  const auto refuses = [&](const std::string& found) {
+    for (const char* command : {"run", "validate", "simulate", "report"}) {
+      const CommandResult refused = runPipeshard({command, plan});
+      EXPECT_EQ(refused.exit_code, 76) << command << refused.errors;
+      EXPECT_NE(refused.errors.find(found), std::string::npos) << command << refused.errors;
+      EXPECT_NE(refused.errors.find("plan again"), std::string::npos) << command;
+    }
+  };
+  const std::string current = readFile(plan + "/ranks.json");
+  writeFile(plan + "/ranks.json", replaced(current, "\"version\": 6", "\"version\": 5"));
+  refuses("version 5 was found");
   fs::remove(plan + "/ranks.json");
   fs::create_directories(plan + "/ranks/0000");
-  for (const char* command : {"run", "validate", "simulate", "report"}) {
-    const CommandResult refused = runPipeshard({command, plan});
-    EXPECT_EQ(refused.exit_code, 76) << command << refused.errors;
-    EXPECT_NE(refused.errors.find("older pipeshard"), std::string::npos) << command << refused.errors;
-    EXPECT_NE(refused.errors.find("plan again"), std::string::npos) << command;
-  }
+  refuses("older pipeshard");
 }
 
 TEST(ProgramFiles, ThatWereChangedAreRefusedByName) {

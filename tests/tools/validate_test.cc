@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_import/format/writer.h"
+#include "tests/ir/program/unrolled_json.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -239,6 +240,11 @@ TEST(ValidateCommand, ReplaysAPlanDirectory) {
   EXPECT_THAT(result.output, HasSubstr("PASS"));
 }
 
+// A kind's document, with lists in full.
+nlohmann::ordered_json unrolled(const std::string& kind) {
+  return nlohmann::ordered_json::parse(UnrolledJson::of(nlohmann::ordered_json::parse(kind)));
+}
+
 TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   const TemporaryFolder folder;
   const std::string plan = folder.file("mlp.plan");
@@ -248,7 +254,7 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
             0);
   // Every other accumulation of a gradient on the last rank overwrites instead of adding.
   const std::string file = plan + "/kinds/0001.json";
-  auto program = nlohmann::ordered_json::parse(readFile(file));
+  auto program = unrolled(readFile(file));
   int changed = 0;
   for (auto& instruction : program.at("instructions")) {
     if (instruction.at("kind") == "accumulate" && instruction.value("overwrite", false) == false &&
@@ -271,7 +277,7 @@ CommandResult validateEdited(const std::string& optimizer, const std::string& pr
                           "--optimizer", optimizer, "-o", plan})
                 .exit_code,
             0);
-  auto program = nlohmann::ordered_json::parse(readFile(plan + "/" + program_file));
+  auto program = unrolled(readFile(plan + "/" + program_file));
   edit(program);
   writeFile(plan + "/" + program_file, program.dump(1));
   return runPipeshard({"validate", plan, "--steps", "2"});

@@ -72,7 +72,7 @@ TEST(RankTables, AreRefusedWhereAPositionIsNone) {
           "ranks.json.whole.constants[1].base64: found \"AQE=\"; expected 1 bytes");
   refuses("[0,1,2]", "[0,1,3]", wrong, "ranks.json.whole.groups[1]");
   refuses("\"ranks\": 3", "\"ranks\": 4", wrong, "found those of 3 ranks; expected 4");
-  refuses("\"version\": 5", "\"version\": 4", ErrorCode::kVersionMismatch, "plan again");
+  refuses("\"version\": 6", "\"version\": 5", ErrorCode::kVersionMismatch, "plan again");
   refuses("\"kinds\"", "\"kind\"", wrong, "kind");
 }
 
@@ -118,8 +118,9 @@ TEST(Kinds, AreRefusedWhereNothingBegins) {
     changed.replace(changed.find(from), from.size(), to);
     EXPECT_ERROR(kindFromJson(changed), ErrorCode::kConfiguration, "program.json.starts[");
   }
-  EXPECT_ERROR(kindFromJson(programToJson(kindOfHalves().program)), ErrorCode::kConfiguration, "starts");
-  EXPECT_ERROR(programFromJson(kindToJson(kindOfHalves())), ErrorCode::kConfiguration, "starts");
+  EXPECT_ERROR(kindFromJson(programToJson(kindOfHalves().program)), ErrorCode::kVersionMismatch,
+               "plan again");
+  EXPECT_ERROR(programFromJson(kindToJson(kindOfHalves())), ErrorCode::kVersionMismatch, "version 6");
 }
 
 }  // namespace
