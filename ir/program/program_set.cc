@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 
 namespace pipeshard {
 namespace {
@@ -297,17 +298,18 @@ RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankI
 
 std::vector<Program> samplePrograms(const ProgramSet& set, const RankSample& sample) {
   const SampledGroups groups(set, sample);
-  std::vector<Program> programs;
-  for (const RankId rank : sample.ranks) {
-    Program& program = programs.emplace_back(instantiate(set, rank));
-    program.rank = RankId(programs.size() - 1);
+  std::vector<Program> programs(sample.ranks.size());
+  parallelFor(processorCount(), static_cast<int32_t>(programs.size()), [&](int32_t place) {
+    const RankId rank = sample.ranks[place];
+    Program& program = programs[place] = instantiate(set, rank);
+    program.rank = RankId(place);
     program.world_size = static_cast<int>(sample.ranks.size());
     for (Instruction& instruction : program.instructions) {
       if (instruction.peer.valid()) instruction.peer = RankId(sample.place[instruction.peer]);
     }
     for (size_t g = 0; g < program.groups.size(); ++g)
       program.groups[GroupId(g)] = groups.image(set.ranks[rank].groups[g]);
-  }
+  });
   return programs;
 }
 

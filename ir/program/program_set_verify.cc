@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/base/tensor_box.h"
 #include "ir/program/program_verify.h"
 #include "ir/program/program_verify_failure.h"
@@ -289,13 +290,14 @@ void verifyBindings(const ProgramSet& set) {
   }
   IdVector<KindId, std::vector<RankId>> peers;
   for (const ProgramKind& kind : set.kinds) peers.push_back(peersOf(kind.program));
-  for (const RankId rank : set.ranks.ids()) {
+  parallelFor(processorCount(), static_cast<int32_t>(set.ranks.size()), [&](int32_t index) {
+    const RankId rank(index);
     const RankBinding& binding = set.ranks[rank];
     const bool has_kind = binding.kind.valid() && binding.kind.index() < set.kinds.size();
     if (!has_kind) failVerification(fmt::format("rank {}", rank), "it has no kind");
     BindingVerifier(set.groups, set.ranks.size(), rank, binding)
         .run(set.kinds[binding.kind], peers[binding.kind]);
-  }
+  });
   for (const ProgramKind& kind : set.kinds) {
     const RankBinding& binding = set.ranks[kind.program.rank];
     bool same = binding.peers == peersOf(kind.program);

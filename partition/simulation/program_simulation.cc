@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/program/background.h"
 #include "ir/program/program_print.h"
 #include "ir/trace/trace_names.h"
@@ -191,13 +194,12 @@ class ProgramsSimulation {
   explicit ProgramsSimulation(const ProgramSimulationRequest& request) : request_(request) {
     PIPESHARD_CHECK(request.costs.size() == request.programs.size(), "{} programs, costs of {}",
                     request.programs.size(), request.costs.size());
-    for (RankId rank : request.costs.ids()) {
-      ranks_.emplace_back(request, rank);
-      number(rank);
-    }
+    ranks_.resize(request.costs.size());
+    ofEveryRank([&](RankId rank) { ranks_[rank] = std::make_unique<RankOperations>(request, rank); });
+    for (const RankId rank : ranks_.ids()) number(rank);
     engine_.contention = request.contention;
     engine_.rendezvous = request.rendezvous;
-    for (const RankOperations& rank : ranks_) engine_.ranks.push_back(rank.operations);
+    for (const auto& rank : ranks_) engine_.ranks.push_back(std::move(rank->operations));
   }
 
   ProgramSimulation run() {
@@ -206,21 +208,37 @@ class ProgramsSimulation {
     simulation_.makespan = result.end;
     simulation_.trace.source = "simulated";
     simulation_.trace.ranks = ranks_.size();
+    IdVector<RankId, RankTimes> times(ranks_.size());
+    ofEveryRank([&](RankId rank) { times[rank] = timesOf(rank, result.ranks[rank.index()]); });
     for (RankId rank : ranks_.ids()) {
       const RankId known_as = request_.known_as.empty() ? rank : request_.known_as.at(rank.index());
       simulation_.trace.rank_names.push_back(rankName(programOf(rank), known_as));
-      addEvents(rank, result.ranks[rank.index()]);
+      std::move(times[rank].events.begin(), times[rank].events.end(),
+                std::back_inserter(simulation_.trace.events));
+      simulation_.busy.push_back(times[rank].busy);
+      simulation_.span.push_back(times[rank].span);
       addMemory(rank, result.memory[rank.index()], result.peak_memory[rank.index()]);
     }
     return std::move(simulation_);
   }
 
  private:
+  struct RankTimes {
+    std::vector<TraceEvent> events;
+    Ticks busy = 0, span = 0;
+  };
+
+  template <typename Body>
+  void ofEveryRank(const Body& body) const {
+    parallelFor(processorCount(), static_cast<int32_t>(ranks_.size()),
+                [&](int32_t rank) { body(RankId(rank)); });
+  }
+
   const Program& programOf(RankId rank) const { return request_.programs[rank.index()]; }
 
   // Gives messages and meetings the numbers that both sides, or all, have.
   void number(RankId rank) {
-    RankOperations& operations = ranks_.back();
+    RankOperations& operations = *ranks_[rank];
     for (const auto& [index, message] : operations.messages) {
       EngineOperation& operation = operations.operations[index];
       const auto [peer, count] = message;
@@ -241,7 +259,7 @@ class ProgramsSimulation {
     for (RankId rank : ranks_.ids()) {
       const std::optional<size_t>& operation = result.stuck[rank.index()];
       if (!operation) continue;
-      const size_t at = ranks_[rank].origins[*operation].instruction;
+      const size_t at = ranks_[rank]->origins[*operation].instruction;
       const Program& program = programOf(rank);
       stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at,
                                   describeInstruction(program, program.instructions[at])));
@@ -264,8 +282,8 @@ class ProgramsSimulation {
   }
 
   TraceEvent eventOf(RankId rank, size_t index, const OperationTimes& times) const {
-    const EngineOperation& operation = ranks_[rank].operations[index];
-    const Origin& origin = ranks_[rank].origins[index];
+    const EngineOperation& operation = engine_.ranks[rank.index()][index];
+    const Origin& origin = ranks_[rank]->origins[index];
     const Program& program = programOf(rank);
     const Instruction& instruction = program.instructions[origin.instruction];
     TraceEvent event = traceEventOf(program, instruction);
@@ -282,8 +300,8 @@ class ProgramsSimulation {
       event.work = TraceWork::kOther;
       event.bytes = request_.costs[rank].instructions[origin.instruction][origin.part].bytes;
     }
-    const auto message = ranks_[rank].messages.find(index);
-    if (message != ranks_[rank].messages.end()) {
+    const auto message = ranks_[rank]->messages.find(index);
+    if (message != ranks_[rank]->messages.end()) {
       event.kind = operation.kind == Kind::kSend ? TraceEventKind::kSend : TraceEventKind::kReceive;
       event.peer = message->second.first;
       event.message = message->second.second;
@@ -293,29 +311,29 @@ class ProgramsSimulation {
     return event;
   }
 
-  void addEvents(RankId rank, const std::vector<OperationTimes>& times) {
-    std::vector<TraceEvent> events;
-    Ticks busy = 0, first = -1, last = 0;
+  RankTimes timesOf(RankId rank, const std::vector<OperationTimes>& times) const {
+    RankTimes result;
+    std::vector<TraceEvent>& events = result.events;
+    Ticks first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
-      const EngineOperation& operation = ranks_[rank].operations[index];
+      const EngineOperation& operation = engine_.ranks[rank.index()][index];
       // frees; what costs nothing
       if (operation.kind == Kind::kCompute && times[index].end == times[index].start) continue;
       events.push_back(eventOf(rank, index, times[index]));
       const TraceEvent& event = events.back();
       if (operation.kind != Kind::kCompute || operation.background) continue;
-      busy += event.end_ns - event.start_ns;
+      result.busy += event.end_ns - event.start_ns;
       if (first < 0) first = event.start_ns;
       last = event.end_ns;
     }
     std::stable_sort(events.begin(), events.end(),
                      [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
-    simulation_.trace.events.insert(simulation_.trace.events.end(), events.begin(), events.end());
-    simulation_.busy.push_back(busy);
-    simulation_.span.push_back(first < 0 ? 0 : last - first);
+    result.span = first < 0 ? 0 : last - first;
+    return result;
   }
 
   void addMemory(RankId rank, const std::vector<MemoryPoint>& points, int64_t peak) {
-    const int64_t base = ranks_[rank].base_memory();
+    const int64_t base = ranks_[rank]->base_memory();
     if (points.empty() || points.front().time > 0) simulation_.trace.memory.push_back({rank, 0, base});
     for (const MemoryPoint& point : points)
       simulation_.trace.memory.push_back({rank, point.time, base + point.held});
@@ -323,7 +341,7 @@ class ProgramsSimulation {
   }
 
   const ProgramSimulationRequest& request_;
-  IdVector<RankId, RankOperations> ranks_;
+  IdVector<RankId, std::unique_ptr<RankOperations>> ranks_;  // their operations are the engine's
   EngineRequest engine_;
   std::map<std::tuple<RankId, RankId, int64_t>, int64_t> message_of_;
   std::map<std::pair<std::vector<RankId>, int64_t>, int64_t> meeting_of_;

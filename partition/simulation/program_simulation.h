@@ -39,7 +39,8 @@ struct ProgramSimulationRequest {
   const std::vector<Program>& programs;  // verified (verifyPrograms)
   IdVector<RankId, ProgramCosts> costs;
   LinkCost link = {};
-  std::function<LinkCost(RankId from, RankId to)> link_between = nullptr;  // instead of `link`
+  std::function<LinkCost(RankId from, RankId to)> link_between =
+      nullptr;  // instead of `link`; called on threads
   // the messages from one rank to another share a link
   bool contention = true;
   // a message travels once it is posted and wanted, as in shared memory; else once it is posted

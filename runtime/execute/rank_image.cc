@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
 #include "ir/program/program_set_verify.h"
@@ -44,6 +45,23 @@ RankTables readTables(const fs::path& folder) {
          folder.string(), kRanksFileName);
   }
   return parsedFile(path.string(), rankTablesFromJson);
+}
+
+// A kind of so many ranks.
+ProgramKind readKind(const std::string& path, size_t ranks) {
+  ProgramKind kind = parsedFile(path, kindFromJson);
+  if (kind.program.world_size != static_cast<int>(ranks)) {
+    fail(ErrorCode::kConfiguration, "{}: world_size: found {}; expected {}, as many as {} has", path,
+         kind.program.world_size, ranks, kRanksFileName);
+  }
+  for (const Subgraph& subgraph : kind.program.subgraphs) {
+    const fs::path name(subgraph.file);
+    if (name.has_parent_path() || name.empty()) {
+      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the folder {}", path,
+           subgraph.file, subgraph.name, kSubgraphsFolder);
+    }
+  }
+  return kind;
 }
 
 }  // namespace
@@ -94,20 +112,7 @@ KindId ProgramFolder::kindOf(RankId rank, StepSize size) const { return binding(
 const ProgramKind& ProgramFolder::kind(KindId id, StepSize size) {
   const auto found = kinds_.find({size, id});
   if (found != kinds_.end()) return found->second;
-  const std::string path = pathOf(kindFileName(id, size));
-  ProgramKind kind = parsedFile(path, kindFromJson);
-  if (kind.program.world_size != static_cast<int>(ranks())) {
-    fail(ErrorCode::kConfiguration, "{}: world_size: found {}; expected {}, as many as {} has", path,
-         kind.program.world_size, ranks(), kRanksFileName);
-  }
-  for (const Subgraph& subgraph : kind.program.subgraphs) {
-    const fs::path name(subgraph.file);
-    if (name.has_parent_path() || name.empty()) {
-      fail(ErrorCode::kConfiguration, "{}: the file '{}' of subgraph '{}' is not in the folder {}", path,
-           subgraph.file, subgraph.name, kSubgraphsFolder);
-    }
-  }
-  return kinds_.emplace(std::pair(size, id), std::move(kind)).first->second;
+  return kinds_.emplace(std::pair(size, id), readKind(pathOf(kindFileName(id, size)), ranks())).first->second;
 }
 
 // Whoever reads a program uses its numbers as indices.
@@ -158,10 +163,19 @@ std::set<SubgraphId> ProgramFolder::ownSubgraphs(RankId rank, StepSize size) {
 
 ProgramSet ProgramFolder::takeSet(StepSize size) {
   ProgramSet set;
-  for (const KindId id : idsBelow<KindId>(kinds(size))) {
-    const Program& program = kind(id, size).program;
-    if (sound_.erase({size, id}) == 0) requireSound(kindFileName(id, size), [&] { verifyProgram(program); });
-    set.kinds.push_back(std::move(kinds_.extract({size, id}).mapped()));
+  set.kinds.resize(kinds(size));
+  parallelFor(processorCount(), static_cast<int32_t>(kinds(size)), [&](int32_t index) {
+    const KindId id(index);
+    const auto known = kinds_.find({size, id});
+    ProgramKind& kind = set.kinds[id];
+    kind =
+        known != kinds_.end() ? std::move(known->second) : readKind(pathOf(kindFileName(id, size)), ranks());
+    if (!sound_.contains({size, id}))
+      requireSound(kindFileName(id, size), [&] { verifyProgram(kind.program); });
+  });
+  for (const KindId id : set.kinds.ids()) {
+    kinds_.erase({size, id});
+    sound_.erase({size, id});
   }
   set.groups = table(size).groups;
   set.ranks = table(size).ranks;

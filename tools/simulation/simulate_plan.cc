@@ -14,6 +14,7 @@
 #include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/trace/trace_breakdown.h"
 #include "partition/simulation/program_simulation.h"
 #include "planning/directory/plan_directory.h"
@@ -82,19 +83,21 @@ class PlanSimulator {
 
   void run() {
     chooseSample();
+    priceKinds();
     const RankSample& sample = result_.sample;
     IdVector<RankId, ProgramCosts> costs;
     for (const RankId rank : sample.ranks) costs.push_back(costsOf(rank));
     for (const RankId rank : set_.ranks.ids()) {
-      const MemoryOfKind& memory = memoryOf(rank);
+      const MemoryOfKind& memory = kinds_[set_.ranks[rank].kind].memory.at(threadsOf(rank));
       result_.arena_bytes.push_back(memory.arena_bytes);
       result_.constant_bytes.push_back(memory.constant_bytes);
     }
+    for (Program& program : samplePrograms(set_, sample)) result_.programs.push_back(std::move(program));
+    const auto links = linksOfSample();
     std::function<LinkCost(RankId, RankId)> link_between = [&](RankId from, RankId to) {
-      return costs_.link(sample.ranks[from.index()], sample.ranks[to.index()]);
+      return links.at({from, to});
     };
     if (link_) link_between = nullptr;
-    for (Program& program : samplePrograms(set_, sample)) result_.programs.push_back(std::move(program));
     result_.simulation = simulatePrograms({.programs = result_.programs,
                                            .costs = std::move(costs),
                                            .link = link_.value_or(LinkCost{}),
@@ -117,6 +120,17 @@ class PlanSimulator {
     int64_t arena_bytes = 0;
     int64_t constant_bytes = 0;
     Accumulation accumulation;
+  };
+  // What ranks of a kind cost that are treated like this one.
+  struct Price {
+    RankId rank;
+    CostModel model;
+    ProgramCosts costs = {};
+  };
+  // All that is to be known of a kind: by threads, and by treatment.
+  struct KindCosts {
+    std::map<int, MemoryOfKind> memory;
+    std::map<std::string, Price> prices;
   };
 
   // A trace was recorded of every rank.
@@ -176,31 +190,48 @@ class PlanSimulator {
     return model;
   }
 
-  const std::vector<Graph>& graphsOf(KindId kind) {
-    const auto [found, is_new] = graphs_.try_emplace(kind);
-    if (is_new) found->second = folder_.subgraphs(set_.kinds[kind].program);
-    return found->second;
+  // One kind after the other, its graphs are in memory for it alone.
+  void priceKinds() {
+    kinds_.resize(set_.kinds.size());
+    for (const RankId rank : set_.ranks.ids()) kinds_[set_.ranks[rank].kind].memory[threadsOf(rank)];
+    for (const RankId rank : result_.sample.ranks)
+      kinds_[set_.ranks[rank].kind].prices.try_emplace(treatmentOf(rank), Price{rank, modelOf(rank)});
+    parallelFor(processorCount(), static_cast<int32_t>(kinds_.size()), [&](int32_t index) {
+      const KindId kind(index);
+      const Program& program = set_.kinds[kind].program;
+      RankImage image{program, folder_.subgraphs(program), request_.directory};
+      for (auto& [threads, memory] : kinds_[kind].memory) memory = memoryOf(image, threads);
+      for (auto& [treatment, price] : kinds_[kind].prices) {
+        image.program = instantiate(set_, price.rank);
+        price.costs =
+            programCosts(image, price.model, kinds_[kind].memory.at(threadsOf(price.rank)).accumulation);
+      }
+    });
   }
 
-  const MemoryOfKind& memoryOf(RankId rank) {
-    const KindId kind = set_.ranks[rank].kind;
-    const auto [found, is_new] = memory_.try_emplace({kind, threadsOf(rank)});
-    if (!is_new) return found->second;
-    const WorkerThreads threads(threadsOf(rank));
-    // plans the memory; nothing is allocated
-    const Executor executor({set_.kinds[kind].program, graphsOf(kind), request_.directory}, {});
-    return found->second = {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
+  // By places, between all that send to each other.
+  std::map<std::pair<RankId, RankId>, LinkCost> linksOfSample() {
+    std::map<std::pair<RankId, RankId>, LinkCost> links;
+    const std::vector<RankId>& ranks = result_.sample.ranks;
+    for (const RankId place : result_.programs.ids()) {
+      for (const RankId peer : peersOf(result_.programs[place])) {
+        for (const auto& [from, to] : {std::pair(place, peer), std::pair(peer, place)})
+          links.try_emplace({from, to}, costs_.link(ranks[from.index()], ranks[to.index()]));
+      }
+    }
+    return links;
+  }
+
+  static MemoryOfKind memoryOf(const RankImage& image, int threads) {
+    const WorkerThreads limit(threads);
+    const Executor executor(image, {});  // plans the memory; nothing is allocated
+    return {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
   }
 
   ProgramCosts costsOf(RankId rank) {
-    const KindId kind = set_.ranks[rank].kind;
-    const auto [found, is_new] = priced_.try_emplace({kind, treatmentOf(rank)});
-    if (is_new) {
-      found->second = programCosts({instantiate(set_, rank), graphsOf(kind), request_.directory},
-                                   modelOf(rank), memoryOf(rank).accumulation);
-    }
-    if (!measured_) return found->second;
-    ProgramCosts costs = found->second;
+    const Price& price = kinds_[set_.ranks[rank].kind].prices.at(treatmentOf(rank));
+    if (!measured_) return price.costs;
+    ProgramCosts costs = price.costs;
     const std::string missing = measured_->apply(instantiate(set_, rank), costs);
     if (missing.empty()) return costs;
     fail(ErrorCode::kConfiguration,
@@ -218,9 +249,7 @@ class PlanSimulator {
   std::optional<MeasuredDurations> measured_;
   std::vector<LinkCost> links_;
   std::map<RankId, std::string> treatments_;
-  std::map<KindId, std::vector<Graph>> graphs_;
-  std::map<std::pair<KindId, int>, MemoryOfKind> memory_;
-  std::map<std::pair<KindId, std::string>, ProgramCosts> priced_;
+  IdVector<KindId, KindCosts> kinds_;
 };
 
 SimulatedPlan run(const PlanSimulationRequest& request) {
