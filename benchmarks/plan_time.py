@@ -6,8 +6,8 @@ Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are s
 programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan. The number
 of microbatches of a batch of 1,024 is searched for, too, where stages are. GPT-2 (12 layers) in 8 stages on up to 1,024 ranks is planned with
 its programs and its report: the time includes them, files and MB are those of the plan directory, and `simulate` of it is a column of its own.
-With a method, devices that differ in their place alone are of one kind, too. GPT-39B and GPT-175B with programs are planned by a grid, since
-the instruction list is not yet a loop: its length, and so time and memory, are those of all microbatches (about linear in them).
+With a method, devices that differ in their place alone are of one kind, too. GPT-39B and GPT-175B with programs are planned by a grid. `report`
+of such plans is a column, and what the last rank's worker takes to load its program, beside weights and activations (rank_loading): seconds and MiB.
 
     benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
     benchmarks/plan_time.py --only 175B --stages per-device
@@ -55,6 +55,9 @@ class Row:
     files: int = 0  # of the plan directory, with programs
     megabytes: float = 0
     simulate: float | None = None  # seconds of `simulate`
+    report: float | None = None  # seconds of `report`
+    load: float | None = None  # seconds in which a rank is loaded
+    load_mib: float = 0  # of the process that does so
     seconds: float | None = None
     processor: float | None = None  # seconds of all threads: what other work on the machine leaves alone
     peak_mib: float = 0
@@ -122,9 +125,8 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
         if process.returncode != 0:
             errors.seek(0)
             raise Skipped("plan failed: " + (errors.read().strip().splitlines() or [f"code {process.returncode}"])[-1])
-    row.seconds = seconds if row.seconds is None else min(row.seconds, seconds)
-    spent = usage.ru_utime + usage.ru_stime
-    row.processor = spent if row.processor is None else min(row.processor, spent)
+    row.seconds = least(row.seconds, seconds)
+    row.processor = least(row.processor, usage.ru_utime + usage.ru_stime)
     row.peak_mib = max(row.peak_mib, usage.ru_maxrss / 1024)
     decided = json.loads((plan / "plan.json").read_text())
     row.operators = decided["layers"][-1]["last"] + 1
@@ -132,11 +134,31 @@ def plan_once(options, row: Row, model: pathlib.Path, folder: pathlib.Path) -> N
         written = [path.stat().st_size for path in plan.rglob("*") if path.is_file()]
         row.files, row.megabytes = len(written), sum(written) / 1e6
         row.kinds = len(list((plan / "kinds").iterdir()))
-        begin = time.monotonic()
-        subprocess.run([str(options.pipeshard), "simulate", str(plan)], check=True, stdout=subprocess.DEVNULL)
-        seconds = time.monotonic() - begin
-        row.simulate = seconds if row.simulate is None else min(row.simulate, seconds)
+        row.simulate = least(row.simulate, seconds_of(options.pipeshard, "simulate", plan))
+        row.report = least(row.report, seconds_of(options.pipeshard, "report", plan))
+        load_once(options, row, plan)
     shutil.rmtree(plan)
+
+
+def least(before: float | None, now: float) -> float:
+    return now if before is None else min(before, now)
+
+
+def seconds_of(*command) -> float:
+    begin = time.monotonic()
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - begin
+
+
+def load_once(options, row: Row, plan: pathlib.Path) -> None:
+    """The last rank; nothing where rank_loading is not built."""
+    program = options.pipeshard.parent.parent / "benchmarks/rank_loading"
+    if not program.exists():
+        return
+    ranks = json.loads((plan / "ranks.json").read_text())["ranks"]
+    loaded = json.loads(subprocess.run([str(program), str(plan), str(ranks - 1)], check=True, capture_output=True, text=True).stdout)
+    row.load = least(row.load, loaded["seconds"])
+    row.load_mib = max(row.load_mib, loaded["peak_bytes"] / 2**20)
 
 
 def measure(options, row: Row) -> None:
@@ -151,14 +173,17 @@ def measure(options, row: Row) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [f"{'model':32} {'layers':>6} {'operators':>9} {'cluster':>12} {'seconds':>8} {'processor':>9} {'MiB':>6} {'kinds':>5} {'files':>5} {'MB':>5} "
-             f"{'simulate':>8}  promised"]
+             f"{'simulate':>8} {'report':>6} {'load':>5} {'MiB':>4}  promised"]
     for row in rows:
         head = f"{row.name:32} {row.layers:6} {row.operators or '':>9} {row.cluster:>12}"
         if row.seconds is None:
             lines.append(f"{head} skipped: {row.skipped}")
             continue
         promise = "" if row.limit is None else f"<= {row.limit:g} s " + ("ok" if row.seconds <= row.limit else "MISSED")
-        written = f"{row.kinds:5} {row.files:5} {row.megabytes:5.1f} {row.simulate:8.2f}" if row.simulate is not None else " " * 26
+        written = " " * 44
+        if row.simulate is not None:
+            loaded = f"{row.load:5.2f} {row.load_mib:4.0f}" if row.load is not None else " " * 10
+            written = f"{row.kinds:5} {row.files:5} {row.megabytes:5.1f} {row.simulate:8.2f} {row.report:6.2f} {loaded}"
         lines.append(f"{head} {row.seconds:8.2f} {row.processor:9.2f} {row.peak_mib:6.0f} {written}  {promise}")
     return "\n".join(lines)
 
