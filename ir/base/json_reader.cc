@@ -1,6 +1,7 @@
 #include "ir/base/json_reader.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@ std::string excerpt(const Json& json) {
 
 // What walks a document calls itself for what lies in it: without a limit, deep ones would end the process.
 constexpr size_t kDeepest = 64;
+constexpr size_t kFewKeys = 32;
 
 // Builds the document from a parser's events. (The library's own parser with a callback, which could look at
 // keys too, searches an array again from its beginning whenever an object in it ends.)
@@ -43,11 +45,12 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    const auto [entry, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(name, Json());
-    if (!is_new)
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    if (hasKey(members, name))
       fail(ErrorCode::kConfiguration, "{}: key {} appears twice in one object; keep one of them", what_,
            excerpt(Json(name)));
-    member_ = &entry->second;
+    members.emplace_back(name, Json());
+    member_ = &members.back().second;
     return true;
   }
 
@@ -65,11 +68,24 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       fail(ErrorCode::kConfiguration,
            "{}: values lie in more than {} others; no file of this kind is so deep", what_, kDeepest);
     open_.push_back(place(std::move(container)));
+    keys_.emplace_back();
     return true;
   }
   bool close() {
     open_.pop_back();
+    keys_.pop_back();
     return true;
+  }
+
+  // The library's objects with an order look through all their keys; vocabularies have 100,000. Remembers it.
+  bool hasKey(const Json::object_t& members, const std::string& name) {
+    std::unordered_set<std::string>& keys = keys_.back();
+    if (members.size() < kFewKeys)
+      return std::ranges::any_of(members, [&](const auto& member) { return member.first == name; });
+    if (keys.empty()) {
+      for (const auto& member : members) keys.insert(member.first);
+    }
+    return !keys.insert(name).second;
   }
 
   Json* place(Json value) {
@@ -90,7 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   Json document_;
   // an outer one gets no new elements before the inner ones are closed, so pointers stay valid
   std::vector<Json*> open_;
-  Json* member_ = nullptr;  // of the innermost object: whose key was read last
+  std::vector<std::unordered_set<std::string>> keys_;  // of each of them that has many
+  Json* member_ = nullptr;                             // of the innermost object: whose key was read last
 };
 
 }  // namespace

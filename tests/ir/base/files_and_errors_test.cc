@@ -1,11 +1,15 @@
-// Small files written whole or not at all, and errors that keep their kind on the way up.
+// Small files written whole or not at all, JSON of many keys, and errors that keep their kind on the way up.
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
@@ -51,6 +55,28 @@ TEST(TextFiles, AreReplacedWhole) {
   EXPECT_NO_THROW(writeTextFile("/dev/null", "text"));
   EXPECT_ERROR(writeTextFile("/dev/full", "text"), ErrorCode::kDiskFull, "No space left");
   EXPECT_ERROR(writeTextFile(folder.file("none/a"), "text"), ErrorCode::kMissingInput, "there is no folder");
+}
+
+// Looking through all keys for every one would take a minute.
+TEST(JsonTexts, ObjectsOfManyKeysAreReadInTime) {
+  const auto withKeys = [](int count, const std::string& more) {
+    std::string text = "{\"first\": {";
+    for (int i = 0; i < count; ++i) text += fmt::format("\"key{}\": {}, ", i, i);
+    return text + more + "}, \"key7\": 1}";
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const Json document = parseJson(withKeys(200'000, "\"last\": [{\"key7\": 2}]"), "it");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(document.at("first").size(), 200'001u);
+  EXPECT_EQ(document.at("first").begin().key(), "key0");
+  EXPECT_EQ(document.at("first").at("last").dump(), R"([{"key7":2}])");
+  for (const int count : {8, 31, 32, 33, 1000}) {
+    EXPECT_NO_THROW(parseJson(withKeys(count, "\"other\": 1"), "it")) << count;
+    EXPECT_ERROR(parseJson(withKeys(count, "\"key3\": 1"), "it"), ErrorCode::kConfiguration,
+                 "it: key \"key3\" appears twice in one object");
+    EXPECT_ERROR(parseJson(withKeys(count, fmt::format("\"key{0}\": 1, \"key{0}\": 1", count)), "it"),
+                 ErrorCode::kConfiguration, "appears twice in one object");
+  }
 }
 
 TEST(TextFiles, NobodyWaitsForAPipe) {
