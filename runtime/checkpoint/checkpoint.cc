@@ -137,9 +137,10 @@ Checkpoint readManifest(const std::string& directory) {
     std::string commit = requireTextFile((path / kCommitFile).string());
     commit.erase(commit.find_last_not_of(" \n") + 1);
     const std::string found = hashText(contentHash(manifest));
-    if (commit != found)
-      notGood(directory,
-              fmt::format("{} has the hash {}, {} says {}", kManifestFile, found, kCommitFile, commit));
+    if (commit != found) {
+      fail(ErrorCode::kNoGoodCheckpoint, "{} has the hash {}, {} says {}", kManifestFile, found, kCommitFile,
+           commit);
+    }
     checkpoint = checkpointFromJson(manifest);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kVersionMismatch) throw;

@@ -144,6 +144,20 @@ TEST_F(CheckpointTest, WhatDeadJobsHaveLeftIsSweptAway) {
   EXPECT_TRUE(fs::exists(path() + "/mine"));
 }
 
+TEST_F(CheckpointTest, AManifestThatHasChangedIsNamedOnce) {
+  CheckpointFolder folder(path(), "job", 2);
+  commit(folder, 3);
+  std::ofstream(stepPath(3) + "/manifest.json", std::ios::app) << ' ';
+  try {
+    readManifest(stepPath(3));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNoGoodCheckpoint);
+    EXPECT_TRUE(error.message().starts_with("checkpoint " + stepPath(3) + ": manifest.json has the hash "))
+        << error.message();
+  }
+}
+
 TEST_F(CheckpointTest, AFolderHasOneWriter) {
   fs::create_directories(path());
   Descriptor other(::open((path() + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
