@@ -6,14 +6,14 @@ Python environment (PIPESHARD_EXPORT_VENV); rows whose model is in neither are s
 programs (plan --no-programs), so that the time is that of reading, differentiating, clustering, searching and writing the plan. The number
 of microbatches of a batch of 1,024 is searched for, too, where stages are. GPT-2 (12 layers) in 8 stages on up to 1,024 ranks is planned with
 its programs and its report: the time includes them, files and MB are those of the plan directory, and `simulate` of it is a column of its own.
-With a method, devices that differ in their place alone are of one kind, too. GPT-39B and GPT-175B with programs are planned by a grid. `report`
-of such plans is a column, and what the last rank's worker takes to load its program, beside weights and activations (rank_loading): seconds and MiB.
+With a method, devices that differ in their place alone are of one kind, too. GPT-39B, GPT-175B and Llama-70B with programs are planned by a grid.
+`report` of such plans is a column, and what the last rank's worker takes to load its program, beside weights and activations (rank_loading).
 
     benchmarks/plan_time.py                         # builds nothing: build/release, or --pipeshard FILE
     benchmarks/plan_time.py --only 175B --stages per-device
     benchmarks/plan_time.py --programs              # the ranks' programs, too
 
-Growth is the exponent of processor time over layers between two rows: 1 is linear, 2 quadratic.
+Growth is the exponent of processor time over layers, or ranks, between two rows: 0 is constant, 1 linear, 2 quadratic.
 """
 
 import argparse
@@ -33,6 +33,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "pipeshard"
 GPT39 = ("gpt2", "--size", "39B")
 GPT175 = ("gpt2", "--size", "39B", "--embd", "12288", "--heads", "96")
+LLAMA70 = ("llama", "--size", "full", "--hidden", "8192", "--inner", "28672", "--heads", "64", "--kv-heads", "8", "--seq", "8192",
+           "--vocab", "128256")
 
 
 class Skipped(Exception):
@@ -44,12 +46,13 @@ class Row:
     name: str
     export: tuple  # arguments of tools/export/export.py
     layers: int
-    nodes: int  # of 8 A100
+    nodes: int  # of 8 devices
     batch: int = 1024
     microbatches: int = 1024
     limit: float | None = None  # seconds that the project promises
     stages: str = ""  # as plan --stages; "": --stages
     programs: bool = False  # whatever --programs says
+    kind: str = "a100"  # of devices
     options: tuple = ()  # more options of plan
     kinds: int = 0  # of ranks, with programs
     files: int = 0  # of the plan directory, with programs
@@ -66,7 +69,7 @@ class Row:
 
     @property
     def cluster(self) -> str:
-        return f"dgx-a100:{self.nodes}"
+        return f"dgx-{self.kind}:{self.nodes}"
 
 
 ROWS = [
@@ -83,6 +86,8 @@ ROWS = [
         options=("--method", "megatron:1,8,8", "--recompute", "always")),
     Row("GPT-175B with programs", (*GPT175, "--layers", "96"), 96, 128, microbatches=64, stages="grid", programs=True, limit=120,
         options=("--method", "megatron:8,8,16", "--recompute", "always")),
+    Row("Llama-70B with programs", (*LLAMA70, "--layers", "80"), 80, 4, microbatches=256, stages="grid", programs=True, limit=60, kind="h100",
+        options=("--method", "megatron:1,8,4", "--recompute", "always")),
 ]
 
 
@@ -189,12 +194,18 @@ def table(rows: list[Row]) -> str:
 
 
 def growth(rows: list[Row]) -> str:
-    """Between neighbouring numbers of layers on one cluster."""
-    of_cluster = sorted((row for row in rows if row.nodes == 8 and not row.programs and row.seconds is not None), key=lambda row: row.layers)
+    """Between neighbouring numbers of layers on one cluster; with programs, of ranks on growing clusters."""
+    done = [row for row in rows if row.seconds is not None]
+    of_cluster = sorted((row for row in done if row.nodes == 8 and not row.programs), key=lambda row: row.layers)
     lines = []
     for small, large in zip(of_cluster, of_cluster[1:]):
         exponent = math.log(large.processor / small.processor) / math.log(large.layers / small.layers)
         lines.append(f"growth from {small.layers} to {large.layers} layers: processor time ~ layers^{exponent:.2f}")
+    of_model = sorted((row for row in done if row.name == "GPT-2 with programs"), key=lambda row: row.nodes)
+    for small, large in zip(of_model, of_model[1:]):
+        exponent = math.log(large.processor / small.processor) / math.log(large.nodes / small.nodes)
+        lines.append(f"growth from {8 * small.nodes} to {8 * large.nodes} ranks, {small.kinds} to {large.kinds} kinds, {small.megabytes:.1f} to "
+                     f"{large.megabytes:.1f} MB: processor time ~ ranks^{exponent:.2f}")
     return "\n".join(lines)
 
 
