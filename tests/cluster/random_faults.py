@@ -385,6 +385,8 @@ def run_sequence(options):
         struck = current.run()
         counted += struck
         failures += bool(current.faults)
+        if not struck:
+            current.fault = "nobody there"  # for the fault; what is wrong with such a job is not its doing
         if struck or current.faults:
             failed[current.fault] += bool(current.faults)
             seconds[current.fault].append(current.seconds)
