@@ -157,7 +157,7 @@ struct InspectCommand {
       fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
     for (const std::string& note : model.notes) fmt::print("note: {}\n", note);
     for (const NearMiss& missed : model.missed_patterns)
-      fmt::print("not a {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
+      fmt::print("no {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
     fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)

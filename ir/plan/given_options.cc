@@ -117,8 +117,10 @@ constexpr GivenOption kOptions[] = {
      .part = "training",
      .default_text = nullptr,
      .values = "WHETHER",
-     .help = "Groups of nodes that mean one activation become one, with one kernel and one gradient "
-             "(`inspect` counts them);\noff: the graph stays as it is, also --no-patterns (default: on)"},
+     .help =
+         "Groups of nodes that mean one thing (attention, an activation) become one, with one kernel and\n"
+         "one gradient (`inspect` counts them); off: the graph stays as it is, also --no-patterns\n"
+         "(default: on)"},
     {.key = "bucket_bytes",
      .flag = "--bucket",
      .field = &GivenOptions::bucket_bytes,

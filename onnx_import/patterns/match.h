@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +12,18 @@
 
 namespace pipeshard {
 
+// An input that the graph does not have: a number, or what a node of the match becomes in its place.
+struct MadeInput {
+  size_t position = 0;  // in Match::inputs
+  std::optional<double> number = {};
+  NodeId place = {};
+  std::string op_type = {};  // a standard operator of one input, `from`
+  ValueId from = {};
+  std::map<std::string, Attribute> attributes = {};
+  DataType type = DataType::kUndefined;
+  Shape shape = {};
+};
+
 struct Match {
   PatternKind kind = PatternKind::kGelu;
   std::string function, overload;  // of the pipeshard domain
@@ -18,6 +31,7 @@ struct Match {
   ValueId output;          // of the last node, in whose place the call goes
   std::set<NodeId> nodes;  // that it replaces
   std::map<std::string, Attribute> attributes;
+  std::vector<MadeInput> made;
 };
 
 // Why the nodes cannot be replaced by one: somebody else needs what they make in between, or the file says

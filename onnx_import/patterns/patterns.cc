@@ -5,29 +5,63 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/patterns/activations.h"
+#include "onnx_import/patterns/attention.h"
 #include "onnx_import/patterns/match.h"
 #include "onnx_import/patterns/normalizations.h"
 
 namespace pipeshard {
 namespace {
 
-// The call goes where the last node was, under its name and with its metadata.
-void replace(Graph& graph, NodeId last, const Match& match) {
-  Node& node = graph.node(last);
-  node.domain = kPipeshardDomain;
-  node.op_type = match.function;
-  node.overload = match.overload;
-  node.opset_version = 1;
-  node.inputs = match.inputs;
-  node.outputs = {match.output};
-  node.attributes = match.attributes;
-  graph.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
-  if (graph.findFunction(kPipeshardDomain, match.function, match.overload) != nullptr) return;
-  graph.functions.push_back(
-      makePipeshardFunction(match.function, match.overload, graph.opset_imports.at("")));
-}
+// Puts calls in the places of their nodes. Numbers that several calls read are one initializer.
+class Rewriter {
+ public:
+  explicit Rewriter(Graph& graph) : graph_(graph), builder_(graph) {}
+
+  // The call goes where the last node was, under its name and with its metadata.
+  void replace(NodeId last, Match match) {
+    for (const MadeInput& made : match.made) match.inputs[made.position] = make(made, match);
+    Node& node = graph_.node(last);
+    node.domain = kPipeshardDomain;
+    node.op_type = match.function;
+    node.overload = match.overload;
+    node.opset_version = 1;
+    node.inputs = match.inputs;
+    node.outputs = {match.output};
+    node.attributes = match.attributes;
+    graph_.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
+    if (graph_.findFunction(kPipeshardDomain, match.function, match.overload) != nullptr) return;
+    graph_.functions.push_back(
+        makePipeshardFunction(match.function, match.overload, graph_.opset_imports.at("")));
+  }
+
+ private:
+  ValueId make(const MadeInput& made, const Match& match) {
+    if (made.number) return number(made.type, *made.number);
+    const std::string name = fmt::format("{}/{}", graph_.value(match.output).name, made.op_type);
+    const ValueId value = builder_.addValue(name, made.type, made.shape);
+    Node& node = graph_.node(made.place);
+    node.op_type = made.op_type;
+    node.inputs = {made.from};
+    node.outputs = {value};
+    node.attributes = made.attributes;
+    return value;
+  }
+
+  ValueId number(DataType type, double number) {
+    const auto [found, fresh] = numbers_.try_emplace({type, number});
+    if (!fresh) return found->second;
+    found->second = builder_.addConstant("pattern/number", makeScalar(type, number));
+    graph_.value(found->second).metadata.emplace_back(kConstantMark, "made");
+    return found->second;
+  }
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  std::map<std::pair<DataType, double>, ValueId> numbers_;
+};
 
 }  // namespace
 
@@ -36,6 +70,7 @@ std::string_view patternName(PatternKind kind) {
     case PatternKind::kGelu: return "Gelu";
     case PatternKind::kGeluTanh: return "Gelu (tanh)";
     case PatternKind::kSwish: return "Swish";
+    case PatternKind::kAttention: return "Attention";
     case PatternKind::kRmsNorm: return "RMSNorm";
   }
   return "";
@@ -50,6 +85,7 @@ FoundPatterns recognisePatterns(Graph& graph) {
     std::set<NodeId> taken;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       std::optional<Match> match = matchActivation(patterns, NodeId(n), result.missed);
+      if (!match) match = matchAttention(patterns, NodeId(n), result.missed);
       if (!match) match = matchRmsNormalization(patterns, NodeId(n), result.missed);
       if (!match || !patterns.hasKernelType(match->inputs[0])) continue;
       bool free = true;
@@ -61,9 +97,10 @@ FoundPatterns recognisePatterns(Graph& graph) {
     }
   }
   if (matches.empty()) return result;
-  for (const auto& [last, match] : matches) {
+  Rewriter rewriter(graph);
+  for (auto& [last, match] : matches) {
     ++result.found[match.kind];
-    replace(graph, last, match);
+    rewriter.replace(last, std::move(match));
   }
   removeDeadCode(graph);
   result.nodes_after = graph.nodes.size();

@@ -18,7 +18,7 @@ bool isProduct(const Node& node) { return operatorFacts(node).multiplies_matrice
 // Where one region of element-wise work ends and another begins.
 bool isBorder(const Node& node) {
   const OperatorFacts& facts = operatorFacts(node);
-  return facts.multiplies_matrices || facts.work == WorkClass::kConvolution || facts.looks_up;
+  return facts.work == WorkClass::kContraction || facts.work == WorkClass::kConvolution || facts.looks_up;
 }
 
 // A normalisation that is written out has a mean of every row.

@@ -125,7 +125,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
     EXPECT_EQ(refused.exit_code, 83) << refused.errors;
     return advised(refused.errors);
   };
-  EXPECT_THAT(advisedAt("2300000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
+  EXPECT_THAT(advisedAt("2200000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
   EXPECT_THAT(advisedAt("1800000"),
               AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
   EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);

@@ -16,7 +16,7 @@ namespace {
 // Rows of scores that a thread works on: some hundred kilobytes of them, so that they stay in its cache.
 int64_t blockOfQueries(const AttentionShape& shape) {
   constexpr int64_t kScores = int64_t{1} << 16;
-  const int64_t rows = std::clamp<int64_t>(kScores / std::max<int64_t>(1, shape.keys) / 16 * 16, 16, 128);
+  const int64_t rows = std::clamp<int64_t>(kScores / std::max<int64_t>(1, shape.keys) / 16 * 16, 16, 64);
   return std::min(rows, shape.queries);
 }
 
