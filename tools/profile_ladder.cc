@@ -5,6 +5,7 @@
 
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
+#include "onnx_import/patterns/patterns.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/kernels/base/cpu_kernels.h"
@@ -63,22 +64,29 @@ class Model {
     return outputs[0];
   }
 
-  // The nodes of its training step, with the optimizer's updates where their parameters are.
+  // The nodes of its training step, with the optimizer's updates where their parameters are; both as they
+  // stand and where patterns have made functions of them.
   void addTo(ProfileSamples& samples, ValueId loss, const std::string& optimizer) {
     graph_.outputs = {loss};
     const std::string name = graph_.value(loss).name;
-    ForwardGraph forward;
-    forward.graph = prepareModel(graph_, {});
-    forward.loss = findValue(forward.graph, name);
-    for (const ValueId id : forward.graph.inputs) forward.inputs.push_back({id, -1});
-    const TrainingGraph training = buildTrainingGraph(std::move(forward), parseOptimizer(optimizer));
-    samples.add(imageOf(passOf(training)));
+    Graph prepared = prepareModel(graph_, {});
+    addStep(samples, prepared, name, optimizer);
+    if (!recognisePatterns(prepared).found.empty()) addStep(samples, prepared, name, optimizer);
   }
 
   // Whole numbers of this input are below `limit`.
   void below(ValueId input, int64_t limit) { below_[graph_.value(input).name] = limit; }
 
  private:
+  void addStep(ProfileSamples& samples, Graph graph, const std::string& loss, const std::string& optimizer) {
+    ForwardGraph forward;
+    forward.graph = std::move(graph);
+    forward.loss = findValue(forward.graph, loss);
+    for (const ValueId id : forward.graph.inputs) forward.inputs.push_back({id, -1});
+    const TrainingGraph training = buildTrainingGraph(std::move(forward), parseOptimizer(optimizer));
+    samples.add(imageOf(passOf(training)));
+  }
+
   // All of a step, one node behind the other.
   GraphPass passOf(const TrainingGraph& training) const {
     Graph whole = training.graph;

@@ -158,17 +158,31 @@ TEST(ProfileSamples, ProgramsThatDoNotFitAreTakenApart) {
   }
 }
 
-// The operators of convolutional models, with and without a model's own profile.
-TEST(ProfileLadder, HasBatchNormalization) {
+std::set<std::string> operatorsOfTheLadder() {
   ProfileSamples samples;
   addLadder(samples, true);
   std::set<std::string> operators;
   for (const ProfilePoint& point : samples.points(std::vector<OperatorTime>(samples.size(), {1, 1, 1})))
     operators.insert(point.work.op);
+  return operators;
+}
+
+// The operators of convolutional models, with and without a model's own profile.
+TEST(ProfileLadder, HasBatchNormalization) {
+  const std::set<std::string> operators = operatorsOfTheLadder();
   for (const std::string op : {"BatchNormalization", "pipeshard::BatchNormalizationInputGrad",
                                "pipeshard::BatchNormalizationWeightGrad", "Conv", "Gather",
                                "pipeshard::GatherGrad", "pipeshard::AdamW", "Softmax"}) {
-    EXPECT_TRUE(operators.count(op)) << op;
+    EXPECT_TRUE(operators.contains(op)) << op;
+  }
+}
+
+// What a plan has of a model, and what it has with --patterns off.
+TEST(ProfileLadder, HasPatternsAndTheirNodes) {
+  const std::set<std::string> operators = operatorsOfTheLadder();
+  for (const std::string op : {"pipeshard::Attention", "pipeshard::AttentionGrad", "pipeshard::Gelu",
+                               "pipeshard::Swish", "pipeshard::RMSNormalization", "Gelu", "Sigmoid"}) {
+    EXPECT_TRUE(operators.contains(op)) << op;
   }
 }
 
