@@ -100,7 +100,8 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     return !kernels.has(node.domain, node.op_type) &&
            graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
   };
-  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline)) {
+  const bool inlines = std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline);
+  if (inlines) {
     inlineFunctions(graph, kInlineLimit,
                     [&](const Function& function) { return kernels.has(function.domain, function.name); });
     inferShapes(graph);
@@ -109,7 +110,8 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     return kernels.has(node.domain, node.op_type) || isNameOnly(graph, node);
   };
   const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
-  if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
+  // What a body computes of shapes and constants is folded: its axes and sizes are to be known.
+  if (inlines || !is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
     PrepareOptions options;
     options.supported = [&](const Node& node) {
       return kernels.has(node.domain, node.op_type) || isView(node);
