@@ -23,15 +23,17 @@ double numberFrom(const Json& json) {
 
 Json memoryToJson(const RankResult& rank) {
   const MemoryParts& parts = rank.memory;
-  return {{"arena_bytes", rank.arena_bytes},
-          {"constant_bytes", rank.constant_bytes},
-          {"peak_resident_bytes", rank.peak_resident_bytes},
-          {"parameters", parts.parameters},
-          {"states", parts.states},
-          {"gradients", parts.gradients},
-          {"activations", parts.activations},
-          {"workspace", parts.workspace},
-          {"padding", parts.padding}};
+  Json json = {{"arena_bytes", rank.arena_bytes},
+               {"constant_bytes", rank.constant_bytes},
+               {"peak_resident_bytes", rank.peak_resident_bytes},
+               {"parameters", parts.parameters},
+               {"states", parts.states},
+               {"gradients", parts.gradients},
+               {"activations", parts.activations},
+               {"workspace", parts.workspace},
+               {"padding", parts.padding}};
+  if (!rank.device.empty()) json["device"] = rank.device;
+  return json;
 }
 
 // Looked at before it is cast: what the library makes of 1e300 is undefined.
@@ -43,6 +45,7 @@ RankResult memoryFromJson(const Json& json) {
   constexpr int64_t kMostBytes = int64_t{1} << 56;  // of which some can be added
   const auto bytes = [&](const char* key) { return wholeOf(json, key, kMostBytes); };
   RankResult rank;
+  rank.device = json.value("device", "");
   rank.arena_bytes = bytes("arena_bytes");
   rank.constant_bytes = bytes("constant_bytes");
   rank.peak_resident_bytes = bytes("peak_resident_bytes");

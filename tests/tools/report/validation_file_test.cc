@@ -24,6 +24,18 @@ TEST(ValidationFile, GivesThePageThatValidateGave) {
   EXPECT_FALSE(read.passed());
 }
 
+// Of a job on GPUs, each rank's; else there is no such column.
+TEST(ValidationFile, KeepsWhatRanksComputeOn) {
+  ValidationReport report = validatedRun(4);
+  const Plan plan = chunkedPlan(4, 2, 8);
+  EXPECT_EQ(renderReport({.plan = plan, .validation = &report}).find(">Device<"), std::string::npos);
+  report.planned.ranks[RankId(2)].device = "cuda:2 (NVIDIA H100 PCIe)";
+  const ValidationReport read = validationFromJson(validationToJson(report));
+  const std::string page = renderReport({.plan = plan, .validation = &read});
+  EXPECT_NE(page.find(">Device<"), std::string::npos);
+  EXPECT_NE(page.find("cuda:2 (NVIDIA H100 PCIe)"), std::string::npos);
+}
+
 TEST(ValidationFile, IsMissedInSilenceAndRefusedWithItsName) {
   const TemporaryFolder folder;
   EXPECT_FALSE(readValidation(folder.path().string()).has_value());
