@@ -80,9 +80,9 @@ class DeviceQueue {
 
   virtual Device& device() const = 0;
 
-  // `from` is the host's. The call waits for the work before it unless `from` is of allocateHost.
+  // `from` is the host's. Unless it is of allocateHost, the call waits until it may be changed again.
   virtual void upload(const std::byte* from, std::byte* to, size_t bytes) = 0;
-  // `to` is the host's, else likewise.
+  // `to` is the host's. Unless it is of allocateHost, the call waits until it is there.
   virtual void download(const std::byte* from, std::byte* to, size_t bytes) = 0;
   // The two are apart, or the same.
   virtual void copy(const void* from, void* to, size_t bytes) = 0;
@@ -119,11 +119,11 @@ class HostView {
   std::span<const std::byte> bytes_;
 };
 
-// The same into `out`, which is as large.
+// The same into `out`, which is as large, and not of allocateHost.
 void readMemory(DeviceQueue& queue, std::span<const std::byte> memory, std::span<std::byte> out);
 
 // Sets device memory to what `fill` writes: all bytes of what it is given, whose content is undefined before.
-// Done when the call returns.
+// It is there for what the queue does next; for others, when it has been waited for.
 void writeMemory(DeviceQueue& queue, std::span<std::byte> memory,
                  const std::function<void(std::span<std::byte>)>& fill);
 

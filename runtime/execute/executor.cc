@@ -84,8 +84,8 @@ Executor::~Executor() = default;
 
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
-    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]),
-                                                            program().subgraphs[s].name, kernels, *device_));
+    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(
+        std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels, *device_, compute_.get()));
     checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
@@ -270,10 +270,12 @@ StepReport Executor::runStep(int64_t step) {
   if (times_) times_->beginStep(start);
   current_instruction_.store(0);
   current_step_.store(step);
+  awaitKeeper();
   giveStepNumbers(step);
   if (guard_) guard_->begin();
   if (finder_) lookAtWeights();
   if (lane_) lane_->begin();
+  awaited_ = 0;
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);
@@ -284,17 +286,17 @@ StepReport Executor::runStep(int64_t step) {
     }
   }
   const Clock::time_point end_of_work = Clock::now();
+  std::optional<HostView> faults;
   try {
     waitForBackground(actions_.size());
     for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
-    lane_queue_->synchronize();
-    compute_->synchronize();
+    faults.emplace(*compute_, faults_.bytes);  // all is done, the lane's as well: compute_ has awaited it
     if (times_) times_->resolve();
   } catch (Error& error) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
   }
-  throwFaults(step);
+  throwFaults(step, faults->bytes());
   if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);

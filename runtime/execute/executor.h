@@ -159,6 +159,7 @@ class Executor {
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
   void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
+  void awaitKeeper() const;
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
             Communicator* background);
   void startLane();
@@ -168,7 +169,7 @@ class Executor {
   void placeStaging();
   void placeFaults();
   void giveStepNumbers(int64_t step);
-  void throwFaults(int64_t step);
+  void throwFaults(int64_t step, std::span<const std::byte> recorded);
   void comeToRest() noexcept;
   std::span<std::byte> hostSide(const Action& action) const;
   void download(const Action& action, DeviceQueue& queue) const;
@@ -203,6 +204,7 @@ class Executor {
   Accumulation accumulation_;
   MemoryPlan memory_;
   std::span<std::byte> arena_;
+  const Executor* keeper_ = nullptr;  // of the tensors that live across steps; nullptr: this one
   MemoryBlock staging_;  // what the host and the device give each other; empty where both see the same memory
   MemoryBlock step_numbers_;  // the host's, of every kStep buffer
   MemoryBlock faults_;        // the device's: of all runs of this thread, in their order
@@ -226,6 +228,7 @@ class Executor {
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;
+  size_t awaited_ = 0;                                           // of the lane's, by compute_, in this step
   size_t background_workspace_ = 0;                              // offset in the arena
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
   std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks

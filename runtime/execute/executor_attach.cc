@@ -103,7 +103,13 @@ void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, C
          "than that of whole batches; plan again",
          program().rank);
   }
+  keeper_ = &other;
   bind(arena, communicator, data, background);
+}
+
+// Its queue is another: what it has written between steps is awaited before they are read.
+void Executor::awaitKeeper() const {
+  if (keeper_ != nullptr) keeper_->compute_->synchronize();
 }
 
 // Of what lives across steps, which is first in the arena.
@@ -147,6 +153,7 @@ void Executor::attachAsGuest(const Executor& host, std::span<std::byte> arena, C
   memory_.workspace_offset += shift;
   memory_.total_bytes += shift;
   background_workspace_ += shift;
+  keeper_ = &host;
   bind(arena, communicator, data, background);
 }
 

@@ -69,7 +69,8 @@ void Executor::waitForBackground(size_t position) {
     lane_->waitFor(before, [this] { return communicator_->progress(); });
     awaits_lane_.store(false);
   }
-  if (before > 0) compute_->wait(*actions_[waits_.lane[before - 1]].finished);
+  if (before > awaited_) compute_->wait(*actions_[waits_.lane[before - 1]].finished);
+  awaited_ = std::max(awaited_, before);
   for (const size_t receive : waits_.receives[position]) {
     waiting_.store(true, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();

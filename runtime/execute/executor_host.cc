@@ -104,10 +104,10 @@ void Executor::placeFaults() {
 }
 
 // Behind a step: wrong data that kernels have recorded, instead of throwing.
-void Executor::throwFaults(int64_t step) {
-  if (faults_.bytes.empty()) return;
-  const HostView view(*compute_, faults_.bytes);
-  const std::span faults(reinterpret_cast<const DataFault*>(view.data()), view.size() / sizeof(DataFault));
+void Executor::throwFaults(int64_t step, std::span<const std::byte> recorded) {
+  if (recorded.empty()) return;
+  const std::span faults(reinterpret_cast<const DataFault*>(recorded.data()),
+                         recorded.size() / sizeof(DataFault));
   size_t first = 0;
   for (size_t i = 0; i < actions_.size(); ++i) {
     const size_t count = actions_[i].run.faultCount();

@@ -100,8 +100,7 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     return !kernels.has(node.domain, node.op_type) &&
            graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
   };
-  const bool inlines = std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline);
-  if (inlines) {
+  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_function_to_inline)) {
     inlineFunctions(graph, kInlineLimit,
                     [&](const Function& function) { return kernels.has(function.domain, function.name); });
     inferShapes(graph);
@@ -110,8 +109,7 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     return kernels.has(node.domain, node.op_type) || isNameOnly(graph, node);
   };
   const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
-  // What a body computes of shapes and constants is folded: its axes and sizes are to be known.
-  if (inlines || !is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
+  if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
     PrepareOptions options;
     options.supported = [&](const Node& node) {
       return kernels.has(node.domain, node.op_type) || isView(node);
@@ -132,8 +130,10 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
 // defaults and have no constant: the bound buffer decides.
 //   y = Reshape(x), z = MatMul(y, w): the root of y is x; the run has one call, which reads x's bytes.
 CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
-                                   Device& device)
-    : name_(std::move(name)), queue_(device.makeQueue()) {
+                                   Device& device, DeviceQueue* queue)
+    : name_(std::move(name)),
+      own_queue_(queue == nullptr ? device.makeQueue() : nullptr),
+      queue_(queue == nullptr ? own_queue_.get() : queue) {
   try {
     graph_ = runnableGraph(std::move(graph), kernels);
     findViews();
@@ -176,7 +176,7 @@ void CompiledSubgraph::placeConstants() {
     queue_->upload(constant.bytes.data(), constants_.bytes.data() + constant_offsets_[id.index()],
                    constant.bytes.size());
   }
-  queue_->synchronize();
+  if (own_queue_) own_queue_->synchronize();
 }
 
 KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
@@ -310,7 +310,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
   run.node_names_ = &node_names_;
   run.graph_ = &graph_;
   run.collectives_ = collectives;
-  run.queue_ = queue == nullptr ? queue_.get() : queue;
+  run.queue_ = queue == nullptr ? queue_ : queue;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (kernels_[n] == nullptr) continue;
     const Node& node = graph_.nodes[n];

@@ -79,9 +79,10 @@ class CompiledSubgraph {
   // Inlines functions that have no kernel, infers what shapes are missing, and creates the kernels. Errors:
   // kBadModel when an operator has no kernel or a value no static shape (names the node), or the graph refers
   // to weights that no input carries.
-  // `device`: of the kernels; its memory holds the constants.
-  CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
-                   Device& device = cpuDevice());
+  // `device`: of the kernels; its memory holds the constants. `queue`: of it, which gets them there, and is
+  // what runs use that name no other; nullptr: one of the subgraph's own.
+  CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels, Device& device = cpuDevice(),
+                   DeviceQueue* queue = nullptr);
   CompiledSubgraph(const CompiledSubgraph&) = delete;
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
 
@@ -116,7 +117,7 @@ class CompiledSubgraph {
   bool mayAccumulate(size_t output) const;
   // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's;
   // only where mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives`
-  // (used by every run) is nullptr. `queue`: of the device; nullptr: one of the subgraph's own.
+  // (used by every run) is nullptr. `queue`: of the device, behind what the constructor's was given then.
   BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                 std::span<std::byte* const> outputs, std::byte* workspace, Collectives* collectives = nullptr,
                 const std::vector<bool>& adds = {}, DeviceQueue* queue = nullptr);
@@ -172,7 +173,8 @@ class CompiledSubgraph {
   std::vector<RootUse> root_uses_;                // by value
   std::vector<bool> is_input_;                    // by value: of graph_.inputs
   std::vector<size_t> constant_offsets_;          // by value
-  std::unique_ptr<DeviceQueue> queue_;
+  std::unique_ptr<DeviceQueue> own_queue_;
+  DeviceQueue* queue_;
   MemoryBlock constants_;
   std::map<Aliasing, Layout> layouts_;
 };

@@ -11,10 +11,12 @@
 #include <sstream>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "tests/standin/cuda_on_host.h"
 #include "tests/standin/fibers.h"
 #include "tests/standin/heap.h"
+#include "tests/standin/host_guard.h"
 #include "tests/standin/lines.h"
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -108,17 +110,30 @@ void copyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch, si
     const auto* const in = static_cast<const std::byte*>(from) + row * from_pitch;
     if (inHeap(in)) access(in, bytes, false);
     if (inHeap(out)) access(out, bytes, true);
+    const AtWork reading(in, bytes), writing(out, bytes);
     std::memcpy(out, in, bytes);
   }
 }
 
-// The host's memory that is not pinned: the call waits, before and behind.
+// The host's memory that is not pinned: what is copied from it is taken at once, and the call does not wait;
+// what is copied into it is there when the call returns.
 cudaError_t copyAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes,
                       size_t rows, cudaStream_t stream, const char* what) {
   Stream* on = streamOf(stream, what);
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
-  enqueue(*on, what, [=] { copyRows(to, to_pitch, from, from_pitch, bytes, rows); });
-  if (!inHeap(from) || !inHeap(to)) finish(*on);
+  std::shared_ptr<std::vector<std::byte>> taken;
+  if (!inHeap(from) && inHeap(to)) {
+    const auto* bytes_of = static_cast<const std::byte*>(from);
+    taken = std::make_shared<std::vector<std::byte>>(bytes_of, bytes_of + bytes);
+  }
+  {
+    const std::lock_guard held(lock());
+    const Running op = enqueue(
+        *on, what, [=] { copyRows(to, to_pitch, taken ? taken->data() : from, from_pitch, bytes, rows); });
+    guard(from, bytes, false, op);  // rows are of device memory alone
+    guard(to, bytes, true, op);
+  }
+  if (!inHeap(to)) finish(*on);
   return cudaSuccess;
 }
 
@@ -237,7 +252,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Stream* on = streamOf(stream, "cudaStreamSynchronize");
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
-  finish(*on);
+  synchronize(*on);
   return cudaSuccess;
 }
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

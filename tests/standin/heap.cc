@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kHeap = size_t{1} << 30;
 constexpr size_t kAlignment = 256;
+constexpr size_t kPage = 4096;
 constexpr int kReportsOfAKind = 3;
 constexpr int kKinds = 20;
 
@@ -163,10 +164,11 @@ void report(const std::string& text) {
 
 void* allocate(size_t bytes, Memory kind) {
   Heap& h = heap();
+  if (kind == Memory::kPinned) h.top = (h.top + kPage - 1) / kPage * kPage;  // host_guard.h protects pages
   const size_t at = h.top;
   const size_t room = (bytes + kAlignment) / kAlignment * kAlignment;  // at least a byte that is nobody's
   if (bytes > kHeap || at + room > kHeap) return nullptr;
-  h.top += room;
+  h.top += kind == Memory::kPinned ? (room + kPage - 1) / kPage * kPage : room;
   h.blocks[at] = {bytes, kind, false};
   std::memset(h.life + at, kind == Memory::kPinned ? kAlive | kWritten : kAlive, bytes);
   std::memset(h.begin + at, 0xFB, bytes);

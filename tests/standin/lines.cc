@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "tests/standin/heap.h"
+#include "tests/standin/host_guard.h"
+#include "tests/standin/waits.h"
 
 namespace standin {
 
@@ -156,7 +158,16 @@ void finishUntil(const Clock& clock) {
     });
   }
   merge(state().host, clock);
+  openUntil(state().host);
   hostMoves();
+}
+
+// Whoever has this clock is behind all of `clock`, but for the host's own line.
+bool isBehind(const Clock& own, const Clock& clock) {
+  for (size_t line = 1; line < clock.size(); ++line) {
+    if (clock[line] > (line < own.size() ? own[line] : 0)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -226,7 +237,7 @@ bool isEvent(const Event* event) {
   return state().events.contains(event);
 }
 
-void enqueue(Stream& stream, const std::string& name, std::function<void()> work) {
+Running enqueue(Stream& stream, const std::string& name, std::function<void()> work) {
   const std::lock_guard held(state().lock);
   auto op = std::make_shared<Operation>();
   op->id = newOp(stream.line, name);
@@ -236,9 +247,11 @@ void enqueue(Stream& stream, const std::string& name, std::function<void()> work
   stream.clock.resize(std::max<size_t>(stream.clock.size(), stream.line + 1));
   op->clock = stream.clock;
   stream.clock[stream.line] = op->id;
+  const Running given{op->id, stream.line, nullptr, state().records[op->id].name.get()};
   stream.queue.push_back(std::move(op));
   hostMoves();
   state().changed.notify_all();
+  return given;
 }
 
 void recordEvent(Event& event, Stream& stream) {
@@ -269,7 +282,19 @@ std::optional<float> between(const Event& from, const Event& to) {
 
 void awaitEvent(Stream& stream, const Event& event) {
   const std::lock_guard held(state().lock);
+  if (isDropped("stream " + std::to_string(stream.line) + " for an event",
+                isBehind(stream.clock, event.clock)))
+    return;
   merge(stream.clock, event.clock);
+}
+
+void synchronize(Stream& stream) {
+  {
+    const std::lock_guard held(state().lock);
+    if (isDropped("the host for stream " + std::to_string(stream.line), isBehind(state().host, stream.clock)))
+      return;
+  }
+  finish(stream);
 }
 
 void finish(Stream& stream) {

@@ -45,10 +45,12 @@ Event* makeEvent(bool timed);
 void destroyEvent(Event* event);
 bool isStream(const Stream* stream);
 bool isEvent(const Event* event);
-void enqueue(Stream& stream, const std::string& name, std::function<void()> work);
+// The operation that was given; its clock and name are gone with the stand-in's lock.
+Running enqueue(Stream& stream, const std::string& name, std::function<void()> work);
 void recordEvent(Event& event, Stream& stream);
 void awaitEvent(Stream& stream, const Event& event);
-// The host waits.
+// The host waits: because it is asked to (waits.h may leave it out), and because a call does.
+void synchronize(Stream& stream);
 void finish(Stream& stream);
 void finish(const Event& event);
 void finishAll();

@@ -37,12 +37,16 @@ class CudaQueue : public DeviceQueue {
     checkCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   }
   ~CudaQueue() override {
-    cudaStreamSynchronize(stream_);
+    if (given_) cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
 
   Device& device() const override { return device_; }
-  cudaStream_t stream() const { return stream_; }
+  // For work.
+  cudaStream_t stream() const {
+    given_ = true;
+    return stream_;
+  }
 
   void upload(const std::byte* from, std::byte* to, size_t bytes) override {
     move(from, to, bytes, cudaMemcpyHostToDevice, "an upload");
@@ -59,44 +63,47 @@ class CudaQueue : public DeviceQueue {
     if (rows.bytes == 0 || rows.count == 0) return;
     device_.use();
     checkCuda(cudaMemcpy2DAsync(rows.to, rows.to_stride, rows.from, rows.from_stride, rows.bytes, rows.count,
-                                cudaMemcpyDeviceToDevice, stream_),
+                                cudaMemcpyDeviceToDevice, stream()),
               "a copy of rows");
   }
   void zero(void* to, size_t bytes) override {
     if (bytes == 0) return;
     device_.use();
-    checkCuda(cudaMemsetAsync(to, 0, bytes, stream_), "zeros");
+    checkCuda(cudaMemsetAsync(to, 0, bytes, stream()), "zeros");
   }
   void add(DataType type, const void* part, void* total, size_t count) override {
     if (count == 0) return;
     device_.use();
-    if (addOnDevice(stream_, type, part, total, count)) return;
+    if (addOnDevice(stream(), type, part, total, count)) return;
     fail(ErrorCode::kBadModel,
          "tensors of type {} cannot be accumulated (float32, float64, int32, int64 can)", dataTypeName(type));
   }
   void record(DeviceEvent& event) override {
     device_.use();
-    checkCuda(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_), "an event's record");
+    checkCuda(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream()), "an event's record");
   }
   void wait(const DeviceEvent& event) override {
     device_.use();
-    checkCuda(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0),
+    checkCuda(cudaStreamWaitEvent(stream(), static_cast<const CudaEvent&>(event).get(), 0),
               "a wait for an event");
   }
   void synchronize() override {
+    if (!given_) return;  // the host has waited for all of it
     device_.use();
     checkCuda(cudaStreamSynchronize(stream_), "work that was given before");
+    given_ = false;
   }
 
  private:
   void move(const void* from, void* to, size_t bytes, cudaMemcpyKind kind, const char* what) {
     if (bytes == 0) return;
     device_.use();
-    checkCuda(cudaMemcpyAsync(to, from, bytes, kind, stream_), what);
+    checkCuda(cudaMemcpyAsync(to, from, bytes, kind, stream()), what);
   }
 
   CudaDevice& device_;
   cudaStream_t stream_ = nullptr;
+  mutable bool given_ = false;  // since the host has waited
 };
 
 std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
