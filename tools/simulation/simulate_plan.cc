@@ -199,8 +199,9 @@ class PlanSimulator {
     parallelFor(processorCount(), static_cast<int32_t>(kinds_.size()), [&](int32_t index) {
       const KindId kind(index);
       const Program& program = set_.kinds[kind].program;
-      RankImage image{program, folder_.subgraphs(program), request_.directory};
-      for (auto& [threads, memory] : kinds_[kind].memory) memory = memoryOf(image, threads);
+      RankImage image{{}, folder_.subgraphs(program), request_.directory};
+      for (auto& [threads, memory] : kinds_[kind].memory)
+        memory = memoryOf({program, image.subgraphs, request_.directory}, threads);
       for (auto& [treatment, price] : kinds_[kind].prices) {
         image.program = instantiate(set_, price.rank);
         price.costs =
@@ -222,9 +223,9 @@ class PlanSimulator {
     return links;
   }
 
-  static MemoryOfKind memoryOf(const RankImage& image, int threads) {
+  static MemoryOfKind memoryOf(RankImage image, int threads) {
     const WorkerThreads limit(threads);
-    const Executor executor(image, {});  // plans the memory; nothing is allocated
+    const Executor executor(std::move(image), {});  // plans the memory; nothing is allocated
     return {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
   }
 

@@ -145,6 +145,97 @@ TEST(LoopsOfKinds, ComeBackInFull) {
   }
 }
 
+// Random items, of which runs come again with random steps, and some of them with a fault in between.
+class RandomProgram {
+ public:
+  explicit RandomProgram(unsigned seed) : random_(seed) {}
+
+  ProgramKind make() {
+    Program& program = kind_.program;
+    program.world_size = 4;
+    program.microbatches = kMost;
+    program.subgraphs.resize(3);
+    for (int i = 0; i < kMost; ++i) {
+      Buffer& buffer = program.buffers.emplace_back();
+      buffer.name = "b" + std::to_string(i) + "@" + std::to_string(random_() % 50) + (i % 3 ? "" : "@again");
+      if (i % 20 != 0) buffer.name = std::string(1, "xyz"[i % 3]) + "@" + std::to_string(i / 3);
+      buffer.data_type = DataType::kFloat32;
+      buffer.shape = {4};
+      if (i % 2 == 0) buffer.part = BufferPart{{8}, {0}};
+      kind_.start_slots.push_back(i % 2 == 0 ? i % 5 : -1);
+    }
+    kind_.boxed.resize(kMost);
+    while (program.instructions.size() < 200) repeat(program.instructions, [&] { return instruction(); });
+    while (program.results.size() < 40) repeat(program.results, [&] { return result(); });
+    return kind_;
+  }
+
+ private:
+  static constexpr int kMost = 300;
+
+  int64_t below(int64_t count) { return static_cast<int64_t>(random_() % count); }
+  BufferId buffer() { return BufferId(static_cast<size_t>(below(kMost))); }
+
+  Instruction instruction() {
+    Instruction made;
+    made.kind = static_cast<InstructionKind>(below(11));
+    if (below(2) == 0) made.subgraph = SubgraphId(static_cast<size_t>(below(3)));
+    if (below(2) == 0) made.microbatch = static_cast<int>(below(kMost));
+    if (below(3) == 0) made.peer = RankId(static_cast<size_t>(below(4)));
+    if (below(3) == 0) made.offset = below(100);
+    made.background = below(4) == 0;
+    for (int64_t i = below(4); i > 0; --i) made.inputs.push_back(buffer());
+    for (int64_t i = below(3); i > 0; --i) made.outputs.push_back(buffer());
+    return made;
+  }
+
+  Result result() {
+    Result made{Result::Kind::kOutput, "y", "", buffer()};
+    made.microbatch = static_cast<int>(below(3)) - 1;
+    return made;
+  }
+
+  // A number never leaves the program: where it would, it begins again.
+  template <typename T, typename Make>
+  void repeat(std::vector<T>& items, const Make& make) {
+    std::vector<T> body;
+    for (int64_t i = 1 + below(6); i > 0; --i) body.push_back(make());
+    std::vector<std::vector<int64_t>> steps;
+    for (const T& item : body) {
+      steps.emplace_back();
+      for (size_t n = numbersOf(item).size(); n > 0; --n) steps.back().push_back(below(5) - 2);
+    }
+    for (int64_t k = 1 + below(12); k > 0; --k) {
+      for (size_t i = 0; i < body.size(); ++i) {
+        items.push_back(body[i]);
+        std::vector<int64_t> numbers = numbersOf(body[i]);
+        for (size_t n = 0; n < numbers.size(); ++n)
+          numbers[n] = (numbers[n] + steps[i][n] + (below(100) == 0 ? 1 : 0) + kMost) % kMost;
+        setNumbers(body[i], numbers);
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  ProgramKind kind_;
+};
+
+TEST(LoopsOfKinds, OfRandomProgramsComeBackItemForItem) {
+  size_t loops = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const ProgramKind kind = RandomProgram(seed).make();
+    const std::string text = kindToJson(kind), in_full = programToJson(kind.program);
+    for (const std::string& way : {text, UnrolledJson::of(nlohmann::ordered_json::parse(text))}) {
+      const ProgramKind read = kindFromJson(way);
+      ASSERT_EQ(programToJson(read.program), in_full);
+      ASSERT_EQ(read.start_slots, kind.start_slots);
+    }
+    for (size_t at = text.find("repeat"); at != std::string::npos; at = text.find("repeat", at + 1)) ++loops;
+  }
+  EXPECT_GT(loops, 2000u);
+}
+
 TEST(LoopsOfKinds, CountTheNumberInANameOfABuffer) {
   const std::vector<std::pair<std::string, std::vector<int64_t>>> names = {
       {"h@3", {3}}, {"h@0[0:4]", {0}}, {"h@12@again", {12}}, {"a@1@@7.part", {7}},

@@ -304,6 +304,11 @@ TEST(RandomTrainingFamilies, EveryRankGetsTheProgramOfItsOwnEmission) {
       for (size_t i = 0; i < own.subgraphs.size(); ++i)
         ASSERT_EQ(printGraph(given.subgraphs[i]), printGraph(own.subgraphs[i]));
     }
+    for (const ProgramKind& kind : made.set.kinds) {
+      const ProgramKind read = kindFromJson(kindToJson(kind));
+      ASSERT_EQ(programToJson(read.program), programToJson(kind.program));
+      ASSERT_EQ(read.start_slots, kind.start_slots);
+    }
     bound += made.set.ranks.size() - made.set.kinds.size();
   }
   EXPECT_GT(bound, 50u);
