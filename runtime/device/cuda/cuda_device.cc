@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "ir/base/error.h"
@@ -53,6 +54,7 @@ class CudaQueue : public DeviceQueue {
   }
   void download(const std::byte* from, std::byte* to, size_t bytes) override {
     move(from, to, bytes, cudaMemcpyDeviceToHost, "a download");
+    if (bytes > 0 && !device_.isPinned(to)) given_ = false;  // the call has waited
   }
   void copy(const void* from, void* to, size_t bytes) override {
     if (from != to) move(from, to, bytes, cudaMemcpyDeviceToDevice, "a copy");
@@ -211,9 +213,25 @@ MemoryBlock CudaDevice::allocateHost(size_t bytes) {
     cudaGetLastError();
     fail(ErrorCode::kOutOfMemory, "{}: cannot get {} bytes of pinned host memory", name_, bytes);
   }
-  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, cudaFreeHost)};
+  const auto release = [pinned = pinned_](void* block) {
+    {
+      const std::lock_guard lock(pinned->mutex);
+      pinned->bytes.erase(static_cast<std::byte*>(block));
+    }
+    cudaFreeHost(block);
+  };
+  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, release)};
   std::memset(begin, 0, bytes);
+  const std::lock_guard lock(pinned_->mutex);
+  pinned_->bytes[block.bytes.data()] = bytes;
   return block;
+}
+
+bool CudaDevice::isPinned(const void* address) const {
+  const std::lock_guard lock(pinned_->mutex);
+  const auto* at = static_cast<const std::byte*>(address);
+  const auto next = pinned_->bytes.upper_bound(at);
+  return next != pinned_->bytes.begin() && at < std::prev(next)->first + std::prev(next)->second;
 }
 
 std::unique_ptr<DeviceQueue> CudaDevice::makeQueue() { return std::make_unique<CudaQueue>(*this); }

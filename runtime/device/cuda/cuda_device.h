@@ -3,7 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "runtime/device/device.h"
@@ -29,13 +31,20 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceEvent> makeTimedEvent() override;
   std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override;
 
+  // Of allocateHost.
+  bool isPinned(const void* address) const;
   // The calling thread's calls of the runtime mean this device from now on.
   void use() const;
 
  private:
   int number_;
   std::string name_;
-  cudaStream_t setup_ = nullptr;  // for memory that is made zero
+  struct Pinned {
+    std::mutex mutex;
+    std::map<const std::byte*, size_t> bytes;  // by beginning
+  };
+  std::shared_ptr<Pinned> pinned_ = std::make_shared<Pinned>();  // also of blocks that outlive the device
+  cudaStream_t setup_ = nullptr;                                 // for memory that is made zero
 };
 
 }  // namespace pipeshard
