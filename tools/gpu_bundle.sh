@@ -23,11 +23,11 @@ if [ -z "$build_folder" ]; then
   toolkit=$(cuda_toolkit)
   [ -n "$toolkit" ] || die "there is no CUDA Toolkit 13; tools/setup.sh --cuda-tests fetches one"
   cmake_options=("-DCUDAToolkit_ROOT=$toolkit")
-  build cuda pipeshard pipeshard_cuda cuda_kernels_test
+  build cuda pipeshard pipeshard_cuda cuda_kernels_test cuda_conformance_test
   build_folder=build/cuda
 fi
 most_bytes=$((40 << 20))
-tests=(cuda_kernels_test)
+tests=(cuda_kernels_test cuda_conformance_test)
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-bundle.XXXXXX")
 bundle=$work/gpu-bundle
@@ -52,6 +52,15 @@ done <"$work/libraries"
 for program in "$bundle"/bin/* "$bundle"/tests/*; do
   readelf -d "$program" | grep -qE '\(RPATH\).*\$ORIGIN/\.\./lib[]:]' || die "$program does not look for libraries beside itself (tools/CMakeLists.txt)"
 done
+
+# The cases that cuda_conformance_test runs; without them its row cannot.
+suites=${PIPESHARD_ONNX_SUITES:-$(echo "$cache"/onnx-*/share/suites)}
+if [ -d "$suites/node" ]; then
+  mkdir "$bundle/tests/suites"
+  cp -r "$suites/node" "$bundle/tests/suites/"
+else
+  say "ONNX's cases are left out: there is no $suites/node (tools/setup.sh makes it)"
+fi
 
 cp tools/gpu_check.sh "$bundle/tools/"
 cp tools/gpu/*.sh "$bundle/tools/gpu/"

@@ -6,6 +6,7 @@ rows=(
   "machine 20"
   "starts 20"
   "kernels 90"
+  "conformance 120"
   "validate-mlp-1 40" "validate-mlp-4 40"
   "validate-gpt2-1 60" "validate-gpt2-4 60"
   "validate-llama-1 60" "validate-llama-4 60"
@@ -99,11 +100,27 @@ row_starts() {
   note "$(pipeshard --version | head -n 1)"
 }
 
-run_kernel_tests() { "$@" "$bundle/tests/cuda_kernels_test" | tee "$work/kernels"; }
+# tests NAME COMMAND...: the test program behind the command, if there is one.
+tests() {
+  local name=$1
+  shift
+  "$@" "$bundle/tests/$name" | tee "$work/tests"
+}
 
-row_kernels() {
-  run_kernel_tests env || wrong "$(grep -c '^\[  FAILED  \].*ms)' "$work/kernels") tests have failed: $(grep -m 1 Failure -A 3 "$work/kernels" | paste -sd ' ' | cut -c 1-160)"
-  note "$(grep -E '^\[==========\].* ran' "$work/kernels" | sed 's/^\[=*\] //')"
+# passes NAME: all tests of the program.
+passes() {
+  tests "$1" env || wrong "$(grep -c '^\[  FAILED  \].*ms)' "$work/tests") tests have failed: $(grep -m 1 Failure -A 3 "$work/tests" |
+    paste -sd ' ' | cut -c 1-160)"
+  note "$(grep -E '^\[==========\].* ran' "$work/tests" | sed 's/^\[=*\] //')"
+}
+
+row_kernels() { passes cuda_kernels_test; }
+
+# ONNX's cases and the gradients' finite differences, as on the CPU.
+row_conformance() {
+  export PIPESHARD_ONNX_SUITES=$bundle/tests/suites
+  [ -d "$PIPESHARD_ONNX_SUITES/node" ] || cannot_run "the bundle was made without ONNX's cases"
+  passes cuda_conformance_test
 }
 
 # validate MODEL WORKERS: against one CPU.
@@ -198,9 +215,9 @@ sanitize() {
   local tool=compute-sanitizer
   command -v $tool >/dev/null || tool=/usr/local/cuda/bin/compute-sanitizer
   [ -x "$(command -v $tool)" ] || cannot_run "there is no compute-sanitizer"
-  run_kernel_tests "$tool" --tool "$1" --error-exitcode 99 || wrong "$(grep -m 1 -E '^=+ (ERROR SUMMARY|[A-Z].*(Invalid|Uninit|race|Barrier))' "$work/kernels" | cut -c 1-160)"
-  grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/kernels" || wrong "it says no summary without errors"
-  note "$(grep 'SUMMARY' "$work/kernels" | tail -n 1 | sed 's/^=* //')"
+  tests cuda_kernels_test "$tool" --tool "$1" --error-exitcode 99 || wrong "$(grep -m 1 -E '^=+ (ERROR SUMMARY|[A-Z].*(Invalid|Uninit|race|Barrier))' "$work/tests" | cut -c 1-160)"
+  grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$work/tests" || wrong "it says no summary without errors"
+  note "$(grep 'SUMMARY' "$work/tests" | tail -n 1 | sed 's/^=* //')"
 }
 
 row_sanitize_memcheck() { sanitize memcheck; }
