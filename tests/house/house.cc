@@ -131,6 +131,7 @@ const std::map<std::string, std::vector<std::string>>& familyHeaders() {
       {"runtime/kernels",
        {"base/families.h",
         "activation_grad.h",
+        "attention.h",
         "batch_normalization.h",
         "binary_functors.h",
         "cast.h",

@@ -8,7 +8,6 @@ const KernelRegistry& cpuKernels() {
   static const KernelRegistry registry = [] {
     KernelRegistry all;
     kernels::addAllKernels(all);
-    kernels::addAttentionKernels(all);
     return all;
   }();
   return registry;

@@ -10,6 +10,7 @@ void addAllKernels(KernelRegistry& registry) {
   addComparisonKernels(registry);
   addCastKernels(registry);
   addMatMulKernels(registry);
+  addAttentionKernels(registry);
   addReduceKernels(registry);
   addSquareSumKernels(registry);
   addScanKernels(registry);

@@ -6,7 +6,7 @@
 
 namespace pipeshard::kernels {
 
-// All of them but attention, which only the CPU has.
+// All of them.
 void addAllKernels(KernelRegistry& registry);
 
 void addUnaryKernels(KernelRegistry& registry);       // Neg, Exp, Gelu, Clip, ...

@@ -1,11 +1,11 @@
-#include "ir/operators/attention_form.h"
+#include "runtime/kernels/products/attention.h"
 
 #include <algorithm>
 
+#include "ir/operators/attention_form.h"
 #include "runtime/kernels/base/broadcast.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/products/blocked_attention.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -41,6 +41,11 @@ ScoreOverlay overlayOf(const KernelSpec& spec, int input, const Shape& scores) {
   const int64_t matrix = shape[rank - 1] * shape[rank - 2];
   const Shape heads(scores.begin(), scores.end() - 2);
   const Broadcast plan = makeBroadcast(heads, {Shape(shape.begin(), shape.end() - 2)});
+  const Shape from = rowMajorStrides(shape), to = rowMajorStrides(heads);
+  std::vector<CopyAxis> axes;
+  for (size_t axis = 0; axis < heads.size(); ++axis)
+    axes.push_back({heads[axis], shape[axis] == 1 ? 0 : from[axis], to[axis]});
+  overlay.heads = makeStridedCopy(axes);
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (int64_t i = 0; i < plan.length; ++i)
       overlay.offsets.push_back((plan.rowStart(row)[0] + i * plan.inner_strides[0]) * matrix);
@@ -102,10 +107,10 @@ AttentionInputs<T> inputsOf(const AttentionForm& form, const KernelArguments& ar
   inputs.query = input<T>(arguments, form.query);
   inputs.key = input<T>(arguments, form.key());
   inputs.value = input<T>(arguments, form.value());
-  inputs.scale = *input<T>(arguments, form.scale());
+  inputs.scale = input<T>(arguments, form.scale());
   if (form.mask >= 0) {
     inputs.mask = input<bool>(arguments, form.mask);
-    inputs.fill = *input<T>(arguments, form.fill());
+    inputs.fill = input<T>(arguments, form.fill());
   }
   if (form.bias >= 0) inputs.bias = input<T>(arguments, form.bias);
   return inputs;
@@ -124,7 +129,7 @@ std::unique_ptr<Kernel> attention(const KernelSpec& spec) {
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([plan](const KernelArguments& arguments) {
-      attend<T>(plan.shape, inputsOf<T>(plan.form, arguments), output<T>(arguments, 0),
+      attend<T>(arguments.queue, plan.shape, inputsOf<T>(plan.form, arguments), output<T>(arguments, 0),
                 output<T>(arguments, 1), output<T>(arguments, 2));
     });
   });
@@ -142,11 +147,15 @@ std::unique_ptr<Kernel> attentionGradient(const KernelSpec& spec) {
   for (size_t o = 0; o < 3; ++o) checkOutputShape(spec, o, spec.inputs[plan.form.query + o].shape);
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([plan](const KernelArguments& arguments) {
-      attentionGrad<T>(plan.shape, inputsOf<T>(plan.form, arguments), input<T>(arguments, 0),
-                       statisticsOf<T>(arguments), output<T>(arguments, 0), output<T>(arguments, 1),
-                       output<T>(arguments, 2));
-    });
+    const int64_t dots = kAttentionKeepsDots ? elementCount(plan.rows) : 0;
+    return makeKernel(
+        [plan](const KernelArguments& arguments) {
+          attentionGrad<T>(arguments.queue, plan.shape, inputsOf<T>(plan.form, arguments),
+                           input<T>(arguments, 0), statisticsOf<T>(arguments),
+                           static_cast<T*>(arguments.workspace),
+                           {output<T>(arguments, 0), output<T>(arguments, 1), output<T>(arguments, 2)});
+        },
+        {.in_place = {}, .workspace_bytes = dots * sizeof(T)});
   });
 }
 
@@ -157,8 +166,8 @@ std::unique_ptr<Kernel> attentionScoresGradient(const KernelSpec& spec) {
   return withType<float, double>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {
     using T = decltype(zero);
     return makeKernel([plan](const KernelArguments& arguments) {
-      attentionScoresGrad<T>(plan.shape, inputsOf<T>(plan.form, arguments), input<T>(arguments, 0),
-                             statisticsOf<T>(arguments), output<T>(arguments, 0));
+      attentionScoresGrad<T>(arguments.queue, plan.shape, inputsOf<T>(plan.form, arguments),
+                             input<T>(arguments, 0), statisticsOf<T>(arguments), output<T>(arguments, 0));
     });
   });
 }

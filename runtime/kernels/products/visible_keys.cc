@@ -59,7 +59,7 @@ T largest(const T* x, int64_t count) {
 template <typename T>
 VisibleKeys<T>::VisibleKeys(const AttentionShape& shape, const AttentionInputs<T>& inputs)
     : shape_(shape), inputs_(inputs) {
-  const bool masks = !shape.mask.offsets.empty() && inputs.fill <= T(kFarBelow);
+  const bool masks = !shape.mask.offsets.empty() && *inputs.fill <= T(kFarBelow);
   if ((!masks && shape.bias.offsets.empty()) || shape.queries == 0 || shape.keys == 0) return;
   std::map<std::pair<int64_t, int64_t>, int64_t> patterns;
   std::vector<int64_t> first_matrix;
@@ -108,7 +108,7 @@ void VisibleKeys<T>::look(int64_t pattern, int64_t matrix, int64_t first) {
 template <typename T>
 bool VisibleKeys<T>::hasSmallProducts(int64_t matrix, int64_t first, int64_t count) const {
   const T q = largest(inputs_.query + (matrix * shape_.queries + first) * shape_.width, count * shape_.width);
-  const double bound = std::abs(static_cast<double>(inputs_.scale)) * static_cast<double>(shape_.width) *
+  const double bound = std::abs(static_cast<double>(*inputs_.scale)) * static_cast<double>(shape_.width) *
                        static_cast<double>(q) * static_cast<double>(largest_key_[matrix]);
   return bound < -kNearby && are_numbers_[matrix] != 0;
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/kernels/products/blocked_attention.h"
+#include "runtime/kernels/products/attention.h"
 
 namespace pipeshard::kernels {
 

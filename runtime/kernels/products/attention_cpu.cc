@@ -1,4 +1,6 @@
-#include "runtime/kernels/products/blocked_attention.h"
+// A block of queries at a time: what is in memory of the scores is a block of rows per thread
+// (blockOfQueries). A block's rows, or for gradients of keys and values a whole matrix, are one thread's.
+#include "runtime/kernels/products/attention.h"
 
 #include <algorithm>
 #include <limits>
@@ -88,7 +90,7 @@ RowOverlays<T> overlaysOf(const AttentionShape& shape, const AttentionInputs<T>&
   };
   return {shape.mask.offsets.empty() ? nullptr : inputs.mask + at(shape.mask),
           shape.mask.column_stride,
-          inputs.fill,
+          inputs.fill == nullptr ? T(0) : *inputs.fill,
           shape.bias.offsets.empty() ? nullptr : inputs.bias + at(shape.bias),
           shape.bias.column_stride,
           shape.bias_first};
@@ -183,7 +185,7 @@ void writeScores(const AttentionShape& s, const AttentionInputs<T>& inputs, cons
   const int64_t keys = block.keys.size();
   multiplyBlock<T>(block.count, keys, s.width, {in.query, s.width}, {in.key, s.width, true}, 0, scores);
   for (int64_t row = 0; row < block.count; ++row)
-    runVectorised<ScoreRow<T>>(scores + row * keys, keys, inputs.scale,
+    runVectorised<ScoreRow<T>>(scores + row * keys, keys, *inputs.scale,
                                overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin));
 }
 
@@ -258,7 +260,7 @@ Block gradientBlock(const AttentionShape& s, const VisibleKeys<T>& visible, int6
 }  // namespace
 
 template <typename T>
-void attend(const AttentionShape& s, const AttentionInputs<T>& inputs, T* y, T* most, T* sum) {
+void attend(DeviceQueue*, const AttentionShape& s, const AttentionInputs<T>& inputs, T* y, T* most, T* sum) {
   const VisibleKeys<T> visible(s, inputs);
   forQueryBlocks(s, [&](int64_t matrix, int64_t first) {
     const int64_t count = std::min(blockOfQueries(s), s.queries - first);
@@ -266,23 +268,25 @@ void attend(const AttentionShape& s, const AttentionInputs<T>& inputs, T* y, T* 
   });
 }
 
+const bool kAttentionKeepsDots = false;
+
 template <typename T>
-void attentionGrad(const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
-                   const RowStatistics<T>& rows, T* dquery, T* dkey, T* dvalue) {
+void attentionGrad(DeviceQueue*, const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
+                   const RowStatistics<T>& rows, T*, const AttentionGradients<T>& gradients) {
   const VisibleKeys<T> visible(s, inputs);
   forEachBlock(s.matrices, !isSmall(s), [&](int64_t matrix) {
-    T* dk = dkey == nullptr ? nullptr : dkey + matrix * s.keys * s.width;
-    T* dv = dvalue == nullptr ? nullptr : dvalue + matrix * s.keys * s.value_width;
+    T* dk = gradients.key == nullptr ? nullptr : gradients.key + matrix * s.keys * s.width;
+    T* dv = gradients.value == nullptr ? nullptr : gradients.value + matrix * s.keys * s.value_width;
     if (dk != nullptr) std::fill_n(dk, s.keys * s.width, T(0));
     if (dv != nullptr) std::fill_n(dv, s.keys * s.value_width, T(0));
     for (int64_t first = 0; first < s.queries; first += blockOfQueries(s)) {
       const Block block = gradientBlock(s, visible, matrix, first, rows);
-      const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, inputs.scale, false);
+      const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, *inputs.scale, false);
       const BlockInputs<T> in = inputsOf(s, inputs, block);
       const int64_t start = matrix * s.queries + first, keys = block.keys.size(), key = block.keys.begin;
-      if (dquery != nullptr)
+      if (gradients.query != nullptr)
         multiplyBlock<T>(block.count, s.width, keys, {slopes.scores, keys}, {in.key, s.width}, 0,
-                         dquery + start * s.width);
+                         gradients.query + start * s.width);
       if (dk != nullptr)
         multiplyBlock<T>(keys, s.width, block.count, {slopes.scores, keys, true}, {in.query, s.width}, 1,
                          dk + key * s.width);
@@ -294,7 +298,7 @@ void attentionGrad(const AttentionShape& s, const AttentionInputs<T>& inputs, co
 }
 
 template <typename T>
-void attentionScoresGrad(const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
+void attentionScoresGrad(DeviceQueue*, const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
                          const RowStatistics<T>& rows, T* dscores) {
   const VisibleKeys<T> visible(s, inputs);
   forQueryBlocks(s, [&](int64_t matrix, int64_t first) {
@@ -308,15 +312,7 @@ void attentionScoresGrad(const AttentionShape& s, const AttentionInputs<T>& inpu
   });
 }
 
-template void attend(const AttentionShape&, const AttentionInputs<float>&, float*, float*, float*);
-template void attend(const AttentionShape&, const AttentionInputs<double>&, double*, double*, double*);
-template void attentionGrad(const AttentionShape&, const AttentionInputs<float>&, const float*,
-                            const RowStatistics<float>&, float*, float*, float*);
-template void attentionGrad(const AttentionShape&, const AttentionInputs<double>&, const double*,
-                            const RowStatistics<double>&, double*, double*, double*);
-template void attentionScoresGrad(const AttentionShape&, const AttentionInputs<float>&, const float*,
-                                  const RowStatistics<float>&, float*);
-template void attentionScoresGrad(const AttentionShape&, const AttentionInputs<double>&, const double*,
-                                  const RowStatistics<double>&, double*);
+PIPESHARD_ATTENTION_INSTANCES(float)
+PIPESHARD_ATTENTION_INSTANCES(double)
 
 }  // namespace pipeshard::kernels
