@@ -26,6 +26,11 @@ struct Product {
   cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
 };
 
+// What a product's addresses are multiples of, in bytes: A, B, C, D.
+struct Alignments {
+  uint32_t bytes[4] = {256, 256, 256, 256};  // the library's own, where nobody says another
+};
+
 struct Call {
   Product product;
   double alpha = 0, beta = 0;
@@ -134,11 +139,41 @@ API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
   std::memcpy(which == CUBLASLT_MATMUL_DESC_TRANSA ? &of->a : &of->b, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
+API cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(new Alignments());
+  return CUBLAS_STATUS_SUCCESS;
+}
+API cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete reinterpret_cast<Alignments*>(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                        cublasLtMatmulPreferenceAttributes_t which,
+                                                        const void* value, size_t bytes) {
+  const int matrix = which - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+  if (matrix < 0 || matrix > 3 || bytes != sizeof(uint32_t))
+    return refuse("preference " + std::to_string(which) + " is not known here");
+  std::memcpy(&reinterpret_cast<Alignments*>(preference)->bytes[matrix], value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+// One way there is; it keeps what addresses it may count on.
+API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                                  cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                  cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                                  cublasLtMatmulPreference_t preference, int wanted,
+                                                  cublasLtMatmulHeuristicResult_t* results, int* count) {
+  if (wanted < 1) return refuse("no way is asked for");
+  *results = {};
+  std::memcpy(results->algo.data, reinterpret_cast<Alignments*>(preference)->bytes, sizeof(Alignments));
+  results->state = CUBLAS_STATUS_SUCCESS;
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
 API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void* alpha,
                                   const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                                   cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                                   cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                                  const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
+                                  const cublasLtMatmulAlgo_t* algorithm, void*, size_t, cudaStream_t stream) {
   Call call;
   call.product = *reinterpret_cast<const Product*>(product);
   call.a = *reinterpret_cast<const Layout*>(a_layout);
@@ -151,6 +186,14 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product
   call.c_at = d;
   if (c != d || c_layout != d_layout) return refuse("C and D are not the same");
   if (!fits(call)) return refuse("the matrices do not fit each other");
+  Alignments counted_on;
+  if (algorithm != nullptr) std::memcpy(counted_on.bytes, algorithm->data, sizeof counted_on.bytes);
+  const void* const places[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) {
+    if (reinterpret_cast<uintptr_t>(places[i]) % counted_on.bytes[i] != 0)
+      return refuse(std::string("matrix ") + "ABCD"[i] + " is at no multiple of " +
+                    std::to_string(counted_on.bytes[i]) + " bytes, which the algorithm counts on");
+  }
   const bool single = call.c.type == CUDA_R_32F;
   const bool same =
       call.a.type == call.c.type && call.b.type == call.c.type && call.product.scale == call.c.type;

@@ -58,6 +58,29 @@ struct LtProduct {
   cublasLtMatmulDesc_t product = nullptr;
 };
 
+// The largest power of two, 256 at most, that divides all addresses whose bits are in `addresses`.
+inline uint32_t commonAlignment(uintptr_t addresses) {
+  const auto bits = static_cast<uint32_t>(addresses | 256);
+  return bits & (~bits + 1);
+}
+
+// What the library may count on; by itself it counts on multiples of 256.
+struct LtPreference {
+  LtPreference(uintptr_t a, uintptr_t b, uintptr_t c) {
+    checkCublas(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, commonAlignment(a));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, commonAlignment(b));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, commonAlignment(c));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, commonAlignment(c));
+  }
+  ~LtPreference() { cublasLtMatmulPreferenceDestroy(preference); }
+  void set(cublasLtMatmulPreferenceAttributes_t which, uint32_t bytes) {
+    checkCublas(cublasLtMatmulPreferenceSetAttribute(preference, which, &bytes, sizeof bytes),
+                "cublasLtMatmulPreferenceSetAttribute");
+  }
+  cublasLtMatmulPreference_t preference = nullptr;
+};
+
 // cuBLAS sees columns where we see rows: C' = B' A'. float32 is float32, without TF32; no workspace.
 template <typename T>
 void multiplyByLibrary(cudaStream_t stream, const GemmShape& shape, int64_t batch, double alpha, const T* a,
@@ -72,11 +95,25 @@ void multiplyByLibrary(cudaStream_t stream, const GemmShape& shape, int64_t batc
   const LtLayout result(kType, shape.n, shape.m);
   const T scale = static_cast<T>(alpha);
   const T keep = static_cast<T>(beta);
+  uintptr_t a_bits = 0, b_bits = 0, c_bits = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    a_bits |= reinterpret_cast<uintptr_t>(a + a_offsets[i]);
+    b_bits |= reinterpret_cast<uintptr_t>(b + b_offsets[i]);
+    c_bits |= reinterpret_cast<uintptr_t>(c + i * shape.m * shape.n);
+  }
+  const LtPreference preference(b_bits, a_bits, c_bits);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  checkCublas(
+      cublasLtMatmulAlgoGetHeuristic(library.handle, product.product, left.layout, right.layout,
+                                     result.layout, result.layout, preference.preference, 1, &found, &count),
+      "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0) failCall("cublasLtMatmulAlgoGetHeuristic", "there is no algorithm for this product");
   for (int64_t i = 0; i < batch; ++i) {
     T* out = c + i * shape.m * shape.n;
     checkCublas(cublasLtMatmul(library.handle, product.product, &scale, b + b_offsets[i], left.layout,
                                a + a_offsets[i], right.layout, &keep, out, result.layout, out, result.layout,
-                               nullptr, nullptr, 0, stream),
+                               &found.algo, nullptr, 0, stream),
                 "cublasLtMatmul");
   }
 }
