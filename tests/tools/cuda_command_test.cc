@@ -88,6 +88,26 @@ TEST_F(CudaCommand, TracesHaveTheTimesOfTheDevice) {
   expectCleanWorkers(4);
 }
 
+TEST_F(CudaCommand, ValidatePassesOnAPipelineOfResnet) {
+  ::setenv("STANDIN_MODE", "eager", 1);
+  const CommandResult result = runPipeshard({"validate", "examples/resnet.onnx", "--cluster", "1x2",
+                                             "--microbatches", "2", "--device", "cuda", "--share-devices"},
+                                            seconds(200));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS: resnet.onnx on 2 workers equals one device"));
+  expectCleanWorkers(2);
+}
+
+TEST_F(CudaCommand, ValidatePassesOnShardsOfLlama) {
+  const CommandResult result =
+      runPipeshard({"validate", "examples/llama.onnx", "--cluster", "1x2", "--stages", "uniform:1",
+                    "--method", "zero3", "--device", "cuda", "--share-devices"},
+                   seconds(200));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS: llama.onnx on 2 workers equals one device"));
+  expectCleanWorkers(2);
+}
+
 // Each node counts its ranks from its own first GPU on.
 TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ::setenv("STANDIN_DEVICES", "2", 1);
