@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ir/base/error.h"
+#include "ir/base/shape.h"
 
 namespace pipeshard {
 namespace {
@@ -54,6 +55,12 @@ constexpr std::array kShapeInputs = {
     ShapeInput{"Slice", 1},   ShapeInput{"MaxUnpool", 2},  ShapeInput{"Squeeze", 1},
 };
 
+// Windows that slide over input 0, and the input that says how large they are.
+constexpr std::array kWindows = {
+    ShapeInput{"Conv", 1},        ShapeInput{"ConvTranspose", 1}, ShapeInput{"ConvInteger", 1},
+    ShapeInput{"QLinearConv", 3}, ShapeInput{"DeformConv", 1},
+};
+
 // Of Pad they may be negative: that cuts off.
 constexpr AttributeLimit kPads{"pads", 0, kMostElements};
 constexpr AttributeLimit kCuttingPads{"pads", -kMostElements, kMostElements};
@@ -92,6 +99,20 @@ void checkShapeInput(const Node& node, size_t input, int64_t length) {
   if (!is_shape || !node.domain.empty() || length <= 2 * kMostAxes) return;
   fail(ErrorCode::kBadModel, "{}: its input {} has {} elements, but tensors have {} axes at most",
        describeNode(node), input, length, kMostAxes);
+}
+
+std::optional<size_t> windowInput(const Node& node) {
+  const auto found = std::find_if(kWindows.begin(), kWindows.end(),
+                                  [&](const ShapeInput& known) { return known.op_type == node.op_type; });
+  if (found == kWindows.end() || !node.domain.empty() || node.inputs.size() <= found->input)
+    return std::nullopt;
+  return found->input;
+}
+
+void checkWindow(const Node& node, const Shape& image, const Shape& window) {
+  if (image.size() == window.size()) return;
+  fail(ErrorCode::kBadModel, "{}: its weights {} have {} axes, but its input {} has {}; they are of one rank",
+       describeNode(node), shapeToString(window), window.size(), shapeToString(image), image.size());
 }
 
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank) {

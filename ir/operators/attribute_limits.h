@@ -3,7 +3,9 @@
 // of 2 for what another of its functions takes for 0.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ir/graph/graph.h"
@@ -18,6 +20,11 @@ void checkAttributes(const Node& node);
 // An input that gives a size per axis, of `length` elements: ONNX's inference makes as many axes as it has,
 // whatever memory that takes. Error(kBadModel) above two for each of 64 axes.
 void checkShapeInput(const Node& node, size_t input, int64_t length);
+
+// Of a convolution of any kind: which of its inputs are the weights, if it has them. ONNX's inference reads
+// behind its lists where their rank is not the rank of input 0: checkWindow is Error(kBadModel) then.
+std::optional<size_t> windowInput(const Node& node);
+void checkWindow(const Node& node, const Shape& image, const Shape& window);
 
 // That a reduction names no axis twice, of `rank` axes, of which -1 is the last. Error(kBadModel).
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank);

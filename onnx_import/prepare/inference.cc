@@ -251,6 +251,12 @@ void Inference::checkNumbers(const Node& node) const {
     const std::optional<Shape>& shape = graph_.value(node.inputs[i]).shape;
     if (shape && shape->size() == 1) checkShapeInput(node, i, (*shape)[0]);
   }
+  if (const std::optional<size_t> weights = windowInput(node);
+      weights && node.inputs[0].valid() && node.inputs[*weights].valid()) {
+    const std::optional<Shape>& image = graph_.value(node.inputs[0]).shape;
+    const std::optional<Shape>& window = graph_.value(node.inputs[*weights]).shape;
+    if (image && window) checkWindow(node, *image, *window);
+  }
   if (!node.domain.empty() || !node.op_type.starts_with("Reduce") || node.inputs.empty()) return;
   const Value& reduced = graph_.value(node.inputs[0]);
   if (!reduced.shape) return;

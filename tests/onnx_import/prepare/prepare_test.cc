@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ir/graph/weight_role.h"
@@ -47,6 +48,21 @@ TEST(Prepare, ARecurrenceThatContradictsItselfIsNamed) {
                             options),
                ErrorCode::kBadModel, "'cell'",
                "initial_c has the shape [1,2,8], but R and X make it [1,2,3]");
+}
+
+// ONNX's inference reads behind its lists (found by fuzzing).
+TEST(Prepare, AConvolutionHasWeightsOfItsInputsRank) {
+  for (const char* weights : {"1,1,3,3,1", "1,1,3", "1"}) {
+    for (const char* op : {"Conv", "ConvTranspose"}) {
+      const std::string text = fmt::format(R"(<ir_version: 10, opset_import: ["" : 22]>
+        g (float[1,1,7,5] x, float[{}] w) => (y) {{ y = {} <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w) }})",
+                                           weights, op);
+      const std::string found = fmt::format("its weights [{}] have", weights);
+      const char* said = found.c_str();
+      EXPECT_ERROR(prepareModel(graphFromText(text), {}), kBadModel, said,
+                   "but its input [1,1,7,5] has 4; they are of one rank");
+    }
+  }
 }
 
 TEST(Prepare, ShapeArithmeticDisappears) {
