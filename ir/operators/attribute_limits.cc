@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "ir/base/error.h"
-#include "ir/base/shape.h"
 
 namespace pipeshard {
 namespace {
@@ -109,10 +108,10 @@ std::optional<size_t> windowInput(const Node& node) {
   return found->input;
 }
 
-void checkWindow(const Node& node, const Shape& image, const Shape& window) {
-  if (image.size() == window.size()) return;
-  fail(ErrorCode::kBadModel, "{}: its weights {} have {} axes, but its input {} has {}; they are of one rank",
-       describeNode(node), shapeToString(window), window.size(), shapeToString(image), image.size());
+void checkWindow(const Node& node, int64_t image_rank, int64_t window_rank) {
+  if (image_rank == window_rank) return;
+  fail(ErrorCode::kBadModel, "{}: its weights have {} axes, but its input has {}; they are of one rank",
+       describeNode(node), window_rank, image_rank);
 }
 
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank) {

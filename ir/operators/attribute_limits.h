@@ -24,7 +24,7 @@ void checkShapeInput(const Node& node, size_t input, int64_t length);
 // Of a convolution of any kind: which of its inputs are the weights, if it has them. ONNX's inference reads
 // behind its lists where their rank is not the rank of input 0: checkWindow is Error(kBadModel) then.
 std::optional<size_t> windowInput(const Node& node);
-void checkWindow(const Node& node, const Shape& image, const Shape& window);
+void checkWindow(const Node& node, int64_t image_rank, int64_t window_rank);
 
 // That a reduction names no axis twice, of `rank` axes, of which -1 is the last. Error(kBadModel).
 void checkReducedAxes(const Node& node, const std::vector<int64_t>& axes, int64_t rank);

@@ -77,6 +77,17 @@ void copyTypedField(const TensorProto& tensor, Constant& constant, const std::st
   }
 }
 
+// Of any element type: ONNX's inference counts with the sizes of those that are not known here, too.
+void checkSizes(const onnx::TensorShapeProto& shape, uint64_t rank_limit, const std::string& what) {
+  if (static_cast<uint64_t>(shape.dim_size()) > rank_limit)
+    fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, shape.dim_size(), rank_limit);
+  for (int axis = 0; axis < shape.dim_size(); ++axis) {
+    // Some exporters write -1 for "unknown".
+    if (shape.dim(axis).has_dim_value() && shape.dim(axis).dim_value() < kUnknownSize)
+      fail(ErrorCode::kBadModel, "{} has the size {} at axis {}", what, shape.dim(axis).dim_value(), axis);
+  }
+}
+
 }  // namespace
 
 bool isPlainTensor(const TensorProto& tensor) {
@@ -183,23 +194,26 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
   const DataType data_type =
       type.has_tensor_type() ? dataTypeOfProto(type.tensor_type().elem_type()) : DataType::kUndefined;
   if (!type.has_tensor_type() || (data_type == DataType::kUndefined && type.tensor_type().elem_type() != 0)) {
-    type.SerializeToString(&value.opaque_type);
+    onnx::TypeProto kept = type;
+    if (kept.has_tensor_type() && kept.tensor_type().has_shape()) {
+      checkSizes(kept.tensor_type().shape(), rank_limit, what);
+      for (auto& dim : *kept.mutable_tensor_type()->mutable_shape()->mutable_dim()) {
+        if (dim.dim_value() == kUnknownSize) dim.clear_value();
+      }
+    }
+    kept.SerializeToString(&value.opaque_type);
     return;
   }
   value.data_type = data_type;
   if (!type.tensor_type().has_shape()) return;
+  checkSizes(type.tensor_type().shape(), rank_limit, what);
   const auto& dims = type.tensor_type().shape().dim();
-  if (static_cast<uint64_t>(dims.size()) > rank_limit)
-    fail(ErrorCode::kBadModel, "{} has rank {}; the limit is {}", what, dims.size(), rank_limit);
   Shape shape;
   std::vector<std::string> symbols(dims.size());
   bool symbolic = false;
   uint64_t count = 1;
   for (const auto& dim : dims) {
-    // Some exporters write -1 for "unknown".
     const int64_t size = dim.has_dim_value() ? dim.dim_value() : kUnknownSize;
-    if (size < kUnknownSize)
-      fail(ErrorCode::kBadModel, "{} has the size {} at axis {}", what, size, shape.size());
     if (size > 0) {
       if (count > element_limit / static_cast<uint64_t>(size)) {
         fail(ErrorCode::kBadModel, "{} has a shape of more than the limit of {} elements", what,

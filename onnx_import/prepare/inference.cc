@@ -251,12 +251,6 @@ void Inference::checkNumbers(const Node& node) const {
     const std::optional<Shape>& shape = graph_.value(node.inputs[i]).shape;
     if (shape && shape->size() == 1) checkShapeInput(node, i, (*shape)[0]);
   }
-  if (const std::optional<size_t> weights = windowInput(node);
-      weights && node.inputs[0].valid() && node.inputs[*weights].valid()) {
-    const std::optional<Shape>& image = graph_.value(node.inputs[0]).shape;
-    const std::optional<Shape>& window = graph_.value(node.inputs[*weights]).shape;
-    if (image && window) checkWindow(node, *image, *window);
-  }
   if (!node.domain.empty() || !node.op_type.starts_with("Reduce") || node.inputs.empty()) return;
   const Value& reduced = graph_.value(node.inputs[0]);
   if (!reduced.shape) return;
@@ -288,6 +282,10 @@ void Inference::inferBySchema(Node& node) {
   onnx::NodeProto proto;
   shallowNode(graph_, node, proto);
   NodeContext context(*this, node, proto);
+  if (const std::optional<size_t> weights = windowInput(node)) {
+    const std::optional<int64_t> image = context.inputRank(0), window = context.inputRank(*weights);
+    if (image && window) checkWindow(node, *image, *window);
+  }
   try {
     schema->Verify(proto);
     if (schema->has_type_and_shape_inference_function()) {

@@ -133,6 +133,12 @@ const onnx::TypeProto* NodeContext::getInputType(size_t index) const {
   return &input_types_[index];
 }
 
+std::optional<int64_t> NodeContext::inputRank(size_t index) const {
+  const onnx::TypeProto* type = getInputType(index);
+  if (type == nullptr || !type->has_tensor_type() || !type->tensor_type().has_shape()) return std::nullopt;
+  return type->tensor_type().shape().dim_size();
+}
+
 bool NodeContext::hasInput(size_t index) const {
   return index < node_.inputs.size() && node_.inputs[index].valid();
 }

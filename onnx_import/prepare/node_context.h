@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ class NodeContext : public onnx::InferenceContext {
   onnx::TypeProto* getOutputType(size_t index) override;
   onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& attribute_name) override;
   const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
+  // nullopt where it is not known, or the input is no tensor.
+  std::optional<int64_t> inputRank(size_t index) const;
   const onnx::TensorShapeProto* getSymbolicInput(size_t) const override { return nullptr; }
 
  private:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -57,10 +58,10 @@ TEST(Prepare, AConvolutionHasWeightsOfItsInputsRank) {
       const std::string text = fmt::format(R"(<ir_version: 10, opset_import: ["" : 22]>
         g (float[1,1,7,5] x, float[{}] w) => (y) {{ y = {} <strides = [2, 2], pads = [1, 1, 1, 1]> (x, w) }})",
                                            weights, op);
-      const std::string found = fmt::format("its weights [{}] have", weights);
+      const std::string found = fmt::format("its weights have {} axes", (std::strlen(weights) + 1) / 2);
       const char* said = found.c_str();
       EXPECT_ERROR(prepareModel(graphFromText(text), {}), kBadModel, said,
-                   "but its input [1,1,7,5] has 4; they are of one rank");
+                   "but its input has 4; they are of one rank");
     }
   }
 }
