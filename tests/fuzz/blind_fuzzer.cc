@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -53,12 +54,15 @@ class Slot {
 };
 
 std::vector<std::string> inputsIn(char** begin, char** end) {
-  std::vector<std::string> inputs;
+  std::vector<std::filesystem::path> paths;
   for (char** folder = begin; folder != end; ++folder) {
-    for (const auto& entry : std::filesystem::directory_iterator(*folder)) {
-      std::ifstream stream(entry.path(), std::ios::binary);
-      inputs.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
-    }
+    for (const auto& entry : std::filesystem::directory_iterator(*folder)) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());  // so that a seed has the same changes everywhere
+  std::vector<std::string> inputs;
+  for (const std::filesystem::path& path : paths) {
+    std::ifstream stream(path, std::ios::binary);
+    inputs.emplace_back(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
   }
   return inputs;
 }

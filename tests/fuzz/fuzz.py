@@ -57,6 +57,7 @@ class Run:
 
     def __init__(self, options, target, seconds):
         self.options, self.target, self.seconds = options, target, seconds
+        self.starts = 0
         self.inputs = os.path.join(options.folder, target)
         self.findings = os.path.join(options.folder, "findings")
         self.slot = os.path.join(options.folder, f"{target}.input")
@@ -64,10 +65,14 @@ class Run:
         os.makedirs(self.inputs, exist_ok=True)
         os.makedirs(self.findings, exist_ok=True)
 
+    def seed(self):
+        self.starts += 1
+        return time.time_ns() % 2**31 if self.options.seed is None else self.options.seed + self.starts
+
     def command(self, slot, seconds):
         given = os.path.join(HERE, "corpus", self.target)
         if self.options.blind:
-            return [self.options.blind, self.target, str(seconds), str(time.time_ns() % 2**31), slot, given, self.inputs]
+            return [self.options.blind, self.target, str(seconds), str(self.seed()), slot, given, self.inputs]
         # -max_total_time is the clock's: on a busy machine it is less of the processor
         return [self.options.fuzzer, self.inputs, given, f"-max_total_time={seconds}", f"-max_len={LONGEST_INPUT}", "-rss_limit_mb=4096",
                 f"-timeout={SECONDS_PER_INPUT}", f"-artifact_prefix={self.findings}/{self.target}-", "-print_final_stats=1"]
@@ -155,6 +160,7 @@ def main():
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     parser.add_argument("--folder", default=os.path.join(cache, "pipeshard/fuzz"))
     parser.add_argument("--nice", type=int, default=10)
+    parser.add_argument("--seed", type=int, help="of --blind: the same changes again; without it others every time")
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
     if options.summary:
