@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from kind_file import read_kind
+
 FLOAT32_BOUND = 1e-5
 
 
@@ -39,7 +41,7 @@ class Rank:
     """The subgraphs of one rank, which has a kind of its own, as ONNX Runtime sessions."""
 
     def __init__(self, plan_folder, kind):
-        self.program = json.loads((plan_folder / "kinds" / f"{kind:04}.json").read_text())
+        self.program = read_kind(plan_folder / "kinds" / f"{kind:04}.json")
         self.sessions = {}
         for subgraph in self.program["subgraphs"]:
             path = plan_folder / "subgraphs" / subgraph["file"]
