@@ -8,12 +8,13 @@ that each rank makes: those of streams for events, and those of the host for str
 out, alone, in a run of its own, and the stand-in must report it. A wait that orders nothing that is not ordered
 without it is implied: it is told of, and not left out.
 
-One wait for each step and rank may go unnoticed, and is counted apart: a step's end waits for all that it gave, for
-those that read its times and errors, or work on the same memory behind it (evaluations); in these jobs nobody does,
-and where the step has no wrong data to look for, the next step's first wait orders all the same.
+The last wait of each step of a rank may go unnoticed, and is counted apart: a step's end waits for all that it gave,
+for those that read its times and errors, or work on the same memory behind it (evaluations); in these jobs nobody
+does, and where the step has no wrong data to look for, the next step's first wait orders all the same. Which these
+are, a run of one step more tells: by so many waits as a rank makes in it they lie apart, and the last of all is one.
 
 --sample: so many of them, evenly spread. --seconds: no new run after so long; what was left out is said.
-Exit code 1 when more removals go unnoticed than steps have ends.
+Exit code 1 when the removal of any other goes unnoticed.
 """
 import argparse
 import collections
@@ -45,7 +46,7 @@ class Job:
              "uniform:4", "--schedule", "1f1b", "--microbatches", "2", "-o", self.plan],
             env=self.environment, check=True, stdout=subprocess.DEVNULL)
 
-    def run(self, dropped=None):
+    def run(self, dropped=None, steps=STEPS):
         """The exit code, the waits of all ranks, and what was reported."""
         waits, log = os.path.join(self.folder, "waits"), os.path.join(self.folder, "log")
         for file in (waits, log):
@@ -55,7 +56,7 @@ class Job:
             environment["STANDIN_DROP"] = "%d:%d" % dropped
         try:
             code = subprocess.run(
-                [self.pipeshard, "run", self.plan, "--steps", str(STEPS), "--device", "cuda", "--share-devices",
+                [self.pipeshard, "run", self.plan, "--steps", str(steps), "--device", "cuda", "--share-devices",
                  "--threads", "1"],
                 env=environment, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).returncode
         except subprocess.TimeoutExpired:
@@ -72,17 +73,24 @@ def spread(items, count):
     return [items[round(i * (len(items) - 1) / max(1, count - 1))] for i in range(count)]
 
 
+def step_ends(waits, longer):
+    """(rank, number) of the last wait of every step; `longer`: the waits of a run of one step more."""
+    count, count_longer = (collections.Counter(wait[0] for wait in of_run) for of_run in (waits, longer))
+    return {(rank, count[rank] - step * (count_longer[rank] - count[rank])) for rank in count for step in range(STEPS)}
+
+
 def look_at(job, sample, deadline):
     """Removals that were tried, that were reported, that end a step and were not; waits that are implied, and those
     that time left out."""
     code, waits, reports = job.run()
     if code != 0 or reports or not waits:
         sys.exit("%s: code %s with all waits: %s" % (job.model, code, reports[:3]))
+    may_end = step_ends(waits, job.run(steps=STEPS + 1)[1])
     implied = [w for w in waits if w[2] == "implied"]
     for rank, number, _, _, what in implied[:20]:
         print("%s, rank %d, wait %d: implied: %s" % (job.model, rank, number, what))
     chosen = spread([w for w in waits if w[2] == "needed"], sample)
-    tried, unnoticed = 0, collections.Counter()
+    tried = missed = ends = 0
     for rank, number, _, _, what in chosen:
         if time.monotonic() > deadline:
             break
@@ -90,11 +98,12 @@ def look_at(job, sample, deadline):
         code, made, reports = job.run((rank, number))
         if not any(w[3] for w in made):
             sys.exit("%s, rank %d: wait %d was not left out" % (job.model, rank, number))
-        if not reports:
-            unnoticed[rank] += 1
-            print("%s, rank %d, wait %d: nobody misses it (code %s): %s" % (job.model, rank, number, code, what))
-    missed = tried - sum(unnoticed.values())
-    ends = sum(min(STEPS, count) for count in unnoticed.values())
+        if reports:
+            missed += 1
+            continue
+        ends += (rank, number) in may_end
+        print("%s, rank %d, wait %d%s: nobody misses it (code %s): %s" % (
+            job.model, rank, number, ", which ends a step" if (rank, number) in may_end else "", code, what))
     print("%s: %d waits are needed, %d implied; %d of %d removals reported, %d that end a step are not" % (
         job.model, len(waits) - len(implied), len(implied), missed, tried, ends), flush=True)
     return tried, missed, ends, len(implied), len(chosen) - tried
