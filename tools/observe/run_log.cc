@@ -1,10 +1,8 @@
 #include "tools/observe/run_log.h"
 
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "runtime/files/durable_folder.h"
+#include "tools/observe/log_lines.h"
 
 namespace pipeshard {
 namespace {
@@ -29,19 +28,10 @@ constexpr const char* kHeading =
     "step,loss,seconds,examples_per_second,time,learning_rate,gradient_norm,tokens_per_second,resident_"
     "bytes\n";
 constexpr std::chrono::milliseconds kFlushEvery{50};
+constexpr size_t kMostShown = 4096;  // of a table's first line
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// The step of a line of any of the files; nothing for a heading, or a line that was cut off.
-std::optional<int64_t> stepOfLine(const std::string& line) {
-  constexpr std::string_view kStart = R"({"step":)";
-  const size_t at = line.starts_with(kStart) ? kStart.size() : 0;
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(line.data() + at, line.data() + line.size(), step);
-  if (error != std::errc() || end == line.data() + line.size() || *end != ',') return std::nullopt;
-  return step;
 }
 
 const char* eventName(JobProgress::Kind kind) {
@@ -81,13 +71,12 @@ RunLog::RunLog(const std::string& directory, const RunFacts& facts) : directory_
   if (directory_.empty()) return;
   makeFolder(directory_);
   const std::string table = (fs::path(directory_) / kTable).string();
-  if (const std::optional<std::string> text = readTextFile(table); text && !text->empty()) {
-    if (!text->starts_with(kHeading)) {
-      fail(ErrorCode::kConfiguration,
-           "--log {}: {} has other columns than this pipeshard writes; found {}; "
-           "choose another folder",
-           directory_, table, text->substr(0, text->find('\n')));
-    }
+  const std::optional<std::string> found = firstLineOf(table, kMostShown);
+  if (found && *found + "\n" != kHeading) {
+    fail(ErrorCode::kConfiguration,
+         "--log {}: {} has other columns than this pipeshard writes; found {}; "
+         "choose another folder",
+         directory_, table, *found);
   }
   events_ = open(kEvents, "");
   event_file_.emplace(directory_);
@@ -106,18 +95,8 @@ void RunLog::dropStepsBehind(int64_t step) {
   steps_.reset();
   table_.reset();
   evaluations_.reset();
-  for (const char* name : {kSteps, kTable, kEvaluations}) {
-    const std::string path = (fs::path(directory_) / name).string();
-    const std::optional<std::string> text = readTextFile(path);
-    if (!text) continue;
-    std::string kept;
-    std::istringstream lines(*text);
-    for (std::string line; std::getline(lines, line);) {
-      const std::optional<int64_t> of_line = stepOfLine(line);
-      if (of_line ? *of_line <= step : line + "\n" == kHeading) kept += line + "\n";
-    }
-    if (kept != *text) writeTextFile(path, kept);
-  }
+  for (const auto& [name, heading] : {std::pair{kSteps, ""}, {kTable, kHeading}, {kEvaluations, ""}})
+    cutLogBehind((fs::path(directory_) / name).string(), step, heading);
 }
 
 void RunLog::write(File& file, const std::string& line, const std::string& name) {
