@@ -9,7 +9,7 @@ using enum ControlType;
 
 // "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
 const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
-const ControlForm kError{"error", {{"code", kInteger}, {"message", kString}}};
+const ControlForm kError{"error", {{"code", kInt}, {"message", kString}}};
 // Of files of checkpoints, between hosts (runtime/disks/). `for`: the node that asks, where the coordinator
 // hands it on.
 const ControlForm kWant{"want",
@@ -18,13 +18,13 @@ const ControlForm kWant{"want",
                          {"file", kString},
                          {"offset", kCount},
                          {"again", kBoolean, kOptional},
-                         {"for", kCount, kOptional}}};
+                         {"for", kIntCount, kOptional}}};
 const ControlForm kPiece{"piece",
                          {{"file", kString},
                           {"offset", kCount},
                           {"total", kCount},
                           {"error", kString, kOptional},
-                          {"for", kCount, kOptional}},
+                          {"for", kIntCount, kOptional}},
                          ControlPayload::kAllowed};
 
 }  // namespace
@@ -38,12 +38,12 @@ const ControlSchema& workerMessages() {
       // they have, and the public key that their workers are known by. A worker says for which attempt to run
       // the job it was started.
       {kRegister,
-       {{"pid", kCount},
+       {{"pid", kIntCount},
         {"build", kObject, kOptional},
         {"host", kString, kOptional},
-        {"index", kCount, kOptional},
-        {"devices", kCount, kOptional},
-        {"attempt", kCount, kOptional},
+        {"index", kIntCount, kOptional},
+        {"devices", kIntCount, kOptional},
+        {"attempt", kIntCount, kOptional},
         {"key", kString, kOptional}}},
       {"heartbeat",
        {{"where", kString},
@@ -111,7 +111,7 @@ const ControlSchema& workerCommands() {
          {{"",
            kObject,
            0,
-           {{"buffer", kCount}, {"first", kCount, kOptional}, {"count", kCount, kOptional}}}}},
+           {{"buffer", kIntCount}, {"first", kCount, kOptional}, {"count", kCount, kOptional}}}}},
         {"last", kBoolean}}},
       {"check", {{"step", kCount}}},
       {"evaluate", {{"first", kCount}, {"last", kCount}}},
@@ -130,13 +130,14 @@ const ControlSchema& nodeMessages() {
       {"wire", {{"endpoint", kString}, {"key", kString}}},
       {"wired", {}},
       {"notice", {{"message", kString}}},
-      {"started", {{"pids", kArray, 0, {{"", kCount}}}}},
+      {"started", {{"pids", kArray, 0, {{"", kIntCount}}}}},
       // Of workers that look as if they did not run.
-      {"alive", {{"states", kArray, kOptional, {{"", kObject, 0, {{"rank", kCount}, {"state", kString}}}}}}},
-      {"ended", {{"rank", kCount}, {"description", kString}, {"code", kInteger}}},
+      {"alive",
+       {{"states", kArray, kOptional, {{"", kObject, 0, {{"rank", kIntCount}, {"state", kString}}}}}}},
+      {"ended", {{"rank", kIntCount}, {"description", kString}, {"code", kInt}}},
       {"clock", {{"asked", kInteger}, {"now", kInteger}}},
       // A piece of what a rank has recorded; the last one reaches `total`.
-      {"trace", {{"rank", kCount}, {"offset", kCount}, {"total", kCount}}, ControlPayload::kAllowed},
+      {"trace", {{"rank", kIntCount}, {"offset", kCount}, {"total", kCount}}, ControlPayload::kAllowed},
       {"rested", {}},
       // Whether it sees the coordinator's folder of checkpoints; that it has committed one on its own disk.
       {"disk", {{"shared", kBoolean}}},
@@ -144,7 +145,7 @@ const ControlSchema& nodeMessages() {
       {"kept", {{"step", kCount}, {"error", kString, kOptional}}},
       kWant,
       kPiece,
-      {"ending", {{"signal", kCount}}},
+      {"ending", {{"signal", kIntCount}}},
       {"bye", {}},
       {"leaving", {{"message", kString}}}};
   return schema;
@@ -153,25 +154,25 @@ const ControlSchema& nodeMessages() {
 const ControlSchema& nodeCommands() {
   static const ControlSchema schema{
       {"start",
-       {{"ranks", kArray, 0, {{"", kCount}}},
-        {"threads", kCount},
+       {{"ranks", kArray, 0, {{"", kIntCount}}},
+        {"threads", kIntCount},
         {"directory", kString},
         {"data", kString},
         {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
-        {"patience", kCount},               // milliseconds
+        {"patience", kIntCount},            // milliseconds
         {"steps_done", kCount, kOptional},  // data come as "batch"
         {"disk",
          kObject,
          kOptional,
-         {{"folder", kString}, {"probe", kString}, {"job", kString}, {"keep", kCount}}},
+         {{"folder", kString}, {"probe", kString}, {"job", kString}, {"keep", kIntCount}}},
         {"arguments", kArray, 0, {{"", kString}}}}},
       {"wires",
        {{"hosts",
          kArray,
          0,
-         {{"", kObject, 0, {{"host", kCount}, {"endpoint", kString}, {"key", kString}}}}}}},
+         {{"", kObject, 0, {{"host", kIntCount}, {"endpoint", kString}, {"key", kString}}}}}}},
       {"alive", {}},
       // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
       {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
@@ -187,7 +188,7 @@ const ControlSchema& nodeCommands() {
       {"connect", {}},
       {"kill", {}},
       {"rest", {{"message", kString}}},
-      {"stop", {{"code", kInteger}, {"message", kString}}}};
+      {"stop", {{"code", kInt}, {"message", kString}}}};
   return schema;
 }
 

@@ -5,6 +5,8 @@
 
 #include <future>
 
+#include <fmt/format.h>
+
 #include "ir/base/error.h"
 #include "tests/expect_error.h"
 #include "transport/control/control_client.h"
@@ -27,7 +29,8 @@ const ControlSchema& table() {
                                        {"loaded",
                                         {{"memory", kObject, 0, {{"arena", kCount}}},
                                          {"names", kArray, kOptional, {{"", kString}}},
-                                         {"rest", kAny, kOptional}}}};
+                                         {"rest", kAny, kOptional}}},
+                                       {"ended", {{"rank", kIntCount}, {"code", kInt, kOptional}}}};
   return kTable;
 }
 
@@ -65,6 +68,17 @@ TEST(ControlSchema, NamesTheFirstFault) {
   EXPECT_EQ(faultOf("loaded", R"({"memory": {}})"), "'loaded': in 'memory': no field 'arena'");
   EXPECT_EQ(faultOf("loaded", R"({"memory": {"arena": 1}, "names": ["a", 2]})"),
             "'loaded': in 'names': field '' is number, not a string");
+}
+
+// What is read as an int is one: 2^32 would be read as 0.
+TEST(ControlSchema, IntegersOf32BitsAreNotCut) {
+  EXPECT_EQ(faultOf("ended", R"({"rank": 2147483647, "code": -2147483648})"), "none");
+  for (const char* number : {"2147483648", "4294967296", "-1", "18446744073709551615", "1.0"})
+    EXPECT_EQ(faultOf("ended", fmt::format(R"({{"rank": {}}})", number)),
+              "'ended': field 'rank' is number, not an integer from 0 to 2147483647");
+  for (const char* number : {"2147483648", "4294967296", "-2147483649"})
+    EXPECT_EQ(faultOf("ended", fmt::format(R"({{"rank": 0, "code": {}}})", number)),
+              "'ended': field 'code' is number, not an integer of 32 bits");
 }
 
 TEST(ControlSchema, APayloadIsForThoseTypesThatMayHaveOne) {

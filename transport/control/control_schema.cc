@@ -1,6 +1,7 @@
 #include "transport/control/control_schema.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <limits>
 
@@ -18,11 +19,17 @@ bool fitsSigned(const nlohmann::json& value) {
           value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
 }
 
+bool isFromTo(const nlohmann::json& value, int64_t low, int64_t high) {
+  return fitsSigned(value) && value.get<int64_t>() >= low && value.get<int64_t>() <= high;
+}
+
 bool hasType(ControlType type, const nlohmann::json& value) {
   switch (type) {
     case ControlType::kBoolean: return value.is_boolean();
     case ControlType::kInteger: return fitsSigned(value);
-    case ControlType::kCount: return fitsSigned(value) && value.get<int64_t>() >= 0;
+    case ControlType::kCount: return isFromTo(value, 0, INT64_MAX);
+    case ControlType::kInt: return isFromTo(value, INT_MIN, INT_MAX);
+    case ControlType::kIntCount: return isFromTo(value, 0, INT_MAX);
     case ControlType::kNumber: return value.is_number();
     case ControlType::kString: return value.is_string();
     case ControlType::kObject: return value.is_object();
@@ -37,6 +44,8 @@ std::string_view typeName(ControlType type) {
     case ControlType::kBoolean: return "true or false";
     case ControlType::kInteger: return "an integer";
     case ControlType::kCount: return "an integer that is not negative";
+    case ControlType::kInt: return "an integer of 32 bits";
+    case ControlType::kIntCount: return "an integer from 0 to 2147483647";
     case ControlType::kNumber: return "a number";
     case ControlType::kString: return "a string";
     case ControlType::kObject: return "an object";

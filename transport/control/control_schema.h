@@ -20,9 +20,11 @@ namespace pipeshard {
 
 enum class ControlType {
   kBoolean,
-  kInteger,  // fits int64_t
-  kCount,    // an integer that is not negative and fits int64_t
-  kNumber,   // integer or not
+  kInteger,   // fits int64_t
+  kCount,     // an integer that is not negative and fits int64_t
+  kInt,       // fits int: what is read as one must be, or would be cut
+  kIntCount,  // an integer that is not negative and fits int: also of ids, which have 32 bits
+  kNumber,    // integer or not
   kString,
   kObject,  // with `inner` as its fields; anything where `inner` is empty
   kArray,   // of elements like inner[0] (its name does not matter); of anything where `inner` is empty
