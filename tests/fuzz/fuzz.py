@@ -93,9 +93,10 @@ class Run:
                 "inputs": str(len(os.listdir(self.inputs))), "end": end}
 
     def start(self, seconds):
-        # ONNX's library comes without the sanitizers' marks on containers.
+        # ONNX's library comes without the sanitizers' marks on containers. What UBSan says ends a run only where it is asked to.
         environment = {**os.environ, "PIPESHARD_FUZZ_TARGET": self.target,
-                       "ASAN_OPTIONS": "detect_container_overflow=0:allocator_may_return_null=0"}
+                       "ASAN_OPTIONS": "detect_container_overflow=0:allocator_may_return_null=0",
+                       "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
         before = os.times()
         with open(self.log, "wb") as out:
             code = subprocess.run(["nice", "-n", str(self.options.nice), *self.command(self.slot, seconds)], stdout=out, stderr=out,
