@@ -13,6 +13,8 @@ namespace pipeshard {
 namespace {
 
 constexpr std::string_view kSeparator = " -- ";
+// Of all layers, so that sums of them fit: 31 years, an exabyte.
+constexpr double kMostMilliseconds = 1e12, kMostBytes = 1e18;
 
 struct RawLayer {
   PipeDreamLayer layer;
@@ -116,10 +118,18 @@ class ProfileParser {
     raw.layer.name = line.substr(0, name_end);
     raw.layer.description =
         line.substr(name_end + kSeparator.size(), fields_begin - name_end - kSeparator.size());
-    raw.layer.compute_ns = std::llround(field(fields, "forward_compute_time") * 1e6) +
-                           std::llround(field(fields, "backward_compute_time") * 1e6);
-    raw.layer.activation_bytes = std::llround(field(fields, "activation_size"));
-    raw.layer.parameter_bytes = std::llround(field(fields, "parameter_size"));
+    const auto amount = [&](std::string_view key, double most, double& total) {
+      const double found = field(fields, key);
+      total += found;
+      if (total > most)
+        failAtLine(fmt::format("the {} of all layers up to here is more than {:g}", key, most));
+      return found;
+    };
+    raw.layer.compute_ns =
+        std::llround(amount("forward_compute_time", kMostMilliseconds, milliseconds_) * 1e6) +
+        std::llround(amount("backward_compute_time", kMostMilliseconds, milliseconds_) * 1e6);
+    raw.layer.activation_bytes = std::llround(amount("activation_size", kMostBytes, activation_bytes_));
+    raw.layer.parameter_bytes = std::llround(amount("parameter_size", kMostBytes, parameter_bytes_));
     if (!index_.try_emplace(raw.layer.name, layers_.size()).second)
       failAtLine(fmt::format("a second layer {}", raw.layer.name));
     layers_.push_back(std::move(raw));
@@ -182,6 +192,7 @@ class ProfileParser {
 
   const std::string& source_;
   int line_ = 0;
+  double milliseconds_ = 0, activation_bytes_ = 0, parameter_bytes_ = 0;  // of all layers so far
   std::vector<RawLayer> layers_;
   std::map<std::string, size_t, std::less<>> index_;
 };

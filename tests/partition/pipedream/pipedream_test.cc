@@ -6,6 +6,7 @@
 #include <numeric>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -188,6 +189,26 @@ TEST(ParsePipeDreamProfile, SaysWhereTheTextIsWrong) {
   EXPECT_ERROR(parse(std::string("a") + kLine + "b" + kLine + "\ta -- b\n\tb -- a\n"), ErrorCode::kBadModel,
                "circle");
   EXPECT_ERROR(parse(""), ErrorCode::kBadModel, "no layers");
+}
+
+// 1e15 ms are more nanoseconds than an integer holds: they became the smallest one.
+TEST(ParsePipeDreamProfile, RefusesSumsThatDoNotFit) {
+  const auto parse = [](const std::string& forward, const std::string& activations) {
+    std::string text;
+    for (const char* name : {"node1", "node2"})
+      text += fmt::format(
+          "{} -- Op -- forward_compute_time={}, backward_compute_time=2, activation_size={}, "
+          "parameter_size=1\n",
+          name, forward, activations);
+    return parsePipeDreamProfile(text + "\tnode1 -- node2\n", "file");
+  };
+  EXPECT_EQ(parse("4e11", "1e15").computeNs(), 800'000'000'004'000'000);
+  EXPECT_ERROR(parse("1e15", "1"), ErrorCode::kBadModel,
+               "file: line 1: the forward_compute_time of all layers up to here is more than 1e+12");
+  EXPECT_ERROR(parse("6e11", "1"), ErrorCode::kBadModel, "file: line 2: the forward_compute_time");
+  std::string many = "[";
+  for (int i = 0; i < 600; ++i) many += "1e15; ";
+  EXPECT_ERROR(parse("1", many + "1]"), ErrorCode::kBadModel, "line 2: the activation_size of all layers");
 }
 
 }  // namespace
