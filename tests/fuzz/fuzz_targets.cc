@@ -29,6 +29,8 @@
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/format/stored_tensor.h"
 #include "onnx_import/prepare/prepare.h"
+#include "partition/pipedream/pipedream_profile.h"
+#include "partition/schedules/schedule_csv.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/number_table.h"
 #include "runtime/data/row_lengths.h"
@@ -36,6 +38,8 @@
 #include "runtime/files/tensor_file.h"
 #include "runtime/job/control_types.h"
 #include "runtime/tokenizer/tokenizer_file.h"
+#include "tools/report/validation_file.h"
+#include "tools/simulation/trace_reader.h"
 #include "transport/control/control_message.h"
 
 namespace pipeshard::testing {
@@ -114,6 +118,13 @@ void readProfile(const std::string& input) { profileToJson(profileFromJson(input
 void readStages(const std::string& input) { parseStageFile(input, "stages.json", uniformCluster(2, 4)); }
 void readCheckpointManifest(const std::string& input) { checkpointToJson(checkpointFromJson(input)); }
 void readWeightFiles(const std::string& input) { weightFilesFromJson(input); }
+
+void readTrace(const std::string& input) { traceFromJson(input); }
+void readValidation(const std::string& input) { validationToJson(validationFromJson(input)); }
+void readSchedule(const std::string& input) { scheduleToCsv(scheduleFromCsv(input, "schedule.csv").orders); }
+void readPipeDreamProfile(const std::string& input) {
+  parsePipeDreamProfile(input, "profile.txt").computeNs();
+}
 
 void readTensors(const std::string& input) {
   TensorFile::parse(std::as_bytes(std::span(input)), "t.safetensors");
@@ -197,6 +208,8 @@ const std::vector<FuzzTarget>& fuzzTargets() {
       {"control", FuzzForm::kJson, decodeControl},   {"safetensors", FuzzForm::kBytes, readTensors},
       {"npz", FuzzForm::kBytes, readArchive},        {"tensor", FuzzForm::kBytes, readTensorOfTest},
       {"option", FuzzForm::kBytes, readOption},      {"table", FuzzForm::kBytes, readTable},
+      {"trace", FuzzForm::kJson, readTrace},         {"validation", FuzzForm::kJson, readValidation},
+      {"schedule", FuzzForm::kBytes, readSchedule},  {"pipedream", FuzzForm::kBytes, readPipeDreamProfile},
   };
   return targets;
 }

@@ -51,6 +51,11 @@ def plans(pipeshard, folder):
         save("ranks", name, read(plan, "ranks.json"))
         save("weights", name, read(plan, "weights.json"))
         save("programs", name, b"\f".join([read(plan, "ranks.json"), *kinds]))
+    validated = os.path.join(folder, "validated")
+    subprocess.run([pipeshard, "validate", mlp, "-o", validated, "--steps", "1", "--cluster", "1x2", "--stages", "uniform:2", "--microbatches", "2"],
+                   check=True, stdout=subprocess.DEVNULL)
+    save("trace", "validated", read(validated, "trace.json"))
+    save("validation", "one_step", read(validated, "validation.json"))
     checkpoints = os.path.join(folder, "checkpoints")
     subprocess.run([pipeshard, "run", os.path.join(folder, "stages"), "--steps", "1", "--checkpoint", checkpoints], check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -80,6 +85,13 @@ def texts():
     save("table", "csv", "cx[0],x[1],ids\n0.5,1e-3,7\n\"-1\",2,3\n")
     save("table", "json", 'j{"x": [0.5, 1e-3], "ids": 7}\n{"x": [1, -2], "ids": 8}\n')
     save("table", "lengths", 'l{"ids": [1, 2, 3]}\n{"ids": [4]}\n')
+    save("schedule", "one_f_one_b", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    save("schedule", "zero_bubble", "0F0,0F1,,0I0,0W0,0I1,0W1\n,1F0,1I0,1W0,1F1,1I1,1W1\n")
+    save("schedule", "overlapped", "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n")
+    layer = "forward_compute_time=1.5, backward_compute_time=2.25, activation_size={}, parameter_size=7168.000"
+    save("pipedream", "branch", f"node1 -- Input0 -- {layer.format('8.0')}\nnode2 -- Conv2d(3, 64) -- {layer.format('16.0')}\n"
+         f"node3 -- Split -- {layer.format('[8.0; 16.0]')}\nnode4 -- Add -- {layer.format('8.0')}\n"
+         "\tnode1 -- node2\n\tnode2 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n")
     vocabulary = {chr(c): i for i, c in enumerate(range(33, 127))} | {"\u0120": 94, "th": 95}
     save("tokenizer", "pairs", json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
