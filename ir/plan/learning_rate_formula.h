@@ -17,7 +17,12 @@ namespace pipeshard {
 
 // From `start` to `end` along half a cosine.
 PIPESHARD_ANY_DEVICE inline double annealed(double start, double end, double share) {
-  return end + (start - end) / 2 * (1 + std::cos(M_PI * share));
+#ifdef __CUDA_ARCH__  // CUDA's cos has a frame on the stack, for arguments that are large
+  const double cosine = ::cospi(share);
+#else
+  const double cosine = std::cos(M_PI * share);
+#endif
+  return end + (start - end) / 2 * (1 + cosine);
 }
 
 PIPESHARD_ANY_DEVICE inline double oneCycle(const LearningRateSchedule& schedule, double highest, double n) {

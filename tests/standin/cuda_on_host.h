@@ -41,6 +41,8 @@ extern "C" void standin_register(const char* mangled, const KernelEntry* entry);
 #define __shared__ static thread_local
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
 #define threadIdx (standin::standin_thread()->thread)
 #define blockIdx (standin::standin_thread()->block)
 #define blockDim (standin::standin_thread()->block_size)

@@ -47,8 +47,8 @@ struct TupleSizes {
   int64_t sizes[kMostAxes] = {};
 };
 
-__global__ void findOutsideTuplesKernel(int64_t count, const int64_t* entries, TupleSizes of,
-                                        DataFault* fault) {
+__global__ void findOutsideTuplesKernel(int64_t count, const int64_t* entries,
+                                        const __grid_constant__ TupleSizes of, DataFault* fault) {
   findFirst(
       count, entries,
       [&](int64_t x, int64_t i) { return x >= -of.sizes[i % of.depth] && x < of.sizes[i % of.depth]; },

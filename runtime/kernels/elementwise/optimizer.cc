@@ -58,12 +58,8 @@ UpdateInputs<T> numbersFrom(const UpdateLayout& layout, const KernelArguments& a
   if (!layout.schedule_kind) return inputs;
   inputs.has_schedule = true;
   inputs.schedule = *layout.schedule_kind;
-  size_t k = 0;
-  for (double Schedule::*field : numbersOf(*layout.schedule_kind)) {
-    inputs.fields[k] = field;
-    inputs.field_values[k] = input<double>(arguments, layout.schedule + k);
-    ++k;
-  }
+  for (size_t k = 0; k < numbersOf(*layout.schedule_kind).size(); ++k)
+    inputs.schedule_numbers[k] = input<double>(arguments, layout.schedule + k);
   return inputs;
 }
 

@@ -31,11 +31,10 @@ struct UpdateInputs {
   const int64_t* step = nullptr;  // nullptr: not read
   const T* numbers[6] = {};       // scalars: LearningRate and the optimizer's others
   bool nesterov = false;
-  // How the learning rate goes; its fields are read from scalars.
+  // How the learning rate goes; what numbersOf(schedule) lists is read from scalars.
   bool has_schedule = false;
   LearningRateSchedule::Kind schedule = LearningRateSchedule::Kind::kConstant;
-  double LearningRateSchedule::*fields[4] = {};
-  const double* field_values[4] = {};
+  const double* schedule_numbers[4] = {};
 };
 
 // The numbers of one step.
@@ -50,12 +49,31 @@ struct UpdateNumbers {
   // The learning rate of this step.
   PIPESHARD_INLINE T rate() const {
     if (!from.has_schedule) return (*this)[0];
-    LearningRateSchedule schedule;
-    schedule.kind = from.schedule;
-    for (int i = 0; i < 4; ++i) {
-      if (from.field_values[i] != nullptr) schedule.*from.fields[i] = *from.field_values[i];
+    return static_cast<T>(rateByFormula(schedule(), (*this)[0], step()));
+  }
+  // Field by field: one that a pointer chooses puts all of them into a GPU's memory, not into registers.
+  PIPESHARD_INLINE LearningRateSchedule schedule() const {
+    using Kind = LearningRateSchedule::Kind;
+    const double* const* const numbers = from.schedule_numbers;
+    LearningRateSchedule is;
+    is.kind = from.schedule;
+    if (is.kind == Kind::kOneCycle) {
+      is.steps = *numbers[0];
+      is.pct_start = *numbers[1];
+      is.div_factor = *numbers[2];
+      is.final_div_factor = *numbers[3];
+      return is;
     }
-    return static_cast<T>(rateByFormula(schedule, (*this)[0], step()));
+    is.warmup = *numbers[0];
+    is.start_factor = *numbers[1];
+    if (is.kind == Kind::kLinear || is.kind == Kind::kCosine) {
+      is.steps = *numbers[2];
+      is.final_rate = *numbers[3];
+    } else if (is.kind == Kind::kStep) {
+      is.step_size = *numbers[2];
+      is.gamma = *numbers[3];
+    }
+    return is;
   }
 };
 

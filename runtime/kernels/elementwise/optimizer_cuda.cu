@@ -3,7 +3,7 @@
 
 namespace pipeshard::kernels {
 template <typename Update, typename T>
-__global__ void updateKernel(UpdateInputs<T> inputs) {
+__global__ void updateKernel(const __grid_constant__ UpdateInputs<T> inputs) {
   const Update numbers(UpdateNumbers<T>{inputs});
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < inputs.count; i += step) {
@@ -21,7 +21,7 @@ __global__ void updateKernel(UpdateInputs<T> inputs) {
 }
 
 template <typename T>
-__global__ void scheduledRateKernel(UpdateInputs<T> inputs, T* rate) {
+__global__ void scheduledRateKernel(const __grid_constant__ UpdateInputs<T> inputs, T* rate) {
   *rate = UpdateNumbers<T>{inputs}.rate();
 }
 
