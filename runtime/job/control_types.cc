@@ -187,6 +187,7 @@ const ControlSchema& nodeCommands() {
       {"trace", {}},
       {"connect", {}},
       {"kill", {}},
+      {"leave", {}},
       {"rest", {{"message", kString}}},
       {"stop", {{"code", kInt}, {"message", kString}}}};
   return schema;

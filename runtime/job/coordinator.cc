@@ -123,6 +123,7 @@ void Coordinator::makePlacement() {
     return;
   }
   group.ranks = workers_.ids();
+  group.kept = spec_.kept_workers;
   placement_ = placeHere(std::move(group));
 }
 
@@ -411,19 +412,33 @@ void Coordinator::finishDoneSteps() {
     finishStep(result_.resumed_step + result_.steps_done + 1);
 }
 
+// The job, with another attempt to run it.
+bool Coordinator::goesOnAfter(int exit_code) const {
+  if (spec_.nodes != nullptr) return spec_.nodes->keepsNodesAfter(exit_code);
+  return spec_.goes_on_after && spec_.goes_on_after(exit_code);
+}
+
 void Coordinator::failJob(Failure first) {
   std::optional<Failure> failure = std::move(first);
   const Clock::time_point end = Clock::now() + placement_->causeWindow();
   const auto is_settled = [&] { return failure->is_cause && isDone(failure->done); };
   while (!is_settled() && Clock::now() < end) keepFirstCause(failure, lookAround());
   finishDoneSteps();
-  abortWorkers();
-  placement_->kill();
+  if (goesOnAfter(static_cast<int>(failure->code))) {
+    placement_->keep();
+  } else {
+    abortWorkers();
+    placement_->kill();
+  }
   release(static_cast<int>(failure->code), failure->message);
   throw Error(failure->code, failure->message);
 }
 
 void Coordinator::stopWorkers(int exit_code, const std::string& message) {
+  if (goesOnAfter(exit_code)) {
+    placement_->keep();
+    return release(exit_code, message);
+  }
   for (RankId rank : workers_.ids()) {
     if (server_->isRegistered(rank.index())) send(rank, "stop", nlohmann::json::object());
   }

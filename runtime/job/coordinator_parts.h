@@ -72,6 +72,7 @@ class Coordinator {
   void nameStraggler(const StepResult& result);
   void stopWorkers(int exit_code, const std::string& message);
   void abortWorkers();
+  bool goesOnAfter(int exit_code) const;
   void release(int exit_code, const std::string& message);
   [[noreturn]] void failJob(Failure first);
   void report(const JobProgress& progress) {

@@ -19,9 +19,10 @@
 
 namespace pipeshard {
 
-class NodePool;     // runtime/job/node_pool.h
-class SignalWatch;  // runtime/job/child_process.h
-struct Trace;       // ir/trace/trace_event.h
+class NodePool;      // runtime/job/node_pool.h
+struct KeptWorkers;  // runtime/job/worker_group.h
+class SignalWatch;   // runtime/job/child_process.h
+struct Trace;        // ir/trace/trace_event.h
 
 // Where a job leaves checkpoints, and goes on from the newest one that is there
 // (runtime/checkpoint/checkpoint.h). One is written after the last step in any case, and when the job is
@@ -87,6 +88,11 @@ struct JobSpec {
   std::chrono::milliseconds progress_timeout{std::chrono::minutes(2)};
   // for workers to end by themselves before they are killed
   std::chrono::milliseconds stop_timeout{std::chrono::seconds(2)};
+
+  // Of a job that is started again: whether it will be, after this exit code, and where the workers of this
+  // machine stay until then (nullptr: nowhere). With nodes, NodePool::keepNodesAfter decides.
+  std::function<bool(int exit_code)> goes_on_after;
+  KeptWorkers* kept_workers = nullptr;
 
   // SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers
   // return

@@ -88,7 +88,7 @@ class NodeDaemon {
   void startWorkers(const nlohmann::json& body);
   void openRelay(const WorkerGroupSpec& workers);
   void connectRelay(const nlohmann::json& body);
-  void endWorkers();
+  void endWorkers(bool may_stay = false);
   void dropAttempt();
   void reportEnds();
   void sendTraces();
@@ -122,6 +122,7 @@ class NodeDaemon {
   std::optional<NodeDisk> disk_;          // where a job keeps checkpoints
   std::unique_ptr<HostRelay> relay_;      // to the ranks of other hosts, where there are any
   std::optional<BatchReceiver> batches_;  // of data that come through a pipe
+  KeptWorkers kept_;                      // between two attempts
   std::optional<WorkerGroup> workers_;
 };
 
@@ -188,10 +189,11 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   return true;
 }
 
-// Those that cannot be killed are given up, and said.
-void NodeDaemon::endWorkers() {
+// Those that cannot be killed are given up, and said. `may_stay`: for another attempt.
+void NodeDaemon::endWorkers(bool may_stay) {
+  if (!may_stay) kept_.workers.clear();
   if (!workers_) return;
-  workers_->kill();
+  may_stay ? workers_->keep() : workers_->kill();
   for (const RankId rank : workers_->unkillable()) {
     const int pid = workers_->pid(rank);
     say_(fmt::format("unkillable: worker of rank {} (host {}, pid {}){}; it goes when the kernel lets it",
@@ -259,6 +261,7 @@ void NodeDaemon::readFiles(const nlohmann::json& body) {
                           body.at("data").get<std::string>(), body.at("checkpoint").get<std::string>()};
   files_.reset();
   if (!request.ranks.empty()) return void(files_.emplace(std::move(request)));
+  kept_.workers.clear();
   startWorkers(body);
 }
 
@@ -314,12 +317,12 @@ void NodeDaemon::handle(const ControlMessage& message) {
     useDisk(&message);
   } else if (message.type == "wires" || message.type == "connect") {
     connectRelay(message.body);
-  } else if (message.type == "kill") {
+  } else if (message.type == "kill" || message.type == "leave") {
     files_.reset();
     disk_.reset();
-    endWorkers();
+    endWorkers(/*may_stay=*/message.type == "leave");
   } else if (message.type == "rest") {
-    endWorkers();
+    endWorkers(/*may_stay=*/true);
     dropAttempt();
     resting_ = true;
     say_("the job starts again: " + message.body.at("message").get<std::string>());
@@ -369,6 +372,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
                    std::max<int>(here, std::ssize(spec.options.node_of_rank))});
     openRelay(spec);
     spec.relay = relay_.get();
+    spec.kept = &kept_;
     if (batches_) spec.options.data.ring_descriptor = batches_->descriptor();
     workers_.emplace(spec);
     saves_ = body.value("saves", false);

@@ -132,7 +132,9 @@ class NodePlacement : public WorkerPlacement {
     }
   }
 
-  void kill() override;
+  void kill() override { endAttempt("kill"); }
+  void keep() override { endAttempt("leave"); }
+  void endAttempt(std::string_view word);
   Recorded collectTraces(Clock::time_point deadline) override;
   void release(int exit_code, const std::string& message) override;
 
@@ -384,10 +386,9 @@ std::optional<Failure> NodePlacement::lookAt(Node& node) {
                              seconds(pool_.patience()))};
 }
 
-void NodePlacement::kill() {
-  if (released_) return;
+void NodePlacement::endAttempt(std::string_view word) {
   for (const Node& node : nodes_) {
-    if (isHere(node)) pool_.send(node.number, "kill", nlohmann::json::object());
+    if (!released_ && isHere(node)) pool_.send(node.number, word, nlohmann::json::object());
   }
 }
 

@@ -24,9 +24,10 @@
 //   clock {asked, now}                  ──►
 //                                       ◄──  trace {}       (when all workers have ended)
 //   trace {rank, offset, total, bytes}  ──►  (pieces of what each rank has recorded)
-//                                       ◄──  kill {}, then rest {message} where the job is started again (the
-//                                            pool's, which outlives this conversation), else stop {code,
-//                                            message}
+//                                       ◄──  leave {}, then rest {message} where the job is started again
+//                                       (the
+//                                            pool's, which outlives this conversation), else kill {} and stop
+//                                            {code, message}
 //   rested {}                           ──►
 //   ending {signal}                     ──►  (it was asked to end, and the job keeps checkpoints)
 //   bye {}                              ──►  (a socket that was closed before would lose what it had not

@@ -247,7 +247,15 @@ std::optional<int> NodePool::takeRequestToEnd() { return std::exchange(request_t
 void NodePool::beginAttempt(int ranks) {
   ++attempt_;
   most_ranks_ = std::max(most_ranks_, ranks);
-  for (int rank = 0; rank < most_ranks_; ++rank) server_->forget(rank);
+  for (int rank = 0; rank < most_ranks_; ++rank) {
+    // Of a host that could not be reached: there is nothing left for it to do.
+    try {
+      if (server_->isRegistered(rank)) server_->send(rank, "abort", nlohmann::json::object());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPeerUnavailable) throw;
+    }
+    server_->forget(rank);
+  }
   for (JoinedNode& node : nodes_) node.last_heard = Clock::now();
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/job/worker.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "runtime/job/worker_communicators.h"
 #include "runtime/job/worker_link.h"
 #include "runtime/machine/crash_log.h"
+#include "runtime/machine/handover.h"
 #include "runtime/machine/limits.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
@@ -274,6 +276,15 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     device_arena = device->allocate(arena_bytes);
     communicators.arena = device_arena.bytes;
   }
+  // Asked to leave, it waits for nobody any more.
+  struct InterruptGuard {
+    WorkerLink& link;
+    ~InterruptGuard() { link.setInterrupt({}); }
+  } interrupt_guard{link};
+  link.setInterrupt([&communicators] {
+    communicators.first->interrupt();
+    if (communicators.second) communicators.second->interrupt();
+  });
   runner.attach(communicators.arena, communicators.first.get(), data.get(), communicators.second.get());
   if (evaluation != nullptr)
     evaluation->attach(communicators.arena, communicators.first.get(), communicators.second.get());
@@ -306,21 +317,53 @@ int reportError(const WorkerOptions& options, WorkerLink& link, const Error& err
   return static_cast<int>(error.code());
 }
 
-int workAndReport(const WorkerOptions& options) {
+// Errors that say what another rank has, not this one: its process is as good as before.
+bool isOfAnother(int code) {
+  return code == static_cast<int>(ErrorCode::kPeerUnavailable) || code == static_cast<int>(ErrorCode::kHang);
+}
+
+// One attempt to run the job: the exit code; nothing when it was asked to leave it.
+std::optional<int> workAndReport(const WorkerOptions& options) {
   WorkerLink link(options);
+  const auto report = [&](const Error& error) -> std::optional<int> {
+    if (link.hasLeft()) return std::nullopt;
+    const int code = reportError(options, link, error);
+    return link.hasLeft() && isOfAnother(code) ? std::nullopt : std::optional(code);
+  };
   try {
     work(options, link);
-    return 0;
+    return link.hasLeft() ? std::nullopt : std::optional(0);
   } catch (const Error& error) {
-    return reportError(options, link, error);
+    return report(error);
   } catch (const std::bad_alloc&) {
-    return reportError(options, link,
-                       Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
+    return report(Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
   } catch (const std::system_error& error) {
-    return reportError(options, link, errorOfSystem(error));
+    return report(errorOfSystem(error));
   } catch (const std::exception& error) {
-    return reportError(options, link,
-                       Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
+    return report(Error(ErrorCode::kInternal, fmt::format("rank {}: {}", options.rank, error.what())));
+  }
+}
+
+// The next attempt, when this one was left and nothing is held of it. Nothing: there is none.
+std::optional<WorkerOptions> nextAttempt(const WorkerOptions& left) {
+  for (const int descriptor : {left.data.unpacked_descriptor, left.trace_descriptor}) {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  Descriptor socket(left.attempts_descriptor);
+  if (!handOver(socket, kLeft)) return std::nullopt;
+  std::optional<Handover> message = takeHandover(socket.get());
+  if (!message) return std::nullopt;
+  WorkerOptions options = parseAttempt(std::move(*message));
+  options.attempts_descriptor = socket.release();
+  return options;
+}
+
+int workAttempts(WorkerOptions options) {
+  while (true) {
+    if (const std::optional<int> code = workAndReport(options)) return *code;
+    std::optional<WorkerOptions> next = nextAttempt(options);
+    if (!next) return static_cast<int>(ErrorCode::kPeerUnavailable);
+    options = std::move(*next);
   }
 }
 
@@ -337,7 +380,8 @@ int workerMain(const WorkerOptions& options) {
            "--connect, --job, --segments and --directory are needed; workers are started by a coordinator or "
            "a node");
     }
-    return workAndReport(options);
+    if (options.attempts_descriptor >= 0) ::fcntl(options.attempts_descriptor, F_SETFD, FD_CLOEXEC);
+    return workAttempts(options);
   } catch (const Error& error) {
     fmt::print(stderr, "pipeshard worker {}: {}: {}\n", options.rank, errorCodeName(error.code()),
                error.message());

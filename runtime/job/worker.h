@@ -9,6 +9,7 @@
 //              [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
+//              [--attempts FD]
 //              [--eval FILE [--eval-divisor NAME] [--eval-shift-labels]
 //              [--eval-end-of-text ID] [--eval-drop-last]]
 //
@@ -16,6 +17,10 @@
 //
 // It loads its rank, says so, does what the coordinator asks for in that order (steps, saving), and ends when
 // told to, when the coordinator is gone, or on the first error, which it reports as code and message.
+//
+// Where the job goes on after a loss, its parent asks it, through --attempts, to leave this attempt to run
+// the job ("leave"): it gives up the step that it is in and all that it has of the attempt, says so ("left"),
+// and gets arguments and descriptors of the next attempt (attemptText). So the process stays.
 #pragma once
 
 #include <array>
@@ -62,6 +67,8 @@ struct WorkerOptions {
   int64_t transfer_timeout_ms = 600'000;
   int64_t trace_steps = 0;    // 0: nothing is recorded; else the last so many steps
   int trace_descriptor = -1;  // where (runtime/trace/trace_memory.h)
+  // to its parent (runtime/machine/handover.h), for further attempts; -1: it ends with this one
+  int attempts_descriptor = -1;
 };
 
 // Runs the worker to its end. Returns the exit code: 0, or the ErrorCode that was reported. Throws nothing.

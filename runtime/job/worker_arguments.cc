@@ -8,10 +8,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "transport/control/job_keys.h"
+#include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
 namespace {
@@ -35,6 +37,18 @@ IdVector<RankId, int> parseNumbers(const std::string& option, const std::string&
   std::istringstream list(text);
   for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
   return numbers;
+}
+
+// Calls `use` for every descriptor that the options name.
+template <typename Use>
+void forEachDescriptor(WorkerOptions& options, const Use& use) {
+  std::vector<int> segments = SharedSegments::descriptorsIn(options.segments);
+  for (int& descriptor : segments) use(descriptor);
+  options.segments = SharedSegments::describe(segments);
+  for (int* const descriptor : {&options.wires[0], &options.wires[1], &options.data.unpacked_descriptor,
+                                &options.data.ring_descriptor, &options.trace_descriptor}) {
+    if (*descriptor >= 0) use(*descriptor);
+  }
 }
 
 }  // namespace
@@ -82,6 +96,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.evaluation.data.end_of_text >= 0)
     add("--eval-end-of-text", std::to_string(options.evaluation.data.end_of_text));
   if (options.evaluation.data.end.drop_last) arguments.emplace_back("--eval-drop-last");
+  if (options.attempts_descriptor >= 0) add("--attempts", std::to_string(options.attempts_descriptor));
   if (options.attempt > 0) add("--attempt", std::to_string(options.attempt));
   if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
   if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
@@ -160,6 +175,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        [&](const std::string& text) {
          options.trace_descriptor = parseNumber<int>("--trace-descriptor", text);
        }},
+      {"--attempts",
+       [&](const std::string& text) { options.attempts_descriptor = parseNumber<int>("--attempts", text); }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
   const std::map<std::string, std::function<void()>> flags{
       {"--dump-gradients", [&] { options.dump.gradients = true; }},
@@ -195,6 +212,35 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
 std::vector<std::string> workerEnvironment(const WorkerOptions& options) {
   if (!options.keys) return {};
   return {fmt::format("{}={}", kClientKeysVariable, clientKeysText(*options.keys))};
+}
+
+AttemptMessage attemptMessage(WorkerOptions options) {
+  AttemptMessage message;
+  // In their order, as numbers from 0: where they come to be is the receiver's business.
+  forEachDescriptor(options, [&](int& descriptor) {
+    message.descriptors.push_back(descriptor);
+    descriptor = static_cast<int>(message.descriptors.size()) - 1;
+  });
+  options.attempts_descriptor = -1;
+  message.text = nlohmann::json{{"arguments", workerArguments(options)},
+                                {"keys", options.keys ? clientKeysText(*options.keys) : ""}}
+                     .dump();
+  return message;
+}
+
+WorkerOptions parseAttempt(Handover message) try {
+  const nlohmann::json body = nlohmann::json::parse(message.text);
+  WorkerOptions options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
+  if (const auto keys = body.at("keys").get<std::string>(); !keys.empty())
+    options.keys = parseClientKeys(keys);
+  forEachDescriptor(options, [&](int& descriptor) {
+    descriptor = message.descriptors.at(static_cast<size_t>(descriptor)).release();
+  });
+  return options;
+} catch (const std::out_of_range&) {
+  fail(ErrorCode::kUsage, "worker: a further attempt came without its descriptors");
+} catch (const nlohmann::json::exception& error) {
+  fail(ErrorCode::kUsage, "worker: a further attempt is malformed: {}", error.what());
 }
 
 }  // namespace pipeshard

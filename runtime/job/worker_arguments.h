@@ -1,10 +1,12 @@
-// How a worker's options travel: as arguments, and beside them what others must not read.
+// How a worker's options travel: as arguments, and beside them what others must not read; to a worker that
+// runs already, as a message with descriptors.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "runtime/job/worker.h"
+#include "runtime/machine/handover.h"
 
 namespace pipeshard {
 
@@ -14,5 +16,17 @@ std::vector<std::string> workerArguments(const WorkerOptions& options);
 WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments);
 // What goes with them: "NAME=value" of the keys, if there are any.
 std::vector<std::string> workerEnvironment(const WorkerOptions& options);
+
+// What asks a worker to leave its attempt, and its answer (WorkerOptions::attempts_descriptor).
+inline constexpr const char* kLeave = "leave";
+inline constexpr const char* kLeft = "left";
+// The options of its next attempt, and back, in its own process: the descriptors that they name are those
+// that have come with it. Errors as parseWorkerArguments.
+struct AttemptMessage {
+  std::string text;
+  std::vector<int> descriptors;
+};
+AttemptMessage attemptMessage(WorkerOptions options);
+WorkerOptions parseAttempt(Handover message);
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 #include "runtime/job/worker_group.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,6 +22,7 @@
 #include "runtime/files/durable_folder.h"
 #include "runtime/job/worker_arguments.h"
 #include "runtime/machine/control_group.h"
+#include "runtime/machine/handover.h"
 #include "runtime/trace/trace_memory.h"
 #include "transport/wire/host_relay.h"
 
@@ -53,21 +56,33 @@ std::array<Descriptor, 2> wiresOf(RankId rank, HostRelay* relay) {
   return wires;
 }
 
+// The process that the rank had, told of its next attempt. Nothing: there is none, or it has ended meanwhile.
+std::optional<KeptWorker> takeKept(KeptWorkers& kept, const WorkerOptions& options) {
+  auto found = kept.workers.extract(options.rank);
+  if (found.empty() || found.mapped().process.tryReap()) return std::nullopt;
+  const AttemptMessage next = attemptMessage(options);
+  if (!handOver(found.mapped().attempts, next.text, next.descriptors)) return std::nullopt;
+  return std::move(found.mapped());
+}
+
 }  // namespace
 
 WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
     : segments_(SharedSegments::create(spec.ranks.size())),
       memory_group_(readMemoryGroup(::getpid())),
       memory_kills_(countMemoryKills()),
-      log_directory_(spec.options.log_directory) {
-  const int workers = spec.ranks.size();
-  const int threads = threadsPerWorker(spec.threads, workers);
+      log_directory_(spec.options.log_directory),
+      plan_directory_(spec.plan_directory),
+      threads_(threadsPerWorker(spec.threads, std::ssize(spec.ranks))),
+      kept_(spec.kept) {
   WorkerOptions options = spec.options;
   options.directory = spec.plan_directory;
   options.segments = segments_.describe();
   unpacked_ = makeUnpackedFileFor(options.data);
   options.data.unpacked_descriptor = unpacked_.get();
   options.parent = ::getpid();
+  KeptWorkers kept = kept_ == nullptr ? KeptWorkers() : std::exchange(*kept_, {});
+  if (kept.plan_directory != plan_directory_ || kept.threads != threads_) kept.workers.clear();
   members_.reserve(spec.ranks.size());
   for (RankId rank : spec.ranks) {
     options.rank = rank;
@@ -76,15 +91,24 @@ WorkerGroup::WorkerGroup(const WorkerGroupSpec& spec)
     options.trace_descriptor = trace.get();
     const std::array<Descriptor, 2> wires = wiresOf(rank, spec.relay);
     for (size_t lane = 0; lane < wires.size(); ++lane) options.wires[lane] = wires[lane].get();
-    std::vector<std::string> arguments = spec.arguments;
-    const std::vector<std::string> own = workerArguments(options);
-    arguments.insert(arguments.end(), own.begin(), own.end());
-    std::vector<std::string> environment = workerEnvironment(options);
-    environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    const Descriptor log = openLog(log_directory_, rank);
-    members_.push_back({rank, ChildProcess::start(spec.executable, arguments, environment, false, log.get()),
-                        std::move(trace)});
+    std::optional<KeptWorker> worker = takeKept(kept, options);
+    if (!worker) worker.emplace(start(spec, options));
+    members_.push_back({rank, std::move(worker->process), std::move(trace), std::move(worker->attempts)});
   }
+}
+
+KeptWorker WorkerGroup::start(const WorkerGroupSpec& spec, WorkerOptions options) const {
+  HandoverSockets sockets;
+  if (kept_ != nullptr) sockets = makeHandoverSockets();
+  options.attempts_descriptor = sockets.child.get();
+  std::vector<std::string> arguments = spec.arguments;
+  const std::vector<std::string> own = workerArguments(options);
+  arguments.insert(arguments.end(), own.begin(), own.end());
+  std::vector<std::string> environment = workerEnvironment(options);
+  environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads_));
+  const Descriptor log = openLog(log_directory_, options.rank);
+  return {ChildProcess::start(spec.executable, arguments, environment, false, log.get()),
+          std::move(sockets.parent)};
 }
 
 int WorkerGroup::pid(RankId rank) const {
@@ -102,7 +126,7 @@ std::vector<RankId> WorkerGroup::ranks() const {
 std::vector<int> WorkerGroup::descriptors() const {
   std::vector<int> descriptors;
   for (const Member& member : members_) {
-    if (!member.process.isReaped()) descriptors.push_back(member.process.descriptor());
+    if (member.runs()) descriptors.push_back(member.process.descriptor());
   }
   return descriptors;
 }
@@ -111,7 +135,7 @@ std::vector<WorkerEnd> WorkerGroup::takeEnds() {
   std::vector<WorkerEnd> ends;
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
-    if (member.process.isReaped() || !member.process.tryReap()) continue;
+    if (!member.runs() || !member.process.tryReap()) continue;
     segments_.markDead(RankId(i));
     ends.push_back(endOf(member));
   }
@@ -138,8 +162,7 @@ WorkerEnd WorkerGroup::endOf(const Member& member) const {
 }
 
 bool WorkerGroup::allEnded() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const Member& member) { return member.process.isReaped(); });
+  return std::none_of(members_.begin(), members_.end(), [](const Member& member) { return member.runs(); });
 }
 
 void WorkerGroup::kill() {
@@ -149,10 +172,53 @@ void WorkerGroup::kill() {
   killed_ = true;
 }
 
+// A worker that does not answer, or computes for longer than this, is not worth the wait: another takes its
+// place.
+void WorkerGroup::waitForLeaving() {
+  const auto end = std::chrono::steady_clock::now() + kLongestLeave;
+  while (true) {
+    std::vector<pollfd> waits;
+    std::vector<Member*> members;
+    for (Member& member : members_) {
+      if (!member.runs() || !member.attempts.valid()) continue;
+      waits.push_back({member.attempts.get(), POLLIN, 0});
+      members.push_back(&member);
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (waits.empty() || left.count() <= 0) return;
+    ::poll(waits.data(), waits.size(), static_cast<int>(left.count()));
+    for (size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].revents == 0) continue;
+      const std::optional<Handover> word = takeHandover(waits[i].fd);
+      if (word && word->text == kLeft && !members[i]->process.tryReap()) {
+        kept_->workers.emplace(members[i]->rank,
+                               KeptWorker{std::move(members[i]->process), std::move(members[i]->attempts)});
+        members[i]->left = true;
+      } else {
+        members[i]->attempts.reset();  // it has ended
+      }
+    }
+  }
+}
+
+void WorkerGroup::keep() {
+  if (kept_ != nullptr && !killed_) {
+    for (size_t i = 0; i < members_.size(); ++i) segments_.markDead(RankId(i));
+    for (Member& member : members_) {
+      if (member.runs() && member.attempts.valid() && !handOver(member.attempts, kLeave))
+        member.attempts.reset();
+    }
+    kept_->plan_directory = plan_directory_;
+    kept_->threads = threads_;
+    waitForLeaving();
+  }
+  kill();
+}
+
 std::vector<RankId> WorkerGroup::unkillable() const {
   std::vector<RankId> ranks;
   for (const Member& member : members_) {
-    if (killed_ && !member.process.isReaped()) ranks.push_back(member.rank);
+    if (killed_ && member.runs()) ranks.push_back(member.rank);
   }
   return ranks;
 }

@@ -9,10 +9,12 @@
 //   for (const WorkerEnd& end : workers.takeEnds()) ...
 //
 // No process outlives the group: it kills and reaps in its destructor, and the kernel does when the creating
-// thread ends.
+// thread ends; but those that keep() gives away, for the group of the next attempt to run the job.
 #pragma once
 
+#include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,19 @@ namespace pipeshard {
 
 class HostRelay;  // transport/wire/host_relay.h
 
+// A worker process that has left an attempt to run a job, and waits for the next one.
+struct KeptWorker {
+  ChildProcess process;
+  Descriptor attempts;  // WorkerOptions::attempts_descriptor has the other end
+};
+
+// Those of a node. They are killed with it.
+struct KeptWorkers {
+  std::string plan_directory;
+  int threads = 0;  // of each
+  std::map<RankId, KeptWorker> workers;
+};
+
 struct WorkerGroupSpec {
   std::string executable = "/proc/self/exe";
   std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
@@ -38,6 +53,9 @@ struct WorkerGroupSpec {
   // what all workers have in common; rank, segments, directory, parent, wires are filled in
   WorkerOptions options;
   HostRelay* relay = nullptr;  // to the ranks of other hosts; nullptr: none
+  // Where there are any, a rank of the same plan goes on in the process that it had, whose descriptors
+  // change; those that find no place are killed. nullptr: none, and none are kept.
+  KeptWorkers* kept = nullptr;
 };
 
 struct WorkerEnd {
@@ -63,6 +81,11 @@ class WorkerGroup {
   bool allEnded() const;
   // SIGKILL to all that are left, and waits for their end, at most ChildProcess::kLongestEnd.
   void kill();
+  // The attempt is over, and there will be another: asks all that are left to leave it, and waits for that,
+  // at most kLongestLeave. Those that have left are in WorkerGroupSpec::kept then, and no more among
+  // descriptors() or ends; the others are killed. As kill() where nothing is to be kept.
+  void keep();
+  static constexpr std::chrono::milliseconds kLongestLeave{2'000};
   // Those that kill() could not end.
   std::vector<RankId> unkillable() const;
   // What the rank has recorded, when it has ended (readTraceMemory); empty when nothing was asked for.
@@ -72,8 +95,13 @@ class WorkerGroup {
   struct Member {
     RankId rank;
     ChildProcess process;
-    Descriptor trace;  // not valid: nothing is recorded
+    Descriptor trace;     // not valid: nothing is recorded
+    Descriptor attempts;  // not valid: it is not to be kept
+    bool left = false;    // and was given away
+    bool runs() const { return !left && !process.isReaped(); }
   };
+  KeptWorker start(const WorkerGroupSpec& spec, WorkerOptions options) const;
+  void waitForLeaving();
   SharedSegments segments_;
   Descriptor unpacked_;  // of arrays that workers share (runtime/data/unpacked_file.h)
   WorkerEnd endOf(const Member& member) const;
@@ -81,6 +109,9 @@ class WorkerGroup {
   MemoryGroup memory_group_;   // before they were started
   uint64_t memory_kills_ = 0;  // on this machine, before they were started
   std::string log_directory_;
+  std::string plan_directory_;
+  int threads_ = 0;  // of each
+  KeptWorkers* kept_ = nullptr;
   bool killed_ = false;
   std::vector<Member> members_;  // last: gone before the segments
 };

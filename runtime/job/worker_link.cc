@@ -3,13 +3,16 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "runtime/files/hex.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/job/control_types.h"
+#include "runtime/job/worker_arguments.h"
+#include "runtime/machine/handover.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
 
@@ -118,7 +121,7 @@ void WorkerLink::serve(const WorkerOptions& options) {
       registered = registered_ = true;
     }
     changed_.notify_all();
-    exchange(*client, options.parent);
+    exchange(*client, options);
   } catch (const Error& error) {
     // Without a coordinator there is nobody to work for, whatever the other thread is doing.
     if (registered && error.code() == ErrorCode::kPeerUnavailable)
@@ -176,13 +179,35 @@ void WorkerLink::beat(ControlClient& client) {
                             {"idle", idle_.load()}});
 }
 
-void WorkerLink::exchange(ControlClient& client, int parent) {
+void WorkerLink::setInterrupt(std::function<void()> interrupt) {
+  const std::lock_guard lock(mutex_);
+  interrupt_ = std::move(interrupt);
+  if (interrupt_ && hasLeft()) interrupt_();
+}
+
+void WorkerLink::leave() {
+  const std::lock_guard lock(mutex_);
+  left_.store(true);
+  stop_requested_.store(true);
+  incoming_.clear();
+  outgoing_.clear();
+  failure_ = Error(ErrorCode::kPeerUnavailable, "this attempt to run the job is over");
+  if (interrupt_) interrupt_();
+}
+
+void WorkerLink::exchange(ControlClient& client, const WorkerOptions& options) {
   auto last_heartbeat = std::chrono::steady_clock::now();
-  const std::array<int, 1> descriptors{wake_.get()};
+  std::vector<int> descriptors{wake_.get()};
+  if (options.attempts_descriptor >= 0) descriptors.push_back(options.attempts_descriptor);
   while (!sendQueued(client)) {
     // The kernel kills the worker with its parent; this is for a parent that died before that was asked for.
-    if (::getppid() != parent) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
+    if (::getppid() != options.parent) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
     ControlEvent event = client.poll(kLinkLookAround, descriptors);
+    if (std::ranges::count(event.ready, options.attempts_descriptor) > 0) {
+      const std::optional<Handover> word = takeHandover(options.attempts_descriptor);
+      if (!word) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));  // its parent has given it up
+      if (word->text == kLeave) return leave();
+    }
     if (!event.ready.empty()) {
       uint64_t count = 0;
       if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN)

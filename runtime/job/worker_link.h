@@ -1,6 +1,7 @@
 // A worker's side of the control connection. A thread of its own owns the connection, so that a worker that
 // computes still answers: it sends a heartbeat twice a second that says where the worker is, and ends the
-// process when its parent or the coordinator is gone, or says "abort".
+// process when its parent or the coordinator is gone, or says "abort". When its parent asks it to leave the
+// attempt (worker.h) it ends the connection, has the owner's waits interrupted, and its own fail.
 #pragma once
 
 #include <atomic>
@@ -52,12 +53,17 @@ class WorkerLink {
   // Waits for the next command of the coordinator ("run", "stop").
   ControlMessage next();
   std::optional<ControlMessage> nextWithin(std::chrono::milliseconds timeout);
-  bool stopRequested() const { return stop_requested_.load(); }
+  bool stopRequested() const { return stop_requested_.load(); }  // or left
+  // The parent has asked for it. Then all that is done here is over, and an error no cause of anything.
+  bool hasLeft() const { return left_.load(); }
+  // Called once, by the link's thread, when that is asked for; at once where it was. {}: no more.
+  void setInterrupt(std::function<void()> interrupt);
 
  private:
   void serve(const WorkerOptions& options);
-  void exchange(ControlClient& client, int parent);
+  void exchange(ControlClient& client, const WorkerOptions& options);
   void take(ControlMessage message);
+  void leave();
   void beat(ControlClient& client);
   bool sendQueued(ControlClient& client);
   void wake();
@@ -69,12 +75,14 @@ class WorkerLink {
   std::list<ControlMessage> incoming_;
   std::map<std::string, std::string> stored_;
   std::function<WorkerStatus()> status_;
+  std::function<void()> interrupt_;
   bool registered_ = false;
   bool closing_ = false;
   std::optional<Error> failure_;
   std::atomic<bool> stop_requested_{false};
+  std::atomic<bool> left_{false};
   std::atomic<bool> idle_{false};  // the owner waits for the next command
-  std::thread thread_;  // last: started when all else is there
+  std::thread thread_;             // last: started when all else is there
 };
 
 }  // namespace pipeshard

@@ -37,6 +37,9 @@ class HerePlacement : public WorkerPlacement {
   void kill() override {
     if (group_) group_->kill();
   }
+  void keep() override {
+    if (group_) group_->keep();
+  }
   std::vector<RankId> unkillable() const override {
     return group_ ? group_->unkillable() : std::vector<RankId>();
   }

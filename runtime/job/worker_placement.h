@@ -78,6 +78,9 @@ class WorkerPlacement {
 
   // Ends all workers at once. A second call does nothing.
   virtual void kill() = 0;
+  // The attempt is over, and there will be another: workers leave it, where they can, and stay for the next
+  // (WorkerGroup::keep); the others are killed.
+  virtual void keep() = 0;
   // Of this machine's, those that cannot be killed: frozen, or waiting inside the kernel. They are given up.
   virtual std::vector<RankId> unkillable() const { return {}; }
   // With WorkerOptions::trace_steps, once all have been ended or killed: what ranks have recorded, and their

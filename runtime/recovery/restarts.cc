@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "ir/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/job/worker_group.h"
 #include "runtime/recovery/node_choice.h"
 
 namespace pipeshard {
@@ -31,7 +34,10 @@ class Restarts {
         hear_([this](const JobProgress& event) { hear(event); }) {
     // One watch for all attempts: a signal between two of them must not be lost.
     if (spec_.signals == nullptr && spec_.handle_signals) spec_.signals = &own_signals_.emplace();
-    if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter([this](int code) { return goesOnAfter(code); });
+    const auto decide = [this](int code) { return goesOnAfter(code); };
+    if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter(decide);
+    spec_.goes_on_after = decide;
+    spec_.kept_workers = &kept_workers_;
   }
   ~Restarts() {
     if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter({});
@@ -215,20 +221,31 @@ class Restarts {
   void hear(const JobProgress& event) {
     has_started_ |= event.kind == JobProgress::Kind::kStarted;
     has_evaluated_ |= event.kind == JobProgress::Kind::kEvaluated;
+    if (event.kind == JobProgress::Kind::kStarted) noteProcess(event);
     if (event.kind == JobProgress::Kind::kResumed) resumed_step_ = event.step;
     if (event.kind == JobProgress::Kind::kCheckpoint) spec_.checkpoint.before = INT64_MAX;
     if (event.kind == JobProgress::Kind::kStep) {
       newest_step_ = std::max(newest_step_, event.step);
       if (lost_at_) {
-        notice(fmt::format("step {} is done {:.1f} s after the loss; {} had been done before", event.step,
-                           secondsSinceLoss(), step_of_last_restart_));
+        notice(
+            fmt::format("step {} is done {:.1f} s after the loss; {} had been done before; {} of {} worker "
+                        "processes stayed",
+                        event.step, secondsSinceLoss(), step_of_last_restart_, stayed_, pids_.size()));
         endRestart("");
       }
     }
     if (progress_) progress_(event);
   }
 
+  void noteProcess(const JobProgress& started) {
+    const auto before = pids_before_.find(started.rank);
+    stayed_ += before != pids_before_.end() && before->second == std::pair(started.host, started.pid);
+    pids_[started.rank] = {started.host, started.pid};
+  }
+
   void lose(const std::string& why) {
+    if (!pids_.empty()) pids_before_ = std::exchange(pids_, {});
+    stayed_ = 0;
     if (lost_at_) endRestart("; and again before a step was done");
     step_of_last_restart_ = newest_step_;
     lost_at_ = Clock::now();
@@ -252,6 +269,7 @@ class Restarts {
     if (progress_) progress_({.kind = JobProgress::Kind::kNotice, .text = std::move(text)});
   }
 
+  KeptWorkers kept_workers_;  // of this machine, between two attempts
   JobSpec spec_;
   const FewerPlan whole_;
   const RestartOptions& options_;
@@ -269,6 +287,9 @@ class Restarts {
   int fruitless_ = 0;
   std::optional<Clock::time_point> lost_at_;  // until a step is done again
   std::string lost_;                          // what
+  // by rank: host and process of this attempt, of the one before, and how many of them are the same
+  std::map<RankId, std::pair<std::string, int>> pids_, pids_before_;
+  size_t stayed_ = 0;
 };
 
 }  // namespace

@@ -121,13 +121,21 @@ TEST_F(NodeRestarts, ALostWorkerAndALostNodeLeaveTheWeightsAsTheyWouldBe) {
   const Process first = startNode("node0", {"--index", "0"});
   const Process second = startNode("node1", {"--index", "1"});
   ASSERT_TRUE(comes(run_, "checkpoint: ")) << errorsOf(run_) << errorsOf(first);
+  const pid_t stays = workerOf(0);
   killWorker(plan_, 1);
   ASSERT_TRUE(comes(run_, "restart 1 of 5: worker of rank 1")) << errorsOf(run_);
   ASSERT_TRUE(comes(run_, "s after the loss"));
+  EXPECT_EQ(workerOf(0), stays);
   const Process spare = startNode("node2");
   ASSERT_TRUE(comes(run_, "node 2 joined"));
   ::kill(second.pid, SIGKILL);
   ASSERT_TRUE(comes(run_, "restart 2 of 5: node 1 (host ")) << errorsOf(run_);
+  const auto hasGoneOnTwice = [&] {
+    const std::string errors = errorsOf(run_), stayed = "; 1 of 2 worker processes stayed";
+    return errors.find(stayed, errors.find(stayed) + 1) != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(hasGoneOnTwice, seconds(20))) << errorsOf(run_);
+  EXPECT_EQ(workerOf(0), stays);
   const CommandResult ended = finish(run_);
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, HasSubstr("; going on on node 0 (host "));

@@ -1,4 +1,5 @@
 // `run --checkpoint`, `checkpoint` and `export`, as a user calls them.
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -165,7 +166,8 @@ TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
   EXPECT_THAT(readFile(at(fmt::format("out{}", SIGINT))), HasSubstr("going on after step"));
 }
 
-// Ten times a worker is killed; the weights at the end are those of a run without kills, bit for bit.
+// Ten times a worker is killed; the weights at the end are those of a run without kills, bit for bit. The
+// processes of the others stay.
 TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   const std::string directory =
       plan("examples/gpt2.onnx", {"--cluster", "2x2", "--stages", "uniform:2", "--microbatches", "4"});
@@ -176,6 +178,8 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
                                     at("killed"), "--every", "50", "--restarts", "10", "--log", at("log")},
                                    out, err);
   int kills = 0;
+  size_t stayed = 0;
+  std::vector<pid_t> others;
   size_t seen = 0;               // of the output, when the one before was killed
   for (; kills < 10; ++kills) {  // each time after another checkpoint, or two
     std::vector<pid_t> workers;
@@ -186,6 +190,9 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
              said.find("checkpoint: ", seen) != std::string::npos;
     };
     if (!eventually(has_saved, std::chrono::seconds(20))) break;
+    for (const pid_t other : others) stayed += std::count(workers.begin(), workers.end(), other);
+    others = workers;
+    others.erase(others.begin() + kills % 4);
     std::this_thread::sleep_for(std::chrono::milliseconds(37 * (kills % 5)));
     seen = readFile(out).size();
     ::kill(workers[kills % 4], SIGKILL);
@@ -193,6 +200,8 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(120));
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_GE(kills, 5);
+  EXPECT_GE(stayed, 2U * (kills - 1));  // of three; a busy machine may be too slow for one
+  EXPECT_THAT(ended.errors, HasSubstr("; 3 of 4 worker processes stayed"));
   EXPECT_THAT(ended.errors, HasSubstr("restart 1 of 10: worker of rank"));
   EXPECT_THAT(ended.errors, HasSubstr("killed by signal 9"));
   expectEqual("whole", "killed");
@@ -205,6 +214,28 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   }
   succeed({"report", directory, "--log", at("log"), "-o", at("page.html")});
   EXPECT_THAT(readFile(at("page.html")), HasSubstr(fmt::format("{} restarts after a loss took", kills)));
+  EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
+}
+
+// It is asked to leave the step that will not end, and cannot hear it.
+TEST_F(CheckpointCommand, AWorkerThatDoesNotAnswerIsReplacedWithTheOneThatIsLost) {
+  const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  const std::string out = at("out"), err = at("err");
+  const pid_t pid = startPipeshard({"run", directory, "--steps", "100000000", "--checkpoint", at("saved"),
+                                    "--every", "50", "--restarts", "3"},
+                                   out, err);
+  const auto saves = [&] { return readFile(out).find("checkpoint: ") != std::string::npos; };
+  ASSERT_TRUE(eventually(saves, std::chrono::seconds(20)));
+  const pid_t stopped = workersOf(directory, 0).at(0), lost = workersOf(directory, 1).at(0);
+  ::kill(stopped, SIGSTOP);
+  ::kill(lost, SIGKILL);
+  const auto goes_on = [&] {
+    return readFile(err).find("; 0 of 2 worker processes stayed") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(goes_on, std::chrono::seconds(20))) << readFile(err);
+  EXPECT_NE(workersOf(directory, 0).at(0), stopped);
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(finishPipeshard(pid, out, err, std::chrono::seconds(20)).exit_code, 75);
   EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
 }
 

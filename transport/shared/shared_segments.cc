@@ -116,18 +116,25 @@ int64_t SharedSegments::communicatorBytes() const {
   return ::fstat(control_, &status) == 0 ? static_cast<int64_t>(status.st_size) : 0;
 }
 
-SharedSegments SharedSegments::inherit(const std::string& description) {
-  SharedSegments parsed;
+std::vector<int> SharedSegments::descriptorsIn(const std::string& description) {
   size_t position = 0;
-  std::vector<int> arenas;
+  std::vector<int> descriptors;
   takeText(description, position, "control=");
-  const int control = takeNumber(description, position);
+  descriptors.push_back(takeNumber(description, position));
   takeText(description, position, ",arenas=");
-  arenas.push_back(takeNumber(description, position));
+  descriptors.push_back(takeNumber(description, position));
   while (position < description.size()) {
     takeText(description, position, ":");
-    arenas.push_back(takeNumber(description, position));
+    descriptors.push_back(takeNumber(description, position));
   }
+  return descriptors;
+}
+
+SharedSegments SharedSegments::inherit(const std::string& description) {
+  SharedSegments parsed;
+  std::vector<int> arenas = descriptorsIn(description);
+  const int control = arenas.front();
+  arenas.erase(arenas.begin());
   if (std::ssize(arenas) > shm::kMaxRanks) failDescription(description);
   stopInheriting(control, description);
   for (const int arena : arenas) stopInheriting(arena, description);
@@ -152,8 +159,15 @@ SharedSegments::~SharedSegments() {
   for (const int arena : arenas_) ::close(arena);
 }
 
+std::string SharedSegments::describe(const std::vector<int>& descriptors) {
+  return fmt::format("control={},arenas={}", descriptors.at(0),
+                     fmt::join(descriptors.begin() + 1, descriptors.end(), ":"));
+}
+
 std::string SharedSegments::describe() const {
-  return fmt::format("control={},arenas={}", control_, fmt::join(arenas_, ":"));
+  std::vector<int> descriptors{control_};
+  descriptors.insert(descriptors.end(), arenas_.begin(), arenas_.end());
+  return describe(descriptors);
 }
 
 int SharedSegments::size() const { return arenas_.size(); }

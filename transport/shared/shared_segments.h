@@ -22,6 +22,9 @@ class SharedSegments {
   ~SharedSegments();
 
   std::string describe() const;  // "control=5,arenas=6:7:8"
+  // Such a text from its descriptors, that of the mailboxes first, and back; for who passes them on.
+  static std::string describe(const std::vector<int>& descriptors);
+  static std::vector<int> descriptorsIn(const std::string& description);
   int size() const;
   // What mailboxes and flags of so many ranks take: one segment, mapped by all of them. Beside it there are
   // only the arenas.
