@@ -123,7 +123,8 @@ class Restarts {
     --left_;
     lose(why);
     const std::string where = spec_.nodes == nullptr ? "" : chooseAgain(why);
-    notice(fmt::format("restart {} of {}: {}{}", options_.restarts - left_, options_.restarts, why, where));
+    restart_ = fmt::format("restart {} of {}", options_.restarts - left_, options_.restarts);
+    notice(fmt::format("{}: {}{}", restart_, why, where));
   }
 
   // Than that of which this attempt has found that it is no good.
@@ -227,10 +228,7 @@ class Restarts {
     if (event.kind == JobProgress::Kind::kStep) {
       newest_step_ = std::max(newest_step_, event.step);
       if (lost_at_) {
-        notice(
-            fmt::format("step {} is done {:.1f} s after the loss; {} had been done before; {} of {} worker "
-                        "processes stayed",
-                        event.step, secondsSinceLoss(), step_of_last_restart_, stayed_, pids_.size()));
+        notice(describeRestart(event.step));
         endRestart("");
       }
     }
@@ -243,7 +241,17 @@ class Restarts {
     pids_[started.rank] = {started.host, started.pid};
   }
 
+  // All of it in a line: what was lost, which step, how many seconds.
+  std::string describeRestart(int64_t step) const {
+    return fmt::format(
+        "{}step {} is done {:.1f} s after the loss; {} had been done before; {} of {} worker processes "
+        "stayed",
+        restart_.empty() ? "" : fmt::format("{} ({}): ", restart_, lost_), step, secondsSinceLoss(),
+        step_of_last_restart_, stayed_, pids_.size());
+  }
+
   void lose(const std::string& why) {
+    restart_.clear();
     if (!pids_.empty()) pids_before_ = std::exchange(pids_, {});
     stayed_ = 0;
     if (lost_at_) endRestart("; and again before a step was done");
@@ -287,6 +295,7 @@ class Restarts {
   int fruitless_ = 0;
   std::optional<Clock::time_point> lost_at_;  // until a step is done again
   std::string lost_;                          // what
+  std::string restart_;                       // "restart 1 of 5"; "": the job went back by itself
   // by rank: host and process of this attempt, of the one before, and how many of them are the same
   std::map<RankId, std::pair<std::string, int>> pids_, pids_before_;
   size_t stayed_ = 0;

@@ -203,6 +203,9 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
   EXPECT_GE(stayed, 2U * (kills - 1));  // of three; a busy machine may be too slow for one
   EXPECT_THAT(ended.errors, HasSubstr("; 3 of 4 worker processes stayed"));
   EXPECT_THAT(ended.errors, HasSubstr("restart 1 of 10: worker of rank"));
+  EXPECT_THAT(ended.errors,
+              ::testing::ContainsRegex("restart 1 of 10 .worker of rank .*: step [0-9]+ is done "
+                                       "[0-9.]+ s after the loss; [0-9]+ had been done before"));
   EXPECT_THAT(ended.errors, HasSubstr("killed by signal 9"));
   expectEqual("whole", "killed");
   const auto events = eventsIn("log", "restart");
