@@ -26,6 +26,8 @@ class CudaEvent : public DeviceEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t get() const { return event_; }
+  // What has this event behind it comes behind the zeros of so many allocations.
+  std::atomic<uint64_t> allocations = 0;
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -43,8 +45,9 @@ class CudaQueue : public DeviceQueue {
   }
 
   Device& device() const override { return device_; }
-  // For work.
+  // For work on the device's memory, which has been made zero.
   cudaStream_t stream() const {
+    if (allocations_ < device_.allocations()) allocations_ = device_.waitForZeros(stream_);
     given_ = true;
     return stream_;
   }
@@ -82,12 +85,17 @@ class CudaQueue : public DeviceQueue {
   }
   void record(DeviceEvent& event) override {
     device_.use();
-    checkCuda(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream()), "an event's record");
+    given_ = true;
+    auto& recorded = static_cast<CudaEvent&>(event);
+    checkCuda(cudaEventRecord(recorded.get(), stream_), "an event's record");
+    recorded.allocations = allocations_;
   }
   void wait(const DeviceEvent& event) override {
     device_.use();
-    checkCuda(cudaStreamWaitEvent(stream(), static_cast<const CudaEvent&>(event).get(), 0),
-              "a wait for an event");
+    given_ = true;
+    const auto& awaited = static_cast<const CudaEvent&>(event);
+    checkCuda(cudaStreamWaitEvent(stream_, awaited.get(), 0), "a wait for an event");
+    allocations_ = std::max(allocations_, awaited.allocations.load());
   }
   void synchronize() override {
     if (!given_) return;  // the host has waited for all of it
@@ -105,7 +113,8 @@ class CudaQueue : public DeviceQueue {
 
   CudaDevice& device_;
   cudaStream_t stream_ = nullptr;
-  mutable bool given_ = false;  // since the host has waited
+  mutable bool given_ = false;        // since the host has waited
+  mutable uint64_t allocations_ = 0;  // behind whose zeros this is
 };
 
 std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -172,10 +181,14 @@ CudaDevice::CudaDevice(int number, bool shared) : number_(findDevice(number, sha
   cudaDeviceProp properties{};
   checkCuda(cudaGetDeviceProperties(&properties, number_), "the device's properties");
   name_ = fmt::format("cuda:{} ({})", number_, properties.name);
-  checkCuda(cudaStreamCreateWithFlags(&setup_, cudaStreamNonBlocking), "a stream");
+  checkCuda(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking), "a stream");
+  checkCuda(cudaEventCreateWithFlags(&zeroed_, cudaEventDisableTiming), "an event");
 }
 
-CudaDevice::~CudaDevice() { cudaStreamDestroy(setup_); }
+CudaDevice::~CudaDevice() {
+  cudaEventDestroy(zeroed_);
+  cudaStreamDestroy(zeroing_);
+}
 
 void CudaDevice::use() const {
   thread_local int used = -1;
@@ -200,9 +213,17 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
          free_bytes, cudaGetErrorString(code));
   }
   MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, cudaFree)};
-  checkCuda(cudaMemsetAsync(begin, 0, bytes, setup_), "zeros");
-  checkCuda(cudaStreamSynchronize(setup_), "zeros");
+  const std::lock_guard lock(zeros_);
+  checkCuda(cudaMemsetAsync(begin, 0, bytes, zeroing_), "zeros");
+  checkCuda(cudaEventRecord(zeroed_, zeroing_), "the end of zeros");
+  ++allocations_;
   return block;
+}
+
+uint64_t CudaDevice::waitForZeros(cudaStream_t stream) const {
+  const std::lock_guard lock(zeros_);
+  checkCuda(cudaStreamWaitEvent(stream, zeroed_, 0), "a wait for zeros");
+  return allocations_;
 }
 
 MemoryBlock CudaDevice::allocateHost(size_t bytes) {

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,6 +37,11 @@ class CudaDevice : public Device {
   bool isPinned(const void* address) const;
   // The calling thread's calls of the runtime mean this device from now on.
   void use() const;
+  // Allocations so far. Their memory is made zero on a stream of the device's own, and the host does not
+  // wait.
+  uint64_t allocations() const { return allocations_; }
+  // What is given to the stream from now on comes behind the zeros of all of them. Returns allocations().
+  uint64_t waitForZeros(cudaStream_t stream) const;
 
  private:
   int number_;
@@ -44,7 +51,11 @@ class CudaDevice : public Device {
     std::map<const std::byte*, size_t> bytes;  // by beginning
   };
   std::shared_ptr<Pinned> pinned_ = std::make_shared<Pinned>();  // also of blocks that outlive the device
-  cudaStream_t setup_ = nullptr;                                 // for memory that is made zero
+  // Memory that is made zero: the stream, and the end of what it was given.
+  cudaStream_t zeroing_ = nullptr;
+  cudaEvent_t zeroed_ = nullptr;
+  mutable std::mutex zeros_;
+  std::atomic<uint64_t> allocations_ = 0;
 };
 
 }  // namespace pipeshard
