@@ -64,6 +64,13 @@ struct Configuration {
 };
 thread_local Configuration configuration;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
+
+// A device's number as CUDA_VISIBLE_DEVICES has it.
+bool isNumberBelow(const std::string& text, int limit) {
+  return !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == std::string::npos &&
+         std::stoi(text) < limit;
+}
 
 cudaError_t failed(cudaError_t code) { return last_error = code; }
 
@@ -255,6 +262,22 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   synchronize(*on);
   return cudaSuccess;
 }
+API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  Stream* on = streamOf(stream, "cudaStreamQuery");
+  if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
+  return isFinished(*on) ? cudaSuccess : cudaErrorNotReady;
+}
+API cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Event* of = eventOf(event, "cudaEventQuery");
+  if (of == nullptr) return failed(cudaErrorInvalidResourceHandle);
+  return isFinished(*of) ? cudaSuccess : cudaErrorNotReady;
+}
+API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Event* of = eventOf(event, "cudaEventSynchronize");
+  if (of == nullptr) return failed(cudaErrorInvalidResourceHandle);
+  finish(*of);
+  return cudaSuccess;
+}
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Stream* on = streamOf(stream, "cudaStreamWaitEvent");
   Event* awaited = eventOf(event, "cudaStreamWaitEvent");
@@ -294,12 +317,24 @@ API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 API cudaError_t cudaGetDeviceCount(int* count) {
   const char* asked = std::getenv("STANDIN_DEVICES");
   *count = asked == nullptr ? 1 : std::atoi(asked);
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    int seen = 0;  // up to the first that is not there, as CUDA has it
+    std::stringstream list(visible);
+    for (std::string one; std::getline(list, one, ',') && isNumberBelow(one, *count);) ++seen;
+    *count = seen;
+  }
   return *count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
 API cudaError_t cudaSetDevice(int device) {
   int count = 0;
   cudaGetDeviceCount(&count);
-  return device >= 0 && device < count ? cudaSuccess : failed(cudaErrorInvalidDevice);
+  if (device < 0 || device >= count) return failed(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+API cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
 }
 API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};

@@ -226,6 +226,11 @@ void access(const void* address, size_t bytes, bool write, bool atomic) {
   }
 }
 
+void forget(const void* begin, size_t bytes) {
+  uint8_t* life = heap().life + offsetOf(begin);
+  for (size_t i = 0; i < bytes; ++i) life[i] &= static_cast<uint8_t>(~kWritten);
+}
+
 void accessShared(const void* address, bool write) {
   Cell& cell = heap().shared[address];  // its numbers are blocks here
   const uint32_t who = threadCode(false);

@@ -24,6 +24,8 @@ std::string describeAddress(const void* address);
 
 // One access of whoever runs (lines.h). An atomic one races with none of its own kernel.
 void access(const void* address, size_t bytes, bool write, bool atomic = false);
+// Nobody knows what is there now: it counts as unwritten.
+void forget(const void* begin, size_t bytes);
 // Of memory that is shared by a block's threads, outside of the heap.
 void accessShared(const void* address, bool write);
 // A grid begins: what is remembered of shared memory is of no use any more.

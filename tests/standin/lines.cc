@@ -24,6 +24,7 @@ struct Operation {
   Clock clock;
   std::string name;
   std::function<void()> work;
+  std::function<bool()> ready;
 };
 
 struct Stream {
@@ -43,6 +44,8 @@ struct Event {
 };
 
 namespace {
+
+constexpr std::chrono::microseconds kPoll{50};
 
 struct Record {
   uint32_t line;
@@ -93,13 +96,16 @@ void hostMoves() {
   state().host[0] = static_cast<OpId>(state().records.size() - 1);
 }
 
-void perform(Stream& stream, const std::shared_ptr<Operation>& op) {
+// False: it cannot be done yet.
+bool perform(Stream& stream, const std::shared_ptr<Operation>& op) {
   const Operation* before = std::exchange(now, op.get());
   const uint32_t line_before = std::exchange(now_line, stream.line);
-  op->work();
+  const bool ready = !op->ready || op->ready();
+  if (ready) op->work();
   now = before;
   now_line = line_before;
-  ++state().done;
+  state().done += ready ? 1 : 0;
+  return ready;
 }
 
 bool isReady(const Operation& op, const Stream& of) {
@@ -122,44 +128,62 @@ void serve(Stream* stream) {
     held.lock();
     const auto op = stream->queue.front();
     state().changed.wait(held, [&] { return isReady(*op, *stream); });
-    perform(*stream, op);
+    while (!perform(*stream, op)) state().changed.wait_for(held, kPoll);
     stream->queue.pop_front();
     state().changed.notify_all();
   }
 }
 
-// Lazy: only now, and only what must.
-void force(Stream& stream, OpId until) {
+// Lazy: only now, and only what must. False: an operation cannot be done yet.
+bool force(Stream& stream, OpId until) {
   while (!stream.queue.empty() && stream.queue.front()->id <= until) {
     const auto op = stream.queue.front();
     for (size_t s = 0; s < state().streams.size(); ++s) {
       Stream* other = state().streams[s];
-      if (other != nullptr && other != &stream && other->line < op->clock.size())
-        force(*other, op->clock[other->line]);
+      if (other != nullptr && other != &stream && other->line < op->clock.size() &&
+          !force(*other, op->clock[other->line]))
+        return false;
     }
+    if (!perform(stream, op)) return false;
     stream.queue.pop_front();
-    perform(stream, op);
   }
+  return true;
+}
+
+// Meanwhile another thread of the host may destroy a stream, when it has done all.
+bool isPast(const Clock& clock) {
+  bool past = true;
+  for (size_t s = 0; s < state().streams.size() && s + 1 < clock.size(); ++s) {
+    Stream* stream = state().streams[s];  // its line is s + 1
+    if (stream == nullptr) continue;
+    if (isLazy()) force(*stream, clock[s + 1]);
+    past = past && (stream->queue.empty() || stream->queue.front()->id > clock[s + 1]);
+  }
+  return past;
+}
+
+void hostIsBehind(const Clock& clock) {
+  merge(state().host, clock);
+  openUntil(state().host);
+  hostMoves();
 }
 
 void finishUntil(const Clock& clock) {
   std::unique_lock held(state().lock);
-  for (size_t s = 0; s < state().streams.size(); ++s) {
-    if (state().streams[s] == nullptr || s + 1 >= clock.size()) continue;
-    const OpId until = clock[s + 1];  // its line is s + 1
-    if (isLazy()) {
-      force(*state().streams[s], until);
-      continue;
-    }
-    // Meanwhile another thread of the host may destroy it, when it has done all.
-    state().changed.wait(held, [&] {
-      const Stream* stream = state().streams[s];
-      return stream == nullptr || stream->queue.empty() || stream->queue.front()->id > until;
-    });
+  while (!isPast(clock)) {
+    if (isLazy())
+      state().changed.wait_for(held, kPoll);
+    else
+      state().changed.wait(held);
   }
-  merge(state().host, clock);
-  openUntil(state().host);
-  hostMoves();
+  hostIsBehind(clock);
+}
+
+bool finishIfPast(const Clock& clock) {
+  const std::lock_guard held(state().lock);
+  if (!isPast(clock)) return false;
+  hostIsBehind(clock);
+  return true;
 }
 
 // Whoever has this clock is behind all of `clock`, but for the host's own line.
@@ -237,12 +261,14 @@ bool isEvent(const Event* event) {
   return state().events.contains(event);
 }
 
-Running enqueue(Stream& stream, const std::string& name, std::function<void()> work) {
+Running enqueue(Stream& stream, const std::string& name, std::function<void()> work,
+                std::function<bool()> ready) {
   const std::lock_guard held(state().lock);
   auto op = std::make_shared<Operation>();
   op->id = newOp(stream.line, name);
   op->name = name;
   op->work = std::move(work);
+  op->ready = std::move(ready);
   merge(stream.clock, state().host);
   stream.clock.resize(std::max<size_t>(stream.clock.size(), stream.line + 1));
   op->clock = stream.clock;
@@ -288,6 +314,16 @@ void awaitEvent(Stream& stream, const Event& event) {
   merge(stream.clock, event.clock);
 }
 
+void joinStreams(Stream& later, const Stream& earlier) {
+  const std::lock_guard held(state().lock);
+  merge(later.clock, earlier.clock);
+}
+
+void advance(Stream& stream, OpId until) {
+  const std::lock_guard held(state().lock);
+  if (isLazy() && isStream(&stream)) force(stream, until);
+}
+
 void synchronize(Stream& stream) {
   {
     const std::lock_guard held(state().lock);
@@ -330,14 +366,14 @@ uint64_t operationsDone() {
   return state().done;
 }
 
-bool isDone(const Event& event) {
+bool isFinished(Stream& stream) {
   const std::lock_guard held(state().lock);
-  for (const Stream* stream : state().streams) {
-    if (stream != nullptr && stream->line < event.clock.size() && !stream->queue.empty() &&
-        stream->queue.front()->id <= event.clock[stream->line])
-      return false;
-  }
-  return true;
+  return finishIfPast(stream.clock);
+}
+
+bool isFinished(const Event& event) {
+  const std::lock_guard held(state().lock);
+  return finishIfPast(event.clock);
 }
 
 void reportLeftLines() {

@@ -45,8 +45,14 @@ Event* makeEvent(bool timed);
 void destroyEvent(Event* event);
 bool isStream(const Stream* stream);
 bool isEvent(const Event* event);
-// The operation that was given; its clock and name are gone with the stand-in's lock.
-Running enqueue(Stream& stream, const std::string& name, std::function<void()> work);
+// The operation that was given; its clock and name are gone with the stand-in's lock. `ready` is asked, as
+// the operation and without blocking, whenever its turn has come, until it says yes: then it works.
+Running enqueue(Stream& stream, const std::string& name, std::function<void()> work,
+                std::function<bool()> ready = {});
+// What is given to `later` from now on is behind all that `earlier` was given.
+void joinStreams(Stream& later, const Stream& earlier);
+// Lazy: does now what must be done up to this operation, and can be without waiting. Eager: streams do it.
+void advance(Stream& stream, OpId until);
 void recordEvent(Event& event, Stream& stream);
 void awaitEvent(Stream& stream, const Event& event);
 // The host waits: because it is asked to (waits.h may leave it out), and because a call does.
@@ -54,10 +60,12 @@ void synchronize(Stream& stream);
 void finish(Stream& stream);
 void finish(const Event& event);
 void finishAll();
+// The host asks whether all is done, which is a wait if it is; it is forced as far as it can be.
+bool isFinished(Stream& stream);
+bool isFinished(const Event& event);
 // Milliseconds from one to the other; nothing, and a report, when one of them keeps no time, or was not
 // recorded, or the host does not know that it has happened.
 std::optional<float> between(const Event& from, const Event& to);
-bool isDone(const Event& event);
 // Of all streams, since the process began.
 uint64_t operationsDone();
 void reportLeftLines();
