@@ -5,7 +5,7 @@
 #   tools/setup.sh             packages and ONNX
 #   tools/setup.sh --tests     also a Python environment with onnx and onnxruntime: test oracles, optional
 #   tools/setup.sh --cuda-tests      that, and where no CUDA Toolkit 13 is found the pieces of one that the CUDA workers
-#                              are built with: 525 MB to fetch, 840 MB on disk, optional
+#                              are built with: 722 MB to fetch, 1060 MB on disk, optional
 #   tools/setup.sh --cluster-tests   also Slurm and Open MPI, which tests in tests/cluster start in namespaces; optional
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -93,7 +93,7 @@ fetch_cuda_toolkit() {
   found=$(cuda_toolkit)
   if [ -n "$found" ] && [ "$found" != "$cuda_cache/nvidia/cu13" ]; then return; fi
   if cmp -s tests/cuda_requirements.txt "$cuda_cache/complete"; then return; fi
-  say "fetching the CUDA Toolkit's compiler and libraries (525 MB)"
+  say "fetching the CUDA Toolkit's compiler and libraries (722 MB)"
   rm -rf "$cuda_cache"
   if python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r tests/cuda_requirements.txt \
     --target "$cuda_cache" >"$log" 2>&1; then
@@ -101,6 +101,8 @@ fetch_cuda_toolkit() {
     ln -s lib "$cuda_cache/nvidia/cu13/lib64"
     local library
     for library in cudart cublasLt; do ln -s "lib$library.so.13" "$cuda_cache/nvidia/cu13/lib/lib$library.so"; done
+    ln -s ../../nccl/include/nccl.h "$cuda_cache/nvidia/cu13/include/nccl.h"
+    for library in libnccl.so libnccl.so.2; do ln -s ../../nccl/lib/libnccl.so.2 "$cuda_cache/nvidia/cu13/lib/$library"; done
     cp tests/cuda_requirements.txt "$cuda_cache/complete"
   else
     cp "$log" "$cache/cuda-toolkit.log"

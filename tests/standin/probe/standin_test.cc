@@ -1,32 +1,23 @@
 // The stand-in itself: a backend that is right is not reported, and each mistake is, whatever the schedule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdio.h>
 
-#include <array>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "tests/standin/run_command.h"
+
 namespace {
 
+using standin_test::Ended;
+using standin_test::runCommand;
 using ::testing::HasSubstr;
-
-struct Ended {
-  int code = 0;
-  std::string output;
-};
 
 Ended runProbe(const std::string& mode, const std::string& mistake) {
   const std::string command = fmt::format("STANDIN_MODE={} STANDIN_TWINS={} timeout 60 {} {} 2>&1", mode,
                                           PIPESHARD_PROBE_TWIN, PIPESHARD_PROBE, mistake);
-  FILE* pipe = ::popen(command.c_str(), "r");
-  Ended ended;
-  std::array<char, 4096> some{};
-  while (const size_t read = ::fread(some.data(), 1, some.size(), pipe))
-    ended.output.append(some.data(), read);
-  ended.code = WEXITSTATUS(::pclose(pipe));
-  return ended;
+  return runCommand(command);
 }
 
 struct Mistake {
