@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/expect_error.h"
+#include "tests/sanitizers.h"
 #include "tests/transport/ranks.h"
 #include "tests/transport/raw_peer.h"
 #include "tests/transport/wire_hosts.h"
@@ -142,7 +143,12 @@ std::string knownPattern(size_t bytes) {
   return text;
 }
 
+// Ranks are forked while threads of relays run, which sanitizers do not allow.
+constexpr const char* kForks =
+    "a fork beside running threads: AddressSanitizer's locks may stay locked in it, ThreadSanitizer ends it";
+
 TEST(Wire, NothingOfATensorCanBeReadOnTheLine) {
+  SKIP_UNDER_SANITIZERS(kForks);
   constexpr size_t kBytes = 1 << 20;
   const std::string secret = knownPattern(kBytes);
   ASSERT_FALSE(hasNothingOf("what comes before " + secret, secret.substr(0, 64)));
@@ -168,6 +174,7 @@ TEST(Wire, NothingOfATensorCanBeReadOnTheLine) {
 
 // What was recorded is sent again, on a connection of its own.
 TEST(Wire, WhatWasRecordedCannotBeReplayed) {
+  SKIP_UNDER_SANITIZERS(kForks);
   std::unique_ptr<Wiretap> tap;
   std::string target;
   WireHosts hosts(hostsOf(2, 2), [&](int host, int, const RelayAddress& address) {
@@ -203,6 +210,7 @@ TEST(Wire, WhatWasRecordedCannotBeReplayed) {
 }
 
 TEST(Wire, StrangersAreRefusedAndToldOfWhileTheJobGoesOn) {
+  SKIP_UNDER_SANITIZERS(kForks);
   WireHosts hosts(hostsOf(2, 2));
   const RelayAddress address = hosts.relay(0).address();
   std::string notice;
@@ -313,6 +321,7 @@ TEST(Wire, ListensAtOnePortOfTheGivenHostOnly) {
 
 // A rank has a thread and three descriptors for it, and a host one connection to each other one.
 TEST(Wire, WhatItTakesDoesNotGrowWithPairsOfRanks) {
+  SKIP_UNDER_SANITIZERS(kForks);
   for (const int size : {4, 16}) {
     const size_t threads_before = entriesOf("/proc/self/task");
     const size_t descriptors_before = entriesOf("/proc/self/fd");
