@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <source_location>
 #include <tuple>
 #include <utility>
 
@@ -28,7 +29,8 @@ struct KernelEntry {
 };
 
 extern "C" const Thread* standin_thread();  // of the running fiber
-extern "C" void standin_barrier();
+// Of the __syncthreads of a source line; `file` as __FILE__.
+extern "C" void standin_barrier(const char* file, unsigned line);
 extern "C" uint64_t standin_exchange(uint32_t mask, uint64_t value, int from_lane);
 extern "C" void standin_atomic(const void* address, size_t bytes);
 extern "C" void standin_register(const char* mangled, const KernelEntry* entry);
@@ -79,7 +81,9 @@ inline const bool kRegistered = registerKernel<Kernel>(Kernel);
 
 }  // namespace standin
 
-inline void __syncthreads() { standin::standin_barrier(); }
+inline void __syncthreads(std::source_location at = std::source_location::current()) {
+  standin::standin_barrier(at.file_name(), at.line());
+}
 
 template <typename T>
 STANDIN_PLAIN T __shfl_xor_sync(unsigned mask, T value, int distance) {

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
 #include "tests/standin/lines.h"
 
@@ -57,6 +59,24 @@ bool isDropped(const std::string& what, bool implied) {
                drops ? " dropped" : "", what.c_str());
   std::fclose(file);
   return drops;
+}
+
+bool isBarrierDropped(const char* file, unsigned line) {
+  static const char* const listed = std::getenv("STANDIN_BARRIERS");
+  static const char* const asked = std::getenv("STANDIN_DROP_BARRIER");
+  if (listed == nullptr && asked == nullptr) return false;
+  const std::lock_guard held(lock());
+  static std::map<std::pair<const char*, unsigned>, bool> known;
+  const auto [found, is_new] = known.try_emplace({file, line});
+  if (!is_new) return found->second;
+  const std::string name = std::string(file) + ":" + std::to_string(line);
+  if (listed != nullptr) {
+    std::FILE* list = std::fopen(listed, "a");
+    if (list == nullptr) std::abort();
+    std::fprintf(list, "%s\n", name.c_str());
+    std::fclose(list);
+  }
+  return found->second = asked != nullptr && name == asked;
 }
 
 }  // namespace standin

@@ -11,4 +11,9 @@ bool waitsAreWatched();
 // A wait is asked for. True: it is left out.
 bool isDropped(const std::string& what, bool implied);
 
+// The same of the barriers of kernels, by source line: STANDIN_BARRIERS names a file that gets "FILE:LINE" of
+// each that a thread comes to first; STANDIN_DROP_BARRIER=FILE:LINE leaves it out, in all kernels that have
+// it.
+bool isBarrierDropped(const char* file, unsigned line);
+
 }  // namespace standin

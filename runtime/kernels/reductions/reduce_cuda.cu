@@ -45,8 +45,8 @@ __global__ void reduceBlockKernel(ReduceWalk walk, const T* x, T* y) {
         values[threadIdx.x] = combine<R, Wide<T>>(values[threadIdx.x], values[threadIdx.x + width]);
       __syncthreads();
     }
+    // Thread 0 alone reads values[0] here, and writes it next: no barrier.
     if (threadIdx.x == 0) y[output] = finishReduction<R, T>(values[0], walk.elements);
-    __syncthreads();
   }
 }
 

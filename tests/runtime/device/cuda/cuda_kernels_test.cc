@@ -338,6 +338,19 @@ TEST(CudaKernels, Attention) {
   }
 }
 
+// Blocks that go round their loops: their shared memory is used again.
+TEST(CudaKernels, MoreThanThereAreBlocksOrThreads) {
+  check("", "ReduceSum", {floats({4100, 65}), longs({1})}, {{kFloat, {4100, 1}}}, {}, {1});
+  const Shape query = {1, 1, 300, 4}, key = {1, 1, 3, 4}, row = {1, 1, 300, 1};
+  std::vector<std::optional<Tensor>> inputs = {floats(query), floats(key, 2), floats(key, 3),
+                                               makeTensor<float>({}, {0.5f})};
+  const std::vector<OutputSpec> outputs = {{kFloat, query}, {kFloat, row}, {kFloat, row}};
+  const std::map<std::string, Attribute> plain = {{"overlays", std::string()}, {"nan_to_zero", int64_t{1}}};
+  const std::vector<Tensor> forward = runKernel(makeCall(kOurs, "Attention", 1, inputs, outputs, plain));
+  inputs.insert(inputs.begin(), {floats(query, 5), forward[1], forward[2]});
+  check(kOurs, "AttentionGrad", inputs, {{kFloat, query}, {kFloat, key}, {kFloat, key}}, plain);
+}
+
 TEST(CudaKernels, Updates) {
   const auto scalar = [](float x) { return makeTensor<float>({}, {x}); };
   const auto number = [](double x) { return makeTensor<double>({}, {x}); };
