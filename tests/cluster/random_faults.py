@@ -8,8 +8,9 @@ the right exit code and one line that names the cause, and leave nothing: no pro
   tests/cluster/random_faults.py --summary
 
 Round i draws its fault and moment from the seed and i; `--only I` repeats it. `--record` writes a line per round to a file, and begins behind
-the last round of the seed that is there, so that runs add up; `--summary` says what such a file holds. At the end: rounds per fault, median and worst time from the
-fault to the message. Exit code: 0; 1 when a round failed (each failure is printed with what led to it); 77 when this machine lacks
+the last round of the seed that is there, so that runs add up; `--summary` says what such a file holds. At the end: rounds per fault, median
+and worst time from the fault to the message and to the end of the coordinator. Where a process goes on too long, its state is printed, with
+stacks if there is gdb. Exit code: 0; 1 when a round failed (each failure is printed with what led to it); 77 when this machine lacks
 something. Runs in namespaces of its own; needs root.
 """
 
@@ -32,8 +33,11 @@ from random_kills import living, sockets, wait_until, exit_code
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-LIMIT = 20.0   # seconds from a fault until all processes have ended
-STEPS = "2500"
+LIMIT = 20.0   # seconds from the end of the coordinator until all processes have ended
+BEGIN = 60.0   # until workers are there to be hurt
+UNHURT = 300.0  # until a job has ended that nobody has hurt
+MOST_STEPS, LEAST_STEPS = 2500, 200
+JOB_SECONDS = 8.0  # that a job takes where nobody hurts it: longer than any fault comes late; beside other work 2,500 steps take minutes
 
 # fault, share of rounds, exit codes of the coordinator that are right, seconds until it has ended: where the job goes on, those of a
 # busy machine
@@ -43,12 +47,12 @@ FAULTS = {
     "cut link": (12, {69}, 13), "glitch": (14, {0}, 300), "full disk": (10, {73}, 300), "low limit": (10, {78, 73, 83}, 300),
     "strangers": (10, {0}, 300),
 }
-COLUMNS = ["when", "version", "seed", "round", "fault", "delay", "seconds", "code", "failed"]
+COLUMNS = ["when", "version", "seed", "round", "fault", "delay", "seconds", "code", "failed", "message"]
 LIMITS = [("-n", "40"), ("-n", "24"), ("-u", None), ("-v", "300000"), ("-f", "8")]
 
 
-def run(*command, **options):
-    return subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **options)
+def run(*command, timeout=60, **options):
+    return subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=timeout, **options)
 
 
 def on_host(host, command):
@@ -159,7 +163,7 @@ class Job(random_kills.Job):
         self.temporary = os.path.join(folder, "tmp")
         os.makedirs(self.temporary)
         self.key = os.path.join(folder, "job.key")
-        arguments = [self.pipeshard, "run", options.plan, "--steps", STEPS, "--listen", "tcp://192.0.2.1:*", "--key-file", self.key,
+        arguments = [self.pipeshard, "run", options.plan, "--steps", str(options.steps), "--listen", "tcp://192.0.2.1:*", "--key-file", self.key,
                      "--node-timeout", "10"]
         if fault == "glitch":
             arguments += ["--patience", "20"]
@@ -188,6 +192,9 @@ class Job(random_kills.Job):
             return subprocess.Popen(on_host(host, command), cwd=self.temporary, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                     env={**os.environ, "TMPDIR": self.temporary}, start_new_session=True)
 
+    def causes(self):
+        return [line for line in self.read("coordinator.err").splitlines() if line.startswith("pipeshard: ")]
+
     def workers(self):
         return sorted(pid for pid in living() if " worker " in " ".join(random_kills.arguments_of(pid)))
 
@@ -205,6 +212,8 @@ class Round:
         self.options, self.number = options, number
         self.faults = []
         self.seconds = None  # from the fault to the end of the coordinator
+        self.told = None  # to its message
+        self.states = []  # of all processes, where somebody went on too long
         self.pid = None
         self.code = None  # the coordinator's
 
@@ -218,6 +227,8 @@ class Round:
             self.struck = time.monotonic()
             return True
         time.sleep(max(0.0, job.started + self.delay - time.monotonic()))
+        if self.fault.endswith(" worker"):  # which may be later on a busy machine
+            wait_until(lambda: job.workers() or job.coordinator.poll() is not None, BEGIN)
         self.struck = time.monotonic()
         victims = {"worker": job.workers, "daemon": lambda: [self.dice.choice(job.daemons).pid], "coordinator": lambda: [job.coordinator.pid]}
         verb, victim = self.fault.split() if " " in self.fault else (self.fault, "")
@@ -249,8 +260,8 @@ class Round:
         try:
             struck = self.strike(job)
             _, codes, limit = FAULTS[self.fault]
-            if not wait_until(lambda: job.coordinator.poll() is not None, limit + 30 if struck else 300):
-                self.faults.append("the coordinator goes on")
+            if not wait_until(lambda: self.has_ended(job), limit + 30 if struck else UNHURT):
+                self.goes_on("the coordinator goes on")
             self.seconds = time.monotonic() - self.struck
             self.code = job.coordinator.returncode
             if struck:
@@ -269,6 +280,15 @@ class Round:
             shutil.rmtree(folder, ignore_errors=True)
         return struck
 
+    def has_ended(self, job):
+        if self.told is None and job.causes():
+            self.told = time.monotonic() - self.struck
+        return job.coordinator.poll() is not None
+
+    def goes_on(self, what):
+        self.faults.append(what)
+        self.states = self.states or random_kills.states()
+
     def check(self, job, codes, limit):
         code = job.coordinator.returncode
         late = code == 0 and random_kills.FINISHED.search(job.read("coordinator.out"))  # it was done already
@@ -278,7 +298,9 @@ class Round:
             self.faults.append(f"exit code of the coordinator: {code}, not {codes}")
         if self.seconds > limit and not late:
             self.faults.append(f"it ended {self.seconds:.1f} s after the fault, not within {limit}")
-        causes = [line for line in job.read("coordinator.err").splitlines() if line.startswith("pipeshard: ")]
+        causes = job.causes()
+        if causes and self.told is None:  # between two looks
+            self.told = self.seconds
         wanted = 0 if code in (0, -signal.SIGKILL) else 1
         if len(causes) != wanted:
             self.faults.append(f"{len(causes)} lines of cause")
@@ -301,9 +323,9 @@ class Round:
                 pass
         if not wait_until(job.all_ended, LIMIT):
             left = [" ".join(process.args[4:6]) for process in job.processes() if process.poll() is None]
-            self.faults.append(f"still running: {left}")
+            self.goes_on(f"still running: {left}")
         if not wait_until(lambda: not living(), 5):
-            self.faults.append("left: " + "; ".join(" ".join(random_kills.arguments_of(pid))[:150] for pid in living()))
+            self.goes_on("left: " + "; ".join(" ".join(random_kills.arguments_of(pid))[:150] for pid in living()))
         if os.listdir("/dev/shm"):
             self.faults.append(f"left in /dev/shm: {os.listdir('/dev/shm')}")
         killed = job.coordinator.returncode is not None and job.coordinator.returncode < 0
@@ -318,7 +340,24 @@ class Round:
             print(f"    {name} (pid {process.pid}) ended with {process.returncode}")
             for line in job.read(name + ".err").splitlines()[-10:]:
                 print(f"      | {line}")
+        for line in self.states:
+            print(f"    {line}")
         sys.stdout.flush()
+
+
+def steps_of_a_job(options):
+    """As many as this machine does in JOB_SECONDS, now."""
+    folder = tempfile.mkdtemp(prefix="job.")
+    options.steps = LEAST_STEPS
+    job = Job(options, folder, "none", random.Random(0))
+    try:
+        if not wait_until(job.all_ended, UNHURT) or job.coordinator.returncode != 0:
+            sys.exit("a job that nobody hurts does not end well:\n" + "\n".join([job.read("coordinator.err"), *random_kills.states()]))
+        seconds = time.monotonic() - job.started
+    finally:
+        job.destroy()
+        shutil.rmtree(folder, ignore_errors=True)
+    return min(MOST_STEPS, max(LEAST_STEPS, round(LEAST_STEPS * JOB_SECONDS / seconds)))
 
 
 class Record:
@@ -347,35 +386,52 @@ class Record:
     def add(self, options, current, code):
         if self.path:
             self.append([time.strftime("%Y-%m-%dT%H:%M:%S"), options.version, options.seed, current.number, current.fault,
-                         f"{current.delay:.2f}", f"{current.seconds:.2f}", code, "; ".join(current.faults)])
+                         f"{current.delay:.2f}", f"{current.seconds:.2f}", code, "; ".join(current.faults),
+                         "" if current.told is None else f"{current.told:.2f}"])
 
     def next_round(self, seed):
         """Behind all rounds of the seed."""
         return 1 + max((int(row["round"]) for row in self.rows() if row["seed"] == str(seed)), default=-1)
 
 
-def print_times(seconds, failed):
-    for fault, times in sorted(seconds.items()):
-        wrong = f", {failed[fault]} failed" if failed[fault] else ""
-        print(f"{fault:17} {len(times):5} rounds, until the end: median {statistics.median(times):.1f} s, worst {max(times):.1f} s{wrong}")
+class Times:
+    """Of rounds, by their fault: seconds to the message (None: there was none), and to the end."""
+
+    def __init__(self):
+        self.rounds, self.failed = collections.defaultdict(list), collections.Counter()
+
+    def add(self, fault, message, end, has_failed):
+        self.rounds[fault].append((message, end))
+        self.failed[fault] += bool(has_failed)
+
+    def print(self):
+        for fault, times in sorted(self.rounds.items()):
+            messages = [message for message, _ in times if message is not None]
+            wrong = f", {self.failed[fault]} failed" if self.failed[fault] else ""
+            print(f"{fault:17} {len(times):5} rounds{self.span('to the message', messages)}"
+                  f"{self.span('to the end', [end for _, end in times])}{wrong}")
+
+    @staticmethod
+    def span(what, seconds):
+        return f", {what}: median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s" if seconds else ""
 
 
 def summary(path):
     rows = Record(path).rows()
-    seconds, failed = collections.defaultdict(list), collections.Counter()
+    times = Times()
     for row in rows:
-        seconds[row["fault"]].append(float(row["seconds"]))
-        failed[row["fault"]] += bool(row["failed"])
-    print_times(seconds, failed)
+        times.add(row["fault"], float(row["message"]) if row.get("message") else None, float(row["seconds"]), row["failed"])
+    times.print()
     for row in rows:
         if row["failed"]:
             print(f"failed: seed {row['seed']}, round {row['round']}, {row['fault']}, {row['version']}: {row['failed']}")
-    print(f"{len(rows)} rounds, {sum(failed.values())} failed, in {path}")
+    print(f"{len(rows)} rounds, {sum(times.failed.values())} failed, in {path}")
 
 
 def run_sequence(options):
     make_hosts()
-    seconds, failed = collections.defaultdict(list), collections.Counter()
+    options.steps = steps_of_a_job(options)
+    times = Times()
     failures = counted = 0
     record = Record(options.record)
     end = time.monotonic() + options.seconds if options.seconds else None
@@ -388,15 +444,14 @@ def run_sequence(options):
         if not struck:
             current.fault = "nobody there"  # for the fault; what is wrong with such a job is not its doing
         if struck or current.faults:
-            failed[current.fault] += bool(current.faults)
-            seconds[current.fault].append(current.seconds)
+            times.add(current.fault, current.told, current.seconds, current.faults)
             record.add(options, current, current.code)
         if options.verbose:
             print(f"round {number}: {current.fault} after {current.delay:.2f} s: {current.seconds:.2f} s", flush=True)
         number += options.jobs
         if options.only is not None:
             break
-    print_times(seconds, failed)
+    times.print()
     print(f"{counted} rounds, {failures} failed", flush=True)
     return failures
 

@@ -75,6 +75,39 @@ def living():
     return found
 
 
+def states():
+    """Lines for people about every process that goes on: what it is, where its threads wait, and, where there is gdb, its stacks."""
+    lines = []
+    for pid in living():
+        lines.append(f"process {pid}: {' '.join(arguments_of(pid))[:200]}")
+        try:
+            for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+                lines.append(f"  thread {thread}: {state_of(f'/proc/{pid}/task/{thread}')}")
+        except OSError:
+            continue  # it has just ended
+        if shutil.which("gdb") and "pipeshard" in os.path.basename((arguments_of(pid) or [""])[0]):
+            try:
+                found = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"], capture_output=True, text=True,
+                                       timeout=60, check=False, stdin=subprocess.DEVNULL)
+                lines += ["  " + line for line in found.stdout.splitlines() if re.match(r"Thread \d|#\d", line)]
+            except subprocess.TimeoutExpired:
+                lines.append("  gdb got no answer")  # it is frozen, or inside the kernel
+    return lines
+
+
+def state_of(folder):
+    """Of a thread: its name, the state, the function of the kernel that it is in, and the system call."""
+    words = []
+    for name in ("comm", "stat", "wchan", "syscall"):
+        try:
+            with open(os.path.join(folder, name), encoding="ascii", errors="replace") as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        words.append(text.rsplit(")", 1)[1].split()[0] if name == "stat" else text.split(" ")[0] if name == "syscall" else text)
+    return " ".join(words)
+
+
 def sockets():
     """TCP sockets other than those that only wait for late packets, and named unix sockets."""
     found = []
