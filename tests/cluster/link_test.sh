@@ -5,6 +5,7 @@
 #   tests/cluster/link_test.sh PIPESHARD cut           the cable is cut: exit code 69 within 15 seconds, with node 1 as the cause
 #   tests/cluster/link_test.sh PIPESHARD glitch        the cable is cut for 6 s: with --patience 30 the job goes on, and its losses are those of one without
 #   tests/cluster/link_test.sh PIPESHARD slow          a cable of 10 Mbit/s only makes it slower
+#   tests/cluster/link_test.sh PIPESHARD lossy         a cable that loses one packet in a hundred, too; nobody is taken for dead, and losses stay
 #   tests/cluster/link_test.sh PIPESHARD secret        gradients that go through the cable cannot be read there; with --data-plane private they can
 set -euo pipefail
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
@@ -142,6 +143,30 @@ test_slow() {
   end_well
   grep -q '^PASS' $folder/job.out || die "no PASS"
   echo "20 steps: $fast ms, at 10 Mbit/s $slow ms"
+}
+
+test_lossy() {
+  plan
+  start_job run $folder/plan --steps 100 --seed 5
+  end_well
+  mv $folder/job.out $folder/calm.out
+  "$here/lossy_cable.py" 1 >$folder/cable.out &
+  local cable=$! start
+  until [ -s $folder/cable.out ]; do sleep 0.05; done
+  if grep -q skipped $folder/cable.out; then skip "$(cat $folder/cable.out)"; fi
+  start=$(now)
+  start_job run $folder/plan --steps 100 --seed 5
+  end_well
+  local milliseconds
+  milliseconds=$(milliseconds_since "$start")
+  kill $cable
+  wait $cable || die "the cable ended with an error"
+  local losses='loss [0-9.]* -> [0-9.]*' lost
+  lost=$(grep -o 'lost [0-9]* of [0-9]*' $folder/cable.out) || die "the cable does not say what it lost"
+  [[ $lost != "lost 0 of"* ]] || die "nothing was lost"
+  [ "$(grep -o "$losses" $folder/job.out)" = "$(grep -o "$losses" $folder/calm.out)" ] || die "other losses than without"
+  if grep -q 'has not answered' $folder/job.err; then die "a node was missed"; fi
+  echo "100 steps in $milliseconds ms on a cable that $lost packets: $(grep -o "$losses" $folder/job.out)"
 }
 
 # validate_captured PLANE: the samples of gradients that were read on the cable, "0 of 123"
