@@ -184,8 +184,10 @@ void batchNormalizationWeightGrad(Builder& f) {
 
 // The calls differ by what lies over the scores: a body per overload.
 struct Call {
-  ValueId query, key, value, scale, mask, fill, bias;
+  ValueId query, key, value, scale, mask, fill;
+  std::vector<ValueId> biases;
   AttentionForm form;
+  bool is_grouped = false;
 };
 
 Call describeCall(Builder& f, bool gradient) {
@@ -193,7 +195,10 @@ Call describeCall(Builder& f, bool gradient) {
   bool found = false;
   for (const std::string& overlays : attentionOverlays()) {
     for (const bool nan_to_zero : {false, true}) {
-      if (attentionOverload(overlays, nan_to_zero) != f.overload()) continue;
+      const std::string overload = attentionOverload(overlays, nan_to_zero);
+      const bool is_grouped = f.overload() == groupedOverload(overload);
+      if (overload != f.overload() && !is_grouped) continue;
+      call.is_grouped = is_grouped;
       call.form = attentionForm(overlays, nan_to_zero, gradient);
       f.attribute("overlays", overlays);
       f.attribute("nan_to_zero", int64_t{nan_to_zero});
@@ -208,7 +213,8 @@ Call describeCall(Builder& f, bool gradient) {
   for (int i = call.form.scale() + 1; i < call.form.inputs; ++i) {
     if (i == call.form.mask) call.mask = f.input("Mask");
     if (i == call.form.fill()) call.fill = f.input("Fill");
-    if (i == call.form.bias) call.bias = f.input("Bias");
+    if (i == call.form.bias) call.biases.push_back(f.input("Bias"));
+    if (i == call.form.second_bias) call.biases.push_back(f.input("SecondBias"));
   }
   return call;
 }
@@ -239,10 +245,12 @@ ValueId overTheKeys(Builder& f, const char* op, ValueId x) {
 
 ValueId scoresOf(Builder& f, const Call& call) {
   ValueId scores = f.op("Mul", {f.op("MatMul", {call.query, transposed(f, call.key)}), call.scale});
-  const auto addBias = [&] { scores = f.op("Add", {scores, call.bias}); };
-  if (call.form.biasFirst()) addBias();
+  const auto addBiases = [&] {
+    for (const ValueId bias : call.biases) scores = f.op("Add", {scores, bias});
+  };
+  if (call.form.biasFirst()) addBiases();
   if (call.mask.valid()) scores = f.op("Where", {call.mask, scores, call.fill});
-  if (call.bias.valid() && !call.form.biasFirst()) addBias();
+  if (!call.form.biasFirst()) addBiases();
   return scores;
 }
 
@@ -296,10 +304,15 @@ GradientCall describeGradient(Builder& f) {
 
 void attentionGrad(Builder& f) {
   const GradientCall g = describeGradient(f);
+  const auto ofKeys = [&](ValueId x, ValueId y) {
+    const ValueId product = f.op("MatMul", {transposed(f, x), y});
+    return g.call.is_grouped ? f.op("ReduceSum", {product, f.integers({-3})}, {{"keepdims", int64_t{1}}})
+                             : product;
+  };
   const ValueId scaled = f.op("Mul", {g.slopes.products, g.call.scale});
   f.output("dQ", f.op("MatMul", {scaled, g.call.key}));
-  f.output("dK", f.op("MatMul", {transposed(f, scaled), g.call.query}));
-  f.output("dV", f.op("MatMul", {transposed(f, g.slopes.probabilities), g.dy}));
+  f.output("dK", ofKeys(scaled, g.call.query));
+  f.output("dV", ofKeys(g.slopes.probabilities, g.dy));
 }
 
 void attentionScoresGrad(Builder& f) {
@@ -325,6 +338,7 @@ void addAttentionBodies(FunctionBodies& bodies) {
       const std::string overload = attentionOverload(overlays, nan_to_zero);
       bodies[{"Attention", overload}] = attention;
       bodies[{"AttentionGrad", overload}] = attentionGrad;
+      bodies[{"AttentionGrad", groupedOverload(overload)}] = attentionGrad;
       const bool has_bias = overlays.find("bias") != std::string::npos;
       if (has_bias) bodies[{"AttentionScoresGrad", overload}] = attentionScoresGrad;
     }

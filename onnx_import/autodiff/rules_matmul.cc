@@ -101,19 +101,26 @@ void attentionGradient(GradientContext& c) {
   const auto wanted = [&](size_t position) {
     return c.needs(position) ? std::optional<Shape>(c.shape(c.input(position))) : std::nullopt;
   };
+  const bool is_grouped = isGrouped(c.shape(c.input(0)), c.shape(c.input(1)));
   if (c.needs(0) || c.needs(1) || c.needs(2)) {
+    const std::string& overload = c.node().overload;
     const std::vector<ValueId> gradients =
-        c.functionOutputs("AttentionGrad", c.node().overload, inputs, type, {wanted(0), wanted(1), wanted(2)},
-                          c.node().attributes);
+        c.functionOutputs("AttentionGrad", is_grouped ? groupedOverload(overload) : overload, inputs, type,
+                          {wanted(0), wanted(1), wanted(2)}, c.node().attributes);
     for (size_t i = 0; i < 3; ++i) {
       if (c.needs(i)) c.give(i, gradients[i]);
     }
   }
-  if (form.bias < 0 || !c.needs(form.bias)) return;
-  Shape scores = c.shape(c.input(0));
-  scores.back() = *(c.shape(c.input(1)).rbegin() + 1);
-  c.giveReduced(form.bias, c.function("AttentionScoresGrad", c.node().overload, inputs, type, scores,
-                                      c.node().attributes));
+  ValueId slopes;  // the same behind every bias
+  for (const int bias : form.biases()) {
+    if (!c.needs(bias)) continue;
+    Shape scores = c.shape(c.input(0));
+    scores.back() = *(c.shape(c.input(1)).rbegin() + 1);
+    if (!slopes.valid())
+      slopes =
+          c.function("AttentionScoresGrad", c.node().overload, inputs, type, scores, c.node().attributes);
+    c.giveReduced(bias, slopes);
+  }
 }
 
 // A gradient passes to Q, K, V and the bias.

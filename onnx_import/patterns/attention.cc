@@ -5,7 +5,9 @@
 //   [Where(IsNaN(p), 0, p)], MatMul(p, V)
 //
 // The scale may also stand before the product, whole or as its root, on Q, on K or on both. K^T is a
-// Transpose of whatever axes, one of matrices between two Reshapes, or comes from elsewhere.
+// Transpose of whatever axes, one of matrices between two Reshapes, or comes from elsewhere. Between any two,
+// the scores may be viewed with other axes before their matrices (attention_views.h). Where keys and values
+// are repeated for several heads each, or broadcast in the products, the function gets them as they were.
 #include "onnx_import/patterns/attention.h"
 
 #include <algorithm>
@@ -13,8 +15,10 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ir/operators/attention_form.h"
+#include "onnx_import/patterns/attention_views.h"
 
 namespace pipeshard {
 namespace {
@@ -25,6 +29,19 @@ struct Overlay {
   NodeId node;            // that puts it on
   bool inverted = false;  // the mask is true where the number is put
   double fill = 0;
+};
+
+// Q, K or V: what nodes make of a value of the graph.
+struct Operand {
+  ValueId from;
+  std::vector<MadeNode> nodes = {};
+  Shape shape = {};
+
+  void viewAs(const Shape& leading) {
+    if (leadingAxes(shape) == leading) return;
+    shape = withMatrices(leading, shape);
+    nodes.push_back({"Reshape", shape});
+  }
 };
 
 class AttentionFinder {
@@ -41,10 +58,8 @@ class AttentionFinder {
       if (reason.empty()) reason = "its scores are not a product";
     }
     if (reason.empty()) reason = fit();
-    if (reason.empty()) {
-      describe();
-      reason = obstacle(patterns_, match_);
-    }
+    if (reason.empty()) reason = describe();
+    if (reason.empty()) reason = obstacle(patterns_, match_);
     if (reason.empty()) return match_;
     missed.push_back({PatternKind::kAttention, describeNode(graph().node(softmax_)), reason});
     return std::nullopt;
@@ -136,7 +151,7 @@ class AttentionFinder {
       if (made.is("MatMul")) {
         product_ = id;
         take(id);
-        return "";
+        return nameOfOverlays();
       }
       std::string reason;
       ValueId next;
@@ -144,6 +159,12 @@ class AttentionFinder {
       if (made.is("Where")) next = throughMask(id, reason);
       if (made.is("Add")) next = throughBias(id, reason);
       if (!reason.empty()) return reason;
+      if (isView(id)) {
+        take(id);
+        scores = made.inputs[0];
+        views_.push_back(leadingAxes(shape(scores)));
+        continue;
+      }
       if (!next.valid() || shape(next) != shape(scores))
         return fmt::format("{} lies between the product of queries and keys and the softmax",
                            describeNode(made));
@@ -166,13 +187,21 @@ class AttentionFinder {
 
   std::string put(Overlay overlay) {
     if (scaled_) return "its scores are scaled behind a mask or a bias";
-    for (const Overlay& other : overlays_) {
-      if (other.kind == overlay.kind)
-        return overlay.kind == Overlay::Kind::kMask ? "two masks lie over its scores"
-                                                    : "two tensors are added to its scores";
-    }
     overlays_.insert(overlays_.begin(), overlay);
     return "";
+  }
+
+  // Sets name_, the function's `overlays`; else says what it does not have.
+  std::string nameOfOverlays() {
+    std::vector<std::string> names;
+    for (const Overlay& overlay : overlays_)
+      names.push_back(overlay.kind == Overlay::Kind::kMask ? "mask" : "bias");
+    name_ = fmt::format("{}", fmt::join(names, "_"));
+    const std::vector<std::string>& known = attentionOverlays();
+    if (std::find(known.begin(), known.end(), name_) != known.end()) return "";
+    if (std::count(names.begin(), names.end(), "mask") > 1) return "two masks lie over its scores";
+    if (std::count(names.begin(), names.end(), "bias") > 2) return "three tensors are added to its scores";
+    return "a tensor is added to its scores before a mask, and one behind it";
   }
 
   ValueId throughMask(NodeId id, std::string& reason) {
@@ -191,17 +220,21 @@ class AttentionFinder {
     const std::vector<ValueId>& inputs = node(id).inputs;
     for (const size_t side : {0, 1}) {
       if (shape(inputs[side]) != shape(node(id).outputs[0]) || !leadsToProduct(inputs[side])) continue;
-      reason = put({Overlay::Kind::kBias, inputs[1 - side], id});
+      if (!isZero(inputs[1 - side])) reason = put({Overlay::Kind::kBias, inputs[1 - side], id});
       return inputs[side];
     }
     return ValueId();
   }
 
+  // ONNX's Attention without a mask, T5's without positions.
+  bool isZero(ValueId added) const { return patterns_.is_zero[added.index()] || everywhere(added) == 0.0; }
+
   bool leadsToProduct(ValueId value, int steps = 6) const {
     const NodeId id = producer(value);
     if (!id.valid() || steps == 0) return false;
     const Node& made = node(id);
-    if (made.is("MatMul")) return true;
+    if (made.is("MatMul")) return haveSameMatrices(made.outputs[0], node(softmax_).inputs[0]);
+    if (isView(id)) return leadsToProduct(made.inputs[0], steps - 1);
     if (!made.is("Mul") && !made.is("Div") && !made.is("Where") && !made.is("Add")) return false;
     return std::any_of(made.inputs.begin(), made.inputs.end(),
                        [&](ValueId input) { return leadsToProduct(input, steps - 1); });
@@ -232,14 +265,24 @@ class AttentionFinder {
   }
   bool keepsMatrices(NodeId id) const {
     if (!id.valid() || !node(id).is("Reshape")) return false;
-    const Shape& from = shape(node(id).inputs[0]);
-    const Shape& to = shape(node(id).outputs[0]);
-    return from.size() >= 2 && to.size() >= 2 && std::equal(from.end() - 2, from.end(), to.end() - 2);
+    return isView(id);
+  }
+  // Of the same matrices, by other axes before them.
+  bool isView(NodeId id) const {
+    const Node& made = node(id);
+    if (!made.is("Reshape") && !made.is("Unsqueeze") && !made.is("Squeeze")) return false;
+    return haveSameMatrices(made.inputs[0], made.outputs[0]);
+  }
+  bool haveSameMatrices(ValueId a, ValueId b) const {
+    const Shape &x = shape(a), &y = shape(b);
+    return x.size() >= 2 && y.size() >= 2 && std::equal(x.end() - 2, x.end(), y.end() - 2);
   }
 
-  // Sets keys_ to what K^T was transposed from, or says what is to be made of it.
-  void untransposed(ValueId transposed) {
+  // What K^T was transposed from, or what is to be made of it.
+  Operand untransposed(ValueId transposed) const {
     const size_t rank = shape(transposed).size();
+    Shape wanted = shape(transposed);
+    std::swap(wanted[rank - 1], wanted[rank - 2]);
     NodeId id = producer(transposed);
     if (keepsMatrices(id)) {
       const NodeId inner = producer(node(id).inputs[0]);
@@ -247,12 +290,8 @@ class AttentionFinder {
                          node(inner).intsAttribute("perm") ==
                              lastTwoExchanged(allAxes(shape(node(inner).outputs[0]).size()));
       const NodeId outer = turns ? producer(node(inner).inputs[0]) : NodeId();
-      Shape wanted = shape(transposed);
-      std::swap(wanted[rank - 1], wanted[rank - 2]);
-      if (keepsMatrices(outer) && shape(node(outer).inputs[0]) == wanted) {
-        keys_ = node(outer).inputs[0];
-        return;
-      }
+      if (keepsMatrices(outer) && shape(node(outer).inputs[0]) == wanted)
+        return {node(outer).inputs[0], {}, wanted};
     }
     ValueId source = transposed;
     std::vector<int64_t> axes = allAxes(rank);
@@ -261,69 +300,134 @@ class AttentionFinder {
       axes = node(id).intsAttribute("perm");
     }
     axes = lastTwoExchanged(axes);
-    keys_ = axes == allAxes(rank) ? source : ValueId();
-    if (keys_.valid()) return;
-    Shape made = shape(transposed);
-    std::swap(made[rank - 1], made[rank - 2]);
-    match_.made.push_back({.position = 1,
-                           .place = product_,
-                           .op_type = "Transpose",
-                           .from = source,
-                           .attributes = {{"perm", axes}},
-                           .type = graph().dataType(transposed),
-                           .shape = made});
+    if (axes == allAxes(rank)) return {source, {}, wanted};
+    return {source, {{"Transpose", wanted, {{"perm", axes}}}}, wanted};
+  }
+
+  // x [.., g, 1, j, d] where the operand is Reshape(Expand(x, [.., g, n, j, d])), [.., g * n, j, d]: heads
+  // that are there n times each.
+  std::optional<Operand> unrepeated(const Operand& operand, Shape& groups) const {
+    const NodeId id = operand.nodes.empty() ? producer(operand.from) : NodeId();
+    if (!keepsMatrices(id)) return std::nullopt;
+    const NodeId expand = producer(node(id).inputs[0]);
+    if (!expand.valid() || !node(expand).is("Expand")) return std::nullopt;
+    const Shape& once = shape(node(expand).inputs[0]);
+    groups = leadingAxes(shape(node(expand).outputs[0]));
+    if (groups.empty() || groups.back() == 1) return std::nullopt;
+    Shape expected = groups;
+    expected.back() = 1;
+    if (once != withMatrices(expected, operand.shape)) return std::nullopt;
+    return Operand{node(expand).inputs[0], {}, once};
   }
 
   // Do the matrices go together? Sets what the call reads.
   std::string fit() {
     const std::vector<ValueId>& operands = node(product_).inputs;
-    const Shape& q = shape(operands[0]);
-    const Shape& kt = shape(operands[1]);
-    const Shape& v = shape(node(values_).inputs[1]);
-    if (q.size() < 2 || kt.size() != q.size() || v.size() != q.size() ||
-        !std::equal(q.begin(), q.end() - 2, kt.begin()) || !std::equal(q.begin(), q.end() - 2, v.begin()))
-      return fmt::format("queries, keys and values differ in their heads: {}, {} and {}", shapeToString(q),
-                         shapeToString(kt), shapeToString(v));
-    queries_ = unscaled(operands[0], product_);
-    untransposed(unscaled(operands[1], product_));
+    const ValueId v = node(values_).inputs[1];
+    queries_ = {unscaled(operands[0], product_)};
+    queries_.shape = shape(queries_.from);
+    keys_ = untransposed(unscaled(operands[1], product_));
+    v_ = {v, {}, shape(v)};
+    heads_ = leadingAxes(shape(operands[0]));
+    output_ = shape(node(values_).outputs[0]);
+    const Shape values = leadingAxes(output_);
+    const bool is_shared = isGrouped(queries_.shape, keys_.shape) && isGrouped(output_, v_.shape);
+    Shape of_keys = heads_, of_values = values;
+    if (is_shared) of_keys.back() = of_values.back() = 1;
+    if (queries_.shape.size() < 2 || leadingAxes(shape(node(product_).outputs[0])) != heads_ ||
+        leadingAxes(keys_.shape) != of_keys || leadingAxes(v_.shape) != of_values)
+      return fmt::format("queries, keys and values differ in their heads: {}, {} and {}",
+                         shapeToString(queries_.shape), shapeToString(shape(operands[1])),
+                         shapeToString(v_.shape));
+    view_ = heads_;
+    views_.push_back(values);
+    for (const Shape& other : views_) {
+      if (axesOfEach(view_, other)) view_ = other;
+    }
+    for (const Shape& other : views_) {
+      if (!axesOfEach(other, view_) || (is_shared && other != heads_))
+        return fmt::format("its scores are viewed as {} and as {}", shapeToString(view_),
+                           shapeToString(is_shared ? heads_ : other));
+    }
+    if (!is_shared) shareKeys();
     return "";
   }
 
-  void describe() {
+  void shareKeys() {
+    Shape groups, of_values;
+    const std::optional<Operand> keys = unrepeated(keys_, groups), values = unrepeated(v_, of_values);
+    const bool are_groups = keys && values && groups == of_values && view_ == heads_ &&
+                            leadingAxes(output_) == heads_ && axesOfEach(heads_, groups);
+    queries_.viewAs(are_groups ? groups : view_);
+    if (are_groups) {
+      view_ = groups;
+      keys_ = *keys;
+      v_ = *values;
+    } else {
+      keys_.viewAs(view_);
+      v_.viewAs(view_);
+    }
+  }
+
+  void addOperand(size_t position, const Operand& operand, NodeId place) {
+    match_.inputs[position] = operand.from;
+    if (!operand.nodes.empty())
+      match_.made.push_back({.position = position,
+                             .place = place,
+                             .from = operand.from,
+                             .nodes = operand.nodes,
+                             .type = graph().dataType(operand.from)});
+  }
+
+  std::string addOverlay(const Overlay& overlay) {
+    Operand tensor{overlay.tensor, {}, shape(overlay.tensor)};
+    const Shape scores = leadingAxes(shape(node(overlay.node).outputs[0]));
+    const std::optional<Shape> view = viewOfOverlay(tensor.shape, scores, view_);
+    if (!view)
+      return fmt::format("{} cannot be viewed for {} heads", shapeToString(tensor.shape),
+                         shapeToString(view_));
+    if (overlay.inverted) tensor.nodes.push_back({"Not", tensor.shape});
+    if (*view != tensor.shape) tensor.nodes.push_back({"Reshape", *view});
+    match_.inputs.push_back(overlay.tensor);
+    addOperand(match_.inputs.size() - 1, tensor, overlay.node);
+    if (overlay.kind == Overlay::Kind::kBias) return "";
+    match_.inputs.push_back(ValueId());
+    match_.made.push_back({.position = match_.inputs.size() - 1,
+                           .number = overlay.fill,
+                           .type = graph().dataType(queries_.from)});
+    return "";
+  }
+
+  std::string describe() {
     match_.kind = PatternKind::kAttention;
     match_.function = "Attention";
     match_.output = node(values_).outputs[0];
-    match_.inputs = {queries_, keys_, node(values_).inputs[1], ValueId()};
-    const DataType type = graph().dataType(queries_);
-    match_.made.push_back({.position = 3, .number = scale_, .type = type});
-    std::string overlays;
+    match_.inputs.resize(4);
+    addOperand(0, queries_, product_);
+    addOperand(1, keys_, product_);
+    addOperand(2, v_, values_);
+    match_.made.push_back({.position = 3, .number = scale_, .type = graph().dataType(queries_.from)});
     for (const Overlay& overlay : overlays_) {
-      const bool mask = overlay.kind == Overlay::Kind::kMask;
-      overlays += fmt::format("{}{}", overlays.empty() ? "" : "_", mask ? "mask" : "bias");
-      match_.inputs.push_back(overlay.tensor);
-      if (!mask) continue;
-      if (overlay.inverted) {
-        match_.made.push_back({.position = match_.inputs.size() - 1,
-                               .place = overlay.node,
-                               .op_type = "Not",
-                               .from = overlay.tensor,
-                               .type = DataType::kBool,
-                               .shape = shape(overlay.tensor)});
-      }
-      match_.inputs.push_back(ValueId());
-      match_.made.push_back({.position = match_.inputs.size() - 1, .number = overlay.fill, .type = type});
+      if (std::string reason = addOverlay(overlay); !reason.empty()) return reason;
     }
-    match_.overload = attentionOverload(overlays, nan_to_zero_);
-    match_.attributes = {{"overlays", overlays}, {"nan_to_zero", int64_t{nan_to_zero_}}};
+    match_.overload = attentionOverload(name_, nan_to_zero_);
+    match_.attributes = {{"overlays", name_}, {"nan_to_zero", int64_t{nan_to_zero_}}};
+    if (leadingAxes(output_) != view_) match_.output_shape = withMatrices(view_, output_);
+    return "";
   }
 
   const PatternGraph& patterns_;
   NodeId softmax_, product_, values_;
-  ValueId queries_, keys_;
+  Operand queries_, keys_, v_;
+  Shape heads_;               // the axes before the matrices of the product
+  std::vector<Shape> views_;  // what they are elsewhere
+  Shape view_;                // and in the call
+  Shape output_;
   double scale_ = 1;
   bool scaled_ = false;  // on the way from the softmax to the product
   bool nan_to_zero_ = false;
   std::vector<Overlay> overlays_;  // in the order in which they are put on
+  std::string name_;
   std::string reason_;
   Match match_;
 };

@@ -12,16 +12,23 @@
 
 namespace pipeshard {
 
-// An input that the graph does not have: a number, or what a node of the match becomes in its place.
+// A standard operator of one input (a Reshape: to `shape`).
+struct MadeNode {
+  std::string op_type = {};
+  Shape shape = {};
+  std::map<std::string, Attribute> attributes = {};
+};
+
+// An input that the graph does not have: a number, or what nodes make of `from`, one behind the other. They
+// are where a node of the match was: the first in its place, if it is free; in front of the last one, where
+// the call goes.
 struct MadeInput {
   size_t position = 0;  // in Match::inputs
   std::optional<double> number = {};
   NodeId place = {};
-  std::string op_type = {};  // a standard operator of one input, `from`
   ValueId from = {};
-  std::map<std::string, Attribute> attributes = {};
+  std::vector<MadeNode> nodes = {};
   DataType type = DataType::kUndefined;
-  Shape shape = {};
 };
 
 struct Match {
@@ -32,6 +39,7 @@ struct Match {
   std::set<NodeId> nodes;  // that it replaces
   std::map<std::string, Attribute> attributes;
   std::vector<MadeInput> made;
+  std::optional<Shape> output_shape;  // of the call, where it is a view of `output`
 };
 
 // Why the nodes cannot be replaced by one: somebody else needs what they make in between, or the file says

@@ -1,6 +1,8 @@
 #include "onnx_import/patterns/patterns.h"
 
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +24,7 @@ class Rewriter {
 
   // The call goes where the last node was, under its name and with its metadata.
   void replace(NodeId last, Match match) {
-    for (const MadeInput& made : match.made) match.inputs[made.position] = make(made, match);
+    for (const MadeInput& made : match.made) match.inputs[made.position] = make(made, match, last);
     Node& node = graph_.node(last);
     node.domain = kPipeshardDomain;
     node.op_type = match.function;
@@ -31,23 +33,78 @@ class Rewriter {
     node.inputs = match.inputs;
     node.outputs = {match.output};
     node.attributes = match.attributes;
+    if (match.output_shape) viewOutput(last, match);
     graph_.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
     if (graph_.findFunction(kPipeshardDomain, match.function, match.overload) != nullptr) return;
     graph_.functions.push_back(
         makePipeshardFunction(match.function, match.overload, graph_.opset_imports.at("")));
   }
 
+  // Puts the nodes in that have no place of their own.
+  void finish() {
+    std::vector<Node> nodes;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto take = [&](std::map<size_t, std::vector<Node>>& beside) {
+        const auto found = beside.find(n);
+        if (found != beside.end())
+          std::move(found->second.begin(), found->second.end(), back_inserter(nodes));
+      };
+      take(before_);
+      nodes.push_back(std::move(graph_.nodes[n]));
+      take(behind_);
+    }
+    graph_.nodes = std::move(nodes);
+  }
+
  private:
-  ValueId make(const MadeInput& made, const Match& match) {
+  ValueId make(const MadeInput& made, const Match& match, NodeId last) {
     if (made.number) return number(made.type, *made.number);
-    const std::string name = fmt::format("{}/{}", graph_.value(match.output).name, made.op_type);
-    const ValueId value = builder_.addValue(name, made.type, made.shape);
-    Node& node = graph_.node(made.place);
-    node.op_type = made.op_type;
-    node.inputs = {made.from};
-    node.outputs = {value};
-    node.attributes = made.attributes;
+    ValueId value = made.from;
+    for (const MadeNode& step : made.nodes) {
+      const ValueId input = value;
+      value = builder_.addValue(nameOf(match, step.op_type), made.type, step.shape);
+      if (made.place == last) {
+        before_[last.index()].push_back(nodeOf(graph_.node(last), step, input, value));
+      } else if (taken_.insert(made.place).second) {
+        Node& node = graph_.node(made.place);
+        const std::string name = node.name;
+        node = nodeOf(node, step, input, value);
+        node.name = name;
+      } else {
+        behind_[made.place.index()].push_back(nodeOf(graph_.node(made.place), step, input, value));
+      }
+    }
     return value;
+  }
+
+  // The provenance is that of `like`.
+  Node nodeOf(const Node& like, const MadeNode& made, ValueId input, ValueId output) {
+    Node node = like;
+    node.domain = node.overload = "";
+    node.op_type = made.op_type;
+    node.opset_version = graph_.opset_imports.at("");
+    node.inputs = {input};
+    node.outputs = {output};
+    node.attributes = made.attributes;
+    node.name = graph_.value(output).name;
+    if (made.op_type != "Reshape") return node;
+    const ValueId sizes = builder_.addConstant(node.name + "/sizes",
+                                               makeConstant<int64_t>({std::ssize(made.shape)}, made.shape));
+    graph_.value(sizes).metadata.emplace_back(kConstantMark, "made");
+    node.inputs.push_back(sizes);
+    return node;
+  }
+
+  std::string nameOf(const Match& match, const std::string& op_type) const {
+    return fmt::format("{}/{}", graph_.value(match.output).name, op_type);
+  }
+
+  void viewOutput(NodeId last, const Match& match) {
+    const DataType type = graph_.dataType(match.output);
+    const ValueId viewed = builder_.addValue(nameOf(match, match.function), type, *match.output_shape);
+    graph_.node(last).outputs = {viewed};
+    const Shape shape = graph_.shape(match.output);
+    behind_[last.index()].push_back(nodeOf(graph_.node(last), {"Reshape", shape}, viewed, match.output));
   }
 
   ValueId number(DataType type, double number) {
@@ -61,6 +118,8 @@ class Rewriter {
   Graph& graph_;
   GraphBuilder builder_;
   std::map<std::pair<DataType, double>, ValueId> numbers_;
+  std::set<NodeId> taken_;                               // places
+  std::map<size_t, std::vector<Node>> before_, behind_;  // by node index
 };
 
 }  // namespace
@@ -102,6 +161,7 @@ FoundPatterns recognisePatterns(Graph& graph) {
     ++result.found[match.kind];
     rewriter.replace(last, std::move(match));
   }
+  rewriter.finish();
   removeDeadCode(graph);
   result.nodes_after = graph.nodes.size();
   return result;

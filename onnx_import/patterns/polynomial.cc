@@ -1,5 +1,6 @@
 #include "onnx_import/patterns/polynomial.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ir/operators/initializer_role.h"
@@ -66,14 +67,22 @@ bool isNear(const Polynomial& polynomial, const Polynomial& expected) {
 }
 
 PatternGraph::PatternGraph(const Graph& of)
-    : graph(of), uses(computeUseDef(of)), is_output(of.values.size()), is_number(of.values.size()) {
+    : graph(of),
+      uses(computeUseDef(of)),
+      is_output(of.values.size()),
+      is_number(of.values.size()),
+      is_zero(of.values.size()) {
   for (const ValueId output : graph.outputs) is_output[output.index()] = true;
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   for (const auto& [id, initializer] : graph.initializers) {
     const Constant* constant = graph.constant(id);
     const InitializerRole role = roles[id.index()];
-    is_number[id.index()] = constant != nullptr && elementCount(constant->shape) == 1 && hasKernelType(id) &&
-                            (role == InitializerRole::kConstant || role == InitializerRole::kSetting);
+    if (constant == nullptr || !hasKernelType(id) ||
+        (role != InitializerRole::kConstant && role != InitializerRole::kSetting))
+      continue;
+    is_number[id.index()] = elementCount(constant->shape) == 1;
+    is_zero[id.index()] = std::all_of(constant->bytes.begin(), constant->bytes.end(),
+                                      [](std::byte byte) { return byte == std::byte(0); });
   }
 }
 

@@ -30,6 +30,7 @@ struct PatternGraph {
   UseDef uses;
   std::vector<bool> is_output;  // by value index
   std::vector<bool> is_number;  // by value index: a constant of the arithmetic that holds one element
+  std::vector<bool> is_zero;    // by value index: one that holds zeros, as many as there are
 
   // float32 or float64: the types of the functions' kernels. (Halves stay as they are.)
   bool hasKernelType(ValueId value) const;

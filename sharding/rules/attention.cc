@@ -1,5 +1,5 @@
-// Attention and its gradients. Heads and examples are independent. So are queries, but for what the gradients
-// of keys and values sum over. Keys are whole: a softmax runs over them.
+// Attention and its gradients. Heads and examples are independent. So are queries, and heads that share keys,
+// but for what the gradients of keys and values sum over. Keys are whole: a softmax runs over them.
 #include <algorithm>
 
 #include "ir/operators/attention_form.h"
@@ -15,6 +15,7 @@ constexpr double kScoreFlops = kNormalizationFlops + kMoveFlops;
 struct AttentionFactors {
   std::vector<int> rows;  // of [.., queries]
   int keys = -1, width = -1, value_width = -1;
+  bool is_grouped = false;  // the last axis before the matrices is 1 in K and V
 
   std::vector<int> with(int last) const {
     std::vector<int> factors = rows;
@@ -23,24 +24,32 @@ struct AttentionFactors {
   }
   std::vector<int> ofKeys(int last) const {
     std::vector<int> factors(rows.begin(), rows.end() - 1);
+    if (is_grouped) factors.back() = kNone;
     factors.insert(factors.end(), {keys, last});
     return factors;
   }
+  static constexpr int kNone = -1;
 };
 
 // Factors in every axis that has them, also where their size is 1.
 void setAll(RuleBuilder& builder, bool input, size_t position, const std::vector<int>& factors) {
   for (size_t axis = 0; axis < factors.size(); ++axis) {
+    if (factors[axis] == AttentionFactors::kNone) continue;
     if (input) builder.setInput(position, axis, {factors[axis]});
     if (!input) builder.setOutput(position, axis, {factors[axis]});
   }
 }
 
+// `queries`: the kind of what gradients of keys and values sum over: queries, and heads that share keys.
 AttentionFactors setInputs(RuleBuilder& builder, const AttentionForm& form, FactorKind queries) {
   const Shape& query = builder.inputShape(form.query);
   AttentionFactors f;
-  for (size_t axis = 0; axis + 2 < query.size(); ++axis)
-    f.rows.push_back(builder.factor(fmt::format("b{}", axis), query[axis]));
+  f.is_grouped = isGrouped(query, builder.inputShape(form.key()));
+  for (size_t axis = 0; axis + 2 < query.size(); ++axis) {
+    const bool is_group = f.is_grouped && axis + 3 == query.size();
+    f.rows.push_back(
+        builder.factor(fmt::format("b{}", axis), query[axis], is_group ? queries : FactorKind::kParallel));
+  }
   f.rows.push_back(builder.factor("i", query[query.size() - 2], queries));
   f.keys = builder.factor("j", *(builder.inputShape(form.key()).rbegin() + 1), FactorKind::kWhole);
   f.width = builder.factor("d", query.back(), FactorKind::kWhole);
@@ -48,7 +57,7 @@ AttentionFactors setInputs(RuleBuilder& builder, const AttentionForm& form, Fact
   setAll(builder, true, form.query, f.with(f.width));
   setAll(builder, true, form.key(), f.ofKeys(f.width));
   setAll(builder, true, form.value(), f.ofKeys(f.value_width));
-  for (const int overlay : {form.mask, form.bias}) {
+  for (const int overlay : {form.mask, form.bias, form.second_bias}) {
     if (overlay >= 0) builder.alignInput(overlay, f.with(f.keys));
   }
   if (form.query == 0) return f;

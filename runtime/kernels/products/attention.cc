@@ -36,6 +36,7 @@ ScoreOverlay overlayOf(const KernelSpec& spec, int input, const Shape& scores) {
            shapeToString(spec.inputs[input].shape), shapeToString(scores));
   }
   const size_t rank = scores.size();
+  overlay.elements = elementCount(shape);
   overlay.column_stride = shape[rank - 1] == 1 ? 0 : 1;
   overlay.row_stride = shape[rank - 2] == 1 ? 0 : shape[rank - 1];
   const int64_t matrix = shape[rank - 1] * shape[rank - 2];
@@ -92,10 +93,15 @@ AttentionPlan planAttention(const KernelSpec& spec) {
   plan.scores = withLast(query, shape.keys);
   Shape keys = query;
   keys[rank - 2] = shape.keys;
+  if (isGrouped(query, key)) {
+    keys[rank - 3] = 1;
+    shape.group = query[rank - 3];
+  }
   checkInputShape(spec, form.key(), keys);
   checkInputShape(spec, form.value(), withLast(keys, shape.value_width));
   shape.mask = overlayOf(spec, form.mask, plan.scores);
   shape.bias = overlayOf(spec, form.bias, plan.scores);
+  shape.second_bias = overlayOf(spec, form.second_bias, plan.scores);
   shape.bias_first = form.biasFirst();
   shape.nan_to_zero = form.nan_to_zero;
   return plan;
@@ -113,6 +119,7 @@ AttentionInputs<T> inputsOf(const AttentionForm& form, const KernelArguments& ar
     inputs.fill = input<T>(arguments, form.fill());
   }
   if (form.bias >= 0) inputs.bias = input<T>(arguments, form.bias);
+  if (form.second_bias >= 0) inputs.second_bias = input<T>(arguments, form.second_bias);
   return inputs;
 }
 

@@ -18,23 +18,27 @@ namespace pipeshard::kernels {
 // What lies over the scores, broadcast to [matrices, queries, keys].
 struct ScoreOverlay {
   std::vector<int64_t> offsets;  // by matrix: elements before its first one; empty: there is no overlay
-  StridedCopy heads;             // the same as strides, from overlays to matrices
-  int64_t row_stride = 0;        // elements between rows; 0: one row for all
-  int64_t column_stride = 0;     // 1 or 0
+  int64_t elements = 0;
+  StridedCopy heads;          // the same as strides, from overlays to matrices
+  int64_t row_stride = 0;     // elements between rows; 0: one row for all
+  int64_t column_stride = 0;  // 1 or 0
 };
 
 struct AttentionShape {
   int64_t matrices = 0;  // heads of all examples
+  int64_t group = 1;     // so many of them, one behind the other, have the same keys and values
   int64_t queries = 0;
   int64_t keys = 0;
   int64_t width = 0;        // of Q and K
   int64_t value_width = 0;  // of V
-  ScoreOverlay mask, bias;
-  bool bias_first = false;
+  ScoreOverlay mask, bias, second_bias;
+  bool bias_first = false;   // and the second, which is behind the first
   bool nan_to_zero = false;  // probabilities that are NaN
+
+  int64_t keyMatrices() const { return matrices / group; }
 };
 
-// Q [matrices, queries, width], K [.., keys, width], V [.., keys, value_width], dense.
+// Q [matrices, queries, width], K [keyMatrices, keys, width], V [keyMatrices, keys, value_width], dense.
 template <typename T>
 struct AttentionInputs {
   const T* query = nullptr;
@@ -44,6 +48,7 @@ struct AttentionInputs {
   const bool* mask = nullptr;  // false: the score is `fill`
   const T* fill = nullptr;     // there with a mask
   const T* bias = nullptr;
+  const T* second_bias = nullptr;
 };
 
 // Per row, of [matrices, queries].

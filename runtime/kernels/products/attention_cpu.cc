@@ -1,9 +1,11 @@
 // A block of queries at a time: what is in memory of the scores is a block of rows per thread
-// (blockOfQueries). A block's rows, or for gradients of keys and values a whole matrix, are one thread's.
+// (blockOfQueries). A block's rows, or for gradients of keys and values all that have these keys, are one
+// thread's.
 #include "runtime/kernels/products/attention.h"
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"
@@ -79,6 +81,8 @@ struct RowOverlays {
   T fill;
   const T* bias;
   int64_t bias_stride;
+  const T* second_bias;
+  int64_t second_bias_stride;
   bool bias_first;
 };
 
@@ -93,15 +97,20 @@ RowOverlays<T> overlaysOf(const AttentionShape& shape, const AttentionInputs<T>&
           inputs.fill == nullptr ? T(0) : *inputs.fill,
           shape.bias.offsets.empty() ? nullptr : inputs.bias + at(shape.bias),
           shape.bias.column_stride,
+          shape.second_bias.offsets.empty() ? nullptr : inputs.second_bias + at(shape.second_bias),
+          shape.second_bias.column_stride,
           shape.bias_first};
 }
 
 template <typename T>
 struct ScoreRow {
-  PIPESHARD_INLINE static void addBias(T* scores, int64_t keys, const RowOverlays<T>& over) {
-    if (over.bias == nullptr) return;
-    const T* bias = over.bias;
-    if (over.bias_stride == 0) {
+  PIPESHARD_INLINE static void addBiases(T* scores, int64_t keys, const RowOverlays<T>& over) {
+    addBias(scores, keys, over.bias, over.bias_stride);
+    addBias(scores, keys, over.second_bias, over.second_bias_stride);
+  }
+  PIPESHARD_INLINE static void addBias(T* scores, int64_t keys, const T* bias, int64_t stride) {
+    if (bias == nullptr) return;
+    if (stride == 0) {
 #pragma omp simd
       for (int64_t i = 0; i < keys; ++i) scores[i] += bias[0];
     } else {
@@ -113,11 +122,11 @@ struct ScoreRow {
   PIPESHARD_INLINE static void run(T* scores, int64_t keys, T scale, RowOverlays<T> over) {
 #pragma omp simd
     for (int64_t i = 0; i < keys; ++i) scores[i] *= scale;
-    if (over.bias_first) addBias(scores, keys, over);
+    if (over.bias_first) addBiases(scores, keys, over);
     if (over.mask != nullptr) {
       for (int64_t i = 0; i < keys; ++i) scores[i] = over.mask[i * over.mask_stride] ? scores[i] : over.fill;
     }
-    if (!over.bias_first) addBias(scores, keys, over);
+    if (!over.bias_first) addBiases(scores, keys, over);
   }
 };
 
@@ -174,7 +183,7 @@ struct BlockInputs {
 
 template <typename T>
 BlockInputs<T> inputsOf(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block) {
-  const int64_t key = block.matrix * s.keys + block.keys.begin;
+  const int64_t key = block.matrix / s.group * s.keys + block.keys.begin;
   return {inputs.query + (block.matrix * s.queries + block.first) * s.width, inputs.key + key * s.width,
           inputs.value + key * s.value_width};
 }
@@ -228,24 +237,21 @@ struct BlockSlopes {
 // Of the keys that the block sees: the slopes of the scores times `scale`; of the products Q K^T, or,
 // `of_bias`, of where the bias is added.
 template <typename T>
-BlockSlopes<T> slopesOf(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block,
-                        const T* dy, const RowStatistics<T>& rows, T scale, bool of_bias) {
+void writeSlopes(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block, const T* dy,
+                 const RowStatistics<T>& rows, T scale, bool of_bias, const BlockSlopes<T>& to) {
   const int64_t keys = block.keys.size();
-  T* p = scratch<T, 0>(block.count * keys);
-  T* slopes = scratch<T, 1>(block.count * keys);
-  writeScores(s, inputs, block, p);
+  writeScores(s, inputs, block, to.probabilities);
   const int64_t start = block.matrix * s.queries + block.first;
   multiplyBlock<T>(block.count, keys, s.value_width, {dy + start * s.value_width, s.value_width},
-                   {inputsOf(s, inputs, block).value, s.value_width, true}, 0, slopes);
+                   {inputsOf(s, inputs, block).value, s.value_width, true}, 0, to.scores);
   for (int64_t row = 0; row < block.count; ++row) {
-    runVectorised<ProbabilityRow<T>>(p + row * keys, keys, s.nan_to_zero, rows.most[start + row],
-                                     rows.sum[start + row]);
+    T* p = to.probabilities + row * keys;
+    runVectorised<ProbabilityRow<T>>(p, keys, s.nan_to_zero, rows.most[start + row], rows.sum[start + row]);
     const RowOverlays<T> over = overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin);
     const bool behind_the_mask = of_bias && !s.bias_first;
-    runVectorised<SlopeRow<T>>(static_cast<const T*>(p + row * keys), slopes + row * keys, keys, scale,
+    runVectorised<SlopeRow<T>>(static_cast<const T*>(p), to.scores + row * keys, keys, scale,
                                behind_the_mask ? nullptr : over.mask, over.mask_stride);
   }
-  return {p, slopes};
 }
 
 template <typename T>
@@ -256,6 +262,86 @@ Block gradientBlock(const AttentionShape& s, const VisibleKeys<T>& visible, int6
     block.keys = visible.of(matrix, first, block.count);
   return block;
 }
+
+template <typename T>
+void clearKeyGradients(const AttentionShape& s, const AttentionGradients<T>& gradients, int64_t first,
+                       int64_t count) {
+  const int64_t keys = first * s.keys, cleared = count * s.keys;
+  if (gradients.key != nullptr) std::fill_n(gradients.key + keys * s.width, cleared * s.width, T(0));
+  if (gradients.value != nullptr)
+    std::fill_n(gradients.value + keys * s.value_width, cleared * s.value_width, T(0));
+}
+
+// Blocks of queries follow each other, matrix after matrix. Each adds to the gradients of its keys and
+// values.
+template <typename T>
+class GradientPass {
+ public:
+  GradientPass(const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
+               const RowStatistics<T>& rows, const AttentionGradients<T>& gradients)
+      : s_(s),
+        inputs_(inputs),
+        dy_(dy),
+        rows_(rows),
+        gradients_(gradients),
+        visible_(s, inputs),
+        block_rows_(blockOfQueries(s)),
+        blocks_((s.queries + block_rows_ - 1) / block_rows_ * s.group) {}
+
+  void run() {
+    forEachBlock(s_.keyMatrices(), !isSmall(s_), [&](int64_t matrix) {
+      clearKeyGradients(s_, gradients_, matrix, 1);
+      for (int64_t i = matrix * blocks_; i < (matrix + 1) * blocks_; ++i) {
+        const Block block = blockAt(i);
+        const int64_t elements = block.count * block.keys.size();
+        const BlockSlopes<T> slopes{scratch<T, 0>(elements), scratch<T, 1>(elements)};
+        differentiate(block, slopes);
+        addToKeys(block, slopes);
+        addToValues(block, slopes);
+      }
+    });
+  }
+
+ private:
+  Block blockAt(int64_t i) const {
+    const int64_t of_matrix = blocks_ / s_.group;
+    return gradientBlock(s_, visible_, i / of_matrix, i % of_matrix * block_rows_, rows_);
+  }
+
+  void differentiate(const Block& block, const BlockSlopes<T>& slopes) const {
+    writeSlopes(s_, inputs_, block, dy_, rows_, *inputs_.scale, false, slopes);
+    if (gradients_.query == nullptr) return;
+    const int64_t keys = block.keys.size();
+    multiplyBlock<T>(block.count, s_.width, keys, {slopes.scores, keys},
+                     {inputsOf(s_, inputs_, block).key, s_.width}, 0,
+                     gradients_.query + (block.matrix * s_.queries + block.first) * s_.width);
+  }
+  void addToKeys(const Block& block, const BlockSlopes<T>& slopes) const {
+    if (gradients_.key == nullptr) return;
+    addProduct(block, slopes.scores, inputsOf(s_, inputs_, block).query, s_.width, gradients_.key);
+  }
+  void addToValues(const Block& block, const BlockSlopes<T>& slopes) const {
+    if (gradients_.value == nullptr) return;
+    const T* dy = dy_ + (block.matrix * s_.queries + block.first) * s_.value_width;
+    addProduct(block, slopes.probabilities, dy, s_.value_width, gradients_.value);
+  }
+  // Of the block's [queries, keys], transposed, and its [queries, width].
+  void addProduct(const Block& block, const T* of_keys, const T* of_queries, int64_t width,
+                  T* gradient) const {
+    const int64_t keys = block.keys.size();
+    multiplyBlock<T>(keys, width, block.count, {of_keys, keys, true}, {of_queries, width}, 1,
+                     gradient + (block.matrix / s_.group * s_.keys + block.keys.begin) * width);
+  }
+
+  const AttentionShape& s_;
+  const AttentionInputs<T>& inputs_;
+  const T* dy_;
+  const RowStatistics<T>& rows_;
+  const AttentionGradients<T>& gradients_;
+  const VisibleKeys<T> visible_;
+  const int64_t block_rows_;
+  const int64_t blocks_;  // for the keys of one matrix
+};
 
 }  // namespace
 
@@ -273,28 +359,8 @@ const bool kAttentionKeepsDots = false;
 template <typename T>
 void attentionGrad(DeviceQueue*, const AttentionShape& s, const AttentionInputs<T>& inputs, const T* dy,
                    const RowStatistics<T>& rows, T*, const AttentionGradients<T>& gradients) {
-  const VisibleKeys<T> visible(s, inputs);
-  forEachBlock(s.matrices, !isSmall(s), [&](int64_t matrix) {
-    T* dk = gradients.key == nullptr ? nullptr : gradients.key + matrix * s.keys * s.width;
-    T* dv = gradients.value == nullptr ? nullptr : gradients.value + matrix * s.keys * s.value_width;
-    if (dk != nullptr) std::fill_n(dk, s.keys * s.width, T(0));
-    if (dv != nullptr) std::fill_n(dv, s.keys * s.value_width, T(0));
-    for (int64_t first = 0; first < s.queries; first += blockOfQueries(s)) {
-      const Block block = gradientBlock(s, visible, matrix, first, rows);
-      const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, *inputs.scale, false);
-      const BlockInputs<T> in = inputsOf(s, inputs, block);
-      const int64_t start = matrix * s.queries + first, keys = block.keys.size(), key = block.keys.begin;
-      if (gradients.query != nullptr)
-        multiplyBlock<T>(block.count, s.width, keys, {slopes.scores, keys}, {in.key, s.width}, 0,
-                         gradients.query + start * s.width);
-      if (dk != nullptr)
-        multiplyBlock<T>(keys, s.width, block.count, {slopes.scores, keys, true}, {in.query, s.width}, 1,
-                         dk + key * s.width);
-      if (dv != nullptr)
-        multiplyBlock<T>(keys, s.value_width, block.count, {slopes.probabilities, keys, true},
-                         {dy + start * s.value_width, s.value_width}, 1, dv + key * s.value_width);
-    }
-  });
+  if (s.queries == 0) return clearKeyGradients(s, gradients, 0, s.keyMatrices());
+  GradientPass<T>(s, inputs, dy, rows, gradients).run();
 }
 
 template <typename T>
@@ -303,11 +369,13 @@ void attentionScoresGrad(DeviceQueue*, const AttentionShape& s, const AttentionI
   const VisibleKeys<T> visible(s, inputs);
   forQueryBlocks(s, [&](int64_t matrix, int64_t first) {
     const Block block = gradientBlock(s, visible, matrix, first, rows);
-    const BlockSlopes<T> slopes = slopesOf(s, inputs, block, dy, rows, T(1), true);
+    const int64_t keys = block.keys.size();
+    const BlockSlopes<T> slopes{scratch<T, 0>(block.count * keys), scratch<T, 1>(block.count * keys)};
+    writeSlopes(s, inputs, block, dy, rows, T(1), true, slopes);
     for (int64_t row = 0; row < block.count; ++row) {
       T* out = dscores + (matrix * s.queries + first + row) * s.keys;
       std::fill_n(out, s.keys, T(0));
-      std::copy_n(slopes.scores + row * block.keys.size(), block.keys.size(), out + block.keys.begin);
+      std::copy_n(slopes.scores + row * keys, keys, out + block.keys.begin);
     }
   });
 }

@@ -35,13 +35,14 @@ __device__ T dotOf(const T* a, const T* b, int64_t count) {
 // What kernels are told of a call.
 template <typename T>
 struct AttentionCall {
-  int64_t matrices, queries, keys, width, value_width;
+  int64_t matrices, group, queries, keys, width, value_width;
   bool bias_first, nan_to_zero;
-  OverlayWalk mask, bias;
+  OverlayWalk mask, bias, second_bias;
   AttentionInputs<T> inputs;
 
   AttentionCall(const AttentionShape& s, const AttentionInputs<T>& of)
       : matrices(s.matrices),
+        group(s.group),
         queries(s.queries),
         keys(s.keys),
         width(s.width),
@@ -50,18 +51,29 @@ struct AttentionCall {
         nan_to_zero(s.nan_to_zero),
         mask(s.mask),
         bias(s.bias),
+        second_bias(s.second_bias),
         inputs(of) {}
+
+  // Of the matrix.
+  __device__ const T* keysOf(int64_t matrix) const { return inputs.key + matrix / group * keys * width; }
+  __device__ const T* valuesOf(int64_t matrix) const {
+    return inputs.value + matrix / group * keys * value_width;
+  }
 
   __device__ bool isMasked(int64_t matrix, int64_t query, int64_t key) const {
     return inputs.mask != nullptr && !inputs.mask[mask.at(matrix, query, key)];
   }
   __device__ T score(int64_t matrix, int64_t query, int64_t key) const {
-    T score = *inputs.scale * dotOf(inputs.query + (matrix * queries + query) * width,
-                                    inputs.key + (matrix * keys + key) * width, width);
-    const T added = inputs.bias == nullptr ? T(0) : inputs.bias[bias.at(matrix, query, key)];
-    if (bias_first) score += added;
+    T score = *inputs.scale *
+              dotOf(inputs.query + (matrix * queries + query) * width, keysOf(matrix) + key * width, width);
+    if (bias_first) score = withBiases(score, matrix, query, key);
     if (isMasked(matrix, query, key)) score = *inputs.fill;
-    return bias_first ? score : score + added;
+    return bias_first ? score : withBiases(score, matrix, query, key);
+  }
+  __device__ T withBiases(T score, int64_t matrix, int64_t query, int64_t key) const {
+    if (inputs.bias != nullptr) score += inputs.bias[bias.at(matrix, query, key)];
+    if (inputs.second_bias != nullptr) score += inputs.second_bias[second_bias.at(matrix, query, key)];
+    return score;
   }
   __device__ T probability(T score, T most, T sum) const {
     const T p = fastExp(score - most) * (T(1) / sum);
@@ -69,8 +81,8 @@ struct AttentionCall {
   }
   // Of the probability.
   __device__ T slope(int64_t matrix, int64_t query, int64_t key, const T* dy) const {
-    return dotOf(dy + (matrix * queries + query) * value_width,
-                 inputs.value + (matrix * keys + key) * value_width, value_width);
+    return dotOf(dy + (matrix * queries + query) * value_width, valuesOf(matrix) + key * value_width,
+                 value_width);
   }
 };
 
@@ -105,7 +117,7 @@ __global__ void attendKernel(AttentionCall<T> call, T* y, T* most_out, T* sum_ou
     if (threadIdx.x == 0 && most_out != nullptr) most_out[row] = most;
     if (threadIdx.x == 0 && sum_out != nullptr) sum_out[row] = sum;
     T* out = y + row * call.value_width;
-    const T* from = call.inputs.value + matrix * call.keys * call.value_width;
+    const T* from = call.valuesOf(matrix);
     if (call.keys == 0) addRows(probabilities, 0, from, call.value_width, false, out);
     for (int64_t first = 0; first < call.keys; first += blockDim.x) {
       const int64_t count = std::min<int64_t>(blockDim.x, call.keys - first);
@@ -145,7 +157,7 @@ __global__ void attentionQueryGradKernel(AttentionCall<T> call, const T* dy, Row
     if (threadIdx.x == 0) dots[row] = dot;
     if (dquery == nullptr) continue;
     T* out = dquery + row * call.width;
-    const T* from = call.inputs.key + matrix * call.keys * call.width;
+    const T* from = call.keysOf(matrix);
     if (call.keys == 0) addRows(slopes, 0, from, call.width, false, out);
     for (int64_t first = 0; first < call.keys; first += blockDim.x) {
       const int64_t count = std::min<int64_t>(blockDim.x, call.keys - first);
@@ -163,22 +175,24 @@ __global__ void attentionQueryGradKernel(AttentionCall<T> call, const T* dy, Row
   }
 }
 
-// dK and dV; nullptr: not asked for.
+// dK and dV; nullptr: not asked for. The queries of matrices that share their keys follow each other.
 template <typename T>
 __global__ void attentionKeyGradKernel(AttentionCall<T> call, const T* dy, RowStatistics<T> rows,
                                        const T* dots, T* dkey, T* dvalue) {
   __shared__ T probabilities[kBlockThreads];
   __shared__ T slopes[kBlockThreads];
-  for (int64_t place = blockIdx.x; place < call.matrices * call.keys; place += gridDim.x) {
-    const int64_t matrix = place / call.keys;
+  const int64_t rows_of_keys = call.group * call.queries;
+  for (int64_t place = blockIdx.x; place < call.matrices / call.group * call.keys; place += gridDim.x) {
     const int64_t key = place % call.keys;
-    const T* queries = call.inputs.query + matrix * call.queries * call.width;
-    const T* outputs = dy + matrix * call.queries * call.value_width;
-    for (int64_t first = 0; first == 0 || first < call.queries; first += blockDim.x) {
-      const int64_t count = std::min<int64_t>(blockDim.x, call.queries - first);
+    const int64_t first_row = place / call.keys * rows_of_keys;
+    const T* queries = call.inputs.query + first_row * call.width;
+    const T* outputs = dy + first_row * call.value_width;
+    for (int64_t first = 0; first == 0 || first < rows_of_keys; first += blockDim.x) {
+      const int64_t count = std::min<int64_t>(blockDim.x, rows_of_keys - first);
       if (threadIdx.x < count) {
-        const int64_t query = first + threadIdx.x;
-        const int64_t row = matrix * call.queries + query;
+        const int64_t row = first_row + first + threadIdx.x;
+        const int64_t matrix = row / call.queries;
+        const int64_t query = row % call.queries;
         const T p = call.probability(call.score(matrix, query, key), rows.most[row], rows.sum[row]);
         probabilities[threadIdx.x] = p;
         slopes[threadIdx.x] = call.isMasked(matrix, query, key)
@@ -231,8 +245,8 @@ void attentionGrad(DeviceQueue* queue, const AttentionShape& s, const AttentionI
   launch<attentionQueryGradKernel<T>>(aBlockEach(s.matrices * s.queries), dim3(kBlockThreads), stream, call,
                                       dy, rows, dots, gradients.query);
   if (gradients.key == nullptr && gradients.value == nullptr) return;
-  launch<attentionKeyGradKernel<T>>(aBlockEach(s.matrices * s.keys), dim3(kBlockThreads), stream, call, dy,
-                                    rows, static_cast<const T*>(dots), gradients.key, gradients.value);
+  launch<attentionKeyGradKernel<T>>(aBlockEach(s.keyMatrices() * s.keys), dim3(kBlockThreads), stream, call,
+                                    dy, rows, static_cast<const T*>(dots), gradients.key, gradients.value);
 }
 
 template <typename T>

@@ -32,14 +32,20 @@ class VisibleKeys {
  private:
   void look(int64_t pattern, int64_t matrix, int64_t first);
   bool hasSmallProducts(int64_t matrix, int64_t first, int64_t count) const;
+  void lookAtKeys();
 
   const AttentionShape& shape_;
   const AttentionInputs<T>& inputs_;
-  std::vector<int64_t> pattern_;      // by matrix: which overlays; empty: none hides anything
-  std::vector<KeyRange> visible_;     // by pattern and query
-  bool hides_ = false;                // the mask does, not the bias alone
-  std::vector<T> largest_key_;        // by matrix: magnitude
-  std::vector<uint8_t> are_numbers_;  // by matrix: all of its values
+  std::vector<int64_t> pattern_;   // by matrix: which overlays; empty: none hides anything
+  std::vector<KeyRange> visible_;  // by pattern and query
+  bool hides_ = false;             // the mask does, not a bias alone
+  struct Added {
+    const ScoreOverlay* overlay;
+    const T* bias;
+  };
+  std::vector<Added> added_;          // biases of which some element is not small
+  std::vector<T> largest_key_;        // by matrix of keys: magnitude
+  std::vector<uint8_t> are_numbers_;  // by matrix of keys: all of its values
 };
 
 }  // namespace pipeshard::kernels

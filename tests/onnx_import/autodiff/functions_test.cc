@@ -141,11 +141,22 @@ std::vector<Call> attentionCalls() {
         inputs[form.fill()] = makeTensor({}, {-2.5});
       }
       if (form.bias >= 0) inputs[form.bias] = numbers(safe ? Shape{3, 1, 6} : Shape{2, 1, 4, 1});
+      if (form.second_bias >= 0) inputs[form.second_bias] = numbers(safe ? Shape{2, 1, 1, 6} : Shape{4, 6});
       calls.push_back({"Attention", overload, inputs, {output, row, row}, attributes});
       inputs.insert(inputs.begin(), {numbers(output), numbers(row), numbers(row, 2, 6)});
       calls.push_back({"AttentionGrad", overload, inputs, {query, key, value}, attributes});
       if (form.bias >= 0)
         calls.push_back({"AttentionScoresGrad", overload, inputs, {{2, 3, 4, 6}}, attributes});
+      const Shape shared_key = {2, 1, 6, 5}, shared_value = {2, 1, 6, 7};
+      inputs[4] = numbers(shared_key);
+      inputs[5] = numbers(shared_value);
+      calls.push_back({"AttentionGrad",
+                       groupedOverload(overload),
+                       inputs,
+                       {query, shared_key, shared_value},
+                       attributes});
+      inputs.erase(inputs.begin(), inputs.begin() + kAttentionGradientInputs);
+      calls.push_back({"Attention", overload, inputs, {output, row, row}, attributes});
     }
   }
   // Of one head alone.

@@ -21,12 +21,19 @@ constexpr double kLowest = -3.4028234663852886e38;
 
 struct Sizes {
   int64_t heads, queries, keys, width, value_width;
-  Shape query() const { return {heads, queries, width}; }
-  Shape key() const { return {heads, keys, width}; }
-  Shape value() const { return {heads, keys, value_width}; }
-  Shape row() const { return {heads, queries, 1}; }
-  Shape output() const { return {heads, queries, value_width}; }
-  Shape scores() const { return {heads, queries, keys}; }
+  int64_t group = 1;  // heads that have the same keys and values
+  Shape query() const { return of(group, queries, width); }
+  Shape key() const { return of(1, keys, width); }
+  Shape value() const { return of(1, keys, value_width); }
+  Shape row() const { return of(group, queries, 1); }
+  Shape output() const { return of(group, queries, value_width); }
+  Shape scores() const { return of(group, queries, keys); }
+
+ private:
+  Shape of(int64_t of_group, int64_t rows, int64_t columns) const {
+    if (group == 1) return {heads, rows, columns};
+    return {heads / group, of_group, rows, columns};
+  }
 };
 
 Tensor number(double value) { return makeTensor<double>({}, {value}); }
@@ -62,6 +69,8 @@ Problem problemOf(const Sizes& s, const std::string& overlays, const Tensor& mas
     problem.inputs[problem.form.fill()] = number(fill);
   }
   if (problem.form.bias >= 0) problem.inputs[problem.form.bias] = randomTensor(kF64, s.scores(), 4);
+  if (problem.form.second_bias >= 0)
+    problem.inputs[problem.form.second_bias] = randomTensor(kF64, {s.queries, s.keys}, 6);
   return problem;
 }
 
@@ -84,14 +93,16 @@ std::vector<double> scoresOfRow(const Problem& problem, int64_t head, int64_t qu
   const Sizes& s = problem.sizes;
   const auto given = [&](int input) { return elementsOf<double>(*problem.inputs[input]); };
   const std::vector<double> q = given(0), k = given(1);
-  const std::vector<double> bias = problem.form.bias < 0 ? std::vector<double>() : given(problem.form.bias);
+  std::vector<std::vector<double>> biases;
+  for (const int bias : problem.form.biases()) biases.push_back(given(bias));
   std::vector<double> scores;
   for (int64_t j = 0; j < s.keys; ++j) {
     double product = 0;
     for (int64_t d = 0; d < s.width; ++d)
-      product += q[(head * s.queries + query) * s.width + d] * k[(head * s.keys + j) * s.width + d];
+      product += q[(head * s.queries + query) * s.width + d] * k[(head / s.group * s.keys + j) * s.width + d];
     double score = 0.6 * product;
-    const double added = bias.empty() ? 0 : bias[((head * s.queries + query) * s.keys + j) % bias.size()];
+    double added = 0;
+    for (const auto& bias : biases) added += bias[((head * s.queries + query) * s.keys + j) % bias.size()];
     if (problem.form.biasFirst()) score += added;
     if (problem.form.mask >= 0 &&
         problem.inputs[problem.form.mask]->bytes[query * s.keys + j] == std::byte(0))
@@ -114,7 +125,8 @@ std::vector<double> byDefinition(const Problem& problem) {
       for (double& x : p) sum += x = std::exp(x - most);
       for (int64_t e = 0; e < s.value_width; ++e) {
         double total = 0;
-        for (int64_t j = 0; j < s.keys; ++j) total += p[j] / sum * v[(head * s.keys + j) * s.value_width + e];
+        for (int64_t j = 0; j < s.keys; ++j)
+          total += p[j] / sum * v[(head / s.group * s.keys + j) * s.value_width + e];
         y.push_back(total);
       }
     }
@@ -137,7 +149,9 @@ KernelCall inFloat32(KernelCall call) {
 }
 
 // Less than one block of queries, several with a rest, and keys so many that blocks are small.
-const std::vector<Sizes> kSizes = {{2, 7, 5, 3, 4}, {2, 200, 70, 8, 6}, {1, 40, 4200, 2, 3}, {5, 1, 1, 1, 1}};
+// Heads in groups.
+const std::vector<Sizes> kSizes = {{2, 7, 5, 3, 4}, {2, 200, 70, 8, 6},  {1, 40, 4200, 2, 3},
+                                   {5, 1, 1, 1, 1}, {6, 70, 9, 3, 2, 3}, {2, 200, 70, 8, 6, 2}};
 
 TEST(AttentionKernel, IsItsDefinition) {
   for (const Sizes& s : kSizes) {
@@ -280,6 +294,24 @@ TEST(AttentionKernel, RowsThatSeeNothingAreNanOrZero) {
       for (const double x : numbersOf(gradient)) ASSERT_TRUE(std::isfinite(x));
     }
     for (int64_t d = 0; d < s.width; ++d) EXPECT_EQ(numbersOf(gradients[0])[4 * s.width + d], 0);
+  }
+}
+
+// A second bias that hides keys, alone, beside one that hides others, and beside one that brings them back.
+TEST(AttentionKernel, KeysAreHiddenByTwoBiases) {
+  const Sizes s = {2, 300, 160, 4, 3};
+  const Tensor window = windowOf(s, kLowest);
+  std::vector<double> last_hidden(s.keys), back(s.keys, 3e38);
+  for (int64_t j = 120; j < s.keys; ++j) last_hidden[j] = kLowest;
+  for (const auto& first : {randomTensor(kF64, {s.queries, s.keys}, 9),
+                            makeTensor<double>({s.keys}, last_hidden), makeTensor<double>({s.keys}, back)}) {
+    for (const char* overlays : {"bias_bias", "mask_bias_bias", "bias_bias_mask"}) {
+      Problem problem =
+          problemOf(s, overlays, maskOf(s, [](int64_t, int64_t j) { return j != 3; }), -kInfinity);
+      problem.inputs[problem.form.bias] = first;
+      problem.inputs[problem.form.second_bias] = window;
+      expectNear(numbersOf(runOnOneAndTwoThreads(forwardOf(problem))[0]), byDefinition(problem), 1e-13);
+    }
   }
 }
 

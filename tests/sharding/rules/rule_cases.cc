@@ -399,6 +399,30 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    {{kReal, {6}}, {kReal, {6}}}});
 }
 
+// Two of three heads each that have the same keys; two biases.
+void addSharedKeys(std::vector<RuleCase>& cases) {
+  const Shape query = {2, 2, 3, 6, 3}, key = {2, 2, 1, 5, 3}, value = {2, 2, 1, 5, 2};
+  const Shape row = {2, 2, 3, 6, 1}, output = {2, 2, 3, 6, 2};
+  const std::map<std::string, Attribute> biases = {{"overlays", std::string("bias_bias")}};
+  std::vector<Argument> inputs = {real(query), real(key),          real(value),
+                                  number(0.5), real({2, 3, 6, 5}), real({2, 1, 1, 1, 5})};
+  const std::vector<std::pair<DataType, Shape>> outputs = {{kReal, output}, {kReal, row}, {kReal, row}};
+  cases.push_back({"AttentionOfGroups", "pipeshard", "Attention", inputs, outputs, biases});
+  inputs.insert(inputs.begin(), {real(output), real(row), positive(row)});
+  cases.push_back({"AttentionGradOfGroups",
+                   "pipeshard",
+                   "AttentionGrad",
+                   inputs,
+                   {{kReal, query}, {kReal, key}, {kReal, value}},
+                   biases});
+  cases.push_back({"AttentionScoresGradOfGroups",
+                   "pipeshard",
+                   "AttentionScoresGrad",
+                   inputs,
+                   {{kReal, {2, 2, 3, 6, 5}}},
+                   biases});
+}
+
 // Two overlays, one with an axis that is broadcast; plain; and of gradients.
 void addAttention(std::vector<RuleCase>& cases) {
   const Shape query = {4, 2, 6, 3}, key = {4, 2, 5, 3}, value = {4, 2, 5, 2};
@@ -428,6 +452,7 @@ void addAttention(std::vector<RuleCase>& cases) {
                    with(given, {plain, bias, mask}),
                    {{kReal, {4, 2, 6, 5}}},
                    bias_first});
+  addSharedKeys(cases);
 }
 
 void addLosses(std::vector<RuleCase>& cases) {

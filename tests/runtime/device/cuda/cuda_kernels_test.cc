@@ -338,6 +338,22 @@ TEST(CudaKernels, Attention) {
   }
 }
 
+// Heads in groups with the same keys, and two biases.
+TEST(CudaKernels, AttentionOfGroups) {
+  const Shape query = {2, 3, 5, 4}, key = {2, 1, 300, 4}, value = {2, 1, 300, 6}, row = {2, 3, 5, 1};
+  const Shape output = {2, 3, 5, 6}, scores = {2, 3, 5, 300};
+  std::vector<std::optional<Tensor>> inputs = {floats(query),          floats(key, 2),
+                                               floats(value, 3),       makeTensor<float>({}, {0.5f}),
+                                               floats({3, 5, 300}, 4), floats({2, 1, 1, 300}, 6)};
+  const std::map<std::string, Attribute> attributes = {{"overlays", std::string("bias_bias")}};
+  const std::vector<OutputSpec> outputs = {{kFloat, output}, {kFloat, row}, {kFloat, row}};
+  check(kOurs, "Attention", inputs, outputs, attributes);
+  const std::vector<Tensor> forward = runKernel(makeCall(kOurs, "Attention", 1, inputs, outputs, attributes));
+  inputs.insert(inputs.begin(), {floats(output, 5), forward[1], forward[2]});
+  check(kOurs, "AttentionGrad", inputs, {{kFloat, query}, {kFloat, key}, {kFloat, value}}, attributes);
+  check(kOurs, "AttentionScoresGrad", inputs, {{kFloat, scores}}, attributes);
+}
+
 // Blocks that go round their loops: their shared memory is used again.
 TEST(CudaKernels, MoreThanThereAreBlocksOrThreads) {
   check("", "ReduceSum", {floats({4100, 65}), longs({1})}, {{kFloat, {4100, 1}}}, {}, {1});
