@@ -1,11 +1,13 @@
 // A block of queries at a time: what is in memory of the scores is a block of rows per thread
-// (blockOfQueries). A block's rows, or for gradients of keys and values all that have these keys, are one
-// thread's.
+// (blockOfQueries). A block's rows are one thread's. So are, for gradients of keys and values, all that have
+// these keys, unless there are so few that threads would have nothing to do (GradientPass).
 #include "runtime/kernels/products/attention.h"
 
 #include <algorithm>
 #include <limits>
 #include <vector>
+
+#include <omp.h>
 
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"
@@ -273,7 +275,7 @@ void clearKeyGradients(const AttentionShape& s, const AttentionGradients<T>& gra
 }
 
 // Blocks of queries follow each other, matrix after matrix. Each adds to the gradients of its keys and
-// values.
+// values, some keys at a time (kKeysOfAPart): the same products in the same order, whoever computes them.
 template <typename T>
 class GradientPass {
  public:
@@ -289,6 +291,7 @@ class GradientPass {
         blocks_((s.queries + block_rows_ - 1) / block_rows_ * s.group) {}
 
   void run() {
+    if (!isSmall(s_) && leavesThreadsIdle()) return shareBlocks();
     forEachBlock(s_.keyMatrices(), !isSmall(s_), [&](int64_t matrix) {
       clearKeyGradients(s_, gradients_, matrix, 1);
       for (int64_t i = matrix * blocks_; i < (matrix + 1) * blocks_; ++i) {
@@ -296,16 +299,58 @@ class GradientPass {
         const int64_t elements = block.count * block.keys.size();
         const BlockSlopes<T> slopes{scratch<T, 0>(elements), scratch<T, 1>(elements)};
         differentiate(block, slopes);
-        addToKeys(block, slopes);
-        addToValues(block, slopes);
+        for (int64_t part = 0; part < parts(); ++part) {
+          addToKeys(block, slopes, part);
+          addToValues(block, slopes, part);
+        }
       }
     });
   }
 
  private:
+  static constexpr int64_t kKeysOfAPart = 256;
+  static constexpr int64_t kSharedBlocks = 16;
+
+  // With a thread for the keys of a matrix: more than two of five. (What is shared is read from memory, not
+  // from a thread's cache.)
+  bool leavesThreadsIdle() const {
+    const int64_t threads = omp_get_max_threads(), matrices = s_.keyMatrices();
+    const int64_t rounds = (matrices + threads - 1) / threads;
+    return 5 * matrices < 3 * rounds * threads;
+  }
+  int64_t parts() const { return (s_.keys + kKeysOfAPart - 1) / kKeysOfAPart; }
+  int64_t keyMatrix(int64_t block) const { return block / blocks_; }
   Block blockAt(int64_t i) const {
     const int64_t of_matrix = blocks_ / s_.group;
     return gradientBlock(s_, visible_, i / of_matrix, i % of_matrix * block_rows_, rows_);
+  }
+
+  // Threads share some blocks, whose slopes are kept, and then the keys that these add to.
+  void shareBlocks() {
+    const int64_t all = s_.keyMatrices() * blocks_, elements = block_rows_ * s_.keys;
+    T* memory = scratch<T, 3>(2 * elements * std::min(kSharedBlocks, all));
+    const auto slopesAt = [&](int64_t i) {
+      return BlockSlopes<T>{memory + 2 * i * elements, memory + (2 * i + 1) * elements};
+    };
+    forEachBlock(s_.keyMatrices(), true,
+                 [&](int64_t matrix) { clearKeyGradients(s_, gradients_, matrix, 1); });
+    std::vector<Block> shared;
+    for (int64_t start = 0; start < all; start += kSharedBlocks) {
+      shared.resize(std::min(kSharedBlocks, all - start));
+      const int64_t count = std::ssize(shared), first = keyMatrix(start);
+      forEachBlock(count, true, [&](int64_t i) {
+        shared[i] = blockAt(start + i);
+        differentiate(shared[i], slopesAt(i));
+      });
+      const int64_t matrices = keyMatrix(start + count - 1) - first + 1;
+      forEachBlock(matrices * parts() * 2, true, [&](int64_t task) {
+        const int64_t part = task / 2 % parts();
+        for (int64_t i = 0; i < count; ++i) {
+          if (keyMatrix(start + i) != first + task / 2 / parts()) continue;
+          task % 2 == 0 ? addToKeys(shared[i], slopesAt(i), part) : addToValues(shared[i], slopesAt(i), part);
+        }
+      });
+    }
   }
 
   void differentiate(const Block& block, const BlockSlopes<T>& slopes) const {
@@ -316,21 +361,24 @@ class GradientPass {
                      {inputsOf(s_, inputs_, block).key, s_.width}, 0,
                      gradients_.query + (block.matrix * s_.queries + block.first) * s_.width);
   }
-  void addToKeys(const Block& block, const BlockSlopes<T>& slopes) const {
+  void addToKeys(const Block& block, const BlockSlopes<T>& slopes, int64_t part) const {
     if (gradients_.key == nullptr) return;
-    addProduct(block, slopes.scores, inputsOf(s_, inputs_, block).query, s_.width, gradients_.key);
+    addProduct(block, slopes.scores, inputsOf(s_, inputs_, block).query, s_.width, part, gradients_.key);
   }
-  void addToValues(const Block& block, const BlockSlopes<T>& slopes) const {
+  void addToValues(const Block& block, const BlockSlopes<T>& slopes, int64_t part) const {
     if (gradients_.value == nullptr) return;
     const T* dy = dy_ + (block.matrix * s_.queries + block.first) * s_.value_width;
-    addProduct(block, slopes.probabilities, dy, s_.value_width, gradients_.value);
+    addProduct(block, slopes.probabilities, dy, s_.value_width, part, gradients_.value);
   }
-  // Of the block's [queries, keys], transposed, and its [queries, width].
-  void addProduct(const Block& block, const T* of_keys, const T* of_queries, int64_t width,
+  // Of the block's [queries, keys], transposed, and its [queries, width], for the keys of a part.
+  void addProduct(const Block& block, const T* of_keys, const T* of_queries, int64_t width, int64_t part,
                   T* gradient) const {
-    const int64_t keys = block.keys.size();
-    multiplyBlock<T>(keys, width, block.count, {of_keys, keys, true}, {of_queries, width}, 1,
-                     gradient + (block.matrix / s_.group * s_.keys + block.keys.begin) * width);
+    const int64_t begin = std::max(block.keys.begin, part * kKeysOfAPart);
+    const int64_t end = std::min(block.keys.end, (part + 1) * kKeysOfAPart);
+    if (begin >= end) return;
+    multiplyBlock<T>(end - begin, width, block.count,
+                     {of_keys + begin - block.keys.begin, block.keys.size(), true}, {of_queries, width}, 1,
+                     gradient + (block.matrix / s_.group * s_.keys + begin) * width);
   }
 
   const AttentionShape& s_;

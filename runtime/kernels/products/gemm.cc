@@ -7,6 +7,7 @@
 #include <Eigen/Core>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/one_thread.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
 #include "runtime/kernels/products/onednn.h"
@@ -174,6 +175,7 @@ void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c)
 template <typename T>
 void gemmOnThisThread(const GemmShape& shape, const T* a, int64_t lda, const T* b, int64_t ldb, double beta,
                       T* c, int64_t ldc) {
+  const OneThread one_thread;  // a loop of one turn is no parallel one
   const Operand<T> left{a, lda, shape.transpose_a};
   const Operand<T> right{b, ldb, shape.transpose_b};
   tileGemm(shape.m, shape.n, shape.k, 1, left, right, beta, c, ldc);

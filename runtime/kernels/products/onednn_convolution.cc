@@ -1,6 +1,5 @@
 #include "runtime/kernels/products/onednn_convolution.h"
 
-#include <omp.h>
 #include <dnnl.hpp>
 
 #include <string_view>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "ir/base/error.h"
+#include "runtime/kernels/base/one_thread.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -27,18 +27,6 @@ const dnnl::engine& cpu() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
 }
-
-// oneDNN shares work out when it makes a primitive.
-class OneThread {
- public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 memory::desc plainLayout(int64_t outer, int64_t inner, int64_t all_inner, const Triple& space) {
   return {{outer, inner, space[1], space[2]},
@@ -141,7 +129,7 @@ std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTa
     const int64_t reach = (w.out[a] - 1) * w.stride[a] + (w.kernel[a] - 1) * w.dilation[a] + 1;
     end[a - 1] = std::max<int64_t>(0, reach - w.in[a] - w.pad[a]);
   }
-  const OneThread one_thread;
+  const OneThread one_thread;  // oneDNN shares work out when it makes a primitive
   try {
     if (!made->make(task, {w.stride[1], w.stride[2]}, {w.dilation[1] - 1, w.dilation[2] - 1},
                     {w.pad[1], w.pad[2]}, end))

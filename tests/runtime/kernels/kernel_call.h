@@ -86,6 +86,7 @@ void expectAddsInPlace(const KernelCall& call, const Tensor& total);
 
 // runKernel on 1 and on 2 threads must give the same bits; returns the result.
 std::vector<Tensor> runOnOneAndTwoThreads(const KernelCall& call);
+std::vector<Tensor> runOnThreads(const KernelCall& call, const std::vector<int>& counts);
 
 // Evenly distributed numbers in [low, high), the same on every machine.
 std::vector<double> randomNumbers(size_t count, uint64_t seed, double low = -1, double high = 1);
