@@ -18,6 +18,11 @@
 namespace pipeshard {
 namespace {
 
+// What it writes is the same part of a tensor as what it reads.
+bool copies(const Instruction& instruction) {
+  return instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
+}
+
 class BindingVerifier {
  public:
   BindingVerifier(const std::vector<std::vector<RankId>>& groups, size_t ranks, RankId rank,
@@ -34,6 +39,7 @@ class BindingVerifier {
     for (size_t b = 0; b < program.buffers.size(); ++b) verifyBuffer(kind, b);
     for (const Instruction& instruction : program.instructions) {
       if (instruction.kind == InstructionKind::kSlice) verifySlice(kind, instruction);
+      if (copies(instruction)) verifyCopy(kind, instruction);
     }
     for (const OwnConstant& own : kind.own_constants) {
       if (own.subgraph.index() >= program.subgraphs.size() || own.slot >= binding_.constants.size())
@@ -94,6 +100,14 @@ class BindingVerifier {
     }
   }
 
+  void verifyCopy(const ProgramKind& kind, const Instruction& copy) const {
+    const BufferId from = copy.inputs[0], to = copy.outputs[0];
+    const bool parts = kind.program.buffer(from).part && kind.program.buffer(to).part;
+    if (parts && boxOf(kind, binding_, from) != boxOf(kind, binding_, to))
+      failHere(fmt::format("\"{}\" and \"{}\" are different parts of a tensor",
+                           kind.program.buffer(from).name, kind.program.buffer(to).name));
+  }
+
   const std::vector<std::vector<RankId>>& groups_;
   const size_t ranks_;
   const RankId rank_;
@@ -109,7 +123,7 @@ class SampleProof {
 
   bool holds() const {
     for (const RankId rank : set_.ranks.ids()) {
-      if (!copiesMeet(rank) || !messagesMeet(rank)) return false;
+      if (!messagesMeet(rank)) return false;
     }
     return sumsMeet();
   }
@@ -118,30 +132,6 @@ class SampleProof {
   const ProgramKind& kindOf(RankId rank) const { return set_.kinds[set_.ranks[rank].kind]; }
   int slotOf(RankId rank, BufferId buffer) const { return kindOf(rank).start_slots[buffer.index()]; }
   Shape startOf(RankId rank, int slot) const { return slot < 0 ? Shape() : set_.ranks[rank].starts[slot]; }
-
-  // By kind: pairs of buffers of one rank that must be the same part.
-  const std::set<StartSlots>& copiesOf(KindId id) const {
-    const auto [found, is_new] = copies_.try_emplace(id);
-    if (!is_new) return found->second;
-    const ProgramKind& kind = set_.kinds[id];
-    for (const Instruction& instruction : kind.program.instructions) {
-      if (instruction.kind != InstructionKind::kAccumulate && instruction.kind != InstructionKind::kAllReduce)
-        continue;
-      const size_t from = instruction.inputs[0].index(), to = instruction.outputs[0].index();
-      const bool both = kind.program.buffers[from].part && kind.program.buffers[to].part;
-      if (both && kind.start_slots[from] != kind.start_slots[to])
-        found->second.emplace(kind.start_slots[from], kind.start_slots[to]);
-    }
-    return found->second;
-  }
-
-  bool copiesMeet(RankId rank) const {
-    const std::set<StartSlots>& copies = copiesOf(set_.ranks[rank].kind);
-    return std::all_of(copies.begin(), copies.end(), [&](const StartSlots& slots) {
-      return slots.first >= 0 && slots.second >= 0 &&
-             startOf(rank, slots.first) == startOf(rank, slots.second);
-    });
-  }
 
   // Of the messages from a kind's rank to each of its peers, or back, the buffers in order.
   using Channels = std::map<std::pair<RankId, bool>, std::vector<BufferId>>;
@@ -246,7 +236,6 @@ class SampleProof {
 
   const ProgramSet& set_;
   const RankSample& sample_;
-  mutable std::map<KindId, std::set<StartSlots>> copies_;
   mutable std::map<KindId, Channels> channels_;
   mutable std::map<KindId, std::vector<RankId>> peers_;
   mutable std::map<std::pair<RankId, RankId>, std::set<StartSlots>> parts_sent_;

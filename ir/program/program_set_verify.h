@@ -6,7 +6,8 @@
 namespace pipeshard {
 
 // Every binding fits its kind: as many peers, groups, starts and constants; groups ascending with the rank in
-// them; parts inside of their tensors. Error(kInternal) naming the rank.
+// them; parts inside of their tensors, and sums of equal parts. So what verifyProgram shows of a kind's
+// program is true of the rank's, too. Error(kInternal) naming the rank.
 void verifyBindings(const ProgramSet& set);
 
 // The same of one rank, whose kind it is; `ranks`: how many there are.
