@@ -47,10 +47,15 @@ void addList(std::string_view key, const std::vector<T>& items, const ToJson& to
 template <typename T, typename ToJson>
 NumberedList numberedList(const std::vector<T>& items, const ToJson& to_json) {
   NumberedList list;
-  for (T form : items) {
-    const std::vector<int64_t> numbers = numbersOf(form);
-    setNumbers(form, std::vector<int64_t>(numbers.size()));
-    list.add(dumpJsonLine(to_json(form)), numbers);
+  for (const T& item : items) {
+    const std::vector<int64_t> numbers = numbersOf(item);
+    std::string form = formOf(item);
+    if (form.empty()) {
+      T without = item;
+      setNumbers(without, std::vector<int64_t>(numbers.size()));
+      form = dumpJsonLine(to_json(without));
+    }
+    list.add(form, numbers);
   }
   return list;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pipeshard {
 namespace {
@@ -35,6 +36,33 @@ void setIds(std::vector<BufferId>& ids, std::span<const int64_t>& numbers) {
     numbers = numbers.subspan(1);
   }
 }
+
+// Fields one behind the other, so that different fields make different bytes.
+class Form {
+ public:
+  Form& add(int64_t number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+    return *this;
+  }
+  template <typename Tag>
+  Form& add(Id<Tag> id) {
+    return add(id.valid() ? static_cast<int64_t>(id.index()) : -1);
+  }
+  Form& add(std::string_view text) {
+    add(std::ssize(text));
+    bytes_ += text;
+    return *this;
+  }
+  Form& add(const Shape& shape) {
+    add(std::ssize(shape));
+    for (const int64_t size : shape) add(size);
+    return *this;
+  }
+  std::string take() && { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
 
 }  // namespace
 
@@ -89,6 +117,40 @@ void setNumbers(Result& result, std::span<const int64_t> numbers) {
 
 void setNumbers(std::vector<int64_t>& item, std::span<const int64_t> numbers) {
   item.assign(numbers.begin(), numbers.end());
+}
+
+std::string formOf(const Instruction& instruction) {
+  Form form;
+  form.add(static_cast<int64_t>(instruction.kind)).add(instruction.subgraph).add(instruction.stage);
+  form.add(instruction.peer).add(instruction.group).add(instruction.axis);
+  const bool of_microbatch = instruction.microbatch >= 0;
+  form.add(of_microbatch + 2 * instruction.overwrite + 4 * instruction.background);
+  form.add(std::ssize(instruction.inputs)).add(std::ssize(instruction.outputs));
+  return std::move(form).take();
+}
+
+std::string formOf(const Buffer& buffer) {
+  if (buffer.source) return {};
+  const std::string_view digits = digitsOf(buffer.name);
+  const size_t begin = digits.empty() ? buffer.name.size() : digits.data() - buffer.name.data();
+  Form form;
+  form.add(static_cast<int64_t>(buffer.kind)).add(static_cast<int64_t>(buffer.data_type)).add(buffer.update);
+  form.add(std::string_view(buffer.name).substr(0, begin)).add(digits.empty() ? "" : "0");
+  form.add(std::string_view(buffer.name).substr(begin + digits.size()));
+  form.add(buffer.value).add(buffer.shape).add(buffer.part.has_value());
+  if (buffer.part) form.add(buffer.part->whole).add(buffer.part->start);
+  return std::move(form).take();
+}
+
+std::string formOf(const Result& result) {
+  Form form;
+  form.add(static_cast<int64_t>(result.kind)).add(result.name).add(result.state).add(result.update);
+  form.add(result.axis).add((result.microbatch >= 0) + 2 * result.transposed);
+  return std::move(form).take();
+}
+
+std::string formOf(const std::vector<int64_t>& numbers) {
+  return std::move(Form().add(std::ssize(numbers))).take();
 }
 
 std::vector<int64_t> limitsOf(const Instruction& instruction, const Program& program) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ir/program/program.h"
@@ -25,6 +26,13 @@ void setNumbers(Instruction& instruction, std::span<const int64_t> numbers);
 void setNumbers(Buffer& buffer, std::span<const int64_t> numbers);
 void setNumbers(Result& result, std::span<const int64_t> numbers);
 void setNumbers(std::vector<int64_t>& item, std::span<const int64_t> numbers);
+
+// All that an item says beside its numbers, as bytes: equal for two items where what is written of them is,
+// once all numbers are 0. Empty: only the text tells (a buffer with a source).
+std::string formOf(const Instruction& instruction);
+std::string formOf(const Buffer& buffer);
+std::string formOf(const Result& result);
+std::string formOf(const std::vector<int64_t>& numbers);
 
 // The greatest that each may be in this program.
 std::vector<int64_t> limitsOf(const Instruction& instruction, const Program& program);
