@@ -1,7 +1,9 @@
 #include "planning/programs/memory_shortage.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "ir/base/parallel.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/worker_threads.h"
 
@@ -18,17 +20,28 @@ int64_t memoryOf(const PartitionOptions& options, RankId rank) {
 
 }  // namespace
 
-int64_t PlannedMemory::of(RankId rank) {
+std::pair<KindId, int> PlannedMemory::keyOf(RankId rank) const {
   const ClusterNode& node = cluster_.nodes.at(cluster_.nodeOf(rank.index()));
-  const KindId kind = programs_.set.ranks[rank].kind;
-  const int count = std::max(1, node.cores / node.devices);
-  const auto [found, is_new] = known_.try_emplace({kind, count}, 0);
-  if (is_new) {
-    const WorkerThreads threads(count);
-    const Executor executor({programs_.set.kinds[kind].program, *programs_.subgraphs[kind], ""}, {});
-    found->second = static_cast<int64_t>(executor.memory().total_bytes) + executor.constantBytes();
-  }
-  return found->second;
+  return {programs_.set.ranks[rank].kind, std::max(1, node.cores / node.devices)};
+}
+
+int64_t PlannedMemory::plan(KindId kind, int threads) const {
+  const WorkerThreads limit(threads);
+  const Executor executor({programs_.set.kinds[kind].program, *programs_.subgraphs[kind], ""}, {});
+  return static_cast<int64_t>(executor.memory().total_bytes) + executor.constantBytes();
+}
+
+void PlannedMemory::planAll() {
+  for (const RankId rank : programs_.set.ranks.ids()) known_[keyOf(rank)] = 0;
+  std::vector<std::pair<const std::pair<KindId, int>, int64_t>*> all;
+  for (auto& entry : known_) all.push_back(&entry);
+  parallelFor(processorCount(), static_cast<int32_t>(all.size()),
+              [&](int32_t i) { all[i]->second = plan(all[i]->first.first, all[i]->first.second); });
+}
+
+int64_t PlannedMemory::of(RankId rank) {
+  if (known_.empty()) planAll();
+  return known_.at(keyOf(rank));
 }
 
 int64_t PlannedMemory::largest() {

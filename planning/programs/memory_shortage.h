@@ -12,8 +12,8 @@ namespace pipeshard {
 
 // What ranks' workers will allocate: their arena (runtime/execute/memory_plan.h) and constants, with as many
 // threads as the description of their nodes gives them (1 if that says no cores): plans do not depend on the
-// machine that makes them. Found once per kind of rank and number of threads. What it is made of must outlive
-// it.
+// machine that makes them. Found once per kind of rank and number of threads, on all processors, when it is
+// first asked for. What it is made of must outlive it.
 class PlannedMemory {
  public:
   PlannedMemory(const EmittedPrograms& programs, const Cluster& cluster)
@@ -23,6 +23,10 @@ class PlannedMemory {
   int64_t largest();
 
  private:
+  std::pair<KindId, int> keyOf(RankId rank) const;
+  void planAll();
+  int64_t plan(KindId kind, int threads) const;
+
   const EmittedPrograms& programs_;
   const Cluster& cluster_;
   std::map<std::pair<KindId, int>, int64_t> known_;

@@ -24,17 +24,16 @@ std::vector<int64_t> momentsOf(std::span<const LiveBlock> blocks) {
 }
 
 // Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that
-// holds it, else on top.
-Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order,
-                       int64_t alignment) {
+// holds it, else on top: `place` finds and takes it.
+template <class Place>
+Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order, int64_t alignment,
+                       const Place& place) {
   Placement placement;
   placement.offsets.assign(blocks.size(), 0);
-  OccupiedMemory occupied(momentsOf(blocks));
   for (const size_t b : order) {
     const LiveBlock& block = blocks[b];
     const int64_t need = alignedBytes(block.bytes, alignment);
-    const int64_t offset = occupied.bestFit(need, block.begin, block.end);
-    occupied.occupy({offset, offset + need}, block.begin, block.end);
+    const int64_t offset = place(need, block.begin, block.end);
     placement.offsets[b] = offset;
     placement.total_bytes = std::max(placement.total_bytes, offset + need);
   }
@@ -93,9 +92,18 @@ Placement placeBlocks(std::span<const LiveBlock> blocks, int64_t alignment) {
   std::vector<size_t> by_time = by_size;
   std::stable_sort(by_time.begin(), by_time.end(),
                    [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  Placement earliest_first = placeInOrder(blocks, by_time, alignment);
+  MemoryInOrder in_order;
+  Placement earliest_first = placeInOrder(
+      blocks, by_time, alignment,
+      [&](int64_t need, int64_t begin, int64_t end) { return in_order.place(need, begin, end); });
   if (earliest_first.total_bytes == liveLowerBound(blocks, alignment)) return earliest_first;
-  Placement largest_first = placeInOrder(blocks, by_size, alignment);
+  OccupiedMemory occupied(momentsOf(blocks));
+  Placement largest_first =
+      placeInOrder(blocks, by_size, alignment, [&](int64_t need, int64_t begin, int64_t end) {
+        const int64_t offset = occupied.bestFit(need, begin, end);
+        occupied.occupy({offset, offset + need}, begin, end);
+        return offset;
+      });
   return earliest_first.total_bytes < largest_first.total_bytes ? earliest_first : largest_first;
 }
 

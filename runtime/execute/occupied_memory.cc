@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 
 #include "ir/base/error.h"
@@ -81,6 +82,33 @@ void OccupiedMemory::occupy(AddressRange addresses, int64_t begin, int64_t end) 
     addRange(node.sometime, addresses);
     if (inside) addRange(node.throughout, addresses);
   });
+}
+
+int64_t MemoryInOrder::place(int64_t bytes, int64_t begin, int64_t end) {
+  for (; !ends_.empty() && ends_.top().first <= begin; ends_.pop()) release(ends_.top().second);
+  int64_t address = used_.empty() ? 0 : used_.rbegin()->second;
+  if (const auto gap = gaps_.lower_bound({bytes, 0}); gap != gaps_.end()) {
+    const int64_t left = gap->first - bytes;
+    address = gap->second;
+    gaps_.erase(gap);
+    if (left > 0) gaps_.emplace(left, address + bytes);
+  }
+  used_.emplace(address, address + bytes);
+  ends_.emplace(end, address);
+  return address;
+}
+
+// The gaps on both sides become one; none above what is in use.
+void MemoryInOrder::release(int64_t address) {
+  const auto range = used_.find(address);
+  const int64_t below = range == used_.begin() ? 0 : std::prev(range)->second;
+  const auto next = std::next(range);
+  if (address > below) gaps_.erase({address - below, below});
+  if (next != used_.end()) {
+    if (next->first > range->second) gaps_.erase({next->first - range->second, range->second});
+    gaps_.emplace(next->first - below, below);
+  }
+  used_.erase(range);
 }
 
 }  // namespace pipeshard

@@ -2,7 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <queue>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pipeshard {
@@ -49,6 +54,22 @@ class OccupiedMemory {
   std::vector<Node> nodes_;  // a heap: the children of n are 2n+1 and 2n+2
   std::vector<AddressRange> scratch_;
   std::vector<Span> pending_;
+};
+
+// The same for blocks that come in the order in which they begin: what is in use while such a block lives is
+// what is in use when it begins. So one set of gaps is kept, that of the last begin.
+class MemoryInOrder {
+ public:
+  // Occupies the gap that bestFit finds, and returns its address. `bytes` > 0, begin < end.
+  int64_t place(int64_t bytes, int64_t begin, int64_t end);
+
+ private:
+  void release(int64_t address);
+
+  std::map<int64_t, int64_t> used_;             // by begin: the end
+  std::set<std::pair<int64_t, int64_t>> gaps_;  // sizes and begins, below the highest that is in use
+  using End = std::pair<int64_t, int64_t>;      // a moment, and the address that is free from then on
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
 };
 
 }  // namespace pipeshard

@@ -100,6 +100,36 @@ TEST(OccupiedMemory, FindsTheGapThatASearchOfAllBlocksFinds) {
   }
 }
 
+TEST(MemoryInOrder, FindsTheGapThatASearchOfAllBlocksFinds) {
+  std::mt19937 random(12);
+  int in_gaps = 0;
+  for (int round = 0; round < 200; ++round) {
+    const int64_t horizon = 1 + random() % 70;
+    const int sizes = 1 + random() % 5;
+    std::vector<LiveBlock> blocks;
+    for (int b = 0; b < 150; ++b) {
+      const int64_t begin = random() % horizon;
+      blocks.push_back({64 * static_cast<int64_t>(1 + random() % sizes), begin,
+                        begin + 1 + static_cast<int64_t>(random() % horizon)});
+    }
+    std::stable_sort(blocks.begin(), blocks.end(),
+                     [](const LiveBlock& a, const LiveBlock& b) { return a.begin < b.begin; });
+    MemoryInOrder memory;
+    std::vector<LiveBlock> placed;
+    std::vector<int64_t> offsets;
+    int64_t top = 0;
+    for (const LiveBlock& block : blocks) {
+      const int64_t offset = memory.place(block.bytes, block.begin, block.end);
+      ASSERT_EQ(offset, bestFitAmong(placed, offsets, block.bytes, block.begin, block.end));
+      placed.push_back(block);
+      offsets.push_back(offset);
+      in_gaps += offset + block.bytes < top;
+      top = std::max(top, offset + block.bytes);
+    }
+  }
+  EXPECT_GT(in_gaps, 1000);
+}
+
 TEST(VerifyPlacement, FindsEveryOverlap) {
   std::mt19937 random(5);
   int overlaps = 0;
