@@ -28,19 +28,18 @@ void PlanningSignals::finish() {
 void PlanningSignals::check() {
   const int signal = signal_;
   if (signal == 0) return;
-  heard_ = true;
   throw JobInterrupted(signal);
 }
 
-// Until somebody checks, or for long enough; then this thread ends the process.
+// Until the work has ended because somebody has checked, or for long enough; then this thread ends the
+// process.
 void PlanningSignals::awaitCheck() {
   constexpr std::chrono::milliseconds kPatience{800};
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (std::chrono::steady_clock::now() < end) {
-    if (heard_ || ended_) return;
+    if (ended_) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  if (heard_.exchange(true)) return;
   const JobInterrupted interrupted(signal_);
   fmt::print(stderr, "pipeshard: {}: {}\n", errorCodeName(interrupted.code()), interrupted.message());
   std::fflush(stderr);

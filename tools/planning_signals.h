@@ -29,7 +29,6 @@ class PlanningSignals {
 
   Interruption interruption_;
   std::atomic<int> signal_ = 0;
-  std::atomic<bool> heard_ = false;  // by check
   std::atomic<bool> ended_ = false;
   std::thread thread_;
 };

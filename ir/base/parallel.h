@@ -14,17 +14,18 @@ namespace pipeshard {
 // That this process may use: what work on whole plans takes, whose result does not depend on it.
 inline int processorCount() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-// Calls body(0), ..., body(count - 1), on up to `threads` threads, the caller's among them. The first error
-// by index is thrown at the end.
+// Calls body(0), ..., body(count - 1), on up to `threads` threads, the caller's among them; they begin in
+// this order. Once one has thrown no other begins. The first error by index is thrown at the end.
 inline void parallelFor(int threads, int32_t count, const std::function<void(int32_t)>& body) {
-  std::atomic<int32_t> next{0};
+  std::atomic<int32_t> next{0}, end{count};
   std::vector<std::exception_ptr> errors(count);
   const auto work = [&] {
-    for (int32_t i = next++; i < count; i = next++) {
+    for (int32_t i = next++; i < end; i = next++) {
       try {
         body(i);
       } catch (...) {
         errors[i] = std::current_exception();
+        end = 0;
       }
     }
   };

@@ -249,25 +249,29 @@ bool StageShardings::transfersAreChosen(StageId from, StageId to) const {
   return (isChosen(from) || isChosen(to)) && !shares_rows_[from] && !shares_rows_[to];
 }
 
-const CrossMeshPlan& StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
-  const auto [found, is_new] = transfers_.try_emplace({value, rows, from, to});
-  if (is_new) {
-    const Graph& member = family_.at(rows).graph;
-    const ValueId counterpart = family_.valueAt(rows, value);
-    for (StageId stage : {from, to}) {
-      if (isSharded(stage))
-        requireFit(member.shape(counterpart), kept(stage, value), mesh(stage, rows),
-                   member.value(counterpart).name, rows);
-    }
-    const Shape& shape = member.shape(counterpart);
-    const DataType type = member.dataType(counterpart);
-    const CrossMeshSide sent = side(from, value, rows), received = side(to, value, rows);
-    found->second =
-        transfersAreChosen(from, to)
-            ? planCrossMesh(shape, type, sent, received, linkBetween(cluster_, devices_[from], devices_[to]))
-            : planDirectTransfer(shape, type, sent, received, LinkCost{});
+CrossMeshPlan StageShardings::planTransfer(ValueId value, int64_t rows, StageId from, StageId to) const {
+  const Graph& member = family_.at(rows).graph;
+  const ValueId counterpart = family_.valueAt(rows, value);
+  for (StageId stage : {from, to}) {
+    if (isSharded(stage))
+      requireFit(member.shape(counterpart), kept(stage, value), mesh(stage, rows),
+                 member.value(counterpart).name, rows);
   }
-  return found->second;
+  const Shape& shape = member.shape(counterpart);
+  const DataType type = member.dataType(counterpart);
+  const CrossMeshSide sent = side(from, value, rows), received = side(to, value, rows);
+  return transfersAreChosen(from, to)
+             ? planCrossMesh(shape, type, sent, received, linkBetween(cluster_, devices_[from], devices_[to]))
+             : planDirectTransfer(shape, type, sent, received, LinkCost{});
+}
+
+const CrossMeshPlan& StageShardings::transfer(ValueId value, int64_t rows, StageId from, StageId to) const {
+  std::unique_lock lock(transfers_mutex_);
+  Transfer& transfer = transfers_[{value, rows, from, to}];
+  lock.unlock();
+  const std::lock_guard planning(transfer.mutex);
+  if (!transfer.plan) transfer.plan = planTransfer(value, rows, from, to);
+  return *transfer.plan;
 }
 
 }  // namespace pipeshard

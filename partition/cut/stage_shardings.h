@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -62,6 +63,7 @@ class StageShardings {
   // chosen and none shares rows; else as they lie.
   bool transfersAreChosen(StageId from, StageId to) const;
   // How a value of a microbatch of so many rows gets from one stage to another. The reference stays valid.
+  // May be asked by several threads, where the family has made the member of so many rows.
   // Error(kConfiguration) when the value cannot be kept so with so many rows.
   const CrossMeshPlan& transfer(ValueId value, int64_t rows, StageId from, StageId to) const;
 
@@ -86,7 +88,14 @@ class StageShardings {
   IdVector<StageId, std::optional<Stage>> stages_;
   IdVector<StageId, bool> shares_rows_;
   IdVector<StageId, std::vector<RankId>> devices_;
-  mutable std::map<std::tuple<ValueId, int64_t, StageId, StageId>, CrossMeshPlan> transfers_;
+  CrossMeshPlan planTransfer(ValueId value, int64_t rows, StageId from, StageId to) const;
+
+  struct Transfer {
+    std::mutex mutex;
+    std::optional<CrossMeshPlan> plan;
+  };
+  mutable std::mutex transfers_mutex_;
+  mutable std::map<std::tuple<ValueId, int64_t, StageId, StageId>, Transfer> transfers_;
 };
 
 // What the plan says of its stages' shardings; nothing for a stage that is not sharded.

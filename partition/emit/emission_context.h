@@ -1,6 +1,7 @@
 // What all ranks' emissions share. Internal to partition/emit/.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,11 @@ struct EmissionContext {
   // By parameter, of an evaluation: the training programs update it, so it lives with its owner, who sends it
   // to the others. Empty: there is none.
   std::vector<bool> trained_elsewhere = {};
-  ShardedPieces* pieces = nullptr;  // what has been made of sharded stages so far; every emission adds to it
+  // What has been made so far of the sharded stages of the group whose ranks are emitted; every emission adds
+  // to it.
+  ShardedPieces* pieces = nullptr;
+  std::function<void()> beat =
+      {};  // called again and again while a rank is emitted; what it throws ends that
 };
 
 }  // namespace pipeshard

@@ -1,11 +1,13 @@
 #include "partition/emit/emit_free.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "ir/program/background.h"
 
 namespace pipeshard {
@@ -21,11 +23,11 @@ struct Knowledge {
 
 class Causality {
  public:
-  explicit Causality(const std::vector<Program>& programs)
-      : programs_(programs), known_(programs.size()), arrived_(programs.size()) {
-    for (const Program& program : programs) waits_.push_back(backgroundWaits(program).receives);
-    IdVector<RankId, size_t> at(programs.size());
-    IdVector<RankId, Clock> clocks(programs.size(), Clock(programs.size()));
+  // `waits`: of each rank's program.
+  Causality(const IdVector<RankId, FreedRank>& ranks, const IdVector<RankId, BackgroundWaits>& waits)
+      : ranks_(ranks), waits_(waits), known_(ranks.size()), arrived_(ranks.size()) {
+    IdVector<RankId, size_t> at(ranks.size());
+    IdVector<RankId, Clock> clocks(ranks.size(), Clock(ranks.size()));
     for (bool moved = true; moved;) {
       moved = false;
       for (RankId rank : at.ids()) {
@@ -57,7 +59,14 @@ class Causality {
 
  private:
   const std::vector<Instruction>& instructionsOf(RankId rank) const {
-    return programs_[rank.index()].instructions;
+    return ranks_[rank].program->instructions;
+  }
+  RankId peerOf(RankId rank, size_t instruction) const {
+    const auto& peers = ranks_[rank].peers;
+    const RankId of_kind = instructionsOf(rank)[instruction].peer;
+    const auto found = std::lower_bound(peers.begin(), peers.end(), std::pair(of_kind, RankId(0)));
+    PIPESHARD_CHECK(found != peers.end() && found->first == of_kind, "rank {} has no peer {}", rank, of_kind);
+    return found->second;
   }
 
   struct Posted {
@@ -70,7 +79,7 @@ class Causality {
     const std::vector<Instruction>& instructions = instructionsOf(rank);
     const bool receives = at < instructions.size() && instructions[at].kind == InstructionKind::kReceive &&
                           !instructions[at].background;
-    const std::vector<size_t>& awaited = waits_[rank][at];
+    const std::vector<size_t>& awaited = waits_[rank].receives[at];
     for (; arrived_[rank] < awaited.size(); ++arrived_[rank]) {
       if (!take(rank, awaited[arrived_[rank]], at, clock)) return false;
     }
@@ -79,14 +88,14 @@ class Causality {
     clock[rank] = at + 1;
     if (receives || !awaited.empty()) known_[rank].push_back({at, clock});
     if (at < instructions.size() && instructions[at].kind == InstructionKind::kSend) {
-      posted_[{rank, instructions[at].peer}].push_back({at, clock});
+      posted_[{rank, peerOf(rank, at)}].push_back({at, clock});
     }
     return true;
   }
 
   // The message of a receive has come, and the rank knows at instruction `at`.
   bool take(RankId rank, size_t receive, size_t at, Clock& clock) {
-    const RankId peer = instructionsOf(rank)[receive].peer;
+    const RankId peer = peerOf(rank, receive);
     const std::vector<Posted>& channel = posted_[{peer, rank}];
     size_t& taken = taken_[{peer, rank}];
     if (taken == channel.size()) return false;
@@ -98,16 +107,16 @@ class Causality {
 
   using Pair = std::pair<RankId, RankId>;
   using Place = std::pair<RankId, size_t>;  // of an instruction
-  const std::vector<Program>& programs_;
+  const IdVector<RankId, FreedRank>& ranks_;
+  const IdVector<RankId, BackgroundWaits>& waits_;
   IdVector<RankId, std::vector<Knowledge>> known_;
-  IdVector<RankId, std::vector<std::vector<size_t>>> waits_;  // BackgroundWaits::receives
-  IdVector<RankId, size_t> arrived_;            // how many of those at its instruction have come
+  IdVector<RankId, size_t> arrived_;  // how many of BackgroundWaits::receives at its instruction have come
   std::map<Pair, std::vector<Posted>> posted_;  // by sender and receiver
   std::map<Pair, size_t> taken_;
   std::map<Place, Place> received_by_;  // by the send: where the receiver knows of it
 };
 
-void insertFrees(Program& program, const Causality& causality) {
+Frees freesOf(RankId rank, const Program& program, const BackgroundWaits& waits, const Causality& causality) {
   const size_t count = program.instructions.size();
   std::vector<size_t> last_use(program.buffers.size(), count);
   std::vector<std::vector<size_t>> sends(program.buffers.size());
@@ -118,7 +127,6 @@ void insertFrees(Program& program, const Causality& causality) {
       sends[program.instructions[i].inputs[0].index()].push_back(i);
   }
   // Right behind a background instruction the free would wait for it: what awaits it anyway comes first.
-  const BackgroundWaits waits = backgroundWaits(program);
   for (size_t& use : last_use) {
     if (use == count || !isOfLane(program.instructions[use])) continue;
     const size_t number = std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin();
@@ -127,32 +135,44 @@ void insertFrees(Program& program, const Causality& causality) {
   std::vector<bool> stays(program.buffers.size());
   for (const Result& result : program.results) stays[result.buffer.index()] = true;
   if (program.guard.valid()) stays[program.guard.index()] = true;
-  // behind each instruction; the last: at the end of the step
-  std::vector<std::vector<BufferId>> frees(count + 1);
+  Frees frees;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
-    frees[sends[b].empty() ? last_use[b] : causality.provenAfter(program.rank, sends[b], last_use[b])]
-        .emplace_back(b);
+    frees.emplace_back(sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b]),
+                       BufferId(b));
   }
-  std::vector<Instruction> instructions;
-  for (size_t i = 0; i <= count; ++i) {
-    if (i < count) instructions.push_back(std::move(program.instructions[i]));
-    for (BufferId id : frees[i]) {
-      Instruction free;
-      free.kind = InstructionKind::kFree;
-      free.inputs = {id};
-      instructions.push_back(std::move(free));
-    }
-  }
-  program.instructions = std::move(instructions);
+  std::sort(frees.begin(), frees.end());
+  return frees;
 }
 
 }  // namespace
 
-void insertFrees(std::vector<Program>& programs) {
-  const std::vector<Program> without_frees = programs;
-  const Causality causality(without_frees);
-  for (Program& program : programs) insertFrees(program, causality);
+IdVector<RankId, Frees> findFrees(const IdVector<RankId, FreedRank>& ranks) {
+  const auto forAll = [&](const std::function<void(RankId)>& work) {
+    parallelFor(processorCount(), static_cast<int32_t>(ranks.size()), [&](int32_t i) { work(RankId(i)); });
+  };
+  IdVector<RankId, BackgroundWaits> waits(ranks.size());
+  forAll([&](RankId rank) { waits[rank] = backgroundWaits(*ranks[rank].program); });
+  const Causality causality(ranks, waits);
+  IdVector<RankId, Frees> frees(ranks.size());
+  forAll([&](RankId rank) { frees[rank] = freesOf(rank, *ranks[rank].program, waits[rank], causality); });
+  return frees;
+}
+
+void insertFrees(const Frees& frees, Program& program) {
+  std::vector<Instruction> instructions;
+  instructions.reserve(program.instructions.size() + frees.size());
+  auto next = frees.begin();
+  for (size_t i = 0; i <= program.instructions.size(); ++i) {
+    if (i < program.instructions.size()) instructions.push_back(std::move(program.instructions[i]));
+    for (; next != frees.end() && next->first == i; ++next) {
+      Instruction free;
+      free.kind = InstructionKind::kFree;
+      free.inputs = {next->second};
+      instructions.push_back(std::move(free));
+    }
+  }
+  program.instructions = std::move(instructions);
 }
 
 }  // namespace pipeshard

@@ -15,7 +15,6 @@
 #include "partition/emit/emit_messages.h"
 #include "partition/emit/gradient_buckets.h"
 #include "partition/emit/rank_kinds.h"
-#include "partition/emit/sharded_pieces.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_training.h"
 #include "sharding/stage/sharding_plan.h"
@@ -88,7 +87,6 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
   const WeightVersions versions(schedule, std::move(stage_of_parameter));
   const Messages messages(cut, schedule);
   const StageShardings shardings(family, plan, cut, layout.inTurn());
-  ShardedPieces pieces(shardings);
   const EmissionContext context{family,
                                 layout,
                                 plan.stages,
@@ -98,8 +96,7 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
                                 messages,
                                 shardings,
                                 separatorFor(training.graph),
-                                trained_elsewhere,
-                                &pieces};
+                                trained_elsewhere};
   const auto complete = [&](EmittedRank& emitted) {
     markTransposed(training.graph, training.parameters, emitted.rank.program);
     if (!trained_elsewhere.empty()) keepLossAlone(training, emitted.rank.program);
@@ -189,7 +186,8 @@ EmittedPrograms emitEvaluation(const TrainingFamily& family, const Plan& asked, 
   return emit(family, plan, schedule, cut, cut.owners, trained_elsewhere);
 }
 
-RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule) {
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                            const std::function<void(double)>& progress) {
   const Schedule order = onOneDevice(schedule);
   Plan alone = plan;
   if (order.stages > 1) {
@@ -206,7 +204,9 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
     alone.updates_per_step = plan.updates_per_step;
   }
   const std::vector<StageId> stage_of_parameter = cutTraining(family.base(), plan).owners;
-  return emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter).of(RankId(0));
+  EmittedPrograms made =
+      emit(family, alone, order, cutTraining(family.base(), alone), stage_of_parameter, {}, progress);
+  return {std::move(made.set.kinds.front().program), *made.subgraphs.front()};
 }
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {

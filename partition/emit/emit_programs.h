@@ -25,13 +25,16 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 // The same step on one device, cut nowhere: what `validate` compares with. Under an asynchronous schedule
 // every microbatch reads the versions of the parameters that it reads on the plan's stages; where these
 // update their weights at different times, the device runs the plan's stages one after the other.
-RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule);
+// `progress`: as emitProgramSet.
+RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
+                            const std::function<void(double)>& progress = {});
 // The same in the order of a schedule that fits the plan's stages, whatever the plan's own is.
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
                                            const Schedule& schedule);
 // The same with every kind of rank emitted, held and verified once: in time and memory that grow with kinds,
-// not with ranks. `progress`: told, while it works, which share of the work is done, about; what it throws
-// ends the work.
+// not with ranks. Groups of devices are worked at on as many threads as there are processors. `progress`:
+// told, while it works, which share of the work is done, about, on the calling thread; what it throws ends
+// the work.
 EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
                                const std::function<void(double)>& progress = {});
 // The forward passes and the loss alone, to be run beside the programs of a training plan, of the tensors

@@ -46,6 +46,7 @@ class RankEmitter {
     shareParameters();
     const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
     for (const Action& action : context_.schedule.orders[pipeline_rank]) {
+      if (context_.beat) context_.beat();
       if (isPass(action.kind) && !layout_.takes(rank_, action.microbatch)) continue;
       const int update = context_.versions.updateOf(action.microbatch);
       for (; prologues_ <= update; ++prologues_) runPrologue(prologues_);

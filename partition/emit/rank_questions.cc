@@ -7,15 +7,11 @@
 #include "ir/base/ids_format.h"
 
 namespace pipeshard {
-namespace {
-
 size_t groupIn(ProgramSet& set, const std::vector<RankId>& group) {
   const size_t index = std::find(set.groups.begin(), set.groups.end(), group) - set.groups.begin();
   if (index == set.groups.size()) set.groups.push_back(group);
   return index;
 }
-
-}  // namespace
 
 int RankQuestions::ask(const std::string& key, Question question) {
   const auto [found, is_new] = first_start_.try_emplace(key, starts_);

@@ -34,6 +34,9 @@ struct RankAnswer {
   std::vector<Constant> constants = {};
 };
 
+// The entry of ProgramSet::groups that is this one; made where there is none.
+size_t groupIn(ProgramSet& set, const std::vector<RankId>& group);
+
 class RankQuestions {
  public:
   using Question = std::function<RankAnswer(RankId)>;

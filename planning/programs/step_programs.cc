@@ -1,6 +1,7 @@
 #include "planning/programs/step_programs.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "onnx_import/prepare/input_range.h"
 #include "partition/emit/emit_programs.h"
 #include "partition/families/plan_schedule.h"
@@ -80,9 +82,23 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
   const Schedule schedule = firstMicrobatches(scheduleOf(plan), batch.microbatches * plan.updates_per_step);
   plan.microbatches = batch.microbatches;
+  family.makeMembers();
   StepPrograms step;
-  step.ranks = emitProgramSet(family, plan, schedule, progress);
-  step.reference = emitOnOneDevice(family, plan, schedule);
+  std::atomic<bool> failed = false;  // the first: nobody needs the other
+  parallelFor(processorCount(), 2, [&](int32_t i) {
+    if (i == 1) {
+      step.reference = emitOnOneDevice(family, plan, schedule, [&](double) {
+        if (failed) fail(ErrorCode::kInternal, "the programs of the ranks cannot be made");
+      });
+      return;
+    }
+    try {
+      step.ranks = emitProgramSet(family, plan, schedule, progress);
+    } catch (...) {
+      failed = true;
+      throw;
+    }
+  });
   completePrograms(model, step.ranks);
   completeProgram(model, inputLimits(model.graph), step.reference.program);
   return step;

@@ -25,9 +25,9 @@ struct Rows {
 //   shareOf({0, 8}, k, 3) is {0, 2}, {2, 3}, {5, 3}
 Rows shareOf(Rows rows, int64_t index, int64_t parts);
 
-// Members are made when they are first asked for. Not for several threads. The member of one row is derived
-// from two larger ones (sharding/batch/training_rows.h): an axis of size 1 does not show that it is the
-// batch.
+// Members are made when they are first asked for, by one thread; several may ask for those that are made. The
+// member of one row is derived from two larger ones (sharding/batch/training_rows.h): an axis of size 1 does
+// not show that it is the batch.
 class TrainingFamily {
  public:
   // The training graph of one part of the batch that has `rows` rows; asked for one row more than the largest
@@ -48,6 +48,10 @@ class TrainingFamily {
   const TrainingGraph& base() const { return at(largestMicrobatch()); }
   // Errors: those of the maker; kBadModel when the graph of so many rows has other nodes than the base.
   const TrainingGraph& at(int64_t rows) const { return member(rows).training; }
+  // Makes those of all microbatches. Errors as at.
+  void makeMembers() const {
+    for (int64_t k = 0; k < microbatches_; ++k) member(microbatch(k).count);
+  }
   // The value of the member of `rows` rows that stands for a value of the base: the same node's output, or of
   // the same name.
   ValueId valueAt(int64_t rows, ValueId base_value) const;
