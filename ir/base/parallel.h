@@ -9,10 +9,17 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
+
 namespace pipeshard {
 
-// That this process may use: what work on whole plans takes, whose result does not depend on it.
-inline int processorCount() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+// That the calling thread may use, which are fewer than the machine's under taskset, say: what work on whole
+// plans takes, whose result does not depend on it.
+inline int processorCount() {
+  cpu_set_t usable;
+  if (::sched_getaffinity(0, sizeof(usable), &usable) == 0) return std::max(1, CPU_COUNT(&usable));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 // Calls body(0), ..., body(count - 1), on up to `threads` threads, the caller's among them; they begin in
 // this order. Once one has thrown no other begins. The first error by index is thrown at the end.
