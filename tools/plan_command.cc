@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -58,7 +59,8 @@ struct PlanCommand {
   }
 
   int makePlan() const {
-    PlannedTraining planned;
+    PlannedTraining made;  // without programs, once they are written
+    size_t ranks = 0;
     {
       SignalWatch watch;  // a half-written folder is removed before the command ends
       PlanningSignals signals(watch);
@@ -67,29 +69,32 @@ struct PlanCommand {
         signals.check();
         progress.phase(phase);
       };
-      planned = planOrAdvise(planRequest(options), show, &signals.interruption());
+      PlannedTraining planned = planOrAdvise(planRequest(options), show, &signals.interruption());
+      made.plan = planned.plan;
+      made.trains = planned.trains;
+      made.combinations = planned.combinations;
+      ranks = planned.whole.ranks.size();
       show("writing " + output);
       const auto writing = [&](const std::string& what) {
         show(fmt::format("writing {}: {}", output, what));
       };
       writePlanDirectory(
-          planned, output,
+          std::move(planned), output,
           [&](const std::string& folder, const ProgramSet& programs) {
             writing("the report");
             writeReport(folder, &programs);
           },
           kPatience, writing);
     }
-    fmt::print("{}\n", planned.trains);
-    for (const StageCombinations& stage : planned.combinations)
+    fmt::print("{}\n", made.trains);
+    for (const StageCombinations& stage : made.combinations)
       fmt::print("{}\n", combinationTable(stage, kMostCombinations));
-    fmt::print("{}{}", printPlan(planned.plan), searchTables(planned.plan, false));
+    fmt::print("{}{}", printPlan(made.plan), searchTables(made.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
                options.request.programs ? "" : "makes the ranks' programs and ");
     if (options.request.copy_weights && options.request.programs)
-      fmt::print("weights of {} ranks copied: {}\n", planned.whole.ranks.size(),
-                 formatBytes(copiedWeightBytes(output)));
-    if (!json.empty()) writeTextFile(json, planToJson(planned.plan));
+      fmt::print("weights of {} ranks copied: {}\n", ranks, formatBytes(copiedWeightBytes(output)));
+    if (!json.empty()) writeTextFile(json, planToJson(made.plan));
     return 0;
   }
 

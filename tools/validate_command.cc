@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -195,9 +196,9 @@ struct ValidateCommand {
         output.empty() ? (scratch / "validate.plan").string() : fs::absolute(output).string();
     PlanRequest asked = planRequest(options);
     if (!isPipe(job.data)) asked.data = job.data;  // a pipe has no length
-    const PlannedTraining planned = planOrAdvise(asked, show, &signals.interruption());
+    PlannedTraining planned = planOrAdvise(asked, show, &signals.interruption());
     trains = planned.trains;
-    writePlanDirectory(planned, directory);
+    writePlanDirectory(std::move(planned), directory);
     signals.finish();
     return directory;
   }

@@ -114,7 +114,7 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   const ReplayedModel replayed = replayModel(plan, progress);
   progress("writing the programs of the evaluation");
   Record record;
-  const EvaluationPrograms programs =
+  EvaluationPrograms programs =
       emitEvaluationPrograms(replayed.model, replayed.training, replayed.batch, plan,
                              [&](const Program& program, const ShorterInputs& shorter) {
                                held_out = heldOutOf(data, program.inputs, shorter);
@@ -132,10 +132,11 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   if (programs.last) requireSameTensors(*programs.last, trains);
   for (const EmittedPrograms& shorter : programs.shorter) requireSameTensors(shorter, trains);
   PartialFolder built(plan_directory / kEvaluationFolder);
-  ProgramsBySize sizes = {{StepSize::kWholeBatch, &programs.whole}};
-  if (programs.last) sizes[StepSize::kLastBatch] = &*programs.last;
-  for (size_t k = 0; k < programs.shorter.size(); ++k) sizes[{false, k + 1}] = &programs.shorter[k];
-  writePrograms(sizes, built.path().string());
+  ProgramsBySize sizes;
+  sizes[StepSize::kWholeBatch] = std::move(programs.whole);
+  if (programs.last) sizes[StepSize::kLastBatch] = std::move(*programs.last);
+  for (size_t k = 0; k < programs.shorter.size(); ++k) sizes[{false, k + 1}] = std::move(programs.shorter[k]);
+  writePrograms(std::move(sizes), built.path().string());
   writeTextFile((built.path() / kRecordName).string(), toJson(record));
   built.publish();
   return record;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -126,51 +127,43 @@ Graph annotatedModel(const PlannedTraining& planned) {
 
 // One folder of programs, with what is known of them and of their weights. All have been verified when they
 // were made.
-ProgramFolder writeFolder(const ProgramsBySize& sizes, const fs::path& folder,
-                          const ProgressCallback& progress, bool copies = false) {
-  WrittenPrograms written = writePrograms(sizes, folder.string(), progress);
+ProgramFolder writeFolder(ProgramsBySize sizes, const fs::path& folder, const ProgressCallback& progress,
+                          bool copies = false) {
+  WrittenPrograms written = writePrograms(std::move(sizes), folder.string(), progress);
   writeWeightFiles(written.sets.at(StepSize::kWholeBatch), copies, folder);
   ProgramFolder programs(folder.string(), std::move(written.sets));
   recordPrograms(folder.string(), programs, written.digests);
   return programs;
 }
 
-// The whole batch's programs load the weights; those of other sizes find them loaded.
-ProgramFolder writeRanks(ProgramsBySize sizes, bool copies, const fs::path& folder,
-                         const ProgressCallback& progress) {
-  if (!copies) return writeFolder(sizes, folder, progress);
-  EmittedPrograms copied = *sizes.at(StepSize::kWholeBatch);
-  copyWeights(copied.set, folder.string(), progress);
-  sizes[StepSize::kWholeBatch] = &copied;
-  return writeFolder(sizes, folder, progress, true);
-}
-
-// Returns the whole batch's, of all ranks.
-ProgramSet writeAllPrograms(const PlannedTraining& planned, const fs::path& directory,
+// Takes the programs. Returns the whole batch's, of all ranks. The whole batch's load the weights; those of
+// other sizes find them loaded.
+ProgramSet writeAllPrograms(PlannedTraining& planned, const fs::path& directory,
                             const ProgressCallback& progress) {
-  std::map<StepSize, const StepPrograms*> steps = {{StepSize::kWholeBatch, &planned.whole}};
+  std::map<StepSize, StepPrograms*> steps = {{StepSize::kWholeBatch, &planned.whole}};
   if (planned.last) steps[StepSize::kLastBatch] = &*planned.last;
   for (size_t k = 0; k < planned.shorter.size(); ++k) steps[{false, k + 1}] = &planned.shorter[k];
   ProgramsBySize ranks, references;
-  std::map<StepSize, EmittedPrograms> alone;
   for (const auto& [size, step] : steps) {
-    ranks[size] = &step->ranks;
-    references[size] = &(alone[size] = aloneProgram(step->reference));
+    ranks[size] = std::move(step->ranks);
+    references[size] = aloneProgram(std::move(step->reference));
   }
-  ProgramFolder written = writeRanks(ranks, planned.plan.copies_weights, directory, progress);
-  writeFolder(references, directory / "reference", progress);
+  const bool copies = planned.plan.copies_weights;
+  if (copies) copyWeights(ranks.at(StepSize::kWholeBatch).set, directory.string(), progress);
+  ProgramFolder written = writeFolder(std::move(ranks), directory, progress, copies);
+  writeFolder(std::move(references), directory / "reference", progress);
   if (planned.imported) {
-    const EmittedPrograms imported = aloneProgram(*planned.imported);
-    writeFolder({{StepSize::kWholeBatch, &imported}}, directory / kImportedFolder, progress);
+    ProgramsBySize imported;
+    imported[StepSize::kWholeBatch] = aloneProgram(std::move(*planned.imported));
+    writeFolder(std::move(imported), directory / kImportedFolder, progress);
   }
   return written.takeSet();
 }
 
 }  // namespace
 
-void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
-                        const CompletePlan& complete, std::chrono::milliseconds patience,
-                        const ProgressCallback& progress) {
+void writePlanDirectory(PlannedTraining planned, const std::string& directory, const CompletePlan& complete,
+                        std::chrono::milliseconds patience, const ProgressCallback& progress) {
   fs::path target = fs::absolute(directory).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "gpt2.plan/"
   if (fs::exists(target) && !fs::exists(target / "plan.json") &&

@@ -25,8 +25,9 @@ using CompletePlan = std::function<void(const std::string& folder, const Program
 // one or the new one whole. Any other existing folder is refused (Error(kConfiguration)); while another
 // process puts its own in place, this one waits, at most for `patience` (Error(kAddressInUse) naming it).
 // Without programs: plan.json and model.onnx alone. `complete` adds more to the folder that is then put in
-// place. `progress`: told how far the writing has come; what it throws leaves what was there.
-void writePlanDirectory(const PlannedTraining& planned, const std::string& directory,
+// place. `progress`: told how far the writing has come; what it throws leaves what was there. Programs of
+// large clusters are large: who needs `planned` no more gives it away.
+void writePlanDirectory(PlannedTraining planned, const std::string& directory,
                         const CompletePlan& complete = {},
                         std::chrono::milliseconds patience = std::chrono::seconds(10),
                         const ProgressCallback& progress = {});

@@ -38,21 +38,18 @@ class ProgramWriter {
 
   void expect(size_t kinds) { kinds_ += kinds; }
 
-  BindingTable add(const EmittedPrograms& programs, StepSize size) {
-    ProgramSet& set = written_.sets[size];
-    set.groups = programs.set.groups;
-    set.ranks = programs.set.ranks;
-    for (const KindId id : programs.set.kinds.ids()) {
-      ProgramKind& kind = set.kinds.emplace_back(programs.set.kinds[id]);
-      const std::vector<Graph>& graphs = *programs.subgraphs[id];
-      for (size_t i = 0; i < graphs.size(); ++i) {
-        if (progress_) tell(static_cast<double>(i) / static_cast<double>(graphs.size()));
-        kind.program.subgraphs[i].file = fileOf(graphs[i]);
-      }
+  BindingTable add(EmittedPrograms programs, StepSize size) {
+    ProgramSet& set = written_.sets[size] = std::move(programs.set);
+    for (const KindId id : set.kinds.ids()) {
+      writeGraphs(*programs.subgraphs[id]);
+      for (size_t i = 0; i < programs.subgraphs[id]->size(); ++i)
+        set.kinds[id].program.subgraphs[i].file = of_graphs_.at(&(*programs.subgraphs[id])[i]);
+      programs.subgraphs[id].reset();
       ++written_kinds_;
     }
+    of_graphs_.clear();
     writeKinds(set.kinds, size);
-    return bindingsOf(programs.set);
+    return bindingsOf(set);
   }
 
   void write(const std::string& file, const std::string& text) {
@@ -81,23 +78,36 @@ class ProgramWriter {
     progress_(fmt::format("kind {} of {}", std::min(written_kinds_ + 1, kinds_), kinds_) + work_.text(done));
   }
 
-  // The name of the file that has the graph, which is written where no graph before was the same.
-  std::string fileOf(const Graph& graph) {
-    const auto [found, is_new] = of_graphs_.try_emplace(&graph);
-    if (!is_new) return found->second;
-    const std::string bytes = serializeModel(graph);
+  // Those that have no file yet: as many at a time as there are processors are serialised, and written in
+  // order.
+  void writeGraphs(const std::vector<Graph>& graphs) {
+    std::vector<const Graph*> fresh;
+    for (const Graph& graph : graphs) {
+      if (!of_graphs_.contains(&graph)) fresh.push_back(&graph);
+    }
+    const size_t together = processorCount();
+    for (size_t first = 0; first < fresh.size(); first += together) {
+      if (progress_) tell(static_cast<double>(first) / static_cast<double>(fresh.size()));
+      std::vector<std::string> texts(std::min(together, fresh.size() - first));
+      parallelFor(processorCount(), static_cast<int32_t>(texts.size()),
+                  [&](int32_t i) { texts[i] = serializeModel(*fresh[first + i]); });
+      for (size_t i = 0; i < texts.size(); ++i) of_graphs_[fresh[first + i]] = fileOf(texts[i]);
+    }
+  }
+
+  // The name of the file that has a serialised graph, which is written where no graph before was the same.
+  std::string fileOf(const std::string& bytes) {
     const uint64_t digest = contentHash(bytes);
     // Two contents of one digest are not expected; they would get two names.
     for (int copy = 0;; ++copy) {
-      found->second = hashText(digest) + (copy > 0 ? fmt::format("_{}", copy) : "") + ".onnx";
-      const fs::path path = folder_ / kSubgraphsFolder / found->second;
-      const auto [same, is_first] = sizes_.try_emplace(found->second, bytes.size());
+      std::string name = hashText(digest) + (copy > 0 ? fmt::format("_{}", copy) : "") + ".onnx";
+      const fs::path path = folder_ / kSubgraphsFolder / name;
+      const auto [same, is_first] = sizes_.try_emplace(name, bytes.size());
       if (is_first) {
         writeTextFile(path.string(), bytes);
-        written_.digests[fmt::format("{}/{}", kSubgraphsFolder, found->second)] = digest;
+        written_.digests[fmt::format("{}/{}", kSubgraphsFolder, name)] = digest;
       }
-      if (is_first || (same->second == bytes.size() && requireTextFile(path.string()) == bytes))
-        return found->second;
+      if (is_first || (same->second == bytes.size() && requireTextFile(path.string()) == bytes)) return name;
     }
   }
 
@@ -107,20 +117,20 @@ class ProgramWriter {
   size_t written_kinds_ = 0;
   WorkShare work_;
   WrittenPrograms written_;
-  std::map<const Graph*, std::string> of_graphs_;  // kinds may share theirs
+  std::map<const Graph*, std::string> of_graphs_;  // of what is added; kinds may share theirs
   std::map<std::string, size_t> sizes_;
 };
 
 }  // namespace
 
-WrittenPrograms writePrograms(const ProgramsBySize& programs, const std::string& folder,
+WrittenPrograms writePrograms(ProgramsBySize programs, const std::string& folder,
                               const ProgressCallback& progress) {
   makeFolder(folder);
   ProgramWriter writer(folder, progress);
-  for (const auto& [size, emitted] : programs) writer.expect(emitted->set.kinds.size());
+  for (const auto& [size, emitted] : programs) writer.expect(emitted.set.kinds.size());
   RankTables tables;
-  for (const auto& [size, emitted] : programs) {
-    BindingTable table = writer.add(*emitted, size);
+  for (auto& [size, emitted] : programs) {
+    BindingTable table = writer.add(std::move(emitted), size);
     if (size == StepSize::kWholeBatch) {
       tables.whole = std::move(table);
     } else if (size == StepSize::kLastBatch) {
@@ -133,9 +143,11 @@ WrittenPrograms writePrograms(const ProgramsBySize& programs, const std::string&
   return std::move(writer).take();
 }
 
-EmittedPrograms aloneProgram(const RankProgram& rank) {
-  EmittedPrograms alone{setOf({rank.program}), {}};
-  alone.subgraphs.push_back(std::make_shared<const std::vector<Graph>>(rank.subgraphs));
+EmittedPrograms aloneProgram(RankProgram rank) {
+  std::vector<Program> programs;
+  programs.push_back(std::move(rank.program));
+  EmittedPrograms alone{setOf(std::move(programs)), {}};
+  alone.subgraphs.push_back(std::make_shared<const std::vector<Graph>>(std::move(rank.subgraphs)));
   return alone;
 }
 

@@ -13,8 +13,8 @@
 namespace pipeshard {
 
 // Those of a folder: of whole batches, and of what other sizes there are; of shorter sequences all from
-// length 1 on. They outlive it.
-using ProgramsBySize = std::map<StepSize, const EmittedPrograms*>;
+// length 1 on.
+using ProgramsBySize = std::map<StepSize, EmittedPrograms>;
 
 // What was written to a folder.
 struct WrittenPrograms {
@@ -23,13 +23,13 @@ struct WrittenPrograms {
 };
 
 // ranks.json, kinds/ and subgraphs/, into a folder that is made. Programs of all sizes share subgraphs where
-// the contents are equal. `progress`: told, between files, how far it has come; what it throws ends the work.
-// Errors as writeTextFile.
-WrittenPrograms writePrograms(const ProgramsBySize& programs, const std::string& folder,
+// the contents are equal; graphs are let go as they are written. `progress`: told, between files, how far it
+// has come; what it throws ends the work. Errors as writeTextFile.
+WrittenPrograms writePrograms(ProgramsBySize programs, const std::string& folder,
                               const ProgressCallback& progress = {});
 
 // A program of one rank as a set of its own.
-EmittedPrograms aloneProgram(const RankProgram& rank);
+EmittedPrograms aloneProgram(RankProgram rank);
 
 // A rank's own program, for people and for other runtimes: program.json, and its subgraphs by their names
 // ("forward.onnx"), into a folder that is made; that of the last batch in a folder last_batch/ inside, those

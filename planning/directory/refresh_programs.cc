@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -65,7 +66,7 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
   try {
     PlannedTraining planned = replayPlan(plan, progress);
     if (!edited) planned.plan = plan;
-    writePlanDirectory(planned, directory);
+    writePlanDirectory(std::move(planned), directory);
   } catch (Error& error) {
     if (!edited) throw;
     error.addContext(

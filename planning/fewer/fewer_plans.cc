@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -204,13 +205,12 @@ PlanForFewer makePlan(const Plan& plan, int devices, const fs::path& folder,
   PlanForFewer made{devices, "", "", {}};
   for (const Trial& trial : trialsFor(plan, devices)) {
     try {
-      const PlannedTraining planned =
-          planTraining(requestFor(plan, devices, trial), [&](const std::string& phase) {
-            progress(fmt::format("a plan for {} devices: {}", devices, phase));
-          });
+      PlannedTraining planned = planTraining(requestFor(plan, devices, trial), [&](const std::string& phase) {
+        progress(fmt::format("a plan for {} devices: {}", devices, phase));
+      });
       requireSameStep(plan, planned.plan);
       const fs::path directory = folder / std::to_string(devices);
-      writePlanDirectory(planned, directory.string());
+      writePlanDirectory(std::move(planned), directory.string());
       made.directory = directory.string();
       made.why.clear();
       made.dropped = droppedBy(trial, plan);

@@ -2,11 +2,15 @@
 #include "planning/directory/program_files.h"
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include "ir/base/parallel.h"
+#include "ir/base/text_file.h"
 #include "ir/program/program_json.h"
 #include "onnx_import/format/writer.h"
 #include "planning/directory/plan_directory.h"
@@ -87,6 +91,71 @@ TEST(ProgramFiles, OfReplicasThatClipByNormAreOfAsFewKinds) {
   EXPECT_EQ(clipped.size(), 8U);
   EXPECT_EQ(clipped.set.kinds.size(), 4U);
   EXPECT_EQ(planOf("uniform:2", "").whole.ranks.set.kinds.size(), 4U);
+}
+
+// While it lives, this thread and those that it starts have one processor.
+class OneProcessor {
+ public:
+  OneProcessor() {
+    ::sched_getaffinity(0, sizeof(before_), &before_);
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&first) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &first);
+    }
+    ::sched_setaffinity(0, sizeof(first), &first);
+  }
+  ~OneProcessor() { ::sched_setaffinity(0, sizeof(before_), &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+std::map<std::string, std::string> contentsOf(const fs::path& folder) {
+  std::map<std::string, std::string> contents;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file())
+      contents[entry.path().lexically_relative(folder).string()] = requireTextFile(entry.path().string());
+  }
+  return contents;
+}
+
+// Groups of devices are worked at on several threads, and graphs and kinds are printed on several.
+TEST(ProgramFiles, AreTheSameOnOneProcessorAndOnAll) {
+  for (const auto& [stages, method] : std::vector<std::pair<std::string, std::string>>{
+           {"uniform:4", ""}, {"uniform:2", "exhaustive"}, {"uniform:8", ""}}) {
+    const TemporaryFolder folder;
+    const std::string plan = folder.file("plan");
+    const auto written = [&, &stages = stages, &method = method] {
+      writePlanDirectory(planOf(stages, method), plan);
+      return contentsOf(plan);
+    };
+    const std::map<std::string, std::string> on_all = written();
+    const OneProcessor alone;
+    ASSERT_EQ(processorCount(), 1);
+    const std::map<std::string, std::string> on_one = written();
+    EXPECT_GT(on_all.size(), 10U);
+    EXPECT_TRUE(on_one == on_all) << stages << " " << method;
+  }
+}
+
+// What an emission throws when it is told how far it is ends it, whichever threads are at work.
+TEST(ProgramFiles, AreNotMadeWhereTheCallerHasHadEnough) {
+  struct Enough {};
+  for (const int limit : {0, 1, 2}) {
+    PlanRequest request;
+    request.model_path = PIPESHARD_SOURCE_DIR "/examples/mlp.onnx";
+    request.partition.cluster = parseCluster("2x4");
+    request.dimensions = {{"batch", 32}};
+    request.microbatches = 8;
+    request.partition.stages = parseStages("uniform:8");
+    int told = 0;
+    const auto progress = [&](const std::string& phase) {
+      if (phase.starts_with("writing the programs") && ++told > limit) throw Enough();
+    };
+    EXPECT_THROW(planTraining(request, progress), Enough) << limit;
+    EXPECT_EQ(told, limit + 1);
+  }
 }
 
 // Between stages that are sharded otherwise, a value is resharded by one subgraph for all microbatches.
