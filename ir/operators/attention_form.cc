@@ -25,6 +25,10 @@ AttentionForm attentionForm(std::string_view overlays, bool nan_to_zero, bool gr
   if (biases > 0) form.bias = first + (has_mask && mask < bias ? 2 : 0);
   if (biases > 1) form.second_bias = form.bias + 1;
   form.inputs = first + (has_mask ? 2 : 0) + biases;
+  if (overlays.ends_with("drop")) {
+    form.keep = form.inputs;
+    form.inputs += 2;
+  }
   return form;
 }
 
@@ -47,8 +51,13 @@ AttentionForm attentionForm(const Node& node) {
 }
 
 const std::vector<std::string>& attentionOverlays() {
-  static const std::vector<std::string> overlays = {
-      "", "mask", "bias", "mask_bias", "bias_mask", "bias_bias", "mask_bias_bias", "bias_bias_mask"};
+  static const std::vector<std::string> overlays = [] {
+    std::vector<std::string> all = {"",          "mask",      "bias",           "mask_bias",
+                                    "bias_mask", "bias_bias", "mask_bias_bias", "bias_bias_mask"};
+    for (size_t i = 0, plain = all.size(); i < plain; ++i)
+      all.push_back(all[i].empty() ? "drop" : all[i] + "_drop");
+    return all;
+  }();
   return overlays;
 }
 

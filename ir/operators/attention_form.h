@@ -4,7 +4,9 @@
 //   scores = Scale Q K^T, then, in the order of attribute `overlays`:
 //     mask   scores where Mask is true, else Fill    inputs Mask (bool), Fill (a scalar)
 //     bias   scores + Bias                           input Bias
-//   Y = softmax(scores) V, over the keys; attribute nan_to_zero: 0 where the softmax is NaN
+//   P = softmax(scores), over the keys; attribute nan_to_zero: 0 where it is NaN
+//     drop   P Factor where Keep is true, else 0     inputs Keep (bool), Factor (a scalar)
+//   Y = P V
 //
 // Two biases, one behind the other, are two inputs, each with its own axes: a bias of heads and positions
 // [h,i,j] and an added mask of examples [b,1,1,j]. Their sum would be [b,h,i,j], as large as the scores,
@@ -28,6 +30,7 @@ struct AttentionForm {
   int mask = -1;  // Fill follows
   int bias = -1;
   int second_bias = -1;  // behind the first
+  int keep = -1;         // Factor follows
   bool nan_to_zero = false;
   int inputs = 0;  // how many there are
 
@@ -35,6 +38,7 @@ struct AttentionForm {
   int value() const { return query + 2; }
   int scale() const { return query + 3; }
   int fill() const { return mask < 0 ? -1 : mask + 1; }
+  int factor() const { return keep < 0 ? -1 : keep + 1; }
   bool biasFirst() const { return bias >= 0 && bias < mask; }
   std::vector<int> biases() const;
 };
@@ -49,7 +53,8 @@ bool isGrouped(const Shape& query, const Shape& key);
 AttentionForm attentionForm(std::string_view overlays, bool nan_to_zero, bool gradient);
 AttentionForm attentionForm(const Node& node);
 
-// "", "mask", "bias", "mask_bias", "bias_mask", "bias_bias", "mask_bias_bias", "bias_bias_mask"
+// "", "mask", "bias", "mask_bias", "bias_mask", "bias_bias", "mask_bias_bias", "bias_bias_mask", and each
+// with "drop" as its last: "drop", "mask_drop".
 const std::vector<std::string>& attentionOverlays();
 // The overload of a call: the overlays, with "safe" behind them where NaN becomes 0: "mask_bias_safe".
 std::string attentionOverload(std::string_view overlays, bool nan_to_zero);

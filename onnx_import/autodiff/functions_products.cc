@@ -184,7 +184,7 @@ void batchNormalizationWeightGrad(Builder& f) {
 
 // The calls differ by what lies over the scores: a body per overload.
 struct Call {
-  ValueId query, key, value, scale, mask, fill;
+  ValueId query, key, value, scale, mask, fill, keep, factor;
   std::vector<ValueId> biases;
   AttentionForm form;
   bool is_grouped = false;
@@ -214,6 +214,8 @@ Call describeCall(Builder& f, bool gradient) {
     if (i == call.form.mask) call.mask = f.input("Mask");
     if (i == call.form.fill()) call.fill = f.input("Fill");
     if (i == call.form.bias) call.biases.push_back(f.input("Bias"));
+    if (i == call.form.keep) call.keep = f.input("Keep");
+    if (i == call.form.factor()) call.factor = f.input("Factor");
     if (i == call.form.second_bias) call.biases.push_back(f.input("SecondBias"));
   }
   return call;
@@ -259,31 +261,37 @@ ValueId withoutNan(Builder& f, const Call& call, ValueId probabilities) {
   return f.op("Where", {f.op("IsNaN", {probabilities}), f.number(0, call.query), probabilities});
 }
 
+// Of probabilities, and of their slopes.
+ValueId dropped(Builder& f, const Call& call, ValueId x) {
+  if (!call.keep.valid()) return x;
+  return f.op("Where", {call.keep, f.op("Mul", {x, call.factor}), f.number(0, call.query)});
+}
+
 void attention(Builder& f) {
   const Call call = describeCall(f, false);
   const ValueId scores = scoresOf(f, call);
   const ValueId softmax = f.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   const ValueId most = overTheKeys(f, "ReduceMax", scores);
   const ValueId sum = overTheKeys(f, "ReduceSum", f.op("Exp", {f.op("Sub", {scores, most})}));
-  f.output("Y", f.op("MatMul", {withoutNan(f, call, softmax), call.value}));
+  f.output("Y", f.op("MatMul", {dropped(f, call, withoutNan(f, call, softmax)), call.value}));
   f.output("RowMax", most);
   f.output("RowSum", sum);
 }
 
 struct Slopes {
-  ValueId probabilities;
-  ValueId scores;    // what came out of the overlays: of the bias, if it is the last of them
-  ValueId products;  // what went into the overlays
+  ValueId probabilities;  // what values are multiplied by
+  ValueId scores;         // what came out of the overlays: of the bias, if it is the last of them
+  ValueId products;       // what went into the overlays
 };
 
 Slopes slopesOf(Builder& f, const Call& call, ValueId dy, ValueId most, ValueId sum) {
   const ValueId exponentials = f.op("Exp", {f.op("Sub", {scoresOf(f, call), most})});
   const ValueId p = withoutNan(f, call, f.op("Div", {exponentials, sum}));
-  const ValueId dp = f.op("MatMul", {dy, transposed(f, call.value)});
+  const ValueId dp = dropped(f, call, f.op("MatMul", {dy, transposed(f, call.value)}));
   const ValueId dot = overTheKeys(f, "ReduceSum", f.op("Mul", {p, dp}));
   const ValueId ds = f.op("Mul", {p, f.op("Sub", {dp, dot})});
   const ValueId unmasked = call.mask.valid() ? f.op("Where", {call.mask, ds, f.number(0, call.query)}) : ds;
-  return {p, ds, unmasked};
+  return {dropped(f, call, p), ds, unmasked};
 }
 
 struct GradientCall {

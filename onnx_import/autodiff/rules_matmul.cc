@@ -128,6 +128,7 @@ uint32_t stoppedInputs(const Node& node) {
   const AttentionForm form = attentionForm(node);
   uint32_t stopped = uint32_t{1} << form.scale();
   if (form.mask >= 0) stopped |= uint32_t{3} << form.mask;
+  if (form.keep >= 0) stopped |= uint32_t{3} << form.keep;
   return stopped;
 }
 

@@ -2,7 +2,7 @@
 // product of Q and K:
 //
 //   MatMul(Q, K^T), [Mul | Div by a number], [Where(mask, scores, number) | Add(scores, bias)], Softmax,
-//   [Where(IsNaN(p), 0, p)], MatMul(p, V)
+//   [Where(IsNaN(p), 0, p)], [Mul by a number], [Where(keep, p, 0)], MatMul(p, V)
 //
 // The scale may also stand before the product, whole or as its root, on Q, on K or on both. K^T is a
 // Transpose of whatever axes, one of matrices between two Reshapes, or comes from elsewhere. Between any two,
@@ -102,6 +102,31 @@ class AttentionFinder {
     return NodeId();
   }
 
+  // Dropout that drops: Where(keep, p * factor, 0).
+  ValueId throughDropout(ValueId p) {
+    ValueId scaled = p;
+    std::set<NodeId> nodes;
+    for (const NodeId reader : readers(p)) {
+      if (!node(reader).is("Mul") || node(reader).inputs[0] != p) continue;
+      const std::optional<double> number = patterns_.numberOf(node(reader).inputs[1]);
+      if (!number) continue;
+      factor_ = *number;
+      scaled = node(reader).outputs[0];
+      nodes.insert(reader);
+    }
+    for (const NodeId reader : readers(scaled)) {
+      const Node& where = node(reader);
+      if (!where.is("Where") || where.inputs[1] != scaled || everywhere(where.inputs[2]) != 0.0) continue;
+      if (shape(where.outputs[0]) != shape(p)) continue;
+      nodes.insert(reader);
+      match_.nodes.insert(nodes.begin(), nodes.end());
+      keep_ = where.inputs[0];
+      keep_place_ = reader;
+      return where.outputs[0];
+    }
+    return p;
+  }
+
   // Sets values_ if the probabilities are multiplied by something; reason_ if not at once.
   bool goesIntoValues() {
     ValueId p = node(softmax_).outputs[0];
@@ -113,6 +138,7 @@ class AttentionFinder {
       nan_to_zero_ = true;
       p = node(choice).outputs[0];
     }
+    p = throughDropout(p);
     values_ = productOf(p);
     for (const NodeId reader : readers(p)) {
       if (values_.valid() || node(reader).outputs.empty() || !node(reader).outputs[0].valid()) continue;
@@ -398,6 +424,19 @@ class AttentionFinder {
     return "";
   }
 
+  std::string addKeep() {
+    Operand keep{keep_, {}, shape(keep_)};
+    const std::optional<Shape> view = viewOfOverlay(keep.shape, leadingAxes(output_), view_);
+    if (!view) return "what its dropout keeps cannot be viewed for its heads";
+    if (*view != keep.shape) keep.nodes.push_back({"Reshape", *view});
+    match_.inputs.resize(match_.inputs.size() + 2, keep_);
+    addOperand(match_.inputs.size() - 2, keep, keep_place_);
+    match_.made.push_back(
+        {.position = match_.inputs.size() - 1, .number = factor_, .type = graph().dataType(queries_.from)});
+    name_ += name_.empty() ? "drop" : "_drop";
+    return "";
+  }
+
   std::string describe() {
     match_.kind = PatternKind::kAttention;
     match_.function = "Attention";
@@ -409,6 +448,9 @@ class AttentionFinder {
     match_.made.push_back({.position = 3, .number = scale_, .type = graph().dataType(queries_.from)});
     for (const Overlay& overlay : overlays_) {
       if (std::string reason = addOverlay(overlay); !reason.empty()) return reason;
+    }
+    if (keep_.valid()) {
+      if (std::string reason = addKeep(); !reason.empty()) return reason;
     }
     match_.overload = attentionOverload(name_, nan_to_zero_);
     match_.attributes = {{"overlays", name_}, {"nan_to_zero", int64_t{nan_to_zero_}}};
@@ -426,6 +468,9 @@ class AttentionFinder {
   double scale_ = 1;
   bool scaled_ = false;  // on the way from the softmax to the product
   bool nan_to_zero_ = false;
+  ValueId keep_;  // invalid: nothing is dropped
+  NodeId keep_place_;
+  double factor_ = 1;
   std::vector<Overlay> overlays_;  // in the order in which they are put on
   std::string name_;
   std::string reason_;

@@ -57,7 +57,7 @@ AttentionFactors setInputs(RuleBuilder& builder, const AttentionForm& form, Fact
   setAll(builder, true, form.query, f.with(f.width));
   setAll(builder, true, form.key(), f.ofKeys(f.width));
   setAll(builder, true, form.value(), f.ofKeys(f.value_width));
-  for (const int overlay : {form.mask, form.bias, form.second_bias}) {
+  for (const int overlay : {form.mask, form.bias, form.second_bias, form.keep}) {
     if (overlay >= 0) builder.alignInput(overlay, f.with(f.keys));
   }
   if (form.query == 0) return f;

@@ -60,9 +60,9 @@ void checkInputs(const KernelSpec& spec, const AttentionForm& form) {
   const DataType type = spec.inputs[form.query].data_type;
   for (int i = 0; i < form.inputs; ++i) {
     if (!hasInput(spec, i)) refuse(spec, "input {} is missing", i);
-    checkInputType(spec, i, i == form.mask ? DataType::kBool : type);
+    checkInputType(spec, i, i == form.mask || i == form.keep ? DataType::kBool : type);
   }
-  for (const int number : {form.scale(), form.fill()}) {
+  for (const int number : {form.scale(), form.fill(), form.factor()}) {
     if (number >= 0 && elementCount(spec.inputs[number].shape) != 1)
       refuse(spec, "input {} has shape {}; it must be one number", number,
              shapeToString(spec.inputs[number].shape));
@@ -102,6 +102,7 @@ AttentionPlan planAttention(const KernelSpec& spec) {
   shape.mask = overlayOf(spec, form.mask, plan.scores);
   shape.bias = overlayOf(spec, form.bias, plan.scores);
   shape.second_bias = overlayOf(spec, form.second_bias, plan.scores);
+  shape.keep = overlayOf(spec, form.keep, plan.scores);
   shape.bias_first = form.biasFirst();
   shape.nan_to_zero = form.nan_to_zero;
   return plan;
@@ -120,6 +121,10 @@ AttentionInputs<T> inputsOf(const AttentionForm& form, const KernelArguments& ar
   }
   if (form.bias >= 0) inputs.bias = input<T>(arguments, form.bias);
   if (form.second_bias >= 0) inputs.second_bias = input<T>(arguments, form.second_bias);
+  if (form.keep >= 0) {
+    inputs.keep = input<bool>(arguments, form.keep);
+    inputs.factor = input<T>(arguments, form.factor());
+  }
   return inputs;
 }
 

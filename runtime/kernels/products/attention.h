@@ -31,7 +31,7 @@ struct AttentionShape {
   int64_t keys = 0;
   int64_t width = 0;        // of Q and K
   int64_t value_width = 0;  // of V
-  ScoreOverlay mask, bias, second_bias;
+  ScoreOverlay mask, bias, second_bias, keep;
   bool bias_first = false;   // and the second, which is behind the first
   bool nan_to_zero = false;  // probabilities that are NaN
 
@@ -49,6 +49,8 @@ struct AttentionInputs {
   const T* fill = nullptr;     // there with a mask
   const T* bias = nullptr;
   const T* second_bias = nullptr;
+  const bool* keep = nullptr;  // false: the probability is 0 in the product with V, else times `factor`
+  const T* factor = nullptr;   // there with `keep`
 };
 
 // Per row, of [matrices, queries].

@@ -163,6 +163,13 @@ struct ProbabilityRow {
   }
 };
 
+template <typename T>
+struct DropRow {
+  PIPESHARD_INLINE static void run(T* x, int64_t keys, const bool* keep, int64_t stride, T factor) {
+    for (int64_t i = 0; i < keys; ++i) x[i] = keep[i * stride] ? x[i] * factor : T(0);
+  }
+};
+
 // slopes: in of probabilities, out of scores. Where the mask has taken a score's place none arrives, if
 // `masked`.
 template <typename T>
@@ -200,6 +207,16 @@ void writeScores(const AttentionShape& s, const AttentionInputs<T>& inputs, cons
                                overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin));
 }
 
+// Row `row` of the block: of its probabilities, or of their slopes.
+template <typename T>
+void dropRow(const AttentionShape& s, const AttentionInputs<T>& inputs, const Block& block, int64_t row,
+             T* x) {
+  if (inputs.keep == nullptr) return;
+  const bool* keep = inputs.keep + s.keep.offsets[block.matrix] + (block.first + row) * s.keep.row_stride +
+                     block.keys.begin * s.keep.column_stride;
+  runVectorised<DropRow<T>>(x, block.keys.size(), keep, s.keep.column_stride, *inputs.factor);
+}
+
 // Did the rows see what hides the keys that the block left out?
 template <typename T>
 bool areNearby(const T* most, int64_t rows) {
@@ -223,6 +240,7 @@ void attendBlock(const AttentionShape& s, const AttentionInputs<T>& inputs, cons
     whole.keys = {0, s.keys};
     return attendBlock(s, inputs, whole, y, most, sum);
   }
+  for (int64_t row = 0; row < block.count; ++row) dropRow(s, inputs, block, row, scores + row * keys);
   const int64_t start = block.matrix * s.queries + block.first;
   if (most != nullptr) std::copy_n(statistics, block.count, most + start);
   if (sum != nullptr) std::copy_n(statistics + block.count, block.count, sum + start);
@@ -232,7 +250,7 @@ void attendBlock(const AttentionShape& s, const AttentionInputs<T>& inputs, cons
 
 template <typename T>
 struct BlockSlopes {
-  T* probabilities;
+  T* probabilities;  // what values are multiplied by
   T* scores;
 };
 
@@ -249,10 +267,12 @@ void writeSlopes(const AttentionShape& s, const AttentionInputs<T>& inputs, cons
   for (int64_t row = 0; row < block.count; ++row) {
     T* p = to.probabilities + row * keys;
     runVectorised<ProbabilityRow<T>>(p, keys, s.nan_to_zero, rows.most[start + row], rows.sum[start + row]);
+    dropRow(s, inputs, block, row, to.scores + row * keys);
     const RowOverlays<T> over = overlaysOf(s, inputs, block.matrix, block.first + row, block.keys.begin);
     const bool behind_the_mask = of_bias && !s.bias_first;
     runVectorised<SlopeRow<T>>(static_cast<const T*>(p), to.scores + row * keys, keys, scale,
                                behind_the_mask ? nullptr : over.mask, over.mask_stride);
+    dropRow(s, inputs, block, row, p);
   }
 }
 

@@ -37,7 +37,7 @@ template <typename T>
 struct AttentionCall {
   int64_t matrices, group, queries, keys, width, value_width;
   bool bias_first, nan_to_zero;
-  OverlayWalk mask, bias, second_bias;
+  OverlayWalk mask, bias, second_bias, keep;
   AttentionInputs<T> inputs;
 
   AttentionCall(const AttentionShape& s, const AttentionInputs<T>& of)
@@ -52,6 +52,7 @@ struct AttentionCall {
         mask(s.mask),
         bias(s.bias),
         second_bias(s.second_bias),
+        keep(s.keep),
         inputs(of) {}
 
   // Of the matrix.
@@ -79,10 +80,16 @@ struct AttentionCall {
     const T p = fastExp(score - most) * (T(1) / sum);
     return nan_to_zero && p != p ? T(0) : p;
   }
+  // x of a probability, or of its slope.
+  __device__ T dropped(T x, int64_t matrix, int64_t query, int64_t key) const {
+    if (inputs.keep == nullptr) return x;
+    return inputs.keep[keep.at(matrix, query, key)] ? x * *inputs.factor : T(0);
+  }
   // Of the probability.
   __device__ T slope(int64_t matrix, int64_t query, int64_t key, const T* dy) const {
-    return dotOf(dy + (matrix * queries + query) * value_width, valuesOf(matrix) + key * value_width,
-                 value_width);
+    const T slope = dotOf(dy + (matrix * queries + query) * value_width, valuesOf(matrix) + key * value_width,
+                          value_width);
+    return dropped(slope, matrix, query, key);
   }
 };
 
@@ -123,7 +130,8 @@ __global__ void attendKernel(AttentionCall<T> call, T* y, T* most_out, T* sum_ou
       const int64_t count = std::min<int64_t>(blockDim.x, call.keys - first);
       if (threadIdx.x < count)
         probabilities[threadIdx.x] =
-            call.probability(call.score(matrix, query, first + threadIdx.x), most, sum);
+            call.dropped(call.probability(call.score(matrix, query, first + threadIdx.x), most, sum), matrix,
+                         query, first + threadIdx.x);
       __syncthreads();
       addRows(probabilities, count, from + first * call.value_width, call.value_width, first > 0, out);
       __syncthreads();
@@ -194,7 +202,7 @@ __global__ void attentionKeyGradKernel(AttentionCall<T> call, const T* dy, RowSt
         const int64_t matrix = row / call.queries;
         const int64_t query = row % call.queries;
         const T p = call.probability(call.score(matrix, query, key), rows.most[row], rows.sum[row]);
-        probabilities[threadIdx.x] = p;
+        probabilities[threadIdx.x] = call.dropped(p, matrix, query, key);
         slopes[threadIdx.x] = call.isMasked(matrix, query, key)
                                   ? T(0)
                                   : p * (call.slope(matrix, query, key, dy) - dots[row]) * *call.inputs.scale;

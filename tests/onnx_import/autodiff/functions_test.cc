@@ -142,6 +142,10 @@ std::vector<Call> attentionCalls() {
       }
       if (form.bias >= 0) inputs[form.bias] = numbers(safe ? Shape{3, 1, 6} : Shape{2, 1, 4, 1});
       if (form.second_bias >= 0) inputs[form.second_bias] = numbers(safe ? Shape{2, 1, 1, 6} : Shape{4, 6});
+      if (form.keep >= 0) {
+        inputs[form.keep] = flags(safe ? Shape{2, 3, 4, 6} : Shape{4, 6}, 4);
+        inputs[form.factor()] = makeTensor({}, {1.25});
+      }
       calls.push_back({"Attention", overload, inputs, {output, row, row}, attributes});
       inputs.insert(inputs.begin(), {numbers(output), numbers(row), numbers(row, 2, 6)});
       calls.push_back({"AttentionGrad", overload, inputs, {query, key, value}, attributes});

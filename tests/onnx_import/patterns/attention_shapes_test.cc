@@ -153,9 +153,46 @@ std::vector<Form> groupedForms() {
   return forms;
 }
 
+// As a Dropout in training mode is lowered; what it keeps is drawn.
+ValueId dropped(Writer& w, ValueId p, int64_t heads = kHeads) {
+  const ValueId keep = w.kept({kBatch, heads, kQueries, kKeys});
+  return w.where(keep, w.mul(p, 1.25), w.number(0));
+}
+
+std::vector<Form> droppedForms() {
+  using W = Writer;
+  return {
+      {"Dropped", [](W& w) { return w.values(dropped(w, w.softmax(scaled(w)))); }, "drop"},
+      {"DroppedAndMasked",
+       [](W& w) {
+         return w.values(dropped(w, w.softmax(w.where(w.mask(), scaled(w), w.number(-kInfinity)))));
+       },
+       "mask_drop"},
+      {"DroppedBehindTheSafeSoftmax",
+       [](W& w) {
+         const auto seen = [](int64_t i, int64_t) { return i > 0; };
+         const ValueId p = w.softmax(w.where(w.mask(seen), scaled(w), w.number(-kInfinity)));
+         return w.values(dropped(w, w.withoutNan(p)));
+       },
+       "mask_drop_safe"},
+      {"HiddenBehindTheSoftmax",
+       [](W& w) { return w.values(w.where(w.mask(), w.softmax(scaled(w)), w.number(0))); }, "drop"},
+      {"DroppedInGroups",
+       [](W& w) { return groupedValues(w, dropped(w, w.softmax(groupedScores(w)), kGrouped)); }, "drop", 5,
+       kGrouped, kGroups},
+      {"DroppedInWindows",
+       [](W& w) {
+         const ValueId s = outOfWindows(w, add(w, inWindows(w, scaled(w)), windowMask(w)));
+         return w.values(dropped(w, w.softmax(s)));
+       },
+       "bias_drop", 5},
+  };
+}
+
 std::vector<Form> forms() {
   std::vector<Form> all = addedForms();
-  for (const auto& more : {viewedForms(), groupedForms()}) all.insert(all.end(), more.begin(), more.end());
+  for (const auto& more : {viewedForms(), groupedForms(), droppedForms()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
@@ -195,6 +232,15 @@ std::vector<Near> nearMisses() {
          return w.attend(w.reshaped(add(w, s, w.addedMask(-9)), {kBatch, kHeads, kQueries, kKeys}));
        },
        "its scores are viewed as"},
+      {"DroppedToANumber",
+       [](W& w) { return w.values(w.where(w.mask(), w.softmax(scaled(w)), w.number(1))); },
+       "lies between its softmax and the product with the values"},
+      {"WhatIsDroppedIsReadElsewhere",
+       [](W& w) {
+         const ValueId p = dropped(w, w.softmax(scaled(w)));
+         return add(w, w.values(p), w.op("ReduceSum", {p, w.integers({-1})}));
+       },
+       "is also read by"},
       {"ViewIsReadElsewhere",
        [](W& w) {
          const ValueId s = inWindows(w, scaled(w));

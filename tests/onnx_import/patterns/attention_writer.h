@@ -55,6 +55,11 @@ class Writer {
     }
     return test_.constant(mask);
   }
+  ValueId kept(const Shape& shape) {
+    Constant keep{DataType::kBool, shape, std::vector<std::byte>(elementCount(shape))};
+    for (size_t i = 0; i < keep.bytes.size(); ++i) keep.bytes[i] = std::byte(i * 7 % 5 != 3);
+    return test_.constant(keep);
+  }
   // What is added: 0 where a key is seen.
   ValueId addedMask(double fill) {
     std::vector<double> elements;

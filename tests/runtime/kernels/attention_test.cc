@@ -48,6 +48,10 @@ Tensor maskOf(const Sizes& s, const std::function<bool(int64_t, int64_t)>& seen)
 }
 bool isCausal(int64_t i, int64_t j) { return j <= i; }
 
+// Dropout.
+constexpr double kFactor = 1.25;
+bool isKept(int64_t i, int64_t j) { return (7 * i + 3 * j) % 5 != 0; }
+
 struct Problem {
   Sizes sizes;
   std::vector<std::optional<Tensor>> inputs;  // of Attention
@@ -71,6 +75,10 @@ Problem problemOf(const Sizes& s, const std::string& overlays, const Tensor& mas
   if (problem.form.bias >= 0) problem.inputs[problem.form.bias] = randomTensor(kF64, s.scores(), 4);
   if (problem.form.second_bias >= 0)
     problem.inputs[problem.form.second_bias] = randomTensor(kF64, {s.queries, s.keys}, 6);
+  if (problem.form.keep >= 0) {
+    problem.inputs[problem.form.keep] = maskOf(s, isKept);
+    problem.inputs[problem.form.factor()] = number(kFactor);
+  }
   return problem;
 }
 
@@ -123,6 +131,7 @@ std::vector<double> byDefinition(const Problem& problem) {
       const double most = *std::max_element(p.begin(), p.end());
       double sum = 0;
       for (double& x : p) sum += x = std::exp(x - most);
+      for (int64_t j = 0; problem.form.keep >= 0 && j < s.keys; ++j) p[j] *= isKept(i, j) ? kFactor : 0;
       for (int64_t e = 0; e < s.value_width; ++e) {
         double total = 0;
         for (int64_t j = 0; j < s.keys; ++j)
@@ -153,10 +162,11 @@ KernelCall inFloat32(KernelCall call) {
 const std::vector<Sizes> kSizes = {{2, 7, 5, 3, 4}, {2, 200, 70, 8, 6},  {1, 40, 4200, 2, 3},
                                    {5, 1, 1, 1, 1}, {6, 70, 9, 3, 2, 3}, {2, 200, 70, 8, 6, 2}};
 
-// Long rows take their time: fewer of them.
+// Long ones take their time: fewer of them.
 std::vector<std::string> overlaysFor(const Sizes& s) {
-  if (s.keys < 1000) return attentionOverlays();
-  return {"", "mask_bias", "bias_bias_mask"};
+  if (s.keys > 1000) return {"", "mask_bias", "bias_bias_mask"};
+  if (s.queries > 100) return {"", "mask", "mask_bias", "bias_mask", "bias_bias", "mask_drop"};
+  return attentionOverlays();
 }
 
 TEST(AttentionKernel, IsItsDefinition) {
@@ -326,7 +336,7 @@ TEST(AttentionKernel, KeysAreHiddenByTwoBiases) {
 TEST(AttentionKernel, FewHeadsGiveTheSameBitsOnAnyThreads) {
   for (const Sizes& s :
        std::vector<Sizes>{{1, 1300, 300, 8, 6}, {3, 500, 290, 4, 3}, {6, 300, 520, 4, 3, 2}}) {
-    for (const char* overlays : {"", "mask"}) {
+    for (const char* overlays : {"", "mask_drop"}) {
       const Problem problem = problemOf(s, overlays, maskOf(s, isCausal), kLowest);
       const KernelCall call = gradientOf(problem, "AttentionGrad", randomTensor(kF64, s.output(), 5),
                                          {{kF64, s.query()}, {kF64, s.key()}, {kF64, s.value()}});

@@ -452,6 +452,15 @@ void addAttention(std::vector<RuleCase>& cases) {
                    with(given, {plain, bias, mask}),
                    {{kReal, {4, 2, 6, 5}}},
                    bias_first});
+  std::vector<Argument> dropped = with(plain, {{flag({4, 1, 6, 5}), number(2)}});
+  cases.push_back(
+      {"AttentionDropped", "pipeshard", "Attention", dropped, outputs, {{"overlays", std::string("drop")}}});
+  cases.push_back({"AttentionGradDropped",
+                   "pipeshard",
+                   "AttentionGrad",
+                   with(given, {dropped}),
+                   gradients,
+                   {{"overlays", std::string("drop")}}});
   addSharedKeys(cases);
 }
 

@@ -338,14 +338,18 @@ TEST(CudaKernels, Attention) {
   }
 }
 
-// Heads in groups with the same keys, and two biases.
+// Heads in groups with the same keys, two biases, and dropout.
 TEST(CudaKernels, AttentionOfGroups) {
   const Shape query = {2, 3, 5, 4}, key = {2, 1, 300, 4}, value = {2, 1, 300, 6}, row = {2, 3, 5, 1};
   const Shape output = {2, 3, 5, 6}, scores = {2, 3, 5, 300};
   std::vector<std::optional<Tensor>> inputs = {floats(query),          floats(key, 2),
                                                floats(value, 3),       makeTensor<float>({}, {0.5f}),
                                                floats({3, 5, 300}, 4), floats({2, 1, 1, 300}, 6)};
-  const std::map<std::string, Attribute> attributes = {{"overlays", std::string("bias_bias")}};
+  std::vector<bool> kept(2 * 3 * 5 * 300);
+  for (size_t i = 0; i < kept.size(); ++i) kept[i] = i % 7 != 2;
+  inputs.emplace_back(makeTensor<bool>({2, 3, 5, 300}, kept));
+  inputs.emplace_back(makeTensor<float>({}, {1.25f}));
+  const std::map<std::string, Attribute> attributes = {{"overlays", std::string("bias_bias_drop")}};
   const std::vector<OutputSpec> outputs = {{kFloat, output}, {kFloat, row}, {kFloat, row}};
   check(kOurs, "Attention", inputs, outputs, attributes);
   const std::vector<Tensor> forward = runKernel(makeCall(kOurs, "Attention", 1, inputs, outputs, attributes));
