@@ -1,5 +1,5 @@
-// Attention whose scores have other axes on their way, whose keys several heads share, and to which two
-// tensors are added: one node, with the same values and gradients; what is nearly such stays.
+// Attention whose scores have other axes on their way, whose keys several heads share, to which two tensors
+// are added, or behind which is dropout: one node with the same values and gradients; near misses stay.
 #include <gtest/gtest.h>
 
 #include "tests/onnx_import/patterns/attention_writer.h"
