@@ -289,10 +289,7 @@ class AttentionFinder {
     std::iota(axes.begin(), axes.end(), 0);
     return axes;
   }
-  bool keepsMatrices(NodeId id) const {
-    if (!id.valid() || !node(id).is("Reshape")) return false;
-    return isView(id);
-  }
+  bool keepsMatrices(NodeId id) const { return id.valid() && node(id).is("Reshape") && isView(id); }
   // Of the same matrices, by other axes before them.
   bool isView(NodeId id) const {
     const Node& made = node(id);
@@ -346,6 +343,17 @@ class AttentionFinder {
     return Operand{node(expand).inputs[0], {}, once};
   }
 
+  // What is repeated once: ONNX's Attention repeats keys and values always.
+  ValueId unexpanded(ValueId x) const {
+    ValueId source = x;
+    for (const char* op : {"Reshape", "Expand", "Unsqueeze"}) {
+      const NodeId id = producer(source);
+      if (!id.valid() || !node(id).is(op)) return x;
+      source = node(id).inputs[0];
+    }
+    return shape(source) == shape(x) ? source : x;
+  }
+
   // Do the matrices go together? Sets what the call reads.
   std::string fit() {
     const std::vector<ValueId>& operands = node(product_).inputs;
@@ -353,7 +361,8 @@ class AttentionFinder {
     queries_ = {unscaled(operands[0], product_)};
     queries_.shape = shape(queries_.from);
     keys_ = untransposed(unscaled(operands[1], product_));
-    v_ = {v, {}, shape(v)};
+    if (keys_.nodes.empty()) keys_.from = unexpanded(keys_.from);
+    v_ = {unexpanded(v), {}, shape(v)};
     heads_ = leadingAxes(shape(operands[0]));
     output_ = shape(node(values_).outputs[0]);
     const Shape values = leadingAxes(output_);
