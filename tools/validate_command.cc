@@ -262,9 +262,16 @@ struct ValidateCommand {
   }
 
   static void printVerdict(const Plan& plan, const ValidationReport& report) {
-    fmt::print("{}: {} on {} worker{} {} one device\n", report.passed() ? "PASS" : "FAIL",
+    const bool is_mixed = plan.given.precision == DataType::kBfloat16;
+    fmt::print("{}: {} on {} worker{} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
                fs::path(plan.model_path).filename().string(), report.ranks, report.ranks == 1 ? "" : "s",
-               report.passed() ? "equals" : "differs from");
+               report.passed() ? "equals" : "differs from",
+               is_mixed ? ", in bfloat16, by the bounds above" : "");
+    if (is_mixed && !report.passed()) {
+      fmt::print(
+          "Devices that share rows or operators round their sums apart, and a Relu near zero makes more of "
+          "it:\n--precision float64 tells whether the cut is right (docs/precision.md)\n");
+    }
   }
 };
 

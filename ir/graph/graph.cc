@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "ir/graph/graph_print.h"
 
@@ -158,30 +159,15 @@ ValueId findValue(const Graph& graph, std::string_view name) {
   return ValueId();
 }
 
-namespace {
-
-// IEEE 754 binary16, rounded to the nearest, to even.
-uint16_t halfPrecision(double number) {
-  const uint16_t sign = std::signbit(number) ? 0x8000 : 0;
-  const double size = std::abs(number);
-  if (std::isnan(number)) return 0x7e00;
-  if (size >= 65520) return sign | 0x7c00;
-  if (size < 0x1p-14) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24));
-  int exponent = 0;
-  const double fraction = 2 * std::frexp(size, &exponent) - 1;
-  return static_cast<uint16_t>(sign |
-                               (((exponent + 14) << 10) + static_cast<int>(std::nearbyint(fraction * 1024))));
-}
-
-}  // namespace
-
 Constant makeScalar(DataType type, double number) {
   switch (type) {
     case DataType::kFloat32: return makeConstant<float>({}, {static_cast<float>(number)});
     case DataType::kFloat64: return makeConstant<double>({}, {number});
-    case DataType::kFloat16: {
-      const uint16_t bits = halfPrecision(number);
-      return Constant{DataType::kFloat16, {}, {std::byte(bits & 0xff), std::byte(bits >> 8)}};
+    case DataType::kFloat16:
+    case DataType::kBfloat16: {
+      Constant scalar{type, {}, std::vector<std::byte>(dataTypeSize(type))};
+      convertElements(DataType::kFloat64, &number, type, scalar.bytes.data(), 1);
+      return scalar;
     }
     case DataType::kInt64: return makeConstant<int64_t>({}, {static_cast<int64_t>(number)});
     case DataType::kInt32: return makeConstant<int32_t>({}, {static_cast<int32_t>(number)});
@@ -199,6 +185,11 @@ std::vector<int64_t> integerElements(const Constant& constant) {
 }
 
 std::vector<double> numericElements(const Constant& constant) {
+  if (constant.data_type == DataType::kFloat16 || constant.data_type == DataType::kBfloat16) {
+    std::vector<double> wide(elementCount(constant.shape));
+    convertElements(constant.data_type, constant.bytes.data(), DataType::kFloat64, wide.data(), wide.size());
+    return wide;
+  }
   std::vector<double> elements;
   const bool known =
       forEachElement(constant, [&](auto element) { elements.push_back(static_cast<double>(element)); });

@@ -75,11 +75,24 @@ enum class Workspace : uint8_t {
   kConvolutionWeights,  // for the gradient of weights: one row, and sums of its result
 };
 
+// What an operator computes in under mixed precision, if it works on activations
+// (onnx_import/precision/mixed_precision.h).
+enum class MixedPrecision : uint8_t {
+  kByWork,   // contractions, convolutions and elementwise work: narrow; reductions: float32; movement: as
+             // its input is
+  kNarrow,   // reads and gives the narrow type; sums inside it are float32's
+  kFloat32,  // a small error of its input is a large one of its output
+};
+
 struct OperatorFacts {
   std::string_view domain = "";  // "": ONNX's own
   std::string_view op_type = "";
   WorkClass work = WorkClass::kElementwise;  // what its time follows from
   BackendSet runs_on = {};                   // that have a kernel
+
+  // Types
+  MixedPrecision mixed = MixedPrecision::kByWork;
+  InputSet own_types = {};  // floats whose type need not be the first input's
 
   // Elements
   View view = View::kNone;

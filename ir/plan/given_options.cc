@@ -36,7 +36,8 @@ constexpr GivenOption kOptions[] = {
      .part = "training",
      .default_text = "float32",
      .values = nullptr,
-     .help = "float32, or float64 to validate with tight bounds"},
+     .help = "float32; float64 to validate with tight bounds; or bfloat16: activations and products in it,\n"
+             "parameters, statistics, losses and the optimizer in float32 (docs/precision.md)"},
     {.key = "train",
      .flag = "--train",
      .field = &GivenOptions::train,
@@ -159,10 +160,11 @@ void setValue(std::string_view, const Texts& texts, OptimizerSpec& optimizer) {
   optimizer = parseOptimizer(texts.at(0));
 }
 void setValue(std::string_view flag, const Texts& texts, DataType& type) {
-  const bool single = texts.at(0) == "float32";
-  if (!single && texts[0] != "float64")
-    fail(ErrorCode::kUsage, "{} {}: expected float32 or float64", flag, texts[0]);
-  type = single ? DataType::kFloat32 : DataType::kFloat64;
+  constexpr std::array kPrecisions = {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16};
+  const DataType named = dataTypeFromName(texts.at(0));
+  if (std::find(kPrecisions.begin(), kPrecisions.end(), named) == kPrecisions.end())
+    fail(ErrorCode::kUsage, "{} {}: expected float32, float64 or bfloat16", flag, texts[0]);
+  type = named;
 }
 template <typename E>
 requires std::is_enum_v<E>

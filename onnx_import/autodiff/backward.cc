@@ -115,9 +115,10 @@ class Differentiation {
 
   void requireKnownType(const Node& node, ValueId value) const {
     const DataType type = graph().dataType(value);
-    if (type == DataType::kFloat32 || type == DataType::kFloat64) return;
+    if (type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kBfloat16) return;
     fail(ErrorCode::kBadModel,
-         "{}: '{}' is {}, but gradients are taken in float32 or float64; export the model in float32",
+         "{}: '{}' is {}, but gradients are taken in float32, float64 or bfloat16; export the model in "
+         "float32",
          describeNode(node), graph().value(value).name, dataTypeName(type));
   }
 

@@ -56,6 +56,10 @@ class BackwardBuilder {
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
 
+  // What a backward node should read where it needs `value`: a weight in a narrower type (mixed precision) is
+  // made of the weight again, so that no microbatch keeps a copy of it from its forward to its backward pass.
+  ValueId madeAgain(ValueId value);
+
   // Initializers that training changes: what they hold now is no constant.
   void setTrained(const std::vector<ValueId>& parameters) {
     trained_.insert(parameters.begin(), parameters.end());
@@ -74,6 +78,7 @@ class BackwardBuilder {
   std::vector<NodeId> producer_;  // by value index; shorter than the values
   std::map<std::string, int> name_uses_;
   std::set<ValueId> replaced_;
+  std::map<ValueId, ValueId> made_again_;
   std::set<ValueId> trained_;
 };
 
@@ -96,6 +101,10 @@ class GradientContext : public OpEmitter {
   ValueId ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape);
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
+  // Of numbers that a forward node keeps of each row for its gradient: float32 beside bfloat16.
+  DataType statisticsType(ValueId value) const {
+    return type(value) == DataType::kBfloat16 ? DataType::kFloat32 : type(value);
+  }
   // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is
   // not constant.
   std::optional<std::vector<int64_t>> constantIntegers(size_t position) const;
@@ -135,6 +144,7 @@ class GradientContext : public OpEmitter {
   ValueId multiply(ValueId a, ValueId b);   // constants of one element are folded
   ValueId scale(ValueId x, double number);  // x * number; x itself for 1
   ValueId transposeLastTwo(ValueId x);
+  ValueId madeAgain(ValueId value) { return builder_.madeAgain(value); }
   // The matrix that the forward pass has transposed to get x; invalid where it has not.
   ValueId untransposed(ValueId x) const;
   // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that

@@ -11,6 +11,8 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
     b = original;
     transpose_b = !transpose_b;
   }
+  a = c.madeAgain(a);
+  b = c.madeAgain(b);
   const Shape rows = c.shape(a);
   const Shape columns = c.shape(b);
   std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}},
@@ -21,6 +23,8 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
 }
 
 ValueId matmul(GradientContext& c, ValueId a, ValueId b) {
+  a = c.madeAgain(a);
+  b = c.madeAgain(b);
   const Shape left = c.shape(a);
   const Shape right = c.shape(b);
   Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));
@@ -93,10 +97,11 @@ void attentionGradient(GradientContext& c) {
     c.refuse("the loss depends on its output RowMax or RowSum");
   const AttentionForm form = attentionForm(c.node());
   const DataType type = c.type(c.input(0));
+  const DataType kept = c.statisticsType(c.input(0));
   Shape rows = c.shape(c.input(0));
   rows.back() = 1;
-  std::vector<ValueId> inputs = {c.outputGradient(), c.ensureOutput(1, "row_max", type, rows),
-                                 c.ensureOutput(2, "row_sum", type, rows)};
+  std::vector<ValueId> inputs = {c.outputGradient(), c.ensureOutput(1, "row_max", kept, rows),
+                                 c.ensureOutput(2, "row_sum", kept, rows)};
   inputs.insert(inputs.end(), c.node().inputs.begin(), c.node().inputs.end());
   const auto wanted = [&](size_t position) {
     return c.needs(position) ? std::optional<Shape>(c.shape(c.input(position))) : std::nullopt;
@@ -119,7 +124,7 @@ void attentionGradient(GradientContext& c) {
     if (!slopes.valid())
       slopes =
           c.function("AttentionScoresGrad", c.node().overload, inputs, type, scores, c.node().attributes);
-    c.giveReduced(bias, slopes);
+    c.giveReduced(bias, c.cast(slopes, c.type(c.input(bias))));
   }
 }
 

@@ -22,13 +22,13 @@ struct Statistics {
   ValueId inverse_deviation;
 };
 
-// Mean and InvStdDev, of x's shape with 1 from axis `first` on. In float32 they are outputs of the forward
-// node. In float64 they cannot be (ONNX allows no such output type, and float32 would ruin the digits), so
-// they are computed again.
+// Mean and InvStdDev, of x's shape with 1 from axis `first` on. In float32 (and bfloat16, beside which they
+// are float32's) they are outputs of the forward node. In float64 they cannot be (ONNX allows no such output
+// type, and float32 would ruin the digits), so they are computed again.
 Statistics statistics(GradientContext& c, ValueId x, size_t first) {
   Shape outer = c.shape(x);
   std::fill(outer.begin() + first, outer.end(), 1);
-  const DataType type = c.type(x);
+  const DataType type = c.statisticsType(x);
   if (type == DataType::kFloat32)
     return {c.ensureOutput(1, "mean", type, outer), c.ensureOutput(2, "inv_std_dev", type, outer)};
   std::vector<int64_t> axes;
@@ -76,7 +76,7 @@ void rmsNormalizationGradient(GradientContext& c) {
   const DataType type = c.type(x);
   Shape statistics = c.shape(x);
   statistics.back() = 1;
-  const ValueId inverse = c.ensureOutput(1, "inv_rms", type, statistics);
+  const ValueId inverse = c.ensureOutput(1, "inv_rms", c.statisticsType(x), statistics);
   if (c.needs(0))
     c.give(0, c.function("RMSNormalizationInputGrad", "", {dy, x, scale, inverse}, type, c.shape(x)));
   if (c.needs(1))

@@ -155,4 +155,23 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
   return traps;
 }
 
+std::vector<std::string> unreadInputs(const Graph& graph) {
+  std::vector<bool> is_read(graph.values.size());
+  for (const ValueId output : graph.outputs) is_read[output.index()] = true;
+  for (const Node& node : graph.nodes) {
+    for (const auto& [name, attribute] : node.attributes) {
+      if (std::holds_alternative<std::shared_ptr<const Graph>>(attribute)) return {};
+    }
+    for (const ValueId input : node.inputs) {
+      if (input.valid()) is_read[input.index()] = true;
+    }
+  }
+  std::vector<std::string> names;
+  for (const ValueId input : graph.inputs) {
+    if (!is_read[input.index()] && !graph.initializers.contains(input))
+      names.push_back(graph.value(input).name);
+  }
+  return names;
+}
+
 }  // namespace pipeshard

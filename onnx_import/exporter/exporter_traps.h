@@ -21,4 +21,8 @@ namespace pipeshard {
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);
 
+// Names of inputs that nothing reads. An example call that passes one tensor twice makes the exporter read
+// one of the two for both. Empty for graphs with subgraphs in attributes, whose reads are hidden.
+std::vector<std::string> unreadInputs(const Graph& graph);
+
 }  // namespace pipeshard

@@ -6,7 +6,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/functions.h"
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/inference.h"

@@ -19,7 +19,12 @@ int64_t share(int64_t total, int64_t part, int64_t parts) {
 
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
   std::vector<int64_t> flops;
-  for (NodeId node : forward) flops.push_back(nodeFlops(training.graph, node));
+  for (NodeId node : forward) {
+    // A weight in another type belongs to its reader; work of its own would draw a cut between the two.
+    const bool casts_weight = training.graph.node(node).is("Cast") &&
+                              training.graph.initializers.contains(training.graph.node(node).inputs[0]);
+    flops.push_back(casts_weight ? 0 : nodeFlops(training.graph, node));
+  }
   return flops;
 }
 

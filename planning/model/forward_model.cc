@@ -10,7 +10,6 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
-#include "onnx_import/autodiff/precision.h"
 #include "onnx_import/exporter/detached_values.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
@@ -20,6 +19,8 @@
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/patterns/patterns.h"
+#include "onnx_import/precision/mixed_precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
@@ -94,9 +95,10 @@ std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_
 class Preparer {
  public:
   // Tensors of more rows than `limited_rows` may have any size: no device ever holds them.
-  Preparer(Graph raw, const ForwardModel& model, Patterns patterns, int64_t limited_rows)
+  Preparer(Graph raw, const ForwardModel& model, const GivenOptions& given, int64_t limited_rows)
       : raw_(std::move(raw)),
-        patterns_(patterns),
+        patterns_(given.patterns),
+        precision_(given.precision),
         limited_rows_(limited_rows),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
@@ -110,6 +112,7 @@ class Preparer {
   }
 
   const FoundPatterns& patterns() const { return found_; }  // the same at every size
+  const MixedNodes& mixedNodes() const { return mixed_; }
   const Graph& of(int64_t rows) { return of(rows, longest_); }
   // With sequences of so many elements.
   const Graph& of(int64_t rows, int64_t length) {
@@ -128,6 +131,7 @@ class Preparer {
     options_.tensor_elements = is_limited ? ImportLimits().tensor_elements : UINT64_MAX;
     Graph graph = prepareModel(raw_, options_);
     if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
+    if (precision_ == DataType::kBfloat16) mixed_ = mixPrecision(graph, precision_);
     return graph;
   }
 
@@ -142,6 +146,8 @@ class Preparer {
 
   Graph raw_;
   Patterns patterns_;
+  DataType precision_;
+  MixedNodes mixed_;
   FoundPatterns found_;
   int64_t limited_rows_;
   PrepareOptions options_;
@@ -249,6 +255,7 @@ void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardMo
   if (request.any_sizes && sources.empty() && !model.form.weight_inputs.empty()) sources = {"random"};
   GivenWeights given = takeGivenWeights(raw, sources, model.form.weight_inputs);
   for (std::string& note : given.notes) model.notes.push_back(std::move(note));
+  given.stored_types.merge(model.source_types);
   model.source_types = std::move(given.stored_types);
   if (!whole.outputs.empty()) takeGivenWeights(whole, sources, model.form.weight_inputs);
   std::vector<std::string> open;
@@ -264,6 +271,19 @@ void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardMo
        "or --weights random draws it",
        open.size() == 1 ? "an input is a weight" : fmt::format("{} inputs are weights", open.size()),
        modelFormName(model.form.form), fmt::join(open, ", "));
+}
+
+// A file whose parameters are halves is trained in float32, from the numbers that it has.
+// (By now they have their own names.) `whole`: the file with all of its outputs, or empty.
+void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, ForwardModel& model) {
+  if (request.given.optimizer.kind == OptimizerSpec::Kind::kNone || !trainsNarrowFloats(raw)) return;
+  model.source_types = widenNarrowFloats(raw).source_types;
+  widenNarrowFloats(whole);
+  const DataType precision = request.given.precision;
+  const DataType trained = precision == DataType::kFloat64 ? precision : DataType::kFloat32;
+  model.notes.push_back(fmt::format(
+      "weights of the file are half precision: they are trained as {}{}", dataTypeName(trained),
+      precision == DataType::kBfloat16 ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
@@ -297,10 +317,17 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
   if (std::string note = quantizedNote(raw); !note.empty()) model.notes.push_back(std::move(note));
+  widenWhatIsTrained(request, raw, whole, model);
   takeWeights(request, raw, whole, model);
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
   const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss));
+  if (const std::vector<std::string> unread = unreadInputs(raw); !unread.empty()) {
+    model.notes.push_back(fmt::format(
+        "inputs that nothing reads: {} (if the module does: an example call that passes one tensor "
+        "for two arguments makes the exporter take one for both)",
+        fmt::join(unread, ", ")));
+  }
   const std::string name = loss.valid() ? raw.value(loss).name : "";
   model.outputs = furtherOutputs(raw, loss);
   if (!loss.valid()) return name;
@@ -401,9 +428,11 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     progress("preparing the graph of one microbatch");
     const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();
     const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
-    const auto preparer = std::make_shared<Preparer>(std::move(raw), model, request.given.patterns,
-                                                     is_searched ? 1 : rows);
+    const auto preparer =
+        std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
     notePatterns(preparer->patterns(), model);
+    if (request.given.precision == DataType::kBfloat16)
+      model.notes.push_back(mixedNodesToString(preparer->mixedNodes(), request.given.precision));
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
       return preparer->of(rows, length);

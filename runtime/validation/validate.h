@@ -96,7 +96,8 @@ struct ValidateSpec {
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 
-// Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64.
+// Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64, 0.1
+// (devices that share sums round apart) and 1e-6 for bfloat16.
 // Imported gradients, made by other operators in another order, have ten times as much as ours.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 

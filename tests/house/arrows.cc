@@ -8,19 +8,20 @@ const Arrows& roomArrows() {
       {"ir", {}},
       {"onnx_import", {"ir", "onnx_import/lowering"}},
       {"onnx_import/autodiff", {"ir"}},  // rooms of their own: no protobuf comes in there
-      {"onnx_import/forms", {"ir", "onnx_import", "onnx_import/autodiff"}},
+      {"onnx_import/forms", {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/precision"}},
       {"onnx_import/lowering", {"ir"}},
       {"onnx_import/patterns", {"ir", "onnx_import/autodiff"}},
+      {"onnx_import/precision", {"ir"}},
       {"sharding", {"ir"}},
       {"partition", {"ir", "sharding"}},
       {"transport", {"ir"}},
       {"runtime", {"ir", "onnx_import", "transport"}},
       {"planning",
-       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns", "sharding",
-        "partition", "runtime"}},
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns",
+        "onnx_import/precision", "sharding", "partition", "runtime"}},
       {"tools",
-       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns", "sharding",
-        "partition", "transport", "runtime", "planning"}},
+       {"ir", "onnx_import", "onnx_import/autodiff", "onnx_import/forms", "onnx_import/patterns",
+        "onnx_import/precision", "sharding", "partition", "transport", "runtime", "planning"}},
   };
   return arrows;
 }
@@ -42,6 +43,7 @@ const Arrows& neighbourhoodArrows() {
       {"onnx_import/forms", {}},
       {"onnx_import/lowering", {}},
       {"onnx_import/patterns", {}},
+      {"onnx_import/precision", {}},
 
       {"sharding/solver", {}},
       {"sharding/rules", {}},

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/base/convert.h"
 #include "onnx_import/format/writer.h"
 #include "tests/ir/program/unrolled_json.h"
 #include "tests/tools/command.h"
@@ -59,7 +60,9 @@ TEST_P(Validate, EqualsOneDevice) {
   const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
   EXPECT_TRUE(json.at("passed").get<bool>());
   EXPECT_EQ(json.at("steps").size(), 3u);
-  const double bound = GetParam().precision == "float64" ? 1e-11 : 1e-5;
+  const double bound = GetParam().precision == "float64"    ? 1e-11
+                       : GetParam().precision == "bfloat16" ? 1e-1
+                                                            : 1e-5;
   const double update_bound = GetParam().precision == "float64" ? 1e-12 : 1e-6;
   std::map<std::string, int> counts;
   for (const auto& tensor : json.at("tensors")) {
@@ -166,6 +169,22 @@ std::vector<Configuration> configurations() {
                  .model = "gpt2",
                  .microbatches = 2,
                  .more = {"--stages", "uniform:1"}});
+  // Devices that share operators round their partial sums apart.
+  for (const std::string model_and_method : {"mlp_zero3", "gpt2_megatron:2,2", "llama_tensor-parallel"}) {
+    const size_t end = model_and_method.find('_');
+    const std::string m = model_and_method.substr(0, end);
+    all.push_back({.name = m + "_shared_bfloat16",
+                   .model = m,
+                   .microbatches = 2,
+                   .precision = "bfloat16",
+                   .more = {"--stages", "uniform:1", "--method", model_and_method.substr(end + 1)}});
+  }
+  all.push_back({.name = "resnet_two_by_two_bfloat16",
+                 .model = "resnet",
+                 .microbatches = 4,
+                 .optimizer = "sgd:lr=0.1",
+                 .precision = "bfloat16",
+                 .more = {"--stages", "uniform:2"}});
   all.push_back({.name = "gpt2_batch_32", .model = "gpt2", .more = {"--dim", "batch=32"}});
   return all;
 }
@@ -175,17 +194,19 @@ INSTANTIATE_TEST_SUITE_P(MainJob, Validate, ::testing::ValuesIn(configurations()
 
 // sum((x w + position)^2) / size, the size folded into a constant when the model is prepared. Without an
 // exporter's marks.
-std::string writeMeanOfSquares(const TemporaryFolder& folder) {
+std::string writeMeanOfSquares(const TemporaryFolder& folder, DataType floats = DataType::kFloat32) {
   Graph graph;
   graph.opset_imports = {{"", 18}};
   GraphBuilder builder(graph);
-  const auto value = [&](const char* name, Shape shape, DataType type = DataType::kFloat32) {
-    return builder.addValue(name, type, std::move(shape));
+  const auto value = [&](const char* name, Shape shape, std::optional<DataType> type = {}) {
+    return builder.addValue(name, type.value_or(floats), std::move(shape));
   };
   const auto weight = [&](const char* name, Shape shape) {
     std::vector<float> elements(elementCount(shape));
     for (size_t i = 0; i < elements.size(); ++i) elements[i] = 0.1f * static_cast<float>(i % 7) - 0.2f;
-    return builder.addConstant(name, makeConstant<float>(std::move(shape), elements));
+    Constant content{floats, shape, std::vector<std::byte>(byteCount(floats, shape))};
+    convertElements(DataType::kFloat32, elements.data(), floats, content.bytes.data(), elements.size());
+    return builder.addConstant(name, std::move(content));
   };
   const ValueId x = value("x", {kUnknownSize, 3, 4});
   graph.value(x).symbols = {"batch", "", ""};
@@ -199,12 +220,37 @@ std::string writeMeanOfSquares(const TemporaryFolder& folder) {
   builder.addNode("", "Mul", {shifted, shifted}, {squares});
   builder.addNode("", "ReduceSum", {squares}, {sum}, {{"keepdims", int64_t{0}}});
   builder.addNode("", "Size", {squares}, {size});
-  builder.addNode("", "Cast", {size}, {divisor}, {{"to", static_cast<int64_t>(DataType::kFloat32)}});
+  builder.addNode("", "Cast", {size}, {divisor}, {{"to", static_cast<int64_t>(floats)}});
   builder.addNode("", "Div", {sum, divisor}, {loss});
   graph.inputs = {x};
   graph.outputs = {loss};
   writeModel(graph, folder.file("mean.onnx"));
   return folder.file("mean.onnx");
+}
+
+TEST(ValidateCommand, InBfloat16StagesChangeNoBit) {
+  const TemporaryFolder folder;
+  const CommandResult result =
+      runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--precision", "bfloat16",
+                    "--optimizer", "sgd:lr=0.1", "--json", folder.file("result.json")});
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("note: bfloat16: 109 operators compute in it and 1 in float32"));
+  for (const auto& tensor : nlohmann::json::parse(readFile(folder.file("result.json"))).at("tensors"))
+    EXPECT_EQ(tensor.at("error").get<double>(), 0) << tensor.dump();
+}
+
+TEST(ValidateCommand, FilesOfHalfPrecisionAreTrainedInFloat32) {
+  const TemporaryFolder folder;
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
+    for (const char* precision : {"float32", "bfloat16"}) {
+      const CommandResult result =
+          runPipeshard({"validate", writeMeanOfSquares(folder, type), "--cluster", "1x2", "--dim", "batch=8",
+                        "--precision", precision, "--optimizer", "adam:lr=0.01", "--steps", "2"});
+      ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+      EXPECT_THAT(result.output, HasSubstr("trains 35 of 35 parameters"));
+      EXPECT_THAT(result.output, HasSubstr("weights of the file are half precision"));
+    }
+  }
 }
 
 TEST(ValidateCommand, AFoldedBatchSizeIsNoParameterAndTheSameForEveryCut) {

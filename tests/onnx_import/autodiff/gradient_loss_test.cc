@@ -1,7 +1,7 @@
 // Normalisation and losses.
 #include <gtest/gtest.h>
 
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 

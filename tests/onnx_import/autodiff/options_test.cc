@@ -7,7 +7,7 @@
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
 

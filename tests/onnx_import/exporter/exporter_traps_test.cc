@@ -86,5 +86,18 @@ TEST(ExporterTraps, ADropoutThatDropsNothingIsTold) {
   EXPECT_THAT(exporterTraps(graph), IsEmpty());
 }
 
+TEST(ExporterTraps, AnInputThatNothingReadsIsNamed) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name) { return builder.addValue(name, DataType::kFloat32, {2}); };
+  const ValueId ids = value("ids"), labels = value("labels"), passed = value("passed"), y = value("y");
+  builder.addNode("", "Relu", {labels}, {y});
+  graph.inputs = {ids, labels, passed};
+  graph.outputs = {y, passed};
+  EXPECT_THAT(unreadInputs(graph), ElementsAre("ids"));
+  builder.addNode("", "If", {labels}, {value("z")}, {{"then_branch", std::make_shared<const Graph>()}});
+  EXPECT_THAT(unreadInputs(graph), IsEmpty());
+}
+
 }  // namespace
 }  // namespace pipeshard

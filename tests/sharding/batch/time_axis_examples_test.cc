@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/input_range.h"
 #include "onnx_import/prepare/prepare.h"

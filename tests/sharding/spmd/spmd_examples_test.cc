@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ir/plan/optimizer.h"
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/autodiff/training.h"
 #include "sharding/batch/time_axis.h"
 #include "sharding/spmd/batch_moments.h"

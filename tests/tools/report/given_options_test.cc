@@ -120,7 +120,7 @@ TEST(GivenOptions, OfListsKeepTheirOrder) {
 
 TEST(GivenOptions, RefuseWhatTheyCannotBe) {
   EXPECT_ERROR(parsed({"--precision", "float16"}), ErrorCode::kUsage,
-               "--precision float16: expected float32 or float64");
+               "--precision float16: expected float32, float64 or bfloat16");
   EXPECT_THROW(parsed({"--bucket", "few"}), CLI::ValidationError);
   EXPECT_THROW(parsed({"--overlap-receives", "maybe"}), CLI::ValidationError);
 }

@@ -1,26 +1,31 @@
-#include "onnx_import/autodiff/precision.h"
+#include "onnx_import/precision/precision.h"
 
 #include <algorithm>
-#include <cstring>
+#include <set>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
+#include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr int64_t kFloat32Number = static_cast<int64_t>(DataType::kFloat32);
-constexpr int64_t kFloat64Number = static_cast<int64_t>(DataType::kFloat64);
 
-Constant widened(const Constant& constant) {
-  if (constant.data_type != DataType::kFloat32) return constant;
-  Constant wide{DataType::kFloat64, constant.shape, std::vector<std::byte>(constant.bytes.size() * 2)};
-  for (size_t i = 0; i * sizeof(float) < constant.bytes.size(); ++i) {
-    float narrow;
-    std::memcpy(&narrow, constant.bytes.data() + i * sizeof(float), sizeof(float));
-    const double number = narrow;
-    std::memcpy(wide.bytes.data() + i * sizeof(double), &number, sizeof(double));
-  }
+// Which floats become which.
+struct Widening {
+  std::set<DataType> from;
+  DataType to;
+  bool has(DataType type) const { return from.contains(type); }
+  DataType of(DataType type) const { return has(type) ? to : type; }
+};
+
+Constant widened(const Constant& constant, const Widening& types) {
+  if (!types.has(constant.data_type)) return constant;
+  Constant wide{types.to, constant.shape, std::vector<std::byte>(byteCount(types.to, constant.shape))};
+  convertElements(constant.data_type, constant.bytes.data(), types.to, wide.bytes.data(),
+                  elementCount(constant.shape));
   return wide;
 }
 
@@ -55,18 +60,18 @@ void useTensorAttribute(Node& node) {
   }
 }
 
-void widen(Graph& graph, PrecisionChange& change);
+void widen(Graph& graph, const Widening& types, PrecisionChange& change);
 
-void widenAttribute(const Node& node, const std::string& name, Attribute& attribute,
+void widenAttribute(const Node& node, const std::string& name, Attribute& attribute, const Widening& types,
                     PrecisionChange& change) {
   if (auto* constant = std::get_if<Constant>(&attribute)) {
-    *constant = widened(*constant);
+    *constant = widened(*constant, types);
   } else if (auto* number = std::get_if<int64_t>(&attribute);
-             number != nullptr && *number == kFloat32Number && isTypeAttribute(node, name)) {
-    *number = kFloat64Number;
+             number != nullptr && isTypeAttribute(node, name)) {
+    *number = static_cast<int64_t>(types.of(static_cast<DataType>(*number)));
   } else if (auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute)) {
     Graph copy = **body;
-    widen(copy, change);
+    widen(copy, types, change);
     *body = std::make_shared<const Graph>(std::move(copy));
   } else if (std::holds_alternative<AttributeReference>(attribute) &&
              (isTypeAttribute(node, name) || name.starts_with("value_float"))) {
@@ -104,23 +109,23 @@ void keepFixedTypes(Graph& graph) {
   graph.nodes = std::move(nodes);
 }
 
-void widen(Graph& graph, PrecisionChange& change) {
+void widen(Graph& graph, const Widening& types, PrecisionChange& change) {
   for (auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
-    if (value.data_type != DataType::kFloat32) continue;
+    if (!types.has(value.data_type)) continue;
     if (auto* constant = std::get_if<Constant>(&initializer)) {
-      *constant = widened(*constant);
+      *constant = widened(*constant, types);
     } else {
-      change.source_types[value.name] = DataType::kFloat32;
+      change.source_types[value.name] = value.data_type;
     }
   }
-  for (Value& value : graph.values) {
-    if (value.data_type == DataType::kFloat32) value.data_type = DataType::kFloat64;
-  }
+  for (Value& value : graph.values) value.data_type = types.of(value.data_type);
   for (Node& node : graph.nodes) {
-    stateDefaultType(node);
-    useTensorAttribute(node);
-    for (auto& [name, attribute] : node.attributes) widenAttribute(node, name, attribute, change);
+    if (types.has(DataType::kFloat32)) {
+      stateDefaultType(node);
+      useTensorAttribute(node);
+    }
+    for (auto& [name, attribute] : node.attributes) widenAttribute(node, name, attribute, types, change);
   }
   if (std::any_of(graph.nodes.begin(), graph.nodes.end(),
                   [](const Node& node) { return !operatorFacts(node).float32_inputs.empty(); }))
@@ -128,10 +133,10 @@ void widen(Graph& graph, PrecisionChange& change) {
   for (Function& function : graph.functions) {
     if (function.domain == kPipeshardDomain) continue;  // generic over the type
     Graph body = *function.body;
-    widen(body, change);
+    widen(body, types, change);
     function.body = std::make_shared<const Graph>(std::move(body));
     for (auto& [name, attribute] : function.default_attributes) {
-      if (auto* constant = std::get_if<Constant>(&attribute)) *constant = widened(*constant);
+      if (auto* constant = std::get_if<Constant>(&attribute)) *constant = widened(*constant, types);
     }
   }
 }
@@ -140,11 +145,27 @@ void widen(Graph& graph, PrecisionChange& change) {
 
 PrecisionChange setPrecision(Graph& graph, DataType precision) {
   PrecisionChange change;
-  if (precision == DataType::kFloat32) return change;
+  if (precision == DataType::kFloat32 || precision == DataType::kBfloat16) return change;
   if (precision != DataType::kFloat64) {
-    fail(ErrorCode::kUsage, "precision {} is not supported; use float32 or float64", dataTypeName(precision));
+    fail(ErrorCode::kUsage, "precision {} is not supported; use float32, float64 or bfloat16",
+         dataTypeName(precision));
   }
-  widen(graph, change);
+  widen(graph, {{DataType::kFloat32}, DataType::kFloat64}, change);
+  return change;
+}
+
+bool trainsNarrowFloats(const Graph& graph) {
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
+  return std::any_of(graph.initializers.begin(), graph.initializers.end(), [&](const auto& initializer) {
+    const DataType type = graph.dataType(initializer.first);
+    return roles[initializer.first.index()] == InitializerRole::kParameter &&
+           (type == DataType::kFloat16 || type == DataType::kBfloat16);
+  });
+}
+
+PrecisionChange widenNarrowFloats(Graph& graph) {
+  PrecisionChange change;
+  widen(graph, {{DataType::kFloat16, DataType::kBfloat16}, DataType::kFloat32}, change);
   return change;
 }
 

@@ -1,0 +1,314 @@
+// One walk over the nodes in order. Every value has its type when a node that reads it is looked at; a node
+// that needs an input in the other type reads a Cast of it, made at its first use and shared.
+#include "onnx_import/precision/mixed_precision.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "ir/base/convert.h"
+#include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr double kLargestBfloat16 = 3.3895313892515355e38;  // (2 - 2^-7) 2^127
+
+enum class ComputesIn : uint8_t { kNarrow, kFloat32, kWhatItReads };
+
+ComputesIn computesIn(const Node& node) {
+  const OperatorFacts& facts = operatorFacts(node);
+  if (facts.op_type.empty()) return ComputesIn::kFloat32;  // nobody knows it
+  switch (facts.mixed) {
+    case MixedPrecision::kNarrow: return ComputesIn::kNarrow;
+    case MixedPrecision::kFloat32: return ComputesIn::kFloat32;
+    case MixedPrecision::kByWork: break;
+  }
+  switch (facts.work) {
+    case WorkClass::kContraction:
+    case WorkClass::kConvolution:
+    case WorkClass::kElementwise: return ComputesIn::kNarrow;
+    case WorkClass::kMovement: return ComputesIn::kWhatItReads;
+    case WorkClass::kReduction: break;
+  }
+  return ComputesIn::kFloat32;
+}
+
+bool isCast(const Node& node) { return node.is("Cast") || node.is("CastLike"); }
+
+class Mixer {
+ public:
+  Mixer(Graph& graph, DataType narrow) : graph_(graph), builder_(graph), narrow_(narrow) {
+    findActivations();
+    findNarrowReads();
+  }
+
+  MixedNodes run() {
+    std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (Node& node : nodes) {
+      place(node);
+      graph_.nodes.push_back(std::move(node));
+      restoreOutputs(graph_.nodes.size() - 1);
+    }
+    return count_;
+  }
+
+ private:
+  bool isFloat32(ValueId value) const {
+    return value.valid() && graph_.dataType(value) == DataType::kFloat32;
+  }
+  bool isNarrow(ValueId value) const { return value.valid() && graph_.dataType(value) == narrow_; }
+  bool isActivation(ValueId value) const {
+    return value.valid() && reads_input_[value.index()] && reads_weight_[value.index()];
+  }
+
+  void findActivations() {
+    reads_input_.resize(graph_.values.size());
+    reads_weight_.resize(graph_.values.size());
+    const std::vector<InitializerRole> roles = initializerRoles(graph_);
+    for (const ValueId input : graph_.inputs) reads_input_[input.index()] = true;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      reads_input_[id.index()] = false;
+      is_weight_.resize(graph_.values.size());
+      is_weight_[id.index()] =
+          roles[id.index()] == InitializerRole::kParameter || roles[id.index()] == InitializerRole::kFrozen;
+      reads_weight_[id.index()] = is_weight_[id.index()];
+    }
+    is_weight_.resize(graph_.values.size());
+    for (const Node& node : graph_.nodes) {
+      bool input = false, weight = false;
+      for (const ValueId read : node.inputs) {
+        if (!read.valid()) continue;
+        input = input || reads_input_[read.index()];
+        weight = weight || reads_weight_[read.index()];
+      }
+      for (const ValueId output : node.outputs) {
+        if (!output.valid()) continue;
+        reads_input_[output.index()] = input;
+        reads_weight_[output.index()] = weight;
+      }
+    }
+  }
+
+  // A weight that reaches its products through views alone is rounded before them, so that a product still
+  // sees what it may read transposed.
+  void findNarrowReads() {
+    narrow_reads_.assign(graph_.values.size(), true);
+    std::vector<bool> is_read(graph_.values.size());
+    for (const ValueId output : graph_.outputs) narrow_reads_[output.index()] = false;
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (!node.inputs[i].valid()) continue;
+        is_read[node.inputs[i].index()] = true;
+        const bool viewed = i == 0 && operatorFacts(node).view != View::kNone;
+        const ValueId output = node.outputs[0];
+        const bool reads_narrow = viewed && !isActivation(output)
+                                      ? narrow_reads_[output.index()] && is_read[output.index()]
+                                      : computesIn(node) == ComputesIn::kNarrow && isActivation(output) &&
+                                            !isCast(node) && !operatorFacts(node).own_types.contains(i);
+        if (!reads_narrow) narrow_reads_[node.inputs[i].index()] = false;
+      }
+    }
+  }
+
+  // Types of the node's inputs and outputs.
+  void place(Node& node) {
+    const bool works_on_activations = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                                  [&](ValueId output) { return isActivation(output); });
+    if (isCast(node)) return placeCast(node);
+    if (!works_on_activations) return placeOther(node);
+    const bool gives_floats = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                          [&](ValueId output) { return isFloat32(output); });
+    const ComputesIn type = computesIn(node);
+    const bool reads_narrow =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return isNarrow(input); });
+    const bool moves_narrow = type == ComputesIn::kWhatItReads && reads_narrow;
+    if (gives_floats && (type == ComputesIn::kNarrow || moves_narrow)) {
+      useNarrow(node, moves_narrow ? node.outputs.size() : 1);
+      ++count_.narrow;
+    } else {
+      useFloat32(node);
+      if (gives_floats && type == ComputesIn::kFloat32) ++count_.float32;
+    }
+  }
+
+  // A cast that the model has gives what it says, of whatever it reads.
+  void placeCast(Node& node) {
+    if (node.is("CastLike")) useFloat32(node);
+  }
+
+  // Weights on their way, and what is computed without any.
+  void placeOther(Node& node) {
+    const bool narrows = operatorFacts(node).view != View::kNone && reads_weight_[node.outputs[0].index()] &&
+                         isFloat32(node.outputs[0]) && narrow_reads_[node.outputs[0].index()];
+    if (narrows) {
+      node.inputs[0] = narrowed(node.inputs[0], node);
+      graph_.value(node.outputs[0]).data_type = narrow_;
+    } else {
+      useFloat32(node);
+    }
+  }
+
+  // The first `outputs` of the node become narrow, and the inputs that share their type.
+  void useNarrow(Node& node, size_t outputs) {
+    const OperatorFacts& facts = operatorFacts(node);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!isFloat32(node.inputs[i]) || facts.float32_inputs.contains(i) || facts.own_types.contains(i))
+        continue;
+      node.inputs[i] = narrowed(node.inputs[i], node);
+    }
+    for (size_t i = 0; i < std::min(outputs, node.outputs.size()); ++i) {
+      if (isFloat32(node.outputs[i])) graph_.value(node.outputs[i]).data_type = narrow_;
+    }
+  }
+
+  void useFloat32(Node& node) {
+    for (ValueId& input : node.inputs) {
+      if (!isNarrow(input) || !was_float32_.contains(input)) continue;
+      const auto [found, fresh] = wide_.try_emplace(input);
+      if (fresh) found->second = cast(input, DataType::kFloat32, "float32", node);
+      input = found->second;
+    }
+  }
+
+  // Every reader of a weight has a Cast of its own: it may be of another stage.
+  ValueId narrowed(ValueId value, const Node& reader) {
+    if (is_weight_[value.index()]) return narrowCast(value, reader);
+    const auto [found, fresh] = narrow_copies_.try_emplace(value);
+    if (!fresh) return found->second;
+    const Constant* constant = graph_.constant(value);
+    if (constant != nullptr) {
+      found->second = builder_.addConstant(nameOf(value, dataTypeName(narrow_)), rounded(*constant));
+      graph_.value(found->second).metadata.emplace_back(kConstantMark, "made");
+      grow();
+      return found->second;
+    }
+    const ValueId made = narrowCast(
+        isActivation(value) || reads_weight_[value.index()] ? value : withinRange(value, reader), reader);
+    narrow_copies_[value] = made;
+    return made;
+  }
+
+  ValueId narrowCast(ValueId value, const Node& reader) {
+    const ValueId made = cast(value, narrow_, dataTypeName(narrow_), reader);
+    was_float32_.insert(made);
+    return made;
+  }
+
+  Constant rounded(const Constant& constant) const {
+    std::vector<double> numbers = numericElements(constant);
+    for (double& number : numbers) {
+      if (std::isfinite(number)) number = std::clamp(number, -kLargestBfloat16, kLargestBfloat16);
+    }
+    Constant result{narrow_, constant.shape, std::vector<std::byte>(byteCount(narrow_, constant.shape))};
+    convertElements(DataType::kFloat64, numbers.data(), narrow_, result.bytes.data(), numbers.size());
+    return result;
+  }
+
+  ValueId withinRange(ValueId value, const Node& reader) {
+    if (!least_.valid()) {
+      least_ = builder_.addConstant("bfloat16/least", makeScalar(DataType::kFloat32, -kLargestBfloat16));
+      most_ = builder_.addConstant("bfloat16/most", makeScalar(DataType::kFloat32, kLargestBfloat16));
+      for (const ValueId limit : {least_, most_})
+        graph_.value(limit).metadata.emplace_back(kConstantMark, "made");
+    }
+    return add("Clip", {value, least_, most_}, {}, DataType::kFloat32, "clipped", reader);
+  }
+
+  ValueId cast(ValueId value, DataType type, std::string_view suffix, const Node& reader) {
+    ++count_.casts;
+    return add("Cast", {value}, {{"to", static_cast<int64_t>(type)}}, type, suffix, reader);
+  }
+
+  std::string nameOf(ValueId value, std::string_view suffix) const {
+    return fmt::format("{}/{}", graph_.value(value).name, suffix);
+  }
+
+  // A node with the place of its reader in the module, and an output with the shape of its first input.
+  ValueId add(std::string_view op_type, std::vector<ValueId> inputs,
+              std::map<std::string, Attribute> attributes, DataType type, std::string_view suffix,
+              const Node& reader) {
+    const ValueId from = inputs[0];
+    const ValueId output = builder_.addValue(nameOf(from, suffix), type, graph_.shape(from));
+    graph_.value(output).symbols = graph_.value(from).symbols;
+    const NodeId id = builder_.addNode("", op_type, std::move(inputs), {output}, std::move(attributes));
+    graph_.node(id).name = graph_.value(output).name;
+    graph_.node(id).metadata = reader.metadata;
+    grow();
+    reads_input_[output.index()] = reads_input_[from.index()];
+    reads_weight_[output.index()] = reads_weight_[from.index()];
+    return output;
+  }
+
+  void grow() {
+    reads_input_.resize(graph_.values.size());
+    reads_weight_.resize(graph_.values.size());
+    is_weight_.resize(graph_.values.size());
+  }
+
+  // An output of the graph that has become narrow: what is narrow gets another name, a Cast gives the old
+  // one.
+  void restoreOutputs(size_t n) {
+    for (size_t i = 0; i < graph_.nodes[n].outputs.size(); ++i) {
+      const ValueId output = graph_.nodes[n].outputs[i];
+      if (!isNarrow(output)) continue;
+      was_float32_.insert(output);
+      if (std::find(graph_.outputs.begin(), graph_.outputs.end(), output) == graph_.outputs.end()) continue;
+      const ValueId inner =
+          builder_.addValue(nameOf(output, dataTypeName(narrow_)), narrow_, graph_.shape(output));
+      grow();
+      reads_input_[inner.index()] = reads_input_[output.index()];
+      reads_weight_[inner.index()] = reads_weight_[output.index()];
+      was_float32_.insert(inner);
+      graph_.value(output).data_type = DataType::kFloat32;
+      graph_.nodes[n].outputs[i] = inner;
+      const NodeId id =
+          builder_.addNode("", "Cast", {inner}, {output}, {{"to", static_cast<int64_t>(DataType::kFloat32)}});
+      graph_.node(id).name = graph_.value(output).name + "/float32";
+      graph_.node(id).metadata = graph_.nodes[n].metadata;
+      narrow_copies_[output] = inner;
+      ++count_.casts;
+    }
+  }
+
+  Graph& graph_;
+  GraphBuilder builder_;
+  DataType narrow_;
+  MixedNodes count_;
+  std::vector<bool> reads_input_, reads_weight_, is_weight_;  // by value index
+  std::vector<bool> narrow_reads_;  // all who read it, through views, compute in the narrow type
+  std::set<ValueId> was_float32_;   // of the narrow type, and not because the model says so
+  std::map<ValueId, ValueId> narrow_copies_, wide_;
+  ValueId least_, most_;
+};
+
+}  // namespace
+
+MixedNodes mixPrecision(Graph& graph, DataType narrow) {
+  if (narrow != DataType::kBfloat16)
+    fail(ErrorCode::kUsage, "precision {} is not supported; use bfloat16", dataTypeName(narrow));
+  Mixer mixer(graph, narrow);
+  const MixedNodes nodes = mixer.run();
+  verifyGraph(graph);
+  return nodes;
+}
+
+std::string mixedNodesToString(const MixedNodes& nodes, DataType narrow) {
+  return fmt::format(
+      "{}: {} operators compute in it and {} in float32 (softmaxes, losses, sums, powers); parameters, sums "
+      "of "
+      "gradients and the update stay float32",
+      dataTypeName(narrow), nodes.narrow, nodes.float32);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,28 @@
+// The whole graph in another precision.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ir/base/data_type.h"
+#include "ir/graph/graph.h"
+
+namespace pipeshard {
+
+// Changes every float32 value, constant, Cast target and attribute type of the graph to float64, for
+// validation. Other precisions leave it as it is: for bfloat16, mixPrecision (mixed_precision.h) changes the
+// prepared graph. Weight references keep their bytes: the value's type then differs from the file's, and
+// `source_types` remembers the latter (by value name).
+struct PrecisionChange {
+  std::map<std::string, DataType> source_types;
+};
+PrecisionChange setPrecision(Graph& graph, DataType precision);
+
+// Is one of the parameters float16 or bfloat16, in which nothing can be trained?
+bool trainsNarrowFloats(const Graph& graph);
+
+// Changes every float16 and bfloat16 to float32 in the same way, so that the model can be trained: the
+// numbers that the file has, in a wider type.
+PrecisionChange widenNarrowFloats(Graph& graph);
+
+}  // namespace pipeshard
