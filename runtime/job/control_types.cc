@@ -161,7 +161,6 @@ const ControlSchema& nodeCommands() {
         {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
-        {"patience", kIntCount},            // milliseconds
         {"steps_done", kCount, kOptional},  // data come as "batch"
         {"disk",
          kObject,
@@ -173,7 +172,8 @@ const ControlSchema& nodeCommands() {
          kArray,
          0,
          {{"", kObject, 0, {{"host", kIntCount}, {"endpoint", kString}, {"key", kString}}}}}}},
-      {"alive", {}},
+      // How long the job waits for who does not answer, in milliseconds.
+      {"alive", {{"patience", kIntCount}}},
       // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
       {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
       {"drop", {{"step", kCount}}},

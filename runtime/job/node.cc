@@ -308,8 +308,9 @@ void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
   if (message.type == "start") {
     resting_ = false;
-    patience_ = milliseconds(message.body.at("patience").get<int64_t>());
     useDisk(&message);
+  } else if (message.type == "alive") {
+    patience_ = milliseconds(message.body.at("patience").get<int64_t>());
   } else if (message.type == "batch") {
     if (batches_) batches_->take(message.body, message.payload);
     tell("took", nlohmann::json::object());
@@ -457,10 +458,9 @@ void NodeDaemon::checkCoordinator() {
   const Clock::time_point now = Clock::now();
   // Between two attempts it may have to read a large checkpoint.
   const milliseconds limit = resting_ ? milliseconds(options_.wait) : patience_;
-  if (now - last_heard_ >= limit) {
+  if (now - last_heard_ >= limit)
     loseCoordinator(fmt::format("has not been heard of for {} s",
                                 std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
-  }
   if (now - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = now;
   tell("alive", workers_ ? statesToJson(*workers_) : nlohmann::json::object());

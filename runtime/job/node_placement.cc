@@ -228,15 +228,11 @@ void NodePlacement::tellToStart() {
     node.name = pool_.nameOf(node.number);
     for (const RankId rank : node.ranks)
       pool_.server().reserve(static_cast<int>(rank.index()), pool_.nodes()[node.number].user);
-    nlohmann::json start = {{"ranks", positionsOf(node.ranks)},
-                            {"threads", workers_.threads},
-                            {"directory", workers_.plan_directory},
-                            {"data", workers_.options.data.path},
-                            {"checkpoint", workers_.options.resume},
-                            {"towards", towards},
-                            {"saves", disks_.has_value()},
-                            {"patience", pool_.patience().count()},
-                            {"arguments", workerArguments(workers_.options)}};
+    nlohmann::json start = {
+        {"ranks", positionsOf(node.ranks)},      {"threads", workers_.threads},
+        {"directory", workers_.plan_directory},  {"data", workers_.options.data.path},
+        {"checkpoint", workers_.options.resume}, {"towards", towards},
+        {"saves", disks_.has_value()},           {"arguments", workerArguments(workers_.options)}};
     if (disks_ && !node.ranks.empty()) start["disk"] = disks_->introduce(node.number, node.host);
     if (feed_ != nullptr && !node.ranks.empty()) {
       start["steps_done"] = feed_->stepsDone();

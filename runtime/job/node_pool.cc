@@ -198,6 +198,7 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
   if (keys_) server_->allow(key, user);
   nodes_[*number] = {registration.rank, host, address, pid, devices > 0 ? devices : devicesOf(*number), user,
                      Clock::now(),      true};
+  sayAlive(*number);  // how patient the job is counts from here on
   if (progress) progress({.kind = JobProgress::Kind::kNodeJoined, .node = *number, .pid = pid, .host = host});
   return std::nullopt;
 }
@@ -223,8 +224,10 @@ void NodePool::send(int number, std::string_view type, nlohmann::json body,
 void NodePool::keepAlive() {
   if (Clock::now() - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = Clock::now();
-  for (int number = 0; number < std::ssize(nodes_); ++number) send(number, "alive", nlohmann::json::object());
+  for (int number = 0; number < std::ssize(nodes_); ++number) sayAlive(number);
 }
+
+void NodePool::sayAlive(int number) { send(number, "alive", {{"patience", options_.patience.count()}}); }
 
 void NodePool::drop(int number) {
   JoinedNode& node = nodes_.at(number);

@@ -98,7 +98,7 @@ class NodePool {
   std::chrono::steady_clock::duration silenceOf(int number) const;
   // A node that is gone makes no error: its silence will tell.
   void send(int number, std::string_view type, nlohmann::json body, std::span<const std::byte> payload = {});
-  // Tells all that the coordinator is there, twice a second. Called often.
+  // Tells all that the coordinator is there, twice a second, and how long it waits for them. Called often.
   void keepAlive();
   // It is no member any more; its number is free.
   void drop(int number);
@@ -129,6 +129,7 @@ class NodePool {
  private:
   std::optional<int> numberFor(const ControlMessage& registration, std::string& refusal);
   int devicesOf(int number) const;
+  void sayAlive(int number);
 
   NodePoolOptions options_;
   std::string job_;

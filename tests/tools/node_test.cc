@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,9 +52,12 @@ class Nodes : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return start(name, arguments);
   }
-  Process startRun(const std::string& node_timeout = "30") {
-    return start("run", {"run", plan_, "--steps", "10000000", "--listen", "tcp://127.0.0.1:*", "--key-file",
-                         key_, "--node-timeout", node_timeout});
+  Process startRun(const std::string& node_timeout = "30", const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"run",        plan_, "--listen",       "tcp://127.0.0.1:*",
+                                       "--key-file", key_,  "--node-timeout", node_timeout};
+    if (more.empty()) arguments.insert(arguments.end(), {"--steps", "10000000"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return start("run", arguments);
   }
   // A job on two nodes, in the middle of its steps.
   void startJob() {
@@ -258,6 +262,21 @@ TEST_F(Nodes, AKilledCoordinatorLeavesNoWorkerBehind) {
     EXPECT_THAT(ended.errors, HasSubstr("the coordinator at tcp://127.0.0.1:"));
   }
   finish(run_);
+}
+
+// A node knows the patience of its job as soon as it has joined: here the other one has not come yet.
+TEST_F(Nodes, AJobIsWaitedForFromTheBeginning) {
+  plan();
+  run_ = startRun("30", {"--steps", "5", "--patience", "20"});
+  first_ = startNode("node0");
+  ASSERT_TRUE(eventually([&] { return errorsOf(run_).find("joined") != std::string::npos; }, seconds(20)));
+  kill(run_.pid, SIGSTOP);
+  std::this_thread::sleep_for(seconds(6));  // longer than others are waited for
+  kill(run_.pid, SIGCONT);
+  second_ = startNode("node1");
+  EXPECT_EQ(finish(run_).exit_code, 0) << errorsOf(run_) << errorsOf(first_);
+  EXPECT_EQ(finish(first_).exit_code, 0);
+  EXPECT_EQ(finish(second_).exit_code, 0);
 }
 
 TEST_F(Nodes, AnInterruptedDaemonSaysSoAndEndsTheJob) {
