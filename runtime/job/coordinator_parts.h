@@ -99,6 +99,7 @@ class Coordinator {
   void handleStored(RankId sender, const nlohmann::json& body);
   std::optional<Failure> handleStep(RankId rank, Worker& worker, const nlohmann::json& body);
   void handleEvaluated(Worker& worker, const nlohmann::json& body);
+  bool isStarting(RankId rank) const;
   std::optional<Failure> findStuckWorker() const;
   Clock::duration stallLimit() const;
   std::optional<Failure> findStall() const;

@@ -21,6 +21,8 @@ using std::chrono::milliseconds;
 // A worker's link answers twice a second, whatever the worker computes; silence means stopped or swapped out.
 // Longer than a node's, so that a node that is lost is named rather than its workers.
 constexpr milliseconds kSilence{5'000};
+// That one which has not registered yet may be seen to wait for a disk: it may be frozen, too.
+constexpr milliseconds kLongestDisk{15'000};
 
 constexpr int kMessagesAtOnce = 256;
 
@@ -324,6 +326,15 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
   return std::nullopt;
 }
 
+// Until it has registered the kernel loads the program, which a slow disk or a busy machine holds up:
+// --load-timeout is the limit of that.
+bool Coordinator::isStarting(RankId rank) const {
+  if (server_->isRegistered(static_cast<int>(rank.index()))) return false;
+  const std::string state = placement_->processState(rank);
+  if (isInsideKernel(state)) return Clock::now() - workers_[rank].last_heard < kLongestDisk;
+  return state.empty();
+}
+
 std::optional<Failure> Coordinator::findStuckWorker() const {
   const Clock::time_point now = Clock::now();
   for (RankId rank : workers_.ids()) {
@@ -331,7 +342,7 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
     if (!worker.started) continue;
     // Of a cut link the node tells, and more; so it is given the time to.
     const milliseconds silence = std::max(kSilence, placement_->patience() + kNodeHeartbeat * 2);
-    if (now - worker.last_heard >= silence) {
+    if (now - worker.last_heard >= silence && !isStarting(rank)) {
       return Failure{ErrorCode::kPeerUnavailable,
                      fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
                                  wholeSeconds(silence), placement_->processState(rank), worker.where)};

@@ -30,6 +30,8 @@ namespace pipeshard {
 
 namespace {
 
+constexpr const char* kInsideKernel = " (it waits inside the kernel, as for a disk or network file system)";
+
 std::string logFile(const std::string& directory, RankId rank) {
   return (std::filesystem::path(directory) / "ranks" / (rankFileStem(rank) + ".log")).string();
 }
@@ -230,6 +232,8 @@ std::vector<std::byte> WorkerGroup::readTrace(RankId rank) const {
                                                           : readTraceMemory(found->trace);
 }
 
+bool isInsideKernel(const std::string& state) { return state == kInsideKernel; }
+
 std::string describeProcessState(int pid) {
   if (isFrozen(pid)) return " (its control group is frozen)";
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
@@ -239,8 +243,7 @@ std::string describeProcessState(int pid) {
   const char state = end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
   if (state == 'T') return " (it is stopped, as by SIGSTOP)";
   if (state == 't') return " (a debugger has stopped it)";
-  if (state == 'D') return " (it waits inside the kernel, as for a disk or network file system)";
-  return "";
+  return state == 'D' ? kInsideKernel : "";
 }
 
 nlohmann::json statesToJson(const WorkerGroup& workers) {

@@ -119,6 +119,8 @@ class WorkerGroup {
 // How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it
 // is a zombie)" or "".
 std::string describeProcessState(int pid);
+// Of such a description: it waits for a disk, or is frozen where control groups cannot be seen.
+bool isInsideKernel(const std::string& state);
 
 // The same of all workers, as a daemon tells its coordinator: those alone of which there is anything to say.
 nlohmann::json statesToJson(const WorkerGroup& workers);

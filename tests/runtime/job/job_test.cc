@@ -535,6 +535,40 @@ TEST(RunJob, EndsALoadingThatTakesTooLong) {
   EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr("loading: ")));
 }
 
+// A worker of this program, behind a shell that does something else first.
+std::string workerBehind(const TemporaryFolder& folder, const std::string& command) {
+  const std::string path =
+      folder.write("worker", fmt::format("#!/bin/sh\n{}\nexec {} \"$@\"\n", command,
+                                         std::filesystem::read_symlink("/proc/self/exe").string()));
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// As from a slow disk.
+TEST(RunJob, TakesAWorkerThatStartsSlowlyForNoDeadOne) {
+  const TemporaryFolder folder;
+  Plan plan;
+  plan.spec.worker_executable = workerBehind(folder, "sleep 7");
+  plan.spec.steps = 2;
+  std::vector<std::string> notices;
+  const JobResult result = runJob(plan.spec, [&](const JobProgress& progress) {
+    if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
+  });
+  EXPECT_EQ(result.steps_done, 2);
+  EXPECT_THAT(notices,
+              ::testing::Contains(::testing::HasSubstr("loading: 0 of 2 workers are ready; starting")));
+}
+
+TEST(RunJob, NamesAWorkerThatIsStoppedBeforeItHasRegistered) {
+  const TemporaryFolder folder;
+  Plan plan;
+  plan.spec.worker_executable = workerBehind(folder, "kill -STOP $$");
+  const Clock::time_point start = Clock::now();
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kPeerUnavailable,
+               "has not answered for 5 s (it is stopped, as by SIGSTOP); last seen: starting");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(12));
+}
+
 TEST(RunJob, SaysWhatIsMissing) {
   const TemporaryFolder folder;
   JobSpec spec;
