@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,8 +38,12 @@
 #include "runtime/data/row_lengths.h"
 #include "runtime/files/npz.h"
 #include "runtime/files/tensor_file.h"
+#include "runtime/identity/identity_message.h"
 #include "runtime/job/control_types.h"
 #include "runtime/tokenizer/tokenizer_file.h"
+#include "tests/temporary_folder.h"
+#include "tools/report/report_training.h"
+#include "tools/report/run_history.h"
 #include "tools/report/validation_file.h"
 #include "tools/simulation/trace_reader.h"
 #include "transport/control/control_message.h"
@@ -121,6 +127,35 @@ void readWeightFiles(const std::string& input) { weightFilesFromJson(input); }
 
 void readTrace(const std::string& input) { traceFromJson(input); }
 void readValidation(const std::string& input) { validationToJson(validationFromJson(input)); }
+// What one host says that it reads, and another, with a form feed between them.
+void compareIdentities(const std::string& input) {
+  IdentityComparison comparison;
+  for (size_t at = 0; at <= input.size();) {
+    const size_t end = std::min(input.find('\f', at), input.size());
+    const auto files = nlohmann::json::parse(std::string_view(input).substr(at, end - at), nullptr,
+                                             /*allow_exceptions=*/false);
+    comparison.add(fmt::format("node {}", at), identityFromJson(files));
+    at = end + 1;
+  }
+}
+
+// Lines with form feeds between them, which go to the three files in turn.
+void drawHistory(const std::string& input) {
+  const TemporaryFolder folder;
+  {
+    std::array<std::ofstream, 3> files;
+    for (size_t i = 0; const char* name : {"steps.jsonl", "evaluations.jsonl", "events.jsonl"})
+      files.at(i++).open(folder.file(name), std::ios::binary);
+    size_t line = 0;
+    for (size_t at = 0; at <= input.size(); ++line) {
+      const size_t end = std::min(input.find('\f', at), input.size());
+      files.at(line % files.size()) << input.substr(at, end - at) << '\n';
+      at = end + 1;
+    }
+  }
+  renderTraining(readRunHistory(folder.path()));
+}
+
 void readSchedule(const std::string& input) { scheduleToCsv(scheduleFromCsv(input, "schedule.csv").orders); }
 void readPipeDreamProfile(const std::string& input) {
   parsePipeDreamProfile(input, "profile.txt").computeNs();
@@ -210,6 +245,7 @@ const std::vector<FuzzTarget>& fuzzTargets() {
       {"option", FuzzForm::kBytes, readOption},      {"table", FuzzForm::kBytes, readTable},
       {"trace", FuzzForm::kJson, readTrace},         {"validation", FuzzForm::kJson, readValidation},
       {"schedule", FuzzForm::kBytes, readSchedule},  {"pipedream", FuzzForm::kBytes, readPipeDreamProfile},
+      {"history", FuzzForm::kJson, drawHistory},     {"identity", FuzzForm::kJson, compareIdentities},
   };
   return targets;
 }

@@ -85,6 +85,13 @@ def texts():
     save("table", "csv", "cx[0],x[1],ids\n0.5,1e-3,7\n\"-1\",2,3\n")
     save("table", "json", 'j{"x": [0.5, 1e-3], "ids": 7}\n{"x": [1, -2], "ids": 8}\n')
     save("table", "lengths", 'l{"ids": [1, 2, 3]}\n{"ids": [4]}\n')
+    files = [["plan", "gpt2.plan/plan.json", "00112233445566aa"], ["weights", "gpt2.onnx.data", ""]]
+    save("identity", "two_hosts", "\f".join(json.dumps(part) for part in (files, [[*files[0][:2], "ffffffffffffffff"], files[1]])))
+    step = {"step": 1, "loss": 5.5, "seconds": 0.08, "examples_per_second": 98.7, "learning_rate": 3e-4, "gradient_norm": 1.2,
+            "tokens_per_second": 6317}
+    events = [{"time": 1, "event": "resumed", "step": 1}, {"event": "restart", "step": 2, "from": 1, "seconds": 1.7, "text": "rank 1"}]
+    lines = [line for i in range(2) for line in ({**step, "step": i + 1, "loss": 5.5 - i}, {"step": i + 1, "loss": 5.51, "seconds": 1.3}, events[i])]
+    save("history", "two_steps", "\f".join(json.dumps(line) for line in lines))
     save("schedule", "one_f_one_b", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
     save("schedule", "zero_bubble", "0F0,0F1,,0I0,0W0,0I1,0W1\n,1F0,1I0,1W0,1F1,1I1,1W1\n")
     save("schedule", "overlapped", "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n")

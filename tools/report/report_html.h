@@ -1,6 +1,7 @@
 // What the sections of the report page are written with.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,8 @@ std::string breakable(std::string_view text);
 // escapes.
 std::string section(std::string_view id, std::string_view title, const std::string& content);
 std::string paragraph(std::string_view text);
+
+std::string plural(int64_t count, std::string_view noun);  // "1 step", "2 steps"
 
 // A cell of already escaped HTML.
 struct HtmlCell {

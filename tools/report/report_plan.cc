@@ -107,10 +107,6 @@ std::string rankText(const std::vector<RankId>& devices) {
 
 }  // namespace
 
-std::string plural(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
 std::string renderCluster(const Plan& plan) {

@@ -9,7 +9,6 @@
 
 namespace pipeshard {
 
-std::string plural(int64_t count, std::string_view noun);
 std::string percent(double part);  // "27.3%"
 
 std::string renderCluster(const Plan& plan);

@@ -10,14 +10,15 @@
 #include <fmt/format.h>
 
 #include "tools/report/report_html.h"
-#include "tools/report/report_sections.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr double kPanelGap = 38;  // room for the next panel's title
 constexpr double kTop = 22;
-constexpr size_t kMostTableRows = 40;  // of a table; the last ones
+constexpr size_t kMostTableRows = 40;    // of a table; the last ones
+constexpr double kLargestDrawn = 1e300;  // sums and differences of two are finite
+constexpr double kLeastSpread = 1e-13;   // of values, in relation to their size; less are rounding errors
 
 struct Point {
   double step = 0;
@@ -36,7 +37,10 @@ struct StepAxis {
   double first = 1;
   double last = 1;
   double width = 920;
-  double x(double step) const { return last > first ? (step - first) / (last - first) * width : width / 2; }
+  // Within the plot, whatever a log says.
+  double x(double step) const {
+    return last > first ? (std::clamp(step, first, last) - first) / (last - first) * width : width / 2;
+  }
 };
 
 struct Panel {
@@ -84,7 +88,7 @@ ValueAxis valueAxis(const Panel& panel) {
       high = std::max(high, point.value);
     }
   }
-  if (!(high > low)) {
+  if (!(high - low > std::max({std::abs(low), std::abs(high), 1 / kLargestDrawn}) * kLeastSpread)) {
     const double around = std::max(std::abs(low) / 2, 1e-12);
     low = panel.from_zero ? 0 : low - around;
     high = panel.from_zero ? std::max(high, 1e-12) : high + around;
@@ -154,8 +158,13 @@ class ChartBuilder {
       if (power * factor >= least) step = power * factor;
     }
     chart_.names += svgText(chart_.names_width - 6, bottom + 18, "dim", "step", "end");
-    for (double at = std::ceil(axis_.first / step) * step; at <= axis_.last; at += step)
+    // Counted: behind 2^53 a sum of one more is the same number again.
+    const double first = std::ceil(axis_.first / step) * step;
+    const auto labels = static_cast<int>(std::floor((axis_.last - first) / step)) + 1;
+    for (int i = 0; i < labels; ++i) {
+      const double at = first + i * step;
       chart_.plot += svgText(axis_.x(at), bottom + 18, "dim", fmt::format("{:.0f}", at), "middle") + "\n";
+    }
     return std::move(chart_);
   }
 
@@ -218,7 +227,8 @@ std::vector<Point> pointsOf(const Items& items, const Get& get) {
   std::vector<Point> points;
   for (const auto& item : items) {
     const std::optional<double> value = get(item);
-    if (value && std::isfinite(*value)) points.push_back({static_cast<double>(item.step), *value});
+    if (value && std::abs(*value) <= kLargestDrawn)
+      points.push_back({static_cast<double>(item.step), *value});
   }
   return points;
 }

@@ -26,7 +26,8 @@ class LogLine {
 
   int64_t step(const char* key = "step") const {
     const auto found = json_.find(key);
-    if (found != json_.end() && found->is_number_unsigned()) return found->get<int64_t>();
+    if (found != json_.end() && found->is_number_unsigned() && found->get<uint64_t>() <= INT64_MAX)
+      return found->get<int64_t>();
     fail(ErrorCode::kConfiguration, "{}: expected a \"{}\" that is a whole number", what_, key);
   }
   std::string text(const char* key) const {

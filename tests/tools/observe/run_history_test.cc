@@ -1,6 +1,10 @@
 // The log of a run, read again and drawn.
 #include "tools/report/run_history.h"
 
+#include <limits>
+#include <utility>
+#include <vector>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,6 +82,9 @@ TEST(RunHistoryTest, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_ERROR(readRunHistory(folder.path()), ErrorCode::kConfiguration, "steps.jsonl, line 1");
   writeFile(folder.file("steps.jsonl"), "nonsense\n");
   EXPECT_ERROR(readRunHistory(folder.path()), ErrorCode::kConfiguration, "steps.jsonl, line 1");
+  writeFile(folder.file("steps.jsonl"), "{\"step\":18446744073709551615}\n");
+  EXPECT_ERROR(readRunHistory(folder.path()), ErrorCode::kConfiguration,
+               "steps.jsonl, line 1: expected a \"step\"");
 }
 
 TEST(ReportTrainingTest, DrawsAPanelForWhatThereIs) {
@@ -129,6 +136,33 @@ TEST(ReportTrainingTest, OneStepOrNoNumberIsDrawnToo) {
   EXPECT_THAT(html, Not(HasSubstr("nan")));
   EXPECT_THAT(html, Not(HasSubstr("inf")));
   EXPECT_EQ(renderTraining(RunHistory{}), "");
+}
+
+// Steps that float64 cannot count, values whose difference it does not have, steps in no order.
+TEST(ReportTrainingTest, NumbersOfNoRunEndTheDrawing) {
+  const auto of = [](const std::vector<std::pair<int64_t, double>>& points) {
+    RunHistory history;
+    for (const auto& [number, loss] : points) {
+      RunHistory::Step step;
+      step.step = number;
+      step.loss = loss;
+      history.steps.push_back(step);
+    }
+    return history;
+  };
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  RunHistory behind = of({{1, 2}, {2, 1}});
+  behind.evaluations = {{most, 1, 1}};
+  behind.resumed = {most};
+  for (const RunHistory& history : {of({{1'000'000'000'000'000'000, 1}}), of({{most - 1000, 1}, {most, 2}}),
+                                    of({{1, -1.7e308}, {2, 1.7e308}}), of({{1, -1e300}, {2, 1e300}}),
+                                    of({{1, 0}, {2, 5e-324}}), of({{1, 1}, {2, 1.0000000000000002}}),
+                                    of({{1, 1}, {most, 2}, {2, 3}}), of({{9, 1}, {1, 2}}), behind}) {
+    const std::string html = renderTraining(history);
+    EXPECT_LT(html.size(), 20'000U);
+    EXPECT_THAT(html, Not(HasSubstr("nan")));
+    EXPECT_THAT(html, Not(HasSubstr("inf")));
+  }
 }
 
 }  // namespace

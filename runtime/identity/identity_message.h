@@ -1,0 +1,44 @@
+// What a host says of the files that decide a job's numbers, and where two hosts differ.
+//
+//   IdentityComparison comparison;
+//   comparison.add("the coordinator (host a)", ours);
+//   comparison.add("node 1 (host b)", theirs);  // "the weights m.onnx.data differ: 12ab... on ..."
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace pipeshard {
+
+struct IdentityPart {
+  std::string what;    // "plan", "program", "weights", "data", "checkpoint"
+  std::string path;    // under which every host reads it
+  std::string digest;  // 16 hexadecimal digits; "": this host has no such file
+  friend bool operator==(const IdentityPart&, const IdentityPart&) = default;
+};
+using JobIdentity = std::vector<IdentityPart>;  // in order of what, path
+
+// As the body of a control message, and back. Error(kVersionMismatch) for what is none.
+nlohmann::json identityJson(const JobIdentity& identity);
+JobIdentity identityFromJson(const nlohmann::json& json);
+
+// Finds the first file of which two have different contents.
+class IdentityComparison {
+ public:
+  // `who`: "node 1 (host b)". What differs from what others have said before, with both digests and both
+  // names; nothing when nothing does.
+  std::optional<std::string> add(const std::string& who, const JobIdentity& identity);
+
+ private:
+  struct Said {
+    std::string who;
+    std::string digest;
+  };
+  std::map<std::string, Said> first_;  // by path
+};
+
+}  // namespace pipeshard
