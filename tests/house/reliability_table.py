@@ -4,8 +4,9 @@
   tests/house/reliability_table.py                       checks that they exist
   tests/house/reliability_table.py --run build/dev 2 5   runs those of rows 2 and 5 (all rows where none is given), and prints the table
                                                          with a column of results
+  tests/house/reliability_table.py --run build/dev --write   and puts the results into the last column of the table
 
-A row names tests in its last column, in backticks: `job_test: NameOfATest` (NameOfATest, or a suite, in job_test.cc or in the sources of
+A row names tests in its column "shown by", in backticks: `job_test: NameOfATest` (NameOfATest, or a suite, in job_test.cc or in the sources of
 the program job_test), `AnotherName` (in the same), `limits_test` (all of it), `tests/cluster/link_test.sh` and the cases behind it.
 Exit code: 0; 1 when a test does not exist, fails, or (with --run) was not found in the build.
 """
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -71,7 +73,7 @@ class Row:
         self.number = int(self.cells[0])
         self.tests, self.scripts, self.missing = set(), [], []
         self.tree, self.sources = tree, []
-        parts = re.split(r"`([^`]*)`", self.cells[-1])
+        parts = re.split(r"`([^`]*)`", self.cells[4])
         for name, behind in zip(parts[1::2], parts[2::2]):
             if not self.add(name, behind):
                 self.missing.append(name)
@@ -126,9 +128,13 @@ class Row:
         return numbers, absent
 
 
+def page_of(root):
+    return os.path.join(root, "docs", "reliability.md")
+
+
 def rows_of(root):
     tree = Tree(root)
-    text = Tree.text(os.path.join(root, "docs", "reliability.md"))
+    text = Tree.text(page_of(root))
     return [Row(line, tree) for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
 
 
@@ -153,10 +159,20 @@ def describe(row, listed, build):
     return "; ".join(parts), bool(failed or lost)
 
 
+def write_result(root, row, text):
+    """Into the row's last column."""
+    lines = Tree.text(page_of(root)).splitlines(keepends=True)
+    cells = [*row.cells[:5], f"{text} ({time.strftime('%Y-%m-%d')})"]
+    lines = [f"| {' | '.join(cells)} |\n".replace("|  |", "| |") if line.startswith(f"| {row.number} |") else line for line in lines]
+    with open(page_of(root), "w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=ROOT)
     parser.add_argument("--run", metavar="BUILD")
+    parser.add_argument("--write", action="store_true", help="the results into docs/reliability.md")
     parser.add_argument("rows", nargs="*", type=int, metavar="ROW")
     options = parser.parse_args()
     rows = rows_of(options.root)
@@ -177,6 +193,8 @@ def main():
         text, is_bad = describe(row, listed, options.run)
         bad |= is_bad
         print(f"| {row.number} | {row.cells[1]} | {row.cells[3]} | {text} |", flush=True)
+        if options.write:
+            write_result(options.root, row, text)
     return 1 if bad else 0
 
 
