@@ -257,6 +257,7 @@ struct ValidateCommand {
       const std::string& device = report.planned.ranks[rank].device;
       if (!device.empty()) fmt::print("rank {} computes on {}\n", rank, device);
     }
+    if (!report.planned.transport.empty()) fmt::print("{}\n", report.planned.transport);
     if (!report.steps.empty()) fmt::print("{}\n", formatTable(rows));
     fmt::print("{}\n", worstTable(report, 20));
   }

@@ -31,6 +31,7 @@
 
 namespace pipeshard {
 
+class DeviceNetwork;  // runtime/device/device_communicator.h
 class DeviceQueue;
 
 // Memory that is given back with the last copy of this.
@@ -65,6 +66,16 @@ class Device {
   virtual std::unique_ptr<DeviceEvent> makeTimedEvent() = 0;
   // From one timed event to another, of any queues; both have happened, and the host has waited for them.
   virtual std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) = 0;
+  // Of an event that was recorded; nobody waits.
+  virtual bool hasHappened(const DeviceEvent&) { return true; }
+  // While the host waits for work on this device, `watch` is called now and then, by the thread that waits;
+  // what it throws ends the wait, not the work. {}: no more. Not while somebody waits.
+  virtual void watchWaits(std::function<void()> /*watch*/) {}
+
+  // Which one it is: the same text in all processes that have it, and in no others. "": the host itself.
+  virtual std::string place() const { return ""; }
+  // How ranks that have such devices reach each other without the host; nullptr: not at all.
+  virtual DeviceNetwork* network() { return nullptr; }
 };
 
 // Work that is done in the order of the calls. Addresses are the device's, and those of the host where that

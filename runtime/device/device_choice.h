@@ -21,11 +21,26 @@ inline std::optional<DeviceBackend> deviceBackendOf(std::string_view name) {
   return std::nullopt;
 }
 
+// How GPUs give each other tensors: straight, by NCCL, where each rank has one of its own, else through the
+// host's memory and the transports of the CPU.
+enum class DeviceTransport : uint8_t { kAuto, kStaged, kNccl };
+inline constexpr std::array<std::string_view, 3> kDeviceTransports = {"auto", "staged", "nccl"};
+inline std::string_view nameOf(DeviceTransport transport) {
+  return kDeviceTransports[static_cast<size_t>(transport)];
+}
+inline std::optional<DeviceTransport> deviceTransportOf(std::string_view name) {
+  for (size_t i = 0; i < kDeviceTransports.size(); ++i) {
+    if (kDeviceTransports[i] == name) return static_cast<DeviceTransport>(i);
+  }
+  return std::nullopt;
+}
+
 struct DeviceChoice {
   DeviceBackend backend = DeviceBackend::kCpu;
   // GPUs: rank k of a node has number k of those that the node sees. Where there are fewer, several ranks
   // have one; else that is refused.
   bool shared = false;
+  DeviceTransport transport = DeviceTransport::kAuto;
 };
 
 }  // namespace pipeshard

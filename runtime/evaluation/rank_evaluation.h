@@ -1,10 +1,13 @@
 // A rank's side of an evaluation.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/evaluation/evaluation.h"
@@ -26,6 +29,12 @@ class RankEvaluation {
   // Bytes of an arena that holds both.
   size_t arenaBytes() const;
   std::vector<std::vector<RankId>> backgroundGroups() const { return runner_->backgroundGroups(); }
+  // As those of StepRunner.
+  void communicateBy(DeviceCommunicator& communicator,
+                     std::map<StepSize, std::vector<CommunicationStep>> orders,
+                     std::chrono::milliseconds timeout) {
+    runner_->communicateBy(communicator, std::move(orders), timeout);
+  }
   // Behind StepRunner::attach of the programs that train, with the same arena and communicators. Errors as
   // Executor::attachAsGuest.
   void attach(std::span<std::byte> arena, Communicator* communicator, Communicator* background);

@@ -240,7 +240,8 @@ std::string Executor::describeCurrent() const {
 ExecutorProgress Executor::progress() const {
   const bool waiting =
       waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
-  return {progress_.load(std::memory_order_relaxed), waiting, current_step_.load() != 0};
+  const uint64_t transferred = transfers_ == nullptr ? 0 : transfers_->ended();
+  return {progress_.load(std::memory_order_relaxed) + transferred, waiting, current_step_.load() != 0};
 }
 
 void Executor::record(TraceRecorder* recorder, uint32_t number) {
@@ -275,6 +276,7 @@ StepReport Executor::runStep(int64_t step) {
   if (guard_) guard_->begin();
   if (finder_) lookAtWeights();
   if (lane_) lane_->begin();
+  beginTransfers();
   awaited_ = 0;
   for (size_t i = 0; i < actions_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
@@ -292,6 +294,8 @@ StepReport Executor::runStep(int64_t step) {
     for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
     faults.emplace(*compute_, faults_.bytes);  // all is done, the lane's as well: compute_ has awaited it
     if (times_) times_->resolve();
+    device_->watchWaits({});
+    waiting_.store(false, std::memory_order_relaxed);
   } catch (Error& error) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
@@ -352,10 +356,12 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       break;
     case InstructionKind::kUpdate:
       if (update_observer_) update_observer_(instruction);
-      if (guard_ && !guard_->isFinite())
+      if (guard_ && !guard_->isFinite()) {
         guard_->leaveOut(instruction);
-      else
+        if (transfers_) transfers_->leaveOut(positionOf(instruction));
+      } else {
         runNodes(action);
+      }
       break;
     case InstructionKind::kRun: runNodes(action); break;
     case InstructionKind::kAccumulate:

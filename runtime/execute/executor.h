@@ -29,6 +29,7 @@
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/background_lane.h"
 #include "runtime/execute/device_times.h"
+#include "runtime/device/device_transfers.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_guard.h"
@@ -94,6 +95,10 @@ class Executor {
   const Accumulation& accumulation() const { return accumulation_; }
   // Constants of the subgraphs, bytes; they are beside the arena.
   int64_t constantBytes() const;
+
+  // From device to device goes, then, what ranks give each other. Before attach, whose communicators are not
+  // used for it.
+  void communicateBy(DeviceTransfersPlan plan);
 
   // Gives it memory of its device (at least memory().total_bytes, aligned as the device has it), a
   // communicator (may be nullptr for one rank) and data (may be nullptr when nothing loads inputs). All are
@@ -166,6 +171,9 @@ class Executor {
   std::span<std::byte> place(BufferId id) const;
   std::unique_ptr<GroupCollectives> makeCollectives(Communicator& communicator, std::atomic<bool>& waiting,
                                                     DeviceQueue& queue) const;
+  // What ranks give each other goes through the host's memory.
+  bool isStaged() const { return !device_->isHostMemory() && transfers_ == nullptr; }
+  bool isOfHost(const Instruction& instruction) const;
   void placeStaging();
   void placeFaults();
   void giveStepNumbers(int64_t step);
@@ -185,6 +193,7 @@ class Executor {
   void transfer(Action& action);
   void allReduce(const Action& action, Communicator& communicator) const;
   void runInstruction(size_t position, int64_t step, StepReport& report);
+  void beginTransfers();
   void waitForBackground(size_t position);
   void performInBackground(size_t position);
   [[noreturn]] void failStep(const Error& error);
@@ -208,6 +217,7 @@ class Executor {
   MemoryBlock staging_;  // what the host and the device give each other; empty where both see the same memory
   MemoryBlock step_numbers_;  // the host's, of every kStep buffer
   MemoryBlock faults_;        // the device's: of all runs of this thread, in their order
+  std::optional<DeviceTransfersPlan> transfers_plan_;
   Communicator* communicator_ = nullptr;
   Communicator* background_ = nullptr;
   std::unique_ptr<GroupCollectives> collectives_;  // of the communicator, for nodes inside subgraphs
@@ -225,6 +235,7 @@ class Executor {
   std::atomic<size_t> current_instruction_{0};
   std::atomic<int64_t> current_step_{0};   // 0 between steps
   std::atomic<size_t> buffers_loaded_{0};  // by attach: those that are persistent, of the first so many
+  std::unique_ptr<DeviceTransfers> transfers_;
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;

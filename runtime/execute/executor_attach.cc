@@ -28,6 +28,12 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
          program().rank, program().world_size, size);
   }
   arena_ = arena;
+  if (transfers_plan_) {
+    transfers_ =
+        std::make_unique<DeviceTransfers>(program(), std::move(*transfers_plan_), *compute_, *lane_queue_);
+    communicator = &transfers_->foreground();
+    if (background != nullptr) background = &transfers_->background();
+  }
   communicator_ = communicator;
   background_ = background;
   if (communicator != nullptr) collectives_ = makeCollectives(*communicator, waiting_, *compute_);
@@ -58,12 +64,18 @@ std::unique_ptr<Executor::GroupCollectives> Executor::makeCollectives(Communicat
                                                                       std::atomic<bool>& waiting,
                                                                       DeviceQueue& queue) const {
   MemoryBlock staging;
-  if (!device_->isHostMemory()) {
+  if (isStaged()) {
     size_t bytes = 0;
     for (const auto& subgraph : subgraphs_) bytes = std::max(bytes, subgraph->collectiveBytes());
     staging = device_->allocateHost(bytes);
   }
-  return std::make_unique<GroupCollectives>(program(), communicator, waiting, queue, std::move(staging));
+  return std::make_unique<GroupCollectives>(program(), communicator, waiting, queue,
+                                            isStaged() ? std::optional(std::move(staging)) : std::nullopt);
+}
+
+void Executor::communicateBy(DeviceTransfersPlan plan) {
+  PIPESHARD_CHECK(actions_.empty(), "attach was called before");
+  transfers_plan_ = std::move(plan);
 }
 
 void Executor::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,

@@ -37,8 +37,22 @@ void Executor::failStep(const Error& error) {
     background_->interrupt();
     lane_->settle();
   }
+  if (transfers_) {
+    device_->watchWaits({});
+    transfers_->abort();
+  }
   comeToRest();
   throw Error(first ? *first : error);
+}
+
+// While the host waits for the device, it looks whether it waits in vain.
+void Executor::beginTransfers() {
+  if (!transfers_) return;
+  transfers_->beginStep();
+  device_->watchWaits([this] {
+    transfers_->look();
+    waiting_.store(transfers_->isWaiting(), std::memory_order_relaxed);
+  });
 }
 
 void Executor::runInstruction(size_t position, int64_t step, StepReport& report) {

@@ -8,20 +8,17 @@
 #include "runtime/execute/memory_plan.h"
 
 namespace pipeshard {
-namespace {
 
 // The host gives the content of the output, or takes that of the input.
-bool isOfHost(const Instruction& instruction) {
+bool Executor::isOfHost(const Instruction& instruction) const {
   switch (instruction.kind) {
-    case InstructionKind::kLoadInput:
+    case InstructionKind::kLoadInput: return true;
     case InstructionKind::kSend:
     case InstructionKind::kReceive:
-    case InstructionKind::kAllReduce: return true;
+    case InstructionKind::kAllReduce: return isStaged();
     default: return false;
   }
 }
-
-}  // namespace
 
 std::span<std::byte> Executor::place(BufferId id) const {
   const Buffer& buffer = program().buffer(id);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,12 +46,12 @@ struct Executor::Action {
 };
 
 // Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the
-// others. Communicators work on the host's memory: elsewhere tensors go through `staging`, as large as the
-// largest call's both sides (empty where the host reads the device's memory).
+// others. Where communicators work on the host's memory and the device does not, tensors go through
+// `staging`, as large as the largest call's both sides.
 class Executor::GroupCollectives : public Collectives {
  public:
   GroupCollectives(const Program& program, Communicator& communicator, std::atomic<bool>& waiting,
-                   DeviceQueue& queue, MemoryBlock staging)
+                   DeviceQueue& queue, std::optional<MemoryBlock> staging)
       : program_(program),
         communicator_(communicator),
         waiting_(waiting),
@@ -58,24 +59,23 @@ class Executor::GroupCollectives : public Collectives {
         staging_(std::move(staging)) {}
 
   void call(const CollectiveCall& call) override {
-    const bool is_staged = !queue_.device().isHostMemory();
     CollectiveCall on_host = call;
     Clock::time_point start = Clock::now();
     if (recorder_ != nullptr) recorder_->beginPart(lane_, start);
     const size_t pair = times_ == nullptr ? 0 : times_->begin(lane_);
-    if (is_staged) {
-      PIPESHARD_CHECK(call.inputBytes() + call.outputBytes() <= staging_.bytes.size(),
+    if (staging_) {
+      PIPESHARD_CHECK(call.inputBytes() + call.outputBytes() <= staging_->bytes.size(),
                       "a collective of {} and {} bytes", call.inputBytes(), call.outputBytes());
-      on_host.input = staging_.bytes.data();
-      on_host.output = staging_.bytes.data() + call.inputBytes();
-      queue_.download(static_cast<const std::byte*>(call.input), staging_.bytes.data(), call.inputBytes());
+      on_host.input = staging_->bytes.data();
+      on_host.output = staging_->bytes.data() + call.inputBytes();
+      queue_.download(static_cast<const std::byte*>(call.input), staging_->bytes.data(), call.inputBytes());
       queue_.synchronize();
       start = Clock::now();
     }
     waiting_.store(true, std::memory_order_relaxed);
     runCollective(communicator_, program_.groups.at(call.group), on_host);
     waiting_.store(false, std::memory_order_relaxed);
-    if (is_staged) {
+    if (staging_) {
       queue_.upload(static_cast<const std::byte*>(on_host.output), static_cast<std::byte*>(call.output),
                     call.outputBytes());
     }
@@ -100,7 +100,7 @@ class Executor::GroupCollectives : public Collectives {
   Communicator& communicator_;
   std::atomic<bool>& waiting_;
   DeviceQueue& queue_;
-  MemoryBlock staging_;
+  std::optional<MemoryBlock> staging_;  // nothing: there is no need
   TraceRecorder* recorder_ = nullptr;
   TraceLane lane_ = TraceLane::kForeground;
   DeviceTimes* times_ = nullptr;

@@ -55,6 +55,13 @@ std::vector<std::vector<RankId>> StepRunner::backgroundGroups() const {
   return groups;
 }
 
+void StepRunner::communicateBy(DeviceCommunicator& communicator,
+                               std::map<StepSize, std::vector<CommunicationStep>> orders,
+                               std::chrono::milliseconds timeout) {
+  for (size_t i = 0; i < sizes_.size(); ++i)
+    executors_[i]->communicateBy({&communicator, std::move(orders.at(sizes_[i])), timeout});
+}
+
 void StepRunner::attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
                         Communicator* background) {
   data_ = data;

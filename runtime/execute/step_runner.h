@@ -3,6 +3,8 @@
 // sequences. They share the arena; what lives across steps lies in the same place in all.
 #pragma once
 
+#include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +39,10 @@ class StepRunner {
   int64_t lastBatch() const;
   const ShorterInputs& shorterInputs() const { return shorter_inputs_; }
 
+  // As Executor::communicateBy; `orders`: of every size that there is.
+  void communicateBy(DeviceCommunicator& communicator,
+                     std::map<StepSize, std::vector<CommunicationStep>> orders,
+                     std::chrono::milliseconds timeout);
   // As Executor::attach. `data` decides which step is of which size.
   void attach(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
               Communicator* background = nullptr);

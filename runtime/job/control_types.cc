@@ -58,6 +58,7 @@ const ControlSchema& workerMessages() {
         {"constant_bytes", kCount},
         {"communicator_bytes", kCount},
         {"device", kString, kOptional},
+        {"transport", kString, kOptional},
         {"module", kObject, kOptional},  // of the device: its build
         {"memory", kObject, 0, memory}}},
       // The loss is null when it is not finite.

@@ -232,6 +232,10 @@ std::optional<Failure> Coordinator::handleLoaded(RankId rank, const nlohmann::js
   result.memory = {memory.at("parameters"),  memory.at("states"),    memory.at("gradients"),
                    memory.at("activations"), memory.at("workspace"), memory.at("padding")};
   report({.kind = JobProgress::Kind::kLoaded, .rank = rank, .text = result.device});
+  if (rank == RankId(0) && body.contains("transport")) {
+    result_.transport = body.at("transport").get<std::string>();
+    report({.kind = JobProgress::Kind::kNotice, .text = result_.transport});
+  }
   return std::nullopt;
 }
 

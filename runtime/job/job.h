@@ -167,6 +167,7 @@ struct JobResult {
   int64_t steps_done = 0;         // by this run of the job: behind `resumed_step`
   int64_t steps_left_out = 0;     // of them; they are not applied
   IdVector<RankId, RankResult> ranks;
+  std::string transport;  // how GPUs give each other tensors, for people; "": there are none
   double load_seconds = 0;
   std::vector<std::string> dump_files;  // in order of step, rank
   int64_t resumed_step = 0;

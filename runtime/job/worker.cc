@@ -28,6 +28,7 @@
 #include "runtime/machine/crash_log.h"
 #include "runtime/machine/handover.h"
 #include "runtime/machine/limits.h"
+#include "runtime/rendezvous/device_rendezvous.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
 #include "transport/collectives/joined_communicator.h"
@@ -193,6 +194,28 @@ std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks, nloh
   return device;
 }
 
+// Straight, or not at all: through the host's memory. The programs communicate by it then.
+DeviceConnection connectDevice(const WorkerOptions& options, Device& device, StepRunner& runner,
+                               RankEvaluation* evaluation, WorkerLink& link) {
+  DeviceRendezvous rendezvous;
+  rendezvous.rank = options.rank;
+  rendezvous.ranks = runner.main().program().world_size;
+  rendezvous.asked = options.device.transport;
+  rendezvous.timeout = std::chrono::milliseconds(options.transfer_timeout_ms);
+  rendezvous.folders = {options.directory};
+  if (evaluation != nullptr) rendezvous.folders.push_back(options.directory + "/" + kEvaluationFolder);
+  rendezvous.store = [&](const std::string& key, const std::string& bytes) { link.store(key, bytes); };
+  rendezvous.fetch = [&](const std::string& key) { return link.fetch(key, kConnectTimeout); };
+  DeviceConnection connection = connectDevices(rendezvous, device);
+  if (connection.communicator == nullptr) return connection;
+  runner.communicateBy(*connection.communicator, std::move(connection.orders.at(0).steps),
+                       rendezvous.timeout);
+  if (evaluation != nullptr)
+    evaluation->communicateBy(*connection.communicator, std::move(connection.orders.at(1).steps),
+                              rendezvous.timeout);
+  return connection;
+}
+
 struct Recording {
   shm::Mapping memory;
   std::optional<TraceRecorder> recorder;
@@ -276,12 +299,15 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     device_arena = device->allocate(arena_bytes);
     communicators.arena = device_arena.bytes;
   }
+  DeviceConnection between_devices;
+  if (device != nullptr) between_devices = connectDevice(options, *device, runner, evaluation, link);
   // Asked to leave, it waits for nobody any more.
   struct InterruptGuard {
     WorkerLink& link;
     ~InterruptGuard() { link.setInterrupt({}); }
   } interrupt_guard{link};
-  link.setInterrupt([&communicators] {
+  link.setInterrupt([&communicators, &between_devices] {
+    if (between_devices.communicator) between_devices.communicator->interrupt();
     communicators.first->interrupt();
     if (communicators.second) communicators.second->interrupt();
   });
@@ -299,6 +325,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
                            {"device", device == nullptr ? "" : device->name()},
                            {"memory", memoryJson(runner.main().memory().parts)}};
   if (!module.is_null()) loaded["module"] = std::move(module);
+  if (!between_devices.text.empty()) loaded["transport"] = between_devices.text;
   link.send("loaded", std::move(loaded));
   followCommands(options, link, runner, evaluation);
 }

@@ -32,6 +32,11 @@ DeviceBackend parseDevice(const std::string& text) {
   fail(ErrorCode::kUsage, "--device {}: no such device", text);
 }
 
+DeviceTransport parseTransport(const std::string& text) {
+  if (const std::optional<DeviceTransport> transport = deviceTransportOf(text)) return *transport;
+  fail(ErrorCode::kUsage, "--transport {}: no such transport", text);
+}
+
 IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
   IdVector<RankId, int> numbers;
   std::istringstream list(text);
@@ -79,6 +84,8 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.device.backend != DeviceBackend::kCpu)
     add("--device", std::string(nameOf(options.device.backend)));
   if (options.device.shared) arguments.emplace_back("--share-devices");
+  if (options.device.transport != DeviceTransport::kAuto)
+    add("--transport", std::string(nameOf(options.device.transport)));
   add("--data-plane", std::string(dataPlaneName(options.data_plane)));
   if (options.wires[0] >= 0) add("--wires", fmt::format("{}", fmt::join(options.wires, ",")));
   add("--data", options.data.path);
@@ -145,6 +152,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        }},
       {"--log", [&](const std::string& text) { options.log_directory = text; }},
       {"--device", [&](const std::string& text) { options.device.backend = parseDevice(text); }},
+      {"--transport", [&](const std::string& text) { options.device.transport = parseTransport(text); }},
       {"--data", [&](const std::string& text) { options.data.path = text; }},
       {"--unpacked-descriptor",
        [&](const std::string& text) {

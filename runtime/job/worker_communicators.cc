@@ -14,9 +14,6 @@
 namespace pipeshard {
 namespace {
 
-// For all workers to have opened their ends; they load their programs first.
-constexpr std::chrono::minutes kConnectTimeout{10};
-
 // Addresses travel over the control connection.
 class LinkStore : public RendezvousStore {
  public:

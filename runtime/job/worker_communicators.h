@@ -1,6 +1,7 @@
 // How a worker reaches the other ranks: shared memory on its host, and what was chosen between hosts.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,6 +13,9 @@
 namespace pipeshard {
 
 class WorkerLink;  // runtime/job/worker_link.h
+
+// For all workers to have opened their ends; they load their programs first.
+inline constexpr std::chrono::minutes kConnectTimeout{10};
 
 struct Communicators {
   std::unique_ptr<Communicator> first;

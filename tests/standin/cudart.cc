@@ -72,6 +72,16 @@ bool isNumberBelow(const std::string& text, int limit) {
          std::stoi(text) < limit;
 }
 
+// As the machine counts, not the process.
+int machineDevice(int device) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return device;
+  std::stringstream list(visible);
+  std::string one;
+  for (int i = 0; i <= device; ++i) std::getline(list, one, ',');
+  return std::atoi(one.c_str());
+}
+
 cudaError_t failed(cudaError_t code) { return last_error = code; }
 
 // nullptr after a report.
@@ -336,8 +346,9 @@ API cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
   return cudaSuccess;
 }
-API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(machineDevice(device) + 1);
   std::snprintf(properties->name, sizeof properties->name, "stand-in");
   properties->major = 9;
   properties->totalGlobalMem = kMemory;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # validate --device cuda of the examples, on one worker and in every way of sharing one out to four, on the stand-in, in both of its
-# modes. Not a test of every change: about half an hour of two processors.
+# modes, through the host's memory and by NCCL. Not a test of every change: about an hour of two processors.
 #
 #   tests/standin/validate_all.sh [BUILD] [EXAMPLE...]     BUILD: the build folder (build/dev); examples: all four
 #
@@ -33,18 +33,21 @@ ways=(
 failed=0
 for example in "$@"; do
   for way in "${ways[@]}"; do
-    for mode in lazy eager; do
+    for mode in "lazy staged" "lazy nccl" "eager staged" "eager nccl"; do
+      read -r schedule transport <<<"$mode"
+      [ "$way" != "${ways[0]}" ] || [ "$transport" = staged ] || continue  # one worker reaches nobody
       read -r -a words <<<"$way"
       : >"$STANDIN_LOG"
       seconds=$SECONDS verdict=ok code=0
-      STANDIN_MODE=$mode "$build/tools/pipeshard" validate "examples/$example.onnx" "${words[@]:1}" --device cuda --share-devices \
-        >"$work/output" 2>&1 || code=$?
+      # Four GPUs, with room for one kernel of NCCL each.
+      STANDIN_MODE=$schedule STANDIN_DEVICES=4 STANDIN_NCCL_RESIDENT=1 "$build/tools/pipeshard" validate "examples/$example.onnx" \
+        "${words[@]:1}" --device cuda --transport "$transport" >"$work/output" 2>&1 || code=$?
       if [ $code -ne 0 ]; then
         verdict="FAILED with code $code"
       elif grep -qv ', 0 kinds of faults$' "$STANDIN_LOG"; then
         verdict="FAILED: the stand-in reports faults"
       fi
-      printf '%-7s %-12s %-5s %4d s  %s  %s\n' "$example" "${words[0]}" "$mode" $((SECONDS - seconds)) "$verdict" \
+      printf '%-7s %-12s %-12s %4d s  %s  %s\n' "$example" "${words[0]}" "$mode" $((SECONDS - seconds)) "$verdict" \
         "$(awk '$1 == "gradient" {print "gradients within " $3}' "$work/output")"
       [ "$verdict" = ok ] || { failed=1 && tail -n 20 "$work/output" "$STANDIN_LOG"; }
     done

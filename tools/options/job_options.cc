@@ -32,6 +32,14 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
   command.add_flag("--share-devices", job.device.shared,
                    "With --device cuda: several ranks have one GPU where a node has fewer GPUs than ranks");
   command
+      .add_option_function<std::string>(
+          "--transport", [&job](const std::string& name) { job.device.transport = *deviceTransportOf(name); },
+          "With --device cuda: how GPUs give each other tensors: nccl; staged, through the host's memory; "
+          "auto: by\n"
+          "NCCL where each rank has a GPU of its own (default: auto)")
+      ->type_name("TRANSPORT")
+      ->check(CLI::IsMember(std::vector<std::string>(kDeviceTransports.begin(), kDeviceTransports.end())));
+  command
       .add_option("--threads", job.threads_per_worker,
                   "Threads per worker (default: the cores divided by the workers)")
       ->check(positiveWhole());

@@ -5,12 +5,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <span>
+#include <thread>
 #include <utility>
+
+#include <fmt/ranges.h>
 
 #include "ir/base/error.h"
 #include "runtime/device/cuda/cuda_add.h"
 #include "runtime/device/cuda/cuda_error.h"
 #include "runtime/device/cuda/cuda_kernels.h"
+#ifdef PIPESHARD_NCCL
+#include "runtime/device/cuda/nccl_communicator.h"
+#endif
 #include "runtime/kernels/base/cuda_launch.h"
 #include "runtime/kernels/base/cuda_plans.h"
 
@@ -18,6 +25,9 @@ namespace pipeshard {
 namespace {
 
 constexpr int64_t kCudaAlignment = 256;  // as cudaMalloc has it
+// A wait that is watched: so often without a pause, then with one.
+constexpr int kLooksAtOnce = 100;
+constexpr std::chrono::microseconds kLookAgain{50};
 
 class CudaEvent : public DeviceEvent {
  public:
@@ -100,7 +110,7 @@ class CudaQueue : public DeviceQueue {
   void synchronize() override {
     if (!given_) return;  // the host has waited for all of it
     device_.use();
-    checkCuda(cudaStreamSynchronize(stream_), "work that was given before");
+    device_.await(stream_);
     given_ = false;
   }
 
@@ -108,6 +118,9 @@ class CudaQueue : public DeviceQueue {
   void move(const void* from, void* to, size_t bytes, cudaMemcpyKind kind, const char* what) {
     if (bytes == 0) return;
     device_.use();
+    // A call that waits cannot be watched.
+    const void* host = kind == cudaMemcpyHostToDevice ? from : to;
+    if (device_.isWatched() && kind != cudaMemcpyDeviceToDevice && !device_.isPinned(host)) synchronize();
     checkCuda(cudaMemcpyAsync(to, from, bytes, kind, stream()), what);
   }
 
@@ -181,6 +194,13 @@ CudaDevice::CudaDevice(int number, bool shared) : number_(findDevice(number, sha
   cudaDeviceProp properties{};
   checkCuda(cudaGetDeviceProperties(&properties, number_), "the device's properties");
   name_ = fmt::format("cuda:{} ({})", number_, properties.name);
+  place_ =
+      fmt::format("{:02x}", fmt::join(std::span(reinterpret_cast<const unsigned char*>(properties.uuid.bytes),
+                                                sizeof properties.uuid.bytes),
+                                      ""));
+#ifdef PIPESHARD_NCCL
+  network_ = std::make_unique<NcclNetwork>(*this);
+#endif
   checkCuda(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking), "a stream");
   checkCuda(cudaEventCreateWithFlags(&zeroed_, cudaEventDisableTiming), "an event");
 }
@@ -253,6 +273,28 @@ bool CudaDevice::isPinned(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
   const auto next = pinned_->bytes.upper_bound(at);
   return next != pinned_->bytes.begin() && at < std::prev(next)->first + std::prev(next)->second;
+}
+
+bool CudaDevice::hasHappened(const DeviceEvent& event) {
+  use();
+  const cudaError_t code = cudaEventQuery(static_cast<const CudaEvent&>(event).get());
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();  // it is none
+    return false;
+  }
+  checkCuda(code, "work that was given before");
+  return true;
+}
+
+void CudaDevice::await(cudaStream_t stream) const {
+  if (!watch_) return checkCuda(cudaStreamSynchronize(stream), "work that was given before");
+  for (int looks = 0;; ++looks) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    if (code != cudaErrorNotReady) return checkCuda(code, "work that was given before");
+    cudaGetLastError();  // it is none
+    watch_();
+    if (looks > kLooksAtOnce) std::this_thread::sleep_for(kLookAgain);
+  }
 }
 
 std::unique_ptr<DeviceQueue> CudaDevice::makeQueue() { return std::make_unique<CudaQueue>(*this); }

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "runtime/device/device.h"
+#include "runtime/device/device_communicator.h"
 
 namespace pipeshard {
 
@@ -33,6 +36,14 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceEvent> makeTimedEvent() override;
   std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override;
 
+  bool hasHappened(const DeviceEvent& event) override;
+  void watchWaits(std::function<void()> watch) override { watch_ = std::move(watch); }
+  std::string place() const override { return place_; }
+  DeviceNetwork* network() override { return network_.get(); }
+
+  // The host waits for all work of the stream.
+  void await(cudaStream_t stream) const;
+  bool isWatched() const { return watch_ != nullptr; }
   // Of allocateHost.
   bool isPinned(const void* address) const;
   // The calling thread's calls of the runtime mean this device from now on.
@@ -45,7 +56,9 @@ class CudaDevice : public Device {
 
  private:
   int number_;
-  std::string name_;
+  std::string name_, place_;
+  std::function<void()> watch_;
+  std::unique_ptr<DeviceNetwork> network_;  // nullptr: it was built without
   struct Pinned {
     std::mutex mutex;
     std::map<const std::byte*, size_t> bytes;  // by beginning

@@ -226,13 +226,9 @@ ncclResult_t waitFor(const std::shared_ptr<Communicator>& communicator, const st
 
 void takeDevice(Communicator& communicator) {
   cudaGetDevice(&communicator.device);
-  communicator.machine_device = communicator.device;
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible == nullptr) return;
-  std::stringstream list(visible);
-  std::string one;
-  for (int i = 0; i <= communicator.device; ++i) std::getline(list, one, ',');
-  communicator.machine_device = std::atoi(one.c_str());
+  cudaDeviceProp properties{};
+  cudaGetDeviceProperties(&properties, communicator.device);
+  communicator.machine_device = properties.uuid.bytes[0];
 }
 
 uint64_t nextCreation(bool another) {

@@ -1,0 +1,41 @@
+// How a rank's device reaches those of the others: straight, or through the host's memory and the
+// communicators of the CPU's ranks. All ranks choose the same.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/device/device_choice.h"
+#include "runtime/device/device_communicator.h"
+#include "runtime/rendezvous/device_order.h"
+
+namespace pipeshard {
+
+struct DeviceRendezvous {
+  RankId rank;
+  int ranks = 0;
+  DeviceTransport asked = DeviceTransport::kAuto;
+  std::vector<std::string> folders;     // of programs: that of training, that of an evaluation
+  std::chrono::milliseconds timeout{};  // of each wait for peers
+  // What ranks leave for each other: bytes by key. fetch waits.
+  std::function<void(const std::string& key, const std::string& bytes)> store;
+  std::function<std::string(const std::string& key)> fetch;
+};
+
+struct DeviceConnection {
+  std::unique_ptr<DeviceCommunicator> communicator;  // nullptr: through the host's memory
+  std::vector<DeviceOrder> orders;                   // by folder; none: likewise
+  std::string text;                                  // for people; "": there is nobody to reach
+};
+
+// Waits for all ranks. Straight where each has a device of its own, or where that is asked for. Errors:
+// kConfiguration where ranks that have one device are to reach each other straight, where a library is
+// missing, or where it cannot be proven that a step ends (device_order.h); else as DeviceNetwork::meet.
+DeviceConnection connectDevices(const DeviceRendezvous& rendezvous, Device& device);
+
+}  // namespace pipeshard
