@@ -22,8 +22,16 @@ constexpr size_t kMemoryMost = std::size(kMemoryPercents) + kMemoryTrials + 1;
 constexpr size_t kMostCounts = 6;
 constexpr size_t kMostClusters = 5;
 
+// Of a device, by its program; where none was asked for, as the search or the sharding of stages foresaw it.
 int64_t largestMemory(const PlannedTraining& planned) {
-  return PlannedMemory(planned.whole.ranks, planned.plan.cluster).largest();
+  if (!planned.whole.ranks.empty()) return PlannedMemory(planned.whole.ranks, planned.plan.cluster).largest();
+  if (const std::optional<SearchRecord>& search = planned.plan.search)
+    return search->alternatives.at(search->chosen).memory_bytes;
+  int64_t largest = 0;
+  for (const StagePlan& stage : planned.plan.stages) {
+    if (stage.sharding) largest = std::max(largest, stage.sharding->memory_bytes);
+  }
+  return largest;
 }
 
 // How far a number of trials has come, for progress: "(40 %, about 30 s left)". A kind of trials that ends

@@ -142,5 +142,34 @@ TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
   EXPECT_EQ(plan(line, "--recompute layers").exit_code, 0);
 }
 
+// What a device needs with the change, as its line of advice says.
+double neededWith(const std::string& change, const std::string& errors) {
+  const std::regex line("\n    " + change + ": a device needs [^(]*\\(([0-9]+) bytes\\)");
+  std::smatch found;
+  return std::regex_search(errors, found, line) ? std::stod(found[1]) : -1;
+}
+
+// What was foreseen then stands for what programs would need.
+TEST_F(Advice, WithoutProgramsSaysWhatWasForeseen) {
+  struct Case {
+    std::string asked, change;
+  };
+  const Case cases[] = {
+      {"plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000",
+       "--recompute layers"},
+      {"plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw "
+       "--dim batch=64 --microbatches 2 --memory 250000",
+       "--method auto"}};
+  for (const auto& [asked, change] : cases) {
+    std::vector<std::string> line = wordsOf(asked);
+    const double programs = neededWith(change, plan(line, "").errors);
+    line.emplace_back("--no-programs");
+    const CommandResult without = plan(line, "");
+    EXPECT_EQ(without.exit_code, 83) << without.errors;
+    EXPECT_GT(programs, 0) << asked;
+    EXPECT_NEAR(neededWith(change, without.errors), programs, 0.2 * programs) << without.errors;
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard
