@@ -7,7 +7,7 @@
 
 #include <array>
 #include <limits>
-#include <set>
+#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
@@ -335,7 +335,7 @@ std::string programText(const Program& program, LoopBudget* loops) {
 
 // Into a program that has all that the items refer to. `loops` null: none are allowed.
 void itemsFrom(const JsonReader& json, LoopBudget* loops, Program& program) {
-  std::set<std::string> names;
+  std::unordered_set<std::string> names;
   ListReader(program, loops, bufferFromJson, bufferToJson)
       .readEach(json.at("buffers"), [&](const JsonReader& item, Buffer buffer) {
         if (!names.insert(buffer.name).second)

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "ir/base/ids_format.h"
 #include "ir/base/parallel.h"
@@ -23,24 +24,76 @@ bool copies(const Instruction& instruction) {
   return instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
 }
 
+// What the bindings of a kind's ranks must fit, each thing once: a steady state says the same of every
+// microbatch.
+class KindDemands {
+ public:
+  explicit KindDemands(const ProgramKind& kind) : peers(peersOf(kind.program)), kind_(kind) {
+    const size_t buffers = kind.program.buffers.size();
+    if (kind.start_slots.size() != buffers) return;  // which BindingVerifier says
+    for (size_t b = 0; b < buffers; ++b) {
+      if (kind.start_slots[b] >= 0) addPlaced(b);
+    }
+    for (const Instruction& instruction : kind.program.instructions) {
+      if (instruction.kind == InstructionKind::kSlice) addMove(instruction, slices);
+      if (copies(instruction)) addMove(instruction, copied);
+    }
+  }
+
+  std::vector<RankId> peers;
+  std::vector<size_t> placed;  // buffers of which the binding says where they begin
+  std::vector<const Instruction*> slices, copied;
+
+ private:
+  using Slots = std::pair<int, int>;
+
+  bool alike(size_t a, size_t b) const {
+    const Buffer &one = kind_.program.buffers[a], &other = kind_.program.buffers[b];
+    return kind_.start_slots[a] == kind_.start_slots[b] && one.part == other.part && one.shape == other.shape;
+  }
+
+  void addPlaced(size_t buffer) {
+    std::vector<size_t>& others = of_slot_[kind_.start_slots[buffer]];
+    if (std::any_of(others.begin(), others.end(), [&](size_t other) { return alike(buffer, other); })) return;
+    others.push_back(buffer);
+    placed.push_back(buffer);
+  }
+
+  // What goes from one buffer to another.
+  void addMove(const Instruction& move, std::vector<const Instruction*>& moves) {
+    if (move.inputs.size() != 1 || move.outputs.size() != 1)
+      failVerification(fmt::format("rank {}", kind_.program.rank), "a copy needs an input and an output");
+    const size_t from = move.inputs[0].index(), to = move.outputs[0].index();
+    const auto like = [&](const Instruction* other) {
+      return move.kind == other->kind && move.axis == other->axis && move.offset == other->offset &&
+             alike(from, other->inputs[0].index()) && alike(to, other->outputs[0].index());
+    };
+    std::vector<const Instruction*>& others = of_slots_[{kind_.start_slots[from], kind_.start_slots[to]}];
+    if (std::any_of(others.begin(), others.end(), like)) return;
+    others.push_back(&move);
+    moves.push_back(&move);
+  }
+
+  const ProgramKind& kind_;
+  std::unordered_map<int, std::vector<size_t>> of_slot_;
+  std::map<Slots, std::vector<const Instruction*>> of_slots_;
+};
+
 class BindingVerifier {
  public:
   BindingVerifier(const std::vector<std::vector<RankId>>& groups, size_t ranks, RankId rank,
                   const RankBinding& binding)
       : groups_(groups), ranks_(ranks), rank_(rank), binding_(binding) {}
 
-  // `peers`: peersOf the kind's program.
-  void run(const ProgramKind& kind, const std::vector<RankId>& peers) const {
+  void run(const ProgramKind& kind, const KindDemands& demands) const {
     const Program& program = kind.program;
     if (kind.start_slots.size() != program.buffers.size() || kind.boxed.size() != program.buffers.size())
       failHere("its kind does not say of every buffer what is the rank's own");
-    verifyPeers(peers.size());
+    verifyPeers(demands.peers.size());
     verifyGroups(program);
-    for (size_t b = 0; b < program.buffers.size(); ++b) verifyBuffer(kind, b);
-    for (const Instruction& instruction : program.instructions) {
-      if (instruction.kind == InstructionKind::kSlice) verifySlice(kind, instruction);
-      if (copies(instruction)) verifyCopy(kind, instruction);
-    }
+    for (const size_t b : demands.placed) verifyBuffer(kind, b);
+    for (const Instruction* slice : demands.slices) verifySlice(kind, *slice);
+    for (const Instruction* copy : demands.copied) verifyCopy(kind, *copy);
     for (const OwnConstant& own : kind.own_constants) {
       if (own.subgraph.index() >= program.subgraphs.size() || own.slot >= binding_.constants.size())
         failHere(fmt::format("nothing says what constant \"{}\" is", own.value));
@@ -78,7 +131,6 @@ class BindingVerifier {
   }
 
   void verifyBuffer(const ProgramKind& kind, size_t b) const {
-    if (kind.start_slots[b] < 0) return;
     const Buffer& buffer = kind.program.buffers[b];
     if (!buffer.part || kind.start_slots[b] >= std::ssize(binding_.starts))
       failHere(fmt::format("nothing says where its part of \"{}\" begins", buffer.name));
@@ -277,19 +329,20 @@ void verifyBindings(const ProgramSet& set) {
     const bool its_own = first.valid() && first.index() < set.ranks.size() && set.ranks[first].kind == kind;
     if (!its_own) failVerification(fmt::format("kind {}", kind), "it is not that of its first rank");
   }
-  IdVector<KindId, std::vector<RankId>> peers;
-  for (const ProgramKind& kind : set.kinds) peers.push_back(peersOf(kind.program));
+  IdVector<KindId, KindDemands> demands;
+  for (const ProgramKind& kind : set.kinds) demands.emplace_back(kind);
   parallelFor(processorCount(), static_cast<int32_t>(set.ranks.size()), [&](int32_t index) {
     const RankId rank(index);
     const RankBinding& binding = set.ranks[rank];
     const bool has_kind = binding.kind.valid() && binding.kind.index() < set.kinds.size();
     if (!has_kind) failVerification(fmt::format("rank {}", rank), "it has no kind");
     BindingVerifier(set.groups, set.ranks.size(), rank, binding)
-        .run(set.kinds[binding.kind], peers[binding.kind]);
+        .run(set.kinds[binding.kind], demands[binding.kind]);
   });
-  for (const ProgramKind& kind : set.kinds) {
+  for (const KindId id : set.kinds.ids()) {
+    const ProgramKind& kind = set.kinds[id];
     const RankBinding& binding = set.ranks[kind.program.rank];
-    bool same = binding.peers == peersOf(kind.program);
+    bool same = binding.peers == demands[id].peers;
     for (size_t g = 0; g < binding.groups.size(); ++g)
       same = same && set.groups[binding.groups[g]] == kind.program.groups[GroupId(g)];
     for (size_t b = 0; b < kind.start_slots.size(); ++b) {
@@ -303,7 +356,7 @@ void verifyBindings(const ProgramSet& set) {
 
 void verifyBinding(const ProgramKind& kind, const RankBinding& binding,
                    const std::vector<std::vector<RankId>>& groups, RankId rank, size_t ranks) {
-  BindingVerifier(groups, ranks, rank, binding).run(kind, peersOf(kind.program));
+  BindingVerifier(groups, ranks, rank, binding).run(kind, KindDemands(kind));
 }
 
 void verifyProgramSet(const ProgramSet& set) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
+#include <string_view>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -65,8 +67,11 @@ class StructureVerifier {
   void run(RankId expected_rank) {
     verifyHeader(expected_rank);
     verifyBuffers();
+    read_at_.assign(program_.buffers.size(), kNever);
+    written_at_.assign(program_.buffers.size(), kNever);
     verifyGroups();
     verifySubgraphs();
+    findForegroundRuns();
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
     for (const Result& result : program_.results) verifyResult(result);
     verifyGuard();
@@ -108,7 +113,7 @@ class StructureVerifier {
   }
 
   void verifyBuffers() const {
-    std::set<std::string> names;
+    std::unordered_set<std::string_view> names;
     for (const Buffer& buffer : program_.buffers) {
       if (buffer.name.empty() || !names.insert(buffer.name).second)
         failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
@@ -200,7 +205,15 @@ class StructureVerifier {
     }
   }
 
-  void verifyInstruction(const Instruction& instruction) const {
+  void findForegroundRuns() {
+    runs_in_foreground_.assign(program_.subgraphs.size(), false);
+    for (const Instruction& instruction : program_.instructions) {
+      if (!instruction.background && instruction.subgraph.index() < program_.subgraphs.size())
+        runs_in_foreground_[instruction.subgraph.index()] = true;
+    }
+  }
+
+  void verifyInstruction(const Instruction& instruction) {
     for (BufferId id : instruction.inputs) {
       if (!inRange(id)) failInstruction("an input is no buffer of this program");
     }
@@ -260,20 +273,17 @@ class StructureVerifier {
         !has_collectives)
       failInstruction("only receives and collectives go on in the background");
     // A subgraph's kernels are used by one thread.
-    const auto beside = [&](const Instruction& other) {
-      return other.subgraph == instruction.subgraph && !other.background;
-    };
-    if (has_collectives && std::any_of(program_.instructions.begin(), program_.instructions.end(), beside))
+    if (has_collectives && runs_in_foreground_[instruction.subgraph.index()])
       failInstruction("its subgraph runs elsewhere, too, and not in the background");
   }
 
-  void verifyOutputs(const Instruction& instruction) const {
-    std::set<BufferId> written;
-    const std::set<BufferId> read(instruction.inputs.begin(), instruction.inputs.end());
+  void verifyOutputs(const Instruction& instruction) {
+    for (BufferId id : instruction.inputs) read_at_[id.index()] = at_;
     for (BufferId id : instruction.outputs) {
       const Buffer& buffer = program_.buffer(id);
-      if (!written.insert(id).second) failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
-      const bool is_input = read.contains(id);
+      if (std::exchange(written_at_[id.index()], at_) == at_)
+        failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
+      const bool is_input = read_at_[id.index()] == at_;
       const bool may_replace =
           instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
       if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
@@ -338,10 +348,14 @@ class StructureVerifier {
       failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
   }
 
+  static constexpr size_t kNever = SIZE_MAX;
+
   const Program& first_;
   size_t ranks_;
   const Program& program_;
   size_t at_ = 0;
+  std::vector<size_t> read_at_, written_at_;  // by buffer: the last instruction that does so
+  std::vector<bool> runs_in_foreground_;      // by subgraph
 };
 
 // Ids in range, arities, equal shapes where an instruction demands them, ranks and groups that exist.

@@ -1,9 +1,10 @@
 #include "ir/program/program_verify_lifetimes.h"
 
-#include <map>
+#include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +15,8 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr uint32_t kNoParameter = UINT32_MAX;
 
 // One walk over a rank's instructions with the state of every buffer: written, freed, and three things that
 // the content of a buffer must keep:
@@ -30,7 +33,15 @@ class LifetimeVerifier {
         written_(program.buffers.size()),
         freed_(program.buffers.size()),
         held_(program.buffers.size()),
-        contents_(program.buffers.size()) {}
+        contents_(program.buffers.size()),
+        parameter_(program.buffers.size(), kNoParameter) {
+    std::unordered_map<std::string_view, uint32_t> parameters;
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
+      if (buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion)
+        parameter_[b] = parameters.try_emplace(buffer.value, parameters.size()).first->second;
+    }
+  }
 
   void run() {
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
@@ -39,22 +50,26 @@ class LifetimeVerifier {
     if (program_.guard.valid()) is_result[program_.guard.index()] = true;
     for (size_t i = 0; i < program_.buffers.size(); ++i) {
       const Buffer& buffer = program_.buffers[i];
-      const std::string place = fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name);
-      if (held_[i])
-        failVerification(place,
-                         fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
+      const auto fail_here = [&](const std::string& message) {
+        failVerification(fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name), message);
+      };
+      if (held_[i]) fail_here(fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
       if (isPersistent(buffer.kind)) continue;
-      if (!written_[i]) failVerification(place, "no instruction writes it");
+      if (!written_[i]) fail_here("no instruction writes it");
       if (is_result[i] && freed_[i])
-        failVerification(place,
-                         fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
+        fail_here(fmt::format("it is a result but is freed by {}", describeAt(program_, *freed_[i])));
       if (!is_result[i] && !freed_[i])
-        failVerification(place,
-                         fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
+        fail_here(fmt::format("it is never freed; {} wrote it", describeAt(program_, *written_[i])));
     }
   }
 
  private:
+  struct VersionRead {
+    BufferId buffer;
+    int64_t content = 0;
+    size_t instruction = 0;
+  };
+
   [[noreturn]] void failHere(const std::string& message) const {
     failVerification(describeAt(program_, at_), message);
   }
@@ -96,14 +111,15 @@ class LifetimeVerifier {
 
   // The passes of a microbatch read one version of a parameter, wherever it lies.
   void readVersion(BufferId id, const Instruction& instruction) {
-    const Buffer& buffer = program_.buffer(id);
-    const bool version = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion;
-    if (!version || instruction.kind != InstructionKind::kRun || instruction.microbatch < 0) return;
+    const uint32_t parameter = parameter_[id.index()];
+    if (parameter == kNoParameter || instruction.kind != InstructionKind::kRun || instruction.microbatch < 0)
+      return;
     const VersionRead read{id, contents_[id.index()], at_};
-    const auto [first, is_first] = versions_.try_emplace({buffer.value, instruction.microbatch}, read);
-    if (is_first || (first->second.buffer == read.buffer && first->second.content == read.content)) return;
-    failHere(fmt::format("it reads another version of \"{}\" than {}", buffer.value,
-                         describeAt(program_, first->second.instruction)));
+    const uint64_t key = uint64_t{parameter} << 32 | static_cast<uint32_t>(instruction.microbatch);
+    const VersionRead& first = versions_.try_emplace(key, read).first->second;
+    if (first.buffer == read.buffer && first.content == read.content) return;
+    failHere(fmt::format("it reads another version of \"{}\" than {}", program_.buffer(id).value,
+                         describeAt(program_, first.instruction)));
   }
 
   void write(BufferId id, const Instruction& instruction) {
@@ -142,14 +158,9 @@ class LifetimeVerifier {
   std::vector<std::optional<size_t>> freed_;
   // forward states: the last run that read what nothing has replaced since
   std::vector<std::optional<size_t>> held_;
-  struct VersionRead {
-    BufferId buffer;
-    int64_t content = 0;
-    size_t instruction = 0;
-  };
-  std::vector<int64_t> contents_;  // by buffer: how often it has been written
-  // by parameter and microbatch: the first read of it
-  std::map<std::pair<std::string, int>, VersionRead> versions_;
+  std::vector<int64_t> contents_;    // by buffer: how often it has been written
+  std::vector<uint32_t> parameter_;  // by buffer: the number of the one that it is a version of
+  std::unordered_map<uint64_t, VersionRead> versions_;  // by parameter and microbatch: the first read of it
   size_t at_ = 0;
 };
 

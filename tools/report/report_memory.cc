@@ -7,6 +7,7 @@
 
 #include "ir/base/amounts.h"
 #include "ir/base/ids_format.h"
+#include "ir/base/parallel.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/validation/validate.h"
 #include "tools/report/report_html.h"
@@ -109,8 +110,9 @@ std::string chart(std::span<const Timeline> timelines) {
 }  // namespace
 
 std::vector<MemoryParts> memoryOf(const std::vector<Program>& programs) {
-  std::vector<MemoryParts> memory;
-  for (const Program& program : programs) memory.push_back(fullestMoment(program));
+  std::vector<MemoryParts> memory(programs.size());
+  parallelFor(processorCount(), static_cast<int32_t>(programs.size()),
+              [&](int32_t rank) { memory[rank] = fullestMoment(programs[rank]); });
   return memory;
 }
 
