@@ -13,11 +13,11 @@
 #include "planning/directory/plan_directory.h"
 #include "tools/commands.h"
 #include "tools/options/option_checks.h"
+#include "tools/output/standard_streams.h"
 #include "tools/refresh.h"
 #include "tools/report/text_table.h"
 #include "tools/simulation/simulation_report.h"
 #include "tools/simulation/trace_file.h"
-#include "tools/output/standard_streams.h"
 
 namespace pipeshard {
 namespace {
@@ -58,7 +58,7 @@ class SimulateCommand {
     checkOptions(command);
     if (!plan.directory.empty() && hasPrograms(plan.directory))
       refreshEdited(plan.directory, [](const std::string&) {});
-    const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(plan);
+    const SimulationReport report = plan.directory.empty() ? simulateBare(bare) : simulatePlan(asked());
     print(report);
     if (!json.empty()) writeTextFile(json, report.json);
     if (!csv.empty()) writeTextFile(csv, scheduleToCsv(report.orders));
@@ -80,6 +80,13 @@ class SimulateCommand {
            "what is to be simulated? Give a plan directory, or --schedule NAME --p RANKS --m MICROBATCHES "
            "(--help explains)");
     }
+  }
+
+  PlanSimulationRequest asked() const {
+    PlanSimulationRequest request = plan;
+    request.with_json = !json.empty();
+    request.each_simulated = !trace.empty();
+    return request;
   }
 
   GanttStyle style() const {

@@ -4,8 +4,7 @@
 #include <deque>
 #include <map>
 #include <queue>
-#include <set>
-#include <unordered_map>
+#include <utility>
 
 #include "ir/base/error.h"
 
@@ -34,7 +33,9 @@ struct Place {
 };
 
 struct Message {
+  size_t from = kNowhere;  // the rank that sends it
   size_t to = kNowhere;    // the rank that receives it
+  size_t link = kNowhere;  // between them
   Place sender, receiver;  // as far as they have come
   bool arrived = false;
   size_t record = 0;  // in EngineResult::messages
@@ -47,6 +48,7 @@ struct Rank {
   size_t beside = kNowhere;   // background operation under way
   std::vector<char> ended;    // by operation
   bool computing = false;     // in the foreground
+  bool touched = false;       // is in touched_
   // With exposed messages:
   int travelling = 0;          // messages that keep it from computing
   std::deque<size_t> offered;  // messages that wait until it computes nothing
@@ -74,10 +76,14 @@ class Engine {
       result_.ranks[rank].resize(request.ranks[rank].size());
       addMessages(rank);
     }
+    std::map<std::pair<size_t, size_t>, size_t> links;
+    for (Message& message : messages_)
+      message.link = links.try_emplace({message.from, message.to}, links.size()).first->second;
+    link_free_.resize(links.size());
   }
 
   EngineResult run() {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) touched_.insert(rank);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) touch(rank);
     settle();
     while (!events_.empty()) {
       now_ = events_.top().time;
@@ -98,11 +104,18 @@ class Engine {
 
   void addMessages(size_t rank) {
     for (const EngineOperation& operation : request_.ranks[rank]) {
+      if (operation.kind == Kind::kCollective)
+        meetings_.resize(std::max(meetings_.size(), static_cast<size_t>(operation.meeting) + 1));
       if (operation.kind != Kind::kSend && operation.kind != Kind::kReceive) continue;
-      const auto [found, added] = message_of_.emplace(operation.message, messages_.size());
-      if (added) messages_.emplace_back();
-      if (operation.kind == Kind::kReceive) messages_[found->second].to = rank;
+      messages_.resize(std::max(messages_.size(), static_cast<size_t>(operation.message) + 1));
+      Message& message = messages_[operation.message];
+      (operation.kind == Kind::kReceive ? message.to : message.from) = rank;
     }
+  }
+
+  void touch(size_t rank) {
+    if (std::exchange(ranks_[rank].touched, true)) return;
+    touched_.push_back(rank);
   }
 
   void push(Ticks time, bool arrival, size_t rank, size_t operation) {
@@ -117,8 +130,9 @@ class Engine {
   // Starts what can start now. Messages first: what is posted at the moment when its receiver could begin to
   // compute goes before that.
   void settle() {
-    const std::vector<size_t> ranks(touched_.begin(), touched_.end());
-    touched_.clear();
+    std::vector<size_t> ranks = std::exchange(touched_, {});
+    std::sort(ranks.begin(), ranks.end());
+    for (const size_t rank : ranks) ranks_[rank].touched = false;
     for (const size_t rank : ranks) advance(rank, false);
     for (const size_t rank : ranks) advance(rank, true);
   }
@@ -181,9 +195,7 @@ class Engine {
     }
   }
 
-  size_t messageOf(size_t rank, size_t operation) const {
-    return message_of_.at(at(rank, operation).message);
-  }
+  size_t messageOf(size_t rank, size_t operation) const { return at(rank, operation).message; }
 
   void post(size_t rank, size_t index) {
     Message& message = messages_[messageOf(rank, index)];
@@ -215,19 +227,19 @@ class Engine {
   void transfer(Message& message) {
     const EngineOperation& send = at(message.sender.rank, message.sender.operation);
     MessageTimes& times = result_.messages[message.record];
-    Ticks& free = link_free_[{message.sender.rank, message.to}];
+    Ticks& free = link_free_[message.link];
     times.started = request_.contention ? std::max(now_, free) : now_;
     free = times.started + send.occupancy;
     times.arrived = free + send.latency;
     if (request_.exposed) ++ranks_[message.to].travelling;
-    push(times.arrived, true, message.sender.rank, message_of_.at(send.message));
+    push(times.arrived, true, message.sender.rank, send.message);
   }
 
   void arrive(Message& message) {
     if (!message.arrived && request_.exposed) {
       for (const size_t rank : {message.sender.rank, message.to}) {
         --ranks_[rank].travelling;
-        touched_.insert(rank);
+        touch(rank);
       }
     }
     message.arrived = true;
@@ -251,7 +263,7 @@ class Engine {
       for (; !rank.offered.empty(); rank.offered.pop_front()) transfer(messages_[rank.offered.front()]);
     }
     if (rank.beside == operation) rank.beside = kNowhere;
-    touched_.insert(index);
+    touch(index);
   }
 
   void changeMemory(size_t index, int64_t change) {
@@ -273,12 +285,11 @@ class Engine {
   const EngineRequest& request_;
   EngineResult result_;
   std::vector<Rank> ranks_;
-  std::vector<Message> messages_;
-  std::unordered_map<int64_t, size_t> message_of_;
-  std::unordered_map<int64_t, std::vector<Place>> meetings_;
-  std::map<std::pair<size_t, size_t>, Ticks> link_free_;
+  std::vector<Message> messages_;             // by number
+  std::vector<std::vector<Place>> meetings_;  // by number: who has come
+  std::vector<Ticks> link_free_;              // by link
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::set<size_t> touched_;  // ranks where something may start now
+  std::vector<size_t> touched_;  // ranks where something may start now
   int64_t order_ = 0;
   Ticks now_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include <fmt/ranges.h>
@@ -31,6 +32,10 @@ int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffe
 struct Origin {
   size_t instruction = 0;
   size_t part = 0;
+  // of a message: the peer, and the how-many-th to or from it
+  RankId peer = {};
+  int64_t message = -1;
+  GroupId group = {};  // of a collective
 };
 
 // One rank's instructions as operations: one each; of what computes, one per part of its work, and behind it
@@ -38,6 +43,11 @@ struct Origin {
 // The engine knows no buffers, so what has to wait for a buffer is said by `after`: an instruction waits for
 // the sends and background operations since the buffer began that write what it reads, and, if it writes or
 // frees the buffer, also for those that read it (`touching_`).
+//
+// Most instructions take no time and wait for nothing: frees, and sums that are made where they are summed.
+// What such a one frees is freed when the foreground comes to it, and that is when the operation before it
+// ends: it is left out, and that operation frees (fold). Not where there is a lane, whose operations take
+// memory at the same moments.
 class RankOperations {
  public:
   RankOperations(const ProgramSimulationRequest& request, RankId rank)
@@ -58,14 +68,12 @@ class RankOperations {
       base_ += bufferBytes(b);
     }
     base_ += costs.other_bytes;
+    folds_ = std::none_of(program.instructions.begin(), program.instructions.end(), isOfLane);
     for (at_ = 0; at_ < program.instructions.size(); ++at_) add(program.instructions[at_]);
   }
 
   std::vector<EngineOperation> operations;
-  std::vector<Origin> origins;
-  std::map<size_t, GroupId> meetings;  // by operation
-  // by operation: the peer, and the how-many-th message to or from it
-  std::map<size_t, std::pair<RankId, int64_t>> messages;
+  std::vector<Origin> origins;  // by operation
   int64_t base_memory() const { return base_; }
 
  private:
@@ -107,10 +115,28 @@ class RankOperations {
     return bytes;
   }
 
-  void push(EngineOperation operation, size_t part) {
+  void push(EngineOperation operation, Origin origin) {
     operation.background = isOfLane(program_.instructions[at_]);
+    if (folds_ && fold(operation)) return;
+    if (!operation.posted) {
+      last_awaited_ = operations.size();
+    } else if (!operation.after.empty() || operation.memory_at_start != 0) {
+      last_awaited_ = kNone;
+    }
+    origin.instruction = at_;
     operations.push_back(std::move(operation));
-    origins.push_back({at_, part});
+    origins.push_back(origin);
+  }
+
+  // Whether it can be left out: the foreground comes to it when last_awaited_ ends.
+  bool fold(const EngineOperation& operation) {
+    const bool is_instant = operation.kind == Kind::kCompute && operation.duration == 0 &&
+                            operation.after.empty() && operation.memory_at_start == 0;
+    if (!is_instant) return false;
+    if (operation.memory_at_end == 0) return true;
+    if (operation.memory_at_end > 0 || last_awaited_ == kNone) return false;
+    operations[last_awaited_].memory_at_end += operation.memory_at_end;
+    return true;
   }
 
   void add(const Instruction& instruction) {
@@ -120,13 +146,13 @@ class RankOperations {
     const size_t begin = operations.size();
     switch (instruction.kind) {
       case InstructionKind::kSend:
-      case InstructionKind::kReceive: addTransfer(instruction, first); break;
+      case InstructionKind::kReceive: addTransfer(instruction, std::move(first)); break;
       case InstructionKind::kFree:
         first.memory_at_end = -bufferBytes(instruction.inputs[0].index());
         written_[instruction.inputs[0].index()] = false;
-        push(first, 0);
+        push(std::move(first), {});
         break;
-      default: addParts(first); break;
+      default: addParts(std::move(first)); break;
     }
     if (instruction.kind == InstructionKind::kFree) touching_[instruction.inputs[0].index()].clear();
     if (!instruction.background && instruction.kind != InstructionKind::kSend) return;
@@ -145,7 +171,7 @@ class RankOperations {
     operation.occupancy = std::max<int64_t>(
         0, linkTime(link, static_cast<double>(bytesOf(program_.buffer(buffer)))) - link.latency_ns);
     operation.posted = send || instruction.background;
-    messages[operations.size()] = {instruction.peer, count_[{send, instruction.peer}]++};
+    const Origin origin{.peer = instruction.peer, .message = count_[{send, instruction.peer}]++};
     if (!send) {
       // A message waits for those before it from its peer; posted ones share a link with them.
       std::vector<size_t>& before = receives_[instruction.peer];
@@ -155,25 +181,24 @@ class RankOperations {
       }
       before.push_back(operations.size());
     }
-    push(operation, 0);
+    push(std::move(operation), origin);
   }
 
-  void addParts(const EngineOperation& first) {
+  void addParts(EngineOperation first) {
     const std::vector<WorkPart>& parts = costs_.instructions[at_];
     for (size_t part = 0; part < std::max<size_t>(parts.size(), 1); ++part) {
       const WorkPart work = parts.empty() ? WorkPart{} : parts[part];
-      EngineOperation compute = part == 0 ? first : EngineOperation{};
+      EngineOperation compute = part == 0 ? std::move(first) : EngineOperation{};
       if (part == 0 || work.compute > 0) {
         compute.duration = work.compute;
-        push(compute, part);
+        push(std::move(compute), {.part = part});
       }
       if (!work.group.valid()) continue;
       EngineOperation meeting;
       meeting.kind = Kind::kCollective;
       meeting.duration = work.exchange;
       meeting.meeting_size = std::ssize(program_.groups.at(work.group));
-      meetings[operations.size()] = work.group;
-      push(meeting, part);
+      push(std::move(meeting), {.part = part, .group = work.group});
     }
   }
 
@@ -186,6 +211,8 @@ class RankOperations {
   std::vector<char> written_;                         // by buffer: it holds something
   std::map<std::pair<bool, RankId>, int64_t> count_;  // messages to or from each peer
   std::map<RankId, std::vector<size_t>> receives_;  // by peer: since the last in the foreground, it included
+  bool folds_ = false;
+  size_t last_awaited_ = kNone;  // operation, since which nothing has waited
   int64_t base_ = 0;
 };
 
@@ -210,9 +237,13 @@ class ProgramsSimulation {
     simulation_.trace.ranks = ranks_.size();
     IdVector<RankId, RankTimes> times(ranks_.size());
     ofEveryRank([&](RankId rank) { times[rank] = timesOf(rank, result.ranks[rank.index()]); });
+    size_t events = 0;
+    for (const RankTimes& of_rank : times) events += of_rank.events.size();
+    simulation_.trace.events.reserve(events);
     for (RankId rank : ranks_.ids()) {
       const RankId known_as = request_.known_as.empty() ? rank : request_.known_as.at(rank.index());
-      simulation_.trace.rank_names.push_back(rankName(programOf(rank), known_as));
+      simulation_.trace.rank_names.push_back(
+          fmt::format("rank {}{}", known_as, stagesSuffix(programOf(rank))));
       std::move(times[rank].events.begin(), times[rank].events.end(),
                 std::back_inserter(simulation_.trace.events));
       simulation_.busy.push_back(times[rank].busy);
@@ -239,18 +270,23 @@ class ProgramsSimulation {
   // Gives messages and meetings the numbers that both sides, or all, have.
   void number(RankId rank) {
     RankOperations& operations = *ranks_[rank];
-    for (const auto& [index, message] : operations.messages) {
+    std::vector<int64_t> met;  // by number of the group
+    IdVector<GroupId, size_t> groups;
+    for (const std::vector<RankId>& group : programOf(rank).groups)
+      groups.push_back(number_of_.emplace(group, number_of_.size()).first->second);
+    for (size_t index = 0; index < operations.operations.size(); ++index) {
       EngineOperation& operation = operations.operations[index];
-      const auto [peer, count] = message;
-      const bool send = operation.kind == Kind::kSend;
-      const auto key = std::tuple(send ? rank : peer, send ? peer : rank, count);
-      operation.message = message_of_.emplace(key, std::ssize(message_of_)).first->second;
-    }
-    std::map<std::vector<RankId>, int64_t> met;
-    for (const auto& [index, which] : operations.meetings) {
-      const std::vector<RankId>& group = programOf(rank).groups.at(which);
-      operations.operations[index].meeting =
-          meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
+      const Origin& origin = operations.origins[index];
+      if (origin.peer.valid()) {
+        const bool send = operation.kind == Kind::kSend;
+        const auto key = std::tuple(send ? rank : origin.peer, send ? origin.peer : rank, origin.message);
+        operation.message = message_of_.emplace(key, std::ssize(message_of_)).first->second;
+      } else if (origin.group.valid()) {
+        const size_t group = groups[origin.group];
+        if (met.size() <= group) met.resize(group + 1);
+        operation.meeting =
+            meeting_of_.emplace(std::pair(group, met[group]++), std::ssize(meeting_of_)).first->second;
+      }
     }
   }
 
@@ -265,20 +301,6 @@ class ProgramsSimulation {
                                   describeInstruction(program, program.instructions[at])));
     }
     fail(ErrorCode::kConfiguration, "the programs wait for each other: {}", fmt::join(stuck, "; "));
-  }
-
-  static std::string rankName(const Program& program, RankId known_as) {
-    std::vector<StageId> stages;
-    for (const Instruction& instruction : program.instructions) {
-      if (instruction.stage.valid() &&
-          std::find(stages.begin(), stages.end(), instruction.stage) == stages.end()) {
-        stages.push_back(instruction.stage);
-      }
-    }
-    std::sort(stages.begin(), stages.end());
-    if (stages.empty()) return fmt::format("rank {}", known_as);
-    return fmt::format("rank {} (stage{} {})", known_as, stages.size() > 1 ? "s" : "",
-                       fmt::join(stages, ", "));
   }
 
   TraceEvent eventOf(RankId rank, size_t index, const OperationTimes& times) const {
@@ -300,11 +322,10 @@ class ProgramsSimulation {
       event.work = TraceWork::kOther;
       event.bytes = request_.costs[rank].instructions[origin.instruction][origin.part].bytes;
     }
-    const auto message = ranks_[rank]->messages.find(index);
-    if (message != ranks_[rank]->messages.end()) {
+    if (origin.peer.valid()) {
       event.kind = operation.kind == Kind::kSend ? TraceEventKind::kSend : TraceEventKind::kReceive;
-      event.peer = message->second.first;
-      event.message = message->second.second;
+      event.peer = origin.peer;
+      event.message = origin.message;
       event.bytes = bytesOf(
           program.buffer(operation.kind == Kind::kSend ? instruction.inputs[0] : instruction.outputs[0]));
     }
@@ -314,6 +335,7 @@ class ProgramsSimulation {
   RankTimes timesOf(RankId rank, const std::vector<OperationTimes>& times) const {
     RankTimes result;
     std::vector<TraceEvent>& events = result.events;
+    events.reserve(times.size());
     Ticks first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
       const EngineOperation& operation = engine_.ranks[rank.index()][index];
@@ -326,8 +348,9 @@ class ProgramsSimulation {
       if (first < 0) first = event.start_ns;
       last = event.end_ns;
     }
-    std::stable_sort(events.begin(), events.end(),
-                     [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
+    const auto earlier = [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; };
+    if (!std::is_sorted(events.begin(), events.end(), earlier))
+      std::stable_sort(events.begin(), events.end(), earlier);
     result.span = first < 0 ? 0 : last - first;
     return result;
   }
@@ -344,11 +367,21 @@ class ProgramsSimulation {
   IdVector<RankId, std::unique_ptr<RankOperations>> ranks_;  // their operations are the engine's
   EngineRequest engine_;
   std::map<std::tuple<RankId, RankId, int64_t>, int64_t> message_of_;
-  std::map<std::pair<std::vector<RankId>, int64_t>, int64_t> meeting_of_;
+  std::map<std::vector<RankId>, size_t> number_of_;  // of a group
+  std::map<std::pair<size_t, int64_t>, int64_t> meeting_of_;
   ProgramSimulation simulation_;
 };
 
 }  // namespace
+
+std::string stagesSuffix(const Program& program) {
+  std::set<StageId> stages;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.stage.valid()) stages.insert(instruction.stage);
+  }
+  if (stages.empty()) return "";
+  return fmt::format(" (stage{} {})", stages.size() > 1 ? "s" : "", fmt::join(stages, ", "));
+}
 
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request) {
   return ProgramsSimulation(request).run();

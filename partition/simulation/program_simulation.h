@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "ir/program/program.h"
@@ -62,6 +63,9 @@ struct ProgramSimulation {
   double bubbleOfUseful() const;
   double bubbleOfSpan() const;  // of the rank with the longest span
 };
+
+// " (stages 0, 4)": those that the program works for; "" where there are none.
+std::string stagesSuffix(const Program& program);
 
 // Errors: kConfiguration when the programs wait for each other: which rank stands at which instruction.
 ProgramSimulation simulatePrograms(const ProgramSimulationRequest& request);

@@ -38,7 +38,15 @@ std::string storedHash(const std::string& directory) {
   }
 }
 
-std::string hashOf(const Plan& plan) { return fmt::format("{:016x}", hashBytes(planToJson(plan))); }
+std::string hashOf(std::string_view text) { return fmt::format("{:016x}", hashBytes(text)); }
+std::string hashOf(const Plan& plan) { return hashOf(planToJson(plan)); }
+
+// It holds byte for byte what the programs were made from: then nobody has edited it, and nothing of it needs
+// to be read to know so. (Other bytes may still say the same.)
+bool isAsWritten(const std::string& directory, const std::string& stored) {
+  const std::optional<std::string> text = readTextFile((fs::path(directory) / "plan.json").string());
+  return text && hashOf(*text) == stored;
+}
 
 }  // namespace
 
@@ -56,7 +64,8 @@ bool wasEdited(const std::string& directory, const Plan& plan) {
 
 ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallback& progress) {
   const bool complete = hasPrograms(directory);
-  if (complete && storedHash(directory).empty()) return ProgramsMade::kNone;
+  const std::string stored = storedHash(directory);
+  if (complete && (stored.empty() || isAsWritten(directory, stored))) return ProgramsMade::kNone;
   Plan plan = readPlanDirectory(directory);
   const bool edited = wasEdited(directory, plan);
   if (complete && !edited) return ProgramsMade::kNone;

@@ -16,17 +16,20 @@ int64_t bytesOf(const Program& program, BufferId id) {
 
 class RankCosts {
  public:
-  RankCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation)
-      : program_(rank.program), model_(model), accumulation_(std::move(accumulation)) {
+  RankCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
+            const Accumulation& accumulation)
+      : program_(program), model_(model), accumulation_(accumulation) {
     for (const std::vector<RankId>& group : program_.groups) group_sizes_.push_back(group.size());
-    PIPESHARD_CHECK(rank.subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
-                    program_.subgraphs.size(), rank.subgraphs.size());
-    for (const Graph& graph : rank.subgraphs)
+    PIPESHARD_CHECK(subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
+                    program_.subgraphs.size(), subgraphs.size());
+    for (const Graph& graph : subgraphs)
       subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
   }
 
   ProgramCosts costs() const {
     ProgramCosts result;
+    result.instructions.reserve(program_.instructions.size());
+    result.buffer_bytes.reserve(program_.buffers.size());
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       result.instructions.push_back(accumulation_.done[i] ? std::vector<WorkPart>()
                                                           : partsOf(program_.instructions[i]));
@@ -71,18 +74,14 @@ class RankCosts {
   const CostModel& model_;
   IdVector<GroupId, int> group_sizes_;
   std::vector<std::vector<WorkPart>> subgraphs_;
-  Accumulation accumulation_;
+  const Accumulation& accumulation_;
 };
 
 }  // namespace
 
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation) {
-  return RankCosts(rank, model, std::move(accumulation)).costs();
-}
-
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model) {
-  return programCosts(rank, model,
-                      findAccumulation(rank.program, [](const Instruction&, size_t) { return true; }));
+ProgramCosts programCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
+                          const Accumulation& accumulation) {
+  return RankCosts(program, subgraphs, model, accumulation).costs();
 }
 
 namespace {

@@ -5,20 +5,20 @@
 #include <utility>
 #include <vector>
 
+#include "ir/graph/graph.h"
 #include "ir/plan/plan.h"
+#include "ir/program/program.h"
 #include "partition/simulation/program_simulation.h"
 #include "runtime/execute/accumulation.h"
-#include "runtime/execute/rank_image.h"
 #include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
 
 // Subgraphs by their FLOPs and bytes, collectives by their bytes and the group's size, copies by their bytes.
 // Gradients that can be computed where they are accumulated (runtime/execute/accumulation.h) cost neither
-// time nor memory of their own. `model`: groupModel.
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model);
-// The same, where it is known which gradients are (Executor::accumulation).
-ProgramCosts programCosts(const RankImage& rank, const CostModel& model, Accumulation accumulation);
+// time nor memory of their own (Executor::accumulation says which). `model`: groupModel.
+ProgramCosts programCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
+                          const Accumulation& accumulation);
 
 // By a plan's cluster. What ranks of a stage have in common is found once. The plan must outlive it.
 class PlanCosts {

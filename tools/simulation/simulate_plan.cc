@@ -1,6 +1,7 @@
 // `simulate` of a plan directory: the programs that the runtime would run, with durations by the cost model.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ namespace {
 struct SimulatedPlan {
   Plan plan;
   RankSample sample;                   // of the ranks: those that were simulated
+  bool shows_each = false;             // all ranks, whichever were simulated
   IdVector<RankId, Program> programs;  // by place in the sample
   ProgramSimulation simulation;        // the trace by place; all else by rank
   std::vector<int64_t> arena_bytes;    // by rank, as its worker will allocate
@@ -92,7 +94,9 @@ class PlanSimulator {
       result_.arena_bytes.push_back(memory.arena_bytes);
       result_.constant_bytes.push_back(memory.constant_bytes);
     }
-    for (Program& program : samplePrograms(set_, sample)) result_.programs.push_back(std::move(program));
+    std::vector<Program> programs = samplePrograms(set_, sample);
+    result_.programs.assign(std::make_move_iterator(programs.begin()),
+                            std::make_move_iterator(programs.end()));
     const auto links = linksOfSample();
     std::function<LinkCost(RankId, RankId)> link_between = [&](RankId from, RankId to) {
       return links.at({from, to});
@@ -107,7 +111,7 @@ class PlanSimulator {
                                            .known_as = sample.ranks});
     ProgramSimulation& simulation = result_.simulation;
     for (size_t place = 0; place < sample.ranks.size(); ++place) {
-      if (sample.counts[place] > 1)
+      if (sample.counts[place] > 1 && !result_.shows_each)
         simulation.trace.rank_names[RankId(place)] += fmt::format(", {} alike", sample.counts[place]);
     }
     simulation.busy = pipeshard::ofAllRanks(sample, simulation.busy);
@@ -135,7 +139,8 @@ class PlanSimulator {
 
   // A trace was recorded of every rank.
   void chooseSample() {
-    const bool each = measured_ || set_.ranks.size() <= request_.most_ranks;
+    result_.shows_each = measured_ || set_.ranks.size() <= request_.most_ranks;
+    const bool each = measured_ || (result_.shows_each && request_.each_simulated);
     result_.sample = each ? everyRank(set_.ranks.size())
                           : sampleOf(set_, [this](RankId rank) { return treatmentOf(rank); });
   }
@@ -198,14 +203,15 @@ class PlanSimulator {
       kinds_[set_.ranks[rank].kind].prices.try_emplace(treatmentOf(rank), Price{rank, modelOf(rank)});
     parallelFor(processorCount(), static_cast<int32_t>(kinds_.size()), [&](int32_t index) {
       const KindId kind(index);
-      const Program& program = set_.kinds[kind].program;
-      RankImage image{{}, folder_.subgraphs(program), request_.directory};
+      const std::vector<Graph> graphs = folder_.subgraphs(set_.kinds[kind].program);
       for (auto& [threads, memory] : kinds_[kind].memory)
-        memory = memoryOf({program, image.subgraphs, request_.directory}, threads);
+        memory = memoryOf({set_.kinds[kind].program, graphs, request_.directory}, threads);
       for (auto& [treatment, price] : kinds_[kind].prices) {
-        image.program = instantiate(set_, price.rank);
-        price.costs =
-            programCosts(image, price.model, kinds_[kind].memory.at(threadsOf(price.rank)).accumulation);
+        const Program& first = set_.kinds[kind].program;
+        const Accumulation& accumulation = kinds_[kind].memory.at(threadsOf(price.rank)).accumulation;
+        price.costs = price.rank == first.rank
+                          ? programCosts(first, graphs, price.model, accumulation)
+                          : programCosts(instantiate(set_, price.rank), graphs, price.model, accumulation);
       }
     });
   }
@@ -334,8 +340,26 @@ char kindOf(const TraceEvent& event) {
   return '-';
 }
 
-std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
-  std::vector<std::vector<GanttBar>> rows(trace.ranks);
+// What is shown as a row, and by which place in the sample.
+struct ShownRank {
+  RankId rank;
+  RankId place;
+};
+
+std::vector<ShownRank> shownRanks(const SimulatedPlan& simulated) {
+  std::vector<ShownRank> shown;
+  const RankSample& sample = simulated.sample;
+  if (simulated.shows_each) {
+    for (const RankId rank : sample.place.ids()) shown.push_back({rank, RankId(sample.place[rank])});
+  } else {
+    for (const RankId place : simulated.programs.ids()) shown.push_back({sample.ranks[place.index()], place});
+  }
+  return shown;
+}
+
+std::vector<std::vector<GanttBar>> ganttOf(const SimulatedPlan& simulated) {
+  const Trace& trace = simulated.simulation.trace;
+  std::vector<std::vector<GanttBar>> rows(trace.ranks), shown;
   std::vector<StageId> first_stage(rows.size());
   for (const TraceEvent& event : trace.events) {
     if (event.background || (event.kind != TraceEventKind::kCompute && event.kind != TraceEventKind::kCopy))
@@ -345,7 +369,8 @@ std::vector<std::vector<GanttBar>> ganttOf(const Trace& trace) {
     rows[rank].push_back(
         {kindOf(event), event.microbatch, event.stage != first_stage[rank], event.start_ns, event.end_ns});
   }
-  return rows;
+  for (const ShownRank& row : shownRanks(simulated)) shown.push_back(rows[row.place.index()]);
+  return shown;
 }
 
 std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders) {
@@ -391,14 +416,18 @@ std::vector<std::vector<std::string>> tableOf(const SimulatedPlan& simulated, co
       {"rank", "busy", "idle", "waiting", "transfer", "beside", "span", "peak activations", "peak memory"}};
   const TraceBreakdown parts = breakDown(simulation.trace);
   const IdVector<RankId, Ticks> idle = simulation.idlePerRank();
+  IdVector<RankId, std::string> stages, peaks;  // by place
   for (const RankId place : simulated.programs.ids()) {
-    const RankId rank = simulated.sample.ranks[place.index()];
+    stages.push_back(stagesSuffix(simulated.programs[place]));
+    peaks.push_back(fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(place.index())])));
+  }
+  for (const auto& [rank, place] : shownRanks(simulated)) {
     const RankBreakdown& part = parts.ranks[place];
-    table.push_back({simulation.trace.rank_names[place], formatNanoseconds(simulation.busy[rank]),
-                     formatNanoseconds(idle[rank]), formatNanoseconds(part.waiting),
-                     formatNanoseconds(part.transfer), formatNanoseconds(part.hidden),
-                     formatNanoseconds(simulation.span[rank]),
-                     fmt::format("{:g}", peakActivationsOf(orders[PipelineRankId(place.index())])),
+    table.push_back({simulated.shows_each ? fmt::format("rank {}{}", rank, stages[place])
+                                          : simulation.trace.rank_names[place],
+                     formatNanoseconds(simulation.busy[rank]), formatNanoseconds(idle[rank]),
+                     formatNanoseconds(part.waiting), formatNanoseconds(part.transfer),
+                     formatNanoseconds(part.hidden), formatNanoseconds(simulation.span[rank]), peaks[place],
                      formatBytes(simulation.peak_memory[rank])});
   }
   return table;
@@ -423,10 +452,10 @@ SimulationReport simulatePlan(const PlanSimulationRequest& request) {
   report.bubble_of_makespan = simulated.simulation.bubbleOfMakespan();
   report.bubble_of_useful = simulated.simulation.bubbleOfUseful();
   report.bubble_of_span = simulated.simulation.bubbleOfSpan();
-  report.gantt = ganttOf(simulated.simulation.trace);
+  report.gantt = ganttOf(simulated);
   report.ticks_per_unit = 1000;
   report.unit = " us";
-  report.json = jsonOf(simulated, orders);
+  if (request.with_json) report.json = jsonOf(simulated, orders);
   report.trace = std::move(simulated.simulation.trace);
   report.programs = std::move(simulated.programs);
   report.sample = std::move(simulated.sample);

@@ -16,7 +16,7 @@ namespace pipeshard {
 
 struct SimulationReport {
   std::string title;
-  std::vector<std::vector<std::string>> table;  // a row per rank that was simulated, heading first
+  std::vector<std::vector<std::string>> table;  // a row per rank that is shown, heading first
   Ticks makespan = 0;
   std::string makespan_text;  // with its unit
   double bubble_of_makespan = 0;
@@ -25,9 +25,9 @@ struct SimulationReport {
   std::vector<std::vector<GanttBar>> gantt;
   double ticks_per_unit = 1;  // of the texts and the JSON
   std::string unit;           // "ms"; "": times have none
-  std::string json;           // all of it, as --json writes it
+  std::string json;           // all of it, as --json writes it, where it was asked for
   ScheduleOrders orders;      // of all ranks
-  // Of a plan: the ranks that were simulated; picture, trace and programs have them by their place in it.
+  // Of a plan: the ranks that were simulated; trace and programs have them by their place in it.
   RankSample sample = {};
   Trace trace;
   IdVector<RankId, Program> programs;  // of a plan
@@ -66,8 +66,12 @@ struct PlanSimulationRequest {
   int threads = 0;
   bool eager = false;
   bool no_contention = false;
-  // Of more ranks, some are simulated that stand for all (sampleOf), with the same results.
+  // Up to so many ranks are shown each; of more, some that stand for all (sampleOf).
   size_t most_ranks = 64;
+  // Where each is shown, each is simulated, as a trace of all of them needs it. Else some that stand for all,
+  // with the same results.
+  bool each_simulated = true;
+  bool with_json = true;
 };
 // Errors: kMissingInput, kConfiguration, kVersionMismatch, kBadModel, naming the file.
 SimulationReport simulatePlan(const PlanSimulationRequest& request);

@@ -22,6 +22,13 @@ TEST_P(SampledSimulation, IsThatOfAllRanks) {
   request.profile = "off";
   request.threads = 1;
   const SimulationReport all = simulatePlan(request);
+  request.each_simulated = false;
+  const SimulationReport shown = simulatePlan(request);
+  EXPECT_LT(shown.sample.ranks.size(), all.sample.ranks.size());
+  EXPECT_EQ(shown.json, all.json);
+  EXPECT_EQ(shown.table, all.table);
+  EXPECT_EQ(shown.orders, all.orders);
+  EXPECT_EQ(ganttText(shown.gantt, shown.makespan, {}), ganttText(all.gantt, all.makespan, {}));
   request.most_ranks = 1;
   const SimulationReport sampled = simulatePlan(request);
   EXPECT_LT(sampled.sample.ranks.size(), all.sample.ranks.size());
