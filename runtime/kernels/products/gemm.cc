@@ -76,7 +76,23 @@ struct Tiling {
   int64_t columns = 1;
 };
 
-Tiling chooseTiles(const GemmShape& shape) {
+// A product of one tile that is much work, as tiles that a few threads can share, however many there are: the
+// same tiles give the same bits. (Left whole, oneDNN would share out its sums, by how many threads there
+// are.)
+Tiling withEnoughTiles(const GemmShape& shape, int64_t batch, Tiling tile, int64_t small_work) {
+  constexpr int64_t kEnough = 4;
+  const auto parts = [](int64_t size, int64_t part) { return (size + part - 1) / part; };
+  if (batch > 1 || tile.rows < shape.m || tile.columns < shape.n) return tile;
+  while (parts(shape.m, tile.rows) * parts(shape.n, tile.columns) < kEnough &&
+         tile.rows * tile.columns * shape.k > 2 * small_work) {
+    int64_t& longer = tile.rows > tile.columns ? tile.rows : tile.columns;
+    if (longer <= 16) break;
+    longer = (longer / 2 + 15) / 16 * 16;
+  }
+  return tile;
+}
+
+Tiling chooseTiles(const GemmShape& shape, int64_t batch) {
   const int64_t edge = shape.m * shape.n >= (int64_t{1} << 24) ? 1024 : 512;
   // multiply-adds that one thread does sooner than a second one wakes
   constexpr int64_t kSmallWork = int64_t{1} << 21;
@@ -87,7 +103,7 @@ Tiling chooseTiles(const GemmShape& shape) {
     const int64_t part = (size + parts - 1) / parts;
     return (part + 15) / 16 * 16;
   };
-  return {even(shape.m), even(shape.n)};
+  return withEnoughTiles(shape, batch, {even(shape.m), even(shape.n)}, kSmallWork);
 }
 
 // The tiles of one matrix.
@@ -137,11 +153,12 @@ template <typename T>
 void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a, const int64_t* a_offsets,
                  const T* b, const int64_t* b_offsets, double beta, T* c) {
   if (shape.m == 0 || shape.n == 0 || batch == 0) return;
-  const Grid grid(shape, chooseTiles(shape));
+  const Grid grid(shape, chooseTiles(shape, batch));
   // Small products are grouped, so that a thread has work for some microseconds.
   const int64_t work = grid.tile.rows * grid.tile.columns * std::max<int64_t>(1, shape.k);
   const int64_t group = std::max<int64_t>(1, (int64_t{1} << 20) / work);
   forBlocks(batch * grid.size(), group, [&](int64_t begin, int64_t end) {
+    const OneThread one_thread;  // a loop of one turn is no parallel one
     for (int64_t index = begin; index < end; ++index) {
       const int64_t matrix = index / grid.size();
       const auto [i, j, m, n] = grid.part(shape, index);
@@ -161,8 +178,9 @@ void batchedGemm(const GemmShape& shape, int64_t batch, double alpha, const T* a
 template <typename T>
 void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c) {
   if (shape.m == 0 || shape.n == 0 || shape.k == 0) return;
-  const Grid grid(shape, chooseTiles(shape));
+  const Grid grid(shape, chooseTiles(shape, 1));
   forEachBlock(grid.size(), true, [&](int64_t index) {
+    const OneThread one_thread;
     const auto [i, j, m, n] = grid.part(shape, index);
     thread_local std::vector<T> product;  // grows to the largest tile that a thread ever has
     if (std::ssize(product) < m * n) product.resize(m * n);
