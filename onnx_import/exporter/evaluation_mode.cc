@@ -7,6 +7,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/attention_form.h"
 
 namespace pipeshard {
 namespace {
@@ -17,7 +18,25 @@ constexpr size_t kKeptMean = 3;
 
 bool isMask(const Value& value) { return value.drawn && value.drawn->kind == RandomNumbers::Kind::kTrue; }
 
-// Takes the factor out of a mask's product. Several dropouts may share the constant, so it gets its own.
+// Several dropouts may share a factor, so that each gets its own.
+ValueId makeOne(GraphBuilder& builder, const Constant& factor) {
+  Constant one = makeScalar(factor.data_type, 1);
+  one.shape = factor.shape;
+  const ValueId made = builder.addConstant("evaluation.factor", std::move(one));
+  builder.graph().value(made).metadata.emplace_back(kConstantMark, "made");
+  return made;
+}
+
+// The dropout inside an attention that became one node.
+void keepAllProbabilities(GraphBuilder& builder, Node& attention) {
+  const AttentionForm form = attentionForm(attention);
+  if (form.keep < 0 || !isMask(builder.graph().value(attention.inputs[form.keep]))) return;
+  const Constant* factor = builder.graph().constant(attention.inputs[form.factor()]);
+  PIPESHARD_CHECK(factor != nullptr, "the factor of {} is no constant", describeNode(attention));
+  attention.inputs[form.factor()] = makeOne(builder, Constant(*factor));
+}
+
+// Takes the factor out of a mask's product.
 void keepEverything(GraphBuilder& builder, const UseDef& uses, const Node& where) {
   Graph& graph = builder.graph();
   const NodeId producer = uses.producer[where.inputs.at(1).index()];
@@ -25,12 +44,7 @@ void keepEverything(GraphBuilder& builder, const UseDef& uses, const Node& where
     for (ValueId& factor : graph.node(producer).inputs) {
       const Constant* constant = graph.constant(factor);
       if (constant == nullptr || elementCount(constant->shape) != 1) continue;
-      const Shape shape = constant->shape;
-      Constant one = makeScalar(constant->data_type, 1);
-      one.shape = shape;
-      const ValueId made = builder.addConstant("evaluation.factor", std::move(one));
-      graph.value(made).metadata.emplace_back(kConstantMark, "made");
-      factor = made;
+      factor = makeOne(builder, Constant(*constant));
       return;
     }
   }
@@ -66,6 +80,8 @@ EvaluationMode setEvaluationMode(Graph& prepared) {
   const UseDef uses = computeUseDef(prepared);
   GraphBuilder builder(prepared);
   for (size_t n = 0; n < prepared.nodes.size(); ++n) {
+    if (prepared.nodes[n].domain == kPipeshardDomain && prepared.nodes[n].op_type == "Attention")
+      keepAllProbabilities(builder, prepared.nodes[n]);
     const Node where = prepared.nodes[n];
     if (where.is("Where") && where.inputs[0].valid() && isMask(prepared.value(where.inputs[0])))
       keepEverything(builder, uses, where);

@@ -12,6 +12,7 @@ struct EvaluationMode {
 
 // Puts a prepared forward graph into evaluation mode. Values keep their names, and nodes their outputs:
 //   Dropout as it was lowered      Where(mask, Mul(x, 1/(1-ratio)), 0): the mask is all true, the factor 1
+//   Attention that drops           likewise
 //   BatchNormalization, training   reads its running statistics and leaves them as they are; what the model
 //                                  makes of updated statistics is gone
 // Graph outputs that are updated statistics are left out. Ids change. Error(kBadModel) naming the node of a
