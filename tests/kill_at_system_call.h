@@ -1,6 +1,7 @@
 // Crashes at any moment, for tests of what is written to disk.
 #pragma once
 
+#include <sched.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,11 +13,16 @@
 namespace pipeshard {
 
 // Runs `body` in a child that is killed at its n-th system call, from 1 on. False: it ended by itself before,
-// which is a failed test where it did not end with 0. Its threads are not there. `count`: how many were made.
+// which is a failed test where it did not end with 0. Its threads are not there, and it has one processor, so
+// that work makes none and every run the same calls. `count`: how many were made.
 template <typename Body>
 bool killAtSystemCall(int n, const Body& body, int* count = nullptr) {
   const pid_t child = ::fork();
   if (child == 0) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(::sched_getcpu(), &one);
+    ::sched_setaffinity(0, sizeof(one), &one);
     ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
     ::raise(SIGSTOP);
     body();
