@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial-";
+constexpr const char* kUnfinishedLatest = "LATEST.tmp.";  // writeDurably's, while it writes
 
 void writeManifest(const fs::path& folder, const std::string& manifest) {
   writeDurably(folder / kManifestFile, manifest);
@@ -97,7 +98,8 @@ void CheckpointFolder::sweep() const {
   std::vector<fs::path> rubbish;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
     const std::string name = entry.path().filename().string();
-    if (std::error_code ignored; name.starts_with(kDiskProbe)) fs::remove(entry.path(), ignored);
+    if (std::error_code ignored; name.starts_with(kDiskProbe) || name.starts_with(kUnfinishedLatest))
+      fs::remove(entry.path(), ignored);
     if (entry.is_directory() && name.starts_with("step-") && !fs::exists(entry.path() / kCommitFile))
       rubbish.push_back(entry.path());
     if (entry.is_directory() && name.find(kPartial) != std::string::npos &&

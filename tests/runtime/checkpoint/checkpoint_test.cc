@@ -132,6 +132,8 @@ TEST_F(CheckpointTest, PartsThatAreNotTheWholeAreNotCommitted) {
 }
 
 TEST_F(CheckpointTest, WhatDeadJobsHaveLeftIsSweptAway) {
+  fs::create_directories(path());
+  std::ofstream(path() + "/LATEST.tmp.7") << "step-";  // its writer was killed
   for (const char* name : {"step-000004.partial-dead", "step-000005"}) {
     fs::create_directories(path() + "/" + name);
     writeRank(path() + "/" + name, 0, 1);
@@ -140,6 +142,7 @@ TEST_F(CheckpointTest, WhatDeadJobsHaveLeftIsSweptAway) {
   CheckpointFolder folder(path(), "job", 2);
   EXPECT_THAT(listCheckpoints(path()), IsEmpty());
   EXPECT_FALSE(fs::exists(path() + "/step-000004.partial-dead"));
+  EXPECT_FALSE(fs::exists(path() + "/LATEST.tmp.7"));
   EXPECT_FALSE(fs::exists(path() + "/step-000005"));
   EXPECT_TRUE(fs::exists(path() + "/mine"));
 }
