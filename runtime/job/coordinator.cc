@@ -301,24 +301,32 @@ void Coordinator::endEarly(int signal) {
               fmt::format("asked to end: finishing step {} and saving; once more ends at once", last_step_)});
 }
 
+// A host's ranks are there when it has started them: their silence counts from then on, however long another
+// host takes.
+void Coordinator::noteStarted() {
+  for (const RankId rank : workers_.ids()) {
+    Worker& worker = workers_[rank];
+    if (worker.started || placement_->pid(rank) == 0) continue;
+    worker.started = true;
+    worker.last_heard = Clock::now();
+  }
+}
+
 Coordinator::Clock::time_point Coordinator::startWorkers() {
   const Clock::time_point begin = Clock::now();
   Clock::time_point start = Clock::now();
   while (!placement_->start()) {
     start = Clock::now();
     if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
+    noteStarted();
     if (Clock::now() > begin + placement_->startTimeout())
       failJob({ErrorCode::kPeerUnavailable, placement_->describeMissing()});
   }
-  for (RankId rank : workers_.ids()) {
-    Worker& worker = workers_[rank];
-    worker.started = true;
-    worker.last_heard = Clock::now();
-    result_.ranks[rank].pid = placement_->pid(rank);
-    report({.kind = JobProgress::Kind::kStarted,
-            .rank = rank,
-            .pid = placement_->pid(rank),
-            .host = placement_->host(rank)});
+  noteStarted();
+  for (const RankId rank : workers_.ids()) {
+    const int pid = placement_->pid(rank);
+    result_.ranks[rank].pid = pid;
+    report({.kind = JobProgress::Kind::kStarted, .rank = rank, .pid = pid, .host = placement_->host(rank)});
   }
   return start;
 }

@@ -54,7 +54,8 @@ class Coordinator {
 
   void makePlacement();
   WorkerOptions commonOptions() const;
-  int attempt() const;               // 0: the coordinator listens for this one only
+  int attempt() const;  // 0: the coordinator listens for this one only
+  void noteStarted();
   Clock::time_point startWorkers();  // when, not counting the wait for nodes
   void openCheckpoints();
   void openPipe();

@@ -287,7 +287,7 @@ void Coordinator::handleEvaluated(Worker& worker, const nlohmann::json& body) {
   worker.batches_done = body.at("last").get<int64_t>();
   worker.where = fmt::format("evaluation, {} batches done", worker.batches_done);
   if (body.contains("losses"))
-    evaluated_.add(WeightedLoss{numberOf(body["losses"]), numberOf(body["weight"])});
+    evaluated_.add(WeightedLoss{numberOf(body["losses"]), numberOf(body.at("weight"))});
 }
 
 std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, const nlohmann::json& body) {

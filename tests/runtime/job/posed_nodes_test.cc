@@ -1,0 +1,96 @@
+// A coordinator and nodes that only speak control: what it makes of hosts that are not as fast as others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/identity/build_identity.h"
+#include "runtime/job/control_types.h"
+#include "runtime/job/coordinator.h"
+#include "runtime/job/node_pool.h"
+#include "tests/expect_error.h"
+#include "tests/runtime/pipeline_program.h"
+#include "tests/temporary_folder.h"
+#include "transport/control/control_client.h"
+
+namespace pipeshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class PosedNode {
+ public:
+  PosedNode(const NodePool& pool, int number) : pool_(pool) {
+    client_ = connect(
+        kFirstNodeRank + number, nodeCommands(),
+        {{"host", "posed"}, {"pid", 1000 + number}, {"build", buildJson(thisBuild())}, {"index", number}});
+  }
+
+  // Answers for as long as the job lasts. `rank`: of a worker that registers, and is silent from then on;
+  // nothing: it has not read its files yet.
+  bool isOver(std::optional<int> rank) {
+    const auto message = client_->receive(milliseconds(100));
+    client_->send("alive", nlohmann::json::object());
+    if (!message) return false;
+    if (message->type == "start" && rank) {
+      client_->send("identity", {{"files", nlohmann::json::array()}});
+      client_->send("started", {{"pids", {2000 + *rank}}});
+      worker_ = connect(*rank, workerCommands(),
+                        {{"pid", 2000 + *rank}, {"build", buildJson(thisBuild())}, {"attempt", 1}});
+    }
+    if (message->type == "kill" && rank)
+      client_->send("ended", {{"rank", *rank}, {"description", "ended"}, {"code", 0}});
+    if (message->type != "stop") return false;
+    client_->send("bye", nlohmann::json::object());
+    return true;
+  }
+
+ private:
+  std::unique_ptr<ControlClient> connect(int rank, const ControlSchema& schema, nlohmann::json body) const {
+    ControlClientOptions options;
+    options.schema = schema;
+    options.body = std::move(body);
+    return ControlClient::connect(pool_.endpoint(), pool_.job(), rank, seconds(10), options);
+  }
+
+  const NodePool& pool_;
+  std::unique_ptr<ControlClient> client_, worker_;
+};
+
+TEST(PosedNodes, ASilentWorkerIsNamedWhileAnotherHostStillReads) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  NodePoolOptions options;
+  options.count = 2;
+  options.wait = seconds(20);
+  NodePool pool(options);
+  JobSpec spec;
+  spec.plan_directory = folder.path();
+  spec.steps = 1;
+  spec.load_timeout = seconds(10);
+  spec.nodes = &pool;
+  spec.node_of_rank = {0, 1};
+  std::thread posing([&] {
+    PosedNode first(pool, 0), second(pool, 1);
+    bool first_is_over = false, second_is_over = false;
+    while (!first_is_over || !second_is_over) {
+      first_is_over = first_is_over || first.isOver(0);
+      second_is_over = second_is_over || second.isOver(std::nullopt);
+    }
+  });
+  const Clock::time_point start = Clock::now();
+  EXPECT_ERROR(runJob(spec), ErrorCode::kPeerUnavailable,
+               "worker of rank 0 (host posed, pid 2000) has not answered for 5 s");
+  EXPECT_LT(Clock::now() - start, seconds(15));
+  pool.dismiss(0, "");
+  posing.join();
+}
+
+}  // namespace
+}  // namespace pipeshard
