@@ -30,7 +30,9 @@ struct PipeDreamCommand {
     PipeDreamRequest request;
     request.levels = cluster.empty() ? givenLevels() : pipeDreamLevels(readCluster(cluster));
     request.memory_bytes = memory.empty() ? 0 : parseBytes("--memory", memory);
-    const PipeDreamProfile profile = parsePipeDreamProfile(requireTextFile(path), path);
+    constexpr uint64_t kMostBytes = 16 << 20;
+    const PipeDreamProfile profile =
+        parsePipeDreamProfile(requireTextFile(path, kMostBytes, "a profile of PipeDream"), path);
     const PipeDreamPlan plan = planAsPipeDream(profile, request);
     print(request, profile, plan);
     if (!json.empty()) writeTextFile(json, toJson(request, profile, plan).dump(1) + "\n");

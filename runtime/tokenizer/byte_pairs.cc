@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kMostKnown = 100'000;
 constexpr size_t kLongestKnown = 64;  // bytes
+constexpr size_t kLongestWord = size_t{1} << 24;
 
 // A token of a word under construction, in a list.
 struct Symbol {
@@ -62,6 +63,11 @@ void BytePairs::encode(std::string_view word, std::vector<uint32_t>& tokens) {
 
 // A heap of the pairs that may be merged. Those that are no more are found out when their turn comes.
 std::vector<uint32_t> BytePairs::merge(std::string_view word) const {
+  if (word.size() > kLongestWord) {
+    fail(ErrorCode::kBadModel,
+         "a word of {} bytes, {} at most: the tokenizer finds no place to cut it; is this a text?",
+         word.size(), kLongestWord);
+  }
   const int size = static_cast<int>(word.size());
   std::vector<Symbol> symbols;
   for (int i = 0; i < size; ++i) {

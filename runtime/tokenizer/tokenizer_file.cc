@@ -182,7 +182,7 @@ class TokenizerFile {
   void readAdded(Tokenizer& tokenizer) const {
     if (isNothing(document_, "added_tokens")) return;
     for (const Json& token : document_["added_tokens"]) {
-      if (isTrue(token, "single_word")) refuse("added_tokens.single_word", token["content"], "false");
+      if (isTrue(token, "single_word")) refuse("added_tokens.single_word", token.at("content"), "false");
       AddedTokens& added = isTrue(token, "normalized") ? tokenizer.normalized_ : tokenizer.added_;
       const auto number = numberFrom(token.at("id"), "added_tokens.id");
       tokenizer.largest_ = std::max(tokenizer.largest_, number);
@@ -197,7 +197,8 @@ class TokenizerFile {
 };
 
 Tokenizer readTokenizer(const std::string& path) {
-  const std::string text = requireTextFile(path);
+  constexpr uint64_t kMostBytes = uint64_t{1} << 28;
+  const std::string text = requireTextFile(path, kMostBytes, "a tokenizer.json");
   try {
     const Json document = parseJson(text, "tokenizer.json");
     return TokenizerFile(document).make();

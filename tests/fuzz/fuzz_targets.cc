@@ -1,6 +1,7 @@
 #include "tests/fuzz/fuzz_targets.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -34,6 +35,7 @@
 #include "partition/pipedream/pipedream_profile.h"
 #include "partition/schedules/schedule_csv.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/array_files.h"
 #include "runtime/data/number_table.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/files/npz.h"
@@ -47,6 +49,7 @@
 #include "tools/report/validation_file.h"
 #include "tools/simulation/trace_reader.h"
 #include "transport/control/control_message.h"
+#include "transport/control/job_keys.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -55,7 +58,8 @@ namespace {
 class MemoryFile {
  public:
   explicit MemoryFile(const std::string& content) : descriptor_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (descriptor_ < 0 || ::write(descriptor_, content.data(), content.size()) != std::ssize(content))
+    if (descriptor_ < 0 || ::write(descriptor_, content.data(), content.size()) != std::ssize(content) ||
+        ::fchmod(descriptor_, 0600) != 0)
       std::abort();
   }
   MemoryFile(const MemoryFile&) = delete;
@@ -180,6 +184,17 @@ void readTensorOfTest(const std::string& input) {
   readStoredTensor(memory.path());
 }
 
+// A folder of arrays has a file for each.
+void readNpy(const std::string& input) {
+  const TemporaryFolder folder;
+  folder.write("x.npy", input);
+  const auto array = openNpyFolder(folder.path().string())->open({"x", DataType::kFloat32, {2}, 0, 0, 0});
+  const int64_t bytes = byteCount(array->dataType(), array->shape());
+  if (bytes > kMostBytes) return;
+  std::vector<std::byte> content(bytes);
+  array->read(0, content);
+}
+
 // Lines of CSV ('c') or of JSON, with an input of one length ('j') or of several ('l'), as the first byte
 // says.
 void readTable(const std::string& input) {
@@ -202,6 +217,38 @@ void tokenize(const std::string& input) {
   const MemoryFile memory(input);
   Tokenizer tokenizer = readTokenizer(memory.path());
   tokenizer.encode("A text, of 12 words or so;\n  and some sp\u00e4ces <|endoftext|>.", [](const auto&) {});
+}
+
+// GPT-2's rules, with few words, and a token that takes spaces.
+Tokenizer ownTokenizer() {
+  nlohmann::json vocabulary = {{"th", 256}, {"\u0120t", 257}};
+  int next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool is_printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    const int letter = is_printable ? byte : next++;
+    const std::array<char, 2> wide = {static_cast<char>(0xc0 | letter >> 6),
+                                      static_cast<char>(0x80 | (letter & 63))};
+    vocabulary[letter < 128 ? std::string(1, static_cast<char>(letter))
+                            : std::string(wide.data(), wide.size())] = byte;
+  }
+  const nlohmann::json added = {{"id", 258}, {"content", "<|end|>"}, {"lstrip", true}, {"rstrip", true}};
+  const nlohmann::json rules = {
+      {"added_tokens", nlohmann::json::array({added})},
+      {"normalizer", {{"type", "NFC"}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"t h", "\u0120 t"}}}}};
+  const MemoryFile memory(rules.dump());
+  return readTokenizer(memory.path());
+}
+
+void encodeText(const std::string& input) {
+  static Tokenizer tokenizer = ownTokenizer();
+  tokenizer.encode(input, [](const auto&) {});
+}
+
+void readTicket(const std::string& input) {
+  const MemoryFile memory(input);
+  readJobTicket(memory.path());
 }
 
 void decodeControl(const std::string& input) {
@@ -234,18 +281,33 @@ void readOption(const std::string& input) {
 
 const std::vector<FuzzTarget>& fuzzTargets() {
   static const std::vector<FuzzTarget> targets = {
-      {"model", FuzzForm::kModel, readTheModel},     {"preparation", FuzzForm::kModel, prepareTheModel},
-      {"plan", FuzzForm::kJson, readPlan},           {"programs", FuzzForm::kJson, verifyThePrograms},
-      {"kind", FuzzForm::kJson, readKind},           {"ranks", FuzzForm::kJson, readRanks},
-      {"cluster", FuzzForm::kJson, readCluster},     {"profile", FuzzForm::kJson, readProfile},
-      {"stages", FuzzForm::kJson, readStages},       {"checkpoint", FuzzForm::kJson, readCheckpointManifest},
-      {"weights", FuzzForm::kJson, readWeightFiles}, {"tokenizer", FuzzForm::kJson, tokenize},
-      {"control", FuzzForm::kJson, decodeControl},   {"safetensors", FuzzForm::kBytes, readTensors},
-      {"npz", FuzzForm::kBytes, readArchive},        {"tensor", FuzzForm::kBytes, readTensorOfTest},
-      {"option", FuzzForm::kBytes, readOption},      {"table", FuzzForm::kBytes, readTable},
-      {"trace", FuzzForm::kJson, readTrace},         {"validation", FuzzForm::kJson, readValidation},
-      {"schedule", FuzzForm::kBytes, readSchedule},  {"pipedream", FuzzForm::kBytes, readPipeDreamProfile},
-      {"history", FuzzForm::kJson, drawHistory},     {"identity", FuzzForm::kJson, compareIdentities},
+      {"model", FuzzForm::kModel, readTheModel},
+      {"preparation", FuzzForm::kModel, prepareTheModel},
+      {"plan", FuzzForm::kJson, readPlan},
+      {"programs", FuzzForm::kJson, verifyThePrograms},
+      {"kind", FuzzForm::kJson, readKind},
+      {"ranks", FuzzForm::kJson, readRanks},
+      {"cluster", FuzzForm::kJson, readCluster},
+      {"profile", FuzzForm::kJson, readProfile},
+      {"stages", FuzzForm::kJson, readStages},
+      {"checkpoint", FuzzForm::kJson, readCheckpointManifest},
+      {"weights", FuzzForm::kJson, readWeightFiles},
+      {"tokenizer", FuzzForm::kJson, tokenize},
+      {"control", FuzzForm::kJson, decodeControl},
+      {"safetensors", FuzzForm::kBytes, readTensors},
+      {"npz", FuzzForm::kBytes, readArchive},
+      {"tensor", FuzzForm::kBytes, readTensorOfTest},
+      {"option", FuzzForm::kBytes, readOption},
+      {"table", FuzzForm::kBytes, readTable},
+      {"trace", FuzzForm::kJson, readTrace},
+      {"validation", FuzzForm::kJson, readValidation},
+      {"schedule", FuzzForm::kBytes, readSchedule},
+      {"pipedream", FuzzForm::kBytes, readPipeDreamProfile},
+      {"history", FuzzForm::kJson, drawHistory},
+      {"identity", FuzzForm::kJson, compareIdentities},
+      {"npy", FuzzForm::kBytes, readNpy},
+      {"text", FuzzForm::kBytes, encodeText},
+      {"ticket", FuzzForm::kJson, readTicket},
   };
   return targets;
 }

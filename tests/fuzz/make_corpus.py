@@ -100,19 +100,30 @@ def texts():
          f"node3 -- Split -- {layer.format('[8.0; 16.0]')}\nnode4 -- Add -- {layer.format('8.0')}\n"
          "\tnode1 -- node2\n\tnode2 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n")
     vocabulary = {chr(c): i for i, c in enumerate(range(33, 127))} | {"\u0120": 94, "th": 95}
-    save("tokenizer", "pairs", json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "post_processor": None, "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
-                  "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": ["t h"]}}))
-
+    rules = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+             "post_processor": None, "decoder": {"type": "ByteLevel"},
+             "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+                       "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": ["t h"]}}
+    save("tokenizer", "pairs", json.dumps(rules))
+    added = [{"id": 96 + i, "content": text, "single_word": False, "lstrip": i > 0, "rstrip": i > 0, "normalized": i > 0, "special": True}
+             for i, text in enumerate(["<|endoftext|>", "some"])]
+    pieces = [{"type": "Split", "pattern": {"Regex": r"\p{L}+|\s+(?!\S)|[^\r\n]"}, "behavior": "Isolated", "invert": False},
+              {"type": "Split", "pattern": {"String": "ex"}, "behavior": "Isolated", "invert": False}, {"type": "Digits", "individual_digits": True},
+              {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]
+    model = {**rules["model"], "ignore_merges": True, "merges": [["t", "h"]]}
+    save("tokenizer", "pieces", json.dumps({**rules, "added_tokens": added, "normalizer": {"type": "NFC"}, "model": model,
+                                            "pre_tokenizer": {"type": "Sequence", "pretokenizers": pieces}}))
+    save("text", "words", "Then  12 w\u00f6rds e\u0301, <|end|> and\n\tspaces \U0001f600  ")
+    keys = {name: "0123456789abcdefghijklmnopqrstuvwxyzABCD" for name in ("server_public", "client_public", "client_secret")}
+    save("ticket", "one", json.dumps({"pipeshard_ticket": 1, "job": "job", "generation": 0, "endpoint": "tcp://10.0.0.1:7000", **keys}))
 
 def arrays(folder):
     header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"k": "v"}}).encode()
     save("safetensors", "one", struct.pack("<Q", len(header)) + header + bytes(8))
     head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }".ljust(117) + b"\n"
     array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(8)
+    save("npy", "two_rows", array)
     for name, method in (("stored", zipfile.ZIP_STORED), ("deflated", zipfile.ZIP_DEFLATED)):
         path = os.path.join(folder, name)
         with zipfile.ZipFile(path, "w", method) as archive:

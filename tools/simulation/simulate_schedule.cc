@@ -141,7 +141,9 @@ Bare run(const BareRequest& request) {
            "--m, --v and --limit",
            request.schedule);
     }
-    bare.schedule = scheduleFromCsv(requireTextFile(request.schedule), request.schedule);
+    constexpr uint64_t kMostBytes = 64 << 20;
+    bare.schedule =
+        scheduleFromCsv(requireTextFile(request.schedule, kMostBytes, "a file of orders"), request.schedule);
     for (const PipelineRankId rank : bare.schedule.rank_of_stage) {
       chunks = std::lcm(
           chunks, std::count(bare.schedule.rank_of_stage.begin(), bare.schedule.rank_of_stage.end(), rank));

@@ -106,6 +106,7 @@ TEST_F(TokenizerTest, OthersAreRefusedByTheirField) {
           {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Removed"}, {"invert", false}},
           "pre_tokenizer.behavior is \"Removed\"");
   refuses("/added_tokens/0/single_word", true, "added_tokens.single_word");
+  refuses("/added_tokens/0", {{"id", 10}, {"single_word", true}}, "key 'content' not found");
   refuses("/model/vocab/a", "text", "model.vocab: \"text\" is no number of a token");
   refuses("/model/vocab/a", 1e300, "model.vocab: 1e+300 is no number of a token");
   refuses("/model/vocab/a", 4294967296, "model.vocab: 4294967296 is no number of a token");
@@ -113,6 +114,13 @@ TEST_F(TokenizerTest, OthersAreRefusedByTheirField) {
   refuses("/added_tokens/0/id", 1e300, "added_tokens.id: 1e+300 is no number of a token");
   EXPECT_ERROR(readTokenizer(folder_.write("cut.json", "{\"model\": ")), ErrorCode::kBadModel, "cut.json");
   EXPECT_ERROR(readTokenizer(folder_.file("none.json")), ErrorCode::kMissingInput, "none.json");
+}
+
+// A file of zeros, say: each of its bytes takes some dozen of memory.
+TEST_F(TokenizerTest, RefusesWordsOfMegabytes) {
+  EXPECT_EQ(encode(read(small()), std::string(100'000, 'd')).size(), 100'000u);
+  EXPECT_ERROR(encode(read(small()), std::string((1 << 24) + 1, 'd')), ErrorCode::kBadModel,
+               "a word of 16777217 bytes, 16777216 at most");
 }
 
 // 2^40 steps without a limit.
