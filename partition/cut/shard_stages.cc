@@ -13,6 +13,7 @@
 #include "partition/cut/cut_training.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
+#include "sharding/batch/batch_dependence.h"
 #include "sharding/specs/cross_mesh.h"
 #include "sharding/stage/shard_stage.h"
 
@@ -155,6 +156,7 @@ class StageSearch {
     options.microbatches = training_.microbatches;
     options.method = of.sharding->method;
     options.constraints = of.sharding->constraints;
+    if (options.method.batchAxes() != BatchAxes::kFree) options.batch = batch();
     if (of.sharding->memory_limit > 0)
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     options.in_flight =
@@ -196,6 +198,11 @@ class StageSearch {
   void decide(StageId stage, StageSharding sharding) { decided_[stage] = std::move(sharding); }
 
  private:
+  // Of the whole graph: found once for all stages.
+  const std::shared_ptr<const BatchDependence>& batch() const {
+    if (batch_ == nullptr) batch_ = std::make_shared<const BatchDependence>(followBatch(training_));
+    return batch_;
+  }
   const std::vector<RankId>& devicesOf(StageId stage) const { return plan_.stages[stage].devices; }
   bool isBeside(StageId stage, StageId other) const { return cut_.groups[stage] == cut_.groups[other]; }
 
@@ -238,6 +245,7 @@ class StageSearch {
   IdVector<StageId, std::optional<StageSharding>> decided_;
   IdVector<PipelineRankId, std::vector<ValueId>> whole_;  // valuesOfSeveralStages
   std::vector<LayerId> layers_;                           // by node, where a stage recomputes by layers
+  mutable std::shared_ptr<const BatchDependence> batch_;  // where a method has asked for it
 };
 
 // The best sharding over all meshes. Where none can be, the first mesh's reason is thrown.
