@@ -24,7 +24,8 @@ constexpr size_t kMostClusters = 5;
 
 // Of a device, by its program; where none was asked for, as the search or the sharding of stages foresaw it.
 int64_t largestMemory(const PlannedTraining& planned) {
-  if (!planned.whole.ranks.empty()) return PlannedMemory(planned.whole.ranks, planned.plan.cluster).largest();
+  const StepPrograms& whole = planned.whole;
+  if (!whole.ranks.empty()) return PlannedMemory(whole.ranks, planned.plan.cluster, whole.memory).largest();
   if (const std::optional<SearchRecord>& search = planned.plan.search)
     return search->alternatives.at(search->chosen).memory_bytes;
   int64_t largest = 0;

@@ -32,15 +32,17 @@ int64_t PlannedMemory::plan(KindId kind, int threads) const {
 }
 
 void PlannedMemory::planAll() {
-  for (const RankId rank : programs_.set.ranks.ids()) known_[keyOf(rank)] = 0;
-  std::vector<std::pair<const std::pair<KindId, int>, int64_t>*> all;
-  for (auto& entry : known_) all.push_back(&entry);
-  parallelFor(processorCount(), static_cast<int32_t>(all.size()),
-              [&](int32_t i) { all[i]->second = plan(all[i]->first.first, all[i]->first.second); });
+  std::vector<MemoryOfKinds::value_type*> fresh;
+  for (const RankId rank : programs_.set.ranks.ids()) {
+    const auto [entry, is_new] = known_.try_emplace(keyOf(rank));
+    if (is_new) fresh.push_back(&*entry);
+  }
+  parallelFor(processorCount(), static_cast<int32_t>(fresh.size()),
+              [&](int32_t i) { fresh[i]->second = plan(fresh[i]->first.first, fresh[i]->first.second); });
 }
 
 int64_t PlannedMemory::of(RankId rank) {
-  if (known_.empty()) planAll();
+  if (!known_.contains(keyOf(rank))) planAll();
   return known_.at(keyOf(rank));
 }
 
@@ -50,15 +52,16 @@ int64_t PlannedMemory::largest() {
   return largest;
 }
 
-Shortage largestShortage(const PartitionOptions& options, const StepPrograms& step) {
+Shortage largestShortage(const PartitionOptions& options, StepPrograms& step) {
   Shortage worst;
-  PlannedMemory memory(step.ranks, options.cluster);
+  PlannedMemory memory(step.ranks, options.cluster, step.memory);
   for (const RankId rank : step.ranks.set.ranks.ids()) {
     const int64_t room = memoryOf(options, rank);
     if (room == 0) continue;
     const Shortage found = {rank, memory.of(rank), room};
     if (found.excess() > worst.excess()) worst = found;
   }
+  step.memory = memory.known();
   return worst;
 }
 

@@ -13,14 +13,15 @@ namespace pipeshard {
 // What ranks' workers will allocate: their arena (runtime/execute/memory_plan.h) and constants, with as many
 // threads as the description of their nodes gives them (1 if that says no cores): plans do not depend on the
 // machine that makes them. Found once per kind of rank and number of threads, on all processors, when it is
-// first asked for. What it is made of must outlive it.
+// first asked for; `known` is not found again. Programs and cluster must outlive it.
 class PlannedMemory {
  public:
-  PlannedMemory(const EmittedPrograms& programs, const Cluster& cluster)
-      : programs_(programs), cluster_(cluster) {}
+  PlannedMemory(const EmittedPrograms& programs, const Cluster& cluster, MemoryOfKinds known = {})
+      : programs_(programs), cluster_(cluster), known_(std::move(known)) {}
 
   int64_t of(RankId rank);
   int64_t largest();
+  const MemoryOfKinds& known() const { return known_; }
 
  private:
   std::pair<KindId, int> keyOf(RankId rank) const;
@@ -29,7 +30,7 @@ class PlannedMemory {
 
   const EmittedPrograms& programs_;
   const Cluster& cluster_;
-  std::map<std::pair<KindId, int>, int64_t> known_;
+  MemoryOfKinds known_;
 };
 
 // The rank that needs most beyond what it has, as --memory says or else its device's kind; with no limits
@@ -40,6 +41,7 @@ struct Shortage {
   int64_t room = 0;
   int64_t excess() const { return needed - room; }
 };
-Shortage largestShortage(const PartitionOptions& options, const StepPrograms& step);
+// What is planned for it is kept with the programs.
+Shortage largestShortage(const PartitionOptions& options, StepPrograms& step);
 
 }  // namespace pipeshard

@@ -1,8 +1,11 @@
 // What planning makes: the plan, the training step, and every rank's program.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph/training_graph.h"
@@ -12,10 +15,14 @@
 
 namespace pipeshard {
 
+// Bytes, by kind of rank and threads.
+using MemoryOfKinds = std::map<std::pair<KindId, int>, int64_t>;
+
 // A training step, cut up.
 struct StepPrograms {
   EmittedPrograms ranks;
-  RankProgram reference;  // the same step on one device
+  RankProgram reference;      // the same step on one device
+  MemoryOfKinds memory = {};  // of the ranks, as far as it was planned (planning/programs/memory_shortage.h)
 };
 
 struct PlannedTraining {

@@ -66,10 +66,12 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
       if (!instruction.subgraph.valid()) continue;
       CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
       checkBinding(instruction, subgraph);
+      if (!options_.plan_memory) continue;
       int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
       bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
     }
     shareAccumulators();
+    if (!options_.plan_memory) return;
     // The lane's workspace is behind the other.
     workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
     memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes, device_->alignment());

@@ -26,10 +26,10 @@
 #include "ir/program/program.h"
 #include "runtime/data/data.h"
 #include "runtime/device/device.h"
+#include "runtime/device/device_transfers.h"
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/background_lane.h"
 #include "runtime/execute/device_times.h"
-#include "runtime/device/device_transfers.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/step_guard.h"
@@ -52,6 +52,9 @@ struct ExecutorOptions {
   Device* device = nullptr;        // nullptr: cpuDevice()
   // the first value that is NaN ends the step with Error(kNotANumber) naming it (NanFinder); slow
   bool find_nan = false;
+  // false: buffers get no places, and nothing can be attached: to check programs, and to know what they
+  // compute where it is accumulated
+  bool plan_memory = true;
 };
 
 struct StepReport {

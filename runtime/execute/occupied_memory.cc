@@ -27,6 +27,24 @@ void addRange(std::vector<AddressRange>& set, AddressRange added) {
   set.erase(first + 1, last);
 }
 
+// Adds a set to another; `united` is memory for that.
+void unite(std::vector<AddressRange>& set, const std::vector<AddressRange>& added,
+           std::vector<AddressRange>& united) {
+  united.clear();
+  auto one = set.begin();
+  auto other = added.begin();
+  while (one != set.end() || other != added.end()) {
+    const bool takes_one = other == added.end() || (one != set.end() && one->begin <= other->begin);
+    const AddressRange next = takes_one ? *one++ : *other++;
+    if (united.empty() || united.back().end < next.begin) {
+      united.push_back(next);
+    } else {
+      united.back().end = std::max(united.back().end, next.end);
+    }
+  }
+  std::swap(set, united);
+}
+
 }  // namespace
 
 OccupiedMemory::OccupiedMemory(std::vector<int64_t> moments) : moments_(std::move(moments)) {
@@ -41,38 +59,35 @@ void OccupiedMemory::walk(int64_t begin, int64_t end, const Visit& visit) {
   const size_t from = leafOf(begin);
   const size_t to = leafOf(end);
   PIPESHARD_CHECK(from < to && to < moments_.size(), "no time from {} to {}", begin, end);
-  pending_.assign(1, {0, 0, std::bit_ceil(moments_.size())});
-  while (!pending_.empty()) {
-    const Span span = pending_.back();
-    pending_.pop_back();
-    if (span.last <= from || to <= span.first) continue;
-    const bool inside = from <= span.first && span.last <= to;
-    visit(nodes_[span.node], inside);
-    if (inside) continue;
-    const size_t middle = (span.first + span.last) / 2;
-    pending_.push_back({2 * span.node + 1, span.first, middle});
-    pending_.push_back({2 * span.node + 2, middle, span.last});
-  }
+  descend(0, {0, nodes_.size() / 2}, {from, to}, visit);
+}
+
+template <class Visit>
+void OccupiedMemory::descend(size_t node, Leaves under, Leaves asked, const Visit& visit) {
+  const bool inside = asked.first <= under.first && under.last <= asked.last;
+  visit(nodes_[node], inside);
+  if (inside) return;
+  const size_t middle = (under.first + under.last) / 2;
+  if (asked.first < middle) descend(2 * node + 1, {under.first, middle}, asked, visit);
+  if (asked.last > middle) descend(2 * node + 2, {middle, under.last}, asked, visit);
 }
 
 int64_t OccupiedMemory::bestFit(int64_t bytes, int64_t begin, int64_t end) {
-  scratch_.clear();
+  used_.clear();
   walk(begin, end, [&](const Node& node, bool inside) {
     const std::vector<AddressRange>& set = inside ? node.sometime : node.throughout;
-    scratch_.insert(scratch_.end(), set.begin(), set.end());
+    if (!set.empty()) unite(used_, set, united_);
   });
-  std::sort(scratch_.begin(), scratch_.end(),
-            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   int64_t top = 0;
   int64_t best = -1;
   int64_t best_gap = std::numeric_limits<int64_t>::max();
-  for (const AddressRange& range : scratch_) {
+  for (const AddressRange& range : used_) {
     const int64_t gap = range.begin - top;
     if (gap >= bytes && gap < best_gap) {
       best_gap = gap;
       best = top;
     }
-    top = std::max(top, range.end);
+    top = range.end;
   }
   return best >= 0 ? best : top;
 }

@@ -40,20 +40,21 @@ class OccupiedMemory {
     std::vector<AddressRange> throughout;
     std::vector<AddressRange> sometime;
   };
-  struct Span {  // a node and the leaves [first, last) under it
-    size_t node = 0;
+  struct Leaves {  // [first, last)
     size_t first = 0;
     size_t last = 0;
   };
-  // Calls visit(node, inside) for each node on the way to the leaves [begin, end): `inside` where it lies
+  // Calls visit(node, inside) for each node on the way to the leaves of [begin, end): `inside` where it lies
   // within.
   template <class Visit>
   void walk(int64_t begin, int64_t end, const Visit& visit);
+  template <class Visit>
+  void descend(size_t node, Leaves under, Leaves asked, const Visit& visit);
 
   std::vector<int64_t> moments_;
-  std::vector<Node> nodes_;  // a heap: the children of n are 2n+1 and 2n+2
-  std::vector<AddressRange> scratch_;
-  std::vector<Span> pending_;
+  std::vector<Node> nodes_;           // a heap: the children of n are 2n+1 and 2n+2
+  std::vector<AddressRange> used_;    // at some moment that bestFit is asked for
+  std::vector<AddressRange> united_;  // of use to it
 };
 
 // The same for blocks that come in the order in which they begin: what is in use while such a block lives is

@@ -37,7 +37,8 @@ struct SimulatedPlan {
   bool shows_each = false;             // all ranks, whichever were simulated
   IdVector<RankId, Program> programs;  // by place in the sample
   ProgramSimulation simulation;        // the trace by place; all else by rank
-  std::vector<int64_t> arena_bytes;    // by rank, as its worker will allocate
+  // By rank, as its worker will allocate; where they are written.
+  std::vector<int64_t> arena_bytes;
   std::vector<int64_t> constant_bytes;
 };
 
@@ -89,11 +90,7 @@ class PlanSimulator {
     const RankSample& sample = result_.sample;
     IdVector<RankId, ProgramCosts> costs;
     for (const RankId rank : sample.ranks) costs.push_back(costsOf(rank));
-    for (const RankId rank : set_.ranks.ids()) {
-      const MemoryOfKind& memory = kinds_[set_.ranks[rank].kind].memory.at(threadsOf(rank));
-      result_.arena_bytes.push_back(memory.arena_bytes);
-      result_.constant_bytes.push_back(memory.constant_bytes);
-    }
+    if (request_.with_json) noteMemory();
     std::vector<Program> programs = samplePrograms(set_, sample);
     result_.programs.assign(std::make_move_iterator(programs.begin()),
                             std::make_move_iterator(programs.end()));
@@ -154,6 +151,14 @@ class PlanSimulator {
   int threadsOf(RankId rank) const {
     const int ranks = static_cast<int>(set_.ranks.size());
     return threadsPerWorker(request_.threads, ranksBeside(result_.plan.cluster, rank, ranks));
+  }
+
+  void noteMemory() {
+    for (const RankId rank : set_.ranks.ids()) {
+      const MemoryOfKind& memory = kinds_[set_.ranks[rank].kind].memory.at(threadsOf(rank));
+      result_.arena_bytes.push_back(memory.arena_bytes);
+      result_.constant_bytes.push_back(memory.constant_bytes);
+    }
   }
 
   // Equal for ranks of one kind whose instructions take equally long and whose buffers are equally large.
@@ -229,9 +234,10 @@ class PlanSimulator {
     return links;
   }
 
-  static MemoryOfKind memoryOf(RankImage image, int threads) {
+  // The arena is planned where it is written: that is most of the work.
+  MemoryOfKind memoryOf(RankImage image, int threads) const {
     const WorkerThreads limit(threads);
-    const Executor executor(std::move(image), {});  // plans the memory; nothing is allocated
+    const Executor executor(std::move(image), {.plan_memory = request_.with_json});  // allocates nothing
     return {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
   }
 

@@ -22,6 +22,12 @@ TEST_P(SampledSimulation, IsThatOfAllRanks) {
   request.profile = "off";
   request.threads = 1;
   const SimulationReport all = simulatePlan(request);
+  request.with_json = false;  // so no arena is planned
+  const SimulationReport without = simulatePlan(request);
+  EXPECT_EQ(without.json, "");
+  EXPECT_EQ(without.table, all.table);
+  EXPECT_EQ(without.makespan, all.makespan);
+  request.with_json = true;
   request.each_simulated = false;
   const SimulationReport shown = simulatePlan(request);
   EXPECT_LT(shown.sample.ranks.size(), all.sample.ranks.size());
