@@ -132,7 +132,7 @@ ProgramFolder writeFolder(ProgramsBySize sizes, const fs::path& folder, const Pr
   WrittenPrograms written = writePrograms(std::move(sizes), folder.string(), progress);
   writeWeightFiles(written.sets.at(StepSize::kWholeBatch), copies, folder);
   ProgramFolder programs(folder.string(), std::move(written.sets));
-  recordPrograms(folder.string(), programs, written.digests);
+  recordPrograms(programs, written.digests);
   return programs;
 }
 

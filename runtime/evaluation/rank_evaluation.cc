@@ -1,7 +1,6 @@
 #include "runtime/evaluation/rank_evaluation.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "ir/base/error.h"
@@ -18,16 +17,15 @@ ExecutorOptions withoutChecks(ExecutorOptions options) {
 
 }  // namespace
 
-RankEvaluation::RankEvaluation(const EvaluationSpec& spec, const std::string& plan_directory,
+RankEvaluation::RankEvaluation(const EvaluationSpec& spec, ProgramFolder& programs,
                                const StepRunner& training, ExecutorOptions options)
     : spec_(spec), training_(training) {
   const RankId rank = training.main().program().rank;
-  const std::filesystem::path folder = std::filesystem::path(plan_directory) / kEvaluationFolder;
-  runner_ = std::make_unique<StepRunner>(folder.string(), rank, withoutChecks(std::move(options)));
+  runner_ = std::make_unique<StepRunner>(programs, rank, withoutChecks(std::move(options)));
   const Program& program = runner_->main().program();
   if (program.rank != rank || program.world_size != training.main().program().world_size) {
     fail(ErrorCode::kConfiguration, "{} holds a program of rank {} of {}, not of rank {} of {}; plan again",
-         folder.string(), program.rank, program.world_size, rank, training.main().program().world_size);
+         programs.folder(), program.rank, program.world_size, rank, training.main().program().world_size);
   }
   DataDescription data = spec_.data;
   data.end.last_batch = runner_->lastBatch();

@@ -20,10 +20,10 @@ inline constexpr const char* kEvaluationFolder = "evaluation";
 
 class RankEvaluation {
  public:
-  // Loads the rank's programs of `plan_directory`/evaluation. `training`: those of the job, whose tensors
-  // they work on; it must outlive this. A loss that is not finite is a result here, no error. Errors as
-  // StepRunner and makeDataSource.
-  RankEvaluation(const EvaluationSpec& spec, const std::string& plan_directory, const StepRunner& training,
+  // Loads the rank's programs of `programs`, a plan directory's evaluation/. `training`: those of the job,
+  // whose tensors they work on; it must outlive this. A loss that is not finite is a result here, no error.
+  // Errors as StepRunner and makeDataSource.
+  RankEvaluation(const EvaluationSpec& spec, ProgramFolder& programs, const StepRunner& training,
                  ExecutorOptions options);
 
   // Bytes of an arena that holds both.

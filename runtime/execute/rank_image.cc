@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "ir/base/error.h"
@@ -12,16 +13,18 @@
 #include "ir/program/program_set_verify.h"
 #include "ir/program/program_verify.h"
 #include "onnx_import/format/reader.h"
+#include "runtime/files/content_hash.h"
 
 namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The text of a file, as `parse` reads it.
+// The text of a file, as `parse` reads it. `digest`: contentHash of it.
 template <typename Parse>
-auto parsedFile(const std::string& path, const Parse& parse) {
+auto parsedFile(const std::string& path, const Parse& parse, uint64_t& digest) {
   const std::string text = requireTextFile(path);
+  digest = contentHash(text);
   try {
     return parse(text);
   } catch (Error& error) {
@@ -30,7 +33,7 @@ auto parsedFile(const std::string& path, const Parse& parse) {
   }
 }
 
-RankTables readTables(const fs::path& folder) {
+RankTables readTables(const fs::path& folder, uint64_t& digest) {
   std::error_code ignored;
   const fs::path path = folder / kRanksFileName;
   if (!fs::exists(path, ignored)) {
@@ -44,12 +47,12 @@ RankTables readTables(const fs::path& folder) {
          "{} is not a plan directory with programs: it has no {}; make one with `pipeshard plan`",
          folder.string(), kRanksFileName);
   }
-  return parsedFile(path.string(), rankTablesFromJson);
+  return parsedFile(path.string(), rankTablesFromJson, digest);
 }
 
 // A kind of so many ranks.
-ProgramKind readKind(const std::string& path, size_t ranks) {
-  ProgramKind kind = parsedFile(path, kindFromJson);
+ProgramKind readKind(const std::string& path, size_t ranks, uint64_t& digest) {
+  ProgramKind kind = parsedFile(path, kindFromJson, digest);
   if (kind.program.world_size != static_cast<int>(ranks)) {
     fail(ErrorCode::kConfiguration, "{}: world_size: found {}; expected {}, as many as {} has", path,
          kind.program.world_size, ranks, kRanksFileName);
@@ -76,7 +79,10 @@ std::string kindFileName(KindId kind, StepSize size) {
 }
 
 ProgramFolder::ProgramFolder(std::string folder, std::map<StepSize, ProgramSet> known)
-    : folder_(std::move(folder)), tables_(readTables(folder_)) {
+    : folder_(std::move(folder)) {
+  uint64_t digest = 0;
+  tables_ = readTables(folder_, digest);
+  digests_[pathOf(kRanksFileName)] = digest;
   for (auto& [size, set] : known) {
     for (const KindId id : set.kinds.ids()) {
       kinds_.emplace(std::pair(size, id), std::move(set.kinds[id]));
@@ -101,6 +107,10 @@ std::string ProgramFolder::pathOf(const std::string& file) const {
   return (fs::path(folder_) / file).string();
 }
 
+std::string ProgramFolder::pathOf(const Subgraph& subgraph) const {
+  return (fs::path(folder_) / kSubgraphsFolder / subgraph.file).string();
+}
+
 const RankBinding& ProgramFolder::binding(RankId rank, StepSize size) const {
   if (rank.index() < ranks()) return table(size).ranks[rank];
   fail(ErrorCode::kConfiguration, "{}: found {} ranks, and none with the number {}", pathOf(kRanksFileName),
@@ -112,7 +122,11 @@ KindId ProgramFolder::kindOf(RankId rank, StepSize size) const { return binding(
 const ProgramKind& ProgramFolder::kind(KindId id, StepSize size) {
   const auto found = kinds_.find({size, id});
   if (found != kinds_.end()) return found->second;
-  return kinds_.emplace(std::pair(size, id), readKind(pathOf(kindFileName(id, size)), ranks())).first->second;
+  const std::string path = pathOf(kindFileName(id, size));
+  uint64_t digest = 0;
+  ProgramKind read = readKind(path, ranks(), digest);
+  digests_[path] = digest;
+  return kinds_.emplace(std::pair(size, id), std::move(read)).first->second;
 }
 
 // Whoever reads a program uses its numbers as indices.
@@ -141,18 +155,30 @@ Program ProgramFolder::program(RankId rank, StepSize size) {
 
 std::vector<Graph> ProgramFolder::subgraphs(const Program& program) const {
   std::vector<Graph> graphs;
-  for (const Subgraph& subgraph : program.subgraphs)
-    graphs.push_back(readModel((fs::path(folder_) / kSubgraphsFolder / subgraph.file).string()));
+  for (const Subgraph& subgraph : program.subgraphs) graphs.push_back(readModel(pathOf(subgraph)));
   return graphs;
 }
 
 RankImage ProgramFolder::image(RankId rank, StepSize size) {
   RankImage image{program(rank, size), {}, folder_};
-  image.subgraphs = subgraphs(image.program);
+  for (const Subgraph& subgraph : image.program.subgraphs) {
+    const std::string path = pathOf(subgraph);
+    const std::string bytes = requireTextFile(path);
+    digests_[path] = contentHash(bytes);
+    image.subgraphs.push_back(parseModel(bytes, fs::path(path).parent_path().string(), path));
+  }
   const RankBinding& own = binding(rank, size);
   requireSound(kindFileName(own.kind, size),
                [&] { bindConstants(kind(own.kind, size), own, image.subgraphs); });
   return image;
+}
+
+RankImage ProgramFolder::takeImage(RankId rank, StepSize size) {
+  RankImage taken = image(rank, size);
+  subgraphFiles(rank, size);  // they stay known
+  kinds_.erase({size, kindOf(rank, size)});
+  sound_.erase({size, kindOf(rank, size)});
+  return taken;
 }
 
 std::set<SubgraphId> ProgramFolder::ownSubgraphs(RankId rank, StepSize size) {
@@ -164,18 +190,20 @@ std::set<SubgraphId> ProgramFolder::ownSubgraphs(RankId rank, StepSize size) {
 ProgramSet ProgramFolder::takeSet(StepSize size) {
   ProgramSet set;
   set.kinds.resize(kinds(size));
+  IdVector<KindId, std::optional<uint64_t>> read(kinds(size));  // threads share no map
   parallelFor(processorCount(), static_cast<int32_t>(kinds(size)), [&](int32_t index) {
     const KindId id(index);
     const auto known = kinds_.find({size, id});
     ProgramKind& kind = set.kinds[id];
-    kind =
-        known != kinds_.end() ? std::move(known->second) : readKind(pathOf(kindFileName(id, size)), ranks());
+    kind = known != kinds_.end() ? std::move(known->second)
+                                 : readKind(pathOf(kindFileName(id, size)), ranks(), read[id].emplace());
     if (!sound_.contains({size, id}))
       requireSound(kindFileName(id, size), [&] { verifyProgram(kind.program); });
   });
   for (const KindId id : set.kinds.ids()) {
     kinds_.erase({size, id});
     sound_.erase({size, id});
+    if (read[id]) digests_[pathOf(kindFileName(id, size))] = *read[id];
   }
   set.groups = table(size).groups;
   set.ranks = table(size).ranks;
@@ -188,10 +216,19 @@ std::vector<std::string> ProgramFolder::files(RankId rank) {
   for (const StepSize size : sizes()) {
     const KindId id = kindOf(rank, size);
     files.insert(pathOf(kindFileName(id, size)));
-    for (const Subgraph& subgraph : kind(id, size).program.subgraphs)
-      files.insert((fs::path(folder_) / kSubgraphsFolder / subgraph.file).string());
+    for (std::string& file : subgraphFiles(rank, size)) files.insert(std::move(file));
   }
   return {files.begin(), files.end()};
+}
+
+std::vector<std::string> ProgramFolder::subgraphFiles(RankId rank, StepSize size) {
+  const KindId id = kindOf(rank, size);
+  const auto [found, is_new] = subgraph_files_.try_emplace({size, id});
+  if (is_new) {
+    for (const Subgraph& subgraph : kind(id, size).program.subgraphs)
+      found->second.push_back(pathOf(subgraph));
+  }
+  return found->second;
 }
 
 Program loadProgram(const std::string& folder, RankId rank, StepSize size) {

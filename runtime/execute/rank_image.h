@@ -6,7 +6,8 @@
 //                           kinds/shorter1_0000.json: those of the longest sequences but one
 //   subgraphs/DIGEST.onnx   what they run; DIGEST is of the contents, so that each is there once
 //
-// A rank reads ranks.json, its own kind, and the subgraphs of that.
+// A rank reads ranks.json, its own kind, and the subgraphs of that: each once. Whoever asks for several
+// things of a folder asks one ProgramFolder.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +38,15 @@ struct RankImage {
   std::string directory;         // where relative weight locations start
 };
 
-// A folder of programs, read in parts. Errors of all its functions, naming the file: kMissingInput,
+// A folder of programs, read in parts: each file once, when it is first asked for; subgraphs are not kept.
+// Errors of all its functions, naming the file: kMissingInput,
 // kVersionMismatch (also of a plan directory of an older form), kConfiguration, kBadModel.
 class ProgramFolder {
  public:
   // Reads ranks.json. `known`: of sizes whose programs are in memory as the folder has them, and verified.
   explicit ProgramFolder(std::string folder, std::map<StepSize, ProgramSet> known = {});
 
+  const std::string& folder() const { return folder_; }
   size_t ranks() const { return tables_.whole.ranks.size(); }
   bool hasLastBatch() const { return tables_.last.has_value(); }
   // All that there are: whole batches, the last one, shorter sequences.
@@ -55,6 +58,8 @@ class ProgramFolder {
   Program program(RankId rank, StepSize size = StepSize::kWholeBatch);
   // The same with the subgraphs.
   RankImage image(RankId rank, StepSize size = StepSize::kWholeBatch);
+  // The same, and its kind is not kept: who asks for it again reads it again.
+  RankImage takeImage(RankId rank, StepSize size = StepSize::kWholeBatch);
   // Of a kind, as its first rank has them: others have other constants of their own.
   std::vector<Graph> subgraphs(const Program& program) const;
   // Those with constants of the rank's own: it has others than the files.
@@ -64,6 +69,11 @@ class ProgramFolder {
   ProgramSet takeSet(StepSize size = StepSize::kWholeBatch);
   // All that the rank reads, of every size: ranks.json, kinds and subgraphs; sorted.
   std::vector<std::string> files(RankId rank);
+  // The subgraphs among them, of one size, by SubgraphId.
+  std::vector<std::string> subgraphFiles(RankId rank, StepSize size = StepSize::kWholeBatch);
+  // contentHash of the files of `files` that have been read by now (subgraphs: by `image`), by path: what is
+  // known of them came from these bytes.
+  const std::map<std::string, uint64_t>& digests() const { return digests_; }
 
  private:
   const BindingTable& table(StepSize size) const;
@@ -74,11 +84,14 @@ class ProgramFolder {
   template <typename Verify>
   void requireSound(const std::string& file, const Verify& verify) const;
   std::string pathOf(const std::string& file) const;
+  std::string pathOf(const Subgraph& subgraph) const;
 
   std::string folder_;
   RankTables tables_;
   std::map<std::pair<StepSize, KindId>, ProgramKind> kinds_;
   std::set<std::pair<StepSize, KindId>> sound_;  // of kinds_: verified
+  std::map<std::pair<StepSize, KindId>, std::vector<std::string>> subgraph_files_;
+  std::map<std::string, uint64_t> digests_;  // by path
 };
 
 // One rank's of a folder. Errors as ProgramFolder.

@@ -19,12 +19,12 @@ ShorterInputs shorterInputs(ProgramFolder& folder, RankId rank) {
   return shorter;
 }
 
-StepRunner::StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options) {
-  ProgramFolder programs(folder);
-  sizes_ = programs.sizes();
-  shorter_inputs_ = pipeshard::shorterInputs(programs, rank);
-  for (const StepSize size : sizes_)
-    executors_.push_back(std::make_unique<Executor>(programs.image(rank, size), options));
+StepRunner::StepRunner(ProgramFolder& programs, RankId rank, const ExecutorOptions& options)
+    : sizes_(programs.sizes()) {
+  for (const StepSize size : sizes_) {
+    executors_.push_back(std::make_unique<Executor>(programs.takeImage(rank, size), options));
+    if (size.length > 0) shorter_inputs_.push_back(executors_.back()->program().inputs);
+  }
 }
 
 size_t StepRunner::arenaBytes() const {

@@ -24,7 +24,7 @@ class StepRunner {
  public:
   // Loads the rank's programs of a folder (runtime/execute/rank_image.h). Errors as ProgramFolder and
   // Executor.
-  StepRunner(const std::string& folder, RankId rank, const ExecutorOptions& options);
+  StepRunner(ProgramFolder& programs, RankId rank, const ExecutorOptions& options);
 
   // The executor of whole batches, whose program says what there is.
   const Executor& main() const { return *executors_.front(); }

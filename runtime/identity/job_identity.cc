@@ -38,8 +38,9 @@ class IdentityReading {
            request_.plan_directory);
     }
     addFile("plan", (folder_ / "plan.json").string());
-    addPrograms();
-    addWeights();
+    ProgramFolder programs(folder_.string());
+    addPrograms(programs);
+    addWeights(programs);
     addData();
     if (!request_.checkpoint.empty())
       addFile("checkpoint", (fs::path(request_.checkpoint) / kManifestFile).string());
@@ -60,8 +61,7 @@ class IdentityReading {
     add(what, path, [&] { return digestOfFile(path, progress_); });
   }
 
-  void addPrograms() {
-    ProgramFolder programs(folder_.string());
+  void addPrograms(ProgramFolder& programs) {
     std::set<std::string> paths;
     for (const RankId rank : request_.ranks) {
       for (std::string& path : programs.files(rank)) paths.insert(std::move(path));
@@ -70,8 +70,7 @@ class IdentityReading {
   }
 
   // Those that these ranks read, of those that the plan knows.
-  void addWeights() {
-    ProgramFolder programs(folder_.string());
+  void addWeights(ProgramFolder& programs) {
     std::set<std::string> paths;
     std::set<KindId> seen;
     for (const RankId rank : request_.ranks) {

@@ -27,11 +27,10 @@ constexpr int kRecordVersion = 1;
 // Every file, and every combination of kinds, is looked at once.
 class Digests {
  public:
-  Digests(const std::string& plan_directory, ProgramFolder& programs,
-          const std::map<std::string, uint64_t>& known = {})
-      : plan_directory_(plan_directory), programs_(programs) {
+  explicit Digests(ProgramFolder& programs, const std::map<std::string, uint64_t>& known = {})
+      : programs_(programs) {
     for (const auto& [file, digest] : known)
-      of_files_.emplace((fs::path(plan_directory) / file).string(), digest);
+      of_files_.emplace((fs::path(programs.folder()) / file).string(), digest);
   }
 
   IdVector<RankId, std::string> ofAll() {
@@ -52,16 +51,21 @@ class Digests {
   std::string digestOf(const std::vector<std::string>& files) {
     RunningHash hash;
     for (const std::string& file : files) {
-      const auto [found, is_new] = of_files_.try_emplace(file, 0);
-      if (is_new) found->second = contentHashOfFile(file);
-      const std::string line = fmt::format(
-          "{} {}\n", fs::path(file).lexically_relative(plan_directory_).string(), hashText(found->second));
+      const std::string name = fs::path(file).lexically_relative(programs_.folder()).string();
+      const std::string line = fmt::format("{} {}\n", name, hashText(digestOf(file)));
       hash.add(line.data(), line.size());
     }
     return hashText(hash.value());
   }
 
-  std::string plan_directory_;
+  uint64_t digestOf(const std::string& file) {
+    const auto read = programs_.digests().find(file);
+    if (read != programs_.digests().end()) return read->second;
+    const auto [found, is_new] = of_files_.try_emplace(file, 0);
+    if (is_new) found->second = contentHashOfFile(file);
+    return found->second;
+  }
+
   ProgramFolder& programs_;
   std::map<std::string, uint64_t> of_files_;
   std::map<std::vector<KindId>, std::string> of_kinds_;
@@ -85,48 +89,43 @@ std::string recordedDigest(const std::string& plan_directory) {
   return document.at("programs").string();
 }
 
-void verifyTogether(const std::string& plan_directory, ProgramFolder& programs, StepSize size) {
+void verifyTogether(ProgramFolder& programs, StepSize size) {
   try {
     verifyProgramSet(programs.takeSet(size));
   } catch (const Error& error) {
     fail(ErrorCode::kConfiguration,
          "{}: the programs of its ranks do not fit each other: {}; they were changed since they were made: "
          "plan again",
-         plan_directory, error.message());
+         programs.folder(), error.message());
   }
 }
 
 }  // namespace
 
-std::string programsDigest(const std::string& plan_directory, RankId rank) {
-  ProgramFolder programs(plan_directory);
-  return Digests(plan_directory, programs).of(rank);
-}
+std::string programsDigest(ProgramFolder& programs, RankId rank) { return Digests(programs).of(rank); }
 
 void recordPrograms(const std::string& plan_directory) {
   ProgramFolder programs(plan_directory);
-  recordPrograms(plan_directory, programs, {});
+  recordPrograms(programs, {});
 }
 
-void recordPrograms(const std::string& plan_directory, ProgramFolder& programs,
-                    const std::map<std::string, uint64_t>& digests) {
+void recordPrograms(ProgramFolder& programs, const std::map<std::string, uint64_t>& digests) {
   nlohmann::ordered_json document;
   document["version"] = kRecordVersion;
-  document["programs"] = joinedDigest(Digests(plan_directory, programs, digests).ofAll());
-  writeTextFile((fs::path(plan_directory) / kProgramsRecordName).string(), document.dump() + "\n");
+  document["programs"] = joinedDigest(Digests(programs, digests).ofAll());
+  writeTextFile((fs::path(programs.folder()) / kProgramsRecordName).string(), document.dump() + "\n");
 }
 
-IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_directory,
+IdVector<RankId, std::string> requireSoundPrograms(ProgramFolder& programs,
                                                    const std::function<void(const std::string&)>& notice) {
-  ProgramFolder programs(plan_directory);
-  IdVector<RankId, std::string> digests = Digests(plan_directory, programs).ofAll();
-  const std::string recorded = recordedDigest(plan_directory);
+  IdVector<RankId, std::string> digests = Digests(programs).ofAll();
+  const std::string recorded = recordedDigest(programs.folder());
   if (recorded == joinedDigest(digests)) return digests;
-  for (const StepSize size : programs.sizes()) verifyTogether(plan_directory, programs, size);
+  for (const StepSize size : programs.sizes()) verifyTogether(programs, size);
   if (!recorded.empty() && notice) {
     notice(fmt::format(
         "the programs of {} were changed since they were made; they fit each other, and are run as they are",
-        plan_directory));
+        programs.folder()));
   }
   return digests;
 }

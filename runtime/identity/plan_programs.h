@@ -18,20 +18,19 @@ class ProgramFolder;  // runtime/execute/rank_image.h
 // The file beside ranks.json.
 inline constexpr const char* kProgramsRecordName = "programs.json";
 
-// Of all files that the rank reads (ProgramFolder::files), by names and contents; 16 hexadecimal digits.
-// Errors as ProgramFolder.
-std::string programsDigest(const std::string& plan_directory, RankId rank);
+// Of all files that the rank reads (ProgramFolder::files), by names and contents; 16 hexadecimal digits. What
+// `programs` has read already is not read again: the digest is of what was loaded. Errors as ProgramFolder.
+std::string programsDigest(ProgramFolder& programs, RankId rank);
 
-// Writes the record of what is there now, whose programs have been verified. `programs` reads the directory;
-// `digests` are contentHash of files in it that were just written, by path in it. Errors as writeTextFile.
+// Writes the record of what is there now, whose programs have been verified. `digests` are contentHash of
+// files in the directory that were just written, by path in it. Errors as writeTextFile.
 void recordPrograms(const std::string& plan_directory);
-void recordPrograms(const std::string& plan_directory, ProgramFolder& programs,
-                    const std::map<std::string, uint64_t>& digests);
+void recordPrograms(ProgramFolder& programs, const std::map<std::string, uint64_t>& digests);
 
 // The digests, by rank, of programs that can run together: as recorded, or verified now, of which `notice`
 // is told when they are not those of the record. Errors: kMissingInput (no plan directory, no file),
 // kConfiguration (programs that contradict themselves or each other: rank, instruction and why).
-IdVector<RankId, std::string> requireSoundPrograms(const std::string& plan_directory,
+IdVector<RankId, std::string> requireSoundPrograms(ProgramFolder& programs,
                                                    const std::function<void(const std::string&)>& notice);
 
 }  // namespace pipeshard

@@ -17,8 +17,7 @@ namespace pipeshard {
 namespace {
 
 // What decides which rows a step has.
-std::string describeData(const JobSpec& spec) {
-  ProgramFolder programs(spec.plan_directory);
+std::string describeData(const JobSpec& spec, ProgramFolder& programs) {
   const ShorterInputs shorter = shorterInputs(programs, RankId(0));
   if (shorter.empty()) return printData(spec.data);
   const RowLengths lengths(spec.data, programs.program(RankId(0)).inputs, shorter);
@@ -27,7 +26,8 @@ std::string describeData(const JobSpec& spec) {
 
 }  // namespace
 
-CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, int ranks, Notice notice)
+CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job,
+                                   int ranks, Notice notice)
     : spec_(spec.checkpoint),
       plan_directory_(spec.plan_directory),
       ranks_(ranks),
@@ -38,7 +38,7 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, const std::string& job, 
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());
   common_.plan = hashText(contentHash(plan.value_or("")));
-  common_.data = describeData(spec);
+  common_.data = describeData(spec, programs);
   common_.seed = spec.data.seed;
   if (!resumed_) return;
   last_begun_ = resumed_->step;

@@ -16,13 +16,16 @@
 
 namespace pipeshard {
 
+class ProgramFolder;  // runtime/execute/rank_image.h
+
 class CheckpointKeeper {
  public:
   using Notice = std::function<void(const std::string&)>;
 
-  // Takes the folder, and finds what to go on from. `job`: its name. Errors as CheckpointFolder and
-  // newestGoodCheckpoint; kConfiguration where the one found was made with another seed.
-  CheckpointKeeper(const JobSpec& spec, const std::string& job, int ranks, Notice notice);
+  // Takes the folder, and finds what to go on from. `programs`: the plan's. `job`: its name. Errors as
+  // CheckpointFolder and newestGoodCheckpoint; kConfiguration where the one found was made with another seed.
+  CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job, int ranks,
+                   Notice notice);
 
   const std::optional<Checkpoint>& resumed() const { return resumed_; }
 

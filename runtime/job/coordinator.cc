@@ -44,22 +44,16 @@ std::string newJobId() {
 
 // By rank: equal for those that run the same subgraphs, though one may also send what another receives, or
 // report the loss. Where there are very many kinds, they are not read for it.
-IdVector<RankId, size_t> whoDoTheSame(const std::string& plan_directory) {
+IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder) {
   constexpr size_t kMostKinds = 64;
-  ProgramFolder folder(plan_directory);
   std::map<KindId, size_t> class_of;
   std::map<std::vector<std::string>, size_t> class_of_files;
   IdVector<RankId, size_t> classes;
   for (size_t rank = 0; rank < folder.ranks(); ++rank) {
     const KindId kind = folder.kindOf(RankId(rank));
     if (!class_of.contains(kind)) {
-      std::vector<std::string> files;
-      if (folder.kinds() <= kMostKinds) {
-        for (const Subgraph& subgraph : folder.program(RankId(rank)).subgraphs)
-          files.push_back(subgraph.file);
-      } else {
-        files.push_back(std::to_string(kind.index()));
-      }
+      std::vector<std::string> files = {std::to_string(kind.index())};
+      if (folder.kinds() <= kMostKinds) files = folder.subgraphFiles(RankId(rank));
       class_of[kind] = class_of_files.try_emplace(files, class_of_files.size()).first->second;
     }
     classes.push_back(class_of[kind]);
@@ -70,11 +64,15 @@ IdVector<RankId, size_t> whoDoTheSame(const std::string& plan_directory) {
 }  // namespace
 
 Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progress)
-    : spec_(spec), progress_(progress), ranks_(countRanks(spec.plan_directory)), workers_(ranks_) {
+    : spec_(spec),
+      progress_(progress),
+      folder_(spec.plan_directory),
+      ranks_(static_cast<int>(folder_->ranks())),
+      workers_(ranks_) {
   signals_ = spec.signals;
   if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
   result_.ranks.resize(ranks_);
-  programs_ = requireSoundPrograms(spec.plan_directory, [this](const std::string& text) {
+  programs_ = requireSoundPrograms(*folder_, [this](const std::string& text) {
     report({.kind = JobProgress::Kind::kNotice, .text = text});
   });
   job_id_ = spec.nodes == nullptr ? newJobId() : spec.nodes->job();
@@ -83,15 +81,15 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   last_step_ = std::max(spec.steps, result_.resumed_step);
   granted_ = result_.resumed_step;
   if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
-  stragglers_.emplace(whoDoTheSame(spec.plan_directory));
+  stragglers_.emplace(whoDoTheSame(*folder_));
   if (last_step_ > result_.resumed_step) makePlacement();
+  folder_.reset();
 }
 
 // Batches that are sent once, in order: read here, for all ranks.
 void Coordinator::openPipe() {
-  ProgramFolder programs(spec_.plan_directory);
-  feed_ = std::make_unique<LoaderFeed>(spec_.data, programs.program(RankId(0)).inputs,
-                                       shorterInputs(programs, RankId(0)), result_.resumed_step, last_step_);
+  feed_ = std::make_unique<LoaderFeed>(spec_.data, folder_->program(RankId(0)).inputs,
+                                       shorterInputs(*folder_, RankId(0)), result_.resumed_step, last_step_);
 }
 
 void Coordinator::makePlacement() {
@@ -220,7 +218,8 @@ JobResult Coordinator::finish() {
 void Coordinator::openCheckpoints() {
   // Ranks of an earlier attempt that cannot be reached must not write where this one's do.
   keeper_.emplace(
-      spec_, fmt::format("{}{}", job_id_, attempt() > 1 ? fmt::format("-{}", attempt()) : ""), ranks_,
+      spec_, *folder_, fmt::format("{}{}", job_id_, attempt() > 1 ? fmt::format("-{}", attempt()) : ""),
+      ranks_,
       [this](const std::string& text) { report({.kind = JobProgress::Kind::kNotice, .text = text}); });
   if (!keeper_->resumed()) return;
   result_.resumed_step = keeper_->resumed()->step;

@@ -13,6 +13,7 @@
 
 #include "runtime/checkpoint/replica_hashes.h"
 #include "runtime/evaluation/evaluation.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/feed/loader_feed.h"
 #include "runtime/files/durable_folder.h"
 #include "runtime/identity/build_identity.h"
@@ -125,6 +126,7 @@ class Coordinator {
 
   const JobSpec& spec_;
   const JobProgressCallback& progress_;
+  std::optional<ProgramFolder> folder_;  // of the plan, until the workers are placed
   int ranks_;
   IdVector<RankId, std::string> programs_;  // digests of what ranks are to load
   ModuleComparison modules_;

@@ -194,16 +194,26 @@ std::unique_ptr<Device> openDevice(const WorkerOptions& options, int ranks, nloh
   return device;
 }
 
+// The folders that a rank's programs are read from.
+struct OpenFolders {
+  ProgramFolder training;
+  std::optional<ProgramFolder> evaluation;
+
+  explicit OpenFolders(const WorkerOptions& options) : training(options.directory) {
+    if (options.evaluation.asked()) evaluation.emplace(options.directory + "/" + kEvaluationFolder);
+  }
+};
+
 // Straight, or not at all: through the host's memory. The programs communicate by it then.
-DeviceConnection connectDevice(const WorkerOptions& options, Device& device, StepRunner& runner,
-                               RankEvaluation* evaluation, WorkerLink& link) {
+DeviceConnection connectDevice(const WorkerOptions& options, Device& device, OpenFolders& folders,
+                               StepRunner& runner, RankEvaluation* evaluation, WorkerLink& link) {
   DeviceRendezvous rendezvous;
   rendezvous.rank = options.rank;
   rendezvous.ranks = runner.main().program().world_size;
   rendezvous.asked = options.device.transport;
   rendezvous.timeout = std::chrono::milliseconds(options.transfer_timeout_ms);
-  rendezvous.folders = {options.directory};
-  if (evaluation != nullptr) rendezvous.folders.push_back(options.directory + "/" + kEvaluationFolder);
+  rendezvous.folders = {&folders.training};
+  if (evaluation != nullptr) rendezvous.folders.push_back(&*folders.evaluation);
   rendezvous.store = [&](const std::string& key, const std::string& bytes) { link.store(key, bytes); };
   rendezvous.fetch = [&](const std::string& key) { return link.fetch(key, kConnectTimeout); };
   DeviceConnection connection = connectDevices(rendezvous, device);
@@ -247,12 +257,14 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   requireAddressSpace(0);
   SharedSegments segments = SharedSegments::inherit(options.segments);
   const int64_t communicator_bytes = segments.communicatorBytes();
-  const int ranks = loadProgram(options.directory, options.rank).world_size;
+  std::optional<OpenFolders> folders(options);
   nlohmann::json module;
-  const std::unique_ptr<Device> device = openDevice(options, ranks, module);
+  const std::unique_ptr<Device> device =
+      openDevice(options, static_cast<int>(folders->training.ranks()), module);
   executor_options.device = device.get();
   MemoryBlock device_arena;  // given back behind what uses it
-  StepRunner runner(options.directory, options.rank, executor_options);
+  StepRunner runner(folders->training, options.rank, executor_options);
+  const std::string digest = programsDigest(folders->training, options.rank);
   const Program& program = runner.main().program();
   if (program.rank != options.rank) {
     fail(ErrorCode::kConfiguration, "{} holds the program of rank {}, not of rank {}", options.directory,
@@ -264,7 +276,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   if (!description.path.empty()) data = prefetch(std::move(data));
   std::optional<RankEvaluation> of_rank;
   if (options.evaluation.asked())
-    of_rank.emplace(options.evaluation, options.directory, runner, executor_options);
+    of_rank.emplace(options.evaluation, *folders->evaluation, runner, executor_options);
   RankEvaluation* const evaluation = of_rank ? &*of_rank : nullptr;
   // The link's thread goes on after a throw below; it must not ask an executor that is gone.
   struct StatusGuard {
@@ -300,7 +312,9 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     communicators.arena = device_arena.bytes;
   }
   DeviceConnection between_devices;
-  if (device != nullptr) between_devices = connectDevice(options, *device, runner, evaluation, link);
+  if (device != nullptr)
+    between_devices = connectDevice(options, *device, *folders, runner, evaluation, link);
+  folders.reset();  // what was read is loaded
   // Asked to leave, it waits for nobody any more.
   struct InterruptGuard {
     WorkerLink& link;
@@ -318,7 +332,7 @@ void work(const WorkerOptions& options, WorkerLink& link) {
     adoptState(runner.main(), openStateOf(program, readCheckpoint(options.resume)));
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner, evaluation);
-  nlohmann::json loaded = {{"programs", programsDigest(options.directory, options.rank)},
+  nlohmann::json loaded = {{"programs", digest},
                            {"arena_bytes", arena_bytes},
                            {"constant_bytes", runner.constantBytes()},
                            {"communicator_bytes", communicator_bytes},

@@ -47,8 +47,7 @@ BufferPlaces placesOf(const std::vector<Program>& programs) {
 
 }  // namespace
 
-DeviceOrder deviceOrder(const std::string& folder, RankId rank) {
-  ProgramFolder programs(folder);
+DeviceOrder deviceOrder(ProgramFolder& programs, RankId rank) {
   DeviceOrder order;
   std::set<std::vector<RankId>> groups;
   for (const StepSize size : programs.sizes()) {
@@ -63,7 +62,7 @@ DeviceOrder deviceOrder(const std::string& folder, RankId rank) {
       error.addContext(
           fmt::format("{}: GPUs cannot reach each other by NCCL (--transport staged goes through "
                       "the host's memory instead)",
-                      folder));
+                      programs.folder()));
       throw;
     }
     addGroups(set, groups);

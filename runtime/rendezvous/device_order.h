@@ -10,13 +10,15 @@
 
 namespace pipeshard {
 
+class ProgramFolder;  // runtime/execute/rank_image.h
+
 struct DeviceOrder {
   std::map<StepSize, std::vector<CommunicationStep>> steps;  // of one rank
   std::vector<std::vector<RankId>> groups;                   // of all collectives of all ranks, ascending
 };
 
-// Reads the programs of all ranks; all ranks find orders that fit each other. Error(kConfiguration) with the
+// Takes the programs of all ranks; all ranks find orders that fit each other. Error(kConfiguration) with the
 // circle of waits, where it cannot be proven that a step ends. Errors as ProgramFolder and verifySample.
-DeviceOrder deviceOrder(const std::string& folder, RankId rank);
+DeviceOrder deviceOrder(ProgramFolder& programs, RankId rank);
 
 }  // namespace pipeshard

@@ -54,8 +54,8 @@ DeviceConnection connectDevices(const DeviceRendezvous& rendezvous, Device& devi
     return connection;
   }
   std::set<std::vector<RankId>> groups;
-  for (const std::string& folder : rendezvous.folders) {
-    connection.orders.push_back(deviceOrder(folder, rendezvous.rank));
+  for (ProgramFolder* folder : rendezvous.folders) {
+    connection.orders.push_back(deviceOrder(*folder, rendezvous.rank));
     groups.insert(connection.orders.back().groups.begin(), connection.orders.back().groups.end());
   }
   DeviceNetwork* network = device.network();

@@ -20,7 +20,7 @@ struct DeviceRendezvous {
   RankId rank;
   int ranks = 0;
   DeviceTransport asked = DeviceTransport::kAuto;
-  std::vector<std::string> folders;     // of programs: that of training, that of an evaluation
+  std::vector<ProgramFolder*> folders;  // those of training, those of an evaluation
   std::chrono::milliseconds timeout{};  // of each wait for peers
   // What ranks leave for each other: bytes by key. fetch waits.
   std::function<void(const std::string& key, const std::string& bytes)> store;

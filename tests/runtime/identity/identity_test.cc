@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/identity/file_digest.h"
@@ -226,8 +227,26 @@ TEST(JobIdentities, AreReadBesideOtherWork) {
 
 std::vector<std::string> noticesOf(const std::string& directory) {
   std::vector<std::string> notices;
-  requireSoundPrograms(directory, [&](const std::string& text) { notices.push_back(text); });
+  ProgramFolder programs(directory);
+  requireSoundPrograms(programs, [&](const std::string& text) { notices.push_back(text); });
   return notices;
+}
+
+// What a worker says that it has loaded is what it has loaded, whatever becomes of the files meanwhile.
+TEST(PlanPrograms, AreReadOnceAndTheirDigestIsOfWhatWasRead) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  ProgramFolder fresh(folder.path());
+  const std::string digest = programsDigest(fresh, RankId(1));
+  ProgramFolder programs(folder.path());
+  EXPECT_EQ(programs.takeImage(RankId(1)).program.rank, RankId(1));
+  const std::string changed = programs.subgraphFiles(RankId(1)).at(0);
+  std::ofstream(changed, std::ios::app) << "something else";
+  std::filesystem::remove(folder.file("ranks.json"));
+  std::filesystem::remove_all(folder.file("kinds"));
+  EXPECT_EQ(programsDigest(programs, RankId(1)), digest);
+  EXPECT_ERROR(programs.program(RankId(1)), ErrorCode::kMissingInput, "kinds/0001.json");
+  EXPECT_ERROR(ProgramFolder(folder.path()), ErrorCode::kMissingInput, "ranks.json");
 }
 
 TEST(PlanPrograms, AreVerifiedWhenTheyAreNotAsRecorded) {
