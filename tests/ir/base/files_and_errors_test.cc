@@ -40,6 +40,26 @@ TEST(Errors, KeepTheirKindWithContext) {
   }
 }
 
+// What they quote may be a file's only line, of megabytes.
+TEST(Errors, AreNoLongerThanSomebodyReads) {
+  const std::string word = "caf\xc3\xa9";  // so that a cut may fall into a character
+  std::string line;
+  while (line.size() < 3'000'000) line += word;
+  Error error(ErrorCode::kMissingInput, "x.csv has no column 'x'; it has: " + line + "; name one\nsecond");
+  error.addContext("rank 0");
+  EXPECT_LT(error.message().size(), 9'000u);
+  EXPECT_EQ(error.message().find("rank 0: x.csv has no column 'x'; it has: caf\xc3\xa9"), 0u);
+  EXPECT_TRUE(error.message().ends_with("caf\xc3\xa9; name one\nsecond"));
+  EXPECT_NE(error.message().find(" more bytes) ... "), std::string::npos);
+  EXPECT_NO_THROW(Json(error.message()).dump()) << "it is UTF-8 still";
+  EXPECT_LT(Error(ErrorCode::kHang, std::string(1'000'000, '\x80')).message().size(), 9'000u);
+  std::string lines;
+  for (int i = 0; i < 100'000; ++i) lines += fmt::format("rank {} is not there\n", i);
+  EXPECT_LT(Error(ErrorCode::kHang, lines).message().size(), 300'000u);
+  const std::string usual(8'000, 'x');
+  EXPECT_EQ(Error(ErrorCode::kHang, usual).message(), usual);
+}
+
 TEST(TextFiles, AreReplacedWhole) {
   const TemporaryFolder folder;
   const std::string path = folder.write("a.json", "older");
