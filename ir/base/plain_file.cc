@@ -43,6 +43,17 @@ int openPlainFile(const std::string& path, uint64_t& bytes) {
   return opened;
 }
 
+int createBeside(const std::string& path, mode_t mode, std::string& name) {
+  constexpr int kMostNames = 100;  // left by dead processes that had this one's number
+  int made = -1;
+  for (int i = 0; i < kMostNames && made < 0; ++i) {
+    name = fmt::format("{}.tmp.{}{}", path, ::getpid(), i == 0 ? "" : fmt::format("-{}", i));
+    made = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (made < 0 && errno != EEXIST) break;
+  }
+  return made;
+}
+
 size_t readSome(const OpenFile& file, std::span<char> room, const std::string& path) {
   for (;;) {
     const ssize_t got = ::read(file.descriptor, room.data(), room.size());

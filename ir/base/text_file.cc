@@ -100,9 +100,9 @@ bool replaceWhole(const std::string& path, const struct stat* older, const std::
   const std::filesystem::path target =
       older == nullptr ? std::filesystem::path(path) : std::filesystem::canonical(path, error);
   if (error) return false;
-  const std::string partial = fmt::format("{}.tmp.{}", target.string(), ::getpid());
+  std::string partial;
   const mode_t mode = older == nullptr ? 0666 : older->st_mode & 0777;
-  OpenFile file(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  OpenFile file(createBeside(target.string(), mode, partial));
   if (file.descriptor < 0) return false;
   try {
     writeAll(file, text, path);

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "ir/base/error.h"
+#include "ir/base/plain_file.h"
 
 namespace pipeshard {
 
@@ -59,9 +60,8 @@ void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> o
   }
 }
 
-PendingFile::PendingFile(std::string path)
-    : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
-  file_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+PendingFile::PendingFile(std::string path) : path_(std::move(path)) {
+  file_.reset(createBeside(path_, 0666, temporary_));
   if (!file_.valid()) failed("create");
 }
 

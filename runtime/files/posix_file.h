@@ -38,8 +38,8 @@ uint64_t fileBytes(const Descriptor& file, const std::string& path);
 // cannot be read.
 void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> out, const std::string& path);
 
-// A file under construction: written to "PATH.tmp.PID", renamed by commit(), removed when destroyed before.
-// Every failure is Error(kDiskFull) with the system's reason.
+// A file under construction: written beside it (createBeside in ir/base/plain_file.h), renamed by commit(),
+// removed when destroyed before. Every failure is Error(kDiskFull) with the system's reason.
 class PendingFile {
  public:
   explicit PendingFile(std::string path);

@@ -1,5 +1,6 @@
 // Small files written whole or not at all, JSON of many keys, and errors that keep their kind on the way up.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -75,6 +76,20 @@ TEST(TextFiles, AreReplacedWhole) {
   EXPECT_NO_THROW(writeTextFile("/dev/null", "text"));
   EXPECT_ERROR(writeTextFile("/dev/full", "text"), ErrorCode::kDiskFull, "No space left");
   EXPECT_ERROR(writeTextFile(folder.file("none/a"), "text"), ErrorCode::kMissingInput, "there is no folder");
+}
+
+// As a dead process of the same number, or somebody who waits for this one, may have left it.
+TEST(TextFiles, AreWrittenBesideWhatIsThereAlready) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("a.json", "older"), other = folder.write("other", "kept");
+  const std::string prepared = fmt::format("{}.tmp.{}", path, ::getpid());
+  std::filesystem::create_symlink(other, prepared);
+  ASSERT_EQ(::mkfifo((prepared + "-1").c_str(), 0600), 0);
+  std::filesystem::create_hard_link(path, folder.file("link"));
+  writeTextFile(path, "newer");
+  EXPECT_EQ(requireTextFile(path), "newer");
+  EXPECT_EQ(requireTextFile(other), "kept");
+  EXPECT_EQ(requireTextFile(folder.file("link")), "older") << "it was not replaced, but written over";
 }
 
 // Looking through all keys for every one would take a minute.

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,9 @@
 #include <fstream>
 #include <random>
 
+#include <fmt/format.h>
+
+#include "runtime/files/posix_file.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 
@@ -100,6 +104,18 @@ class FileSizeLimit {
   struct rlimit previous_ {};
   sighandler_t previous_handler_;
 };
+
+// Whoever can write the folder may wait there for the file that is written next.
+TEST(PendingFile, FollowsNoLinkThatSomebodyHasPrepared) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.safetensors"), other = folder.write("other", "kept");
+  std::filesystem::create_symlink(other, fmt::format("{}.tmp.{}", path, ::getpid()));
+  PendingFile file(path);
+  file.append("new", 3);
+  file.commit(false);
+  EXPECT_EQ(readBytes(path), "new");
+  EXPECT_EQ(readBytes(other), "kept");
+}
 
 TEST(TensorFile, ReportsAFullDiskAndLeavesNothing) {
   const TemporaryFolder folder;
