@@ -73,6 +73,7 @@ int runCommand(int argc, char** argv) {
     return report(error);
   }
   try {
+    requireFiles();
     requireStack();
     for (auto& [command, run] : commands) {
       if (command->parsed()) return run();

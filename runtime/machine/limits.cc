@@ -23,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kFilesOfACommand = 16;
 constexpr int64_t kFilesOfAJob = 32;    // sockets, locks, logs, libraries
 constexpr int64_t kFilesOfAWorker = 4;  // process, trace, arena, early ends
 constexpr int64_t kFilesOfAWire = 2;    // of a worker, to the ranks of other hosts
@@ -31,6 +32,7 @@ constexpr rlim_t kUsualStack = rlim_t{8} << 20;
 constexpr uint64_t kSpaceOfLibraries = uint64_t{160} << 20;
 // Of threads that begin meanwhile: glibc maps 128 MiB for an arena, for a moment, and keeps 64.
 constexpr uint64_t kSpaceOfThreads = uint64_t{192} << 20;
+constexpr uint64_t kDataOfThreads = uint64_t{64} << 20;  // stacks, and what they allocate
 constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
 constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
 
@@ -66,6 +68,25 @@ int64_t tasksOfThisUser() {
 [[noreturn]] void failLimit(std::string_view what, int64_t has, int64_t needs, std::string_view remedy) {
   fail(ErrorCode::kConfiguration, "{}: {} are allowed, this job needs {} on this host; {}", what, has, needs,
        remedy);
+}
+
+// Beside `pages` that this process has, of what `ulimit -FLAG` counts.
+void requireRoom(int resource, std::string_view what, char flag, uint64_t pages, uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return;
+  const uint64_t needed = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes;
+  if (limit.rlim_cur >= needed) return;
+  fail(ErrorCode::kOutOfMemory, "{}: {} are allowed, about {} are needed; `ulimit -{} {}`", what,
+       formatBytes(limit.rlim_cur), formatBytes(needed), flag, (needed >> 10) + 1);
+}
+
+// Bytes of each, beside what this process has.
+void requireMemory(uint64_t space, uint64_t data) {
+  uint64_t all = 0, ignored = 0, written = 0;  // pages
+  std::ifstream("/proc/self/statm") >> all >> ignored >> ignored >> ignored >> ignored >> written;
+  requireRoom(RLIMIT_AS, "address space", 'v', all, space);
+  requireRoom(RLIMIT_DATA, "data", 'd', written, data);
 }
 
 fs::path existingFolder(fs::path folder) {
@@ -109,7 +130,16 @@ void requireLimits(const LimitNeeds& needs) {
               static_cast<int64_t>(group.used) + tasks,
               fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
   }
-  requireAddressSpace(kSpaceOfThreads);
+  requireMemory(kSpaceOfThreads + kSpaceOfLibraries, kDataOfThreads);
+}
+
+void requireFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= rlim_t{kFilesOfACommand}) return;
+  const std::optional<int64_t> files = raised(RLIMIT_NOFILE);
+  if (files && *files < kFilesOfACommand)
+    fail(ErrorCode::kConfiguration, "open files: {} are allowed, {} are needed; `ulimit -n {}`", *files,
+         kFilesOfACommand, kFilesOfACommand);
 }
 
 void requireStack() {
@@ -128,16 +158,7 @@ void requireStack() {
   ::pthread_attr_destroy(&attributes);
 }
 
-void requireAddressSpace(uint64_t bytes) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const uint64_t needed = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes + kSpaceOfLibraries;
-  if (limit.rlim_cur >= needed) return;
-  fail(ErrorCode::kOutOfMemory, "address space: {} are allowed, about {} are needed; `ulimit -v {}`",
-       formatBytes(limit.rlim_cur), formatBytes(needed), (needed >> 10) + 1);
-}
+void requireAddressSpace(uint64_t bytes) { requireMemory(bytes + kSpaceOfLibraries, bytes + kDataOfThreads); }
 
 Error errorOfSystem(const std::system_error& error) {
   const bool refused = error.code() == std::errc::resource_unavailable_try_again ||

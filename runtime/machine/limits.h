@@ -28,12 +28,16 @@ void requireLimits(const LimitNeeds& needs);
 int64_t openFilesNeeded(const LimitNeeds& needs);
 int64_t tasksNeeded(const LimitNeeds& needs);  // processes and their threads
 
+// Error(kConfiguration) where this process may not open as many files as any command does: what it reads
+// would seem to be missing.
+void requireFiles();
+
 // The limit of the stack (`ulimit -s`) of this process, raised where it is below what a thread needs.
 // Error(kConfiguration) where that is not allowed: the kernel would end the process in mid-work.
 void requireStack();
 
-// Error(kOutOfMemory) when `ulimit -v` leaves this process less than `bytes` beside what it has and what
-// libraries take at work: some of them crash where an allocation fails.
+// Error(kOutOfMemory) when `ulimit -v` or `ulimit -d` leave this process less than `bytes` beside what it has
+// and what libraries take at work: some of them crash where an allocation fails.
 void requireAddressSpace(uint64_t bytes);
 
 // What the standard library says of the operating system: a thread that cannot be started is kOutOfMemory,

@@ -93,8 +93,11 @@ TEST_F(Limits, OfOpenFiles) {
   EXPECT_EQ(result.exit_code, 78);
   EXPECT_THAT(result.errors,
               HasSubstr("open files: 24 are allowed, this job needs 52 on this host; `ulimit -n 52`"));
-  for (rlim_t files = 60; files >= 8; files -= 4)
-    expectSentence(runStep([&] { limit(RLIMIT_NOFILE, files); }), "open files " + std::to_string(files));
+  const std::vector<std::string> writes{"--trace", folder_.file("trace.json"), "--checkpoint",
+                                        folder_.file("saved")};
+  for (rlim_t files = 60; files >= 4; files -= files > 12 ? 4 : 1)  // the loader needs 4 itself
+    expectSentence(runStep([&] { limit(RLIMIT_NOFILE, files); }, writes),
+                   "open files " + std::to_string(files));
 }
 
 TEST_F(Limits, OfProcesses) {
@@ -120,6 +123,15 @@ TEST_F(Limits, OfAddressSpace) {
   const CommandResult result = runStep([] { limit(RLIMIT_AS, rlim_t{300} << 20); });
   EXPECT_EQ(result.exit_code, 83);
   EXPECT_THAT(result.errors, HasSubstr("ulimit -v"));
+}
+
+TEST_F(Limits, OfData) {
+  for (rlim_t mebibytes = 800; mebibytes >= 8; mebibytes -= mebibytes > 100 ? mebibytes / 3 : 4)
+    expectSentence(runStep([&] { limit(RLIMIT_DATA, mebibytes << 20); }),
+                   "data " + std::to_string(mebibytes));
+  const CommandResult result = runStep([] { limit(RLIMIT_DATA, rlim_t{40} << 20); });
+  EXPECT_EQ(result.exit_code, 83);
+  EXPECT_THAT(result.errors, HasSubstr("ulimit -d"));
 }
 
 TEST_F(Limits, OfTheSizeOfFiles) {
