@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Builds parts of the tree with sanitizers and runs their tests.
 #
-#   tools/sanitize.sh asan|tsan [PART...]    all parts, or some of: control wire transport runtime planning
+#   tools/sanitize.sh asan [PART...]    the whole suite, or some of its folders (tests/PART)
+#   tools/sanitize.sh tsan [PART...]    transport, runtime and planning, or some of the folders
 #
+# The transport's own parts control and wire may be named, too.
 # asan: AddressSanitizer and UndefinedBehaviorSanitizer; tsan: ThreadSanitizer. Prints a row per part, why tests were left out, and
 # those that failed; what they said is in build/PRESET/sanitize-PART.xml. JOBS: how many run at once (all processors).
 # Exit code: 0; 1 when a test failed, or a part has none.
@@ -13,14 +15,19 @@ source tools/lib.sh
 preset=${1:-}
 case "$preset" in asan | tsan) shift ;; *) die "expected asan or tsan, then parts; see the head of this file" ;; esac
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(control wire transport runtime planning)
+if [ ${#parts[@]} -eq 0 ]; then
+  parts=(control wire transport runtime planning)
+  [ "$preset" = tsan ] || parts+=(ir onnx_import sharding partition tools recovery cluster fuzz same_results oracle)
+fi
 targets=()
 for part in "${parts[@]}"; do
   case "$part" in
     control) targets+=(control_test control_abuse_test) ;;
     wire) targets+=(wire_test) ;;
-    transport | runtime | planning) targets+=("tests/$part/all") ;;
-    *) die "unknown part '$part'; see the head of this file" ;;
+    *)
+      [ -e "tests/$part/CMakeLists.txt" ] || die "unknown part '$part'; see the head of this file"
+      targets+=("tests/$part/all" pipeshard)
+      ;;
   esac
 done
 cmake_options=(-DPIPESHARD_CUDA=OFF)
@@ -36,8 +43,10 @@ build, jobs, *parts = sys.argv[1:]
 
 
 def part_of(test):
-    """By the folder of its program; those of the transport's own parts by its name."""
-    path = os.path.relpath(test.get("command", ["/"])[0], os.path.join(os.path.abspath(build), "tests")).split(os.sep)
+    """By the folder of its program, or script; those of the transport's own parts by its name."""
+    command = test.get("command", ["/"])[0]
+    paths = [os.path.relpath(command, os.path.join(os.path.abspath(root), "tests")).split(os.sep) for root in (build, ".")]
+    path = next((path for path in paths if path[0] != ".."), ["/"])
     own = re.match("control|wire", path[-1])
     return own.group() if path[0] == "transport" and own else path[0]
 
