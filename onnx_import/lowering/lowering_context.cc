@@ -51,10 +51,11 @@ void LoweringContext::give(size_t position, ValueId value) {
     output.shape = shape(value);
     output.symbols.clear();
   }
-  PIPESHARD_CHECK(shape(value) == outputShape(position) && type(value) == outputType(position),
-                  "{}: output {} is lowered to {}{}, wanted {}{}", describeNode(node_), position,
-                  dataTypeName(type(value)), shapeToString(shape(value)), dataTypeName(outputType(position)),
-                  shapeToString(outputShape(position)));
+  if (shape(value) != outputShape(position) || type(value) != outputType(position)) {  // it broadcasts, say
+    refuse(fmt::format("its output {} is {}{} where its inputs make {}{}", position,
+                       dataTypeName(outputType(position)), shapeToString(outputShape(position)),
+                       dataTypeName(type(value)), shapeToString(shape(value))));
+  }
   Node copy;
   copy.op_type = "Identity";
   copy.opset_version = version();

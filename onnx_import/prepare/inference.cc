@@ -251,7 +251,8 @@ void Inference::checkNumbers(const Node& node) const {
     const std::optional<Shape>& shape = graph_.value(node.inputs[i]).shape;
     if (shape && shape->size() == 1) checkShapeInput(node, i, (*shape)[0]);
   }
-  if (!node.domain.empty() || !node.op_type.starts_with("Reduce") || node.inputs.empty()) return;
+  if (!node.domain.empty() || !node.op_type.starts_with("Reduce")) return;
+  if (node.inputs.empty() || !node.inputs[0].valid()) return;  // the schema says that it needs one
   const Value& reduced = graph_.value(node.inputs[0]);
   if (!reduced.shape) return;
   std::vector<int64_t> axes = node.intsAttribute("axes");

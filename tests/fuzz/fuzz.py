@@ -17,6 +17,7 @@ Exit code: 0; 1 when something was found; 77 without clang.
 import argparse
 import collections
 import csv
+import glob
 import os
 import re
 import shutil
@@ -26,9 +27,11 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "pipeshard")
 COLUMNS = ["when", "commit", "fuzzer", "target", "processor_seconds", "executions", "edges", "inputs", "end"]
 REASONS = re.compile(r"ERROR:|a bug:|not an Error:|runtime error:|ALARM")
 LONGEST_INPUT = 65536
+OF_MODELS = ("model", "preparation")  # go on from ONNX's node suite, too, where tools/setup.sh has put it: it has every operator
 SECONDS_PER_INPUT = 20
 MOST_STARTS = 8  # of a fuzzer that got too little of the processor
 
@@ -64,6 +67,10 @@ class Run:
         self.log = os.path.join(options.folder, f"{target}.log")
         os.makedirs(self.inputs, exist_ok=True)
         os.makedirs(self.findings, exist_ok=True)
+        for model in glob.glob(os.path.join(CACHE, "onnx-*/share/suites/node/*/model.onnx")) if target in OF_MODELS else []:
+            given = os.path.join(self.inputs, "suite_" + os.path.basename(os.path.dirname(model)))
+            if not os.path.exists(given):
+                shutil.copyfile(model, given)
 
     def seed(self):
         self.starts += 1
@@ -158,8 +165,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=2, help="of the processor, in all")
     parser.add_argument("--fuzzer", help="of the preset fuzz, built before")
     parser.add_argument("--blind", help="blind_fuzzer, built before")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    parser.add_argument("--folder", default=os.path.join(cache, "pipeshard/fuzz"))
+    parser.add_argument("--folder", default=os.path.join(CACHE, "fuzz"))
     parser.add_argument("--nice", type=int, default=10)
     parser.add_argument("--seed", type=int, help="of --blind: the same changes again; without it others every time")
     parser.add_argument("--summary", action="store_true")
