@@ -216,6 +216,9 @@ TEST_F(HostileFilesTest, ControlCharactersAreShownNotSent) {
   EXPECT_EQ(refused.exit_code, 66);
   EXPECT_THAT(refused.errors, HasSubstr("a\\x1b[2J\\x0d\\x07z"));
   EXPECT_EQ(refused.errors.find_first_of("\033\r\x07\x9b"), std::string::npos);
+  // 0x9b begins a control sequence where a terminal takes bytes as they come, and is a part of "\u01db".
+  const CommandResult bytes = runPipeshard({"explain", file("a\x9b 31m\xff\xc7\x9b\xf0\x9f\x98\x80")});
+  EXPECT_THAT(bytes.errors, HasSubstr("a\\x9b 31m\\xff\xc7\x9b\xf0\x9f\x98\x80"));
   writeFile(file("c.json"), R"({"version": 1, "nodes": [{"name": "\u001b[2J", "devices": 1}]})");
   EXPECT_EQ(runPipeshard({"cluster", file("c.json")}).errors.find('\033'), std::string::npos);
 }

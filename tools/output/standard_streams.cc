@@ -14,24 +14,42 @@ namespace {
 
 struct Output {
   int descriptor;
-  bool is_raw = false;      // prints a control sequence of our own
-  bool after_lead = false;  // of the two bytes of a control character beyond ASCII, the first was printed
+  bool is_raw = false;     // prints a control sequence of our own
+  unsigned char lead = 0;  // of a character of UTF-8 whose first bytes were printed
+  int missing = 0;         // its other bytes
   int first_error = 0;
 };
 
 Output standard_output{STDOUT_FILENO};
 Output standard_error{STDERR_FILENO};
 
-constexpr unsigned char kLead = 0xC2;  // in UTF-8, of U+0080 to U+00BF
+// In UTF-8, of U+0080 to U+00BF; those up to U+009F are controls.
+constexpr unsigned char kLeadOfControls = 0xC2;
+
+// Bytes that follow the first one of a character of UTF-8; 0: it is none.
+int bytesBehind(unsigned char lead) {
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  return lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+}
+
+// Bytes beyond ASCII that belong to no character may be controls to a terminal, too.
+bool isPlain(unsigned char byte, Output& output) {
+  if (byte >= 0x80 && byte < 0xC0) {
+    if (output.missing == 0) return false;
+    --output.missing;
+    return output.lead != kLeadOfControls || byte >= 0xA0;
+  }
+  output.lead = byte;
+  output.missing = bytesBehind(byte);
+  if (byte >= 0xC0) return output.missing > 0;
+  return byte == '\n' || byte == '\t' || (byte >= 0x20 && byte != 0x7F);
+}
 
 std::string escaped(std::string_view text, Output& output) {
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool is_plain = byte == '\n' || byte == '\t' || (byte >= 0x20 && byte != 0x7F);
-    const bool is_beyond_ascii = output.after_lead && byte >= 0x80 && byte < 0xA0;
-    output.after_lead = byte == kLead;
-    if (is_plain && !is_beyond_ascii) {
+    if (isPlain(byte, output)) {
       result += c;
     } else {
       result += fmt::format("\\x{:02x}", byte);
