@@ -1,4 +1,5 @@
 // EXPECT_ERROR(statement, code, "part of the message"): the statement throws pipeshard::Error like this.
+// codeOf and isRefused: whether an action throws one.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -17,6 +18,14 @@ ErrorCode codeOf(const Action& action) {
     return error.code();
   }
   return ErrorCode{0};
+}
+
+// Whether a verifier throws its error; no other is expected.
+template <typename Action>
+bool isRefused(const Action& verify) {
+  const ErrorCode code = codeOf(verify);
+  EXPECT_TRUE(code == ErrorCode{0} || code == ErrorCode::kInternal) << static_cast<int>(code);
+  return code != ErrorCode{0};
 }
 
 }  // namespace pipeshard

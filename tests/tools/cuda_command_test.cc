@@ -2,7 +2,6 @@
 // (tests/standin), which reports what a GPU would forgive.
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,6 +10,7 @@
 
 #include "ir/cluster/profile.h"
 #include "planning/request/profile_store.h"
+#include "tests/standin/clean_workers.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -18,7 +18,6 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 class CudaCommand : public ::testing::Test {
  protected:
@@ -27,15 +26,6 @@ class CudaCommand : public ::testing::Test {
     ::unsetenv("STANDIN_LOG");
     ::unsetenv("STANDIN_DEVICES");
     ::unsetenv("STANDIN_MODE");
-  }
-
-  // Every worker has worked on the stand-in, ended, and had nothing reported.
-  void expectCleanWorkers(size_t count) const {
-    std::ifstream file(log_);
-    size_t ended = 0;
-    for (std::string line; std::getline(file, line); ++ended)
-      EXPECT_THAT(line, MatchesRegex("process [0-9]+: [0-9]+ operations, 0 kinds of faults"));
-    EXPECT_EQ(ended, count);
   }
 
   TemporaryFolder folder_;
@@ -48,7 +38,7 @@ TEST_F(CudaCommand, ValidatePassesOnFourWorkersThatShareAGpu) {
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 4 workers equals one device"));
   EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:0 (stand-in)"));
-  expectCleanWorkers(4);
+  expectCleanWorkers(log_, 4);
 }
 
 TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
@@ -60,7 +50,7 @@ TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: gpt2.onnx on 4 workers equals one device"));
   EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:3 (stand-in)"));
-  expectCleanWorkers(4);
+  expectCleanWorkers(log_, 4);
 }
 
 // Each pass and each collective has the device's time, and the parts of a rank's time are as on a CPU.
@@ -85,7 +75,7 @@ TEST_F(CudaCommand, TracesHaveTheTimesOfTheDevice) {
     for (size_t i = 1; i < slices.size(); ++i)  // to the microsecond that the anchor of a step may be off
       EXPECT_GE(slices[i].first, slices[i - 1].second - 1) << "rank " << rank << ", slice " << i;
   }
-  expectCleanWorkers(4);
+  expectCleanWorkers(log_, 4);
 }
 
 TEST_F(CudaCommand, ValidatePassesOnAPipelineOfResnet) {
@@ -95,7 +85,7 @@ TEST_F(CudaCommand, ValidatePassesOnAPipelineOfResnet) {
                                             seconds(200));
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: resnet.onnx on 2 workers equals one device"));
-  expectCleanWorkers(2);
+  expectCleanWorkers(log_, 2);
 }
 
 TEST_F(CudaCommand, ValidatePassesOnShardsOfLlama) {
@@ -105,7 +95,7 @@ TEST_F(CudaCommand, ValidatePassesOnShardsOfLlama) {
                    seconds(200));
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: llama.onnx on 2 workers equals one device"));
-  expectCleanWorkers(2);
+  expectCleanWorkers(log_, 2);
 }
 
 // Each node counts its ranks from its own first GPU on.
@@ -133,7 +123,7 @@ TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
     EXPECT_EQ(ranks.at(rank).at("device"), fmt::format("cuda:{} (stand-in)", rank % 2));
   EXPECT_EQ(finish(first, "first").exit_code, 0);
   EXPECT_EQ(finish(second, "second").exit_code, 0);
-  expectCleanWorkers(4);
+  expectCleanWorkers(log_, 4);
 }
 
 // What a time is means nothing here: the stand-in takes as long as it likes.

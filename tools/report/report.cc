@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/counted.h"
 #include "partition/families/plan_schedule.h"
 #include "planning/model/plan_description.h"
 #include "runtime/validation/validate.h"
@@ -27,7 +28,7 @@ namespace {
 std::string modelName(const Plan& plan) { return std::filesystem::path(plan.model_path).filename().string(); }
 
 std::string headline(const Plan& plan) {
-  return fmt::format("{} in {}", modelName(plan), plural(std::ssize(plan.stages), "stage"));
+  return fmt::format("{} in {}", modelName(plan), counted(std::ssize(plan.stages), "stage"));
 }
 
 std::string planDirectory(const Plan& plan) {
@@ -73,8 +74,8 @@ std::string renderTiles(const Plan& plan, std::span<const Timeline> timelines) {
 // "2 nodes × 4 devices", and what they are.
 std::string clusterText(const Cluster& cluster) {
   if (cluster != uniformCluster(cluster.nodeCount(), cluster.devicesPerNode())) return printCluster(cluster);
-  return fmt::format("{} × {}", plural(cluster.nodeCount(), "node"),
-                     plural(cluster.devicesPerNode(), "device"));
+  return fmt::format("{} × {}", counted(cluster.nodeCount(), "node"),
+                     counted(cluster.devicesPerNode(), "device"));
 }
 
 std::string renderFacts(const Plan& plan) {

@@ -44,10 +44,6 @@ std::string section(std::string_view id, std::string_view title, const std::stri
 
 std::string paragraph(std::string_view text) { return fmt::format("<p>{}</p>\n", escapeHtml(text)); }
 
-std::string plural(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 HtmlCell textCell(std::string_view text) { return {escapeHtml(text), false}; }
 HtmlCell codeCell(std::string_view text) { return {fmt::format("<code>{}</code>", breakable(text)), false}; }
 HtmlCell numberCell(std::string_view text) { return {escapeHtml(text), true}; }

@@ -19,8 +19,6 @@ std::string breakable(std::string_view text);
 std::string section(std::string_view id, std::string_view title, const std::string& content);
 std::string paragraph(std::string_view text);
 
-std::string plural(int64_t count, std::string_view noun);  // "1 step", "2 steps"
-
 // A cell of already escaped HTML.
 struct HtmlCell {
   std::string html;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/counted.h"
 #include "ir/base/ids_format.h"
 #include "tools/report/report_html.h"
 #include "tools/report/report_pictures.h"
@@ -65,7 +66,7 @@ std::string layersTable(const Plan& plan) {
                           numberCell(formatFlops(layer.flops))});
   }
   return fmt::format("<details><summary>The {} that stages are made of</summary>\n{}{}</details>\n",
-                     plural(std::ssize(plan.layers), "layer"), renderTable(table),
+                     counted(std::ssize(plan.layers), "layer"), renderTable(table),
                      plan.layers.size() > kMostLayersShown
                          ? paragraph(fmt::format("And {} more; plan.json names them all.",
                                                  plan.layers.size() - kMostLayersShown))
@@ -94,7 +95,7 @@ std::string searchTable(const Plan& plan) {
                           textCell(fmt::format("{}", fmt::join(stages, ", ")))});
   }
   return fmt::format("<details><summary>The {} that the search found{}</summary>\n{}</details>\n",
-                     plural(std::ssize(plan.search->alternatives), "best plan"),
+                     counted(std::ssize(plan.search->alternatives), "best plan"),
                      plan.search->complete ? "" : " before it was cut short", renderTable(table));
 }
 
@@ -116,9 +117,9 @@ std::string renderCluster(const Plan& plan) {
   const int per_node = plan.cluster.devicesPerNode();
   const bool equal = plan.cluster.nodeCount() * per_node == devices;
   std::string html = paragraph(fmt::format(
-      "{} of {}{}, {} in all.{}", plural(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
-      plural(per_node, "device"), plural(devices, "rank"),
-      unused > 0 ? fmt::format(" {} of {} stay unused.", unused, plural(devices, "device")) : ""));
+      "{} of {}{}, {} in all.{}", counted(plan.cluster.nodeCount(), "node"), equal ? "" : "up to ",
+      counted(per_node, "device"), counted(devices, "rank"),
+      unused > 0 ? fmt::format(" {} of {} stay unused.", unused, counted(devices, "device")) : ""));
   html += "<div class=\"nodes\">\n";
   int shown = 0;
   for (int node = 0; node < plan.cluster.nodeCount() && node < kMostNodesShown && shown < kMostDevicesShown;
@@ -136,7 +137,7 @@ std::string renderCluster(const Plan& plan) {
   html += "</div>\n";
   if (shown < devices)
     html += paragraph(fmt::format("And {} that are not drawn; the table of stages names their ranks.",
-                                  plural(devices - shown, "device")));
+                                  counted(devices - shown, "device")));
   return section("cluster", "Cluster", html);
 }
 

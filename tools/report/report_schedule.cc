@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/counted.h"
 #include "ir/base/ids_format.h"
 #include "partition/families/make_schedule.h"
 #include "partition/schedules/schedule.h"
@@ -184,7 +185,7 @@ std::string renderSchedule(const Plan& plan, const Schedule& schedule, std::span
   std::string html = paragraph(fmt::format(
       "{}: {} on {}{}. {}", schedule.name(),
       schedule.microbatches == 1 ? "one microbatch" : fmt::format("{} microbatches", schedule.microbatches),
-      plural(schedule.ranks(), "pipeline rank"),
+      counted(schedule.ranks(), "pipeline rank"),
       chunks > 1 ? fmt::format(", up to {} stages each", chunks) : "", boxWidths(plan, timelines)));
   html += legendHtml(ganttLegend(timelines));
   html += scrollBox("Schedule chart", renderChart(ganttChart(timelines), SvgUse::kInPage));

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/counted.h"
 #include "tools/report/report_html.h"
 
 namespace pipeshard {
@@ -261,7 +262,7 @@ double medianSeconds(const RunHistory& history) {
 }
 
 std::string summary(const RunHistory& history) {
-  std::string text = plural(std::ssize(history.steps), "step") + " in the log";
+  std::string text = counted(std::ssize(history.steps), "step") + " in the log";
   const std::vector<Point> losses = pointsOf(history.steps, [](const auto& step) { return step.loss; });
   if (!losses.empty())
     text += fmt::format("; the loss went from {:.6g} to {:.6g}", losses.front().value, losses.back().value);
@@ -282,7 +283,7 @@ std::string summary(const RunHistory& history) {
     double seconds = 0;
     for (const RunHistory::Restart& restart : history.restarts) seconds += restart.seconds;
     text += fmt::format("; {} after a loss took {:.1f} s in all",
-                        plural(std::ssize(history.restarts), "restart"), seconds);
+                        counted(std::ssize(history.restarts), "restart"), seconds);
   }
   return text + ".";
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/ids_format.h"
 #include "runtime/validation/validate.h"
 #include "tools/report/report_html.h"
@@ -53,8 +54,8 @@ std::string renderVerdict(const ReportInput& input) {
   std::string html = passed ? "<div class=\"verdict pass\"><p><b>PASS: equals one device</b></p>"
                             : "<div class=\"verdict fail\"><p><b>FAIL: differs from one device</b></p>";
   html += fmt::format("<p>{} on {}; {} compared, {} over {} bound.</p>",
-                      plural(std::ssize(validation.steps), "step"), plural(validation.ranks, "rank"),
-                      plural(std::ssize(validation.tensors), "tensor"),
+                      counted(std::ssize(validation.steps), "step"), counted(validation.ranks, "rank"),
+                      counted(std::ssize(validation.tensors), "tensor"),
                       failed == 0 ? "none" : fmt::format("{}", failed), failed > 1 ? "their" : "its");
   if (!validation.tensors.empty()) {
     const TensorComparison& worst = validation.tensors.front();
@@ -100,7 +101,7 @@ std::string renderComparison(const ValidationReport& validation) {
       "comparison", "Against one device",
       renderTable(summary) +
           paragraph(fmt::format("The {} nearest to their bound, or furthest over it:",
-                                plural(std::ssize(worst.rows), "tensor"))) +
+                                counted(std::ssize(worst.rows), "tensor"))) +
           renderTable(worst) +
           paragraph("Error: the 2-norm of the difference over the 2-norm of the one-device tensor, which has "
                     "a floor, so that a gradient that is zero up to rounding does not decide. Updates on "

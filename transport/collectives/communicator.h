@@ -1,5 +1,6 @@
 // Tensors between the processes of a job. One interface for all transports: shared memory on a node, an
-// encrypted wire or Gloo between nodes, and both joined; NCCL between GPUs (later).
+// encrypted wire or Gloo between nodes, and both joined. GPUs that have NCCL give each other tensors past it
+// (runtime/device/device_transfers.h).
 //
 // Ranks of a communicator are 0..size-1. Operations between an ordered pair of ranks match in the order
 // posted. Every wait has a deadline; when it passes, or when a peer dies, the operation throws Error(kHang)

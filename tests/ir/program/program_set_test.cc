@@ -3,14 +3,13 @@
 #include "ir/program/program_set.h"
 #include "ir/program/program_set_verify.h"
 
-#include <functional>
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include "ir/base/error.h"
 #include "ir/program/program_json.h"
 #include "ir/program/program_verify.h"
+#include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {
@@ -90,16 +89,6 @@ std::vector<Program> allPrograms(const ProgramSet& set) {
   std::vector<Program> programs;
   for (const RankId rank : set.ranks.ids()) programs.push_back(instantiate(set, rank));
   return programs;
-}
-
-bool isRefused(const std::function<void()>& verify) {
-  try {
-    verify();
-    return false;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
-    return true;
-  }
 }
 
 TEST(ProgramSet, GivesEveryRankItsPeersGroupsAndParts) {

@@ -2,19 +2,18 @@
 // verifier, which looks at a sample of ranks, refuses it exactly where all ranks' programs do not fit
 // together when they are run in full, by rules of their own (tests/ir/program/plain_run.h).
 #include <array>
-#include <functional>
 #include <map>
 #include <random>
 #include <utility>
 
 #include <gtest/gtest.h>
 
-#include "ir/base/error.h"
 #include "ir/program/program_set_json.h"
 #include "ir/program/program_set_verify.h"
 #include "ir/program/program_verify.h"
 #include "partition/emit/emit_programs.h"
 #include "partition/families/plan_schedule.h"
+#include "tests/expect_error.h"
 #include "tests/ir/program/plain_run.h"
 #include "tests/partition/emit/random_job.h"
 
@@ -27,25 +26,105 @@ ProgramSet setOfJob(const Job& job, const std::string& schedule) {
   return emitProgramSet(job.family(), plan, scheduleOf(plan)).set;
 }
 
+// Stages of rows x columns devices, which add something up along their row and along their column, and send
+// to their counterparts of the next stage: so every rank has two groups.
+class Meshes {
+ public:
+  explicit Meshes(unsigned seed) : random_(seed) {
+    stages_ = 1 + any(3);
+    rows_ = 2 + any(2);
+    columns_ = 2 + any(2);
+  }
+
+  ProgramSet make() {
+    ProgramSet set;
+    for (size_t stage = 0; stage < stages_; ++stage) addGroups(stage, set);
+    for (size_t stage = 0; stage < stages_; ++stage) {
+      for (size_t place = 0; place < devices(); ++place) {
+        RankBinding binding{KindId(stage), {}, {rowGroup(stage, place), columnGroup(stage, place)}, {}};
+        if (stage > 0) binding.peers.push_back(rankAt(stage - 1, place));
+        if (stage + 1 < stages_) binding.peers.push_back(rankAt(stage + 1, place));
+        binding.starts = {{static_cast<int64_t>(2 * place), 0}};
+        if (place == 0) set.kinds.push_back(kindOf(stage, binding, set));
+        set.ranks.push_back(std::move(binding));
+      }
+    }
+    return set;
+  }
+
+ private:
+  size_t any(size_t count) { return random_() % count; }
+  size_t devices() const { return rows_ * columns_; }
+  RankId rankAt(size_t stage, size_t place) const { return RankId(stage * devices() + place); }
+  size_t rowGroup(size_t stage, size_t place) const { return stage * (rows_ + columns_) + place / columns_; }
+  size_t columnGroup(size_t stage, size_t place) const {
+    return stage * (rows_ + columns_) + rows_ + place % columns_;
+  }
+
+  void addGroups(size_t stage, ProgramSet& set) const {
+    set.groups.resize(set.groups.size() + rows_ + columns_);
+    for (size_t place = 0; place < devices(); ++place) {
+      set.groups[rowGroup(stage, place)].push_back(rankAt(stage, place));
+      set.groups[columnGroup(stage, place)].push_back(rankAt(stage, place));
+    }
+  }
+
+  Buffer rowsBuffer(const std::string& name) const {
+    Buffer buffer;
+    buffer.name = name + boxText({0, 0}, {2, 6});
+    buffer.data_type = DataType::kFloat32;
+    buffer.shape = {2, 6};
+    buffer.value = name;
+    buffer.part = BufferPart{{static_cast<int64_t>(2 * devices()), 6}, {0, 0}};
+    return buffer;
+  }
+
+  // Of the first rank of a stage: the sums in some order, the messages before and behind them.
+  ProgramKind kindOf(size_t stage, const RankBinding& binding, const ProgramSet& set) {
+    Program program;
+    program.rank = rankAt(stage, 0);
+    program.world_size = static_cast<int>(stages_ * devices());
+    for (const size_t group : binding.groups) program.groups.push_back(set.groups[group]);
+    program.buffers = {rowsBuffer(fmt::format("h{}@0", stage)), rowsBuffer(fmt::format("h{}@0", stage + 1)),
+                       Buffer{}};
+    program.buffers.back().name = "sum";
+    program.buffers.back().kind = BufferKind::kAccumulator;
+    program.buffers.back().data_type = DataType::kFloat32;
+    const BufferId received(0), sent(1), sum(2);
+    const auto add = [&](InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+      Instruction& made = program.instructions.emplace_back();
+      made.kind = kind;
+      made.inputs = std::move(inputs);
+      made.outputs = std::move(outputs);
+      return &made;
+    };
+    add(stage > 0 ? InstructionKind::kReceive : InstructionKind::kZero, {}, {received})->peer =
+        stage > 0 ? binding.peers.front() : RankId();
+    add(InstructionKind::kZero, {}, {sum});
+    for (size_t sums = 2 + any(3), first = any(2), i = 0; i < sums; ++i)
+      add(InstructionKind::kAllReduce, {sum}, {sum})->group = GroupId((first + i) % 2);
+    add(InstructionKind::kZero, {}, {sent});
+    if (stage + 1 < stages_) add(InstructionKind::kSend, {sent}, {})->peer = binding.peers.back();
+    for (const BufferId id : {received, sent, sum}) add(InstructionKind::kFree, {id}, {});
+    return {std::move(program), {0, 0, -1}, {true, true, false}};
+  }
+
+  std::mt19937 random_;
+  size_t stages_ = 1, rows_ = 2, columns_ = 2;
+};
+
 ProgramSet randomSet(unsigned seed) {
+  if (seed % 4 == 1) return Meshes(seed).make();
   const Job job = seed % 4 == 0 ? randomJob(seed) : replicatedJob(seed);
   return setOfJob(job, std::array{"sequential", "gpipe", "1f1b"}[seed % 3]);
-}
-
-bool isRefused(const std::function<void()>& verify) {
-  try {
-    verify();
-    return false;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
-    return true;
-  }
 }
 
 // Changes of one set. Those of a pair of ranks keep more sets sound than those of one number.
 class Mutator {
  public:
   Mutator(ProgramSet& set, unsigned seed) : set_(set), random_(seed) {}
+
+  static size_t kinds() { return changes().size(); }
 
   // The name of what was changed; "": there is nothing of the kind.
   std::string mutate() {
@@ -284,6 +363,7 @@ TEST(MutatedBindings, AreRefusedExactlyWhereRunningAllRanksPlainlyRefusesThem) {
       }
     }
   }
+  EXPECT_EQ(counts.size(), Mutator::kinds());
   for (const auto& [name, of] : counts) EXPECT_GT(of.refused, 0) << name;
   EXPECT_GT(all.refused, 1000);
   EXPECT_GT(all.accepted_sampled, 300);

@@ -3,11 +3,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/standin/clean_workers.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 using std::chrono::seconds;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 class NcclCommand : public ::testing::Test {
  protected:
@@ -37,15 +36,6 @@ class NcclCommand : public ::testing::Test {
     set_.emplace_back(name);
   }
 
-  // Every worker has ended, and had nothing reported.
-  void expectCleanWorkers(size_t count) const {
-    std::ifstream file(log_);
-    size_t ended = 0;
-    for (std::string line; std::getline(file, line); ++ended)
-      EXPECT_THAT(line, MatchesRegex("process [0-9]+: [0-9]+ operations, 0 kinds of faults"));
-    EXPECT_EQ(ended, count);
-  }
-
   CommandResult validate(const std::vector<std::string>& words) const {
     std::vector<std::string> arguments = {"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device",
                                           "cuda",     "--steps",           "2"};
@@ -59,7 +49,7 @@ class NcclCommand : public ::testing::Test {
     EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 4 workers equals one device"));
     EXPECT_THAT(result.output, HasSubstr("GPUs give each other tensors by NCCL "));
     EXPECT_THAT(result.output, HasSubstr("all 4 ranks"));
-    expectCleanWorkers(4);
+    expectCleanWorkers(log_, 4);
   }
 
   // A job of a plan with endless steps, which has begun.
@@ -127,7 +117,7 @@ TEST_F(NcclCommand, RanksThatShareAGpuGoThroughTheHostsMemoryOrAreRefused) {
   ASSERT_EQ(staged.exit_code, 0) << staged.errors;
   EXPECT_THAT(staged.output, HasSubstr("GPUs give each other tensors through the host's memory: "
                                        "ranks 0 and 3 have one GPU"));
-  expectCleanWorkers(4);
+  expectCleanWorkers(log_, 4);
   const CommandResult refused = validate({"--share-devices", "--transport", "nccl"});
   EXPECT_EQ(refused.exit_code, 78);
   EXPECT_THAT(refused.errors, HasSubstr("--transport nccl: ranks 0 and 3 have one GPU"));
