@@ -115,7 +115,7 @@ class ListReader {
   template <typename Take>
   void readLoop(const JsonReader& loop, const Take& take) {
     loop.expectObject({"repeat", "steps", "body"});
-    const int64_t iterations = loop.at("repeat").integer(1, LoopBudget::kItems);
+    const int64_t iterations = loop.at("repeat").integer(1, budget_->mostItems());
     const std::vector<JsonReader> readers = loop.at("body").elements(),
                                   steps_of = loop.at("steps").elements();
     if (readers.empty() || readers.size() != steps_of.size())
@@ -131,7 +131,7 @@ class ListReader {
     }
     if (!budget_->take(iterations, lines))
       loop.at("repeat").failExpected(fmt::format("loops that stand for {} items and {} bytes at most",
-                                                 LoopBudget::kItems, LoopBudget::kBytes));
+                                                 budget_->mostItems(), budget_->mostBytes()));
     for (int64_t k = 0; k < iterations; ++k) {
       for (size_t i = 0; i < body.size(); ++i) {
         take(readers[i], Item(body[i]));

@@ -43,6 +43,9 @@ class LoopSearch {
       if (!stepsOn(at + period, period) || hash(first, period) != hash(at, period) ||
           hash(at, period) != hash(at + period, period))
         continue;
+      if (const auto uneven = uneven_.find(period);
+          uneven != uneven_.end() && uneven->second >= first && uneven->second - first < period)
+        continue;
       const Loop loop{first, period, countOf(first, period)};
       if (saved(loop) > saved(best)) best = loop;
     }
@@ -67,12 +70,13 @@ class LoopSearch {
     return true;
   }
 
+  // Of three iterations the forms are known to be equal.
   size_t countOf(size_t first, size_t period) {
-    size_t item = first + period;
-    while (item < list_.size() && (item < first + 2 * period ? list_.form(item) == list_.form(item - period)
-                                                             : stepsOn(item, period)))
-      ++item;
-    steps_left_ -= std::min(steps_left_, item - first);
+    const size_t third = first + 2 * period;
+    size_t item = third;
+    while (item < list_.size() && stepsOn(item, period)) ++item;
+    steps_left_ -= std::min(steps_left_, item - third);
+    if (item < third + period) uneven_[period] = item - 2 * period;
     return (item - first) / period;
   }
 
@@ -80,13 +84,16 @@ class LoopSearch {
   std::vector<size_t> next_;      // by item: the next one of its form
   std::vector<uint64_t> hashes_;  // of the forms before an item
   std::vector<uint64_t> powers_;
+  // By period: the last item found whose numbers do not go on by equal steps in the two iterations behind it.
+  // It ends every loop of that period that begins less than an iteration before it.
+  std::unordered_map<size_t, size_t> uneven_;
   size_t steps_left_;
 };
 
 }  // namespace
 
 void NumberedList::add(std::string_view form, const std::vector<int64_t>& numbers) {
-  forms_.push_back(known_.try_emplace(std::string(form), known_.size()).first->second);
+  forms_.push_back(known_->try_emplace(std::string(form), known_->size()).first->second);
   numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
   begins_.push_back(numbers_.size());
 }

@@ -7,10 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace pipeshard {
@@ -18,6 +20,10 @@ namespace pipeshard {
 // A list as loops see it: of every item its form (what must be equal) and its numbers (what may grow).
 class NumberedList {
  public:
+  NumberedList() : known_(std::make_shared<Forms>()) {}
+  // Empty, with the numbers of forms of this one: their forms can be compared.
+  NumberedList anotherOfTheseForms() const { return NumberedList(known_); }
+
   // Items of one form have equally many numbers, from 0 on.
   void add(std::string_view form, const std::vector<int64_t>& numbers);
   size_t size() const { return forms_.size(); }
@@ -27,7 +33,10 @@ class NumberedList {
   }
 
  private:
-  std::unordered_map<std::string, size_t> known_;
+  using Forms = std::unordered_map<std::string, size_t>;
+  explicit NumberedList(std::shared_ptr<Forms> known) : known_(std::move(known)) {}
+
+  std::shared_ptr<Forms> known_;
   std::vector<size_t> forms_;
   std::vector<int64_t> numbers_;      // of all items, one behind the other
   std::vector<size_t> begins_ = {0};  // by item, and the end
@@ -50,14 +59,17 @@ std::vector<Loop> findLoops(const NumberedList& list);
 // How much may come out of loops where a file is read; what is written keeps within it.
 class LoopBudget {
  public:
-  static constexpr int64_t kItems = int64_t{1} << 22;
-  static constexpr int64_t kBytes = int64_t{1} << 28;  // as they would be written without loops
+  // `bytes`: as they would be written without loops.
+  explicit LoopBudget(int64_t items = int64_t{1} << 23, int64_t bytes = int64_t{1} << 30)
+      : most_items_(items), most_bytes_(bytes), items_(items), bytes_(bytes) {}
   // Whether so many iterations of a body of these lines are within it; then they are taken from it.
   bool take(int64_t iterations, const std::vector<std::string>& body);
+  int64_t mostItems() const { return most_items_; }
+  int64_t mostBytes() const { return most_bytes_; }
 
  private:
-  int64_t items_ = kItems;
-  int64_t bytes_ = kBytes;
+  int64_t most_items_, most_bytes_;
+  int64_t items_, bytes_;  // that are left
 };
 
 }  // namespace pipeshard

@@ -424,8 +424,7 @@ Program programFromJson(std::string_view text) {
                      [](const JsonReader& json) { return programFrom(json, nullptr); });
 }
 
-std::string kindToJson(const ProgramKind& kind) {
-  LoopBudget loops;
+std::string kindToJson(const ProgramKind& kind, LoopBudget loops) {
   std::string text = programText(kind.program, &loops);
   std::vector<std::vector<int64_t>> starts;
   for (size_t b = 0; b < kind.start_slots.size(); ++b) {
@@ -441,9 +440,8 @@ std::string kindToJson(const ProgramKind& kind) {
   return text + "\n}\n";
 }
 
-ProgramKind kindFromJson(std::string_view text) {
-  return readProgram(text, kKindVersion, {"starts"}, {"constants"}, [](const JsonReader& json) {
-    LoopBudget loops;
+ProgramKind kindFromJson(std::string_view text, LoopBudget loops) {
+  return readProgram(text, kKindVersion, {"starts"}, {"constants"}, [&loops](const JsonReader& json) {
     ProgramKind kind{programFrom(json, &loops), {}, {}};
     kind.start_slots.resize(kind.program.buffers.size(), -1);
     kind.boxed.resize(kind.program.buffers.size());

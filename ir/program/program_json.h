@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "ir/program/loops.h"
 #include "ir/program/program.h"
 #include "ir/program/program_set.h"
 
@@ -21,7 +22,7 @@ std::string programToJson(const Program& program);
 Program programFromJson(std::string_view text);
 
 // Of a kind of a ProgramSet. Errors likewise.
-std::string kindToJson(const ProgramKind& kind);
-ProgramKind kindFromJson(std::string_view text);
+std::string kindToJson(const ProgramKind& kind, LoopBudget loops = LoopBudget());
+ProgramKind kindFromJson(std::string_view text, LoopBudget loops = LoopBudget());
 
 }  // namespace pipeshard

@@ -52,7 +52,8 @@ RankTables readTables(const fs::path& folder, uint64_t& digest) {
 
 // A kind of so many ranks.
 ProgramKind readKind(const std::string& path, size_t ranks, uint64_t& digest) {
-  ProgramKind kind = parsedFile(path, kindFromJson, digest);
+  ProgramKind kind = parsedFile(
+      path, [](const std::string& text) { return kindFromJson(text); }, digest);
   if (kind.program.world_size != static_cast<int>(ranks)) {
     fail(ErrorCode::kConfiguration, "{}: world_size: found {}; expected {}, as many as {} has", path,
          kind.program.world_size, ranks, kRanksFileName);

@@ -51,6 +51,17 @@ TEST(FindLoops, StopsWhereNumbersLoseTheirStep) {
   EXPECT_EQ(loopsOf(items), (std::vector<Loop>{{0, 1, 10}}));
 }
 
+// A step of a thousand microbatches, of which the first is made in buffers of its own.
+TEST(FindLoops, AreFoundBehindALongUnevenStart) {
+  NumberedList list;
+  constexpr size_t kPeriod = 1000, kCount = 1000;
+  for (size_t k = 0; k < kCount; ++k) {
+    for (size_t i = 0; i < kPeriod; ++i)
+      list.add(std::to_string(i), {static_cast<int64_t>(k == 0 && i % 2 == 1 ? 7 : 3 * k)});
+  }
+  EXPECT_EQ(findLoops(list), (std::vector<Loop>{{kPeriod, kPeriod, kCount - 1}}));
+}
+
 // The longer one that saves more is not hidden by short ones in it.
 TEST(FindLoops, TakesTheOneThatSavesMost) {
   std::string body = "aaaaaaaabc";
@@ -295,31 +306,35 @@ TEST(LoopsOfKinds, AreRefusedWhereTheyStandForTooMuch) {
   const auto loop = [](int64_t count, const std::string& items, const std::string& steps) {
     return "{\"repeat\":" + std::to_string(count) + ",\"steps\":[" + steps + "],\"body\":[" + items + "]},";
   };
-  EXPECT_EQ(kindFromJson(withResults(loop(1 << 16, result, "[0]"))).program.results.size(), (1u << 16) + 4);
+  const auto read = [&](const std::string& loops) {
+    return kindFromJson(withResults(loops), LoopBudget(1000, 100'000));
+  };
+  EXPECT_EQ(read(loop(600, result, "[0]")).program.results.size(), 604u);
+  EXPECT_ERROR(read(loop(int64_t{1} << 40, result, "[0]")), ErrorCode::kConfiguration,
+               "program.json.results[0].repeat");
   EXPECT_ERROR(kindFromJson(withResults(loop(int64_t{1} << 40, result, "[0]"))), ErrorCode::kConfiguration,
                "program.json.results[0].repeat");
-  EXPECT_ERROR(kindFromJson(withResults(loop((1 << 21) + 1, result + "," + result, "[0],[0]"))),
-               ErrorCode::kConfiguration, "at most");
-  EXPECT_ERROR(kindFromJson(withResults(loop(1 << 20, result, "[0]") + loop(1 << 22, result, "[0]"))),
-               ErrorCode::kConfiguration, "program.json.results[1].repeat");
-  const std::string long_name = R"({"kind":"loss","name":")" + std::string(10000, 'n') + R"(","buffer":0})";
-  EXPECT_ERROR(kindFromJson(withResults(loop(1 << 16, long_name, "[0]"))), ErrorCode::kConfiguration,
-               "268435456 bytes at most");
+  EXPECT_ERROR(read(loop(501, result + "," + result, "[0],[0]")), ErrorCode::kConfiguration, "at most");
+  EXPECT_ERROR(read(loop(500, result, "[0]") + loop(900, result, "[0]")), ErrorCode::kConfiguration,
+               "program.json.results[1].repeat");
+  const std::string long_name = R"({"kind":"loss","name":")" + std::string(1000, 'n') + R"(","buffer":0})";
+  EXPECT_ERROR(read(loop(100, long_name, "[0]")), ErrorCode::kConfiguration, "100000 bytes at most");
 }
 
 // What is written can be read, however long the list is: what goes beyond the bounds is written in full.
 TEST(LoopsOfKinds, AreWrittenAsFarAsTheyMayBeRead) {
   ProgramKind kind = kindOf(4);
   Result result = kind.program.results[0];
-  result.name = std::string(3000, 'n');
-  for (int i = 0; i < 90'000; ++i) {
-    result.name[0] = i < 80'000 ? 'a' : 'b';
+  result.name = std::string(300, 'n');
+  for (int i = 0; i < 1200; ++i) {
+    result.name[0] = i < 800 ? 'a' : 'b';
     kind.program.results.push_back(result);
   }
-  const std::string text = kindToJson(kind);
-  EXPECT_LT(text.size(), 40'000'000u);
-  EXPECT_GT(text.size(), 10'000'000u);
-  EXPECT_EQ(kindFromJson(text).program.results.size(), kind.program.results.size());
+  const LoopBudget loops(100'000, 320'000);  // enough for the eight hundred, not for the others
+  const std::string text = kindToJson(kind, loops);
+  EXPECT_LT(text.size(), 160'000u);
+  EXPECT_GT(text.size(), 120'000u);
+  EXPECT_EQ(kindFromJson(text, loops).program.results.size(), kind.program.results.size());
 }
 
 }  // namespace
