@@ -1,21 +1,26 @@
 #include "partition/emit/emit_programs.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/program/program_set_verify.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/layout.h"
 #include "partition/cut/stage_shardings.h"
 #include "partition/emit/early_receives.h"
 #include "partition/emit/emit_messages.h"
 #include "partition/emit/gradient_buckets.h"
+#include "partition/emit/prolonged_programs.h"
 #include "partition/emit/rank_kinds.h"
 #include "partition/families/plan_schedule.h"
+#include "partition/schedules/steady_state.h"
 #include "partition/stages/partition_training.h"
 #include "sharding/stage/sharding_plan.h"
 
@@ -71,12 +76,96 @@ void keepLossAlone(const TrainingGraph& training, Program& program) {
   }
 }
 
-// `stage_of_parameter`: as WeightVersions. `trained_elsewhere`: as EmissionContext.
+// The programs of a plan's step in the order of a schedule: its own, or one with fewer microbatches.
+class StepEmitter {
+ public:
+  // `stage_of_parameter`: as WeightVersions. `trained_elsewhere`: as EmissionContext. All outlive this.
+  StepEmitter(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn,
+              std::vector<StageId> stage_of_parameter, const std::vector<bool>& trained_elsewhere)
+      : family_(family),
+        training_(family.base()),
+        plan_(plan),
+        cut_(cut),
+        stage_of_parameter_(std::move(stage_of_parameter)),
+        trained_elsewhere_(trained_elsewhere),
+        layout_(plan, family, in_turn),
+        shardings_(family, plan, cut, in_turn),
+        separator_(separatorFor(training_.graph)) {
+    for (int group = 0; group < layout_.groups(); ++group) pieces_.emplace_back(shardings_);
+  }
+
+  const Layout& layout() const { return layout_; }
+
+  // Not verified. `progress`: as emitProgramSet.
+  EmittedPrograms emit(const Schedule& schedule, const std::function<void(double)>& progress) {
+    const WeightVersions versions(schedule, stage_of_parameter_);
+    const Messages messages(cut_, schedule);
+    const EmissionContext context{family_,  layout_,  plan_.stages, cut_,       schedule,
+                                  versions, messages, shardings_,   separator_, trained_elsewhere_};
+    const auto complete = [&](EmittedRank& emitted) { this->complete(schedule, emitted); };
+    return emitKinds(context, pieces_, complete, progress);
+  }
+
+ private:
+  void complete(const Schedule& schedule, EmittedRank& emitted) const {
+    markTransposed(training_.graph, training_.parameters, emitted.rank.program);
+    if (!trained_elsewhere_.empty()) keepLossAlone(training_, emitted.rank.program);
+    if (!schedule.asynchronous()) postGradientBuckets(emitted.rank, plan_.given.bucket_bytes, separator_);
+    if (plan_.given.overlap_receives == OverlapReceives::kOff) return;
+    const auto early = [&plan = plan_](RankId rank, RankId peer) {
+      return plan.given.overlap_receives == OverlapReceives::kOn ||
+             plan.cluster.nodeOf(peer.index()) != plan.cluster.nodeOf(rank.index());
+    };
+    emitted.questions.requireOfPeers(early);
+    postReceivesEarly(emitted.rank.program,
+                      [&](RankId peer) { return early(emitted.rank.program.rank, peer); });
+  }
+
+  const TrainingFamily& family_;
+  const TrainingGraph& training_;
+  const Plan& plan_;
+  const Cut& cut_;
+  const std::vector<StageId> stage_of_parameter_;
+  const std::vector<bool>& trained_elsewhere_;
+  const Layout layout_;
+  const StageShardings shardings_;
+  const std::string separator_;
+  IdVector<PipelineRankId, ShardedPieces> pieces_;
+};
+
+constexpr double kEmission = 0.6;  // share of the time, about; verification takes the rest
+
+// Of a schedule with a long steady state: it is emitted with three short ones, and prolonged. Nothing: there
+// is none, or it would be hardly less work, or the programs do not grow evenly.
+std::optional<EmittedPrograms> emitSteadily(const TrainingFamily& family, const Schedule& schedule,
+                                            StepEmitter& emitter,
+                                            const std::function<void(double)>& progress) {
+  if (family.largestMicrobatch() * family.microbatches() != family.batch()) return std::nullopt;
+  const std::optional<SteadyState> steady = SteadyState::of(schedule);
+  if (!steady) return std::nullopt;
+  const int shortest = schedule.microbatches - steady->most() * steady->period();
+  if (6 * (shortest + steady->period()) > schedule.microbatches) return std::nullopt;
+  std::array<EmittedPrograms, 3> shorter;
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    const auto tell = [&](double share) {
+      if (progress) progress(kEmission * (static_cast<double>(i) + share) / std::size(shorter));
+    };
+    shorter[i] = emitter.emit(steady->without(steady->most() - static_cast<int>(i)), tell);
+  }
+  std::optional<EmittedPrograms> made =
+      prolongedPrograms(std::move(shorter), steady->most(), schedule.microbatches);
+  if (made) made->emitted_microbatches = 3 * (shortest + steady->period());
+  return made;
+}
+
+// `stage_of_parameter`, `trained_elsewhere`: as StepEmitter.
 EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Schedule& schedule, const Cut& cut,
                      std::vector<StageId> stage_of_parameter, const std::vector<bool>& trained_elsewhere = {},
-                     const std::function<void(double)>& progress = {}) {
-  const TrainingGraph& training = family.base();
-  const Layout layout(plan, family, !schedule.replicas.empty());
+                     const std::function<void(double)>& progress = {},
+                     Emission emission = Emission::kSteadyState) {
+  StepEmitter emitter(family, plan, cut, !schedule.replicas.empty(), std::move(stage_of_parameter),
+                      trained_elsewhere);
+  const Layout& layout = emitter.layout();
   for (const StageId stage : layout.stageIds()) {
     PIPESHARD_CHECK(!layout.inTurn() || schedule.replicasOf(stage) == layout.replicas(stage),
                     "the schedule {} is of other replicas", schedule.name());
@@ -84,40 +173,22 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
   PIPESHARD_CHECK(schedule.stages == layout.stages() &&
                       schedule.microbatches == family.microbatches() * plan.updates_per_step,
                   "the schedule {} is of another plan", schedule.name());
-  const WeightVersions versions(schedule, std::move(stage_of_parameter));
-  const Messages messages(cut, schedule);
-  const StageShardings shardings(family, plan, cut, layout.inTurn());
-  const EmissionContext context{family,
-                                layout,
-                                plan.stages,
-                                cut,
-                                schedule,
-                                versions,
-                                messages,
-                                shardings,
-                                separatorFor(training.graph),
-                                trained_elsewhere};
-  const auto complete = [&](EmittedRank& emitted) {
-    markTransposed(training.graph, training.parameters, emitted.rank.program);
-    if (!trained_elsewhere.empty()) keepLossAlone(training, emitted.rank.program);
-    if (!schedule.asynchronous())
-      postGradientBuckets(emitted.rank, plan.given.bucket_bytes, context.separator);
-    if (plan.given.overlap_receives == OverlapReceives::kOff) return;
-    const auto early = [&plan](RankId rank, RankId peer) {
-      return plan.given.overlap_receives == OverlapReceives::kOn ||
-             plan.cluster.nodeOf(peer.index()) != plan.cluster.nodeOf(rank.index());
-    };
-    emitted.questions.requireOfPeers(early);
-    postReceivesEarly(emitted.rank.program,
-                      [&](RankId peer) { return early(emitted.rank.program.rank, peer); });
-  };
-  return emitKinds(context, complete, progress);
+  std::optional<EmittedPrograms> made;
+  if (emission == Emission::kSteadyState) made = emitSteadily(family, schedule, emitter, progress);
+  if (!made) {
+    made = emitter.emit(schedule, [&](double share) {
+      if (progress) progress(kEmission * share);
+    });
+    made->emitted_microbatches = schedule.microbatches;
+  }
+  verifyProgramSet(made->set);
+  return *std::move(made);
 }
 
 }  // namespace
 
 EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
-                               const std::function<void(double)>& progress) {
+                               const std::function<void(double)>& progress, Emission emission) {
   const std::vector<Parameter>& parameters = family.base().parameters;
   const bool trains = std::any_of(parameters.begin(), parameters.end(),
                                   [](const Parameter& parameter) { return isTrained(parameter); });
@@ -136,7 +207,7 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
   }
   const Cut cut = cutTraining(family.base(), plan);
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
-  return emit(family, plan, schedule, cut, cut.owners, {}, progress);
+  return emit(family, plan, schedule, cut, cut.owners, {}, progress, emission);
 }
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,

@@ -1,6 +1,7 @@
 // Programs of a plan: one per rank, and one for a single device.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -35,8 +36,14 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 // not with ranks. Groups of devices are worked at on as many threads as there are processors. `progress`:
 // told, while it works, which share of the work is done, about, on the calling thread; what it throws ends
 // the work.
+//
+// A schedule with a long steady state is emitted with few iterations of it, and what grows from one to the
+// next is prolonged (prolonged_programs.h); kInFull: every microbatch for itself, which gives the same
+// programs, and takes longer (tests compare the two).
+enum class Emission : uint8_t { kSteadyState, kInFull };
 EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, const Schedule& schedule,
-                               const std::function<void(double)>& progress = {});
+                               const std::function<void(double)>& progress = {},
+                               Emission emission = Emission::kSteadyState);
 // The forward passes and the loss alone, to be run beside the programs of a training plan, of the tensors
 // that these keep. `family`: the model in evaluation mode, without an optimizer; `plan`: the training plan's
 // stages, with layers that are positions in the family's forward nodes, and shardings (what they say of

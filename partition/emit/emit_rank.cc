@@ -168,7 +168,7 @@ class RankEmitter {
     const bool any = std::any_of(parts.begin(), parts.end(),
                                  [](const RecomputedPart& part) { return !part.again.empty(); });
     return any && (context_.stages[stage].recomputation != Recomputation::kExceptLast ||
-                   microbatch + 1 < training_.microbatches);
+                   microbatch + 1 < context_.versions.microbatchesPerUpdate());
   }
 
   // Backward passes of a stage that recomputes run part by part, both halves of a part together where the
@@ -460,7 +460,7 @@ class RankEmitter {
   void listOutputs() {
     for (const ModelOutput& output : training_.outputs) {
       if (!isHere(context_.cut.place(output.value).stage) || !builder_.speaksFor(output.value)) continue;
-      const int count = output.axis < 0 ? 1 : static_cast<int>(training_.microbatches);
+      const int count = output.axis < 0 ? 1 : context_.versions.microbatchesPerUpdate();
       for (int k = 0; k < count; ++k) {
         if (!layout_.takes(rank_, k)) continue;
         addResult(Result::Kind::kOutput, builder_.nameOf(output.value), builder_.produced(output.value, k));

@@ -14,7 +14,6 @@
 #include "partition/emit/emission_progress.h"
 #include "partition/emit/emit_free.h"
 #include "partition/emit/emit_rank.h"
-#include "partition/emit/sharded_pieces.h"
 
 namespace pipeshard {
 namespace {
@@ -23,9 +22,10 @@ namespace {
 // about the group's own ranks, so groups are worked at beside each other.
 class GroupEmitter {
  public:
-  GroupEmitter(const EmissionContext& context, const Completion& complete, std::vector<RankId> ranks)
-      : context_(context), complete_(complete), pieces_(context.shardings), ranks_(std::move(ranks)) {
-    context_.pieces = &pieces_;
+  GroupEmitter(const EmissionContext& context, ShardedPieces& pieces, const Completion& complete,
+               std::vector<RankId> ranks)
+      : context_(context), complete_(complete), ranks_(std::move(ranks)) {
+    context_.pieces = &pieces;
   }
 
   // `done`: called behind every rank.
@@ -95,7 +95,6 @@ class GroupEmitter {
 
   EmissionContext context_;
   const Completion& complete_;
-  ShardedPieces pieces_;
   std::vector<RankId> ranks_;
   std::vector<RankBinding> bindings_;
   IdVector<KindId, RankQuestions> questions_;
@@ -105,22 +104,20 @@ class GroupEmitter {
 
 class KindEmitter {
  public:
-  KindEmitter(const EmissionContext& context, const Completion& complete,
-              const std::function<void(double)>& progress)
-      : context_(context), complete_(complete), progress_(progress) {}
+  KindEmitter(const EmissionContext& context, IdVector<PipelineRankId, ShardedPieces>& pieces,
+              const Completion& complete, const std::function<void(double)>& progress)
+      : context_(context), pieces_(pieces), complete_(complete), progress_(progress) {}
 
   EmittedPrograms run() {
     joinGroups(emitGroups());
     progress_.tell(kEmission);
     insertFreesOfKinds();
-    progress_.tell(kEmission + kFrees);
-    verifyProgramSet(made_.set);
+    progress_.tell(1);
     return std::move(made_);
   }
 
  private:
-  // Shares of the time, about; verification takes the rest.
-  static constexpr double kEmission = 0.5, kFrees = 0.1;
+  static constexpr double kEmission = 0.85;  // share of the time, about; frees take the rest
 
   // The group of the lowest rank first: so errors come in the order of ranks.
   std::vector<std::vector<RankId>> ranksOfGroups() const {
@@ -145,7 +142,8 @@ class KindEmitter {
     EmissionContext context = context_;
     context.beat = [&] { progress_.tell(kEmission * done / context_.layout.ranks()); };
     parallelFor(processorCount(), static_cast<int32_t>(groups.size()), [&](int32_t g) {
-      GroupEmitter group(context, complete_, groups[g]);
+      const PipelineRankId id = context_.layout.place(groups[g].front()).group;
+      GroupEmitter group(context, pieces_[id], complete_, groups[g]);
       group.run([&] {
         ++done;
         context.beat();
@@ -259,6 +257,7 @@ class KindEmitter {
   }
 
   const EmissionContext& context_;
+  IdVector<PipelineRankId, ShardedPieces>& pieces_;
   const Completion& complete_;
   EmissionProgress progress_;
   EmittedPrograms made_;
@@ -266,9 +265,9 @@ class KindEmitter {
 
 }  // namespace
 
-EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete,
-                          const std::function<void(double)>& progress) {
-  return KindEmitter(context, complete, progress).run();
+EmittedPrograms emitKinds(const EmissionContext& context, IdVector<PipelineRankId, ShardedPieces>& pieces,
+                          const Completion& complete, const std::function<void(double)>& progress) {
+  return KindEmitter(context, pieces, complete, progress).run();
 }
 
 RankProgram EmittedPrograms::of(RankId rank) const {

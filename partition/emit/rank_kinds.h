@@ -7,6 +7,7 @@
 #include "ir/program/program_set.h"
 #include "partition/emit/emission_context.h"
 #include "partition/emit/rank_builder.h"
+#include "partition/emit/sharded_pieces.h"
 
 namespace pipeshard {
 
@@ -14,10 +15,12 @@ namespace pipeshard {
 // rank it asks the questions.
 using Completion = std::function<void(EmittedRank& rank)>;
 
-// Emits the first rank of each kind, binds the others, inserts frees and verifies. What differs between two
-// ranks differs in an answer (rank_questions.h), or in where buffers end: then they are of two kinds.
+// Emits the first rank of each kind, binds the others and inserts frees. What differs between two ranks
+// differs in an answer (rank_questions.h), or in where buffers end: then they are of two kinds. The result is
+// to be verified (verifyProgramSet).
+// `pieces`: by group of devices; what is made of their stages stays there, for another emission of them.
 // `progress`: as emitProgramSet.
-EmittedPrograms emitKinds(const EmissionContext& context, const Completion& complete,
-                          const std::function<void(double)>& progress = {});
+EmittedPrograms emitKinds(const EmissionContext& context, IdVector<PipelineRankId, ShardedPieces>& pieces,
+                          const Completion& complete, const std::function<void(double)>& progress = {});
 
 }  // namespace pipeshard

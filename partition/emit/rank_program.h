@@ -20,6 +20,8 @@ struct RankProgram {
 struct EmittedPrograms {
   ProgramSet set;
   IdVector<KindId, std::shared_ptr<const std::vector<Graph>>> subgraphs;  // kinds may share theirs
+  // Microbatches whose instructions were emitted one by one; the others were prolonged from these.
+  int emitted_microbatches = 0;
 
   size_t size() const { return set.ranks.size(); }  // of ranks
   bool empty() const { return set.ranks.empty(); }

@@ -73,7 +73,7 @@ TEST(RandomTrainingFamilies,
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
-    Job job = wholeJob(seed, false, random);
+    Job job = wholeJob(seed, false, 0, random);
     cutAtRandom(job, 8, false, random);
     const Schedule schedule =
         randomSchedule(job.plan.stages.size(), 1 + static_cast<int>(random() % 4), job.microbatches, random);

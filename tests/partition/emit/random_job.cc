@@ -158,11 +158,15 @@ void placeAtRandom(Job& job, const std::vector<int>& groups, bool along_data, st
   }
 }
 
-Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
+Job wholeJob(unsigned seed, bool rows_differ, int64_t microbatches, std::mt19937& random) {
   Job job;
   job.microbatches = 1 + static_cast<int64_t>(random() % 4);
   job.batch =
       job.microbatches * (1 + static_cast<int64_t>(random() % 5)) + static_cast<int64_t>(random() % 4);
+  if (microbatches > 0) {
+    job.batch = job.batch / job.microbatches * microbatches;
+    job.microbatches = microbatches;
+  }
   job.maker = [seed, rows_differ, microbatches = job.microbatches](int64_t rows) {
     return RandomStep(seed, rows, microbatches, rows_differ).make();
   };
@@ -172,17 +176,17 @@ Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random) {
   return job;
 }
 
-Job randomJob(unsigned seed, bool rows_differ) {
+Job randomJob(unsigned seed, bool rows_differ, int64_t microbatches) {
   std::mt19937 random(seed);
-  Job job = wholeJob(seed, rows_differ, random);
+  Job job = wholeJob(seed, rows_differ, microbatches, random);
   cutAndPlace(job, rows_differ, random);
   return job;
 }
 
 // Ranks in order of stages, or those of a line of replicas one after the other.
-Job replicatedJob(unsigned seed, bool rows_differ) {
+Job replicatedJob(unsigned seed, bool rows_differ, int64_t microbatches) {
   std::mt19937 random(seed);
-  Job job = wholeJob(seed, rows_differ, random);
+  Job job = wholeJob(seed, rows_differ, microbatches, random);
   const int data = 2 + static_cast<int>(random() % 3);
   const int model = rows_differ ? 1 : 1 + static_cast<int>(random() % 2);
   job.batch = job.microbatches * data * (1 + static_cast<int64_t>(random() % 2));

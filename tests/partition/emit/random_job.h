@@ -22,15 +22,15 @@ struct Job {
 };
 
 // Of at most four stages on meshes of random devices. `rows_differ`: without repetitions, so that every
-// mistake shows.
-Job randomJob(unsigned seed, bool rows_differ = false);
+// mistake shows. `microbatches`: so many, of equal rows; 0: a few.
+Job randomJob(unsigned seed, bool rows_differ = false, int64_t microbatches = 0);
 
 // Of at most three stages on equal meshes, and as many rows for every device: most ranks do what others do.
-Job replicatedJob(unsigned seed, bool rows_differ = false);
+Job replicatedJob(unsigned seed, bool rows_differ = false, int64_t microbatches = 0);
 
 // The parts of it.
 // Cut nowhere yet.
-Job wholeJob(unsigned seed, bool rows_differ, std::mt19937& random);
+Job wholeJob(unsigned seed, bool rows_differ, int64_t microbatches, std::mt19937& random);
 // At most so many stages at random cuts. `rows_differ`: never before a sum over rows, to which it does not
 // matter which device has which of them.
 void cutAtRandom(Job& job, size_t most_stages, bool rows_differ, std::mt19937& random);
