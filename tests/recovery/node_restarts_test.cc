@@ -136,7 +136,7 @@ TEST_F(NodeRestarts, ALostWorkerAndALostNodeLeaveTheWeightsAsTheyWouldBe) {
   };
   EXPECT_TRUE(eventually(hasGoneOnTwice, seconds(20))) << errorsOf(run_);
   EXPECT_EQ(workerOf(0), stays);
-  const CommandResult ended = finish(run_);
+  const CommandResult ended = finish(run_, seconds(200));  // 1,200 steps beside other work
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, HasSubstr("; going on on node 0 (host "));
   EXPECT_THAT(ended.errors, HasSubstr(", node 2 (host "));
