@@ -45,6 +45,12 @@ bool same(const ProgramSet& a, const ProgramSet& b) {
                     [](const RankBinding& x, const RankBinding& y) { return same(x, y); });
 }
 
+size_t countOf(const std::vector<ProlongedPart>& parts) {
+  size_t count = 0;
+  for (const ProlongedPart& part : parts) count += part.period * part.count;
+  return count;
+}
+
 // Calls `take` with every item of the longer list: its place in the first one, and its numbers.
 template <typename Take>
 void forEachItem(const std::vector<ProlongedPart>& parts, const Take& take) {
@@ -77,6 +83,7 @@ std::optional<std::vector<T>> prolongedItems(const Kinds& kinds, int64_t more,
   });
   if (!parts) return std::nullopt;
   std::vector<T> made;
+  made.reserve(countOf(*parts));
   forEachItem(*parts, [&](size_t item, const std::vector<int64_t>& numbers) {
     setNumbers(made.emplace_back((kinds[0]->program.*items)[item]), numbers);
   });
@@ -94,6 +101,7 @@ bool prolongBuffers(const Kinds& kinds, int64_t more, ProgramKind& made) {
     }
   });
   if (!parts) return false;
+  made.program.buffers.reserve(countOf(*parts));
   forEachItem(*parts, [&](size_t item, const std::vector<int64_t>& numbers) {
     setNumbers(made.program.buffers.emplace_back(kinds[0]->program.buffers[item]), numbers);
     made.start_slots.push_back(kinds[0]->start_slots[item]);
