@@ -36,6 +36,8 @@ class DeviceCommunicator {
   // Throws Error(kPeerUnavailable) with what has gone wrong since, beside the host, or when it was
   // interrupted. Nothing while another thread makes a call.
   virtual void check() = 0;
+  // What went wrong first did so here, and not with a peer, which may be gone because of something else.
+  virtual bool hasFailedHere() const = 0;
   // Every wait of the host in here ends with Error(kPeerUnavailable).
   virtual void interrupt() = 0;
   // What is under way on the device ends, whatever becomes of it. Where that takes more than 5 seconds the

@@ -9,7 +9,8 @@ using enum ControlType;
 
 // "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
 const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
-const ControlForm kError{"error", {{"code", kInt}, {"message", kString}}};
+// `is_cause`: whether it is no consequence of another's error; else the code says it.
+const ControlForm kError{"error", {{"code", kInt}, {"message", kString}, {"is_cause", kBoolean, kOptional}}};
 // Of files of checkpoints, between hosts (runtime/disks/). `for`: the node that asks, where the coordinator
 // hands it on.
 const ControlForm kWant{"want",

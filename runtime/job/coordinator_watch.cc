@@ -167,7 +167,7 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
     return Failure{code, fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>()),
-                   code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang,
+                   body.value("is_cause", code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang),
                    code == ErrorCode::kNotANumber ? worker.steps_done : 0};
   }
   return std::nullopt;

@@ -244,7 +244,8 @@ struct Recording {
   }
 };
 
-void work(const WorkerOptions& options, WorkerLink& link) {
+// `is_cause`: an error that comes out of here did not begin at another rank, whatever its code.
+void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   ExecutorOptions executor_options;
   executor_options.check_finite = options.check_finite;
   executor_options.find_nan = options.find_nan;
@@ -341,13 +342,20 @@ void work(const WorkerOptions& options, WorkerLink& link) {
   if (!module.is_null()) loaded["module"] = std::move(module);
   if (!between_devices.text.empty()) loaded["transport"] = between_devices.text;
   link.send("loaded", std::move(loaded));
-  followCommands(options, link, runner, evaluation);
+  try {
+    followCommands(options, link, runner, evaluation);
+  } catch (...) {
+    is_cause = between_devices.communicator != nullptr && between_devices.communicator->hasFailedHere();
+    throw;
+  }
 }
 
-int reportError(const WorkerOptions& options, WorkerLink& link, const Error& error) {
+int reportError(const WorkerOptions& options, WorkerLink& link, const Error& error, bool is_cause) {
   if (!options.log_directory.empty())
     fmt::print(stderr, "{}: {}\n", errorCodeName(error.code()), error.message());
-  link.send("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+  nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"message", error.message()}};
+  if (is_cause) body["is_cause"] = true;
+  link.send("error", std::move(body));
   try {
     const auto deadline = std::chrono::steady_clock::now() + kStopAfterError;
     while (!link.stopRequested() && std::chrono::steady_clock::now() < deadline)
@@ -366,13 +374,14 @@ bool isOfAnother(int code) {
 // One attempt to run the job: the exit code; nothing when it was asked to leave it.
 std::optional<int> workAndReport(const WorkerOptions& options) {
   WorkerLink link(options);
+  bool is_cause = false;
   const auto report = [&](const Error& error) -> std::optional<int> {
     if (link.hasLeft()) return std::nullopt;
-    const int code = reportError(options, link, error);
+    const int code = reportError(options, link, error, is_cause);
     return link.hasLeft() && isOfAnother(code) ? std::nullopt : std::optional(code);
   };
   try {
-    work(options, link);
+    work(options, link, is_cause);
     return link.hasLeft() ? std::nullopt : std::optional(0);
   } catch (const Error& error) {
     return report(error);

@@ -146,6 +146,7 @@ class NcclCommunicator : public DeviceCommunicator {
     device_.use();
     for (ncclComm_t communicator : made_) requireGood(communicator, stateOf(communicator), "work under way");
   }
+  bool hasFailedHere() const override { return first_failure_ == Failed::kHere; }
   void interrupt() override { interrupted_ = true; }
 
   void abort() noexcept override {
@@ -251,6 +252,9 @@ class NcclCommunicator : public DeviceCommunicator {
 
   void requireGood(ncclComm_t communicator, ncclResult_t result, const char* what) const {
     if (result == ncclSuccess || result == ncclInProgress) return;
+    Failed nothing = Failed::kNothing;
+    first_failure_.compare_exchange_strong(nothing,
+                                           result == ncclRemoteError ? Failed::kPeer : Failed::kHere);
     const bool is_ours = result == ncclInvalidArgument || result == ncclInvalidUsage;
     const char* last = nccl_.getLastError(communicator);
     fail(is_ours ? ErrorCode::kInternal : ErrorCode::kPeerUnavailable, "NCCL: {}: {}{}{}", what,
@@ -278,6 +282,8 @@ class NcclCommunicator : public DeviceCommunicator {
   ncclComm_t all_ = nullptr;
   std::vector<ncclComm_t> made_;
   std::map<std::vector<RankId>, ncclComm_t> groups_;
+  enum class Failed : uint8_t { kNothing, kPeer, kHere };
+  mutable std::atomic<Failed> first_failure_ = Failed::kNothing;
   std::atomic<bool> interrupted_ = false;
   bool aborted_ = false;
 };

@@ -31,6 +31,7 @@ class RecordingCommunicator : public DeviceCommunicator {
   void collective(DeviceQueue&, const std::vector<RankId>& group, const CollectiveCall& call) override {
     given.push_back(fmt::format("collective of {} over {}", call.count, group.size()));
   }
+  bool hasFailedHere() const override { return false; }
   void check() override {
     if (interrupted) fail(ErrorCode::kPeerUnavailable, "interrupted");
   }

@@ -32,6 +32,10 @@ class PosedNode {
         {{"host", "posed"}, {"pid", 1000 + number}, {"build", buildJson(thisBuild())}, {"index", number}});
   }
 
+  // Its worker's, once it has registered.
+  bool hasWorker() const { return worker_ != nullptr; }
+  void sayError(nlohmann::json body) { worker_->send("error", std::move(body)); }
+
   // Answers for as long as the job lasts. `rank`: of a worker that registers, and is silent from then on;
   // nothing: it has not read its files yet.
   bool isOver(std::optional<int> rank) {
@@ -63,6 +67,48 @@ class PosedNode {
   std::unique_ptr<ControlClient> client_, worker_;
 };
 
+JobSpec jobOf(const TemporaryFolder& folder, NodePool& pool) {
+  JobSpec spec;
+  spec.plan_directory = folder.path();
+  spec.steps = 1;
+  spec.load_timeout = seconds(10);
+  spec.nodes = &pool;
+  spec.node_of_rank = {0, 1};
+  return spec;
+}
+
+// Rank 1 sees that rank 0 is gone before rank 0 says why.
+TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
+  for (const bool has_begun_there : {true, false}) {
+    const TemporaryFolder folder;
+    writePlanDirectory(folder.path(), pipelineImages(2));
+    NodePoolOptions options;
+    options.count = 2;
+    options.wait = seconds(20);
+    NodePool pool(options);
+    std::thread posing([&] {
+      PosedNode nodes[] = {{pool, 0}, {pool, 1}};
+      bool is_over[] = {false, false};
+      bool has_said = false;
+      while (!is_over[0] || !is_over[1]) {
+        for (int node = 0; node < 2; ++node) is_over[node] = is_over[node] || nodes[node].isOver(node);
+        if (has_said || !nodes[0].hasWorker() || !nodes[1].hasWorker()) continue;
+        has_said = true;
+        nodes[1].sayError({{"code", 69}, {"message", "a peer has given up"}});
+        std::this_thread::sleep_for(milliseconds(300));
+        nlohmann::json cause = {{"code", 69}, {"message", "a broken cable"}};
+        if (has_begun_there) cause["is_cause"] = true;
+        nodes[0].sayError(std::move(cause));
+      }
+    });
+    EXPECT_ERROR(runJob(jobOf(folder, pool)), ErrorCode::kPeerUnavailable,
+                 has_begun_there ? "rank 0 (host posed, pid 2000): a broken cable"
+                                 : "rank 1 (host posed, pid 2001): a peer has given up");
+    pool.dismiss(0, "");
+    posing.join();
+  }
+}
+
 TEST(PosedNodes, ASilentWorkerIsNamedWhileAnotherHostStillReads) {
   const TemporaryFolder folder;
   writePlanDirectory(folder.path(), pipelineImages(2));
@@ -70,12 +116,6 @@ TEST(PosedNodes, ASilentWorkerIsNamedWhileAnotherHostStillReads) {
   options.count = 2;
   options.wait = seconds(20);
   NodePool pool(options);
-  JobSpec spec;
-  spec.plan_directory = folder.path();
-  spec.steps = 1;
-  spec.load_timeout = seconds(10);
-  spec.nodes = &pool;
-  spec.node_of_rank = {0, 1};
   std::thread posing([&] {
     PosedNode first(pool, 0), second(pool, 1);
     bool first_is_over = false, second_is_over = false;
@@ -85,7 +125,7 @@ TEST(PosedNodes, ASilentWorkerIsNamedWhileAnotherHostStillReads) {
     }
   });
   const Clock::time_point start = Clock::now();
-  EXPECT_ERROR(runJob(spec), ErrorCode::kPeerUnavailable,
+  EXPECT_ERROR(runJob(jobOf(folder, pool)), ErrorCode::kPeerUnavailable,
                "worker of rank 0 (host posed, pid 2000) has not answered for 5 s");
   EXPECT_LT(Clock::now() - start, seconds(15));
   pool.dismiss(0, "");
