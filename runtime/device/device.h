@@ -52,6 +52,8 @@ class Device {
 
   virtual std::string name() const = 0;  // "cpu"
   virtual const KernelRegistry& kernels() const = 0;
+  // What does the work of the kernels made so far, where that depends on the machine: "cuDNN 9.19.0".
+  virtual std::string libraries() const { return ""; }
   // Of buffers and workspaces in an arena, bytes: a power of two.
   virtual int64_t alignment() const = 0;
   // The host may read and write this device's memory where it lies, once the work on it is done.

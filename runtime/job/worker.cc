@@ -204,6 +204,13 @@ struct OpenFolders {
   }
 };
 
+// What a rank computes on, and what does its kernels' work where that depends on the machine; "": the CPU.
+std::string describe(const Device* device) {
+  if (device == nullptr) return "";
+  const std::string libraries = device->libraries();
+  return libraries.empty() ? device->name() : fmt::format("{}, {}", device->name(), libraries);
+}
+
 // Straight, or not at all: through the host's memory. The programs communicate by it then.
 DeviceConnection connectDevice(const WorkerOptions& options, Device& device, OpenFolders& folders,
                                StepRunner& runner, RankEvaluation* evaluation, WorkerLink& link) {
@@ -337,7 +344,7 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
                            {"arena_bytes", arena_bytes},
                            {"constant_bytes", runner.constantBytes()},
                            {"communicator_bytes", communicator_bytes},
-                           {"device", device == nullptr ? "" : device->name()},
+                           {"device", describe(device.get())},
                            {"memory", memoryJson(runner.main().memory().parts)}};
   if (!module.is_null()) loaded["module"] = std::move(module);
   if (!between_devices.text.empty()) loaded["transport"] = between_devices.text;

@@ -20,6 +20,7 @@
 #endif
 #include "runtime/kernels/base/cuda_launch.h"
 #include "runtime/kernels/base/cuda_plans.h"
+#include "runtime/kernels/base/cudnn_use.h"
 
 namespace pipeshard {
 namespace {
@@ -218,6 +219,8 @@ void CudaDevice::use() const {
 }
 
 const KernelRegistry& CudaDevice::kernels() const { return cudaKernels(); }
+
+std::string CudaDevice::libraries() const { return kernels::cudnnUse(); }
 
 int64_t CudaDevice::alignment() const { return kCudaAlignment; }
 

@@ -1,7 +1,11 @@
-// As products by cuBLASLt of weights and of what each output position sees of the image, an image and a group
-// at a time.
+// By cuDNN where it can do them, else as products by cuBLASLt of weights and of what each output position
+// sees of the image, an image and a group at a time.
+#include <algorithm>
+
 #include "runtime/kernels/base/cuda_launch.h"
+#include "runtime/kernels/base/cudnn_use.h"
 #include "runtime/kernels/products/convolution.h"
+#include "runtime/kernels/products/cudnn_convolution.h"
 #include "runtime/kernels/products/matmul.h"
 #include "runtime/kernels/products/window_viewers.h"
 
@@ -46,6 +50,14 @@ __global__ void fillChannelsKernel(int64_t count, int64_t channels, int64_t size
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
     out[i] = bias == nullptr ? T(0) : bias[i / size % channels];
+}
+
+// out [.., channels, size] += the channel's bias
+template <typename T>
+__global__ void addToChannelsKernel(int64_t count, int64_t channels, int64_t size, const T* bias, T* out) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+    out[i] += bias[i / size % channels];
 }
 
 template <typename T>
@@ -116,8 +128,9 @@ void convolveWeightGrad(DeviceQueue* queue, const Convolution& c, const T* dy, c
   }
 }
 
+// As products.
 template <typename T>
-PreparedConvolution<T> prepareConvolution(ConvolutionTask task, const Convolution& c) {
+PreparedConvolution<T> prepareProducts(ConvolutionTask task, const Convolution& c) {
   const int64_t elements = c.window.isPointwise() ? 0 : c.rows() * c.window.outSize();
   return {elements * sizeof(T), [task, c](DeviceQueue* queue, const T* first, const T* second, const T* bias,
                                           T* result, void* workspace) {
@@ -130,6 +143,40 @@ PreparedConvolution<T> prepareConvolution(ConvolutionTask task, const Convolutio
                 return convolveWeightGrad(queue, c, first, second, result, space);
             }
           }};
+}
+
+// What cuDNN may use is known without it, so that a plan's memory does not depend on the machine: as much as
+// the tensors have, within bounds.
+inline constexpr int64_t kLeastWorkspace = int64_t{64} << 10;
+inline constexpr int64_t kMostWorkspace = int64_t{64} << 20;
+
+template <typename T>
+int64_t workspaceForCudnn(const Convolution& c) {
+  const int64_t images = c.batch * c.groups * c.channels * c.window.inSize();
+  const int64_t outputs = c.batch * c.groups * c.features * c.window.outSize();
+  const auto bytes = static_cast<int64_t>((images + outputs + c.weightElements()) * sizeof(T));
+  return std::clamp(bytes, kLeastWorkspace, kMostWorkspace);
+}
+
+template <typename T>
+PreparedConvolution<T> prepareConvolution(ConvolutionTask task, const Convolution& c) {
+  PreparedConvolution<T> prepared = prepareProducts<T>(task, c);
+  const size_t bytes = std::max<size_t>(prepared.workspace_bytes, workspaceForCudnn<T>(c));
+  prepared.workspace_bytes = bytes;
+  const CudnnConvolution<T> by_cudnn = noted(convolutionByCudnn<T>(task, c, bytes));
+  if (!by_cudnn) return prepared;
+  const bool forward = task == ConvolutionTask::kForward;
+  const int64_t channels = c.groups * (forward ? c.features : c.channels);
+  const int64_t size = forward ? c.window.outSize() : c.window.inSize();
+  const int64_t count = c.batch * channels * size;
+  prepared.run = [=](DeviceQueue* queue, const T* first, const T* second, const T* bias, T* result,
+                     void* workspace) {
+    by_cudnn(queue, first, second, result, workspace);
+    if (bias != nullptr)
+      launch<addToChannelsKernel<T>>(blocksFor(count), dim3(kBlockThreads), streamOf(queue), count, channels,
+                                     size, bias, result);
+  };
+  return prepared;
 }
 
 template PreparedConvolution<float> prepareConvolution(ConvolutionTask, const Convolution&);

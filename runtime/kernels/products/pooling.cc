@@ -13,7 +13,7 @@ namespace {
 Pool planPool(const KernelSpec& spec, const Shape& image, const Shape& output) {
   const std::vector<int64_t> kernel = kernelSizes(spec, nullptr);
   if (kernel.empty()) refuse(spec, "attribute kernel_shape is missing");
-  Pool pool{windowOf(spec, image, output, kernel), image[0] * image[1]};
+  Pool pool{windowOf(spec, image, output, kernel), image[0], image[1], image[0] * image[1]};
   if (image[0] != output[0] || image[1] != output[1])
     refuse(spec, "{} and {} differ in batch or channels", shapeToString(image), shapeToString(output));
   if (pool.window.inSize() + pool.window.out[2] * pool.window.stride[2] > std::numeric_limits<int32_t>::max())
@@ -31,9 +31,10 @@ std::unique_ptr<Kernel> maxPool(const KernelSpec& spec) {
   const bool column_major = spec.node->intAttribute("storage_order", 0) != 0;
   return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([pool, column_major](const KernelArguments& a) {
-      poolLargest(a.queue, pool, column_major, input<T>(a, 0), output<T>(a, 0), output<int64_t>(a, 1));
-    });
+    return makeKernel(
+        [largest = preparePoolLargest<T>(pool, column_major, hasOutput(spec, 1))](const KernelArguments& a) {
+          largest(a.queue, input<T>(a, 0), output<T>(a, 0), output<int64_t>(a, 1));
+        });
   });
 }
 
@@ -63,8 +64,8 @@ std::unique_ptr<Kernel> averagePool(const KernelSpec& spec) {
   const bool with_padding = spec.node->intAttribute("count_include_pad", 0) != 0;
   return withType<float, double>(spec, spec.inputs[0].data_type, "X", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([pool, with_padding](const KernelArguments& a) {
-      poolAverage(a.queue, pool, with_padding, input<T>(a, 0), output<T>(a, 0));
+    return makeKernel([average = preparePoolAverage<T>(pool, with_padding)](const KernelArguments& a) {
+      average(a.queue, input<T>(a, 0), output<T>(a, 0));
     });
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "runtime/kernels/products/window.h"
 
@@ -14,6 +15,8 @@ namespace pipeshard::kernels {
 // Offsets in an image fit into 32 bits.
 struct Pool {
   Window window;
+  int64_t batch = 0;
+  int64_t channels = 0;
   int64_t planes = 0;  // batch * channels
 };
 
@@ -21,7 +24,10 @@ struct Pool {
 // sight), by columns first where `column_major`; indices: nullptr where nobody wants them. T: float, double,
 // as below.
 template <typename T>
-void poolLargest(DeviceQueue* queue, const Pool& pool, bool column_major, const T* x, T* y, int64_t* indices);
+using LargestPooling = std::function<void(DeviceQueue* queue, const T* x, T* y, int64_t* indices)>;
+// What a device has worked out before the first step. `numbered`: somebody wants indices.
+template <typename T>
+LargestPooling<T> preparePoolLargest(const Pool& pool, bool column_major, bool numbered);
 // dx = dy of the positions whose first largest element it is, added in their order. `places`: room for one by
 // output position where kPlacesOfLargest.
 template <typename T>
@@ -29,7 +35,9 @@ void poolLargestGrad(DeviceQueue* queue, const Pool& pool, const T* dy, const T*
 extern const bool kPlacesOfLargest;
 
 template <typename T>
-void poolAverage(DeviceQueue* queue, const Pool& pool, bool with_padding, const T* x, T* y);
+using AveragePooling = std::function<void(DeviceQueue* queue, const T* x, T* y)>;
+template <typename T>
+AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding);
 // Every element in sight gets its share.
 template <typename T>
 void poolAverageGrad(DeviceQueue* queue, const Pool& pool, bool with_padding, const T* dy, T* dx);
@@ -40,9 +48,9 @@ void poolAll(DeviceQueue* queue, bool largest, int64_t planes, int64_t size, con
 
 // Of a source that defines them.
 #define PIPESHARD_POOLING_INSTANCES(T)                                                        \
-  template void poolLargest(DeviceQueue*, const Pool&, bool, const T*, T*, int64_t*);         \
+  template LargestPooling<T> preparePoolLargest(const Pool&, bool, bool);                     \
   template void poolLargestGrad(DeviceQueue*, const Pool&, const T*, const T*, int32_t*, T*); \
-  template void poolAverage(DeviceQueue*, const Pool&, bool, const T*, T*);                   \
+  template AveragePooling<T> preparePoolAverage(const Pool&, bool);                           \
   template void poolAverageGrad(DeviceQueue*, const Pool&, bool, const T*, T*);               \
   template void poolAll(DeviceQueue*, bool, int64_t, int64_t, const T*, T*);
 

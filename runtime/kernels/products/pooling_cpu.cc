@@ -74,15 +74,18 @@ void forPlanes(const Pool& pool, const Body& body) {
 }  // namespace
 
 template <typename T>
-void poolLargest(DeviceQueue*, const Pool& pool, bool column_major, const T* x, T* y, int64_t* indices) {
-  const Window& w = pool.window;
-  forPlanes(pool, [&](int64_t plane) {
-    const T* image = x + plane * w.inSize();
-    forLargest(w, image, [&](int64_t o, T best, int64_t place) {
-      y[plane * w.outSize() + o] = best;
-      if (indices != nullptr) indices[plane * w.outSize() + o] = numberOfPlace(w, plane, place, column_major);
+LargestPooling<T> preparePoolLargest(const Pool& pool, bool column_major, bool) {
+  return [pool, column_major](DeviceQueue*, const T* x, T* y, int64_t* indices) {
+    const Window& w = pool.window;
+    forPlanes(pool, [&](int64_t plane) {
+      const T* image = x + plane * w.inSize();
+      forLargest(w, image, [&](int64_t o, T best, int64_t place) {
+        y[plane * w.outSize() + o] = best;
+        if (indices != nullptr)
+          indices[plane * w.outSize() + o] = numberOfPlace(w, plane, place, column_major);
+      });
     });
-  });
+  };
 }
 
 const bool kPlacesOfLargest = false;
@@ -100,12 +103,14 @@ void poolLargestGrad(DeviceQueue*, const Pool& pool, const T* dy, const T* x, in
 }
 
 template <typename T>
-void poolAverage(DeviceQueue*, const Pool& pool, bool with_padding, const T* x, T* y) {
-  const Window& w = pool.window;
-  forPlanes(pool, [&](int64_t plane) {
-    for (int64_t o = 0; o < w.outSize(); ++o)
-      y[plane * w.outSize() + o] = averageAt(w, x + plane * w.inSize(), o, with_padding);
-  });
+AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding) {
+  return [pool, with_padding](DeviceQueue*, const T* x, T* y) {
+    const Window& w = pool.window;
+    forPlanes(pool, [&](int64_t plane) {
+      for (int64_t o = 0; o < w.outSize(); ++o)
+        y[plane * w.outSize() + o] = averageAt(w, x + plane * w.inSize(), o, with_padding);
+    });
+  };
 }
 
 template <typename T>

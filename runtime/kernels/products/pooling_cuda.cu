@@ -1,6 +1,8 @@
 #include <limits>
 
 #include "runtime/kernels/base/cuda_block.h"
+#include "runtime/kernels/base/cudnn_use.h"
+#include "runtime/kernels/products/cudnn_pooling.h"
 #include "runtime/kernels/products/pooling.h"
 #include "runtime/kernels/products/window_positions.h"
 #include "runtime/kernels/products/window_viewers.h"
@@ -89,11 +91,16 @@ __global__ void poolAllKernel(bool largest, int64_t planes, int64_t size, const 
 }
 
 template <typename T>
-void poolLargest(DeviceQueue* queue, const Pool& pool, bool column_major, const T* x, T* y,
-                 int64_t* indices) {
-  if (const int64_t all = pool.planes * pool.window.outSize(); all > 0)
-    launch<poolLargestKernel<T>>(blocksFor(all), dim3(kBlockThreads), streamOf(queue), pool, column_major, x,
-                                 y, indices);
+LargestPooling<T> preparePoolLargest(const Pool& pool, bool column_major, bool numbered) {
+  if (!numbered) {  // cuDNN has no indices
+    if (const CudnnPooling<T> by_cudnn = noted(poolByCudnn<T>(CudnnPool::kLargest, pool)))
+      return [by_cudnn](DeviceQueue* queue, const T* x, T* y, int64_t*) { by_cudnn(queue, x, y); };
+  }
+  return [pool, column_major](DeviceQueue* queue, const T* x, T* y, int64_t* indices) {
+    if (const int64_t all = pool.planes * pool.window.outSize(); all > 0)
+      launch<poolLargestKernel<T>>(blocksFor(all), dim3(kBlockThreads), streamOf(queue), pool, column_major,
+                                   x, y, indices);
+  };
 }
 
 const bool kPlacesOfLargest = true;
@@ -111,10 +118,14 @@ void poolLargestGrad(DeviceQueue* queue, const Pool& pool, const T* dy, const T*
 }
 
 template <typename T>
-void poolAverage(DeviceQueue* queue, const Pool& pool, bool with_padding, const T* x, T* y) {
-  if (const int64_t all = pool.planes * pool.window.outSize(); all > 0)
-    launch<poolAverageKernel<T>>(blocksFor(all), dim3(kBlockThreads), streamOf(queue), pool, with_padding, x,
-                                 y);
+AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding) {
+  const CudnnPool kind = with_padding ? CudnnPool::kAverageWithPadding : CudnnPool::kAverage;
+  if (CudnnPooling<T> by_cudnn = noted(poolByCudnn<T>(kind, pool))) return by_cudnn;
+  return [pool, with_padding](DeviceQueue* queue, const T* x, T* y) {
+    if (const int64_t all = pool.planes * pool.window.outSize(); all > 0)
+      launch<poolAverageKernel<T>>(blocksFor(all), dim3(kBlockThreads), streamOf(queue), pool, with_padding,
+                                   x, y);
+  };
 }
 
 template <typename T>

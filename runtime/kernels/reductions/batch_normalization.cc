@@ -1,6 +1,8 @@
 // Batch normalisation: checks and plan; batch_normalization.h has what computes it.
 #include "runtime/kernels/reductions/batch_normalization.h"
 
+#include <utility>
+
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
 
@@ -40,11 +42,14 @@ std::unique_ptr<Kernel> batchNormalization(const KernelSpec& spec) {
   const auto momentum = static_cast<double>(spec.node->floatAttribute("momentum", 0.9f));
   return withType<float, double>(spec, type, "X", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([plan, training, momentum](const KernelArguments& a) {
-      const BatchNormTensors<T> tensors = {input<T>(a, 1), input<T>(a, 2),  input<T>(a, 3),
-                                           input<T>(a, 4), output<T>(a, 1), output<T>(a, 2)};
-      normalizeChannels(a.queue, plan, training, momentum, input<T>(a, 0), tensors, output<T>(a, 0));
-    });
+    PreparedBatchNorm<T> prepared = prepareBatchNorm<T>(plan, training, momentum);
+    return makeKernel(
+        [run = std::move(prepared.run)](const KernelArguments& a) {
+          const BatchNormTensors<T> tensors = {input<T>(a, 1), input<T>(a, 2),  input<T>(a, 3),
+                                               input<T>(a, 4), output<T>(a, 1), output<T>(a, 2)};
+          run(a.queue, input<T>(a, 0), tensors, output<T>(a, 0), a.workspace);
+        },
+        {.in_place = {}, .workspace_bytes = prepared.workspace_bytes});
   });
 }
 
@@ -66,9 +71,12 @@ std::unique_ptr<Kernel> inputGrad(const KernelSpec& spec) {
   checkOutputShape(spec, 0, spec.inputs[1].shape);
   return withType<float, double>(spec, type, "dY", [&](auto zero) {
     using T = decltype(zero);
-    return makeKernel([plan](const KernelArguments& a) {
-      channelsInputGrad(a.queue, plan, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), output<T>(a, 0));
-    });
+    PreparedBatchNormGrad<T> prepared = prepareBatchNormInputGrad<T>(plan);
+    return makeKernel(
+        [run = std::move(prepared.run)](const KernelArguments& a) {
+          run(a.queue, input<T>(a, 0), input<T>(a, 1), input<T>(a, 2), output<T>(a, 0), a.workspace);
+        },
+        {.in_place = {}, .workspace_bytes = prepared.workspace_bytes});
   });
 }
 

@@ -1,9 +1,11 @@
 // Batch normalisation over [batch, channels, inner] and its gradients, on any device. Sums are in float64
-// whatever T is.
+// whatever T is, but cuDNN's.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "runtime/kernels/base/simd.h"
 
@@ -82,23 +84,35 @@ struct BatchNormTensors {
   T* variance_out;
 };
 
+// What a device has worked out before the first step.
+template <typename T>
+struct PreparedBatchNorm {
+  size_t workspace_bytes = 0;
+  std::function<void(DeviceQueue* queue, const T* x, const BatchNormTensors<T>& channels, T* y,
+                     void* workspace)>
+      run;
+};
+template <typename T>
+struct PreparedBatchNormGrad {
+  size_t workspace_bytes = 0;
+  std::function<void(DeviceQueue* queue, const T* dy, const T* x, const T* scale, T* dx, void* workspace)>
+      run;
+};
+
 // `training`: by the batch's moments, which go into the running ones. T: float, double, as below.
 template <typename T>
-void normalizeChannels(DeviceQueue* queue, const BatchNorm& plan, bool training, double momentum, const T* x,
-                       const BatchNormTensors<T>& channels, T* y);
+PreparedBatchNorm<T> prepareBatchNorm(const BatchNorm& plan, bool training, double momentum);
 template <typename T>
-void channelsInputGrad(DeviceQueue* queue, const BatchNorm& plan, const T* dy, const T* x, const T* scale,
-                       T* dx);
+PreparedBatchNormGrad<T> prepareBatchNormInputGrad(const BatchNorm& plan);
 // Either may be nullptr.
 template <typename T>
 void channelsWeightGrad(DeviceQueue* queue, const BatchNorm& plan, const T* dy, const T* x, T* dscale,
                         T* dbias);
 
 // Of a source that defines them.
-#define PIPESHARD_BATCH_NORM_INSTANCES(T)                                                            \
-  template void normalizeChannels(DeviceQueue*, const BatchNorm&, bool, double, const T*,            \
-                                  const BatchNormTensors<T>&, T*);                                   \
-  template void channelsInputGrad(DeviceQueue*, const BatchNorm&, const T*, const T*, const T*, T*); \
+#define PIPESHARD_BATCH_NORM_INSTANCES(T)                                         \
+  template PreparedBatchNorm<T> prepareBatchNorm(const BatchNorm&, bool, double); \
+  template PreparedBatchNormGrad<T> prepareBatchNormInputGrad(const BatchNorm&);  \
   template void channelsWeightGrad(DeviceQueue*, const BatchNorm&, const T*, const T*, T*, T*);
 
 }  // namespace pipeshard::kernels

@@ -119,10 +119,8 @@ void forChannels(const BatchNorm& plan, const Body& body) {
   });
 }
 
-}  // namespace
-
 template <typename T>
-void normalizeChannels(DeviceQueue*, const BatchNorm& plan, bool training, double momentum, const T* x,
+void normalizeChannels(const BatchNorm& plan, bool training, double momentum, const T* x,
                        const BatchNormTensors<T>& of, T* y) {
   forChannels(plan, [&](int64_t c) {
     const ChannelPieces pieces(plan, c);
@@ -139,13 +137,29 @@ void normalizeChannels(DeviceQueue*, const BatchNorm& plan, bool training, doubl
 }
 
 template <typename T>
-void channelsInputGrad(DeviceQueue*, const BatchNorm& plan, const T* dy, const T* x, const T* scale, T* dx) {
+void channelsInputGrad(const BatchNorm& plan, const T* dy, const T* x, const T* scale, T* dx) {
   forChannels(plan, [&](int64_t c) {
     const ChannelPieces pieces(plan, c);
     GradientSums sums;
     runVectorised<ChannelGradientSums<T>>(&pieces, dy, x, &sums);
     runVectorised<InputGradChannel<T>>(&pieces, dy, x, InputGradTerms<T>(plan, sums, scale[c]), dx);
   });
+}
+
+}  // namespace
+
+template <typename T>
+PreparedBatchNorm<T> prepareBatchNorm(const BatchNorm& plan, bool training, double momentum) {
+  return {0, [=](DeviceQueue*, const T* x, const BatchNormTensors<T>& of, T* y, void*) {
+            normalizeChannels(plan, training, momentum, x, of, y);
+          }};
+}
+
+template <typename T>
+PreparedBatchNormGrad<T> prepareBatchNormInputGrad(const BatchNorm& plan) {
+  return {0, [plan](DeviceQueue*, const T* dy, const T* x, const T* scale, T* dx, void*) {
+            channelsInputGrad(plan, dy, x, scale, dx);
+          }};
 }
 
 template <typename T>

@@ -1,6 +1,8 @@
-// A block for each channel.
+// By cuDNN where it can do it; else, and gradients of scale and bias always, a block for each channel.
 #include "runtime/kernels/base/cuda_block.h"
+#include "runtime/kernels/base/cudnn_use.h"
 #include "runtime/kernels/reductions/batch_normalization.h"
+#include "runtime/kernels/reductions/cudnn_batch_normalization.h"
 
 namespace pipeshard::kernels {
 
@@ -87,18 +89,54 @@ __global__ void channelsWeightGradKernel(BatchNorm plan, const T* dy, const T* x
   }
 }
 
+// The running moments after a batch, whose means are in `batch`; 1 / sqrt(variance + epsilon) from `second`
+// on.
 template <typename T>
-void normalizeChannels(DeviceQueue* queue, const BatchNorm& plan, bool training, double momentum, const T* x,
-                       const BatchNormTensors<T>& of, T* y) {
-  launch<normalizeChannelsKernel<T>>(aBlockEach(plan.channels), dim3(kBlockThreads), streamOf(queue), plan,
-                                     training, momentum, x, of, y);
+__global__ void runningMomentsKernel(BatchNorm plan, double momentum, int64_t second, const T* batch,
+                                     BatchNormTensors<T> of) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; c < plan.channels; c += step) {
+    const auto inverse = static_cast<double>(batch[second + c]);
+    const double variance = 1 / (inverse * inverse) - plan.epsilon;
+    if (of.mean_out != nullptr)
+      of.mean_out[c] = runningAverage(of.mean[c], static_cast<double>(batch[c]), momentum);
+    if (of.variance_out != nullptr)
+      of.variance_out[c] = runningAverage(of.variance[c], variance > 0 ? variance : 0, momentum);
+  }
 }
 
 template <typename T>
-void channelsInputGrad(DeviceQueue* queue, const BatchNorm& plan, const T* dy, const T* x, const T* scale,
-                       T* dx) {
-  launch<channelsInputGradKernel<T>>(aBlockEach(plan.channels), dim3(kBlockThreads), streamOf(queue), plan,
-                                     dy, x, scale, dx);
+PreparedBatchNorm<T> prepareBatchNorm(const BatchNorm& plan, bool training, double momentum) {
+  const int64_t room = cudnnChannels(plan.channels);
+  const size_t bytes = training ? 2 * room * sizeof(T) : 0;
+  if (const CudnnBatchNorm<T> by_cudnn = noted(batchNormByCudnn<T>(plan, training))) {
+    return {bytes, [=](DeviceQueue* queue, const T* x, const BatchNormTensors<T>& of, T* y, void* workspace) {
+              T* batch = training ? static_cast<T*>(workspace) : nullptr;
+              by_cudnn(queue, x, of, y, batch);
+              if (of.mean_out == nullptr && of.variance_out == nullptr) return;
+              launch<runningMomentsKernel<T>>(blocksFor(plan.channels), dim3(kBlockThreads), streamOf(queue),
+                                              plan, momentum, room, static_cast<const T*>(batch), of);
+            }};
+  }
+  return {bytes, [=](DeviceQueue* queue, const T* x, const BatchNormTensors<T>& of, T* y, void*) {
+            launch<normalizeChannelsKernel<T>>(aBlockEach(plan.channels), dim3(kBlockThreads),
+                                               streamOf(queue), plan, training, momentum, x, of, y);
+          }};
+}
+
+template <typename T>
+PreparedBatchNormGrad<T> prepareBatchNormInputGrad(const BatchNorm& plan) {
+  const size_t bytes = 2 * cudnnChannels(plan.channels) * sizeof(T);
+  if (const CudnnBatchNormGrad<T> by_cudnn = noted(batchNormGradByCudnn<T>(plan))) {
+    return {bytes,
+            [by_cudnn](DeviceQueue* queue, const T* dy, const T* x, const T* scale, T* dx, void* workspace) {
+              by_cudnn(queue, dy, x, scale, dx, static_cast<T*>(workspace));
+            }};
+  }
+  return {bytes, [plan](DeviceQueue* queue, const T* dy, const T* x, const T* scale, T* dx, void*) {
+            launch<channelsInputGradKernel<T>>(aBlockEach(plan.channels), dim3(kBlockThreads),
+                                               streamOf(queue), plan, dy, x, scale, dx);
+          }};
 }
 
 template <typename T>
