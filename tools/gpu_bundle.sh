@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a bundle for a machine that has a GPU, CUDA 13 and glibc 2.36 or newer, and nothing else: the command, the module, the kernel
-# tests, the libraries that they need (found by $ORIGIN), the example models and gpu_check.sh.
+# tests, the libraries that they need (found by $ORIGIN), the example models, two of published sizes without weights, and gpu_check.sh.
 #
 #   tools/gpu_bundle.sh [--build FOLDER] [-o FILE.tar.xz|FOLDER]
 #
@@ -65,6 +65,7 @@ fi
 cp tools/gpu_check.sh "$bundle/tools/"
 cp tools/gpu/*.sh "$bundle/tools/gpu/"
 for model in mlp gpt2 llama resnet; do cp examples/$model.onnx examples/$model.onnx.data "$bundle/examples/"; done
+for model in gpt2-124m resnet50; do xz -dc "tools/gpu/$model.onnx.xz" >"$bundle/examples/$model.onnx"; done
 commit=$(git rev-parse --short=8 HEAD 2>/dev/null || echo unknown)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || commit+="+changes"
 printf 'commit %s\nbuilt %s\n' "$commit" "$(date -u +%F)" >"$bundle/MANIFEST"

@@ -11,6 +11,7 @@ rows=(
   "validate-gpt2-1 60" "validate-gpt2-4 60"
   "validate-llama-1 60" "validate-llama-4 60"
   "validate-resnet-1 60" "validate-resnet-4 60"
+  "structure-gpt2-124m 120" "structure-resnet50 90"
   "fault-kill 40" "fault-memory 40" "fault-index 40"
   "sanitize-memcheck 90" "sanitize-initcheck 90" "sanitize-synccheck 90" "sanitize-racecheck 90"
 )
@@ -144,6 +145,22 @@ row_validate_llama_1() { validate llama 1; }
 row_validate_llama_4() { validate llama 4; }
 row_validate_resnet_1() { validate resnet 1; }
 row_validate_resnet_4() { validate resnet 4; }
+
+# structure MODEL OPTION...: a published size without its weights, which are drawn; against one CPU. The stand-in would take hours:
+# there the plan alone is made.
+structure() {
+  local code model=$bundle/examples/$1.onnx plan=$work/$1.plan
+  shift
+  pipeshard plan "$model" --weights random --cluster 1x1 "$@" -o "$plan" || wrong "there is no plan"
+  [ -z "$standin" ] || cannot_run "it can be planned; the stand-in is too slow for it"
+  code=$(code_of pipeshard validate "$plan" --device cuda --steps 1)
+  [ "$code" = 0 ] || wrong "code $code: $(grep -m 1 -E '^pipeshard:|FAIL' "$work/output" | cut -c 1-160)"
+  grep -q '^PASS' "$work/output" || wrong "it does not say PASS"
+  note "worst $(awk '$1 == "gradient" {print $3; exit}' "$work/output") of gradients, bound $(awk '$1 == "gradient" {print $4; exit}' "$work/output")"
+}
+
+row_structure_gpt2_124m() { structure gpt2-124m --dim batch=2 --microbatches 2; }
+row_structure_resnet50() { structure resnet50 --dim batch=8 --microbatches 2; }
 
 # A process that ends in the middle ends the job, with code 69, and leaves none behind.
 row_fault_kill() {
