@@ -26,6 +26,7 @@
 #include "ir/plan/shard_constraint.h"
 #include "ir/plan/sharding_method.h"
 #include "ir/plan/stage_file.h"
+#include "ir/program/loops.h"
 #include "ir/program/program_json.h"
 #include "ir/program/program_set_json.h"
 #include "ir/program/program_set_verify.h"
@@ -102,6 +103,9 @@ void readPlan(const std::string& input) {
   if (planFaults(input).empty()) printPlan(planFromJson(input));
 }
 
+// What loops stand for may take gigabytes, as they may; a fuzzer has less, and wants to be quick.
+const LoopBudget kLoops(1 << 16, 1 << 24);
+
 // The programs of a plan directory: ranks.json and its kinds, with form feeds between them. That they do not
 // fit each other, the verifier calls a bug of who has made them.
 void verifyThePrograms(const std::string& input) {
@@ -111,7 +115,7 @@ void verifyThePrograms(const std::string& input) {
   ProgramSet set;
   for (size_t at = end_of_ranks + 1; at <= input.size();) {
     const size_t end = std::min(input.find('\f', at), input.size());
-    set.kinds.push_back(kindFromJson(std::string_view(input).substr(at, end - at)));
+    set.kinds.push_back(kindFromJson(std::string_view(input).substr(at, end - at), kLoops));
     at = end + 1;
   }
   if (set.kinds.size() != table.kinds) return;
@@ -124,7 +128,7 @@ void verifyThePrograms(const std::string& input) {
   }
 }
 
-void readKind(const std::string& input) { kindFromJson(input); }
+void readKind(const std::string& input) { kindFromJson(input, kLoops); }
 void readRanks(const std::string& input) { rankTablesFromJson(input); }
 void readCluster(const std::string& input) { printCluster(parseClusterFile(input, "cluster.json")); }
 void readProfile(const std::string& input) { profileToJson(profileFromJson(input, "profile.json")); }
