@@ -113,7 +113,7 @@ class StructureVerifier {
   }
 
   void verifyBuffers() const {
-    std::unordered_set<std::string_view> names;
+    std::unordered_set<std::string_view> names(program_.buffers.size());
     for (const Buffer& buffer : program_.buffers) {
       if (buffer.name.empty() || !names.insert(buffer.name).second)
         failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
