@@ -40,7 +40,11 @@ bool buildBody(const onnx::OpSchema& schema, const Graph& graph, const Node& nod
   onnx::NodeProto proto;
   nodeToProto(graph, node, proto);
   std::vector<onnx::TypeProto> types;
-  for (ValueId id : node.inputs) types.push_back(id.valid() ? knownType(graph.value(id)) : onnx::TypeProto());
+  for (ValueId id : node.inputs) {
+    types.push_back(id.valid() ? knownType(graph.value(id)) : onnx::TypeProto());
+    // some builders take it for granted that there is one
+    if (id.valid() && types.back().value_case() == onnx::TypeProto::VALUE_NOT_SET) return false;
+  }
   const onnx::FunctionBodyBuildContextImpl context(proto, types);
   return schema.BuildContextDependentFunction(context, body, node.opset_version);
 }
