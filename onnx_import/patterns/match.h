@@ -19,12 +19,13 @@ struct MadeNode {
   std::map<std::string, Attribute> attributes = {};
 };
 
-// An input that the graph does not have: a number, or what nodes make of `from`, one behind the other. They
-// are where a node of the match was: the first in its place, if it is free; in front of the last one, where
-// the call goes.
+// An input that the graph does not have: a number (in all of `shape`), or what nodes make of `from`, one
+// behind the other. They are where a node of the match was: the first in its place, if it is free; in front
+// of the last one, where the call goes.
 struct MadeInput {
   size_t position = 0;  // in Match::inputs
   std::optional<double> number = {};
+  Shape shape = {};
   NodeId place = {};
   ValueId from = {};
   std::vector<MadeNode> nodes = {};
@@ -34,6 +35,7 @@ struct MadeInput {
 struct Match {
   PatternKind kind = PatternKind::kGelu;
   std::string function, overload;  // of the pipeshard domain
+  bool is_standard = false;        // or else of ONNX's own
   std::vector<ValueId> inputs;
   ValueId output;          // of the last node, in whose place the call goes
   std::set<NodeId> nodes;  // that it replaces

@@ -1,4 +1,6 @@
-// RMSNorm in pieces: y = x / sqrt(mean(x^2) + epsilon) w, means over the last axis.
+// Normalisations in pieces.
+//   RMSNorm: x / sqrt(mean(x^2) + epsilon) w, the mean over the last axis
+//   LayerNorm: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) w + b, means over the last axes
 #pragma once
 
 #include <optional>
@@ -8,8 +10,8 @@
 
 namespace pipeshard {
 
-// Around the ReduceMean of the squares. `missed` as in matchActivation.
-std::optional<Match> matchRmsNormalization(const PatternGraph& patterns, NodeId node,
-                                           std::vector<NearMiss>& missed);
+// Around the (first) ReduceMean. `missed` as in matchActivation.
+std::optional<Match> matchNormalization(const PatternGraph& patterns, NodeId node,
+                                        std::vector<NearMiss>& missed);
 
 }  // namespace pipeshard

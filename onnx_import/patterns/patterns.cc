@@ -1,7 +1,9 @@
 #include "onnx_import/patterns/patterns.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,11 +13,30 @@
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/patterns/activations.h"
 #include "onnx_import/patterns/attention.h"
+#include "onnx_import/patterns/losses.h"
 #include "onnx_import/patterns/match.h"
 #include "onnx_import/patterns/normalizations.h"
 
 namespace pipeshard {
 namespace {
+
+Constant filled(const Constant& scalar, const Shape& shape) {
+  Constant result{scalar.data_type, shape, {}};
+  for (int64_t i = 0; i < elementCount(shape); ++i)
+    result.bytes.insert(result.bytes.end(), scalar.bytes.begin(), scalar.bytes.end());
+  return result;
+}
+
+// Opset 17, the first with LayerNormalization, differs from 16 by new operators alone. (Files before 16 are
+// read as of 18.)
+void leaveOpset16(Graph& graph) {
+  int& version = graph.opset_imports.at("");
+  if (version != 16) return;
+  version = 17;
+  for (Node& node : graph.nodes) {
+    if (node.domain.empty() && node.opset_version == 16) node.opset_version = 17;
+  }
+}
 
 // Puts calls in the places of their nodes. Numbers that several calls read are one initializer.
 class Rewriter {
@@ -26,14 +47,15 @@ class Rewriter {
   void replace(NodeId last, Match match) {
     for (const MadeInput& made : match.made) match.inputs[made.position] = make(made, match, last);
     Node& node = graph_.node(last);
-    node.domain = kPipeshardDomain;
+    node.domain = match.is_standard ? "" : kPipeshardDomain;
     node.op_type = match.function;
     node.overload = match.overload;
-    node.opset_version = 1;
+    node.opset_version = match.is_standard ? graph_.opset_imports.at("") : 1;
     node.inputs = match.inputs;
     node.outputs = {match.output};
     node.attributes = match.attributes;
     if (match.output_shape) viewOutput(last, match);
+    if (match.is_standard) return;
     graph_.opset_imports.try_emplace(std::string(kPipeshardDomain), 1);
     if (graph_.findFunction(kPipeshardDomain, match.function, match.overload) != nullptr) return;
     graph_.functions.push_back(
@@ -58,7 +80,7 @@ class Rewriter {
 
  private:
   ValueId make(const MadeInput& made, const Match& match, NodeId last) {
-    if (made.number) return number(made.type, *made.number);
+    if (made.number) return number(made.type, *made.number, made.shape);
     ValueId value = made.from;
     for (const MadeNode& step : made.nodes) {
       const ValueId input = value;
@@ -107,17 +129,17 @@ class Rewriter {
     behind_[last.index()].push_back(nodeOf(graph_.node(last), {"Reshape", shape}, viewed, match.output));
   }
 
-  ValueId number(DataType type, double number) {
-    const auto [found, fresh] = numbers_.try_emplace({type, number});
+  ValueId number(DataType type, double number, const Shape& shape) {
+    const auto [found, fresh] = numbers_.try_emplace({type, number, shape});
     if (!fresh) return found->second;
-    found->second = builder_.addConstant("pattern/number", makeScalar(type, number));
+    found->second = builder_.addConstant("pattern/number", filled(makeScalar(type, number), shape));
     graph_.value(found->second).metadata.emplace_back(kConstantMark, "made");
     return found->second;
   }
 
   Graph& graph_;
   GraphBuilder builder_;
-  std::map<std::pair<DataType, double>, ValueId> numbers_;
+  std::map<std::tuple<DataType, double, Shape>, ValueId> numbers_;
   std::set<NodeId> taken_;                               // places
   std::map<size_t, std::vector<Node>> before_, behind_;  // by node index
 };
@@ -131,6 +153,8 @@ std::string_view patternName(PatternKind kind) {
     case PatternKind::kSwish: return "Swish";
     case PatternKind::kAttention: return "Attention";
     case PatternKind::kRmsNorm: return "RMSNorm";
+    case PatternKind::kLayerNorm: return "LayerNorm";
+    case PatternKind::kCrossEntropy: return "cross-entropy";
   }
   return "";
 }
@@ -143,9 +167,11 @@ FoundPatterns recognisePatterns(Graph& graph) {
     const PatternGraph patterns(graph);
     std::set<NodeId> taken;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      if (taken.contains(NodeId(n))) continue;
       std::optional<Match> match = matchActivation(patterns, NodeId(n), result.missed);
       if (!match) match = matchAttention(patterns, NodeId(n), result.missed);
-      if (!match) match = matchRmsNormalization(patterns, NodeId(n), result.missed);
+      if (!match) match = matchNormalization(patterns, NodeId(n), result.missed);
+      if (!match) match = matchCrossEntropy(patterns, NodeId(n), result.missed);
       if (!match || !patterns.hasKernelType(match->inputs[0])) continue;
       bool free = true;
       for (const NodeId id : match->nodes) free = free && !taken.contains(id);
@@ -156,6 +182,10 @@ FoundPatterns recognisePatterns(Graph& graph) {
     }
   }
   if (matches.empty()) return result;
+  const bool normalizes = std::any_of(matches.begin(), matches.end(), [](const auto& found) {
+    return found.second.kind == PatternKind::kLayerNorm;
+  });
+  if (normalizes) leaveOpset16(graph);
   Rewriter rewriter(graph);
   for (auto& [last, match] : matches) {
     ++result.found[match.kind];

@@ -160,6 +160,10 @@ TEST(GradientKernels, LayerNormalizationGradsEqualFiniteDifferences) {
                  {{kF64, weights}, {kF64, weights}}, attributes);
     expectGradient(to_weights, 0, forward, 1, 0, dy);
     expectGradient(to_weights, 1, forward, 2, 0, dy);
+    const KernelCall to_bias =  // where the scale is no parameter
+        makeCall("pipeshard", "LayerNormalizationWeightGrad", 1, {dy, x, results[1], results[2]},
+                 {{}, {kF64, weights}}, attributes);
+    EXPECT_TRUE(runKernel(to_bias)[1].bytes == runKernel(to_weights)[1].bytes);
   }
 }
 

@@ -1,0 +1,95 @@
+// LogSoftmax over the classes, perhaps viewed otherwise (tokens of all rows in one axis), and the likelihood
+// of labels: SoftmaxCrossEntropyLoss of the scores, viewed likewise. Its gradient is one pass over one
+// matrix; the pair makes a matrix for the likelihood's, and another for the logarithm's.
+#include "onnx_import/patterns/losses.h"
+
+#include <functional>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace pipeshard {
+namespace {
+
+int64_t product(const Shape& shape, size_t end) {
+  return std::accumulate(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(end), int64_t{1},
+                         std::multiplies<>());
+}
+
+class CrossEntropyFinder {
+ public:
+  CrossEntropyFinder(const PatternGraph& patterns, NodeId loss) : patterns_(patterns), loss_(loss) {}
+
+  std::optional<Match> find(std::vector<NearMiss>& missed) {
+    if (!findLogarithm()) return std::nullopt;
+    std::string reason = fault();
+    if (reason.empty()) {
+      describe();
+      reason = obstacle(patterns_, match_);
+    }
+    if (reason.empty()) return match_;
+    missed.push_back({PatternKind::kCrossEntropy, describeNode(graph().node(loss_)), reason});
+    return std::nullopt;
+  }
+
+ private:
+  const Graph& graph() const { return patterns_.graph; }
+
+  // The LogSoftmax behind the log-probabilities and a Reshape at most.
+  bool findLogarithm() {
+    NodeId maker = patterns_.uses.producer[graph().node(loss_).inputs[0].index()];
+    if (maker.valid() && graph().node(maker).is("Reshape")) {
+      view_ = maker;
+      maker = patterns_.uses.producer[graph().node(maker).inputs[0].index()];
+    }
+    if (!maker.valid() || !graph().node(maker).is("LogSoftmax")) return false;
+    logarithm_ = maker;
+    return true;
+  }
+
+  // The classes must be axis 1 of what the loss reads.
+  std::string fault() const {
+    const Node& node = graph().node(logarithm_);
+    const Shape& scores = graph().shape(node.inputs[0]);
+    const Shape& read = graph().shape(graph().node(loss_).inputs[0]);
+    const size_t axis = normalizeAxis(node.intAttribute("axis", -1), scores.size());
+    if (read[1] == scores[axis] && read[0] == product(scores, axis)) return "";
+    return fmt::format("{} is over axis {} of {}, but classes are axis 1 of {}", describeNode(node), axis,
+                       shapeToString(scores), shapeToString(read));
+  }
+
+  void describe() {
+    const Node& loss = graph().node(loss_);
+    const ValueId scores = graph().node(logarithm_).inputs[0];
+    match_.kind = PatternKind::kCrossEntropy;
+    match_.is_standard = true;
+    match_.function = "SoftmaxCrossEntropyLoss";
+    match_.inputs = loss.inputs;
+    match_.inputs[0] = scores;
+    match_.output = loss.outputs[0];
+    match_.attributes = loss.attributes;
+    match_.nodes = {loss_, logarithm_};
+    if (!view_.valid()) return;
+    match_.nodes.insert(view_);
+    MadeInput view;
+    view.place = view_;
+    view.from = scores;
+    view.nodes = {{"Reshape", graph().shape(loss.inputs[0])}};
+    view.type = graph().dataType(scores);
+    match_.made.push_back(view);
+  }
+
+  const PatternGraph& patterns_;
+  NodeId loss_, logarithm_, view_;
+  Match match_;
+};
+
+}  // namespace
+
+std::optional<Match> matchCrossEntropy(const PatternGraph& patterns, NodeId node,
+                                       std::vector<NearMiss>& missed) {
+  if (!patterns.graph.node(node).is("NegativeLogLikelihoodLoss")) return std::nullopt;
+  return CrossEntropyFinder(patterns, node).find(missed);
+}
+
+}  // namespace pipeshard
