@@ -1,11 +1,11 @@
 #include "planning/programs/program_costs.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
 
 #include "ir/base/error.h"
-#include "runtime/execute/accumulation.h"
-#include "runtime/execute/subgraph.h"
-#include "runtime/kernels/base/cpu_kernels.h"
 
 namespace pipeshard {
 namespace {
@@ -16,14 +16,14 @@ int64_t bytesOf(const Program& program, BufferId id) {
 
 class RankCosts {
  public:
-  RankCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
-            const Accumulation& accumulation)
+  RankCosts(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs,
+            const CostModel& model, const Accumulation& accumulation)
       : program_(program), model_(model), accumulation_(accumulation) {
     for (const std::vector<RankId>& group : program_.groups) group_sizes_.push_back(group.size());
     PIPESHARD_CHECK(subgraphs.size() == program_.subgraphs.size(), "{} subgraphs, {} graphs",
                     program_.subgraphs.size(), subgraphs.size());
-    for (const Graph& graph : subgraphs)
-      subgraphs_.push_back(workParts(runnableGraph(graph, cpuKernels()), group_sizes_, model));
+    for (const CompiledSubgraph* subgraph : subgraphs)
+      subgraphs_.push_back(workParts(subgraph->graph(), group_sizes_, model));
   }
 
   ProgramCosts costs() const {
@@ -79,9 +79,30 @@ class RankCosts {
 
 }  // namespace
 
-ProgramCosts programCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
-                          const Accumulation& accumulation) {
+ProgramCosts programCosts(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs,
+                          const CostModel& model, const Accumulation& accumulation) {
   return RankCosts(program, subgraphs, model, accumulation).costs();
+}
+
+std::vector<std::vector<KindId>> kindsBySubgraphs(const ProgramSet& set) {
+  std::vector<std::vector<KindId>> together;
+  std::vector<std::set<std::string>> files;  // of the first of each
+  for (const KindId kind : set.kinds.ids()) {
+    std::set<std::string> own;
+    for (const Subgraph& subgraph : set.kinds[kind].program.subgraphs) own.insert(subgraph.file);
+    const auto shares = [&](const std::set<std::string>& others) {
+      return 2 * std::count_if(own.begin(), own.end(),
+                               [&](const std::string& file) { return others.contains(file); }) >
+             std::ssize(own);
+    };
+    const size_t place = std::find_if(files.begin(), files.end(), shares) - files.begin();
+    if (place == files.size()) {
+      together.emplace_back();
+      files.push_back(std::move(own));
+    }
+    together[place].push_back(kind);
+  }
+  return together;
 }
 
 namespace {

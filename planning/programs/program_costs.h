@@ -8,17 +8,22 @@
 #include "ir/graph/graph.h"
 #include "ir/plan/plan.h"
 #include "ir/program/program.h"
+#include "ir/program/program_set.h"
 #include "partition/simulation/program_simulation.h"
 #include "runtime/execute/accumulation.h"
+#include "runtime/execute/subgraph.h"
 #include "sharding/specs/cost_model.h"
 
 namespace pipeshard {
 
 // Subgraphs by their FLOPs and bytes, collectives by their bytes and the group's size, copies by their bytes.
 // Gradients that can be computed where they are accumulated (runtime/execute/accumulation.h) cost neither
-// time nor memory of their own (Executor::accumulation says which). `model`: groupModel.
-ProgramCosts programCosts(const Program& program, const std::vector<Graph>& subgraphs, const CostModel& model,
-                          const Accumulation& accumulation);
+// time nor memory of their own (accumulationOf says which). `model`: groupModel.
+ProgramCosts programCosts(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs,
+                          const CostModel& model, const Accumulation& accumulation);
+
+// Kinds that share most of their subgraphs, together: first of all those of one stage.
+std::vector<std::vector<KindId>> kindsBySubgraphs(const ProgramSet& set);
 
 // By a plan's cluster. What ranks of a stage have in common is found once. The plan must outlive it.
 class PlanCosts {

@@ -3,6 +3,12 @@
 #include <algorithm>
 #include <span>
 
+#include <fmt/ranges.h>
+
+#include "ir/base/error.h"
+#include "ir/base/ids_format.h"
+#include "runtime/execute/subgraph.h"
+
 namespace pipeshard {
 namespace {
 
@@ -61,7 +67,55 @@ struct Uses {
   std::vector<bool> is_result;
 };
 
+void checkCollectives(const Program& program, const Subgraph& description, const CompiledSubgraph& subgraph) {
+  const std::vector<GroupId> groups = subgraph.collectiveGroups();
+  if (groups != description.collectives) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files "
+         "belong to different plans",
+         description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
+  }
+  for (GroupId group : groups) {
+    if (group < program.groups.nextId()) continue;
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
+         group, program.groups.size());
+  }
+  subgraph.checkGroupSizes(program.groups);
+}
+
+void checkBinding(const Program& program, const Instruction& instruction, const CompiledSubgraph& subgraph) {
+  if (instruction.inputs.size() != subgraph.inputCount() ||
+      instruction.outputs.size() != subgraph.outputCount()) {
+    fail(ErrorCode::kConfiguration,
+         "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
+         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(),
+         instruction.outputs.size());
+  }
+  const auto check = [&](const Value& value, BufferId id) {
+    const Buffer& buffer = program.buffer(id);
+    if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
+    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(),
+         value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?",
+         buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
+  };
+  for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
+  for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
+}
+
 }  // namespace
+
+Accumulation accumulationOf(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs) {
+  for (size_t s = 0; s < subgraphs.size(); ++s)
+    checkCollectives(program, program.subgraphs[s], *subgraphs[s]);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.subgraph.valid())
+      checkBinding(program, instruction, *subgraphs.at(instruction.subgraph.index()));
+  }
+  return findAccumulation(program, [&](const Instruction& run, size_t output) {
+    return subgraphs.at(run.subgraph.index())->mayAccumulate(output);
+  });
+}
 
 Accumulation findAccumulation(const Program& program,
                               const std::function<bool(const Instruction& run, size_t output)>& may_add) {

@@ -16,6 +16,8 @@
 
 namespace pipeshard {
 
+class CompiledSubgraph;  // runtime/execute/subgraph.h
+
 struct Accumulation {
   // by buffer: the accumulator in whose memory it is; invalid: it has memory of its own
   std::vector<BufferId> place;
@@ -31,5 +33,9 @@ struct Accumulation {
 // accumulator. `may_add(run, o)`: can the run add its output o to what is there?
 Accumulation findAccumulation(const Program& program,
                               const std::function<bool(const Instruction& run, size_t output)>& may_add);
+
+// The same with the program's subgraphs, by SubgraphId. Error(kConfiguration) where they do not fit it:
+// buffers that an instruction binds, groups of collectives.
+Accumulation accumulationOf(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs);
 
 }  // namespace pipeshard

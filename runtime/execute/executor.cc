@@ -60,18 +60,17 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
   }
   try {
     compileSubgraphs(options_.kernels == nullptr ? device_->kernels() : *options_.kernels);
+    std::vector<const CompiledSubgraph*> ready;
+    for (const auto& subgraph : subgraphs_) ready.push_back(subgraph.get());
+    accumulation_ = accumulationOf(program(), ready);
     int64_t workspace_bytes = 0;
     int64_t background_bytes = 0;
     for (const Instruction& instruction : program().instructions) {
       if (!instruction.subgraph.valid()) continue;
       CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
-      checkBinding(instruction, subgraph);
-      if (!options_.plan_memory) continue;
       int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
       bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
     }
-    shareAccumulators();
-    if (!options_.plan_memory) return;
     // The lane's workspace is behind the other.
     workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
     memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes, device_->alignment());
@@ -88,32 +87,8 @@ void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
     subgraphs_.push_back(std::make_unique<CompiledSubgraph>(
         std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels, *device_, compute_.get()));
-    checkCollectives(program().subgraphs[s], *subgraphs_.back());
   }
   image_.subgraphs.clear();
-}
-
-void Executor::shareAccumulators() {
-  accumulation_ = findAccumulation(program(), [&](const Instruction& run, size_t output) {
-    return subgraphs_.at(run.subgraph.index())->mayAccumulate(output);
-  });
-}
-
-void Executor::checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const {
-  const std::vector<GroupId> groups = subgraph.collectiveGroups();
-  if (groups != description.collectives) {
-    fail(ErrorCode::kConfiguration,
-         "subgraph '{}': {} has collectives over the groups [{}], but program.json says [{}]; the files "
-         "belong to different plans",
-         description.name, description.file, fmt::join(groups, ","), fmt::join(description.collectives, ","));
-  }
-  for (GroupId group : groups) {
-    if (group < program().groups.nextId()) continue;
-    fail(ErrorCode::kConfiguration,
-         "subgraph '{}': a collective goes over group {}, but the program has {} groups", description.name,
-         group, program().groups.size());
-  }
-  subgraph.checkGroupSizes(program().groups);
 }
 
 int64_t Executor::constantBytes() const {
@@ -132,25 +107,6 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
   for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
   for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
   return aliasing;
-}
-
-void Executor::checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const {
-  if (instruction.inputs.size() != subgraph.inputCount() ||
-      instruction.outputs.size() != subgraph.outputCount()) {
-    fail(ErrorCode::kConfiguration,
-         "subgraph '{}' has {} inputs and {} outputs, an instruction binds {} and {}", subgraph.name(),
-         subgraph.inputCount(), subgraph.outputCount(), instruction.inputs.size(),
-         instruction.outputs.size());
-  }
-  const auto check = [&](const Value& value, BufferId id) {
-    const Buffer& buffer = program().buffer(id);
-    if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
-    fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(),
-         value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?",
-         buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
-  };
-  for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
-  for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
 }
 
 Executor::Action Executor::resolve(const Instruction& instruction) {

@@ -52,9 +52,6 @@ struct ExecutorOptions {
   Device* device = nullptr;        // nullptr: cpuDevice()
   // the first value that is NaN ends the step with Error(kNotANumber) naming it (NanFinder); slow
   bool find_nan = false;
-  // false: buffers get no places, and nothing can be attached: to check programs, and to know what they
-  // compute where it is accumulated
-  bool plan_memory = true;
 };
 
 struct StepReport {
@@ -162,10 +159,7 @@ class Executor {
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
-  void checkCollectives(const Subgraph& description, const CompiledSubgraph& subgraph) const;
-  void shareAccumulators();
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
-  void checkBinding(const Instruction& instruction, const CompiledSubgraph& subgraph) const;
   Action resolve(const Instruction& instruction);
   void awaitKeeper() const;
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,

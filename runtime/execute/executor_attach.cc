@@ -19,7 +19,6 @@ int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffe
 
 void Executor::bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
                     Communicator* background) {
-  PIPESHARD_CHECK(options_.plan_memory, "its memory was not planned");
   PIPESHARD_CHECK(actions_.empty(), "attach was called twice");
   PIPESHARD_CHECK(std::ssize(arena) >= memory_.total_bytes, "arena of {} bytes, needed {}", arena.size(),
                   memory_.total_bytes);

@@ -156,9 +156,11 @@ Program ProgramFolder::program(RankId rank, StepSize size) {
 
 std::vector<Graph> ProgramFolder::subgraphs(const Program& program) const {
   std::vector<Graph> graphs;
-  for (const Subgraph& subgraph : program.subgraphs) graphs.push_back(readModel(pathOf(subgraph)));
+  for (const Subgraph& subgraph : program.subgraphs) graphs.push_back(graphOf(subgraph));
   return graphs;
 }
+
+Graph ProgramFolder::graphOf(const Subgraph& subgraph) const { return readModel(pathOf(subgraph)); }
 
 RankImage ProgramFolder::image(RankId rank, StepSize size) {
   RankImage image{program(rank, size), {}, folder_};

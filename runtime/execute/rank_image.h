@@ -62,6 +62,7 @@ class ProgramFolder {
   RankImage takeImage(RankId rank, StepSize size = StepSize::kWholeBatch);
   // Of a kind, as its first rank has them: others have other constants of their own.
   std::vector<Graph> subgraphs(const Program& program) const;
+  Graph graphOf(const Subgraph& subgraph) const;
   // Those with constants of the rank's own: it has others than the files.
   std::set<SubgraphId> ownSubgraphs(RankId rank, StepSize size = StepSize::kWholeBatch);
   // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind). They

@@ -87,6 +87,7 @@ class CompiledSubgraph {
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
 
   const std::string& name() const { return name_; }
+  const Graph& graph() const { return graph_; }  // as it is run (runnableGraph)
   size_t inputCount() const { return graph_.inputs.size(); }
   size_t outputCount() const { return graph_.outputs.size(); }
   // Type, shape and name of an input or output, to check what is bound to it.

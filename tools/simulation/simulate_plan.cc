@@ -3,6 +3,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,9 +22,12 @@
 #include "planning/directory/plan_directory.h"
 #include "planning/programs/program_costs.h"
 #include "planning/request/profile_store.h"
+#include "runtime/execute/accumulation.h"
 #include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/execute/subgraph.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/kernels/base/cpu_kernels.h"
 #include "tools/simulation/measured_costs.h"
 #include "tools/simulation/simulation_report.h"
 #include "transport/shared/shared_segments.h"
@@ -120,7 +124,6 @@ class PlanSimulator {
   struct MemoryOfKind {
     int64_t arena_bytes = 0;
     int64_t constant_bytes = 0;
-    Accumulation accumulation;
   };
   // What ranks of a kind cost that are treated like this one.
   struct Price {
@@ -128,7 +131,7 @@ class PlanSimulator {
     CostModel model;
     ProgramCosts costs = {};
   };
-  // All that is to be known of a kind: by threads, and by treatment.
+  // All that is to be known of a kind: by threads, where it is written, and by treatment.
   struct KindCosts {
     std::map<int, MemoryOfKind> memory;
     std::map<std::string, Price> prices;
@@ -200,25 +203,45 @@ class PlanSimulator {
     return model;
   }
 
-  // One kind after the other, its graphs are in memory for it alone.
+  // What kinds share is read and made ready once, and is in memory for them alone.
   void priceKinds() {
     kinds_.resize(set_.kinds.size());
-    for (const RankId rank : set_.ranks.ids()) kinds_[set_.ranks[rank].kind].memory[threadsOf(rank)];
+    if (request_.with_json) {
+      for (const RankId rank : set_.ranks.ids()) kinds_[set_.ranks[rank].kind].memory[threadsOf(rank)];
+    }
     for (const RankId rank : result_.sample.ranks)
       kinds_[set_.ranks[rank].kind].prices.try_emplace(treatmentOf(rank), Price{rank, modelOf(rank)});
-    parallelFor(processorCount(), static_cast<int32_t>(kinds_.size()), [&](int32_t index) {
-      const KindId kind(index);
-      const std::vector<Graph> graphs = folder_.subgraphs(set_.kinds[kind].program);
-      for (auto& [threads, memory] : kinds_[kind].memory)
-        memory = memoryOf({set_.kinds[kind].program, graphs, request_.directory}, threads);
-      for (auto& [treatment, price] : kinds_[kind].prices) {
-        const Program& first = set_.kinds[kind].program;
-        const Accumulation& accumulation = kinds_[kind].memory.at(threadsOf(price.rank)).accumulation;
-        price.costs = price.rank == first.rank
-                          ? programCosts(first, graphs, price.model, accumulation)
-                          : programCosts(instantiate(set_, price.rank), graphs, price.model, accumulation);
-      }
+    const std::vector<std::vector<KindId>> together = kindsBySubgraphs(set_);
+    parallelFor(processorCount(), static_cast<int32_t>(together.size()), [&](int32_t index) {
+      std::map<std::string, std::unique_ptr<CompiledSubgraph>> ready;  // by file
+      for (const KindId kind : together[index]) priceKind(kind, ready);
     });
+  }
+
+  void priceKind(KindId kind, std::map<std::string, std::unique_ptr<CompiledSubgraph>>& ready) {
+    const WorkerThreads limit(1);
+    const Program& first = set_.kinds[kind].program;
+    try {
+      std::vector<const CompiledSubgraph*> subgraphs;
+      for (const Subgraph& subgraph : first.subgraphs) {
+        std::unique_ptr<CompiledSubgraph>& own = ready[subgraph.file];
+        if (own == nullptr)
+          own = std::make_unique<CompiledSubgraph>(folder_.graphOf(subgraph), subgraph.name, cpuKernels());
+        subgraphs.push_back(own.get());
+      }
+      const Accumulation accumulation = accumulationOf(first, subgraphs);
+      for (auto& [treatment, price] : kinds_[kind].prices) {
+        const auto costsAs = [&](const Program& program) {
+          return programCosts(program, subgraphs, price.model, accumulation);
+        };
+        price.costs = price.rank == first.rank ? costsAs(first) : costsAs(instantiate(set_, price.rank));
+      }
+    } catch (Error& error) {
+      error.addContext(fmt::format("rank {}", first.rank));
+      throw;
+    }
+    for (auto& [threads, memory] : kinds_[kind].memory)
+      memory = memoryOf({first, folder_.subgraphs(first), request_.directory}, threads);
   }
 
   // By places, between all that send to each other.
@@ -234,11 +257,10 @@ class PlanSimulator {
     return links;
   }
 
-  // The arena is planned where it is written: that is most of the work.
-  MemoryOfKind memoryOf(RankImage image, int threads) const {
+  static MemoryOfKind memoryOf(RankImage image, int threads) {
     const WorkerThreads limit(threads);
-    const Executor executor(std::move(image), {.plan_memory = request_.with_json});  // allocates nothing
-    return {executor.memory().total_bytes, executor.constantBytes(), executor.accumulation()};
+    const Executor executor(std::move(image), {});  // plans the memory; nothing is allocated
+    return {executor.memory().total_bytes, executor.constantBytes()};
   }
 
   ProgramCosts costsOf(RankId rank) {
