@@ -59,6 +59,7 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
          program().subgraphs.size(), image_.subgraphs.size());
   }
   try {
+    last_reads_ = lastReads(program());
     compileSubgraphs(options_.kernels == nullptr ? device_->kernels() : *options_.kernels);
     std::vector<const CompiledSubgraph*> ready;
     for (const auto& subgraph : subgraphs_) ready.push_back(subgraph.get());
@@ -106,6 +107,8 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
   };
   for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
   for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
+  const size_t position = positionOf(instruction);
+  for (const BufferId id : instruction.inputs) aliasing.ending.push_back(last_reads_[id.index()] == position);
   return aliasing;
 }
 

@@ -208,6 +208,7 @@ class Executor {
   UpdateObserver update_observer_;
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
   Accumulation accumulation_;
+  std::vector<size_t> last_reads_;  // lastReads(program())
   MemoryPlan memory_;
   std::span<std::byte> arena_;
   const Executor* keeper_ = nullptr;  // of the tensors that live across steps; nullptr: this one

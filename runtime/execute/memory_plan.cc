@@ -180,6 +180,29 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
   return blocks;
 }
 
+std::vector<size_t> lastReads(const Program& program) {
+  const size_t none = program.instructions.size();
+  std::vector<size_t> last(program.buffers.size(), none);
+  std::vector<bool> kept(program.buffers.size(), false);
+  for (size_t b = 0; b < kept.size(); ++b) kept[b] = isPersistent(program.buffers[b].kind);
+  for (const Result& result : program.results) kept[result.buffer.index()] = true;
+  for (size_t i = 0; i < none; ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.kind == InstructionKind::kFree) continue;
+    const bool later = instruction.background || instruction.kind == InstructionKind::kSend;
+    const auto touch = [&](BufferId id, bool reads) {
+      last[id.index()] = reads && instruction.kind == InstructionKind::kRun ? i : none;
+      if (later) kept[id.index()] = true;
+    };
+    for (const BufferId id : instruction.inputs) touch(id, true);
+    for (const BufferId id : instruction.outputs) touch(id, false);
+  }
+  for (size_t b = 0; b < last.size(); ++b) {
+    if (kept[b]) last[b] = none;
+  }
+  return last;
+}
+
 MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes,
                       int64_t alignment) {
   const std::vector<LiveBlock> blocks = bufferIntervals(program, accumulation);

@@ -2,8 +2,8 @@
 // buffers gives a BoundRun: a flat list of kernel calls with all pointers resolved.
 //
 // Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their
-// input; a kernel that may run in place overwrites a temporary that nobody reads later; a result is computed
-// straight into its output buffer.
+// input; a kernel that may run in place overwrites a temporary, or an input whose buffer ends with the run,
+// that nobody reads later; a result is computed straight into its output buffer.
 //
 // An output may be the same buffer as an input (kUpdate). It is computed in place when nothing reads the
 // input after (or beside) the node that makes the output, else in a temporary that is copied when everything
@@ -96,10 +96,11 @@ class CompiledSubgraph {
   int64_t constantBytes() const { return std::ssize(constants_.bytes); }
 
   // Which inputs and outputs are one buffer: equal numbers are the same buffer. Two outputs may not be one
-  // buffer.
+  // buffer. `ending`, by input (empty: none): nobody reads its buffer behind the run.
   struct Aliasing {
     std::vector<int> inputs;
     std::vector<int> outputs;
+    std::vector<bool> ending = {};
     friend auto operator<=>(const Aliasing&, const Aliasing&) = default;
   };
   // Workspace that a run with this aliasing needs.

@@ -56,6 +56,13 @@ void CompiledSubgraph::Planner::placeInputsAndConstants() {
   }
   for (size_t i = 0; i < graph_.inputs.size(); ++i)
     layout_.storage[graph_.inputs[i].index()] = {Storage::Kind::kInput, i};
+  input_ends_.resize(graph_.inputs.size());
+  for (size_t i = 0; i < aliasing_.ending.size(); ++i) {
+    const int buffer = aliasing_.inputs[i];
+    const bool is_alone = std::count(aliasing_.inputs.begin(), aliasing_.inputs.end(), buffer) == 1;
+    if (aliasing_.ending[i] && is_alone && !output_buffers_.contains(buffer))
+      input_ends_[i] = last_use_[graph_.inputs[i].index()] + 1;
+  }
 }
 
 void CompiledSubgraph::Planner::claimOutputs() {
@@ -119,19 +126,29 @@ void CompiledSubgraph::Planner::placeNode(size_t node) {
   if (workspace > 0) layout_.kernel_workspace[node] = addTemporary(workspace, begin, begin + 1);
 }
 
-// Computes an output in the memory of a temporary whose last reader is this node.
+// Where it is said how long `bytes` of memory are in use, if that may change: of a temporary, or of an input
+// whose buffer ends with the run. Else nullptr.
+int64_t* CompiledSubgraph::Planner::endOf(const Storage& storage, int64_t bytes) {
+  if (storage.kind == Storage::Kind::kTemporary) {
+    Temporary& temporary = layout_.temporaries[storage.index];
+    return temporary.bytes == bytes ? &temporary.end : nullptr;
+  }
+  if (storage.kind != Storage::Kind::kInput || !input_ends_[storage.index]) return nullptr;
+  return graph_.bytes(graph_.inputs[storage.index]) == bytes ? &*input_ends_[storage.index] : nullptr;
+}
+
+// Computes an output in memory whose last reader is this node.
 bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId value) {
   const int64_t now = node;
   const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].valid() || !subgraph_.kernels_[node]->mayRunInPlace(i, output)) continue;
     const Storage storage = layout_.storage[subgraph_.root(inputs[i]).index()];
-    if (storage.kind != Storage::Kind::kTemporary) continue;
-    Temporary& temporary = layout_.temporaries[storage.index];
-    if (temporary.end != now + 1 || temporary.bytes != graph_.bytes(value)) continue;
+    int64_t* end = endOf(storage, graph_.bytes(value));
+    if (end == nullptr || *end != now + 1) continue;
     const auto same = [&](ValueId root) {
       const Storage& other = layout_.storage[root.index()];
-      return other.kind == Storage::Kind::kTemporary && other.index == storage.index;
+      return other.kind == storage.kind && other.index == storage.index;
     };
     if (!mayOverwrite(node, output, inputsWhere(node, same))) continue;
     const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
@@ -139,7 +156,7 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
                                       [&](ValueId id) { return id.valid() && same(id); });
     if (is_taken) continue;
     layout_.storage[value.index()] = storage;
-    temporary.end = std::max(now, last_use_[value.index()]) + 1;
+    *end = std::max(now, last_use_[value.index()]) + 1;
     return true;
   }
   return false;

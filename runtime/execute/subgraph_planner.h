@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -25,6 +26,7 @@ class CompiledSubgraph::Planner {
   bool mayWriteEarly(size_t output, ValueId value) const;
   void placeNode(size_t node);
   bool reuseInput(size_t node, size_t output, ValueId value);
+  int64_t* endOf(const Storage& storage, int64_t bytes);
   bool mayOverwrite(size_t node, size_t output, const std::vector<size_t>& inputs) const;
   void copyOutputs();
   size_t addTemporary(int64_t bytes, int64_t begin, int64_t end);
@@ -40,6 +42,8 @@ class CompiledSubgraph::Planner {
   std::set<int> output_buffers_;
   std::map<int, std::vector<ValueId>> inputs_of_;  // by buffer that is an output, too: what is read of it
   Layout layout_;
+  // by input: the position from which its buffer's memory may be overwritten; nullopt: never
+  std::vector<std::optional<int64_t>> input_ends_;
   std::vector<int64_t> producer_;  // by root: node position, -1 for inputs and constants
   // by root: position of the last kernel that reads it, nodes.size() for the final copies
   std::vector<int64_t> last_use_;

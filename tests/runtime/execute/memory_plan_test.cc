@@ -218,5 +218,43 @@ TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
   EXPECT_THROW(planMemory(program, separate(program), 0), Error);
 }
 
+TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {
+  Program program;
+  const auto add = [&](const char* name, BufferKind kind) {
+    program.buffers.push_back(
+        {name, kind, DataType::kFloat32, {4}, name, std::nullopt, DataType::kUndefined});
+    return BufferId(program.buffers.size() - 1);
+  };
+  const auto instruct = [&](InstructionKind kind, std::vector<BufferId> inputs,
+                            std::vector<BufferId> outputs) -> Instruction& {
+    Instruction instruction;
+    instruction.kind = kind;
+    instruction.inputs = std::move(inputs);
+    instruction.outputs = std::move(outputs);
+    program.instructions.push_back(instruction);
+    return program.instructions.back();
+  };
+  const auto kind = BufferKind::kActivation;
+  const BufferId w = add("w", BufferKind::kParameter), a = add("a", kind), b = add("b", kind);
+  const BufferId sent = add("sent", kind), result = add("result", kind), summed = add("summed", kind);
+  const BufferId reduced = add("reduced", kind), again = add("again", kind);
+  program.results.push_back({Result::Kind::kOutput, "result", "", result});
+  instruct(InstructionKind::kRun, {w}, {a, b, sent, result, summed, reduced, again});
+  instruct(InstructionKind::kSend, {sent}, {});
+  instruct(InstructionKind::kAllReduce, {reduced}, {reduced}).background = true;
+  instruct(InstructionKind::kRun, {a, b}, {});
+  instruct(InstructionKind::kRun, {w, a, sent, result, summed, reduced, again}, {});
+  instruct(InstructionKind::kAccumulate, {summed}, {summed});
+  instruct(InstructionKind::kZero, {}, {again});
+  instruct(InstructionKind::kFree, {a}, {});
+  const std::vector<size_t> last = lastReads(program);
+  const size_t none = program.instructions.size();
+  EXPECT_EQ(last[a.index()], 4u);
+  EXPECT_EQ(last[b.index()], 3u);
+  for (const BufferId kept : {w, sent, result, summed, reduced, again}) {
+    EXPECT_EQ(last[kept.index()], none) << program.buffer(kept).name;
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -125,6 +125,21 @@ TEST(CompiledSubgraph, ComputesChainsInPlaceAndStraightIntoTheOutput) {
   expectMeaning(sketch.graph, {{0}, {1}});
 }
 
+TEST(CompiledSubgraph, OverwritesAnInputWhoseBufferEndsWithTheRun) {
+  Sketch sketch;
+  const ValueId x = sketch.input("x");
+  const ValueId y = sketch.input("y");
+  ValueId sum = sketch.add(sketch.view(x), sketch.view(x), true);
+  for (int i = 0; i < 5; ++i) sum = sketch.add(sum, sketch.view(y), true);
+  sketch.graph.outputs = {sketch.view(sum), sketch.add(sketch.view(sum), y, true)};
+  CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
+  EXPECT_EQ(subgraph.workspaceBytes({{0, 1}, {2, 3}}), 128);
+  EXPECT_EQ(subgraph.workspaceBytes({{0, 1}, {2, 3}, {true, false}}), 0) << "the chain is computed in x";
+  EXPECT_EQ(subgraph.workspaceBytes({{0, 0}, {2, 3}, {true, true}}), 128) << "y is there, too";
+  EXPECT_EQ(subgraph.workspaceBytes({{0, 1}, {0, 3}, {true, false}}), 128) << "an output is there";
+  expectMeaning(sketch.graph, {{0, 1}, {2, 3}, {true, false}});
+}
+
 TEST(CompiledSubgraph, UpdatesABufferInPlaceWhenItIsReadForTheLastTime) {
   Sketch sketch;
   const ValueId w = sketch.input("w");
@@ -201,7 +216,10 @@ TEST(CompiledSubgraph, MeansTheSameUnderEveryAliasing) {
       flat.push_back(made);
     }
     CompiledSubgraph::Aliasing aliasing;
-    for (int i = 0; i < inputs; ++i) aliasing.inputs.push_back(random() % static_cast<size_t>(inputs));
+    for (int i = 0; i < inputs; ++i) {
+      aliasing.inputs.push_back(random() % static_cast<size_t>(inputs));
+      aliasing.ending.push_back(random() % 2 == 0);
+    }
     std::vector<int> free_buffers{0, 1, 2, 3, 4, 5, 6, 7};
     std::shuffle(free_buffers.begin(), free_buffers.end(), random);
     for (size_t o = 0; o < 1 + random() % 4; ++o) {
