@@ -278,33 +278,104 @@ void gatherElementsGrad(Builder& f) {
 // ---- loss
 // ----------------------------------------------------------------------------------------------------
 
-// share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0
-// where ignored.
-void softmaxCrossEntropyLossGrad(Builder& f, const std::string& reduction, bool weighted) {
+// What a cross-entropy and its gradient have in common: inputs and attributes of a call, and of each label
+// the class that it names (0 where it is ignored) and its weight.
+struct LabelledScores {
+  ValueId d_loss, scores, most, sum;  // most, sum: of the gradient
+  ValueId ignored, label, zero, counted;
+};
+
+LabelledScores labelledScores(Builder& f, const std::string& reduction, bool weighted, bool gradient) {
   f.attribute("reduction", reduction);
   f.attribute("ignore_index", int64_t{0});
   f.attribute("has_ignore_index", int64_t{0});
-  const ValueId d_loss = f.input("dLoss");
-  const ValueId log_probabilities = f.input("LogProb");
+  LabelledScores of;
+  if (gradient) of.d_loss = f.input("dLoss");
+  of.scores = f.input("Scores");
+  if (gradient) of.most = f.input("RowMax");
+  if (gradient) of.sum = f.input("RowSum");
   const ValueId labels = f.input("Labels");
   const ValueId class_weights = weighted ? f.input("Weights") : ValueId();
+  const auto like_labels = [&](ValueId integer) { return f.op("CastLike", {integer, labels}); };
   const ValueId may_ignore = f.op("Equal", {f.integerAttribute("has_ignore_index"), f.integer(1)});
-  const ValueId ignored =
-      f.op("And", {f.op("Equal", {labels, f.integerAttribute("ignore_index")}), may_ignore});
-  const ValueId label = f.op("Where", {ignored, f.integer(0), labels});
-  const ValueId zero = f.number(0, log_probabilities);
-  const ValueId weight = weighted ? f.op("Gather", {class_weights, label}) : f.number(1, log_probabilities);
-  const ValueId counted = f.op("Where", {ignored, zero, weight});
-  ValueId share = f.op("Mul", {d_loss, counted});
-  if (reduction == "mean")
-    share = f.op("Div", {share, f.op("ReduceSum", {counted}, {{"keepdims", int64_t{0}}})});
-  share = f.op("Where", {ignored, zero, share});
+  of.ignored =
+      f.op("And", {f.op("Equal", {labels, like_labels(f.integerAttribute("ignore_index"))}), may_ignore});
+  of.label = f.op("Where", {of.ignored, like_labels(f.integer(0)), labels});
+  of.zero = f.number(0, of.scores);
+  const ValueId weight = weighted ? f.op("Gather", {class_weights, of.label}) : f.number(1, of.scores);
+  of.counted = f.op("Where", {of.ignored, of.zero, weight});
+  return of;
+}
+
+ValueId largestClass(Builder& f, ValueId scores) {
+  // The axes are an attribute of ReduceMax until version 18.
+  std::map<std::string, Attribute> attributes = {{"keepdims", int64_t{0}}};
+  if (f.opset() >= 18) return f.op("ReduceMax", {scores, f.integers({1})}, attributes);
+  attributes["axes"] = std::vector<int64_t>{1};
+  return f.op("ReduceMax", {scores}, attributes);
+}
+
+// -log(softmax at the label), 0 where it is ignored; for a mean divided by the sum of the weights.
+void crossEntropyLoss(Builder& f, const std::string& reduction, bool weighted) {
+  const LabelledScores of = labelledScores(f, reduction, weighted, false);
   const ValueId classes = f.integers({1});
-  const ValueId column = f.op("Unsqueeze", {share, classes});
-  const ValueId spread = f.op("Mul", {f.op("Exp", {log_probabilities}), column});
-  f.output("dScores",
-           f.op("ScatterElements", {spread, f.op("Unsqueeze", {label, classes}), f.op("Neg", {column})},
-                {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
+  const ValueId most = largestClass(f, of.scores);
+  const ValueId shifted = f.op("Sub", {of.scores, f.op("Unsqueeze", {most, classes})});
+  const std::map<std::string, Attribute> whole = {{"keepdims", int64_t{0}}};
+  const ValueId sum = f.op("ReduceSum", {f.op("Exp", {shifted}), classes}, whole);
+  const ValueId at_label =
+      f.op("GatherElements", {shifted, f.op("Unsqueeze", {of.label, classes})}, {{"axis", int64_t{1}}});
+  const ValueId negative = f.op("Sub", {f.op("Log", {sum}), f.op("Squeeze", {at_label, classes})});
+  const ValueId counts = f.op("Not", {f.op("Equal", {of.counted, of.zero})});
+  const ValueId terms = f.op("Where", {counts, f.op("Mul", {of.counted, negative}), of.zero});
+  ValueId loss = terms;
+  if (reduction != "none") loss = f.op("ReduceSum", {terms}, whole);
+  if (reduction == "mean") loss = f.op("Div", {loss, f.op("ReduceSum", {of.counted}, whole)});
+  f.output("Loss", loss);
+  f.output("RowMax", most);
+  f.output("RowSum", sum);
+}
+
+// share (softmax - onehot(label)), share = dLoss * weight[label] (for a mean, divided by the sum of those), 0
+// where ignored.
+void crossEntropyLossGrad(Builder& f, const std::string& reduction, bool weighted) {
+  const LabelledScores of = labelledScores(f, reduction, weighted, true);
+  ValueId share = f.op("Mul", {of.d_loss, of.counted});
+  if (reduction == "mean")
+    share = f.op("Div", {share, f.op("ReduceSum", {of.counted}, {{"keepdims", int64_t{0}}})});
+  share = f.op("Where", {of.ignored, of.zero, share});
+  const ValueId classes = f.integers({1});
+  const auto column = [&](ValueId of_labels) { return f.op("Unsqueeze", {of_labels, classes}); };
+  const ValueId exponential = f.op("Exp", {f.op("Sub", {of.scores, column(of.most)})});
+  const ValueId spread = f.op("Mul", {exponential, column(f.op("Div", {share, of.sum}))});
+  f.output("dScores", f.op("ScatterElements", {spread, column(of.label), f.op("Neg", {column(share)})},
+                           {{"axis", int64_t{1}}, {"reduction", std::string("add")}}));
+}
+
+// By reduction, and with "_weighted" behind it where Weights is given.
+void addLossBodies(FunctionBodies& table) {
+  const auto add = [&](const char* overload, void (*loss)(Builder&), void (*gradient)(Builder&)) {
+    table[{"CrossEntropyLoss", overload}] = loss;
+    table[{"CrossEntropyLossGrad", overload}] = gradient;
+  };
+  add(
+      "none", [](Builder& f) { crossEntropyLoss(f, "none", false); },
+      [](Builder& f) { crossEntropyLossGrad(f, "none", false); });
+  add(
+      "sum", [](Builder& f) { crossEntropyLoss(f, "sum", false); },
+      [](Builder& f) { crossEntropyLossGrad(f, "sum", false); });
+  add(
+      "mean", [](Builder& f) { crossEntropyLoss(f, "mean", false); },
+      [](Builder& f) { crossEntropyLossGrad(f, "mean", false); });
+  add(
+      "none_weighted", [](Builder& f) { crossEntropyLoss(f, "none", true); },
+      [](Builder& f) { crossEntropyLossGrad(f, "none", true); });
+  add(
+      "sum_weighted", [](Builder& f) { crossEntropyLoss(f, "sum", true); },
+      [](Builder& f) { crossEntropyLossGrad(f, "sum", true); });
+  add(
+      "mean_weighted", [](Builder& f) { crossEntropyLoss(f, "mean", true); },
+      [](Builder& f) { crossEntropyLossGrad(f, "mean", true); });
 }
 
 FunctionBodies makeBodies() {
@@ -330,19 +401,8 @@ FunctionBodies makeBodies() {
       {{"LayerNormalizationWeightGrad", ""}, layerNormalizationWeightGrad},
       {{"GatherGrad", ""}, gatherGrad},
       {{"GatherElementsGrad", ""}, gatherElementsGrad},
-      {{"SoftmaxCrossEntropyLossGrad", "none"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "sum"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "mean"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", false); }},
-      {{"SoftmaxCrossEntropyLossGrad", "none_weighted"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "none", true); }},
-      {{"SoftmaxCrossEntropyLossGrad", "sum_weighted"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "sum", true); }},
-      {{"SoftmaxCrossEntropyLossGrad", "mean_weighted"},
-       [](Builder& f) { softmaxCrossEntropyLossGrad(f, "mean", true); }},
   };
+  addLossBodies(table);
   addAttentionBodies(table);
   addConvolutionBodies(table);
   addOptimizerBodies(table);

@@ -5,7 +5,8 @@
 //
 //   Gelu, GeluGrad               "" (approximate "none"), "tanh", and with the file's own numbers "factors",
 //                                "tanh_factors"
-//   SoftmaxCrossEntropyLossGrad  "none", "sum", "mean", and each with "_weighted" when Weights is given
+//   CrossEntropyLoss and its     "none", "sum", "mean", and each with "_weighted" when Weights is given
+//   gradient
 //   Attention and its gradients  what lies over the scores (ir/operators/attention_form.h)
 //   optimizers                   "" (one learning rate), "constant" (with warm-up), "linear", "cosine",
 //                                "one-cycle", "step": with Step and the schedule's numbers as inputs

@@ -188,6 +188,18 @@ ValueId GradientContext::ensureOutput(size_t position, std::string_view suffix, 
   return outputs[position];
 }
 
+void GradientContext::becomeFunction(std::string_view name, std::string_view overload,
+                                     Attributes attributes) {
+  Node& node = builder_.graph().node(forward_);
+  node.domain = kPipeshardDomain;
+  node.op_type = name;
+  node.overload = overload;
+  node.opset_version = 1;
+  node.attributes = std::move(attributes);
+  builder_.useFunction(name, overload);
+  node_ = node;
+}
+
 std::optional<std::vector<int64_t>> GradientContext::constantIntegers(size_t position) const {
   if (!hasInput(position)) return std::nullopt;
   const Constant* constant = builder_.graph().constant(node_.inputs[position]);

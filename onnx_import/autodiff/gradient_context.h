@@ -99,6 +99,8 @@ class GradientContext : public OpEmitter {
   // The output at `position`, added to the forward node (with this name suffix, type and shape) if it is not
   // there.
   ValueId ensureOutput(size_t position, std::string_view suffix, DataType type, Shape shape);
+  // The forward node is a function of the pipeshard domain from now on, with the same inputs and outputs.
+  void becomeFunction(std::string_view name, std::string_view overload, Attributes attributes);
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
   // Of numbers that a forward node keeps of each row for its gradient: float32 beside bfloat16.

@@ -4,20 +4,34 @@
 namespace pipeshard {
 namespace {
 
+// The node becomes our function, which keeps two numbers of each label, not a matrix of log-probabilities.
+// Where somebody reads that matrix it is there already, and is scores whose largest counts as 0 and whose
+// exponentials have the sum 1.
 void softmaxCrossEntropyLossGradient(GradientContext& c) {
   if (c.outputGradient(1).valid())
     c.refuse("the loss depends on its output LogProb; use LogSoftmax for that");
-  const ValueId scores = c.input(0);
-  const DataType type = c.type(scores);
+  const DataType type = c.type(c.input(0));
+  const Shape shape = c.shape(c.input(0));
+  const Shape of_labels = c.shape(c.input(1));
   const std::string reduction = c.node().stringAttribute("reduction", "mean");
-  const ValueId log_probabilities = c.ensureOutput(1, "log_prob", type, c.shape(scores));
-  std::vector<ValueId> inputs = {c.outputGradient(), log_probabilities, c.cast(c.input(1), DataType::kInt64)};
-  if (c.hasInput(2)) inputs.push_back(c.input(2));
   const std::string overload = reduction + (c.hasInput(2) ? "_weighted" : "");
-  c.give(0, c.function("SoftmaxCrossEntropyLossGrad", overload, std::move(inputs), type, c.shape(scores),
-                       {{"reduction", reduction},
-                        {"ignore_index", c.node().intAttribute("ignore_index", 0)},
-                        {"has_ignore_index", int64_t{c.node().hasAttribute("ignore_index")}}}));
+  const GradientContext::Attributes attributes = {
+      {"reduction", reduction},
+      {"ignore_index", c.node().intAttribute("ignore_index", 0)},
+      {"has_ignore_index", int64_t{c.node().hasAttribute("ignore_index")}}};
+  ValueId scores = c.input(0), most, sum;
+  if (c.node().outputs.size() > 1 && c.output(1).valid()) {
+    scores = c.output(1);
+    most = c.expand(c.scalar(type, 0), of_labels);
+    sum = c.expand(c.scalar(type, 1), of_labels);
+  } else {
+    c.becomeFunction("CrossEntropyLoss", overload, attributes);
+    most = c.ensureOutput(1, "row_max", type, of_labels);
+    sum = c.ensureOutput(2, "row_sum", type, of_labels);
+  }
+  std::vector<ValueId> inputs = {c.outputGradient(), scores, most, sum, c.input(1)};
+  if (c.hasInput(2)) inputs.push_back(c.input(2));
+  c.give(0, c.function("CrossEntropyLossGrad", overload, std::move(inputs), type, shape, attributes));
 }
 
 // dX[n, target, ..] = -weight[target] * dLoss, elsewhere 0; for a mean divided by the sum of the weights.

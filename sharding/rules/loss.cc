@@ -33,7 +33,8 @@ void setPerLabel(RuleBuilder& builder, bool input, size_t position, const std::v
   }
 }
 
-// scores, labels, weights -> loss, log probabilities (SoftmaxCrossEntropyLoss only)
+// scores, labels, weights -> loss, and of SoftmaxCrossEntropyLoss log probabilities, of ours two numbers of
+// each label
 std::optional<FactorRule> lossRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   if (builder.inputShape(0).size() < 2) return std::nullopt;
@@ -43,11 +44,16 @@ std::optional<FactorRule> lossRule(const Graph& graph, const Node& node) {
   setPerLabel(builder, true, 1, factors.labels);
   builder.setInput(2, 0, {factors.scores[1]});
   if (kind == FactorKind::kParallel) setPerLabel(builder, false, 0, factors.labels);
-  builder.alignOutput(1, factors.scores);
+  if (node.domain == kPipeshardDomain) {
+    for (const size_t position : {1, 2}) setPerLabel(builder, false, position, factors.labels);
+  } else {
+    builder.alignOutput(1, factors.scores);
+  }
   return builder.build(builder.inputElements(0) * kNormalizationFlops);
 }
 
-// dLoss, log probabilities, labels, weights -> dScores. A mean divides by the number of all labels.
+// dLoss, scores, two numbers of each label, labels, weights -> dScores. A mean divides by the number of all
+// labels.
 std::optional<FactorRule> lossGradRule(const Graph& graph, const Node& node) {
   RuleBuilder builder(graph, node);
   const FactorKind kind = reducedKind(node);
@@ -55,17 +61,18 @@ std::optional<FactorRule> lossGradRule(const Graph& graph, const Node& node) {
       builder, builder.inputShape(1), kind == FactorKind::kMean ? FactorKind::kWhole : FactorKind::kParallel);
   if (kind == FactorKind::kParallel) setPerLabel(builder, true, 0, factors.labels);
   builder.alignInput(1, factors.scores);
-  setPerLabel(builder, true, 2, factors.labels);
-  builder.setInput(3, 0, {factors.scores[1]});
+  for (const size_t position : {2, 3, 4}) setPerLabel(builder, true, position, factors.labels);
+  builder.setInput(5, 0, {factors.scores[1]});
   builder.alignOutput(0, factors.scores);
-  return builder.build(builder.inputElements(1) * 3);
+  return builder.build(builder.inputElements(1) * 4);
 }
 
 }  // namespace
 
 void registerLossRules(RuleTable& table) {
   table.addAll("", {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}, lossRule);
-  table.add(kPipeshardDomain, "SoftmaxCrossEntropyLossGrad", lossGradRule);
+  table.add(kPipeshardDomain, "CrossEntropyLoss", lossRule);
+  table.add(kPipeshardDomain, "CrossEntropyLossGrad", lossGradRule);
 }
 
 }  // namespace pipeshard

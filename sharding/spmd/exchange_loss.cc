@@ -1,9 +1,9 @@
 // Classification losses with the classes cut (a device knows the scores of a part of the vocabulary), and
 // means over labels that are cut.
 //
-// log_prob = score - max - log(sum of exp), max and sum over all devices of the classes; the device that
-// holds a label's class gives its term, the others 0: a partial sum. A mean is divided by the weight of all
-// labels, so each device of the labels gives its share.
+// log_prob = score - max - log(sum of exp), max and sum over all devices of the classes (what a cross-entropy
+// keeps of each label for its gradient); the device that holds a label's class gives its term, the others 0:
+// a partial sum. A mean is divided by the weight of all labels, so each device of the labels gives its share.
 #include <numeric>
 
 #include <fmt/format.h>
@@ -14,12 +14,14 @@
 namespace pipeshard {
 namespace {
 
+bool isLossGradient(const Node& node) { return node.op_type == "CrossEntropyLossGrad"; }
+
 // Positions of the inputs; what the forms know about labels.
 struct LossInputs {
   size_t scores, labels, weights;
 };
 LossInputs lossInputs(const Node& node) {
-  return node.domain.empty() ? LossInputs{0, 1, 2} : LossInputs{1, 2, 3};
+  return isLossGradient(node) ? LossInputs{1, 4, 5} : LossInputs{0, 1, 2};
 }
 
 std::string reductionOf(const Node& node) { return node.stringAttribute("reduction", "mean"); }
@@ -38,7 +40,7 @@ const ExchangeForm* lossCut(const Graph& graph, const Node& node, const FactorRu
   for (size_t axis = 0; axis < scores.size(); ++axis)
     of_labels = of_labels || (axis != 1 && soleFactor(scores, axis) == factor);
   if (!of_classes && !(of_labels && reductionOf(node) == "mean")) return nullptr;
-  return node.domain.empty() ? &form : wholeOutputs();
+  return isLossGradient(node) ? wholeOutputs() : &form;
 }
 
 // Emits one device's part of a loss or of its gradient. The scores may be cut along the classes (axis 1) and
@@ -72,19 +74,15 @@ class LossForm {
 
   void forward() {
     if (!classes_cut_) return forwardOfWholeClasses();
-    ValueId log_prob = context_.inputs[0];
-    if (context_.node.is("SoftmaxCrossEntropyLoss")) {
-      const ShiftedSum parts = shiftedSum(emit_, log_prob, {1}, class_groups_);
-      const ValueId log = emit_.unary("Log", parts.sum);
-      emit_.giveElementwise(1, "Sub", {parts.shifted, log});
-      log_prob = emit_.wants(1) ? emit_.outputs()[1] : emit_.binary("Sub", parts.shifted, log);
-    }
     const LocalIndices local = localLabels();
-    const DataType type = emit_.type(log_prob);
-    Shape column = emit_.shape(labels_);
-    column.insert(column.begin() + 1, 1);
-    ValueId term = emit_.op("GatherElements", {log_prob, emit_.unsqueeze(local.index, {1})}, type, column,
-                            {{"axis", int64_t{1}}});
+    ValueId term = atLabels(context_.inputs[0], local);
+    if (!context_.node.is("NegativeLogLikelihoodLoss")) {
+      const ShiftedSum parts = shiftedSum(emit_, context_.inputs[0], {1}, class_groups_);
+      const ValueId log = emit_.unary("Log", parts.sum);
+      term = emit_.binary("Sub", emit_.binary("Sub", term, parts.most), log);
+      giveOfRows(parts, log);
+    }
+    const DataType type = emit_.type(term);
     term = emit_.unary("Neg", emit_.squeeze(term, 1));
     ValueId counts = local.mine;
     ValueId weight;
@@ -101,12 +99,12 @@ class LossForm {
     reduceTerms(emit_.where(counts, term, emit_.scalar(type, 0)), totalWeight(weight, class_groups_));
   }
 
-  // dScores = exp(log_prob) share - (share at the label), share = dLoss weight / (weight of all labels, for a
-  // mean)
+  // dScores = exp(score - max) share / sum - (share at the label), share = dLoss weight / (weight of all
+  // labels, for a mean)
   void gradient() {
     if (!classes_cut_) return gradientOfWholeClasses();
-    const ValueId log_prob = context_.inputs[1];
-    const DataType type = emit_.type(log_prob);
+    const ValueId scores = context_.inputs[1];
+    const DataType type = emit_.type(scores);
     const LocalIndices local = localLabels();
     ValueId weight;  // of each label, on all devices of its classes
     if (context_.hasInput(at_.weights)) {
@@ -120,24 +118,51 @@ class LossForm {
     const ValueId zero = emit_.scalar(type, 0);
     // also where no label counts
     if (weight.valid()) share = emit_.where(emit_.compare("Equal", weight, zero), zero, share);
-    const ValueId column = emit_.shape(share).empty() ? share : emit_.unsqueeze(share, {1});
-    const ValueId spread = emit_.binary("Mul", emit_.unary("Exp", log_prob), column);
+    const ValueId exponential =
+        emit_.unary("Exp", emit_.binary("Sub", scores, emit_.unsqueeze(context_.inputs[2], {1})));
+    const ValueId scale = emit_.unsqueeze(emit_.binary("Div", share, context_.inputs[3]), {1});
+    const ValueId spread = emit_.binary("Mul", exponential, scale);
     const ValueId at_label = emit_.unsqueeze(emit_.where(local.mine, emit_.unary("Neg", share), zero), {1});
     emit_.give(0, "ScatterElements", {spread, emit_.unsqueeze(local.index, {1}), at_label}, type,
-               emit_.shape(log_prob), {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
+               emit_.shape(scores), {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
   }
 
  private:
-  // Labels alone are cut, and the loss is their mean: the operator sums, and the sum is divided.
+  // x at the class of each label, size 1 along the classes.
+  ValueId atLabels(ValueId x, const LocalIndices& local) {
+    Shape column = emit_.shape(labels_);
+    column.insert(column.begin() + 1, 1);
+    return emit_.op("GatherElements", {x, emit_.unsqueeze(local.index, {1})}, emit_.type(x), column,
+                    {{"axis", int64_t{1}}});
+  }
+
+  // The outputs behind the loss: log-probabilities, or the two numbers of each label.
+  void giveOfRows(const ShiftedSum& parts, ValueId log_of_sum) {
+    if (context_.node.is("SoftmaxCrossEntropyLoss"))
+      return emit_.giveElementwise(1, "Sub", {parts.shifted, log_of_sum});
+    const ValueId classes = emit_.integers({1});
+    const Shape shape = emit_.shape(labels_);
+    emit_.give(1, "Squeeze", {parts.most, classes}, emit_.type(parts.most), shape);
+    emit_.give(2, "Squeeze", {parts.sum, classes}, emit_.type(parts.sum), shape);
+  }
+
+  // Labels alone are cut, and the loss is their mean: each device's mean counts by the weight of its labels.
+  // Where that is 0 the mean of none is left out.
   void forwardOfWholeClasses() {
-    NodeEmitter::Attributes attributes = context_.node.attributes;
-    attributes["reduction"] = std::string("sum");
     const DataType type = emit_.type(context_.inputs[0]);
-    const ValueId sum = emit_.value(type, {});
-    emit_.copy(context_.inputs, std::move(attributes),
-               {sum, emit_.target(1, type, emit_.shape(context_.inputs[0]))});
+    const ValueId mean = emit_.value(type, {});
+    std::vector<ValueId> outputs = {mean};
+    for (size_t position = 1; position < context_.node.outputs.size(); ++position) {
+      const bool of_classes = context_.node.domain.empty();
+      outputs.push_back(emit_.target(position, type, emit_.shape(of_classes ? context_.inputs[0] : labels_)));
+    }
+    emit_.copy(context_.inputs, context_.node.attributes, std::move(outputs));
     const ValueId weight =
         context_.hasInput(at_.weights) ? weightsHere({safeLabels(), ValueId()}) : ValueId();
+    const ValueId here = localWeight(weight);
+    const ValueId zero = emit_.scalar(type, 0);
+    const ValueId sum =
+        emit_.where(emit_.compare("Equal", here, zero), zero, emit_.binary("Mul", mean, here));
     emit_.giveElementwise(0, "Div", {sum, totalWeight(weight, {})});
   }
 
@@ -232,7 +257,8 @@ void registerLossForms(FormTable& table) {
   const auto forward = [](FormContext& context) { LossForm(context).forward(); };
   table.add("", "SoftmaxCrossEntropyLoss", {lossCut, forward});
   table.add("", "NegativeLogLikelihoodLoss", {lossCut, forward});
-  table.add(kPipeshardDomain, "SoftmaxCrossEntropyLossGrad",
+  table.add(kPipeshardDomain, "CrossEntropyLoss", {lossCut, forward});
+  table.add(kPipeshardDomain, "CrossEntropyLossGrad",
             {lossCut, [](FormContext& context) { LossForm(context).gradient(); }});
 }
 

@@ -8,9 +8,9 @@ namespace pipeshard {
 
 ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,
                       const std::vector<GroupId>& groups) {
-  const ValueId most = emit.allReduce(emit.reduce("ReduceMax", x, axes), groups, "max");
   ShiftedSum result;
-  result.shifted = emit.binary("Sub", x, most);
+  result.most = emit.allReduce(emit.reduce("ReduceMax", x, axes), groups, "max");
+  result.shifted = emit.binary("Sub", x, result.most);
   result.exponential = emit.unary("Exp", result.shifted);
   result.sum = emit.allReduce(emit.reduce("ReduceSum", result.exponential, axes), groups);
   return result;

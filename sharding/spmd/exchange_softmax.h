@@ -7,10 +7,11 @@
 
 namespace pipeshard {
 
-// Of x, over `axes` and over the devices of `groups`: max = most(x).
+// Of x, over `axes` and over the devices of `groups`.
 struct ShiftedSum {
-  ValueId shifted;      // x - max
-  ValueId exponential;  // exp(x - max)
+  ValueId most;         // the largest; size 1 along the axes
+  ValueId shifted;      // x - most
+  ValueId exponential;  // exp(x - most)
   ValueId sum;          // of the exponentials; size 1 along the axes
 };
 ShiftedSum shiftedSum(NodeEmitter& emit, ValueId x, const std::vector<int64_t>& axes,

@@ -18,9 +18,12 @@ bool drawsRandomNumbers(const Graph& graph, const Node& node) {
 // A mean over labels divides by what the labels weigh, which differs from part to part; others by the number
 // of elements.
 bool meansByShare(const Node& node) {
-  if (!node.is("SoftmaxCrossEntropyLoss") && !node.is("NegativeLogLikelihoodLoss")) return true;
+  const bool ours = node.domain == kPipeshardDomain && node.op_type == "CrossEntropyLoss";
+  if (!ours && !node.is("SoftmaxCrossEntropyLoss") && !node.is("NegativeLogLikelihoodLoss")) return true;
   const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
-  return !weighted && !node.hasAttribute("ignore_index");
+  const bool ignores =
+      ours ? node.intAttribute("has_ignore_index", 0) != 0 : node.hasAttribute("ignore_index");
+  return !weighted && !ignores;
 }
 
 }  // namespace

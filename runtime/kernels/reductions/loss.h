@@ -22,14 +22,26 @@ struct LossPlan {
   int64_t labels() const { return split.outer * split.inner; }
 };
 
-// The loss from log-probabilities. `weights`: by class; nullptr: 1. T: float, double; I: int32_t, int64_t.
+// What a loss knows of each label's classes: their scores, and over them the largest and the sum of
+// exp(score - largest), in the order of labels. Without these the scores are log-probabilities.
+template <typename T>
+struct ClassScores {
+  const T* scores = nullptr;
+  const T* most = nullptr;
+  const T* sums = nullptr;
+};
+
+// The two numbers of each label, by blocks of scores: nothing as large as the scores is written.
+template <typename T>
+void scoreStatistics(DeviceQueue* queue, const AxisSplit& split, const T* scores, T* most, T* sums);
+// The loss. `weights`: by class; nullptr: 1. T: float, double; I: int32_t, int64_t.
 template <typename T, typename I>
-void negativeLogLikelihood(DeviceQueue* queue, const LossPlan& plan, const T* log_prob, const I* labels,
-                           const T* weights, T* loss);
+void negativeLogLikelihood(DeviceQueue* queue, const LossPlan& plan, const ClassScores<T>& of,
+                           const I* labels, const T* weights, T* loss);
 // dScores = (softmax - one_hot(label)) * factor(label), factor = weight * dLoss (/ total weight for the
-// mean). `dscores` may be `log_prob`.
+// mean). `of` has the two numbers. `dscores` may be the scores.
 template <typename T, typename I>
-void lossGrad(DeviceQueue* queue, const LossPlan& plan, const T* dloss, const T* log_prob, const I* labels,
-              const T* weights, T* dscores);
+void lossGrad(DeviceQueue* queue, const LossPlan& plan, const T* dloss, const ClassScores<T>& of,
+              const I* labels, const T* weights, T* dscores);
 
 }  // namespace pipeshard::kernels

@@ -213,14 +213,21 @@ std::vector<Call> lossCalls() {
     for (bool weighted : {false, true}) {
       for (const Constant& chosen : {labels, plain, all_ignored}) {
         const bool ignoring = chosen != plain;
-        Call call{"SoftmaxCrossEntropyLossGrad", reduction + (weighted ? "_weighted" : ""), {}, {{2, 4, 3}}};
-        call.inputs = {numbers(reduction == "none" ? Shape{2, 3} : Shape{}), numbers({2, 4, 3}, -3, 0),
-                       chosen};
-        if (weighted) call.inputs.push_back(numbers({4}, 0.5, 2));
-        call.attributes = {{"reduction", reduction},
-                           {"ignore_index", int64_t{-100}},
-                           {"has_ignore_index", int64_t{ignoring}}};
-        calls.push_back(call);
+        const std::string overload = reduction + (weighted ? "_weighted" : "");
+        const Shape of_loss = reduction == "none" ? Shape{2, 3} : Shape{};
+        Call loss{"CrossEntropyLoss", overload, {}, {of_loss, {2, 3}, {2, 3}}};
+        loss.inputs = {numbers({2, 4, 3}, -3, 3), chosen};
+        Call gradient{"CrossEntropyLossGrad", overload, {}, {{2, 4, 3}}};
+        gradient.inputs = {numbers(of_loss), numbers({2, 4, 3}, -3, 3), numbers({2, 3}, 2, 3),
+                           numbers({2, 3}, 1, 4), chosen};
+        for (Call* call : {&loss, &gradient}) {
+          if (weighted) call->inputs.push_back(numbers({4}, 0.5, 2));
+          call->attributes = {{"reduction", reduction},
+                              {"ignore_index", int64_t{-100}},
+                              {"has_ignore_index", int64_t{ignoring}}};
+        }
+        if (chosen != all_ignored || reduction != "mean") calls.push_back(loss);  // else 0/0
+        calls.push_back(gradient);
       }
     }
   }

@@ -103,8 +103,9 @@ TEST(KernelRefusals, NameLabelsOutOfRangeAtRunTime) {
     const auto loss = makeCall("", "SoftmaxCrossEntropyLoss", 13, {scores, labels}, {{kF32, {}}});
     EXPECT_THAT(refusalOf([&] { runKernel(loss); }),
                 AllOf(HasSubstr("tested"), HasSubstr(std::to_string(bad)), HasSubstr("[0, 3)")));
-    const auto grad = makeCall("pipeshard", "SoftmaxCrossEntropyLossGrad", 1,
-                               {makeTensor<float>({}, {1}), scores, labels}, {{kF32, {2, 3}}});
+    const Tensor rows = randomTensor(kF32, {2}, 2, 1, 2);
+    const auto grad = makeCall("pipeshard", "CrossEntropyLossGrad", 1,
+                               {makeTensor<float>({}, {1}), scores, rows, rows, labels}, {{kF32, {2, 3}}});
     EXPECT_THAT(refusalOf([&] { runKernel(grad); }), HasSubstr("[0, 3)"));
   }
 }

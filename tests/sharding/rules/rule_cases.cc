@@ -490,10 +490,17 @@ void addLosses(std::vector<RuleCase>& cases) {
     std::map<std::string, Attribute> gradient = attributes;
     gradient["has_ignore_index"] = int64_t{1};
     gradient["ignore_index"] = int64_t{1};
-    cases.push_back({"SoftmaxCrossEntropyLossGrad_" + name,
+    cases.push_back({"CrossEntropyLoss_" + name,
                      "pipeshard",
-                     "SoftmaxCrossEntropyLossGrad",
-                     {real(none ? Shape{8} : Shape{}), real({8, 5}), index({8}, 0, 5), positive({5})},
+                     "CrossEntropyLoss",
+                     {real({4, 5, 2}), index({4, 2}, 0, 5)},
+                     {{kReal, none ? Shape{4, 2} : Shape{}}, {kReal, {4, 2}}, {kReal, {4, 2}}},
+                     attributes});
+    cases.push_back({"CrossEntropyLossGrad_" + name,
+                     "pipeshard",
+                     "CrossEntropyLossGrad",
+                     {real(none ? Shape{8} : Shape{}), real({8, 5}), real({8}), positive({8}),
+                      index({8}, 0, 5), positive({5})},
                      {{kReal, {8, 5}}},
                      gradient});
   }

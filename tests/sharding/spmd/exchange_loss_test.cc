@@ -65,20 +65,39 @@ FormProblem lossProblem(const LossCase& c, const std::string& op_type, bool log_
   return problem;
 }
 
+// A call of ours: also says apart whether a label may be ignored, and its overload.
+void callOurs(FormProblem& problem, const LossCase& c, const std::string& op_type,
+              const std::vector<ValueId>& inputs, const std::vector<std::pair<DataType, Shape>>& outputs) {
+  std::map<std::string, Attribute> attributes = attributesOf(c);
+  attributes["has_ignore_index"] = int64_t{c.ignore_index.has_value()};
+  problem.node(std::string(kPipeshardDomain), op_type, inputs, outputs, attributes);
+  problem.graph.nodes.back().overload = c.reduction + (c.weighted ? "_weighted" : "");
+}
+
+// With the two numbers of each label that the gradient needs, or without.
+FormProblem crossEntropyProblem(const LossCase& c, bool of_rows = true) {
+  std::mt19937_64 generator(7);
+  FormProblem problem;
+  std::vector<ValueId> inputs{problem.input("scores", randomReals(generator, c.scores, c.type)),
+                              problem.input("labels", labelsFor(c))};
+  if (c.weighted) inputs.push_back(problem.input("weights", weightsFor(c)));
+  std::vector<std::pair<DataType, Shape>> outputs{{c.type, c.reduction == "none" ? labelShape(c) : Shape{}}};
+  if (of_rows) outputs.insert(outputs.end(), 2, {c.type, labelShape(c)});
+  callOurs(problem, c, "CrossEntropyLoss", inputs, outputs);
+  return problem;
+}
+
 FormProblem gradProblem(const LossCase& c) {
   std::mt19937_64 generator(6);
-  const FormProblem forward = lossProblem(c, "SoftmaxCrossEntropyLoss");
+  const FormProblem forward = crossEntropyProblem(c);
+  const auto rows = runGraph(forward.graph, forward.given, {"out1", "out2"});
   FormProblem problem;
   std::vector<ValueId> inputs{
       problem.input("dloss", randomReals(generator, c.reduction == "none" ? labelShape(c) : Shape{}, c.type)),
-      problem.input("log_prob", runGraph(forward.graph, forward.given, {"out1"}).at("out1")),
-      problem.input("labels", labelsFor(c))};
+      problem.input("scores", forward.given.at("scores")), problem.input("row_max", rows.at("out1")),
+      problem.input("row_sum", rows.at("out2")), problem.input("labels", labelsFor(c))};
   if (c.weighted) inputs.push_back(problem.input("weights", weightsFor(c)));
-  std::map<std::string, Attribute> attributes = attributesOf(c);
-  attributes["has_ignore_index"] = int64_t{c.ignore_index.has_value()};
-  problem.node(std::string(kPipeshardDomain), "SoftmaxCrossEntropyLossGrad", inputs, {{c.type, c.scores}},
-               attributes);
-  problem.graph.nodes.back().overload = c.reduction + (c.weighted ? "_weighted" : "");
+  callOurs(problem, c, "CrossEntropyLossGrad", inputs, {{c.type, c.scores}});
   return problem;
 }
 
@@ -99,6 +118,8 @@ TEST(ExchangeLoss, WithClassesCut) {
       for (const auto& [mesh, factors] : cutsOf("a1")) {
         expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), mesh, factors, toleranceOf(type));
         expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss", false), mesh, factors, toleranceOf(type));
+        expectAsWhole(crossEntropyProblem(c), mesh, factors, toleranceOf(type));
+        expectAsWhole(crossEntropyProblem(c, false), mesh, factors, toleranceOf(type));
         expectAsWhole(lossProblem(c, "NegativeLogLikelihoodLoss"), mesh, factors, toleranceOf(type));
         expectAsWhole(gradProblem(c), mesh, factors, toleranceOf(type));
       }
@@ -119,6 +140,7 @@ TEST(ExchangeLoss, WithClassesAndLabelsCut) {
   forEachCase({5, 7, 3}, DataType::kFloat64, [&](const LossCase& c) {
     for (const std::vector<std::string>& factors : {std::vector<std::string>{"a0", "a1"}, {"a1", "a2"}}) {
       expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{2, 3}}, factors, 1e-12);
+      expectAsWhole(crossEntropyProblem(c), {{2, 3}}, factors, 1e-12);
       expectAsWhole(lossProblem(c, "NegativeLogLikelihoodLoss"), {{2, 3}}, factors, 1e-12);
       expectAsWhole(gradProblem(c), {{2, 3}}, factors, 1e-12);
     }
@@ -131,6 +153,7 @@ TEST(ExchangeLoss, MeansOverLabelsThatAreCut) {
     for (const std::vector<std::string>& factors :
          {std::vector<std::string>{"a0", ""}, {"a0", "a2"}, {"", "a0"}}) {
       expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{2, 3}}, factors, 1e-12);
+      expectAsWhole(crossEntropyProblem(c), {{2, 3}}, factors, 1e-12);
       expectAsWhole(lossProblem(c, "NegativeLogLikelihoodLoss"), {{2, 3}}, factors, 1e-12);
       expectAsWhole(gradProblem(c), {{2, 3}}, factors, 1e-12);
     }
@@ -151,10 +174,12 @@ TEST(ExchangeLoss, TheVocabularyOfGpt2OverFourDevices) {
   const LossCase c{{3, 50257}, "mean", false, -100, DataType::kFloat32};
   expectAsWhole(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}, 1e-5);
   expectAsWhole(gradProblem(c), {{4}}, {"a1"}, 1e-5);
-  const FormResult result = runForm(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}},
-                                    strategyOf(lossProblem(c, "SoftmaxCrossEntropyLoss"), {{4}}, {"a1"}));
+  const FormResult result =
+      runForm(crossEntropyProblem(c), {{4}}, strategyOf(crossEntropyProblem(c), {{4}}, {"a1"}));
   // maxima and sums; the label's own score stays a partial sum
   EXPECT_EQ(countNodes(result.graphs[0], "AllReduce"), 2);
+  const FormResult gradient = runForm(gradProblem(c), {{4}}, strategyOf(gradProblem(c), {{4}}, {"a1"}));
+  EXPECT_EQ(countNodes(gradient.graphs[0], "AllReduce"), 0) << "both numbers are there";
 }
 
 TEST(ExchangeLoss, RefusesALabelThatIsNoClass) {

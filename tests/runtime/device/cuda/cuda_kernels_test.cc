@@ -138,7 +138,9 @@ TEST(CudaKernels, Losses) {
     check("", "NegativeLogLikelihoodLoss", {scores, labels, floats({7}, 9)}, {{kFloat, {}}}, attributes);
     auto grad = attributes;
     grad["has_ignore_index"] = int64_t{1};
-    check(kOurs, "SoftmaxCrossEntropyLossGrad", {makeTensor<float>({}, {0.5f}), scores, labels},
+    check(kOurs, "CrossEntropyLoss", {scores, labels}, {{kFloat, {}}, {kFloat, {5}}, {kFloat, {5}}}, grad);
+    check(kOurs, "CrossEntropyLossGrad",
+          {makeTensor<float>({}, {0.5f}), scores, floats({5}, 3), floats({5}, 4), labels},
           {{kFloat, {5, 7}}}, grad);
   }
 }
@@ -406,8 +408,10 @@ TEST(CudaKernels, WrongDataAreTheCpusErrors) {
                {{"parts", int64_t{2}}}),
       makeCall("", "Div", 14, {longs({7, 8, 9}), longs({2, 0, 0})}, {{kLong, {3}}}),
       makeCall("", "SoftmaxCrossEntropyLoss", 13, {floats({3, 4}), longs({0, 4, -1})}, {{kFloat, {}}}),
-      makeCall(kOurs, "SoftmaxCrossEntropyLossGrad", 1,
-               {makeTensor<float>({}, {1.0f}), floats({3, 4}), longs({0, 3, 9})}, {{kFloat, {3, 4}}},
+      makeCall(kOurs, "CrossEntropyLossGrad", 1,
+               {makeTensor<float>({}, {1.0f}), floats({3, 4}), floats({3}, 3), floats({3}, 4),
+                longs({0, 3, 9})},
+               {{kFloat, {3, 4}}},
                {{"has_ignore_index", int64_t{1}}, {"ignore_index", int64_t{-100}}}),
       makeCall(kOurs, "ScheduledRate", 1,
                {makeTensor<int64_t>({}, {0}), makeTensor<float>({}, {0.1f}), makeTensor<double>({}, {2}),
