@@ -113,21 +113,6 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   return transposed;
 }
 
-ValueId BackwardBuilder::madeAgain(ValueId value) {
-  const NodeId id = producer(value);
-  if (!id.valid() || !graph_.node(id).is("Cast")) return value;
-  const ValueId weight = graph_.node(id).inputs[0];
-  const bool narrows = dataTypeSize(graph_.dataType(weight)) > dataTypeSize(graph_.dataType(value));
-  if (!narrows || !graph_.initializers.contains(weight)) return value;
-  const auto [found, fresh] = made_again_.try_emplace(value);
-  if (fresh) {
-    found->second =
-        builder_.addValue(graph_.value(value).name + "/again", graph_.dataType(value), graph_.shape(value));
-    addBackwardNode(id, "", "Cast", "", {weight}, {found->second}, graph_.node(id).attributes);
-  }
-  return found->second;
-}
-
 NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload,
                                 std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                                 std::map<std::string, Attribute> attributes) {

@@ -56,10 +56,6 @@ class BackwardBuilder {
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
 
-  // What a backward node should read where it needs `value`: a weight in a narrower type (mixed precision) is
-  // made of the weight again, so that no microbatch keeps a copy of it from its forward to its backward pass.
-  ValueId madeAgain(ValueId value);
-
   // Initializers that training changes: what they hold now is no constant.
   void setTrained(const std::vector<ValueId>& parameters) {
     trained_.insert(parameters.begin(), parameters.end());
@@ -78,7 +74,6 @@ class BackwardBuilder {
   std::vector<NodeId> producer_;  // by value index; shorter than the values
   std::map<std::string, int> name_uses_;
   std::set<ValueId> replaced_;
-  std::map<ValueId, ValueId> made_again_;
   std::set<ValueId> trained_;
 };
 
@@ -146,7 +141,6 @@ class GradientContext : public OpEmitter {
   ValueId multiply(ValueId a, ValueId b);   // constants of one element are folded
   ValueId scale(ValueId x, double number);  // x * number; x itself for 1
   ValueId transposeLastTwo(ValueId x);
-  ValueId madeAgain(ValueId value) { return builder_.madeAgain(value); }
   // The matrix that the forward pass has transposed to get x; invalid where it has not.
   ValueId untransposed(ValueId x) const;
   // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that

@@ -68,7 +68,7 @@ void convGradient(GradientContext& c) {
     }
     std::map<std::string, Attribute> with_padding = attributes;
     with_padding["output_padding"] = rest;
-    c.give(0, c.function("ConvInputGrad", "", {dy, c.madeAgain(w)}, type, image, std::move(with_padding)));
+    c.give(0, c.function("ConvInputGrad", "", {dy, w}, type, image, std::move(with_padding)));
   }
   if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, type, weight, attributes));
   if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(output.size()), false));
@@ -125,7 +125,7 @@ void convTransposeGradient(GradientContext& c) {
   attributes["group"] = c.node().intAttribute("group", 1);
   if (c.needs(0) || c.needs(1)) {
     const ValueId image = withinWindows(c, window, c.shape(x));
-    if (c.needs(0)) c.give(0, c.op("Conv", {image, c.madeAgain(w)}, c.type(x), c.shape(x), attributes));
+    if (c.needs(0)) c.give(0, c.op("Conv", {image, w}, c.type(x), c.shape(x), attributes));
     if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {x, image}, c.type(x), weight, attributes));
   }
   if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false));
@@ -227,9 +227,8 @@ void batchNormalizationGradient(GradientContext& c) {
   const auto wanted = [&](size_t position) {
     return c.needs(position) ? std::optional<Shape>(Shape{shape[1]}) : std::nullopt;
   };
-  const std::vector<ValueId> gradients =
-      c.functionOutputs("BatchNormalizationWeightGrad", "", {dy, x}, c.type(c.input(1)),
-                        {wanted(1), wanted(2)}, attributes);
+  const std::vector<ValueId> gradients = c.functionOutputs(
+      "BatchNormalizationWeightGrad", "", {dy, x}, c.type(c.input(1)), {wanted(1), wanted(2)}, attributes);
   for (size_t i = 1; i <= 2; ++i) {
     if (c.needs(i)) c.give(i, gradients[i - 1]);
   }

@@ -11,8 +11,6 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
     b = original;
     transpose_b = !transpose_b;
   }
-  a = c.madeAgain(a);
-  b = c.madeAgain(b);
   const Shape rows = c.shape(a);
   const Shape columns = c.shape(b);
   std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}},
@@ -23,8 +21,6 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
 }
 
 ValueId matmul(GradientContext& c, ValueId a, ValueId b) {
-  a = c.madeAgain(a);
-  b = c.madeAgain(b);
   const Shape left = c.shape(a);
   const Shape right = c.shape(b);
   Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));

@@ -101,7 +101,9 @@ class Pieces {
         for (ValueId output : graph_.node(id).outputs) {
           if (!output.valid()) continue;
           uses_[output.index()].made = layer;
-          uses_[output.index()].made_in_pass = phase != Phase::kUpdate;
+          // what layers read of one weight each copies for itself
+          uses_[output.index()].made_in_pass =
+              phase != Phase::kUpdate && cut_.place(output).role != ValueRole::kWeightCopy;
           uses_[output.index()].gradient = isBackward(phase);
         }
       }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <utility>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/graph/weight_copies.h"
 #include "ir/operators/operator_facts.h"
 #include "partition/cut/node_stages.h"
 #include "partition/families/plan_schedule.h"
@@ -20,6 +23,7 @@ constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::
 //   findRoles       what every value is to the step; of what nodes make, the stage and the phase
 //   placePasses     nodes that something needs go into the piece of their stage and phase, in graph order
 //   placePrologues, placeUpdates     these pieces, found backwards from what they have to give
+//   placeCopies     copies of weights, of what passes read
 //   findInputs      of a piece: what its nodes read and none of them has made
 //   findOutputs     of passes: what any piece reads, and the loss, new states and parts of gradients
 //   recomputationOf for stages that recompute: their passes once more, in parts
@@ -40,6 +44,7 @@ class Cutter {
         phases_(training.node_phase),
         results_(resultsOfPasses()) {
     cut_.stages.resize(plan.stages.size());
+    cut_.copies.resize(plan.stages.size());
     cut_.owners = parameterOwners(training, stages_);
     cut_.groups = deviceGroups(plan);
   }
@@ -53,6 +58,7 @@ class Cutter {
     for (StagePieces& pieces : cut_.stages) {
       for (Piece& piece : pieces) findInputs(piece);
     }
+    placeCopies();
     findOutputs();
     findReadValues();
     cut_.recomputations.resize(plan_.stages.size());
@@ -115,6 +121,10 @@ class Cutter {
           cut_.values[output.index()].phase = phases_[n];
         }
       }
+      if (isWeightCopy(training_, NodeId(n))) {
+        setRole(graph_.nodes[n].outputs[0], ValueRole::kWeightCopy);
+        cut_.values[graph_.nodes[n].outputs[0].index()].weight = graph_.nodes[n].inputs[0];
+      }
     }
   }
 
@@ -155,7 +165,8 @@ class Cutter {
   void placePasses() {
     live_ = liveNodes();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      if (live_[n] && isPass(phases_[n])) piece(stages_[n], phases_[n]).nodes.emplace_back(n);
+      if (live_[n] && isPass(phases_[n]) && !isWeightCopy(training_, NodeId(n)))
+        piece(stages_[n], phases_[n]).nodes.emplace_back(n);
     }
   }
 
@@ -195,6 +206,28 @@ class Cutter {
       Piece& update = cut_.stages[s][static_cast<size_t>(Phase::kUpdate)];
       update.nodes = nodesBehind(training_, uses_.producer, updated, Phase::kUpdate);
       update.outputs = updated;
+    }
+  }
+
+  void placeCopies() {
+    for (const StageId s : cut_.stages.ids()) {
+      std::set<ValueId> read;
+      for (Phase phase : kPassPhases) {
+        for (ValueId input : piece(s, phase).inputs) {
+          if (cut_.place(input).role == ValueRole::kWeightCopy) read.insert(input);
+        }
+      }
+      std::vector<NodeId> casts;
+      for (ValueId copy : read) casts.push_back(uses_.producer[copy.index()]);
+      std::sort(casts.begin(), casts.end());
+      std::set<std::pair<ValueId, DataType>> made;
+      for (NodeId cast : casts) {
+        const ValueId copy = graph_.node(cast).outputs[0];
+        if (!made.emplace(graph_.node(cast).inputs[0], graph_.dataType(copy)).second) continue;
+        cut_.copies[s].nodes.push_back(cast);
+        cut_.copies[s].outputs.push_back(copy);
+      }
+      findInputs(cut_.copies[s]);
     }
   }
 
@@ -252,6 +285,9 @@ class Cutter {
       for (size_t phase = 0; phase < static_cast<size_t>(Phase::kUpdate); ++phase) {
         for (ValueId input : pieces[phase].inputs) read[input.index()] = true;
       }
+    }
+    for (const StageId s : cut_.copies.ids()) {
+      for (ValueId input : cut_.copies[s].inputs) cut_.read_values[s][input.index()] = true;
     }
   }
 

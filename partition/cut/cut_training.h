@@ -32,12 +32,14 @@ enum class ValueRole : uint8_t {
   kState,
   kStep,
   kGradientScale,
+  kWeightCopy,  // made once per step (ir/graph/weight_copies.h), by every stage that reads it
   kNone
 };
 
 struct ValuePlace {
   ValueRole role = ValueRole::kNone;
   size_t index = 0;  // kBatchInput: in TrainingGraph::inputs
+  ValueId weight;    // kWeightCopy: of which weight
   StageId stage;     // kProduced by a forward or backward node
   Phase phase = Phase::kForward;
 };
@@ -80,6 +82,9 @@ struct Cut {
   // Update nodes that several stages need are in each of them; so are prologue nodes, but of the stages that
   // share devices (deviceGroups) the first runs the prologue of all.
   IdVector<StageId, StagePieces> stages;
+  // Before the first pass of the stage: the copies of weights that its passes read. Of several copies of a
+  // weight in one type it makes the first, which stands for all.
+  IdVector<StageId, Piece> copies;
   IdVector<StageId, RecomputedStage> recomputations;  // empty where it does not recompute
   std::vector<StageId> owners;                        // by parameter, as parameterOwners
   IdVector<StageId, PipelineRankId> groups;           // as deviceGroups
@@ -90,7 +95,7 @@ struct Cut {
   const RecomputedStage& recomputation(StageId stage) const { return recomputations[stage]; }
   // The piece that runs; `part`: of RecomputedStage::parts, for the forms kAgain and kRemade.
   const Piece& piece(StageId stage, Phase phase, PassForm form, size_t part = 0) const;
-  // A forward, backward or prologue piece of the stage reads the value.
+  // A forward, backward or prologue piece of the stage reads the value, or one that makes copies does.
   bool reads(StageId stage, ValueId id) const { return read_values[stage][id.index()]; }
   // Of some stage of the group.
   bool groupReads(PipelineRankId group, ValueId id) const;

@@ -18,6 +18,8 @@ std::vector<NodeId> shardedNodes(const Cut& cut, StageId stage) {
     const std::vector<NodeId>& of_phase = cut.piece(stage, phase).nodes;
     nodes.insert(nodes.end(), of_phase.begin(), of_phase.end());
   }
+  const std::vector<NodeId>& copies = cut.copies[stage].nodes;
+  nodes.insert(nodes.end(), copies.begin(), copies.end());
   std::sort(nodes.begin(), nodes.end());
   return nodes;
 }
@@ -52,7 +54,9 @@ IdVector<PipelineRankId, std::vector<ValueId>> valuesOfSeveralStages(const Train
   }
   for (const PipelineRankId g : users.ids()) {
     for (size_t v = 0; v < users[g].size(); ++v) {
-      if (users[g][v] > 1) result[g].emplace_back(v);
+      const ValuePlace& place = cut.place(ValueId(v));
+      const bool of_shared = place.role == ValueRole::kWeightCopy && users[g][place.weight.index()] > 1;
+      if (users[g][v] > 1 || of_shared) result[g].emplace_back(v);
     }
   }
   return result;

@@ -19,7 +19,8 @@ namespace {
 // One rank's instructions: first parameters that go from their owners to other groups, then the actions of
 // the schedule, then the results.
 //
-//   a pass      load its batch inputs; make again what it reads, if the stage recomputes; receive what other
+//   a pass      load its batch inputs; copy weights, if it is the first that reads them; make again what it
+//   reads, if the stage recomputes; receive what other
 //               groups have made; run; send what leaves; add to the sums over microbatches
 //   an update   (finishUpdate; under a synchronous schedule once, at the end) sum over the devices of the
 //               stage; send parts of gradients to their owners, who add them up; synchronise; add what comes
@@ -189,7 +190,7 @@ class RankEmitter {
 
   void runPass(StageId stage, Phase phase, int microbatch, PassForm form, size_t part = 0) {
     if (piece(stage, phase).empty()) return;
-    builder_.workFor(stage);
+    builder_.beginPass(stage, microbatch);
     const bool forward = phase == Phase::kForward;
     const Piece& running = context_.cut.piece(stage, phase, form, part);
     // a forward pass gets what a recomputation reads, too

@@ -22,6 +22,7 @@ namespace {
 //   h@0@again      as a recomputation makes it      x@0@prologue     a batch input that the prologue reads
 //   w@version2     a version of a parameter         loss@update1     where a step has several updates
 //   dw@part1       a part of a gradient, summed     dw@synchronized  as the update reads it
+//   w@bfloat16     a copy of a weight            w@bfloat16@version2  of a version of a parameter
 //   h@0[0:4,8:16]  a box of a tensor, on its way between stages
 //
 // In a sharded stage a buffer has this device's part of the tensor (cut), as the value is kept.
@@ -197,6 +198,7 @@ BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
       return version(place.index,
                      microbatch == kWholeStep ? 0 : context_.versions.read(place.index, microbatch));
     case ValueRole::kForwardState: return buffer(nameOf(value), BufferKind::kForwardState, value);
+    case ValueRole::kWeightCopy: return copyOf(value, microbatch);
     case ValueRole::kTotal:
       return ofUpdate(value, BufferKind::kAccumulator, context_.versions.updateOf(microbatch));
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
@@ -225,6 +227,18 @@ BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
   }
   PIPESHARD_CHECK(false, "'{}' needs no buffer", nameOf(value));
   return {};
+}
+
+BufferId RankBuilder::copyOf(ValueId copy, int microbatch) {
+  const ValueId weight = context_.cut.place(copy).weight;
+  const ValuePlace& place = context_.cut.place(weight);
+  std::string name =
+      fmt::format("{}{}{}", nameOf(weight), context_.separator, dataTypeName(training_.graph.dataType(copy)));
+  const int version = place.role == ValueRole::kParameter && microbatch != kWholeStep
+                          ? context_.versions.read(place.index, microbatch)
+                          : 0;
+  if (version > 0) name += fmt::format("{}version{}", context_.separator, version);
+  return buffer(name, BufferKind::kActivation, copy);
 }
 
 BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
@@ -422,6 +436,29 @@ void RankBuilder::run(StageId stage, Phase phase, int microbatch, PassForm form,
     outputs.push_back(again ? remade(output, microbatch) : bufferOf(output, microbatch));
   const SubgraphId id = subgraphs_.of(stage, phase, form, part, rowsOf(microbatch));
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
+}
+
+void RankBuilder::beginPass(StageId stage, int microbatch) {
+  workFor(stage);
+  const Piece& all = context_.cut.copies[stage];
+  Piece missing;
+  std::vector<BufferId> inputs, outputs;
+  for (size_t i = 0; i < all.nodes.size(); ++i) {
+    const BufferId copy = copyOf(all.outputs[i], microbatch);
+    if (!copied_.insert(copy).second) continue;
+    missing.nodes.push_back(all.nodes[i]);
+    missing.outputs.push_back(all.outputs[i]);
+    outputs.push_back(copy);
+    const ValueId weight = context_.cut.place(all.outputs[i]).weight;
+    if (std::find(missing.inputs.begin(), missing.inputs.end(), weight) != missing.inputs.end()) continue;
+    missing.inputs.push_back(weight);
+    inputs.push_back(context_.cut.place(weight).role == ValueRole::kWeight
+                         ? sourced(weight, BufferKind::kWeight)  // not trained
+                         : bufferOf(weight, microbatch));
+  }
+  if (missing.empty()) return;
+  const SubgraphId id = subgraphs_.ofCopies(stage, missing);
+  add(InstructionKind::kRun, kWholeStep, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
 void RankBuilder::runUpdate(StageId stage, int microbatch, std::vector<BufferId> inputs,

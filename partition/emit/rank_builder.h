@@ -60,6 +60,8 @@ class RankBuilder {
 
   // The stage that the instructions from here on work for; invalid: several, or none.
   void workFor(StageId stage) { stage_ = stage; }
+  // The same for a pass on the microbatch: makes the copies of weights that it reads, unless they are there.
+  void beginPass(StageId stage, int microbatch);
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
                    std::vector<BufferId> outputs);
   void send(RankId peer, BufferId id, int microbatch) {
@@ -117,6 +119,8 @@ class RankBuilder {
 
  private:
   std::string nameOf(ValueId value, int microbatch) const;
+  // Of the version of the weight that passes on the microbatch read.
+  BufferId copyOf(ValueId copy, int microbatch);
   int64_t rowsOf(int microbatch) const { return context_.layout.microbatch(microbatch).count; }
   void listInputs();
   bool isSharded() const { return context_.shardings.isSharded(firstStage()); }
@@ -182,6 +186,7 @@ class RankBuilder {
   std::set<BufferId> boxed_;                                       // their names end with their boxes
   std::map<std::pair<std::string, Shape>, std::vector<int>> starts_of_boxes_;  // by tensor and size
   std::set<BufferId> loaded_;                                                  // batch inputs
+  std::set<BufferId> copied_;                                                  // copies of weights
   std::set<BufferId> sliced_;
   std::set<BufferId> written_;                        // accumulators
   std::map<size_t, std::vector<bool>> in_parameter_;  // by parameter and version: WeightVersions::inParameter

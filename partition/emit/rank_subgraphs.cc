@@ -57,18 +57,38 @@ SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t p
     form = PassForm::kWhole;
   const auto [found, is_new] = subgraph_of_.try_emplace({stage, phase, form, part, rows});
   if (!is_new) return found->second;
+  Subgraph made;
+  made.name = nameOf(stage, phase, form, part, rows);
+  made.phase = phase;
+  made.recomputation = form == PassForm::kAgain;
+  found->second = make(stage, context_.cut.piece(stage, phase, form, part), rows, std::move(made));
+  return found->second;
+}
+
+SubgraphId RankSubgraphs::ofCopies(StageId stage, const Piece& piece) {
+  const auto [found, is_new] = copies_of_.try_emplace({stage, piece.nodes});
+  if (!is_new) return found->second;
+  Subgraph made;
+  made.name = "weight_copies";
+  if (context_.layout.stagesOf(place_.group).size() > 1)
+    made.name = fmt::format("stage{}_{}", stage, made.name);
+  // others of the stage: of weights whose versions change apart
+  const auto of_stage = std::count_if(copies_of_.begin(), copies_of_.end(),
+                                      [&](const auto& entry) { return entry.first.first == stage; });
+  if (of_stage > 1) made.name += fmt::format("_{}", of_stage - 1);
+  made.phase = Phase::kPrologue;
+  found->second = make(stage, piece, context_.family.largestMicrobatch(), std::move(made));
+  return found->second;
+}
+
+SubgraphId RankSubgraphs::make(StageId stage, const Piece& piece, int64_t rows, Subgraph made) {
   const TrainingFamily& family = context_.family;
-  const Piece& piece = context_.cut.piece(stage, phase, form, part);
   const auto counterparts = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> result;
     for (ValueId value : values) result.push_back(family.valueAt(rows, value));
     return result;
   };
-  Subgraph made;
-  made.name = nameOf(stage, phase, form, part, rows);
   made.file = made.name + ".onnx";
-  made.phase = phase;
-  made.recomputation = form == PassForm::kAgain;
   for (ValueId input : piece.inputs) made.inputs.push_back(training_.graph.value(input).name);
   for (ValueId output : piece.outputs) made.outputs.push_back(training_.graph.value(output).name);
   const auto extract = [&] {
@@ -76,7 +96,9 @@ SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t p
                            counterparts(piece.outputs));
   };
   Graph graph;
-  if (!isSharded() || phase == Phase::kPrologue) {
+  const bool totals =
+      !piece.nodes.empty() && training_.node_phase[piece.nodes.front().index()] == Phase::kPrologue;
+  if (!isSharded() || totals) {
     graph = extract();
   } else {
     const LocalPiece& local =
@@ -95,9 +117,8 @@ SubgraphId RankSubgraphs::of(StageId stage, Phase phase, PassForm form, size_t p
     makeOwn(local.own, context_.shardings.mesh(stage, rows), graph);
     made.collectives = local.collectives;
   }
-  if (phase == Phase::kUpdate) countUpdates(stage, graph);
-  found->second = add(std::move(made), std::move(graph));
-  return found->second;
+  if (made.phase == Phase::kUpdate) countUpdates(stage, graph);
+  return add(std::move(made), std::move(graph));
 }
 
 void RankSubgraphs::makeOwn(const std::vector<DeviceConstant>& constants, const LogicalMesh& mesh,

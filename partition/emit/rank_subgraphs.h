@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ir/program/program.h"
@@ -37,6 +38,8 @@ class RankSubgraphs {
 
   // That of a stage's phase for a microbatch of so many rows; `part` as Cut::piece.
   SubgraphId of(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows);
+  // That makes these copies of weights, a part of Cut::copies.
+  SubgraphId ofCopies(StageId stage, const Piece& piece);
   // Any other.
   SubgraphId add(Subgraph description, Graph graph);
   // The constants of a device's graph become the rank's own, and are marked; `mesh` is that of the devices.
@@ -47,6 +50,8 @@ class RankSubgraphs {
 
  private:
   bool isSharded() const { return context_.shardings.isSharded(context_.layout.firstStage(place_.group)); }
+  // Of a piece of the stage's; `made` has its name and phase.
+  SubgraphId make(StageId stage, const Piece& piece, int64_t rows, Subgraph made);
   std::string nameOf(StageId stage, Phase phase, PassForm form, size_t part, int64_t rows) const;
   // In a stage whose updates take several minibatches: its steps count updates, not minibatches.
   void countUpdates(StageId stage, Graph& update) const;
@@ -60,6 +65,7 @@ class RankSubgraphs {
   std::vector<Subgraph> descriptions_;
   std::vector<Graph> graphs_;
   std::map<std::tuple<StageId, Phase, PassForm, size_t, int64_t>, SubgraphId> subgraph_of_;
+  std::map<std::pair<StageId, std::vector<NodeId>>, SubgraphId> copies_of_;
 };
 
 }  // namespace pipeshard

@@ -55,7 +55,7 @@ class Pricer {
     }
     for (const StageResharding& entry : price.reshardings) {
       const NodeId node = entry.reader.valid() ? entry.reader : context_.values[entry.value.index()].producer;
-      if (!node.valid() || context_.training.node_phase[node.index()] == Phase::kUpdate) {
+      if (!node.valid() || runsOnce(context_.training, node)) {
         result_.synchronization_ns += entry.resharding.cost_ns;
       } else {
         passTime(node) += entry.resharding.cost_ns;

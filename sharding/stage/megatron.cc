@@ -85,6 +85,7 @@ struct Facts {
         kept_alive(std::move(dependence)),
         batch(*kept_alive),
         stream(training, nodes, batch),
+        only_copied(onlyCopied(training)),
         cut_updates(cut_updates) {}
 
   // The operand of a product that comes from weights alone; -1: none, or both.
@@ -99,6 +100,7 @@ struct Facts {
   std::shared_ptr<const BatchDependence> kept_alive;
   const BatchDependence& batch;
   Stream stream;
+  std::vector<bool> only_copied;
   bool cut_updates;
 };
 
@@ -144,7 +146,7 @@ AxisUse useAt(const Strategy& strategy, size_t mesh_axis) {
 std::vector<int> allowed(const Facts& facts, NodeId id, const NodeChoices& choices) {
   std::vector<int> result;
   int most = -1;
-  const bool update = facts.training.node_phase[id.index()] == Phase::kUpdate;
+  const bool update = runsOnce(facts.training, id);  // a copy is made where the update has put the weight
   for (size_t index = 0; index < choices.strategies.size(); ++index) {
     const Strategy& strategy = choices.strategies[index];
     const AxisUse on_data = useAt(strategy, 0);
@@ -183,7 +185,10 @@ ProblemLimits megatronLimits(const TrainingGraph& training, const std::vector<No
     return allowed(*facts, node, choices);
   };
   limits.kept = [facts, weight, is_state](ValueId value, const ShardingSpec& spec) {
-    if (weight[value.index()]) return !spec.uses(0) || (facts->cut_updates && is_state[value.index()]);
+    if (weight[value.index()]) {
+      const bool may_be_cut = is_state[value.index()] || facts->only_copied[value.index()];
+      return !spec.uses(0) || (facts->cut_updates && may_be_cut);
+    }
     const int axis = facts->batch.axis_of_value[value.index()];
     if (axis < 0) return true;
     const std::vector<int>& cuts = spec.axes[axis];

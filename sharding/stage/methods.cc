@@ -66,7 +66,9 @@ std::vector<int> every(const NodeChoices& choices) {
 struct Roles {
   std::shared_ptr<const BatchDependence> batch;
   std::vector<Phase> phase;
-  std::vector<bool> weight;  // by value index: held from step to step
+  std::vector<bool> weight;       // by value index: held from step to step, or a copy of what is
+  std::vector<bool> copies;       // by node index: it makes such a copy
+  std::vector<bool> only_copied;  // by value index: a weight of which passes read copies alone
 };
 
 std::shared_ptr<const Roles> rolesOf(const TrainingGraph& training, const std::vector<NodeId>& nodes,
@@ -76,6 +78,9 @@ std::shared_ptr<const Roles> rolesOf(const TrainingGraph& training, const std::v
   roles->phase = training.node_phase;
   const std::vector<StageValue> values = stageValues(training, nodes, {});
   for (const StageValue& value : values) roles->weight.push_back(value.persistent);
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n)
+    roles->copies.push_back(isWeightCopy(training, NodeId(n)));
+  roles->only_copied = onlyCopied(training);
   return roles;
 }
 
@@ -122,7 +127,7 @@ ProblemLimits dataParallelLimits(ShardingKind kind, const TrainingGraph& trainin
   limits.strategies = [roles, kind, mesh](NodeId node, const NodeChoices& choices) {
     const Phase phase = roles->phase[node.index()];
     if (phase == Phase::kPrologue) return every(choices);
-    if (phase != Phase::kUpdate) {
+    if (phase != Phase::kUpdate && !roles->copies[node.index()]) {
       const int factor = roles->batch->factor_of_node[node.index()];
       return best(choices, [&](const Strategy& strategy) { return batchRank(mesh, strategy, factor); });
     }
@@ -134,7 +139,9 @@ ProblemLimits dataParallelLimits(ShardingKind kind, const TrainingGraph& trainin
   limits.kept = [roles, kind, mesh, is_state, &training](ValueId value, const ShardingSpec& spec) {
     if (!roles->weight[value.index()]) return true;
     if (kind == ShardingKind::kDataParallel) return spec.isReplicated();
-    if (is_state[value.index()])
+    // What the update alone reads besides: passes read a gathered copy of half the bytes.
+    const bool is_master = kind == ShardingKind::kZero2 && roles->only_copied[value.index()];
+    if (is_state[value.index()] || is_master)
       return devicesCutting(mesh, spec) == mostDevices(mesh, training.graph.shape(value)) ||
              spec.isReplicated();
     if (kind == ShardingKind::kZero2) return spec.isReplicated();

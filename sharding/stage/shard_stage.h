@@ -14,10 +14,12 @@
 //   megatron-zero2:DP,TP  the same, but updates and states are cut over axis 0 too
 //   manual                the given specs; the rest is solved
 //   exhaustive            none; shardStages (partition/) goes through all combinations
+// Weights whose narrower copies alone are read (ir/graph/weight_copies.h) are kept cut where updates are: the
+// copies are gathered.
 //
-// Objective, per step, in nanoseconds: microbatches * (passes) + update and synchronisation. Memory rows:
-// persistent values, then at every point of the list of nodes the live values, those that wait for their
-// backward pass times the microbatches in flight.
+// Objective, per step, in nanoseconds: microbatches * (passes) + copies, update and synchronisation. Memory
+// rows: persistent values, then at every point of the list of nodes the live values, those that wait for
+// their backward pass times the microbatches in flight.
 #pragma once
 
 #include <functional>

@@ -79,9 +79,7 @@ class ShardingProblem {
   void addTable(const std::vector<Relation>& relations, size_t begin, size_t end);
   void addUnaryTables();
   int domainOf(const ShardingVariable& variable);
-  int64_t runs(NodeId node) const {
-    return runsPerStep(training_.node_phase[node.index()], options_.microbatches);
-  }
+  int64_t runs(NodeId node) const { return runsPerStep(training_, node, options_.microbatches); }
   const ShardingSpec& outputSpec(ValueId value, const std::vector<int>& choice) const;
   ShardingSpec keptAlone(ValueId value, const std::vector<int>& choice) const;
 

@@ -59,7 +59,7 @@ class Pricing {
   StagePrice take() { return std::move(price_); }
 
  private:
-  int64_t runsOf(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], microbatches_); }
+  int64_t runsOf(NodeId node) const { return runsPerStep(training_, node, microbatches_); }
 
   const TrainingGraph& training_;
   const StageSharding& sharding_;
@@ -109,7 +109,7 @@ int64_t communicationBytes(const TrainingGraph& training, const std::vector<Node
   for (NodeId node : nodes) {
     const StrategyCost cost = strategyCost(training.graph, training.graph.node(node), sharding.mesh,
                                            sharding.strategies[node.index()], bytes_only);
-    total += cost.communication_ns * runsPerStep(training.node_phase[node.index()], microbatches);
+    total += cost.communication_ns * runsPerStep(training, node, microbatches);
   }
   for (const StageResharding& entry : price.reshardings) {
     const Shape& shape = training.graph.shape(entry.value);

@@ -1,6 +1,8 @@
 #include "sharding/stage/stage_values.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace pipeshard {
 
@@ -54,7 +56,34 @@ class StageRoles {
   std::vector<StageValue>& values_;
 };
 
+// Copies of weights stay for the whole step; those of one weight in one type are one.
+void shareCopies(const TrainingGraph& training, StageRoles& roles) {
+  const Graph& graph = training.graph;
+  std::map<std::pair<ValueId, DataType>, std::vector<ValueId>> copies;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!isWeightCopy(training, NodeId(n))) continue;
+    const ValueId copy = graph.nodes[n].outputs[0];
+    roles.keep(copy, {});
+    copies[{graph.nodes[n].inputs[0], graph.dataType(copy)}].push_back(copy);
+  }
+  for (const auto& [weight, of_weight] : copies) roles.share(of_weight);
+}
+
 }  // namespace
+
+std::vector<bool> onlyCopied(const TrainingGraph& training) {
+  const Graph& graph = training.graph;
+  std::vector<bool> copied(graph.values.size()), read(graph.values.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!isPass(training.node_phase[n])) continue;
+    std::vector<bool>& mark = isWeightCopy(training, NodeId(n)) ? copied : read;
+    for (const ValueId input : graph.nodes[n].inputs) {
+      if (input.valid()) mark[input.index()] = true;
+    }
+  }
+  for (size_t v = 0; v < copied.size(); ++v) copied[v] = copied[v] && !read[v];
+  return copied;
+}
 
 std::vector<StageValue> stageValues(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                     const std::vector<ValueId>& replicated) {
@@ -81,6 +110,7 @@ std::vector<StageValue> stageValues(const TrainingGraph& training, const std::ve
     roles.fix(total.part);
     roles.fix(total.total);
   }
+  shareCopies(training, roles);
   for (NodeId node : nodes) {
     if (training.node_phase[node.index()] != Phase::kPrologue) continue;
     for (ValueId output : graph.node(node).outputs) roles.fix(output);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph/training_graph.h"
+#include "ir/graph/weight_copies.h"
 
 namespace pipeshard {
 
@@ -24,16 +25,23 @@ struct StageValue {
   ValueId shares;
   bool fixed_replicated = false;
   bool partial_allowed = false;
-  bool persistent = false;  // held from step to step: parameters, states, weights
+  bool persistent = false;  // held from step to step: parameters, states, weights; or all of it: copies
 };
 
 // By value index. `replicated`: as in ShardStageOptions.
 std::vector<StageValue> stageValues(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                     const std::vector<ValueId>& replicated);
 
-// The number of runs per step of the nodes of a phase.
-inline int64_t runsPerStep(Phase phase, int64_t microbatches) {
-  return phase == Phase::kUpdate ? 1 : microbatches;
+// By value index: is it a weight that passes read in copies alone?
+std::vector<bool> onlyCopied(const TrainingGraph& training);
+
+// Does the node run once per step: an update, or the copy of a weight?
+inline bool runsOnce(const TrainingGraph& training, NodeId node) {
+  return training.node_phase[node.index()] == Phase::kUpdate || isWeightCopy(training, node);
+}
+// The number of runs of a node per step.
+inline int64_t runsPerStep(const TrainingGraph& training, NodeId node, int64_t microbatches) {
+  return runsOnce(training, node) ? 1 : microbatches;
 }
 
 }  // namespace pipeshard

@@ -120,7 +120,7 @@ class BruteForce {
     }
   }
 
-  int64_t runs(NodeId node) const { return runsPerStep(training_.node_phase[node.index()], microbatches_); }
+  int64_t runs(NodeId node) const { return runsPerStep(training_, node, microbatches_); }
 
   int64_t reshard(ValueId id, const ShardingSpec& from, const ShardingSpec& to) {
     int64_t& cost = known_.try_emplace({training_.graph.shape(id), from, to}, -1).first->second;
