@@ -50,6 +50,33 @@ std::string supportText(const OperatorSupport& entry) {
   return text.empty() ? "full" : text;
 }
 
+// Of operators that work on activations: how many compute in which type.
+std::string typesText(const MixedNodes& mixed, DataType narrow) {
+  const auto count = [](size_t number) { return number == 0 ? std::string("-") : std::to_string(number); };
+  std::vector<std::vector<std::string>> rows = {
+      {"on activations", std::string(dataTypeName(narrow)), "float32"}};
+  for (const auto& [op, types] : mixed.operators) {
+    if (types.narrow + types.float32 > 0) rows.push_back({op, count(types.narrow), count(types.float32)});
+  }
+  rows.push_back({"all", count(mixed.all.narrow), count(mixed.all.float32)});
+  return fmt::format(
+      "{}\n{} operators on inputs or weights alone: float32; {} casts of activations per microbatch, {} of "
+      "weights per step\n--keep-float32 REGEX keeps operators in float32 (docs/precision.md)\n",
+      formatTable(rows), mixed.all.apart, mixed.casts, mixed.weight_casts);
+}
+
+nlohmann::ordered_json toJson(const MixedNodes& mixed) {
+  nlohmann::ordered_json json = {{"apart", mixed.all.apart},
+                                 {"casts", mixed.casts},
+                                 {"weight_casts", mixed.weight_casts},
+                                 {"operators", nlohmann::ordered_json::array()}};
+  for (const auto& [op, types] : mixed.operators) {
+    if (types.narrow + types.float32 > 0)
+      json["operators"].push_back({{"operator", op}, {"narrow", types.narrow}, {"float32", types.float32}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
                               const std::vector<OperatorSupport>& support) {
   nlohmann::ordered_json json;
@@ -70,6 +97,7 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
                                  {"gradient", entry.gradient},
                                  {"factor_rule", entry.factor_rule}});
   }
+  if (model.mixed) json["mixed_precision"] = toJson(*model.mixed);
   return json;
 }
 
@@ -163,6 +191,7 @@ struct InspectCommand {
     for (const OperatorSupport& entry : support)
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
     fmt::print("{}\n", formatTable(rows));
+    if (model.mixed) fmt::print("{}\n", typesText(*model.mixed, request.given.precision));
     for (const std::string& line : verdicts(model)) fmt::print("{}\n", line);
     if (!json.empty()) writeTextFile(json, toJson(model, totals, support).dump(2) + "\n");
     return 0;
@@ -177,6 +206,7 @@ CommandFunction addInspectCommand(CLI::App& app) {
       "inspect", "Show what is in a model: inputs, parameters, FLOPs, operators and what is unsupported");
   sub->add_option("MODEL", command->options.request.model_path, "The .onnx file")->required();
   addModelOptions(*sub, command->options);
+  addPrecisionOption(*sub, command->options);
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
   return [command] { return command->run(); };
 }

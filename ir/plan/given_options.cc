@@ -38,6 +38,17 @@ constexpr GivenOption kOptions[] = {
      .values = nullptr,
      .help = "float32; float64 to validate with tight bounds; or bfloat16: activations and products in it,\n"
              "parameters, statistics, losses and the optimizer in float32 (docs/precision.md)"},
+    {.key = "keep_float32",
+     .flag = "--keep-float32",
+     .field = &GivenOptions::keep_float32,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "REGEX",
+     .help =
+         "With --precision bfloat16: operators in whose type (::Gelu$), name or output's name the regular "
+         "expression\nis found compute in float32; repeat for several. `inspect --precision bfloat16` "
+         "says which compute in what"},
     {.key = "train",
      .flag = "--train",
      .field = &GivenOptions::train,

@@ -53,6 +53,7 @@ std::optional<E> fromName(std::string_view name) {
 struct GivenOptions {
   OptimizerSpec optimizer;
   DataType precision = DataType::kFloat32;
+  std::vector<std::string> keep_float32;  // regular expressions: operators that bfloat16 leaves in float32
   std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
   std::vector<std::string> freeze;  // weights that are not
   // Parameters with other hyperparameters (ParameterGroup); where several mean one, the later goes over.

@@ -13,6 +13,7 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
+#include "ir/base/name_pattern.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
@@ -42,12 +43,19 @@ ComputesIn computesIn(const Node& node) {
   return ComputesIn::kFloat32;
 }
 
+// "MatMul", "pipeshard::Attention"
+std::string typeName(const Node& node) {
+  return node.domain.empty() ? node.op_type : fmt::format("{}::{}", node.domain, node.op_type);
+}
+
 bool isCast(const Node& node) { return node.is("Cast") || node.is("CastLike"); }
 
 class Mixer {
  public:
-  Mixer(Graph& graph, DataType narrow) : graph_(graph), builder_(graph), narrow_(narrow) {
+  Mixer(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32)
+      : graph_(graph), builder_(graph), narrow_(narrow) {
     findActivations();
+    findKept(keep_float32);
     findNarrowReads();
   }
 
@@ -99,6 +107,42 @@ class Mixer {
     }
   }
 
+  bool worksOnActivations(const Node& node) const {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId output) { return isActivation(output); });
+  }
+  bool givesFloats(const Node& node) const {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId output) { return isFloat32(output); });
+  }
+
+  // By its first output, which no other node has.
+  ComputesIn typeOf(const Node& node) const {
+    return kept_.contains(node.outputs.front()) ? ComputesIn::kFloat32 : computesIn(node);
+  }
+
+  void findKept(const std::vector<std::string>& expressions) {
+    for (const std::string& expression : expressions) {
+      const NamePattern pattern(fmt::format("--keep-float32 '{}'", expression), expression);
+      bool found = false;
+      for (const Node& node : graph_.nodes) {
+        if (!worksOnActivations(node) || !givesFloats(node)) continue;
+        const bool named = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+          return output.valid() && pattern.isFoundIn(graph_.value(output).name);
+        });
+        if (!named && !pattern.isFoundIn(typeName(node)) && !pattern.isFoundIn(node.name)) continue;
+        kept_.insert(node.outputs.front());
+        found = true;
+      }
+      if (!found) {
+        fail(ErrorCode::kUsage,
+             "--keep-float32 '{}' is found in no operator that works on activations: neither in its type "
+             "(\"MatMul\"), nor in its name, nor in its output's; `inspect --precision {}` lists the types",
+             expression, dataTypeName(narrow_));
+      }
+    }
+  }
+
   // A weight that reaches its products through views alone is rounded before them, so that a product still
   // sees what it may read transposed.
   void findNarrowReads() {
@@ -114,7 +158,7 @@ class Mixer {
         const ValueId output = node.outputs[0];
         const bool reads_narrow = viewed && !isActivation(output)
                                       ? narrow_reads_[output.index()] && is_read[output.index()]
-                                      : computesIn(node) == ComputesIn::kNarrow && isActivation(output) &&
+                                      : typeOf(node) == ComputesIn::kNarrow && isActivation(output) &&
                                             !isCast(node) && !operatorFacts(node).own_types.contains(i);
         if (!reads_narrow) narrow_reads_[node.inputs[i].index()] = false;
       }
@@ -123,22 +167,27 @@ class Mixer {
 
   // Types of the node's inputs and outputs.
   void place(Node& node) {
-    const bool works_on_activations = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                                  [&](ValueId output) { return isActivation(output); });
     if (isCast(node)) return placeCast(node);
-    if (!works_on_activations) return placeOther(node);
-    const bool gives_floats = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                          [&](ValueId output) { return isFloat32(output); });
-    const ComputesIn type = computesIn(node);
+    const bool gives_floats = givesFloats(node);
+    if (!worksOnActivations(node)) {
+      if (gives_floats) ++count_.all.apart;
+      return placeOther(node);
+    }
+    const ComputesIn type = typeOf(node);
+    OperatorTypes& types = count_.operators[typeName(node)];
     const bool reads_narrow =
         std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return isNarrow(input); });
     const bool moves_narrow = type == ComputesIn::kWhatItReads && reads_narrow;
     if (gives_floats && (type == ComputesIn::kNarrow || moves_narrow)) {
       useNarrow(node, moves_narrow ? node.outputs.size() : 1);
-      ++count_.narrow;
+      ++types.narrow;
+      ++count_.all.narrow;
     } else {
       useFloat32(node);
-      if (gives_floats && type == ComputesIn::kFloat32) ++count_.float32;
+      if (!gives_floats) return;
+      ++types.float32;
+      ++count_.all.float32;
+      if (kept_.contains(node.outputs.front()) && computesIn(node) != ComputesIn::kFloat32) ++count_.kept;
     }
   }
 
@@ -226,7 +275,7 @@ class Mixer {
   }
 
   ValueId cast(ValueId value, DataType type, std::string_view suffix, const Node& reader) {
-    ++count_.casts;
+    ++(is_weight_[value.index()] ? count_.weight_casts : count_.casts);
     return add("Cast", {value}, {{"to", static_cast<int64_t>(type)}}, type, suffix, reader);
   }
 
@@ -286,6 +335,7 @@ class Mixer {
   DataType narrow_;
   MixedNodes count_;
   std::vector<bool> reads_input_, reads_weight_, is_weight_;  // by value index
+  std::set<ValueId> kept_;          // first outputs of operators that the user keeps in float32
   std::vector<bool> narrow_reads_;  // all who read it, through views, compute in the narrow type
   std::set<ValueId> was_float32_;   // of the narrow type, and not because the model says so
   std::map<ValueId, ValueId> narrow_copies_, wide_;
@@ -294,21 +344,22 @@ class Mixer {
 
 }  // namespace
 
-MixedNodes mixPrecision(Graph& graph, DataType narrow) {
+MixedNodes mixPrecision(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32) {
   if (narrow != DataType::kBfloat16)
     fail(ErrorCode::kUsage, "precision {} is not supported; use bfloat16", dataTypeName(narrow));
-  Mixer mixer(graph, narrow);
+  Mixer mixer(graph, narrow, keep_float32);
   const MixedNodes nodes = mixer.run();
   verifyGraph(graph);
   return nodes;
 }
 
 std::string mixedNodesToString(const MixedNodes& nodes, DataType narrow) {
+  const std::string kept = nodes.kept == 0 ? "" : fmt::format(", {} of them by --keep-float32", nodes.kept);
   return fmt::format(
-      "{}: {} operators compute in it and {} in float32 (softmaxes, losses, sums, powers); parameters, sums "
-      "of "
-      "gradients and the update stay float32",
-      dataTypeName(narrow), nodes.narrow, nodes.float32);
+      "{}: {} operators compute in it and {} in float32 (softmaxes, losses, sums, powers{}); parameters, "
+      "sums "
+      "of gradients and the update stay float32",
+      dataTypeName(narrow), nodes.all.narrow, nodes.all.float32, kept);
 }
 
 }  // namespace pipeshard

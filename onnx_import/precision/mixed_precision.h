@@ -17,24 +17,39 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "ir/base/data_type.h"
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
 
+// How many operators give which type. Integers, and Casts of the model, count nowhere.
+struct OperatorTypes {
+  size_t narrow = 0;   // work on activations and give the narrow type
+  size_t float32 = 0;  // work on activations and give float32
+  size_t apart = 0;    // work on inputs alone, or on weights alone
+};
+
 struct MixedNodes {
-  size_t narrow = 0;   // operators that give the narrow type
-  size_t float32 = 0;  // that work on activations in float32
-  size_t casts = 0;    // that were put in
+  OperatorTypes all;
+  std::map<std::string, OperatorTypes> operators;  // by "domain::operator"; what works on activations
+  size_t casts = 0;                                // that were put in, of activations and the like
+  size_t weight_casts = 0;                         // of weights: once per step
+  size_t kept = 0;  // operators of `narrow` type that the user keeps in float32
 };
 
 // Changes a prepared graph (static shapes) whose floats are float32. Outputs of the graph keep name and type.
 // Masks and the like that the type cannot hold (float32's least number) become its least finite number, not
 // infinity. Value names: "<value>/bfloat16" and "<value>/float32" for what the Casts give. The same graph at
-// another batch size is changed at the same nodes. Error(kUsage) for a type other than bfloat16.
-MixedNodes mixPrecision(Graph& graph, DataType narrow);
+// another batch size is changed at the same nodes.
+//
+// `keep_float32`: regular expressions. An operator in whose type ("MatMul", "pipeshard::Attention"), name or
+// output's name one is found works in float32. Error(kUsage) where one is found in none of the operators that
+// work on activations, and for a type other than bfloat16.
+MixedNodes mixPrecision(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32 = {});
 
 // "bfloat16: 61 operators compute in bfloat16, 12 in float32 ..."
 std::string mixedNodesToString(const MixedNodes& nodes, DataType narrow);

@@ -99,6 +99,7 @@ class Preparer {
       : raw_(std::move(raw)),
         patterns_(given.patterns),
         precision_(given.precision),
+        keep_float32_(given.keep_float32),
         limited_rows_(limited_rows),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
@@ -131,7 +132,7 @@ class Preparer {
     options_.tensor_elements = is_limited ? ImportLimits().tensor_elements : UINT64_MAX;
     Graph graph = prepareModel(raw_, options_);
     if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
-    if (precision_ == DataType::kBfloat16) mixed_ = mixPrecision(graph, precision_);
+    if (precision_ == DataType::kBfloat16) mixed_ = mixPrecision(graph, precision_, keep_float32_);
     return graph;
   }
 
@@ -147,6 +148,7 @@ class Preparer {
   Graph raw_;
   Patterns patterns_;
   DataType precision_;
+  std::vector<std::string> keep_float32_;
   MixedNodes mixed_;
   FoundPatterns found_;
   int64_t limited_rows_;
@@ -394,6 +396,10 @@ void findRanksOfOutputs(Graph& graph) {
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
                          const ProgressCallback& progress) {
+  if (!request.given.keep_float32.empty() && request.given.precision != DataType::kBfloat16) {
+    fail(ErrorCode::kUsage, "--keep-float32 goes with --precision bfloat16: in {} every operator is kept",
+         dataTypeName(request.given.precision));
+  }
   progress("reading " + request.model_path);
   const Rehearsals rehearsals(request.trust_model ? Rehearsing::kNever : rehearsalOf(request.model_path));
   ReadOptions read;
@@ -431,8 +437,10 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const auto preparer =
         std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
     notePatterns(preparer->patterns(), model);
-    if (request.given.precision == DataType::kBfloat16)
-      model.notes.push_back(mixedNodesToString(preparer->mixedNodes(), request.given.precision));
+    if (request.given.precision == DataType::kBfloat16) {
+      model.mixed = preparer->mixedNodes();
+      model.notes.push_back(mixedNodesToString(*model.mixed, request.given.precision));
+    }
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
       return preparer->of(rows, length);

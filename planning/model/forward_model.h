@@ -15,6 +15,7 @@
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/forms/model_form.h"
 #include "onnx_import/patterns/patterns.h"
+#include "onnx_import/precision/mixed_precision.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/model/file_shardings.h"
 #include "planning/request/plan_request.h"
@@ -54,6 +55,7 @@ struct ForwardModel {
   std::optional<ImportedOptimizer> optimizer;     // that the file holds
   std::vector<ParameterGroup> groups;             // of the update, as asked for
   UpdateExtras extras;                            // likewise
+  std::optional<MixedNodes> mixed;                // --precision bfloat16: what computes in which type
   std::vector<NearMiss> missed_patterns;          // groups of nodes that begin like a pattern
   std::vector<std::string> notes;
 };

@@ -234,9 +234,47 @@ TEST(ValidateCommand, InBfloat16StagesChangeNoBit) {
       runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--precision", "bfloat16",
                     "--optimizer", "sgd:lr=0.1", "--json", folder.file("result.json")});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
-  EXPECT_THAT(result.output, HasSubstr("note: bfloat16: 109 operators compute in it and 1 in float32"));
+  EXPECT_THAT(result.output, HasSubstr("note: bfloat16: 109 operators compute in it and 2 in float32"));
   for (const auto& tensor : nlohmann::json::parse(readFile(folder.file("result.json"))).at("tensors"))
     EXPECT_EQ(tensor.at("error").get<double>(), 0) << tensor.dump();
+}
+
+// By inspect, and in a plan that replays.
+TEST(ValidateCommand, OperatorsAreKeptInFloat32ByName) {
+  const TemporaryFolder folder;
+  const auto typesOf = [&](std::vector<std::string> more) {
+    std::vector<std::string> line = {"inspect", "examples/gpt2.onnx",         "--precision", "bfloat16",
+                                     "--json",  folder.file("inspected.json")};
+    line.insert(line.end(), more.begin(), more.end());
+    const CommandResult result = runPipeshard(line);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("on activations"));
+    const auto json = nlohmann::json::parse(readFile(folder.file("inspected.json"))).at("mixed_precision");
+    std::map<std::string, std::pair<int, int>> types;  // narrow, float32
+    for (const auto& entry : json.at("operators"))
+      types[entry.at("operator")] = {entry.at("narrow"), entry.at("float32")};
+    return types;
+  };
+  const auto usual = typesOf({});
+  EXPECT_EQ(usual.at("pipeshard::Gelu"), std::pair(4, 0));
+  EXPECT_EQ(usual.at("SoftmaxCrossEntropyLoss"), std::pair(0, 1));
+  const auto kept = typesOf({"--keep-float32", "::Gelu$"});
+  EXPECT_EQ(kept.at("pipeshard::Gelu"), std::pair(0, 4));
+  EXPECT_EQ(kept.at("MatMul"), usual.at("MatMul"));
+
+  const std::string plan = folder.file("kept.plan");
+  ASSERT_EQ(runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x2", "--precision", "bfloat16",
+                          "--keep-float32", "::Gelu$", "-o", plan})
+                .exit_code,
+            0);
+  EXPECT_THAT(readFile(plan + "/plan.json"), HasSubstr("keep_float32"));
+  const CommandResult validated = runPipeshard({"validate", plan});
+  EXPECT_EQ(validated.exit_code, 0) << validated.output << validated.errors;
+  EXPECT_THAT(validated.output, HasSubstr("4 of them by --keep-float32"));
+
+  const CommandResult refused = runPipeshard({"inspect", "examples/gpt2.onnx", "--keep-float32", "Gelu"});
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("--keep-float32 goes with --precision bfloat16"));
 }
 
 TEST(ValidateCommand, FilesOfHalfPrecisionAreTrainedInFloat32) {

@@ -147,9 +147,16 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       "nll, bce, bce-with-logits, mse, l1, smooth-l1; a sum of several as A+0.5*B; label smoothing as\n"
       "cross-entropy:LOGITS,LABELS,smoothing=0.1 (default: the model's only scalar output)");
   declareGiven(command, options, OptionPlace::kFreeze);
-  command.add_flag_callback("--no-patterns", [&options] { options.given["--patterns"] = {"off"}; },
-                            "The same as --patterns off");
+  command.add_flag_callback(
+      "--no-patterns", [&options] { options.given["--patterns"] = {"off"}; }, "The same as --patterns off");
   declareGiven(command, options, OptionPlace::kTrain);
+}
+
+void addPrecisionOption(CLI::App& command, PlanOptions& options) {
+  for (const GivenOption& option : givenOptions()) {
+    if (option.flag != std::string_view("--precision")) continue;
+    declareOne(command, options, option)->default_str(option.default_text);
+  }
 }
 
 void addPlanOptions(CLI::App& command, PlanOptions& options) {

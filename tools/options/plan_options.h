@@ -35,6 +35,8 @@ struct PlanOptions {
 // Declares the options on a subcommand; they must outlive parsing.
 void addModelOptions(CLI::App& command, PlanOptions& options);
 void addPlanOptions(CLI::App& command, PlanOptions& options);
+// --precision alone, for a command that has the model's options and plans nothing.
+void addPrecisionOption(CLI::App& command, PlanOptions& options);
 // What a stage file looks like, for the end of --help.
 const char* stageFileHelp();
 

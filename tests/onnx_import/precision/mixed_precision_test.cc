@@ -117,6 +117,28 @@ TEST(MixedPrecision, TheSameParametersAreTrained) {
   EXPECT_EQ(std::count(after.begin(), after.end(), InitializerRole::kParameter), 3);
 }
 
+TEST(MixedPrecision, OperatorsAreKeptInFloat32ByTypeByNameOrByTheirOutputs) {
+  SmallModel model;
+  model.graph.node(computeUseDef(model.graph).producer[findValue(model.graph, "y").index()]).name = "block/mix";
+  const MixedNodes nodes = mixPrecision(model.graph, kNarrow, {"^Relu$", "block/", "^z$"});
+  for (const char* name : {"relu", "y", "z", "softmax"}) EXPECT_EQ(model.typeOf(name), kSingle) << name;
+  for (const char* name : {"first", "second", "turned", "scores"})
+    EXPECT_EQ(model.typeOf(name), kNarrow) << name;
+  EXPECT_EQ(model.reads("z", 1), "w3_turned");  // its weight is not rounded
+  EXPECT_EQ(model.typeOf("w3_turned"), kSingle);
+  EXPECT_EQ(nodes.kept, 3u);
+  EXPECT_EQ(nodes.operators.at("MatMul").narrow, 3u);
+  EXPECT_EQ(nodes.operators.at("MatMul").float32, 2u);
+  EXPECT_EQ(nodes.operators.at("Relu").float32, 1u);
+  EXPECT_EQ(nodes.weight_casts, 2u);
+}
+
+TEST(MixedPrecision, AnExpressionThatKeepsNothingIsRefused) {
+  SmallModel model;
+  EXPECT_ERROR(mixPrecision(model.graph, kNarrow, {"^Gelu$"}), ErrorCode::kUsage,
+               "--keep-float32 '^Gelu$' is found in no operator that works on activations");
+}
+
 TEST(MixedPrecision, OtherTypesAreRefused) {
   SmallModel model;
   EXPECT_ERROR(mixPrecision(model.graph, DataType::kFloat16), ErrorCode::kUsage,
