@@ -36,7 +36,7 @@ ValueId OpEmitter::cast(ValueId x, DataType wanted) {
 }
 
 ValueId OpEmitter::reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
-                          bool keep_axes) {
+                          bool keep_axes, DataType type) {
   if (axes.empty()) return x;
   const Shape whole = emitted_into_.shape(x);
   Shape result;
@@ -53,7 +53,8 @@ ValueId OpEmitter::reduce(std::string_view op_type, ValueId x, const std::vector
   } else {
     attributes["axes"] = axes;
   }
-  return op(op_type, std::move(inputs), emitted_into_.dataType(x), std::move(result), std::move(attributes));
+  if (type == DataType::kUndefined) type = emitted_into_.dataType(x);
+  return op(op_type, std::move(inputs), type, std::move(result), std::move(attributes));
 }
 
 ValueId OpEmitter::addNumber(ValueId x, double number) {

@@ -29,9 +29,9 @@ class OpEmitter {
   ValueId compare(std::string_view op_type, ValueId a, ValueId b);  // broadcast, bool
   ValueId where(ValueId condition, ValueId a, ValueId b);           // broadcast, type of a
   ValueId cast(ValueId x, DataType type);                           // x itself if it has the type
-  // ReduceSum and its like; x itself for no axes.
-  ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes,
-                 bool keep_axes = true);
+  // ReduceSum and its like; x itself for no axes. `type`: of the result, where it is not x's.
+  ValueId reduce(std::string_view op_type, ValueId x, const std::vector<int64_t>& axes, bool keep_axes = true,
+                 DataType type = DataType::kUndefined);
   ValueId addNumber(ValueId x, double number);     // x + number
   ValueId reshape(ValueId x, const Shape& shape);  // x itself if it has the shape
   ValueId expand(ValueId x, const Shape& shape);   // x itself if it has the shape

@@ -106,7 +106,7 @@ class Differentiation {
     if (parts.size() > 1) {
       std::vector<ValueId> terms;
       for (const Contribution& part : parts) terms.push_back(part.gradient);
-      const ValueId sum = addLike(value, "_grad.sum");
+      const ValueId sum = addLike(value, "_grad.sum", graph().dataType(terms.front()));
       builder_.addBackwardNode(producer, "", "Sum", "", std::move(terms), {sum}, {});
       parts = {{sum, NodeId()}};
     }
@@ -189,7 +189,7 @@ class Differentiation {
     for (const Contribution& contribution : contributions_[parameter.index()]) {
       ValueId part = contribution.gradient;
       if (graph().initializers.contains(part) || useCount(part) > 1) {
-        part = addLike(parameter, "_grad.part");
+        part = addLike(parameter, "_grad.part", graph().dataType(parameter));
         builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.gradient}, {part},
                                  {});
       }
@@ -209,9 +209,9 @@ class Differentiation {
     return uses_[gradient.index()];
   }
 
-  ValueId addLike(ValueId value, std::string_view suffix) {
+  ValueId addLike(ValueId value, std::string_view suffix, DataType type) {
     const Value like = graph().value(value);
-    return builder_.values().addValue(fmt::format("{}{}", like.name, suffix), like.data_type, *like.shape);
+    return builder_.values().addValue(fmt::format("{}{}", like.name, suffix), type, *like.shape);
   }
 
   BackwardBuilder& builder_;

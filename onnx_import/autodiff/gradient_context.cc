@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/functions.h"
 
 namespace pipeshard {
@@ -113,6 +114,19 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   return transposed;
 }
 
+DataType BackwardBuilder::gradientType(ValueId value) const {
+  const DataType own = graph_.dataType(value);
+  NodeId node = producer(value);
+  while (node.valid() && operatorFacts(graph_.node(node)).view != View::kNone)
+    node = producer(graph_.node(node).inputs[0]);
+  if (!node.valid() || !graph_.node(node).is("Cast")) return own;
+  const ValueId weight = graph_.node(node).inputs[0];
+  const DataType wide = graph_.dataType(weight);
+  const bool is_copy = graph_.initializers.contains(weight) && isFloatingPoint(own) &&
+                       isFloatingPoint(wide) && dataTypeSize(wide) > dataTypeSize(own);
+  return is_copy ? wide : own;
+}
+
 NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload,
                                 std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                                 std::map<std::string, Attribute> attributes) {
@@ -206,10 +220,11 @@ void GradientContext::give(size_t position, ValueId gradient) {
   const ValueId target = input(position);
   PIPESHARD_CHECK(needs(position), "{}: a gradient of input {} that nobody needs", describeNode(node_),
                   position);
-  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == type(target),
+  if (type(gradient) == type(target)) gradient = cast(gradient, gradientType(position));
+  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == gradientType(position),
                   "{}: gradient of input {} is {}{}, wanted {}{}", describeNode(node_), position,
-                  dataTypeName(type(gradient)), shapeToString(shape(gradient)), dataTypeName(type(target)),
-                  shapeToString(shape(target)));
+                  dataTypeName(type(gradient)), shapeToString(shape(gradient)),
+                  dataTypeName(gradientType(position)), shapeToString(shape(target)));
   PIPESHARD_CHECK(!input_gradients_[position].valid(), "{}: two gradients of input {}", describeNode(node_),
                   position);
   input_gradients_[position] = gradient;
@@ -302,7 +317,7 @@ ValueId GradientContext::transposeLastTwo(ValueId x) {
 
 // x [4,2,3] to [2,1]: axis 0 was added by broadcasting, axis 2 stretched from 1; the sum over both is [1,2,1]
 // and is reshaped to [2,1].
-ValueId GradientContext::reduceTo(ValueId x, const Shape& target) {
+ValueId GradientContext::reduceTo(ValueId x, const Shape& target, DataType type) {
   const Shape from = shape(x);
   if (from == target) return x;
   const size_t leading = from.size() - target.size();
@@ -313,7 +328,7 @@ ValueId GradientContext::reduceTo(ValueId x, const Shape& target) {
     if (i < leading || broadcast) axes.push_back(i);
     inner = inner || broadcast;
   }
-  return reshape(reduceSum(x, axes, inner), target);
+  return reshape(reduceSum(x, axes, inner, type), target);
 }
 
 }  // namespace pipeshard

@@ -56,6 +56,11 @@ class BackwardBuilder {
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
 
+  // In which type the gradient of a forward value is taken: its own, but that of the weight where it is a
+  // narrower copy of one, or a view of such a copy. Products and sums of narrow operands then give the
+  // gradient of a weight without rounding it to their type.
+  DataType gradientType(ValueId value) const;
+
   // Initializers that training changes: what they hold now is no constant.
   void setTrained(const std::vector<ValueId>& parameters) {
     trained_.insert(parameters.begin(), parameters.end());
@@ -113,11 +118,16 @@ class GradientContext : public OpEmitter {
     return position < output_gradients_.size() ? output_gradients_[position] : ValueId();
   }
   bool needs(size_t position) const { return position < needed_.size() && needed_[position]; }
-  // Says what the gradient of an input is. Type and shape must be the input's.
+  // BackwardBuilder::gradientType of an input.
+  DataType gradientType(size_t position) const { return builder_.gradientType(input(position)); }
+  // Says what the gradient of an input is. The shape must be the input's, and the type gradientType, or the
+  // input's, from which it is cast.
   void give(size_t position, ValueId gradient);
   // give, after summing a gradient of the output's shape over what was broadcast.
-  void giveReduced(size_t position, ValueId gradient) {
-    give(position, reduceTo(gradient, shape(input(position))));
+  void giveReduced(size_t position, ValueId gradient) { give(position, reducedFor(position, gradient)); }
+  // The sum alone, in gradientType.
+  ValueId reducedFor(size_t position, ValueId gradient) {
+    return reduceTo(gradient, shape(input(position)), gradientType(position));
   }
   const std::vector<ValueId>& inputGradients() const { return input_gradients_; }
 
@@ -146,11 +156,13 @@ class GradientContext : public OpEmitter {
   // For a Transpose of a matrix: its input's gradient without a pass over it, computed by the product that
   // gave the output's. Invalid unless a product is all that reads the output.
   ValueId transposedOutputGradient();
-  ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims) {
-    return reduce("ReduceSum", x, axes, keep_dims);
+  ValueId reduceSum(ValueId x, const std::vector<int64_t>& axes, bool keep_dims,
+                    DataType type = DataType::kUndefined) {
+    return reduce("ReduceSum", x, axes, keep_dims, type);
   }
-  // The adjoint of broadcasting `shape` to x's shape: sums over the broadcast axes.
-  ValueId reduceTo(ValueId x, const Shape& shape);
+  // The adjoint of broadcasting `shape` to x's shape: sums over the broadcast axes. The sum has `type`, x
+  // itself its own.
+  ValueId reduceTo(ValueId x, const Shape& shape, DataType type = DataType::kUndefined);
 
  private:
   ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,

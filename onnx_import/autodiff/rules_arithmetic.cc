@@ -13,7 +13,7 @@ void addGradient(GradientContext& c) {
 void subGradient(GradientContext& c) {
   if (c.needs(0)) c.giveReduced(0, c.outputGradient());
   // Negating after the reduction touches fewer elements.
-  if (c.needs(1)) c.give(1, c.scale(c.reduceTo(c.outputGradient(), c.shape(c.input(1))), -1));
+  if (c.needs(1)) c.give(1, c.scale(c.reducedFor(1, c.outputGradient()), -1));
 }
 
 void mulGradient(GradientContext& c) {
@@ -26,7 +26,7 @@ void divGradient(GradientContext& c) {
   const ValueId dy = c.outputGradient();
   const ValueId quotient = c.binary("Div", dy, c.input(1));
   if (c.needs(0)) c.giveReduced(0, quotient);
-  if (c.needs(1)) c.give(1, c.scale(c.reduceTo(c.multiply(quotient, c.output()), c.shape(c.input(1))), -1));
+  if (c.needs(1)) c.give(1, c.scale(c.reducedFor(1, c.multiply(quotient, c.output())), -1));
 }
 
 // a - b trunc(a / b). Where a is a multiple of b the result jumps; the slope is that of the rounded quotient,
@@ -39,7 +39,7 @@ void modGradient(GradientContext& c) {
   const ValueId quotient = c.binary("Div", c.input(0), c.input(1));
   const ValueId whole =
       c.binary("Mul", c.unary("Sign", quotient), c.unary("Floor", c.unary("Abs", quotient)));
-  c.give(1, c.scale(c.reduceTo(c.binary("Mul", dy, whole), c.shape(c.input(1))), -1));
+  c.give(1, c.scale(c.reducedFor(1, c.binary("Mul", dy, whole)), -1));
 }
 
 // d(a^b)/da = b a^(b-1). Small constant exponents avoid Pow, and with it 0 * inf at a = 0.

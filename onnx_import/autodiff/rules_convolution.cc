@@ -70,8 +70,8 @@ void convGradient(GradientContext& c) {
     with_padding["output_padding"] = rest;
     c.give(0, c.function("ConvInputGrad", "", {dy, w}, type, image, std::move(with_padding)));
   }
-  if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, type, weight, attributes));
-  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(output.size()), false));
+  if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, c.gradientType(1), weight, attributes));
+  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(output.size()), false, c.gradientType(2)));
 }
 
 // The window of a transposed convolution as that of the convolution from its output to its input. Its pads at
@@ -126,9 +126,10 @@ void convTransposeGradient(GradientContext& c) {
   if (c.needs(0) || c.needs(1)) {
     const ValueId image = withinWindows(c, window, c.shape(x));
     if (c.needs(0)) c.give(0, c.op("Conv", {image, w}, c.type(x), c.shape(x), attributes));
-    if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {x, image}, c.type(x), weight, attributes));
+    if (c.needs(1))
+      c.give(1, c.function("ConvWeightGrad", "", {x, image}, c.gradientType(1), weight, attributes));
   }
-  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false));
+  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false, c.gradientType(2)));
 }
 
 void maxPoolGradient(GradientContext& c) {

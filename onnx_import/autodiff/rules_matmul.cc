@@ -6,7 +6,9 @@
 namespace pipeshard {
 namespace {
 
-ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool transpose_b, float alpha = 1) {
+// `type`: of the result.
+ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool transpose_b, DataType type,
+             float alpha = 1) {
   if (const ValueId original = c.untransposed(b); original.valid()) {
     b = original;
     transpose_b = !transpose_b;
@@ -16,17 +18,17 @@ ValueId gemm(GradientContext& c, ValueId a, bool transpose_a, ValueId b, bool tr
   std::map<std::string, Attribute> attributes = {{"transA", int64_t{transpose_a}},
                                                  {"transB", int64_t{transpose_b}}};
   if (alpha != 1) attributes["alpha"] = alpha;
-  return c.op("Gemm", {a, b}, c.type(a), {rows[transpose_a ? 1 : 0], columns[transpose_b ? 0 : 1]},
+  return c.op("Gemm", {a, b}, type, {rows[transpose_a ? 1 : 0], columns[transpose_b ? 0 : 1]},
               std::move(attributes));
 }
 
-ValueId matmul(GradientContext& c, ValueId a, ValueId b) {
+ValueId matmul(GradientContext& c, ValueId a, ValueId b, DataType type) {
   const Shape left = c.shape(a);
   const Shape right = c.shape(b);
   Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));
   result.push_back(left[left.size() - 2]);
   result.push_back(right.back());
-  return c.op("MatMul", {a, b}, c.type(a), std::move(result));
+  return c.op("MatMul", {a, b}, type, std::move(result));
 }
 
 // [.., m, k] as [rows, k].
@@ -38,8 +40,10 @@ ValueId flattenRows(GradientContext& c, ValueId x) {
 // Y = A B with B a matrix: rows of A and Y are independent.
 void matmulByMatrix(GradientContext& c, ValueId a, ValueId b, ValueId dy) {
   const ValueId rows = flattenRows(c, dy);
-  if (c.needs(0)) c.give(0, c.reshape(gemm(c, rows, false, b, true), c.shape(c.input(0))));
-  if (c.needs(1)) c.give(1, c.reshape(gemm(c, flattenRows(c, a), true, rows, false), c.shape(c.input(1))));
+  if (c.needs(0)) c.give(0, c.reshape(gemm(c, rows, false, b, true, c.gradientType(0)), c.shape(c.input(0))));
+  if (c.needs(1))
+    c.give(1,
+           c.reshape(gemm(c, flattenRows(c, a), true, rows, false, c.gradientType(1)), c.shape(c.input(1))));
 }
 
 void matmulGradient(GradientContext& c) {
@@ -60,11 +64,11 @@ void matmulGradient(GradientContext& c) {
   const ValueId dy = c.reshape(c.outputGradient(), y_shape);
   if (b_shape.size() == 2) return matmulByMatrix(c, a, b, dy);
   if (c.needs(0)) {
-    const ValueId gradient = c.reduceTo(matmul(c, dy, c.transposeLastTwo(b)), a_shape);
+    const ValueId gradient = c.reduceTo(matmul(c, dy, c.transposeLastTwo(b), c.gradientType(0)), a_shape);
     c.give(0, c.reshape(gradient, c.shape(c.input(0))));
   }
   if (c.needs(1)) {
-    const ValueId gradient = c.reduceTo(matmul(c, c.transposeLastTwo(a), dy), b_shape);
+    const ValueId gradient = c.reduceTo(matmul(c, c.transposeLastTwo(a), dy, c.gradientType(1)), b_shape);
     c.give(1, c.reshape(gradient, c.shape(c.input(1))));
   }
 }
@@ -78,12 +82,12 @@ void gemmGradient(GradientContext& c) {
   const ValueId b = c.input(1);
   const ValueId dy = c.outputGradient();
   if (c.needs(0))
-    c.give(0, transpose_a ? gemm(c, b, transpose_b, dy, true, alpha)
-                          : gemm(c, dy, false, b, !transpose_b, alpha));
+    c.give(0, transpose_a ? gemm(c, b, transpose_b, dy, true, c.gradientType(0), alpha)
+                          : gemm(c, dy, false, b, !transpose_b, c.gradientType(0), alpha));
   if (c.needs(1))
-    c.give(1, transpose_b ? gemm(c, dy, true, a, transpose_a, alpha)
-                          : gemm(c, a, !transpose_a, dy, false, alpha));
-  if (c.needs(2)) c.give(2, c.scale(c.reduceTo(dy, c.shape(c.input(2))), c.node().floatAttribute("beta", 1)));
+    c.give(1, transpose_b ? gemm(c, dy, true, a, transpose_a, c.gradientType(1), alpha)
+                          : gemm(c, a, !transpose_a, dy, false, c.gradientType(1), alpha));
+  if (c.needs(2)) c.give(2, c.scale(c.reducedFor(2, dy), c.node().floatAttribute("beta", 1)));
 }
 
 // The matrix of probabilities is computed again, from what each row has kept: its largest score and its sum

@@ -63,8 +63,8 @@ void layerNormalizationGradient(GradientContext& c) {
     return c.needs(position) ? std::optional<Shape>(inner) : std::nullopt;
   };
   const std::vector<ValueId> gradients =
-      c.functionOutputs("LayerNormalizationWeightGrad", "", {dy, x, mean, deviation}, type,
-                        {wanted(1), wanted(2)}, {{"axis", axis}});
+      c.functionOutputs("LayerNormalizationWeightGrad", "", {dy, x, mean, deviation},
+                        c.gradientType(c.needs(1) ? 1 : 2), {wanted(1), wanted(2)}, {{"axis", axis}});
   for (size_t i = 1; i <= 2; ++i) {
     if (c.needs(i)) c.give(i, c.reduceTo(gradients[i - 1], c.shape(c.input(i))));
   }
@@ -80,7 +80,8 @@ void rmsNormalizationGradient(GradientContext& c) {
   if (c.needs(0))
     c.give(0, c.function("RMSNormalizationInputGrad", "", {dy, x, scale, inverse}, type, c.shape(x)));
   if (c.needs(1))
-    c.give(1, c.function("RMSNormalizationWeightGrad", "", {dy, x, inverse}, type, c.shape(scale)));
+    c.give(1,
+           c.function("RMSNormalizationWeightGrad", "", {dy, x, inverse}, c.gradientType(1), c.shape(scale)));
 }
 
 // Y = X / norm, with s = sum(dY Y) along the axis:

@@ -61,6 +61,9 @@ OperatorWork operatorWork(const Graph& graph, const Node& node, const std::optio
     result.type = graph.dataType(output);
     break;
   }
+  const bool multiplies =
+      work.work_class == WorkClass::kContraction || work.work_class == WorkClass::kConvolution;
+  if (multiplies) result.type = work.type;  // of what is multiplied
   result.flops = std::llround(work.flops);
   result.bytes = work.bytes;
   if (!rule) return result;

@@ -19,12 +19,19 @@ int axisOfGroup(const MeshGroups& groups, const Node& node) {
   return found - list.begin();
 }
 
+// Whose rate it computes at: products that of what they multiply, all else that of the widest float.
 DataType typeOf(const Graph& graph, const Node& node) {
+  const WorkClass work = operatorFacts(node).work;
+  const auto isFloat = [&](ValueId value) { return value.valid() && isFloatingPoint(graph.dataType(value)); };
+  if (work == WorkClass::kContraction || work == WorkClass::kConvolution) {
+    const auto operand = std::find_if(node.inputs.begin(), node.inputs.end(), isFloat);
+    if (operand != node.inputs.end()) return graph.dataType(*operand);
+  }
   DataType widest = DataType::kUndefined;
   for (const std::vector<ValueId>* values : {&node.outputs, &node.inputs}) {
     for (ValueId value : *values) {
-      if (!value.valid() || !isFloatingPoint(graph.dataType(value))) continue;
-      if (dataTypeSize(graph.dataType(value)) > dataTypeSize(widest)) widest = graph.dataType(value);
+      if (isFloat(value) && dataTypeSize(graph.dataType(value)) > dataTypeSize(widest))
+        widest = graph.dataType(value);
     }
   }
   return widest != DataType::kUndefined || node.outputs.empty() || !node.outputs[0].valid()

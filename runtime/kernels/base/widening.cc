@@ -117,7 +117,7 @@ class WideningKernel : public Kernel {
     for (size_t i = 0; i < outputs.size() && i < outputs_.size(); ++i) {
       if (outputs[i] != nullptr && outputs_[i].converts()) outputs[i] = workspace + outputs_[i].offset;
     }
-    kernel_->run({inputs, outputs, workspace, arguments.collectives, 0});
+    kernel_->run({inputs, outputs, workspace, arguments.collectives, arguments.accumulate});
     for (size_t i = 0; i < outputs.size() && i < outputs_.size(); ++i) {
       if (outputs[i] == nullptr || !outputs_[i].converts()) continue;
       convert(outputs_[i].wide, outputs[i], outputs_[i].narrow, arguments.outputs[i], outputs_[i].count);
@@ -125,6 +125,9 @@ class WideningKernel : public Kernel {
   }
 
   size_t workspaceBytes() const override { return total_; }
+  bool mayAccumulate(int output) const override {
+    return !outputs_.at(output).converts() && kernel_->mayAccumulate(output);
+  }
 
  private:
   Place placeOf(const TensorSpec& narrow, const TensorSpec& wide) {

@@ -9,8 +9,11 @@
 #include <fstream>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "ir/base/error.h"
 #include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/patterns/patterns.h"
@@ -119,7 +122,8 @@ TEST(MixedPrecision, TheSameParametersAreTrained) {
 
 TEST(MixedPrecision, OperatorsAreKeptInFloat32ByTypeByNameOrByTheirOutputs) {
   SmallModel model;
-  model.graph.node(computeUseDef(model.graph).producer[findValue(model.graph, "y").index()]).name = "block/mix";
+  model.graph.node(computeUseDef(model.graph).producer[findValue(model.graph, "y").index()]).name =
+      "block/mix";
   const MixedNodes nodes = mixPrecision(model.graph, kNarrow, {"^Relu$", "block/", "^z$"});
   for (const char* name : {"relu", "y", "z", "softmax"}) EXPECT_EQ(model.typeOf(name), kSingle) << name;
   for (const char* name : {"first", "second", "turned", "scores"})
@@ -178,14 +182,18 @@ struct Step {
   std::map<std::string, std::vector<double>> gradients;  // by parameter
 };
 
-// Of a prepared graph.
-Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
+TrainingGraph trainingOf(Graph prepared, const std::string& loss, DataType precision) {
   ForwardGraph forward;
   forward.graph = std::move(prepared);
   if (precision == kNarrow) mixPrecision(forward.graph, kNarrow);
   forward.loss = findValue(forward.graph, loss);
   for (const ValueId input : forward.graph.inputs) forward.inputs.push_back({input, 0});
-  const TrainingGraph training = buildTrainingGraph(std::move(forward), OptimizerSpec());
+  return buildTrainingGraph(std::move(forward), OptimizerSpec());
+}
+
+// Of a prepared graph.
+Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
+  const TrainingGraph training = trainingOf(std::move(prepared), loss, precision);
   const Graph& graph = training.graph;
   Tensors given;
   for (const BatchInput& input : training.inputs)
@@ -213,7 +221,8 @@ Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
   return step;
 }
 
-Step stepOf(const std::string& example, DataType precision) {
+// And the name of its loss.
+std::pair<Graph, std::string> preparedExample(const std::string& example, DataType precision) {
   Graph raw = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + example);
   setPrecision(raw, precision);
   const std::string loss = raw.value(raw.outputs.at(0)).name;
@@ -221,6 +230,11 @@ Step stepOf(const std::string& example, DataType precision) {
   options.dimensions = {{"batch", 4}};
   Graph prepared = prepareModel(std::move(raw), options);
   recognisePatterns(prepared);
+  return {std::move(prepared), loss};
+}
+
+Step stepOf(const std::string& example, DataType precision) {
+  auto [prepared, loss] = preparedExample(example, precision);
   return stepOf(std::move(prepared), loss, precision);
 }
 
@@ -247,8 +261,32 @@ void expectNearFloat64(const std::string& example, double bound) {
   const Step exact = stepOf(example, DataType::kFloat64);
   const Step mixed = stepOf(example, kNarrow);
   EXPECT_NEAR(mixed.loss, exact.loss, 1e-3 * exact.loss);
-  EXPECT_LT(gradientError(mixed, exact), bound);
-  EXPECT_GT(gradientError(mixed, exact), 1e-5) << "nothing was rounded";
+  const double error = gradientError(mixed, exact);
+  fmt::print("{}: {:.5f}\n", example, error);
+  EXPECT_LT(error, bound);
+  EXPECT_GT(error, 1e-5) << "nothing was rounded";
+}
+
+// No product or sum is rounded to bfloat16 on its way into the sum over microbatches.
+TEST(MixedPrecision, GradientsOfWeightsAreFloat32OutOfTheirProductsAndSums) {
+  for (const char* example : {"mlp.onnx", "gpt2.onnx", "llama.onnx", "resnet.onnx"}) {
+    auto [prepared, loss] = preparedExample(example, kNarrow);
+    const TrainingGraph training = trainingOf(std::move(prepared), loss, kNarrow);
+    const Graph& graph = training.graph;
+    const UseDef uses = computeUseDef(graph);
+    int products = 0;
+    for (const Parameter& parameter : training.parameters) {
+      for (const ValueId part : parameter.gradient_parts) {
+        NodeId maker = uses.producer[part.index()];
+        while (isView(graph.node(maker))) maker = uses.producer[graph.node(maker).inputs[0].index()];
+        const Node& node = graph.node(maker);
+        EXPECT_FALSE(node.is("Cast")) << example << " " << graph.value(part).name;
+        const bool multiplies = node.is("Gemm") || node.is("MatMul") || node.op_type == "ConvWeightGrad";
+        if (multiplies && graph.dataType(node.inputs[0]) == kNarrow) ++products;
+      }
+    }
+    EXPECT_GE(products, 4) << example;
+  }
 }
 
 TEST(MixedPrecision, GradientsOfMlpAreNearThoseInFloat64) { expectNearFloat64("mlp.onnx", 1e-2); }
