@@ -273,7 +273,7 @@ bool ValidationReport::passed() const {
 void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.bound = precision == DataType::kFloat64 ? 1e-11 : precision == DataType::kBfloat16 ? 1e-1 : 1e-5;
   spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
-  spec.imported_bound = 10 * spec.bound;
+  spec.imported_bound = precision == DataType::kBfloat16 ? spec.bound : 10 * spec.bound;
   spec.floor = precision == DataType::kFloat64 ? 1e-3 : 0.25;
 }
 

@@ -98,7 +98,8 @@ struct ValidateSpec {
 
 // Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64, 0.1
 // (devices that share sums round apart) and 1e-6 for bfloat16.
-// Imported gradients, made by other operators in another order, have ten times as much as ours.
+// Imported gradients, made by other operators in another order, have ten times as much as ours; in bfloat16
+// as much, since an error of 1 is that of a gradient of zeros.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 
 // Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its

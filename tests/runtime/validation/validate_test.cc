@@ -48,6 +48,17 @@ TEST(UpdateDifference, OfNanIsInfinite) {
                                                  std::vector<double>{0}, 0x1p-23)));
 }
 
+// A gradient of zeros has error 1.
+TEST(PromisedBounds, CanBeMissed) {
+  for (const DataType precision : {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16}) {
+    ValidateSpec spec;
+    setPromisedBounds(precision, spec);
+    EXPECT_LE(spec.bound, 0.1) << dataTypeName(precision);
+    EXPECT_LE(spec.imported_bound, 0.1) << dataTypeName(precision);
+    EXPECT_GE(spec.imported_bound, spec.bound) << dataTypeName(precision);
+  }
+}
+
 TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   ValidationReport report;
   report.tensors.push_back({.kind = ComparedKind::kGradient,
