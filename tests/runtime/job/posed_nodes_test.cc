@@ -35,6 +35,12 @@ class PosedNode {
   // Its worker's, once it has registered.
   bool hasWorker() const { return worker_ != nullptr; }
   void sayError(nlohmann::json body) { worker_->send("error", std::move(body)); }
+  // As a worker that waits for what becomes of the job.
+  void beat() {
+    worker_->send(
+        "heartbeat",
+        {{"where", "posed"}, {"progress", 0}, {"computing", false}, {"waiting", false}, {"idle", true}});
+  }
 
   // Answers for as long as the job lasts. `rank`: of a worker that registers, and is silent from then on;
   // nothing: it has not read its files yet.
@@ -92,7 +98,9 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
       bool has_said = false;
       while (!is_over[0] || !is_over[1]) {
         for (int node = 0; node < 2; ++node) is_over[node] = is_over[node] || nodes[node].isOver(node);
-        if (has_said || !nodes[0].hasWorker() || !nodes[1].hasWorker()) continue;
+        if (!nodes[0].hasWorker() || !nodes[1].hasWorker()) continue;
+        for (PosedNode& node : nodes) node.beat();
+        if (has_said) continue;
         has_said = true;
         nodes[1].sayError({{"code", 69}, {"message", "a peer has given up"}});
         std::this_thread::sleep_for(milliseconds(300));
