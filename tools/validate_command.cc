@@ -268,7 +268,7 @@ struct ValidateCommand {
                fs::path(plan.model_path).filename().string(), report.ranks, report.ranks == 1 ? "" : "s",
                report.passed() ? "equals" : "differs from",
                is_mixed ? ", in bfloat16, by the bounds above" : "");
-    if (is_mixed && !report.passed()) {
+    if (plan.given.precision != DataType::kFloat64 && !report.passed()) {
       fmt::print(
           "Devices that share rows or operators round their sums apart, and a Relu near zero makes more of "
           "it:\n--precision float64 tells whether the cut is right (docs/precision.md)\n");

@@ -350,6 +350,7 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   const CommandResult result = runPipeshard({"validate", plan, "--steps", "1"});
   EXPECT_EQ(result.exit_code, 1) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("FAIL"));
+  EXPECT_THAT(result.output, HasSubstr("--precision float64 tells whether the cut is right"));
 }
 
 // Changes a program of a plan directory with `edit`, and validates.
