@@ -186,6 +186,7 @@ std::vector<size_t> lastReads(const Program& program) {
   std::vector<bool> kept(program.buffers.size(), false);
   for (size_t b = 0; b < kept.size(); ++b) kept[b] = isPersistent(program.buffers[b].kind);
   for (const Result& result : program.results) kept[result.buffer.index()] = true;
+  if (program.guard.valid()) kept[program.guard.index()] = true;
   for (size_t i = 0; i < none; ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.kind == InstructionKind::kFree) continue;

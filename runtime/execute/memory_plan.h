@@ -73,8 +73,8 @@ struct MemoryPlan {
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
 
 // By buffer: the kRun behind which nobody needs its content, so that the run may overwrite it; instructions'
-// count where there is none. Not of what lives across steps, is a result, is sent, or is touched in the
-// background.
+// count where there is none. Not of what lives across steps, is a result or the guard, is sent, or is touched
+// in the background.
 std::vector<size_t> lastReads(const Program& program);
 
 // Persistent buffers first, then the others, then the workspace, which is live throughout.

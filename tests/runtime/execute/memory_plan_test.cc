@@ -237,13 +237,14 @@ TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {
   const auto kind = BufferKind::kActivation;
   const BufferId w = add("w", BufferKind::kParameter), a = add("a", kind), b = add("b", kind);
   const BufferId sent = add("sent", kind), result = add("result", kind), summed = add("summed", kind);
-  const BufferId reduced = add("reduced", kind), again = add("again", kind);
+  const BufferId reduced = add("reduced", kind), again = add("again", kind), guard = add("guard", kind);
+  program.guard = guard;
   program.results.push_back({Result::Kind::kOutput, "result", "", result});
-  instruct(InstructionKind::kRun, {w}, {a, b, sent, result, summed, reduced, again});
+  instruct(InstructionKind::kRun, {w}, {a, b, sent, result, summed, reduced, again, guard});
   instruct(InstructionKind::kSend, {sent}, {});
   instruct(InstructionKind::kAllReduce, {reduced}, {reduced}).background = true;
   instruct(InstructionKind::kRun, {a, b}, {});
-  instruct(InstructionKind::kRun, {w, a, sent, result, summed, reduced, again}, {});
+  instruct(InstructionKind::kRun, {w, a, sent, result, summed, reduced, again, guard}, {});
   instruct(InstructionKind::kAccumulate, {summed}, {summed});
   instruct(InstructionKind::kZero, {}, {again});
   instruct(InstructionKind::kFree, {a}, {});
@@ -251,7 +252,7 @@ TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {
   const size_t none = program.instructions.size();
   EXPECT_EQ(last[a.index()], 4u);
   EXPECT_EQ(last[b.index()], 3u);
-  for (const BufferId kept : {w, sent, result, summed, reduced, again}) {
+  for (const BufferId kept : {w, sent, result, summed, reduced, again, guard}) {
     EXPECT_EQ(last[kept.index()], none) << program.buffer(kept).name;
   }
 }
