@@ -272,7 +272,9 @@ void Inference::inferBySchema(Node& node) {
   }
   // Behind an operator that nobody knows, nothing can be said, and schemas do not expect to be asked.
   for (ValueId id : node.inputs) {
-    if (id.valid() && knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
+    if (!id.valid()) continue;
+    if (knownType(graph_.value(id)).value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
+    if (node.is("MaxUnpool") && !graph_.value(id).shape) return;  // its function reads all shapes
   }
   if (!schema->has_type_and_shape_inference_function() &&
       (schema->HasFunction() || schema->HasContextDependentFunction())) {

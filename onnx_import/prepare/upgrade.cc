@@ -44,11 +44,21 @@ bool hasOldNodes(const Graph& graph) {
   });
 }
 
+// With the inputs and outputs that its schema requires: rules count on them. What lacks some is refused where
+// types are inferred.
+bool isComplete(const Node& node, const onnx::OpSchema& schema) {
+  const size_t inputs = schema.min_input();
+  return node.inputs.size() >= inputs && node.outputs.size() >= static_cast<size_t>(schema.min_output()) &&
+         std::all_of(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(inputs),
+                     [](ValueId id) { return id.valid(); });
+}
+
 // Whether the node has the form of opset `to`, 18 or later, now.
 bool upgradeNode(OldNode& old, int to) {
   const auto* registry = onnx::OpSchemaRegistry::Instance();
   const auto* own = registry->GetSchema(old.node.op_type, old.node.opset_version, "");
   if (own == nullptr) return false;  // never in ONNX, or removed
+  if (!isComplete(old.node, *own)) return false;
   const UpgradeRule* rule = findUpgrade(old.node);
   if (old.node.opset_version < 6) old.node.attributes.erase("consumed_inputs");  // a note to the allocator
   if (rule != nullptr && !rule->apply(old)) return false;

@@ -67,7 +67,9 @@ class Run:
         self.log = os.path.join(options.folder, f"{target}.log")
         os.makedirs(self.inputs, exist_ok=True)
         os.makedirs(self.findings, exist_ok=True)
-        for model in glob.glob(os.path.join(CACHE, "onnx-*/share/suites/node/*/model.onnx")) if target in OF_MODELS else []:
+        # Without coverage as a guide, a run of seconds starts from the corpus alone.
+        models = [] if options.blind or target not in OF_MODELS else glob.glob(os.path.join(CACHE, "onnx-*/share/suites/node/*/model.onnx"))
+        for model in models:
             given = os.path.join(self.inputs, "suite_" + os.path.basename(os.path.dirname(model)))
             if not os.path.exists(given):
                 shutil.copyfile(model, given)
