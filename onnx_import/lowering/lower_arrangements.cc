@@ -129,6 +129,8 @@ void lowerHardmax(LoweringContext& c) {
 void lowerCenterCropPad(LoweringContext& c) {
   ValueId x = c.input(0);
   const Shape wanted = c.outputShape();
+  if (wanted.size() != c.shape(x).size())
+    c.refuse(fmt::format("its output has rank {}, its input {}", wanted.size(), c.shape(x).size()));
   std::vector<int64_t> before(wanted.size(), 0);
   std::vector<int64_t> after(wanted.size(), 0);
   bool pads = false;

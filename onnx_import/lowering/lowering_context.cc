@@ -1,11 +1,14 @@
 #include "onnx_import/lowering/lowering_context.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 
 namespace pipeshard {
+
+constexpr int64_t kMostNodes = 1 << 20;  // of one: its sizes say how many, and a file says its sizes
 
 LoweringContext::LoweringContext(GraphBuilder& builder, const Node& node)
     : OpEmitter(builder.graph()), builder_(builder), node_(node), prefix_(node.name) {
@@ -79,6 +82,7 @@ void LoweringContext::refuse(std::string_view reason) const {
 
 ValueId LoweringContext::emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type,
                               Shape shape, Attributes attributes) {
+  if (++made_ > kMostNodes) refuse(fmt::format("it would become more than {} operators", kMostNodes));
   std::string name = fmt::format("{}/{}", prefix_, op_type);
   const int uses = name_uses_[name]++;
   if (uses > 0) name += fmt::format("_{}", uses);
@@ -126,8 +130,15 @@ ValueId LoweringContext::drawn(std::string_view name, DataType type, Shape shape
   return id;
 }
 
+void LoweringContext::requireAxis(const Shape& of, int64_t axis) const {
+  if (axis >= 0 && axis < std::ssize(of)) return;
+  refuse(fmt::format("a tensor {} on its way has no axis {}; the sizes of its inputs do not fit each other",
+                     shapeToString(of), axis));
+}
+
 ValueId LoweringContext::slice(ValueId x, int64_t axis, int64_t from, int64_t to) {
   Shape result = shape(x);
+  requireAxis(result, axis);
   if (from == 0 && to == result[axis]) return x;
   result[axis] = to - from;
   return op("Slice", {x, integers({from}), integers({to}), integers({axis})}, type(x), std::move(result));
@@ -142,12 +153,17 @@ ValueId LoweringContext::reversed(ValueId x, int64_t axis) {
 ValueId LoweringContext::concat(const std::vector<ValueId>& parts, int64_t axis) {
   if (parts.size() == 1) return parts[0];
   Shape result = shape(parts.at(0));
-  for (size_t i = 1; i < parts.size(); ++i) result[axis] += shape(parts[i])[axis];
+  requireAxis(result, axis);
+  for (size_t i = 1; i < parts.size(); ++i) {
+    requireAxis(shape(parts[i]), axis);
+    result[axis] += shape(parts[i])[axis];
+  }
   return op("Concat", parts, type(parts[0]), std::move(result), {{"axis", axis}});
 }
 
 ValueId LoweringContext::gather(ValueId x, int64_t axis, const std::vector<int64_t>& indices) {
   Shape result = shape(x);
+  requireAxis(result, axis);
   result[axis] = std::ssize(indices);
   return op("Gather", {x, integers(indices)}, type(x), std::move(result), {{"axis", axis}});
 }
@@ -155,7 +171,10 @@ ValueId LoweringContext::gather(ValueId x, int64_t axis, const std::vector<int64
 ValueId LoweringContext::matMul(ValueId a, ValueId b) {
   const Shape left = shape(a);
   const Shape right = shape(b);
-  PIPESHARD_CHECK(left.size() >= 2 && right.size() >= 2, "{}: a product of vectors", describeNode(node_));
+  if (left.size() < 2 || right.size() < 2)
+    refuse(
+        fmt::format("{} and {} on their way are no matrices; the sizes of its inputs do not fit each other",
+                    shapeToString(left), shapeToString(right)));
   Shape result = broadcastShapes(Shape(left.begin(), left.end() - 2), Shape(right.begin(), right.end() - 2));
   result.push_back(left[left.size() - 2]);
   result.push_back(right.back());
@@ -169,13 +188,18 @@ ValueId LoweringContext::clip(ValueId x, double low, double high) {
 ValueId LoweringContext::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {
   if (axes.empty()) return x;
   Shape result = shape(x);
-  for (int64_t axis : axes) result.insert(result.begin() + axis, 1);
+  for (int64_t axis : axes) {
+    result.push_back(1);
+    requireAxis(result, axis);
+    std::rotate(result.begin() + axis, result.end() - 1, result.end());
+  }
   if (version() < 13) return op("Unsqueeze", {x}, type(x), std::move(result), {{"axes", axes}});
   return op("Unsqueeze", {x, integers(axes)}, type(x), std::move(result));
 }
 
 ValueId LoweringContext::squeeze(ValueId x, int64_t axis) {
   Shape result = shape(x);
+  requireAxis(result, axis);
   result.erase(result.begin() + axis);
   if (version() < 13) return op("Squeeze", {x}, type(x), result, {{"axes", std::vector<int64_t>{axis}}});
   return op("Squeeze", {x, integers({axis})}, type(x), std::move(result));

@@ -81,9 +81,11 @@ class LoweringContext : public OpEmitter {
  private:
   ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
                Attributes attributes) override;
+  void requireAxis(const Shape& of, int64_t axis) const;
   const Constant* constantOf(size_t position) const;
   ValueId constant(std::string_view name, Constant content);  // never trained
 
+  int64_t made_ = 0;  // nodes
   GraphBuilder& builder_;
   Node node_;
   std::string prefix_;

@@ -228,7 +228,7 @@ void takeDevice(Communicator& communicator) {
   cudaGetDevice(&communicator.device);
   cudaDeviceProp properties{};
   cudaGetDeviceProperties(&properties, communicator.device);
-  communicator.machine_device = properties.uuid.bytes[0];
+  communicator.machine_device = properties.uuid.bytes[0] - 1;  // none is all zeros
 }
 
 uint64_t nextCreation(bool another) {
