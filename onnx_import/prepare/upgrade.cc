@@ -44,13 +44,11 @@ bool hasOldNodes(const Graph& graph) {
   });
 }
 
-// With the inputs and outputs that its schema requires: rules count on them. What lacks some is refused where
-// types are inferred.
+// With as many inputs and outputs as its schema requires: rules count on them, and on the first. What lacks
+// some is refused where types are inferred. Others may be empty: an old Resize has no "roi".
 bool isComplete(const Node& node, const onnx::OpSchema& schema) {
-  const size_t inputs = schema.min_input();
-  return node.inputs.size() >= inputs && node.outputs.size() >= static_cast<size_t>(schema.min_output()) &&
-         std::all_of(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(inputs),
-                     [](ValueId id) { return id.valid(); });
+  return std::ssize(node.inputs) >= schema.min_input() && std::ssize(node.outputs) >= schema.min_output() &&
+         (schema.min_input() == 0 || node.inputs[0].valid());
 }
 
 // Whether the node has the form of opset `to`, 18 or later, now.
