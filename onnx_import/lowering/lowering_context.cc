@@ -8,7 +8,7 @@
 
 namespace pipeshard {
 
-constexpr int64_t kMostNodes = 1 << 20;  // of one: its sizes say how many, and a file says its sizes
+constexpr int64_t kMostNodes = 1 << 17;  // of one: its sizes say how many, and a file says its sizes
 
 LoweringContext::LoweringContext(GraphBuilder& builder, const Node& node)
     : OpEmitter(builder.graph()), builder_(builder), node_(node), prefix_(node.name) {
