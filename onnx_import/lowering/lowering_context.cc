@@ -82,7 +82,11 @@ void LoweringContext::refuse(std::string_view reason) const {
 
 ValueId LoweringContext::emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type,
                               Shape shape, Attributes attributes) {
-  if (++made_ > kMostNodes) refuse(fmt::format("it would become more than {} operators", kMostNodes));
+  if (++made_ > kMostNodes)
+    refuse(
+        fmt::format("it would become more than {} operators, as many as its sizes say; make these smaller "
+                    "(shorter sequences)",
+                    kMostNodes));
   std::string name = fmt::format("{}/{}", prefix_, op_type);
   const int uses = name_uses_[name]++;
   if (uses > 0) name += fmt::format("_{}", uses);

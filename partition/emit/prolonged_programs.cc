@@ -22,11 +22,8 @@ bool same(const Subgraph& a, const Subgraph& b) {
 }
 
 bool same(const RankBinding& a, const RankBinding& b) {
-  const auto equal = [](const Constant& x, const Constant& y) {
-    return x.data_type == y.data_type && x.shape == y.shape && x.bytes == y.bytes;
-  };
   return a.kind == b.kind && a.peers == b.peers && a.groups == b.groups && a.starts == b.starts &&
-         std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(), equal);
+         a.constants == b.constants;
 }
 
 // All that does not grow.

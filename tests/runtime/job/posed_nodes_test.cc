@@ -73,6 +73,13 @@ class PosedNode {
   std::unique_ptr<ControlClient> client_, worker_;
 };
 
+NodePoolOptions ofTwo() {
+  NodePoolOptions options;
+  options.count = 2;
+  options.wait = seconds(20);
+  return options;
+}
+
 JobSpec jobOf(const TemporaryFolder& folder, NodePool& pool) {
   JobSpec spec;
   spec.plan_directory = folder.path();
@@ -88,10 +95,7 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
   for (const bool has_begun_there : {true, false}) {
     const TemporaryFolder folder;
     writePlanDirectory(folder.path(), pipelineImages(2));
-    NodePoolOptions options;
-    options.count = 2;
-    options.wait = seconds(20);
-    NodePool pool(options);
+    NodePool pool(ofTwo());
     std::thread posing([&] {
       PosedNode nodes[] = {{pool, 0}, {pool, 1}};
       bool is_over[] = {false, false};
@@ -120,10 +124,7 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
 TEST(PosedNodes, ASilentWorkerIsNamedWhileAnotherHostStillReads) {
   const TemporaryFolder folder;
   writePlanDirectory(folder.path(), pipelineImages(2));
-  NodePoolOptions options;
-  options.count = 2;
-  options.wait = seconds(20);
-  NodePool pool(options);
+  NodePool pool(ofTwo());
   std::thread posing([&] {
     PosedNode first(pool, 0), second(pool, 1);
     bool first_is_over = false, second_is_over = false;
