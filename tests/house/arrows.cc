@@ -110,12 +110,15 @@ const Arrows& neighbourhoodArrows() {
       {"planning/trained", {"planning/model", "planning/directory"}},
       {"planning", {"planning/model", "planning/programs", "planning/request", "planning/search"}},
 
-      {"tools", {"tools/observe", "tools/options", "tools/output", "tools/report", "tools/simulation"}},
+      {"tools",
+       {"tools/observe", "tools/options", "tools/output", "tools/report", "tools/simulation",
+        "tools/validation"}},
       {"tools/observe", {"tools/output"}},
       {"tools/options", {"tools/simulation"}},
       {"tools/output", {}},
       {"tools/report", {"tools/simulation"}},
       {"tools/simulation", {}},
+      {"tools/validation", {"tools/report"}},
   };
   return arrows;
 }

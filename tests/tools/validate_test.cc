@@ -353,6 +353,54 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
   EXPECT_THAT(result.output, HasSubstr("--precision float64 tells whether the cut is right"));
 }
 
+// A Relu near zero makes 4.6e-3 of a rounding where sums are made by AVX-512, and nothing where they are not:
+// the cut is right, and the whole plan in float64 shows it.
+TEST(ValidateCommand, TellsRoundingFromAWrongCut) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> line = {
+      "validate", "examples/resnet_torchscript.onnx", "--cluster", "1x2", "--stages", "auto", "--steps", "1"};
+  std::vector<std::string> kept = line, bounded = line;
+  kept.insert(kept.end(), {"--json", folder.file("result.json"), "-o", folder.file("resnet.plan")});
+  const CommandResult result = runPipeshard(kept);
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
+  EXPECT_TRUE(json.at("passed"));
+  EXPECT_EQ(json.contains("float64"), result.output.find("DIFFERS") != std::string::npos);
+  if (json.contains("float64")) {
+    EXPECT_THAT(result.output, HasSubstr("equals one device, but for float32's rounding"));
+    EXPECT_LT(json.at("float64").at("error"), 1e-11);
+    EXPECT_THAT(readFile(folder.file("resnet.plan") + "/report.html"),
+                HasSubstr("The same plan in float64: 183 tensors compared, equal to one device"));
+  }
+  // Who gives a bound has decided.
+  bounded.insert(bounded.end(), {"--bound", "1e-12"});
+  const CommandResult by_bound = runPipeshard(bounded);
+  EXPECT_EQ(by_bound.exit_code, 1) << by_bound.output;
+  EXPECT_THAT(by_bound.output, HasSubstr("--precision float64 tells whether the cut is right"));
+}
+
+// Programs that were changed by little are not made anew, and so found right.
+TEST(ValidateCommand, DoesNotTakeAChangedProgramForRounding) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("mlp.plan");
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--dim", "batch=512",
+                          "--microbatches", "256", "--optimizer", "sgd:lr=0.1", "-o", plan})
+                .exit_code,
+            0);
+  const std::string file = plan + "/kinds/0001.json";
+  auto program = unrolled(readFile(file));
+  for (auto& instruction : program.at("instructions")) {  // one of 256 microbatches is lost, of one gradient
+    if (instruction.at("kind") != "accumulate" || instruction.value("overwrite", false)) continue;
+    instruction["overwrite"] = true;
+    break;
+  }
+  writeFile(file, program.dump(1));
+  const CommandResult result = runPipeshard({"validate", plan, "--steps", "1"});
+  EXPECT_EQ(result.exit_code, 1) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("FAIL"));
+  EXPECT_THAT(result.output, HasSubstr("are not those that its plan.json makes"));
+}
+
 // Changes a program of a plan directory with `edit`, and validates.
 template <typename Edit>
 CommandResult validateEdited(const std::string& optimizer, const std::string& program_file, Edit&& edit) {

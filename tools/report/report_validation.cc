@@ -64,6 +64,15 @@ std::string renderVerdict(const ReportInput& input) {
         worst.kind == ComparedKind::kLoss ? "" : " <code>" + breakable(tensorName(worst)) + "</code>",
         worst.step, errorText(worst.error), boundText(worst.bound));
   }
+  if (validation.in_float64) {
+    html += fmt::format("<p>The same plan in float64: {} compared, {} (worst error {}, bound {}).</p>",
+                        counted(validation.in_float64->compared, "tensor"),
+                        validation.in_float64->passed ? "equal to one device, so that what is beyond the "
+                                                        "bounds is float32's rounding"
+                                                      : "which differ as well",
+                        errorText(validation.in_float64->worst.error),
+                        boundText(validation.in_float64->worst.bound));
+  }
   return html + "</div>\n";
 }
 

@@ -74,6 +74,14 @@ ValidationReport fromJson(const Json& json) {
     tensor.bound = numberFrom(entry.at("bound"));
     report.tensors.push_back(std::move(tensor));
   }
+  if (json.contains("float64")) {
+    const Json& float64 = json.at("float64");
+    report.in_float64.emplace();
+    report.in_float64->passed = float64.at("passed");
+    report.in_float64->compared = wholeOf(float64, "compared", INT64_MAX);
+    report.in_float64->worst.error = numberFrom(float64.at("error"));
+    report.in_float64->worst.bound = numberFrom(float64.at("bound"));
+  }
   for (const Json& rank : json.at("memory")) report.planned.ranks.push_back(memoryFromJson(rank));
   if (json.contains("last_step")) {
     const Json& last = json.at("last_step");
@@ -103,6 +111,12 @@ std::string validationToJson(const ValidationReport& report) {
     entry["largest_difference"] = number(tensor.largest_difference);
     entry["bound"] = number(tensor.bound);
     json["tensors"].push_back(std::move(entry));
+  }
+  if (report.in_float64) {
+    json["float64"] = {{"passed", report.in_float64->passed},
+                       {"compared", report.in_float64->compared},
+                       {"error", number(report.in_float64->worst.error)},
+                       {"bound", number(report.in_float64->worst.bound)}};
   }
   for (const RankResult& rank : report.planned.ranks) json["memory"].push_back(memoryToJson(rank));
   if (!report.planned.steps.empty()) {

@@ -79,5 +79,23 @@ TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   EXPECT_FALSE(report.passed());
 }
 
+ValidationReport differing(ComparedKind kind, double error, bool passes_in_float64) {
+  ValidationReport report;
+  report.tensors.push_back(
+      {.kind = kind, .name = "w", .state = "", .step = 1, .error = error, .bound = 1e-5});
+  report.in_float64 = Float64Check{.passed = passes_in_float64, .compared = 1, .worst = {}};
+  return report;
+}
+
+TEST(ValidationReport, PassesByFloat64OnlyWhereRoundingCanBeSoLarge) {
+  EXPECT_TRUE(differing(ComparedKind::kGradient, 4e-3, true).passed());
+  EXPECT_FALSE(differing(ComparedKind::kGradient, 4e-3, true).withinBounds());
+  EXPECT_FALSE(differing(ComparedKind::kGradient, 4e-3, false).passed());
+  EXPECT_FALSE(differing(ComparedKind::kGradient, 0.3, true).passed());
+  EXPECT_FALSE(differing(ComparedKind::kGradient, std::numeric_limits<double>::infinity(), true).passed());
+  EXPECT_FALSE(differing(ComparedKind::kUpdatedParameter, 4e-3, true).passed());
+  EXPECT_FALSE(differing(ComparedKind::kUpdatedState, 4e-3, true).passed());
+}
+
 }  // namespace
 }  // namespace pipeshard

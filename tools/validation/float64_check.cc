@@ -1,0 +1,86 @@
+#include "tools/validation/float64_check.h"
+
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+#include "ir/base/text_file.h"
+#include "planning/directory/plan_directory.h"
+#include "planning/directory/replay.h"
+#include "planning/programs/imported_gradients.h"
+
+namespace pipeshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a plan directory, all that says what ranks compute: paths in it.
+std::set<std::string> programFiles(const fs::path& directory) {
+  std::set<std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
+    const fs::path path = entry.path().lexically_relative(directory);
+    const std::string folder = path.parent_path().filename().string();
+    const bool is_program = path.filename() == "ranks.json" || folder == "kinds" || folder == "subgraphs";
+    if (entry.is_regular_file() && is_program) files.insert(path.string());
+  }
+  return files;
+}
+
+bool samePrograms(const fs::path& one, const fs::path& other) {
+  const std::set<std::string> files = programFiles(one);
+  if (files != programFiles(other)) return false;
+  for (const std::string& file : files) {
+    if (readTextFile((one / file).string()) != readTextFile((other / file).string())) return false;
+  }
+  return true;
+}
+
+void makePrograms(const Plan& plan, const std::string& directory,
+                  const std::function<void(const std::string&)>& progress) {
+  writePlanDirectory(replayPlan(plan, progress), directory);
+}
+
+Float64Check summaryOf(const ValidationReport& report) {
+  Float64Check check;
+  check.passed = report.withinBounds();
+  check.compared = std::ssize(report.tensors);
+  if (!report.tensors.empty()) check.worst = report.tensors.front();
+  return check;
+}
+
+}  // namespace
+
+std::string checkInFloat64(const Float64Request& request, ValidationReport& report,
+                           const std::function<void(const std::string&)>& progress) {
+  if (!mayBeRounding(report)) return "";
+  progress("beyond float32's bounds: the same plan in float64");
+  const fs::path scratch = request.scratch;
+  const std::string again = (scratch / "again.plan").string(), wide = (scratch / "float64.plan").string();
+  try {
+    makePrograms(request.plan, again, progress);
+    if (!samePrograms(again, request.plan_directory))
+      return fmt::format("the programs in {} are not those that its plan.json makes", request.plan_directory);
+    Plan plan = request.plan;
+    plan.given.precision = DataType::kFloat64;
+    makePrograms(plan, wide, progress);
+    ValidateSpec spec = request.spec;
+    setPromisedBounds(DataType::kFloat64, spec);
+    spec.planned.plan_directory = wide;
+    spec.reference.plan_directory = wide + "/reference";
+    const fs::path imported = fs::path(wide) / kImportedFolder;
+    spec.imported = fs::exists(imported) ? imported.string() : "";
+    spec.work_directory = (scratch / "float64.dump").string();
+    report.in_float64 = summaryOf(validate(spec, progress));
+  } catch (const JobInterrupted&) {
+    throw;
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,21 @@
+// What `validate` prints and writes of its result.
+#pragma once
+
+#include <string>
+
+#include "ir/plan/plan.h"
+#include "runtime/validation/validate.h"
+
+namespace pipeshard {
+
+// Losses of every step, for each kind the worst tensor, and the tensors that are beyond their bounds.
+std::string validationTables(const ValidationReport& report);
+
+// "PASS: gpt2.onnx on 4 workers equals one device", and what more there is to be said of it. `otherwise`: why
+// a result beyond float32's bounds was not looked at in float64; "": it was, or there was no need.
+std::string validationVerdict(const Plan& plan, const ValidationReport& report, const std::string& otherwise);
+
+// For --json.
+std::string validationJson(const ValidationReport& report);
+
+}  // namespace pipeshard
