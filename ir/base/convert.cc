@@ -1,7 +1,6 @@
 #include "ir/base/convert.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -14,53 +13,6 @@
 namespace pipeshard {
 namespace {
 
-struct Half {
-  uint16_t bits;
-};
-struct Bfloat {
-  uint16_t bits;
-};
-
-double widen(Half half) {
-  const int exponent = half.bits >> 10 & 0x1f;
-  const int mantissa = half.bits & 0x3ff;
-  double magnitude = 0;
-  if (exponent == 0x1f) {
-    magnitude =
-        mantissa == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(mantissa, -24);
-  } else {
-    magnitude = std::ldexp(mantissa | 0x400, exponent - 25);
-  }
-  return half.bits & 0x8000 ? -magnitude : magnitude;
-}
-
-double widen(Bfloat value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
-
-// Rounds to a multiple of the format's unit in the last place at that magnitude; nearbyint rounds halves to
-// even.
-Half narrowToHalf(double value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const double magnitude = std::fabs(value);
-  if (std::isnan(value)) return {static_cast<uint16_t>(sign | 0x7e00)};
-  if (magnitude == 0) return {sign};
-  if (magnitude >= 65520.0) return {static_cast<uint16_t>(sign | 0x7c00)};
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, f in [0.5, 1)
-  const int unit = std::max(exponent - 11, -24);
-  const uint32_t units = std::nearbyint(std::ldexp(magnitude, -unit));
-  // Adding the biased exponent instead of or-ing it lets a rounding carry move into the exponent.
-  const uint32_t bits = (static_cast<uint32_t>(unit + 24) << 10) + units;
-  return {static_cast<uint16_t>(sign | bits)};
-}
-
-Bfloat narrowToBfloat(double value) {
-  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-  if (std::isnan(value)) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
-  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-
 template <typename To, typename From>
 To convertOne(From from) {
   if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, Bfloat>) {
@@ -68,7 +20,7 @@ To convertOne(From from) {
   } else if constexpr (std::is_same_v<To, Half>) {
     return narrowToHalf(static_cast<double>(from));
   } else if constexpr (std::is_same_v<To, Bfloat>) {
-    return narrowToBfloat(static_cast<double>(from));
+    return narrowToBfloat(static_cast<float>(static_cast<double>(from)));
   } else if constexpr (std::is_same_v<To, bool>) {
     return from != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {

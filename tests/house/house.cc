@@ -135,7 +135,7 @@ const std::map<std::string, std::vector<std::string>>& familyHeaders() {
         "batch_normalization.h",
         "binary_functors.h",
         "cast.h",
-        "conversion.h",
+        "widening.h",
         "convolution.h",
         "copy_elements.h",
         "data_faults.h",

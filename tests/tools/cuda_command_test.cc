@@ -99,6 +99,19 @@ TEST_F(CudaCommand, ValidatePassesOnShardsOfLlama) {
 }
 
 // Each node counts its ranks from its own first GPU on.
+// The device's bfloat16 rounds as the CPU's.
+TEST_F(CudaCommand, ValidatePassesInBfloat16) {
+  ::setenv("STANDIN_DEVICES", "4", 1);
+  const CommandResult result =
+      runPipeshard({"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:4",
+                    "--microbatches", "2", "--precision", "bfloat16", "--device", "cuda"},
+                   seconds(200));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("PASS: gpt2.onnx on 4 workers equals one device"));
+  EXPECT_THAT(result.output, HasSubstr("in bfloat16"));
+  expectCleanWorkers(log_, 4);
+}
+
 TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ::setenv("STANDIN_DEVICES", "2", 1);
   const std::string key = folder_.file("job.key"), json = folder_.file("run.json");

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "ir/base/convert.h"
-#include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
@@ -26,8 +25,9 @@ bool isOtherInteger(DataType type) {
 
 // What elements become; the type itself where they stay.
 DataType wideType(DataType type, DataType integers) {
-  if (isNarrowFloat(type)) return DataType::kFloat32;
-  return isOtherInteger(type) ? integers : type;
+  if (!isNarrowFloat(type) && !isOtherInteger(type)) return type;
+  const DataType wide = isNarrowFloat(type) ? DataType::kFloat32 : integers;
+  return canConvert(type, wide) && canConvert(wide, type) ? wide : type;
 }
 
 Constant converted(const Constant& constant, DataType type) {
@@ -88,7 +88,7 @@ std::unique_ptr<WideSpec> widened(const KernelSpec& spec, DataType integers) {
 struct Place {
   DataType narrow = DataType::kUndefined;
   DataType wide = DataType::kUndefined;
-  size_t count = 0;
+  int64_t count = 0;
   size_t offset = 0;
   bool converts() const { return narrow != wide; }
 };
@@ -111,16 +111,19 @@ class WideningKernel : public Kernel {
     for (size_t i = 0; i < inputs.size() && i < inputs_.size(); ++i) {
       if (inputs[i] == nullptr || !inputs_[i].converts()) continue;
       checkFits(inputs_[i], inputs[i]);
-      convert(inputs_[i].narrow, inputs[i], inputs_[i].wide, workspace + inputs_[i].offset, inputs_[i].count);
+      convertTensor(arguments.queue, inputs_[i].narrow, inputs[i], inputs_[i].wide,
+                    workspace + inputs_[i].offset, inputs_[i].count);
       inputs[i] = workspace + inputs_[i].offset;
     }
     for (size_t i = 0; i < outputs.size() && i < outputs_.size(); ++i) {
       if (outputs[i] != nullptr && outputs_[i].converts()) outputs[i] = workspace + outputs_[i].offset;
     }
-    kernel_->run({inputs, outputs, workspace, arguments.collectives, arguments.accumulate});
+    kernel_->run({inputs, outputs, workspace, arguments.collectives, arguments.accumulate, arguments.queue,
+                  arguments.fault});
     for (size_t i = 0; i < outputs.size() && i < outputs_.size(); ++i) {
       if (outputs[i] == nullptr || !outputs_[i].converts()) continue;
-      convert(outputs_[i].wide, outputs[i], outputs_[i].narrow, arguments.outputs[i], outputs_[i].count);
+      convertTensor(arguments.queue, outputs_[i].wide, outputs[i], outputs_[i].narrow, arguments.outputs[i],
+                    outputs_[i].count);
     }
   }
 
@@ -128,6 +131,8 @@ class WideningKernel : public Kernel {
   bool mayAccumulate(int output) const override {
     return !outputs_.at(output).converts() && kernel_->mayAccumulate(output);
   }
+  bool recordsFaults() const override { return kernel_->recordsFaults(); }
+  void throwFault(const DataFault& fault) const override { kernel_->throwFault(fault); }
 
  private:
   Place placeOf(const TensorSpec& narrow, const TensorSpec& wide) {
@@ -138,18 +143,9 @@ class WideningKernel : public Kernel {
     return place;
   }
 
-  static void convert(DataType from_type, const void* from, DataType to_type, void* to, size_t count) {
-    const auto* source = static_cast<const std::byte*>(from);
-    auto* target = static_cast<std::byte*>(to);
-    forBlocks(static_cast<int64_t>(count), kBlockElements, [&](int64_t begin, int64_t end) {
-      convertElements(from_type, source + begin * static_cast<int64_t>(dataTypeSize(from_type)), to_type,
-                      target + begin * static_cast<int64_t>(dataTypeSize(to_type)), end - begin);
-    });
-  }
-
   void checkFits(const Place& place, const void* content) const {
     if (place.narrow != DataType::kUint64) return;
-    for (size_t i = 0; i < place.count; ++i) {
+    for (int64_t i = 0; i < place.count; ++i) {
       uint64_t element = 0;
       std::memcpy(&element, static_cast<const std::byte*>(content) + i * sizeof(element), sizeof(element));
       if (element <= static_cast<uint64_t>(INT64_MAX)) continue;

@@ -2,7 +2,7 @@
 #include "ir/base/convert.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
-#include "runtime/kernels/elementwise/conversion.h"
+#include "runtime/kernels/base/widening.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -24,6 +24,34 @@ bool hasCastLoop(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt32 ||
          type == DataType::kInt64 || type == DataType::kInt8 || type == DataType::kUint8 ||
          type == DataType::kBool;
+}
+
+SmallFloatRounding roundingOf(const Node& node) {
+  SmallFloatRounding rounding{.saturate = node.intAttribute("saturate", 1) != 0};
+  const std::string power = node.stringAttribute("round_mode", "up");
+  if (power == "nearest") {
+    rounding.power = PowerRounding::kNearest;
+  } else if (power == "down") {
+    rounding.power = PowerRounding::kDown;
+  } else if (power != "up") {
+    fail(ErrorCode::kBadModel, "round_mode '{}' is none of up, down, nearest", power);
+  }
+  return rounding;
+}
+
+// From and to types that have no loops of their own (float16 and the like): rounded once.
+std::unique_ptr<Kernel> makeConversion(const KernelSpec& spec, DataType to) {
+  const DataType from = spec.inputs[0].data_type;
+  if (!canConvert(from, to)) {
+    refuse(spec,
+           "a cast from {} to {}; this device knows float16, bfloat16, float32, float64, int8, int32, int64, "
+           "uint8 and bool",
+           dataTypeName(from), dataTypeName(to));
+  }
+  const SmallFloatRounding rounding = roundingOf(*spec.node);
+  return makeKernel([=, count = elementCount(spec.inputs[0].shape)](const KernelArguments& arguments) {
+    convertTensor(arguments.queue, from, arguments.inputs[0], to, arguments.outputs[0], count, rounding);
+  });
 }
 
 std::unique_ptr<Kernel> castTo(const KernelSpec& spec, DataType to) {

@@ -1,10 +1,12 @@
-// Casts between the types that have loops, on any device.
+// Casts between the types that have loops, on any device; and, on devices that do not convert otherwise, from
+// and to float16 and bfloat16.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
+#include "ir/base/small_floats.h"
 #include "runtime/kernels/base/simd.h"
 
 namespace pipeshard {
@@ -13,10 +15,21 @@ class DeviceQueue;
 
 namespace pipeshard::kernels {
 
+template <typename T>
+inline constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
+
 // Out-of-range numbers saturate and NaN becomes 0 (ONNX leaves both undefined).
 template <typename To, typename From>
 PIPESHARD_INLINE To castElement(From x) {
-  if constexpr (std::is_same_v<To, bool>) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (kIsNarrow<From>) {
+    return castElement<To>(widen(x));
+  } else if constexpr (std::is_same_v<To, Half>) {
+    return narrowToHalf(static_cast<double>(x));
+  } else if constexpr (std::is_same_v<To, Bfloat>) {
+    return narrowToBfloat(static_cast<float>(static_cast<double>(x)));
+  } else if constexpr (std::is_same_v<To, bool>) {
     return x != From(0);
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     constexpr From kLow = static_cast<From>(std::numeric_limits<To>::lowest());
@@ -54,5 +67,17 @@ void applyCast(DeviceQueue* queue, int64_t count, const Stored<From>* x, To* y);
   PIPESHARD_CAST_FROM(INSTANCE, int8_t)    \
   PIPESHARD_CAST_FROM(INSTANCE, uint8_t)   \
   PIPESHARD_CAST_FROM(INSTANCE, bool)
+// INSTANCE(From, To) where one of them is narrow.
+#define PIPESHARD_NARROW_CASTS(INSTANCE, Narrow) \
+  PIPESHARD_CAST_FROM(INSTANCE, Narrow)          \
+  INSTANCE(Narrow, Half)                         \
+  INSTANCE(Narrow, Bfloat)                       \
+  INSTANCE(float, Narrow)                        \
+  INSTANCE(double, Narrow)                       \
+  INSTANCE(int32_t, Narrow)                      \
+  INSTANCE(int64_t, Narrow)                      \
+  INSTANCE(int8_t, Narrow)                       \
+  INSTANCE(uint8_t, Narrow)                      \
+  INSTANCE(bool, Narrow)
 
 }  // namespace pipeshard::kernels

@@ -9,7 +9,7 @@ __global__ void castKernel(int64_t count, const In* x, To* y) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     if constexpr (std::is_same_v<From, bool>)
-      y[i] = x[i] != 0 ? To(1) : To(0);
+      y[i] = castElement<To>(x[i] != 0 ? 1.0f : 0.0f);
     else
       y[i] = castElement<To, From>(x[i]);
   }
@@ -25,6 +25,8 @@ void applyCast(DeviceQueue* queue, int64_t count, const Stored<From>* x, To* y) 
 #define PIPESHARD_INSTANCE(From, To) \
   template void applyCast<From, To>(DeviceQueue*, int64_t, const Stored<From>*, To*);
 PIPESHARD_CAST_INSTANCES(PIPESHARD_INSTANCE)
+PIPESHARD_NARROW_CASTS(PIPESHARD_INSTANCE, Half)
+PIPESHARD_NARROW_CASTS(PIPESHARD_INSTANCE, Bfloat)
 #undef PIPESHARD_INSTANCE
 
 }  // namespace pipeshard::kernels

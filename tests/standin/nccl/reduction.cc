@@ -4,8 +4,19 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ir/base/small_floats.h"
+
 namespace standin::nccl {
 namespace {
+
+// As memory has it; computed in float, and rounded each time.
+struct Bfloat16 {
+  uint16_t bits;
+  Bfloat16() = default;
+  explicit Bfloat16(float value) : bits(pipeshard::narrowToBfloat(value).bits) {}
+  explicit Bfloat16(size_t value) : Bfloat16(static_cast<float>(value)) {}
+  operator float() const { return pipeshard::widen(pipeshard::Bfloat{bits}); }
+};
 
 template <typename T>
 T combine(T a, T b, ncclRedOp_t op) {
@@ -40,6 +51,7 @@ size_t sizeOf(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
     case ncclUint8: return 1;
+    case ncclBfloat16: return 2;
     case ncclInt32:
     case ncclUint32:
     case ncclFloat32: return 4;
@@ -74,6 +86,7 @@ std::vector<std::byte> reduce(const std::vector<std::vector<std::byte>>& by_rank
     case ncclInt64: return reduceAs<int64_t>(by_rank, op);
     case ncclUint64: return reduceAs<uint64_t>(by_rank, op);
     case ncclFloat32: return reduceAs<float>(by_rank, op);
+    case ncclBfloat16: return reduceAs<Bfloat16>(by_rank, op);
     default: return reduceAs<double>(by_rank, op);
   }
 }

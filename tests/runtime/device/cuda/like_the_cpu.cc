@@ -4,7 +4,23 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "ir/base/error.h"
+
 namespace pipeshard::testing {
+namespace {
+
+double boundOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat32: return 1e-5;
+    case DataType::kFloat16: return 1.25e-4;
+    case DataType::kBfloat16: return 1e-3;
+    default: return 1e-12;
+  }
+}
+
+}  // namespace
 
 std::vector<Tensor> runOnDevice(const KernelCall& call) {
   const std::unique_ptr<Kernel> kernel = cuda().kernels().create(CallSpec(call).spec);
@@ -26,9 +42,18 @@ void expectLikeTheCpu(const KernelCall& call) {
       difference += (a[i] - b[i]) * (a[i] - b[i]);
       norm += b[i] * b[i];
     }
-    EXPECT_LE(std::sqrt(difference), (want[o].type == DataType::kFloat32 ? 1e-5 : 1e-12) * std::sqrt(norm))
+    EXPECT_LE(std::sqrt(difference), boundOf(want[o].type) * std::sqrt(norm))
         << call.node.op_type << ", output " << o;
   }
+}
+
+std::string messageOf(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.message());
+  }
+  return "";
 }
 
 }  // namespace pipeshard::testing
