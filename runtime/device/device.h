@@ -54,6 +54,8 @@ class Device {
   virtual const KernelRegistry& kernels() const = 0;
   // What does the work of the kernels made so far, where that depends on the machine: "cuDNN 9.19.0".
   virtual std::string libraries() const { return ""; }
+  // What of it all ranks of a job must have alike: "cuDNN 9.19.0", "no cuDNN"; "": it does no work of theirs.
+  virtual std::string comparedLibrary() const { return ""; }
   // Of buffers and workspaces in an arena, bytes: a power of two.
   virtual int64_t alignment() const = 0;
   // The host may read and write this device's memory where it lies, once the work on it is done.

@@ -137,18 +137,38 @@ void requireModuleOfThisBuild(const std::string& path, const BuildIdentity& modu
        describeBuild(module), describeBuild(own));
 }
 
-std::optional<std::string> ModuleComparison::add(const std::string& who, const nlohmann::json& message) {
+std::optional<std::string> RankComparison::add(const std::string& who, const nlohmann::json& message) {
+  std::optional<std::string> other = addModule(who, message);
+  return other ? other : addLibrary(who, message);
+}
+
+std::optional<std::string> RankComparison::addModule(const std::string& who, const nlohmann::json& message) {
   const auto said = message.find("module");
   if (said == message.end() || !said->is_object()) return std::nullopt;
   const BuildIdentity module = buildFromJson(*said);
-  if (first_.empty()) {
-    first_ = who;
+  if (first_with_module_.empty()) {
+    first_with_module_ = who;
     module_ = module;
   }
   if (isSameBuild(module_, module)) return std::nullopt;
   const auto [theirs, others] = describeBoth(module, module_);
   return fmt::format("{} computes with pipeshard_cuda.so {}, {} with {}; install one build everywhere", who,
-                     theirs, first_, others);
+                     theirs, first_with_module_, others);
+}
+
+std::optional<std::string> RankComparison::addLibrary(const std::string& who, const nlohmann::json& message) {
+  const std::string library = textAt(message, "library"), device = textAt(message, "device");
+  if (library.empty()) return std::nullopt;
+  if (first_with_library_.empty()) {
+    first_with_library_ = who;
+    library_ = library;
+    device_ = device;
+  }
+  if (library == library_) return std::nullopt;
+  return fmt::format(
+      "{} computes on {}, {} on {}: copies of what several ranks compute could differ in their last bits; "
+      "give all hosts the same cuDNN, or set PIPESHARD_CUDNN=off on all",
+      who, device, first_with_library_, device_);
 }
 
 }  // namespace pipeshard

@@ -38,16 +38,22 @@ nlohmann::json buildJson(const BuildIdentity& build);
 // one of other sources than this process: "build both again".
 void requireModuleOfThisBuild(const std::string& path, const BuildIdentity& module);
 
-// Finds the first that is another one than others have, among those that take part; others say nothing.
-class ModuleComparison {
+// What ranks compute with, beside the program that all have: finds the first that has something else than
+// others.
+class RankComparison {
  public:
-  // `message` of `who` ("rank 1 (host b)"), which has its build as "module" or none. What differs, with both
-  // builds and both names; nothing when nothing does.
+  // `message` of `who` ("rank 1 (host b)"): the module's build as "module"; the version of a library that
+  // does the work of its kernels as "library", and all that is known of it as "device". Ranks without one say
+  // nothing. What differs, with both builds or libraries and both names; nothing when nothing does.
   std::optional<std::string> add(const std::string& who, const nlohmann::json& message);
 
  private:
-  std::string first_;  // who was the first with one; "": nobody yet
+  std::optional<std::string> addModule(const std::string& who, const nlohmann::json& message);
+  std::optional<std::string> addLibrary(const std::string& who, const nlohmann::json& message);
+
+  std::string first_with_module_, first_with_library_;  // who; "": nobody yet
   BuildIdentity module_;
+  std::string library_, device_;
 };
 
 }  // namespace pipeshard

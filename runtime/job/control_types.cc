@@ -60,7 +60,8 @@ const ControlSchema& workerMessages() {
         {"communicator_bytes", kCount},
         {"device", kString, kOptional},
         {"transport", kString, kOptional},
-        {"module", kObject, kOptional},  // of the device: its build
+        {"module", kObject, kOptional},   // of the device: its build
+        {"library", kString, kOptional},  // likewise: what all ranks must have alike
         {"memory", kObject, 0, memory}}},
       // The loss is null when it is not finite.
       {"step",

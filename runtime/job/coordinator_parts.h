@@ -129,7 +129,7 @@ class Coordinator {
   std::optional<ProgramFolder> folder_;  // of the plan, until the workers are placed
   int ranks_;
   IdVector<RankId, std::string> programs_;  // digests of what ranks are to load
-  ModuleComparison modules_;
+  RankComparison compared_;
   std::unique_ptr<ControlServer> own_server_;  // of a job on this machine; nodes have joined at their pool's
   ControlServer* server_ = nullptr;
   std::string job_id_;

@@ -217,7 +217,7 @@ std::optional<Failure> Coordinator::handleLoaded(RankId rank, const nlohmann::js
                                "start again",
                                nameOf(rank), programs, programs_[rank], spec_.plan_directory)};
   }
-  if (const std::optional<std::string> other = modules_.add(nameOf(rank), body))
+  if (const std::optional<std::string> other = compared_.add(nameOf(rank), body))
     return Failure{ErrorCode::kVersionMismatch, *other};
   Worker& worker = workers_[rank];
   RankResult& result = result_.ranks[rank];

@@ -353,6 +353,7 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
     followCommands(options, link, runner, evaluation);
   } catch (...) {
     is_cause = between_devices.communicator != nullptr && between_devices.communicator->hasFailedHere();
+  if (device != nullptr) loaded["library"] = device->comparedLibrary();
     throw;
   }
 }

@@ -17,6 +17,7 @@ namespace pipeshard {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class CudaCommand : public ::testing::Test {
@@ -137,6 +138,35 @@ TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   EXPECT_EQ(finish(first, "first").exit_code, 0);
   EXPECT_EQ(finish(second, "second").exit_code, 0);
   expectCleanWorkers(log_, 4);
+}
+
+// Copies of what both compute would differ in their last bits.
+TEST_F(CudaCommand, RanksWithAndWithoutCudnnAreRefusedBeforeTheFirstStep) {
+  const std::string plan = folder_.file("job.plan"), key = folder_.file("job.key");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/resnet.onnx", "--cluster", "2x1", "--stages", "uniform:2", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const auto start_node = [&](const std::string& name, const std::function<void()>& in_process) {
+    return startPipeshard({"node", "--key-file", key, "--wait", "30"}, folder_.file(name + ".out"),
+                          folder_.file(name + ".err"), in_process);
+  };
+  const pid_t run = startPipeshard({"run", plan, "--steps", "3", "--device", "cuda", "--listen",
+                                    "tcp://127.0.0.1:*", "--key-file", key, "--node-timeout", "30"},
+                                   folder_.file("run.out"), folder_.file("run.err"));
+  const pid_t first = start_node("first", {});
+  const pid_t second = start_node("second", [] { ::setenv("PIPESHARD_CUDNN", "off", 1); });
+  const auto finish = [&](pid_t pid, const std::string& name) {
+    return finishPipeshard(pid, folder_.file(name + ".out"), folder_.file(name + ".err"), seconds(60));
+  };
+  const CommandResult result = finish(run, "run");
+  EXPECT_EQ(result.exit_code, 76) << result.output << result.errors;
+  EXPECT_THAT(result.errors, ContainsRegex("worker of rank [01] \\(host .*, pid [0-9]+\\) computes on cuda:0 "
+                                           "\\(stand-in\\), .*cuDNN.*, worker of rank [01] \\(host"));
+  EXPECT_THAT(result.errors, HasSubstr("no cuDNN (PIPESHARD_CUDNN=off)"));
+  EXPECT_THAT(result.errors, HasSubstr("give all hosts the same cuDNN, or set PIPESHARD_CUDNN=off on all"));
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("step 1/")));
+  EXPECT_EQ(finish(first, "first").exit_code, 76);
+  EXPECT_EQ(finish(second, "second").exit_code, 76);
 }
 
 // What a time is means nothing here: the stand-in takes as long as it likes.

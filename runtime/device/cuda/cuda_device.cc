@@ -243,6 +243,7 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   return block;
 }
 
+std::string CudaDevice::comparedLibrary() const { return kernels::cudnnVersion(); }
 uint64_t CudaDevice::waitForZeros(cudaStream_t stream) const {
   const std::lock_guard lock(zeros_);
   checkCuda(cudaStreamWaitEvent(stream, zeroed_, 0), "a wait for zeros");

@@ -28,6 +28,7 @@ class CudaDevice : public Device {
   std::string name() const override { return name_; }  // "cuda:0 (NVIDIA H100 PCIe)"
   const KernelRegistry& kernels() const override;
   std::string libraries() const override;
+  std::string comparedLibrary() const override;
   int64_t alignment() const override;
   bool isHostMemory() const override { return false; }
   MemoryBlock allocate(size_t bytes) override;

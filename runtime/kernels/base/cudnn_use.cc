@@ -34,4 +34,12 @@ std::string cudnnUse() {
 #endif
 }
 
+std::string cudnnVersion() {
+  if (asked == 0) return "";
+#ifdef PIPESHARD_CUDNN
+  if (const CudnnFound found = cudnnFound(); found.missing.empty()) return found.name;
+#endif
+  return "no cuDNN";
+}
+
 }  // namespace pipeshard::kernels

@@ -10,6 +10,8 @@ void noteCudnn(bool used);
 // Of all that were noted: "cuDNN 9.19.0", "cuDNN 9.19.0 for 20 of 21 convolutions, pools and batch
 // normalisations", "no cuDNN (why)"; "" where there was none.
 std::string cudnnUse();
+// Of that what tells two machines apart: "cuDNN 9.19.0", "no cuDNN"; "" where there was none.
+std::string cudnnVersion();
 
 // What cuDNN has prepared, which may be nothing.
 template <typename Function>

@@ -129,7 +129,7 @@ TEST(BuildIdentities, LibrariesHaveTheirOwn) {
 TEST(BuildIdentities, ModulesAreComparedWhereTheyAreUsed) {
   const auto with = [](const BuildIdentity& module) { return nlohmann::json{{"module", buildJson(module)}}; };
   const BuildIdentity first{"1.0", "", "1111111111111"}, second{"1.0", "", "2222222222222"};
-  ModuleComparison modules;
+  RankComparison modules;
   EXPECT_FALSE(modules.add("rank 0", nlohmann::json::object()));
   EXPECT_FALSE(modules.add("rank 1", with(first)));
   EXPECT_FALSE(modules.add("rank 2", with(first)));
@@ -137,6 +137,25 @@ TEST(BuildIdentities, ModulesAreComparedWhereTheyAreUsed) {
   EXPECT_EQ(modules.add("rank 4", with(second)),
             "rank 4 computes with pipeshard_cuda.so 1.0, build 222222222222, rank 1 with 1.0, build "
             "111111111111; install one build everywhere");
+}
+
+TEST(BuildIdentities, LibrariesAreComparedWhereTheyWork) {
+  const auto with = [](const std::string& library, const std::string& more) {
+    return nlohmann::json{{"library", library}, {"device", "cuda:0 (A), " + library + more}};
+  };
+  RankComparison ranks;
+  EXPECT_FALSE(ranks.add("rank 0", nlohmann::json::object()));
+  EXPECT_FALSE(ranks.add("rank 1", with("cuDNN 9.19.0", " for 2 of 3")));
+  EXPECT_FALSE(ranks.add("rank 2", with("", "")));
+  EXPECT_FALSE(ranks.add("rank 3", with("cuDNN 9.19.0", "")));
+  EXPECT_EQ(ranks.add("rank 4", with("cuDNN 9.18.1", "")),
+            "rank 4 computes on cuda:0 (A), cuDNN 9.18.1, rank 1 on cuda:0 (A), cuDNN 9.19.0 for 2 of 3: "
+            "copies of what several ranks compute could differ in their last bits; give all hosts the same "
+            "cuDNN, or set PIPESHARD_CUDNN=off on all");
+  RankComparison without;
+  EXPECT_FALSE(without.add("rank 0", with("no cuDNN", " (libcudnn.so.9: no such file)")));
+  EXPECT_FALSE(without.add("rank 1", with("no cuDNN", " (PIPESHARD_CUDNN=off)")));
+  EXPECT_TRUE(without.add("rank 2", with("cuDNN 9.19.0", "")));
 }
 
 TEST(BuildIdentities, AModuleIsOfItsProgramsSources) {
