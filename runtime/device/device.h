@@ -68,6 +68,8 @@ class Device {
   virtual std::unique_ptr<DeviceEvent> makeEvent() = 0;
   // One that keeps when it happened.
   virtual std::unique_ptr<DeviceEvent> makeTimedEvent() = 0;
+  // It has failed, as hardware does: what it holds is gone, and this process cannot use it any more.
+  virtual bool isLost() const { return false; }
   // From one timed event to another, of any queues; both have happened, and the host has waited for them.
   virtual std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) = 0;
   // Of an event that was recorded; nobody waits.
@@ -83,8 +85,8 @@ class Device {
 };
 
 // Work that is done in the order of the calls. Addresses are the device's, and those of the host where that
-// is said. Memory that work reads or writes is left alone until it is done. Sizes may be 0. Errors of a
-// device (kInternal, kOutOfMemory) come from the call that caused them, or from a later one.
+// is said. Memory that work reads or writes is left alone until it is done. Sizes may be 0. Errors
+// (kInternal, kOutOfMemory; kPeerUnavailable: it is lost) come from the call that caused them or a later one.
 class DeviceQueue {
  public:
   DeviceQueue() = default;

@@ -270,6 +270,12 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   const std::unique_ptr<Device> device =
       openDevice(options, static_cast<int>(folders->training.ranks()), module);
   executor_options.device = device.get();
+  // A device that fails is this rank's own trouble, whatever is under way.
+  struct LostGuard {
+    const Device* device;
+    bool& is_cause;
+    ~LostGuard() { is_cause |= device != nullptr && device->isLost(); }
+  } lost_guard{device.get(), is_cause};
   MemoryBlock device_arena;  // given back behind what uses it
   StepRunner runner(folders->training, options.rank, executor_options);
   const std::string digest = programsDigest(folders->training, options.rank);
@@ -347,13 +353,13 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
                            {"device", describe(device.get())},
                            {"memory", memoryJson(runner.main().memory().parts)}};
   if (!module.is_null()) loaded["module"] = std::move(module);
+  if (device != nullptr) loaded["library"] = device->comparedLibrary();
   if (!between_devices.text.empty()) loaded["transport"] = between_devices.text;
   link.send("loaded", std::move(loaded));
   try {
     followCommands(options, link, runner, evaluation);
   } catch (...) {
     is_cause = between_devices.communicator != nullptr && between_devices.communicator->hasFailedHere();
-  if (device != nullptr) loaded["library"] = device->comparedLibrary();
     throw;
   }
 }
@@ -386,7 +392,7 @@ std::optional<int> workAndReport(const WorkerOptions& options) {
   const auto report = [&](const Error& error) -> std::optional<int> {
     if (link.hasLeft()) return std::nullopt;
     const int code = reportError(options, link, error, is_cause);
-    return link.hasLeft() && isOfAnother(code) ? std::nullopt : std::optional(code);
+    return link.hasLeft() && isOfAnother(code) && !is_cause ? std::nullopt : std::optional(code);
   };
   try {
     work(options, link, is_cause);

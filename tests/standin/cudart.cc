@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -84,6 +85,26 @@ int machineDevice(int device) {
 
 cudaError_t failed(cudaError_t code) { return last_error = code; }
 
+// STANDIN_CUDA_ERROR=GPU:N:CODE: from the N-th kernel of this GPU on, whatever is asked of it ends with the
+// code.
+struct AskedError {
+  int device = -1;
+  long kernels = 0;
+  int code = cudaSuccess;
+  AskedError() {
+    if (const char* text = std::getenv("STANDIN_CUDA_ERROR"))
+      std::sscanf(text, "%d:%ld:%d", &device, &kernels, &code);
+  }
+};
+std::atomic<long> kernels_launched = 0;  // of the GPU that is to fail
+
+cudaError_t askedError(bool is_launch = false) {
+  static const AskedError asked;
+  if (asked.device < 0 || machineDevice(current_device) != asked.device) return cudaSuccess;
+  const long launched = is_launch ? ++kernels_launched : kernels_launched.load();
+  return launched < asked.kernels ? cudaSuccess : failed(static_cast<cudaError_t>(asked.code));
+}
+
 // nullptr after a report.
 Stream* streamOf(cudaStream_t stream, const char* what) {
   auto* found = reinterpret_cast<Stream*>(stream);
@@ -136,6 +157,7 @@ void copyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch, si
 // what is copied into it is there when the call returns.
 cudaError_t copyAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes,
                       size_t rows, cudaStream_t stream, const char* what) {
+  if (const cudaError_t asked = askedError(); asked != cudaSuccess) return asked;
   Stream* on = streamOf(stream, what);
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
   std::shared_ptr<std::vector<std::byte>> taken;
@@ -196,6 +218,7 @@ API cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
 }
 API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                    size_t shared, cudaStream_t stream) {
+  if (const cudaError_t asked = askedError(true); asked != cudaSuccess) return asked;
   const std::string& name = registered().functions[kernel];
   Stream* on = streamOf(stream, name.c_str());
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
@@ -267,17 +290,20 @@ API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t asked = askedError(); asked != cudaSuccess) return asked;
   Stream* on = streamOf(stream, "cudaStreamSynchronize");
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
   synchronize(*on);
   return cudaSuccess;
 }
 API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const cudaError_t asked = askedError(); asked != cudaSuccess) return asked;
   Stream* on = streamOf(stream, "cudaStreamQuery");
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
   return isFinished(*on) ? cudaSuccess : cudaErrorNotReady;
 }
 API cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t asked = askedError(); asked != cudaSuccess) return asked;
   const Event* of = eventOf(event, "cudaEventQuery");
   if (of == nullptr) return failed(cudaErrorInvalidResourceHandle);
   return isFinished(*of) ? cudaSuccess : cudaErrorNotReady;
@@ -360,13 +386,16 @@ API cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 API cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 API cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-API const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheStandIn"; }
+API const char* cudaGetErrorName(cudaError_t code) {
+  return code == cudaErrorECCUncorrectable ? "cudaErrorECCUncorrectable" : "cudaErrorOfTheStandIn";
+}
 API const char* cudaGetErrorString(cudaError_t code) {
   switch (code) {
     case cudaSuccess: return "no error";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorECCUncorrectable: return "uncorrectable ECC error encountered";
     default: return "an error that the stand-in reports";
   }
 }

@@ -99,7 +99,6 @@ TEST_F(CudaCommand, ValidatePassesOnShardsOfLlama) {
   expectCleanWorkers(log_, 2);
 }
 
-// Each node counts its ranks from its own first GPU on.
 // The device's bfloat16 rounds as the CPU's.
 TEST_F(CudaCommand, ValidatePassesInBfloat16) {
   ::setenv("STANDIN_DEVICES", "4", 1);
@@ -113,6 +112,7 @@ TEST_F(CudaCommand, ValidatePassesInBfloat16) {
   expectCleanWorkers(log_, 4);
 }
 
+// Each node counts its ranks from its own first GPU on.
 TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ::setenv("STANDIN_DEVICES", "2", 1);
   const std::string key = folder_.file("job.key"), json = folder_.file("run.json");
@@ -216,6 +216,26 @@ TEST_F(CudaCommand, NoGpuIsAConfigurationError) {
       runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x1", "--device", "cuda"});
   EXPECT_EQ(result.exit_code, 78);
   EXPECT_THAT(result.errors, HasSubstr("no GPU can be used: no CUDA-capable device is detected"));
+}
+
+// As a GPU with an uncorrectable ECC error does: the rank and the driver's text, not who noticed it.
+TEST_F(CudaCommand, AGpuThatFailsEndsTheJobWithTheDriversText) {
+  const std::string plan = folder_.file("job.plan");
+  const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x4", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  ::setenv("STANDIN_DEVICES", "4", 1);
+  ::setenv("STANDIN_CUDA_ERROR", "2:90:214", 1);
+  const CommandResult result =
+      runPipeshard({"run", plan, "--steps", "10000000", "--device", "cuda", "--transport", "staged"});
+  ::unsetenv("STANDIN_CUDA_ERROR");
+  EXPECT_EQ(result.exit_code, 69) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("step 1"));
+  EXPECT_THAT(result.errors, HasSubstr("rank 2 "));
+  EXPECT_THAT(
+      result.errors,
+      HasSubstr("uncorrectable ECC error encountered (cudaErrorECCUncorrectable); the GPU or its link "
+                "has failed, not the program"));
+  EXPECT_TRUE(eventually([&] { return processesMentioning(plan).empty(); }, seconds(5)));
 }
 
 TEST_F(CudaCommand, AKilledRankEndsTheJob) {

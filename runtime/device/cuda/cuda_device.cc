@@ -133,6 +133,15 @@ class CudaQueue : public DeviceQueue {
 
 std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
+std::atomic<bool> lost = false;  // a GPU of this process
+
+// What Xids and ECC errors come as. The last: a GPU that has fallen off the bus.
+bool isHardware(cudaError_t code) {
+  return code == cudaErrorECCUncorrectable || code == cudaErrorNvlinkUncorrectable ||
+         code == cudaErrorContained || code == cudaErrorHardwareStackError ||
+         code == cudaErrorExternalDevice || code == cudaErrorUnknown;
+}
+
 // "0: NVIDIA H100 PCIe, 1: ..."
 std::string listDevices(int count) {
   std::string list;
@@ -172,16 +181,29 @@ int findDevice(int number, bool shared) {
 
 void checkCuda(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  fail(code == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-       "CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+  const std::string text =
+      fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+  if (isHardware(code)) {
+    lost = true;
+    fail(ErrorCode::kPeerUnavailable,
+         "{}; the GPU or its link has failed, not the program: the kernel's log has the Xid (dmesg | grep "
+         "Xid), nvidia-smi -q what the GPU says",
+         text);
+  }
+  fail(code == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal, "{}", text);
 }
+
+bool deviceIsLost() { return lost; }
 
 namespace kernels {
 
 cudaStream_t streamOf(const DeviceQueue* queue) { return static_cast<const CudaQueue*>(queue)->stream(); }
 void checkLaunch(const char* kernel) { checkCuda(cudaGetLastError(), kernel); }
 
-void failCall(const char* call, const char* why) { fail(ErrorCode::kInternal, "CUDA: {}: {}", call, why); }
+void failCall(const char* call, const char* why) {
+  checkCuda(cudaGetLastError(), call);  // what the GPU says comes first
+  fail(ErrorCode::kInternal, "CUDA: {}: {}", call, why);
+}
 
 void refuseAxes(size_t axes) {
   fail(ErrorCode::kBadModel, "a tensor of {} axes that cannot be merged; the CUDA kernels take {}", axes,
@@ -221,6 +243,7 @@ void CudaDevice::use() const {
 const KernelRegistry& CudaDevice::kernels() const { return cudaKernels(); }
 
 std::string CudaDevice::libraries() const { return kernels::cudnnUse(); }
+std::string CudaDevice::comparedLibrary() const { return kernels::cudnnVersion(); }
 
 int64_t CudaDevice::alignment() const { return kCudaAlignment; }
 
@@ -229,6 +252,7 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   use();
   void* begin = nullptr;
   if (const cudaError_t code = cudaMalloc(&begin, bytes); code != cudaSuccess) {
+    if (code != cudaErrorMemoryAllocation) checkCuda(code, "memory");
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
     cudaGetLastError();
@@ -243,7 +267,6 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   return block;
 }
 
-std::string CudaDevice::comparedLibrary() const { return kernels::cudnnVersion(); }
 uint64_t CudaDevice::waitForZeros(cudaStream_t stream) const {
   const std::lock_guard lock(zeros_);
   checkCuda(cudaStreamWaitEvent(stream, zeroed_, 0), "a wait for zeros");
@@ -254,8 +277,9 @@ MemoryBlock CudaDevice::allocateHost(size_t bytes) {
   if (bytes == 0) return {};
   use();
   void* begin = nullptr;
-  if (cudaMallocHost(&begin, bytes) != cudaSuccess) {
+  if (const cudaError_t code = cudaMallocHost(&begin, bytes); code != cudaSuccess) {
     cudaGetLastError();
+    if (code != cudaErrorMemoryAllocation) checkCuda(code, "pinned memory");
     fail(ErrorCode::kOutOfMemory, "{}: cannot get {} bytes of pinned host memory", name_, bytes);
   }
   const auto release = [pinned = pinned_](void* block) {
@@ -278,6 +302,8 @@ bool CudaDevice::isPinned(const void* address) const {
   const auto next = pinned_->bytes.upper_bound(at);
   return next != pinned_->bytes.begin() && at < std::prev(next)->first + std::prev(next)->second;
 }
+
+bool CudaDevice::isLost() const { return deviceIsLost(); }
 
 bool CudaDevice::hasHappened(const DeviceEvent& event) {
   use();

@@ -38,6 +38,7 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceEvent> makeTimedEvent() override;
   std::chrono::nanoseconds between(const DeviceEvent& from, const DeviceEvent& to) override;
 
+  bool isLost() const override;
   bool hasHappened(const DeviceEvent& event) override;
   void watchWaits(std::function<void()> watch) override { watch_ = std::move(watch); }
   std::string place() const override { return place_; }
