@@ -142,4 +142,14 @@ Accumulation findAccumulation(const Program& program,
   return found;
 }
 
+BufferPlaces mostAccumulation(const std::vector<Program>& programs) {
+  BufferPlaces places;
+  for (const Program& program : programs) {
+    const Accumulation shared = findAccumulation(program, [](const Instruction&, size_t) { return true; });
+    std::vector<BufferId>& own = places.emplace_back();
+    for (size_t b = 0; b < program.buffers.size(); ++b) own.push_back(shared.placeOf(BufferId(b)));
+  }
+  return places;
+}
+
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "ir/program/communication_order.h"
 #include "ir/program/program.h"
 
 namespace pipeshard {
@@ -34,7 +35,10 @@ struct Accumulation {
 Accumulation findAccumulation(const Program& program,
                               const std::function<bool(const Instruction& run, size_t output)>& may_add);
 
-// The same with the program's subgraphs, by SubgraphId. Error(kConfiguration) where they do not fit it:
+// Where buffers are if every run can add every output: nobody waits for more than a proof with these sees.
+BufferPlaces mostAccumulation(const std::vector<Program>& programs);
+
+// findAccumulation with the program's subgraphs, by SubgraphId. Error(kConfiguration) where they do not fit:
 // buffers that an instruction binds, groups of collectives.
 Accumulation accumulationOf(const Program& program, const std::vector<const CompiledSubgraph*>& subgraphs);
 

@@ -13,7 +13,9 @@
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
+#include "ir/program/communication_order.h"
 #include "ir/program/program_set_verify.h"
+#include "runtime/execute/accumulation.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
 
@@ -91,7 +93,11 @@ std::string recordedDigest(const std::string& plan_directory) {
 
 void verifyTogether(ProgramFolder& programs, StepSize size) {
   try {
-    verifyProgramSet(programs.takeSet(size));
+    const ProgramSet set = programs.takeSet(size);
+    verifyProgramSet(set);
+    // Whatever kernels compute in the memory of a sum that is being sent: there they wait, too.
+    const std::vector<Program> sampled = samplePrograms(set, sampleOf(set));
+    communicationOrder(sampled, TransferQueues::kPerPair, mostAccumulation(sampled));
   } catch (const Error& error) {
     fail(ErrorCode::kConfiguration,
          "{}: the programs of its ranks do not fit each other: {}; they were changed since they were made: "

@@ -33,18 +33,6 @@ void addGroups(const ProgramSet& set, std::set<std::vector<RankId>>& groups) {
   }
 }
 
-// As if all results were computed in their accumulators that may be: whatever kernels can do, nobody waits
-// for more than that.
-BufferPlaces placesOf(const std::vector<Program>& programs) {
-  BufferPlaces places;
-  for (const Program& program : programs) {
-    const Accumulation shared = findAccumulation(program, [](const Instruction&, size_t) { return true; });
-    std::vector<BufferId>& own = places.emplace_back();
-    for (size_t b = 0; b < program.buffers.size(); ++b) own.push_back(shared.placeOf(BufferId(b)));
-  }
-  return places;
-}
-
 }  // namespace
 
 DeviceOrder deviceOrder(ProgramFolder& programs, RankId rank) {
@@ -56,7 +44,7 @@ DeviceOrder deviceOrder(ProgramFolder& programs, RankId rank) {
     const std::vector<Program> sampled = samplePrograms(set, sample);
     verifySample(sampled);
     try {
-      auto steps = communicationOrder(sampled, TransferQueues::kPerPair, placesOf(sampled));
+      auto steps = communicationOrder(sampled, TransferQueues::kPerPair, mostAccumulation(sampled));
       order.steps[size] = std::move(steps.at(sample.place.at(rank)));
     } catch (Error& error) {
       error.addContext(

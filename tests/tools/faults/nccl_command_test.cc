@@ -1,11 +1,13 @@
 // Jobs whose ranks have a GPU each and reach each other by NCCL, on its stand-in (tests/standin/nccl):
 // nothing is buffered, a device has room for one kernel of it, and what does not match is reported.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/standin/clean_workers.h"
 #include "tests/tools/command.h"
@@ -120,6 +122,55 @@ TEST_F(NcclCommand, RanksThatShareAGpuGoThroughTheHostsMemoryOrAreRefused) {
   const CommandResult refused = validate({"--share-devices", "--transport", "nccl"});
   EXPECT_EQ(refused.exit_code, 78);
   EXPECT_THAT(refused.errors, HasSubstr("--transport nccl: ranks 0 and 3 have one GPU"));
+}
+
+// The last stage of gpt2 has its sum of the tied weight's gradient sent before the last microbatch is added,
+// and what the stage before it waits for behind the product that is computed in that sum's memory. The first
+// stage takes the sum last.
+void sendSumsEarly(const std::string& file) {
+  auto kind = nlohmann::ordered_json::parse(readFile(file));
+  auto& instructions = kind.at("instructions");
+  const auto at = [&](const auto& is_meant) {
+    return std::find_if(instructions.rbegin(), instructions.rend(), is_meant).base() - 1;
+  };
+  const auto sum = at([](const auto& i) { return i.value("kind", "") == "send" && i.at("peer") == 0; });
+  const auto moved_sum = *sum;
+  instructions.erase(sum);
+  std::vector<nlohmann::ordered_json> sends;
+  for (int i = 0; i < 2; ++i) {
+    const auto send = at([](const auto& i) { return i.value("kind", "") == "send" && i.at("peer") == 1; });
+    sends.insert(sends.begin(), *send);
+    instructions.erase(send);
+  }
+  const auto product =
+      at([](const auto& i) { return i.value("kind", "") == "run" && i.at("subgraph") == 3; });
+  auto behind = instructions.insert(product, moved_sum) + 2;
+  for (const auto& send : sends) behind = instructions.insert(behind, send) + 1;
+  writeFile(file, kind.dump(1));
+}
+
+TEST_F(NcclCommand, APlanWhoseRanksWouldWaitInACircleIsRefusedWithIt) {
+  const std::string plan = folder_.file("job.plan");
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x3", "--stages", "uniform:3", "--schedule",
+                    "1f1b", "--microbatches", "2", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  sendSumsEarly(plan + "/kinds/0002.json");
+  for (const char* device : {"cuda", "cpu"}) {
+    const CommandResult refused = runPipeshard({"run", plan, "--steps", "1", "--device", device});
+    EXPECT_EQ(refused.exit_code, 78) << refused.output << refused.errors;
+    EXPECT_THAT(refused.errors,
+                HasSubstr(plan + ": the programs of its ranks do not fit each other: the step "
+                                 "does not end, for waits form a circle: "));
+    EXPECT_THAT(refused.errors, HasSubstr("rank 2, instruction "));
+    EXPECT_THAT(refused.errors, HasSubstr("rank 0, instruction "));
+    EXPECT_THAT(refused.errors, HasSubstr("plan again"));
+    EXPECT_THAT(refused.output, ::testing::Not(HasSubstr("step 1")));
+  }
+}
+
+TEST_F(NcclCommand, ValidatePassesInBfloat16) {
+  expectPasses({"--stages", "uniform:1", "--method", "megatron:2,2", "--precision", "bfloat16"}, "lazy");
 }
 
 TEST_F(NcclCommand, AMissingLibraryIsNamedAndNotNeededForTheHostsMemory) {
