@@ -8,11 +8,17 @@ namespace pipeshard {
 
 using std::chrono::nanoseconds;
 
+namespace {
+
+constexpr TraceLane kLanes[] = {TraceLane::kForeground, TraceLane::kBackground, TraceLane::kPosted};
+
+}  // namespace
+
 DeviceTimes::DeviceTimes(DeviceQueue& foreground, DeviceQueue& background, TraceRecorder& recorder)
     : recorder_(recorder),
       now_(foreground.device().makeTimedEvent()),
-      tracks_{{foreground, {}, 0, {}}, {background, {}, 0, {}}} {
-  for (const TraceLane lane : {TraceLane::kForeground, TraceLane::kBackground}) {
+      tracks_{{foreground, {}, 0, {}}, {background, {}, 0, {}}, {foreground, {}, 0, {}}} {
+  for (const TraceLane lane : kLanes) {
     Track& track = trackOf(lane);
     track.pairs.resize(recorder.room(lane));
     for (Pair& pair : track.pairs) {
@@ -50,11 +56,11 @@ void DeviceTimes::resolve() {
   queue.record(*now_);
   queue.synchronize();
   const Time now = before + (std::chrono::steady_clock::now() - before) / 2;
-  for (const TraceLane lane : {TraceLane::kForeground, TraceLane::kBackground}) resolve(lane, now);
+  for (const TraceLane lane : kLanes) resolve(lane, now);
 }
 
 // Devices give differences that are rounded: what follows on a queue is not let begin before what it follows,
-// and a collective stays inside its instruction.
+// and a collective stays inside its instruction. Receives that were posted overlap.
 void DeviceTimes::resolve(TraceLane lane, Time now) {
   Track& track = trackOf(lane);
   Device& device = track.queue.device();
@@ -64,7 +70,9 @@ void DeviceTimes::resolve(TraceLane lane, Time now) {
     const Pair& pair = track.pairs[i];
     Time start = now - device.between(*pair.begin, *now_);
     Time end = now - device.between(*pair.end, *now_);
-    if (recorder_.isPart(lane, pair.record)) {
+    if (lane == TraceLane::kPosted) {
+      end = std::max(start, end);
+    } else if (recorder_.isPart(lane, pair.record)) {
       start = std::clamp(start, part_ended, whole_ends);
       end = std::clamp(end, start, whole_ends);
     } else {

@@ -30,7 +30,8 @@ class DeviceTimes {
  public:
   using Time = TraceRecorder::Time;
 
-  // Of the lanes kForeground and kBackground; receives that were posted keep the host's times.
+  // Receives that were posted are of the foreground's queue: from where it came to the posting to where it
+  // has what it takes up then.
   DeviceTimes(DeviceQueue& foreground, DeviceQueue& background, TraceRecorder& recorder);
 
   // All of it is later than `start`, and than earlier steps.
@@ -55,11 +56,11 @@ class DeviceTimes {
   };
 
   void resolve(TraceLane lane, Time now);
-  Track& trackOf(TraceLane lane) { return tracks_[lane == TraceLane::kForeground ? 0 : 1]; }
+  Track& trackOf(TraceLane lane) { return tracks_[static_cast<size_t>(lane)]; }
 
   TraceRecorder& recorder_;
   std::unique_ptr<DeviceEvent> now_;
-  Track tracks_[2];
+  Track tracks_[kTraceLanes];
 };
 
 }  // namespace pipeshard

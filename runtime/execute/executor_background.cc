@@ -68,6 +68,7 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
       lane_->post();
     } else {
       if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
+      if (times_) action.posted_pair = times_->begin(TraceLane::kPosted);
       posted_receives_[position] = communicator_->postReceive(instruction.peer, hostSide(action));
     }
   }
@@ -96,10 +97,14 @@ void Executor::waitForBackground(size_t position) {
       throw;
     }
     waiting_.store(false, std::memory_order_relaxed);
-    if (recorder_ != nullptr)
-      recorder_->endPosted(receive, start + posted_receives_[receive]->waited(), Clock::now());
+    const Clock::time_point arrived = start + posted_receives_[receive]->waited();
+    if (recorder_ != nullptr) recorder_->endPosted(receive, arrived, Clock::now());
     posted_receives_[receive].reset();
     upload(actions_[receive], *compute_);
+    if (times_) {  // straight from a device nobody says when it has come
+      times_->end(TraceLane::kPosted, actions_[receive].posted_pair,
+                  transfers_ ? Clock::time_point() : arrived);
+    }
   }
 }
 

@@ -43,6 +43,7 @@ struct Executor::Action {
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
   // Of the lane's: what is before it on this thread's queue, and its end on the lane's.
   std::unique_ptr<DeviceEvent> posted, finished;
+  size_t posted_pair = 0;  // of a posted receive, in the recorded step
 };
 
 // Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the

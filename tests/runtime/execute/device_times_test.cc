@@ -91,11 +91,9 @@ TEST(DeviceTimes, NobodyWaitsOutsideOfARecord) {
   EXPECT_EQ(records.at(1).waited_ns, records[1].end_ns - records[1].start_ns);
 }
 
-// Two ranks on a device that works late: what is recorded is when it worked.
-TEST(DeviceTimes, OfAPipelineAreTheDevices) {
-  const std::vector<RankImage> images = pipelineImages(2);
+// Two ranks on a device that works late, in three steps that are recorded.
+std::vector<RankRecording> recordOnLazyDevices(const std::vector<RankImage>& images) {
   std::vector<RankRecording> recordings(2);
-  std::vector<Clock::time_point> done(2);
   testing::runRankThreads(2, [&](Communicator& communicator) {
     const auto device = testing::makeLazyDevice();
     ExecutorOptions options;
@@ -111,6 +109,12 @@ TEST(DeviceTimes, OfAPipelineAreTheDevices) {
     executor.runStep(4);
     recordings[communicator.rank().index()] = {recorded.read(), {executor.program()}, {}};
   });
+  return recordings;
+}
+
+// What is recorded is when it worked.
+TEST(DeviceTimes, OfAPipelineAreTheDevices) {
+  const std::vector<RankRecording> recordings = recordOnLazyDevices(pipelineImages(2));
   for (const RankRecording& recording : recordings) {
     for (const TraceStepRecords& step : recording.records.steps) {
       int64_t before = step.start_ns;
@@ -129,6 +133,30 @@ TEST(DeviceTimes, OfAPipelineAreTheDevices) {
     EXPECT_GT(part.compute, 0);
     EXPECT_EQ(part.compute + part.waiting + part.transfer + part.idle, parts.length);
   }
+}
+
+// From where the device came to their posting to where what takes them up begins.
+TEST(DeviceTimes, OfReceivesPostedEarlyAreTheDevices) {
+  std::vector<RankImage> images = pipelineImages(2);
+  for (RankImage& image : images) {
+    for (Instruction& instruction : image.program.instructions)
+      instruction.background = instruction.kind == InstructionKind::kReceive;
+  }
+  size_t posted = 0;
+  for (const RankRecording& recording : recordOnLazyDevices(images)) {
+    for (const TraceStepRecords& step : recording.records.steps) {
+      for (const TraceRecord& receive : step.lanes[static_cast<size_t>(TraceLane::kPosted)]) {
+        ++posted;
+        EXPECT_LE(receive.start_ns, receive.end_ns);
+        EXPECT_LE(receive.waited_ns, receive.end_ns - receive.start_ns);
+        for (const TraceRecord& other : step.lanes[0]) {
+          if (other.instruction > receive.instruction) continue;
+          EXPECT_GE(receive.start_ns, other.end_ns - 1000) << "step " << step.step;
+        }
+      }
+    }
+  }
+  EXPECT_GT(posted, 0u);
 }
 
 }  // namespace
