@@ -29,6 +29,7 @@ void lowerAffineGrid(LoweringContext& c) {
   const bool align_corners = c.node().intAttribute("align_corners", 0) != 0;
   const Shape image(result.begin() + 1, result.end() - 1);
   const int64_t count = elementCount(image);
+  c.requireTable({axes + 1, count});
   const Shape strides = rowMajorStrides(image);
   std::vector<double> places;  // [D + 1, elements], below the axes a row of ones
   for (int64_t axis = axes; axis-- > 0;) {

@@ -67,6 +67,7 @@ Shape shapeAlongAxis(int64_t rank, int64_t axis, int64_t size) {
 
 // 0, 1, 2, ... along one axis.
 ValueId positionsAlongAxis(LoweringContext& c, int64_t rank, int64_t axis, int64_t size) {
+  c.requireTable({size});
   std::vector<double> positions(size);
   std::iota(positions.begin(), positions.end(), 0.0);
   return c.numbers(DataType::kInt64, shapeAlongAxis(rank, axis, size), positions);

@@ -139,6 +139,7 @@ void lowerCrossEntropyGradient(LoweringContext& c, bool internal) {
   ValueId share = c.binary("Mul", weight, dy);
   if (reduction == "mean") share = c.binary("Div", share, c.reduce("ReduceSum", weight, all));
 
+  c.requireTable({scores[1]});
   std::vector<double> classes(scores[1]);
   std::iota(classes.begin(), classes.end(), 0);
   Shape along(scores.size(), 1);

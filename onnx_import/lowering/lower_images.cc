@@ -150,6 +150,7 @@ void lowerLpPool(LoweringContext& c) {
     const int64_t channels = c.shape(x)[1];
     Shape weight{channels, 1};
     weight.insert(weight.end(), window.kernel.begin(), window.kernel.end());
+    c.requireTable(weight);
     const ValueId ones = c.numbers(type, weight, std::vector<double>(elementCount(weight), 1));
     attributes["dilations"] = window.dilations;
     attributes["group"] = channels;
@@ -207,6 +208,7 @@ void lowerCol2Im(LoweringContext& c) {
   }
   Shape weight{given[1], 1};
   weight.insert(weight.end(), block.begin(), block.end());
+  c.requireTable({given[1], size});
   std::vector<double> elements(given[1] * size, 0);
   for (int64_t i = 0; i < given[1]; ++i) elements[i * size + i % size] = 1;
   Shape laid_out{given[0], given[1]};
@@ -274,6 +276,7 @@ void lowerMaxUnpool(LoweringContext& c) {
   };
   const ValueId places = c.binary("Mod", c.reshape(c.input(1), line), integer(size));
   const ValueId zeros = c.binary("Mul", places, integer(0));
+  c.requireTable({count});
   std::vector<int64_t> in_order(count);
   for (int64_t i = 0; i < count; ++i) in_order[i] = i;
   const ValueId numbers = c.binary("Add", zeros, c.integers(in_order));

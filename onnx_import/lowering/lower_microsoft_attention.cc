@@ -205,6 +205,7 @@ ValueId rowsAt(LoweringContext& c, size_t table, ValueId ids, int64_t positions)
   if (c.rank(rows) != 2) c.refuse(fmt::format("its input {} is no matrix", table));
   c.neverTrain(table);
   if (c.rank(ids) == 1 && c.shape(ids)[0] == 1) {
+    c.requireTable({positions});
     std::vector<double> steps;
     for (int64_t i = 0; i < positions; ++i) steps.push_back(static_cast<double>(i));
     ids = c.binary("Add", c.numbers(c.type(ids), {1, positions}, steps), ids);

@@ -171,6 +171,7 @@ ResizePlaces resizePlaces(const LoweringContext& c, const ResizeWay& way, const 
   const double last = static_cast<double>(axis.from - 1);
   // A region is given in float32: what it misses an end by so little is meant to be at the end.
   const double rounding = 1e-6 * static_cast<double>(axis.from);
+  c.requireTable({axis.to});
   ResizePlaces places;
   for (int64_t i = 0; i < axis.to; ++i) {
     const double place = resizePlace(c, way.coordinates, axis, static_cast<double>(i));
@@ -252,6 +253,7 @@ std::map<int64_t, double> resizeWeights(const LoweringContext& c, const ResizeWa
 // The constant [output, input], or its transpose.
 ValueId resizeMatrix(LoweringContext& c, const ResizeWay& way, const ResizedAxis& axis,
                      const std::vector<double>& places, DataType type, bool transposed) {
+  c.requireTable({axis.to, axis.from});
   std::vector<double> matrix(axis.to * axis.from, 0);
   for (int64_t i = 0; i < axis.to; ++i) {
     for (const auto& [k, weight] : resizeWeights(c, way, axis, places[i]))

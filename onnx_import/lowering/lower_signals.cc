@@ -13,8 +13,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kLargestFourierMatrix = int64_t{1} << 24;  // elements of a constant
-
 DataType signalWork(DataType type) { return type == DataType::kFloat64 ? type : DataType::kFloat32; }
 
 // ---- Fourier transforms: a product with a constant matrix
@@ -31,8 +29,7 @@ ValueId fourierMatrix(LoweringContext& c, const FourierWay& way, int64_t samples
                       DataType type) {
   const int64_t rows = samples * parts;
   const int64_t columns = way.results * 2;
-  if (columns > 0 && rows > kLargestFourierMatrix / columns)
-    c.refuse(fmt::format("a transform of length {} is too long for a matrix", way.length));
+  c.requireTable({rows, columns});
   std::vector<double> matrix(rows * columns);
   const double sign = way.inverse ? 1 : -1;
   const double size = way.inverse ? 1 / static_cast<double>(way.length) : 1;
@@ -120,6 +117,7 @@ void lowerStft(LoweringContext& c) {
   if (result.size() != 4 || result[1] != frames)
     c.refuse(fmt::format("its {} frames are not those of {}", frames, shapeToString(result)));
   way.results = result[2];
+  c.requireTable({frames, way.length});
   std::vector<int64_t> samples;
   for (int64_t frame = 0; frame < frames; ++frame) {
     for (int64_t i = 0; i < way.length; ++i) samples.push_back(frame * step + i);
@@ -185,6 +183,7 @@ void lowerTensorScatter(LoweringContext& c) {
   if (mode != "linear" && mode != "circular") c.refuse(fmt::format("its mode is '{}'", mode));
   const int64_t size = c.shape(cache)[axis];
   if (!c.hasInput(2)) return c.give(0, c.concat({update, c.slice(cache, axis, shape[axis], size)}, axis));
+  c.requireTable({shape[axis]});
   std::vector<int64_t> steps(shape[axis]);
   std::iota(steps.begin(), steps.end(), 0);
   Shape along(shape.size(), 1);
@@ -233,6 +232,7 @@ ValueId roiPlaces(LoweringContext& c, const RoiPooling& way, int64_t entry, int6
   const ValueId start = edge(entry);
   ValueId size = c.binary("Sub", edge(entry + 2), start);
   if (!way.half_pixel) size = c.binary("Max", size, c.scalar(type, 1));
+  c.requireTable({bins, way.samples});
   std::vector<double> parts;
   for (int64_t i = 0; i < bins * way.samples; ++i)
     parts.push_back((static_cast<double>(i) + 0.5) / static_cast<double>(bins * way.samples));
@@ -310,6 +310,7 @@ std::vector<double> kernelPlaces(const LoweringContext& c, const DeformedKernel&
   const int64_t pad = c.node().intsAttribute("pads", Shape(2 * way.axes(), 0)).at(axis);
   const int64_t kernel_stride = rowMajorStrides(way.kernel)[axis];
   const int64_t output_stride = rowMajorStrides(way.output)[axis];
+  c.requireTable({way.elements(), way.positions()});
   std::vector<double> places;
   for (int64_t k = 0; k < way.elements(); ++k) {
     for (int64_t o = 0; o < way.positions(); ++o) {

@@ -85,6 +85,7 @@ void lowerSliceGradient(LoweringContext& c) {
     const int64_t start = starts[i] < 0 ? std::max<int64_t>(starts[i] + size, 0) : starts[i];
     const int64_t first = std::min(start, steps[i] < 0 ? size - 1 : size);
     if (count == size && steps[i] == 1) continue;
+    c.requireTable({count});
     std::vector<double> places(count);
     for (int64_t k = 0; k < count; ++k) places[k] = static_cast<double>(first + k * steps[i]);
     Shape along(shape.size(), 1);

@@ -8,7 +8,9 @@
 
 namespace pipeshard {
 
-constexpr int64_t kMostNodes = 1 << 17;  // of one: its sizes say how many, and a file says its sizes
+// What one operator becomes: its sizes say how much, and a file says its sizes.
+constexpr int64_t kMostNodes = 1 << 17;
+constexpr int64_t kMostNumbers = int64_t{1} << 24;  // of one constant
 
 LoweringContext::LoweringContext(GraphBuilder& builder, const Node& node)
     : OpEmitter(builder.graph()), builder_(builder), node_(node), prefix_(node.name) {
@@ -74,6 +76,19 @@ void LoweringContext::neverTrain(size_t position) {
   Value& value = builder_.graph().value(id);
   if (builder_.graph().initializers.contains(id) && !isMade(value))
     value.metadata.emplace_back(kConstantMark, "made");
+}
+
+void LoweringContext::requireTable(const Shape& shape) const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    if (count > kMostNumbers / size)
+      refuse(
+          fmt::format("it would become a table {} of constants, as its sizes say, and {} is the most; "
+                      "make its images, signals or lists smaller",
+                      shapeToString(shape), kMostNumbers));
+    count *= size;
+  }
 }
 
 void LoweringContext::refuse(std::string_view reason) const {

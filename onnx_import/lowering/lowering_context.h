@@ -57,6 +57,10 @@ class LoweringContext : public OpEmitter {
   // Whether operators that are new in this opset may be emitted.
   bool hasOperatorsOf(int opset) const { return version() == 0 || version() >= opset; }
 
+  // Refuses a table of numbers that is too large to be kept in a model. Asked for before a vector is made
+  // whose length a file says.
+  void requireTable(const Shape& shape) const;
+
   // Error(kBadModel) naming the node, its operator and `reason`.
   [[noreturn]] void refuse(std::string_view reason) const;
 

@@ -29,6 +29,7 @@ double farBelow(DataType type) { return type == DataType::kFloat16 ? -65504 : -3
 
 // 0, 1, ... `count` - 1
 ValueId countUp(LoweringContext& c, int64_t count) {
+  c.requireTable({count});
   std::vector<int64_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), 0);
   return c.integers(numbers);
