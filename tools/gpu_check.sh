@@ -6,6 +6,8 @@
 #
 #   --rows REGEX       the rows whose whole name it is, e.g. 'kernels|validate-.*'; --list prints the names
 #   --results FILE     where the results are merged into (default: docs/gpu-results.md of the checkout; in a bundle, gpu-results.md)
+#   --record FILE      where the calls of NVIDIA's libraries are kept that the row 'record' has made, for CI to replay (default:
+#                      tests/standin/recorded_calls.safetensors of the checkout; in a bundle, recorded_calls.safetensors)
 #   --seconds N        of the whole check (540)
 #   --standin FOLDER   on the stand-in of NVIDIA's libraries that is built there (tests/standin); no results are kept but with --results
 #
@@ -23,16 +25,17 @@ if [ "${1:-}" = --one ]; then  # this script's own: the process of a row
   exit
 fi
 
-bundle="" chosen='.*' results="" seconds=540 standin=""
+bundle="" chosen='.*' results="" seconds=540 standin="" record=""
 while [ $# -gt 0 ]; do
   case $1 in
     --list) printf '%s\n' "${rows[@]}" | cut -d' ' -f1 && exit ;;
-    --bundle | --rows | --results | --seconds | --standin)
+    --bundle | --rows | --results | --record | --seconds | --standin)
       [ $# -ge 2 ] || { echo "error: $1 needs a value; see the head of this file" >&2; exit 64; }
       case $1 in
         --bundle) bundle=$2 ;;
         --rows) chosen=$2 ;;
         --results) results=$(realpath -m "$2") ;;
+        --record) record=$(realpath -m "$2") ;;
         --seconds) seconds=$2 ;;
         --standin) standin=$(realpath -m "$2") ;;
       esac
@@ -66,6 +69,9 @@ describe_machine
 if [ -z "$results" ] && [ -z "$standin" ] && [ "$device" != "no GPU" ]; then
   results=$root/gpu-results.md
   [ ! -d "$root/docs" ] || results=$root/docs/gpu-results.md
+  folder=$root
+  [ ! -d "$root/tests/standin" ] || folder=$root/tests/standin
+  record=${record:-$folder/recorded_calls.safetensors}
 fi
 
 passed=0 failed=0 not_run=0
@@ -80,6 +86,9 @@ for i in "${!names[@]}"; do
     *) not_run=$((not_run + 1)) ;;
   esac
   [ -z "$results" ] || merge_result "$results" "${names[i]}"
+  if [ "${names[i]}" = record ] && [ "$verdict" = passed ] && [ -n "$record" ]; then
+    cp "$work/recorded_calls.safetensors" "$record" && echo "  the calls are in $record"
+  fi
 done
 printf '\n%d passed, %d failed, %d could not run, in %d s\n' $passed $failed $not_run $SECONDS
 [ -z "$results" ] || echo "the results are in $results"

@@ -5,7 +5,7 @@
 #   tests/standin/bundle_test.sh BUILD [ROWS]      ROWS: as gpu_check.sh has them
 set -euo pipefail
 build=$(realpath "$1")
-rows=${2:-machine|starts|kernels|validate-mlp-.|structure-.*|fault-.*|sanitize-memcheck}
+rows=${2:-machine|starts|kernels|record|validate-mlp-.|structure-.*|fault-.*|sanitize-memcheck}
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-bundle-test.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
@@ -35,7 +35,9 @@ check() {
 has() { grep -qE -- "$2" "$folder/$1" || die "$1 does not say '$2'"; }
 
 # The sanitizers cannot run here: the code says so, and what else there is has passed.
-check 77 --rows "$rows" --results "$folder/results.md"
+check 77 --rows "$rows" --results "$folder/results.md" --record "$folder/calls.safetensors"
+has table '^record +passed .* recorded [0-9]{2,} calls, [0-9]+ bytes'
+[ "$(stat -c %s "$folder/calls.safetensors")" -le $((1 << 20)) ] || die "more is recorded than is kept"
 has table '^sanitize-memcheck +not run .* the stand-in looks itself'
 has table ', 0 failed, 3 could not run'
 for model in gpt2-124m resnet50; do has table "^structure-$model +not run .*it can be planned"; done

@@ -7,6 +7,7 @@ rows=(
   "starts 20"
   "kernels 90"
   "conformance 120"
+  "record 60"
   "validate-mlp-1 40" "validate-mlp-4 40"
   "validate-gpt2-1 60" "validate-gpt2-4 60"
   "validate-llama-1 60" "validate-llama-4 60"
@@ -66,7 +67,7 @@ describe_machine() {
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
     device=${device:-a GPU} driver=${driver:-unknown}
   fi
-  export device
+  export device driver commit
 }
 
 # Of the device that is used.
@@ -122,6 +123,24 @@ row_conformance() {
   export PIPESHARD_ONNX_SUITES=$bundle/tests/suites
   [ -d "$PIPESHARD_ONNX_SUITES/node" ] || cannot_run "the bundle was made without ONNX's cases"
   passes cuda_conformance_test
+}
+
+# What the examples' plans have the libraries compute, on small data: recorded, and replayed at once.
+row_record() {
+  local model file=$work/recorded_calls.safetensors plans=""
+  for model in mlp gpt2 llama resnet; do
+    for options in "--cluster 1x1" "--cluster 1x4 --stages uniform:1 --method tensor-parallel"; do
+      plans+=${plans:+:}$work/record-$model-${#plans}.plan
+      # shellcheck disable=SC2086
+      pipeshard plan "$bundle/examples/$model.onnx" $options --microbatches 2 -o "${plans##*:}" || wrong "there is no plan of $model"
+    done
+  done
+  export PIPESHARD_RECORD_PLANS=$plans PIPESHARD_RECORD_CALLS=$file PIPESHARD_RECORDED_CALLS=$file
+  export PIPESHARD_RECORD_ABOUT="commit $commit, $(date -u +%F), driver $driver"
+  "$bundle/tests/cuda_kernels_test" --gtest_filter=LibraryCalls.OfPlansAreRecorded | tee "$work/tests" || wrong "they were not recorded"
+  "$bundle/tests/cuda_kernels_test" --gtest_filter=LibraryCalls.ThatAGpuHasMadeAreReplayed || wrong "they are not replayed"
+  if grep -q '^recorded.*no cuDNN' "$work/tests"; then cannot_run "$(grep '^recorded' "$work/tests")"; fi
+  note "$(grep '^recorded' "$work/tests")"
 }
 
 # validate MODEL WORKERS: against one CPU.
