@@ -147,17 +147,28 @@ TEST(ShardingCommand, APlanThatWasEditedSaysWhichEntryIsWrong) {
 
 TEST(ShardingCommand, AMethodThatShardsNothingSaysSo) {
   const TemporaryFolder folder;
-  const std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--cluster", "1x4",
-                                         "-o",   folder.file("plan"), "--method"};
-  const auto planned = [&](const std::string& method) {
-    std::vector<std::string> all = line;
-    all.push_back(method);
+  const auto planned = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"plan", "examples/mlp.onnx", "--cluster", "1x4",
+                                    "-o",   folder.file("plan")};
+    all.insert(all.end(), more.begin(), more.end());
     return runPipeshard(all);
   };
-  const CommandResult one_each = planned("auto");
+  const CommandResult one_each = planned({"--method", "auto", "--stages", "per-device"});
   EXPECT_EQ(one_each.exit_code, 0) << one_each.errors;
   EXPECT_THAT(one_each.output, HasSubstr("--method auto shards nothing here"));
-  EXPECT_EQ(planned("magic").exit_code, 78);
+  EXPECT_EQ(planned({"--method", "magic"}).exit_code, 78);
+  // Who names a method alone means all devices; who names a schedule of stages, too, has decided.
+  for (const char* method : {"auto", "data-parallel", "zero3", "megatron:2,2"}) {
+    const CommandResult all = planned({"--method", method});
+    EXPECT_EQ(all.exit_code, 0) << all.errors;
+    EXPECT_THAT(all.output, HasSubstr("sharding of stage 0: ")) << method;
+    EXPECT_THAT(all.output, Not(HasSubstr("shards nothing here"))) << method;
+    EXPECT_EQ(nlohmann::json::parse(readFile(folder.file("plan/plan.json"))).at("stages").size(), 1);
+  }
+  EXPECT_THAT(planned({"--method", "auto", "--schedule", "gpipe"}).output, HasSubstr("shards nothing here"));
+  const CommandResult grid = planned({"--method", "megatron:1,2,2"});
+  EXPECT_EQ(grid.exit_code, 0) << grid.errors;
+  EXPECT_EQ(nlohmann::json::parse(readFile(folder.file("plan/plan.json"))).at("stages").size(), 2);
 }
 
 struct BadOption {

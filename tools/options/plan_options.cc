@@ -178,9 +178,9 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
           "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
           "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
           "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE "
-          "(below)")
-      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE")
-      ->capture_default_str();
+          "(below)\n"
+          "(default: per-device; with a --method that says no stages, and nothing else that does, uniform:1)")
+      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE");
   command
       .add_option("--submeshes", options.submeshes,
                   "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at "
@@ -313,12 +313,21 @@ PlanRequest modelRequest(const PlanOptions& options) {
   return request;
 }
 
+// A method is about stages of several devices: who names one, and nothing that makes stages, means one stage
+// of all devices.
+StagesRequest defaultStages(const PlanOptions& options) {
+  const PartitionOptions& partition = options.request.partition;
+  const bool cuts = options.schedule || !options.balance.empty() || !partition.boundaries.empty() ||
+                    !partition.stage_devices.empty() || parseMegatronGrid(options.method);
+  return options.method.empty() || cuts ? StagesRequest() : uniformStages(1);
+}
+
 PlanRequest planRequest(const PlanOptions& options) {
   PlanRequest request = modelRequest(options);
   request.partition.cluster = readCluster(options.cluster);
   request.partition.recomputation = parseRecomputation(options.recomputation);
   request.profile = chooseProfile(options.profile, &request.profile_note);
-  request.partition.stages = parseStages(options.stages);
+  request.partition.stages = options.stages.empty() ? defaultStages(options) : parseStages(options.stages);
   if (options.schedule) request.partition.schedule = parseScheduleChoice(*options.schedule);
   if (!options.balance.empty()) request.partition.balance = parseBalance(options.balance);
   if (!options.submeshes.empty()) request.submeshes = parseSubmeshLimit(options.submeshes);

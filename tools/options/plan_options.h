@@ -21,7 +21,7 @@ struct PlanOptions {
   std::map<std::string, std::vector<std::string>> given;  // GivenOptions by flag, those that are there
   std::string recomputation = "never";
   std::string method;
-  std::string stages = "per-device";
+  std::string stages;  // "": by defaultStages
   std::optional<std::string> schedule;
   std::string balance;
   std::string submeshes;
