@@ -133,12 +133,12 @@ std::string validationVerdict(const Plan& plan, const ValidationReport& report,
     const auto beyond = std::count_if(report.tensors.begin(), report.tensors.end(),
                                       [](const TensorComparison& tensor) { return !tensor.passed(); });
     const auto& [passed, compared, worst] = *report.in_float64;
-    return text +
-           fmt::format(
-               "In float32 {} differ by {:.1e} at most. The same plan in float64 equals one device: {} "
-               "within {:.0e},\nthe worst {:.1e}. {}.\n",
-               counted(beyond, "tensor"), report.tensors.front().error, counted(compared, "tensor"),
-               worst.bound, worst.error, kWhyRounding);
+    return text + fmt::format(
+                      "In float32 {} {} by {:.1e} at most. The same plan in float64 equals one device: {} "
+                      "within {:.0e},\nthe worst {:.1e}. {}.\n",
+                      counted(beyond, "tensor"), beyond == 1 ? "differs" : "differ",
+                      report.tensors.front().error, counted(compared, "tensor"), worst.bound, worst.error,
+                      kWhyRounding);
   }
   if (report.in_float64) {
     return text + fmt::format("In float64 as well: {}. So this is no rounding: please report it.\n",
