@@ -12,6 +12,7 @@
 // been read: here alone.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -96,6 +97,19 @@ class ListReader {
   // What limits the items' numbers is in `program` by then. No budget: no loops.
   ListReader(const Program& program, LoopBudget* budget, const Read& read, const ToJson& to_json)
       : program_(program), budget_(budget), read_(read), to_json_(to_json) {}
+
+  // How many items there will be, as far as the list says so; no more than a budget's.
+  size_t count(const JsonReader& list) const {
+    int64_t items = 0;
+    for (const JsonReader& element : list.elements()) {
+      const bool is_loop = budget_ != nullptr && element.has("repeat") && element.has("body");
+      const int64_t most = budget_ == nullptr ? 0 : budget_->mostItems();
+      items += is_loop ? std::min(most, element.at("repeat").integer(1, most) *
+                                            std::ssize(element.at("body").elements()))
+                       : 1;
+    }
+    return static_cast<size_t>(budget_ == nullptr ? items : std::min(items, budget_->mostItems()));
+  }
 
   // Calls `take` with every item, in order, and with what it was read from.
   template <typename Take>

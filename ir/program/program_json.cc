@@ -7,7 +7,6 @@
 
 #include <array>
 #include <limits>
-#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
@@ -17,6 +16,7 @@
 #include "ir/base/tensor_box.h"
 #include "ir/program/constant_json.h"
 #include "ir/program/list_json.h"
+#include "ir/program/name_index.h"
 
 namespace pipeshard {
 namespace {
@@ -335,18 +335,22 @@ std::string programText(const Program& program, LoopBudget* loops) {
 
 // Into a program that has all that the items refer to. `loops` null: none are allowed.
 void itemsFrom(const JsonReader& json, LoopBudget* loops, Program& program) {
-  std::unordered_set<std::string> names;
-  ListReader(program, loops, bufferFromJson, bufferToJson)
-      .readEach(json.at("buffers"), [&](const JsonReader& item, Buffer buffer) {
-        if (!names.insert(buffer.name).second)
-          item.at("name").failExpected("a name that no earlier buffer has");
-        program.buffers.push_back(std::move(buffer));
-      });
+  ListReader buffers(program, loops, bufferFromJson, bufferToJson);
+  const size_t count = buffers.count(json.at("buffers"));
+  program.buffers.reserve(count);
+  NameIndex names(count);
+  const auto name_of = [&](uint32_t position) { return std::string_view(program.buffers[position].name); };
+  buffers.readEach(json.at("buffers"), [&](const JsonReader& item, Buffer&& buffer) {
+    if (!names.add(buffer.name, program.buffers.size(), name_of))
+      item.at("name").failExpected("a name that no earlier buffer has");
+    program.buffers.push_back(std::move(buffer));
+  });
   const auto instruction = [&](const JsonReader& item) { return instructionFromJson(item, program); };
-  ListReader(program, loops, instruction, instructionToJson)
-      .readEach(json.at("instructions"), [&](const JsonReader&, Instruction&& read) {
-        program.instructions.push_back(std::move(read));
-      });
+  ListReader instructions(program, loops, instruction, instructionToJson);
+  program.instructions.reserve(instructions.count(json.at("instructions")));
+  instructions.readEach(json.at("instructions"), [&](const JsonReader&, Instruction&& read) {
+    program.instructions.push_back(std::move(read));
+  });
   const auto result = [&](const JsonReader& item) { return resultFromJson(item, program.buffers.size()); };
   ListReader(program, loops, result, resultToJson)
       .readEach(json.at("results"),

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
+#include "ir/program/name_index.h"
 #include "ir/program/program_print.h"
 #include "ir/program/program_verify_failure.h"
 #include "ir/program/program_verify_lifetimes.h"
@@ -113,9 +113,11 @@ class StructureVerifier {
   }
 
   void verifyBuffers() const {
-    std::unordered_set<std::string_view> names(program_.buffers.size());
+    NameIndex names(program_.buffers.size());
+    const auto name_of = [&](uint32_t position) { return std::string_view(program_.buffers[position].name); };
+    uint32_t position = 0;
     for (const Buffer& buffer : program_.buffers) {
-      if (buffer.name.empty() || !names.insert(buffer.name).second)
+      if (buffer.name.empty() || !names.add(buffer.name, position++, name_of))
         failHere(fmt::format("the buffer name \"{}\" is empty or taken", buffer.name));
       if (dataTypeSize(buffer.data_type) == 0 || !isStatic(buffer.shape))
         failHere(fmt::format("buffer {} has no size", tensorText(buffer)));
