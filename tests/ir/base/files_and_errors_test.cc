@@ -2,7 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -92,16 +92,16 @@ TEST(TextFiles, AreWrittenBesideWhatIsThereAlready) {
   EXPECT_EQ(requireTextFile(folder.file("link")), "older") << "it was not replaced, but written over";
 }
 
-// Looking through all keys for every one would take a minute.
+// Looking through all keys for every one would take a minute of the processor.
 TEST(JsonTexts, ObjectsOfManyKeysAreReadInTime) {
   const auto withKeys = [](int count, const std::string& more) {
     std::string text = "{\"first\": {";
     for (int i = 0; i < count; ++i) text += fmt::format("\"key{}\": {}, ", i, i);
     return text + more + "}, \"key7\": 1}";
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const Json document = parseJson(withKeys(200'000, "\"last\": [{\"key7\": 2}]"), "it");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
   EXPECT_EQ(document.at("first").size(), 200'001u);
   EXPECT_EQ(document.at("first").begin().key(), "key0");
   EXPECT_EQ(document.at("first").at("last").dump(), R"([{"key7":2}])");

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 
 #include "ir/base/error.h"
@@ -22,10 +22,10 @@ TEST(NamePattern, IsFoundAnywhereInAName) {
 // A backtracking matcher needs 2^40 steps for the first, and a frame of the stack per character for the
 // second.
 TEST(NamePattern, TakesTimeAndMemoryInProportionToTheName) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_FALSE(NamePattern("--freeze", "(a+)+$").isFoundIn(std::string(40, 'a') + "!"));
   EXPECT_TRUE(NamePattern("--freeze", "(x|y)*z").isFoundIn(std::string(1'000'000, 'x') + "z"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
 }
 
 TEST(NamePattern, SaysWhatItDoesNotTake) {

@@ -1,6 +1,6 @@
 // One broken model per error; the message is checked.
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -276,9 +276,9 @@ TEST(MalformedModel, AnExponentialExpansionOfFunctionsIsRefusedInTime) {
       node->add_output(call == 0 ? "b" : "c");
     }
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_REFUSED(model, "2000000 nodes", "functions are expanded");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC);
 }
 
 TEST(MalformedModel, AFunctionDefinedTwiceIsRefused) {
@@ -299,9 +299,9 @@ TEST(MalformedModel, ALongChainOfNodesIsReadInTime) {
     node->add_input(i == 0 ? "x" : "v" + std::to_string(i - 1));
     node->add_output(i == kNodes - 1 ? "y" : "v" + std::to_string(i));
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_EQ(parseModel(model.SerializeAsString(), "", "chain").nodes.size(), static_cast<size_t>(kNodes));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+#include <ctime>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -434,9 +434,9 @@ TEST(Prepare, TheExamplesAreStaticAndValid) {
     Graph graph = readModel(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + name);
     PrepareOptions options;
     options.dimensions = defaultDimensions(graph);
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     graph = prepareModel(std::move(graph), options);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << name;
+    EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC) << name;
     for (const Value& value : graph.values)
       EXPECT_TRUE(value.shape && isStatic(*value.shape)) << name << " " << value.name;
     EXPECT_TRUE(findValue(graph, "loss").valid());
@@ -456,10 +456,10 @@ TEST(Prepare, AThousandBlocksTakeLessThanASecond) {
   onnx::ModelProto model = testing::parseText(text + "}");
   *model.mutable_graph()->add_initializer() =
       testing::floatTensor("w", {64, 64}, std::vector<float>(64 * 64, 0.5f));
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Graph graph =
       prepareModel(parseModel(model.SerializeAsString(), "", "m"), {{{"batch", 8}}, 1 << 20, {}});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
   EXPECT_EQ(graph.nodes.size(), 1500u);
 }
 
