@@ -40,6 +40,8 @@ void refuseUpdateOptions(const GivenOptions& given) {
   refuse(given.clip_norm != 0, "--clip-norm");
   refuse(given.clip_value != 0, "--clip-value");
   refuse(given.ema != 0, "--ema");
+  refuse(given.loss_scale != 0, "--loss-scale");
+  refuse(given.loss_scale_steps != 0, "--loss-scale-steps");
 }
 
 // What options imply for each other, before the model is read: so that mistakes are told at once.

@@ -70,8 +70,8 @@ struct RunCommand {
   std::string outputs;
   std::string log;
   std::string metrics;  // HOST:PORT; "": none
-  std::string on_nan = "stop";
-  int64_t epochs = 0;  // 0: as many steps as --steps says
+  std::string on_nan;   // "": what the plan's precision asks for
+  int64_t epochs = 0;   // 0: as many steps as --steps says
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
@@ -209,7 +209,9 @@ struct RunCommand {
   // What becomes of a step that ends in NaN. Such a step can be left out where the plan takes the norm of all
   // gradients before it makes the update.
   const std::string& decideOnNan(const Plan& plan) {
-    if (on_nan == "skip" && plan.given.clip_norm == 0) {
+    const bool scales_loss = plan.given.precision == DataType::kFloat16;
+    if (on_nan.empty()) on_nan = scales_loss ? "skip" : "stop";
+    if (on_nan == "skip" && plan.given.clip_norm == 0 && !scales_loss) {
       fail(ErrorCode::kUsage,
            "--on-nan skip: the plan {} takes no norm of all gradients, so no rank knows whether others have "
            "finite ones; plan with --clip-norm X, or with --clip-norm inf, which scales nothing",
@@ -316,9 +318,10 @@ CommandFunction addRunCommand(CLI::App& app) {
          "on all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, "
          "once in a row,\nfind: stop, too, but look at every value of every step, and name the first one "
          "that "
-         "is not a number;\nsteps are slower")
-      ->check(CLI::IsMember({"stop", "skip", "rewind", "find"}))
-      ->capture_default_str();
+         "is not a number;\nsteps are slower (default: stop; with a plan in float16, whose scale halves "
+         "then, "
+         "skip)")
+      ->check(CLI::IsMember({"stop", "skip", "rewind", "find"}));
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")
       ->type_name("DIR");

@@ -1,6 +1,7 @@
 #include "ir/base/convert.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,9 +14,34 @@
 namespace pipeshard {
 namespace {
 
+// The same number: the exponent moves from a bias of 15 to one of 127; what is below 2^-14 is a whole number
+// of 2^-24. Without branches, as the next one.
+float floatOf(Half half) {
+  const uint32_t sign = static_cast<uint32_t>(half.bits & 0x8000) << 16;
+  const uint32_t exponent = half.bits & 0x7c00, magnitude = half.bits & 0x7fff;
+  const float small = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F;
+  const uint32_t rest = (magnitude << 13) + ((exponent == 0x7c00 ? 224U : 112U) << 23);
+  return std::bit_cast<float>(sign | (exponent == 0 ? std::bit_cast<uint32_t>(small) : rest));
+}
+
+// As narrowToHalf. Below 2^-14 the sum with 0.5 is rounded where a subnormal half ends.
+Half halfOf(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000;
+  const uint32_t rounded = (magnitude - (112U << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  const uint32_t finite = magnitude < 113U << 23 ? small : rounded;
+  const uint32_t large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+  return {static_cast<uint16_t>(sign | (magnitude < 143U << 23 ? finite : large))};
+}
+
 template <typename To, typename From>
 To convertOne(From from) {
-  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, Bfloat>) {
+  if constexpr (std::is_same_v<From, Half> && std::is_same_v<To, float>) {
+    return floatOf(from);
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, Half>) {
+    return halfOf(from);
+  } else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, Bfloat>) {
     return convertOne<To>(widen(from));
   } else if constexpr (std::is_same_v<To, Half>) {
     return narrowToHalf(static_cast<double>(from));

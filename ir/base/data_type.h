@@ -49,6 +49,9 @@ DataType dataTypeFromName(std::string_view name);
 // float16, bfloat16, float32 or float64.
 bool isFloatingPoint(DataType type);
 
+// float16 or bfloat16.
+constexpr bool isHalf(DataType type) { return type == DataType::kFloat16 || type == DataType::kBfloat16; }
+
 // A signed or unsigned integer of 8 to 64 bits (not bool).
 bool isInteger(DataType type);
 

@@ -156,6 +156,8 @@ void verifyTrainingGraph(const TrainingGraph& training) {
     }
   }
   for (const PrologueTotal& total : training.totals) verifySameType(graph, total.part, total.total);
+  PIPESHARD_CHECK(!training.loss_scale.valid() || (training.gradient_scale.valid() && training.clip_norm > 0),
+                  "the loss is scaled, and its gradients are not scaled back");
   verifyForwardStates(training);
 }
 

@@ -12,6 +12,8 @@
 //   run the update nodes once, reading gradients, states, `step` and `gradient_scale`; outputs replace
 //   parameters and states. Where the norm is taken and is not finite, they do not: the step changes nothing.
 //   (forward states are handed from microbatch to microbatch)
+// Where the loss is scaled (LossScaling), backward nodes start from `loss_scale` in place of 1. Gradients are
+// so many times as large; norm and scale are divided by it. It is a power of two, so that nothing is rounded.
 // A step that trains nothing (evaluation) may have no loss, and has outputs: each is the concatenation of
 // what the microbatches give.
 //
@@ -90,6 +92,15 @@ struct ModelOutput {
   int axis = -1;  // that the rows of the batch are in; -1: every microbatch gives the same
 };
 
+// How the gradient of the loss is multiplied while float16 holds activations: `first` in the first step; half
+// as much behind a step whose gradients are not finite; twice as much, `kMost` at most, behind `steps` finite
+// ones since it last changed. Powers of two.
+struct LossScaling {
+  static constexpr double kMost = 16777216;  // 2^24
+  double first = 0;                          // 0: nothing is scaled
+  int64_t steps = 0;
+};
+
 struct TrainingGraph {
   Graph graph;
   std::vector<Phase> node_phase;  // by node index
@@ -106,6 +117,9 @@ struct TrainingGraph {
   double clip_norm = 0;
   // float64 scalar input of the update: what it multiplies gradients with; invalid: nothing
   ValueId gradient_scale;
+  LossScaling loss_scaling;
+  // float32 scalar input of the backward pass, where loss_scaling has a first scale; else invalid
+  ValueId loss_scale;
   int64_t microbatches = 1;
 };
 

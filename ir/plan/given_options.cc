@@ -36,8 +36,10 @@ constexpr GivenOption kOptions[] = {
      .part = "training",
      .default_text = "float32",
      .values = nullptr,
-     .help = "float32; float64 to validate with tight bounds; or bfloat16: activations and products in it,\n"
-             "parameters, statistics, losses and the optimizer in float32 (docs/precision.md)"},
+     .help =
+         "float32; float64 to validate with tight bounds; or bfloat16 or float16: activations and products\n"
+         "in it, parameters, statistics, losses and the optimizer in float32; float16 scales the loss\n"
+         "(docs/precision.md)"},
     {.key = "keep_float32",
      .flag = "--keep-float32",
      .field = &GivenOptions::keep_float32,
@@ -45,10 +47,10 @@ constexpr GivenOption kOptions[] = {
      .part = "training",
      .default_text = nullptr,
      .values = "REGEX",
-     .help =
-         "With --precision bfloat16: operators in whose type (::Gelu$), name or output's name the regular "
-         "expression\nis found compute in float32; repeat for several. `inspect --precision bfloat16` "
-         "says which compute in what"},
+     .help = "With --precision bfloat16 or float16: operators in whose type (::Gelu$), name or output's name "
+             "the regular "
+             "expression\nis found compute in float32; repeat for several. `inspect --precision bfloat16` "
+             "says which compute in what"},
     {.key = "train",
      .flag = "--train",
      .field = &GivenOptions::train,
@@ -85,6 +87,26 @@ constexpr GivenOption kOptions[] = {
      .help =
          "All gradients together are scaled down to this norm where they have a larger one; inf: the norm "
          "is taken,\nnothing is scaled. A step whose norm is not finite changes nothing (run --on-nan)"},
+    {.key = "loss_scale",
+     .flag = "--loss-scale",
+     .field = &GivenOptions::loss_scale,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "X",
+     .help =
+         "With --precision float16: what the gradient of the loss is multiplied with in the first step, a "
+         "power of two;\nit halves where a gradient is not finite, and such a step changes nothing "
+         "(default: 65536)"},
+    {.key = "loss_scale_steps",
+     .flag = "--loss-scale-steps",
+     .field = &GivenOptions::loss_scale_steps,
+     .place = OptionPlace::kFreeze,
+     .part = "training",
+     .default_text = nullptr,
+     .values = "N",
+     .help = "With --precision float16: the scale doubles behind so many finite steps in a row, up to 2^24\n"
+             "(default: 2000)"},
     {.key = "clip_value",
      .flag = "--clip-value",
      .field = &GivenOptions::clip_value,
@@ -171,10 +193,11 @@ void setValue(std::string_view, const Texts& texts, OptimizerSpec& optimizer) {
   optimizer = parseOptimizer(texts.at(0));
 }
 void setValue(std::string_view flag, const Texts& texts, DataType& type) {
-  constexpr std::array kPrecisions = {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16};
+  constexpr std::array kPrecisions = {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16,
+                                      DataType::kFloat16};
   const DataType named = dataTypeFromName(texts.at(0));
   if (std::find(kPrecisions.begin(), kPrecisions.end(), named) == kPrecisions.end())
-    fail(ErrorCode::kUsage, "{} {}: expected float32, float64 or bfloat16", flag, texts[0]);
+    fail(ErrorCode::kUsage, "{} {}: expected float32, float64, bfloat16 or float16", flag, texts[0]);
   type = named;
 }
 template <typename E>

@@ -25,6 +25,8 @@
 namespace pipeshard {
 
 inline constexpr int64_t kDefaultBucketBytes = int64_t{4} << 20;
+inline constexpr double kFirstLossScale = 65536;
+inline constexpr double kLossScaleSteps = 2000;
 
 // Whose messages come while the receiving rank computes.
 enum class OverlapReceives : uint8_t { kOff, kBetweenNodes, kOn };
@@ -53,7 +55,7 @@ std::optional<E> fromName(std::string_view name) {
 struct GivenOptions {
   OptimizerSpec optimizer;
   DataType precision = DataType::kFloat32;
-  std::vector<std::string> keep_float32;  // regular expressions: operators that bfloat16 leaves in float32
+  std::vector<std::string> keep_float32;  // regular expressions: operators that stay float32 beside halves
   std::vector<std::string> train;   // regular expressions: weights that are trained, whatever the model says
   std::vector<std::string> freeze;  // weights that are not
   // Parameters with other hyperparameters (ParameterGroup); where several mean one, the later goes over.
@@ -61,6 +63,10 @@ struct GivenOptions {
   // Gradients of all parameters together have at most this norm, else they are scaled down to it; infinity:
   // the norm is taken, nothing is scaled; 0: neither.
   double clip_norm = 0;
+  // --precision float16: with what the first step multiplies the gradient of the loss, and behind how many
+  // steps without an overflow it doubles; 0: kFirstLossScale, kLossScaleSteps.
+  double loss_scale = 0;
+  double loss_scale_steps = 0;
   double clip_value = 0;  // gradients are clipped to [-clip_value, clip_value], element by element; 0: not
   double ema = 0;  // a moving average of every trained parameter is kept, which decays by this; 0: none
   // Where weights come from in place of the model's file: safetensors files, or "random[:REGEX]"

@@ -210,6 +210,10 @@ struct Program {
   // norm of all gradients). Where it is not finite no rank makes an update in this step, and what lives
   // across steps is after it what it was before. Invalid: every step is made.
   BufferId guard;
+  // A persistent float32 scalar, of the same bits on all ranks: what the gradient of the loss is multiplied
+  // with in the next step (LossScaling). Under 1 behind a step that was not made, training ends. Invalid: the
+  // loss is not scaled.
+  BufferId loss_scale;
 
   Buffer& buffer(BufferId id) { return buffers[id.index()]; }
   const Buffer& buffer(BufferId id) const { return buffers[id.index()]; }

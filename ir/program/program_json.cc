@@ -330,6 +330,7 @@ std::string programText(const Program& program, LoopBudget* loops) {
   addItems("instructions", program.instructions, instructionToJson, loops, text);
   addItems("results", program.results, resultToJson, loops, text);
   if (program.guard.valid()) text += fmt::format(",\n  \"guard\": {}", program.guard.index());
+  if (program.loss_scale.valid()) text += fmt::format(",\n  \"loss_scale\": {}", program.loss_scale.index());
   return text;
 }
 
@@ -372,6 +373,8 @@ Program programFrom(const JsonReader& json, LoopBudget* loops) {
   itemsFrom(json, loops, program);
   if (json.has("guard"))
     program.guard = BufferId(json.at("guard").integer(0, lastIndex(program.buffers.size())));
+  if (json.has("loss_scale"))
+    program.loss_scale = BufferId(json.at("loss_scale").integer(0, lastIndex(program.buffers.size())));
   return program;
 }
 
@@ -387,6 +390,7 @@ auto readProgram(std::string_view text, int version, const std::vector<std::stri
                                         "buffers",          "instructions", "results"};
   keys.insert(keys.end(), more.begin(), more.end());
   optional.push_back("guard");
+  optional.push_back("loss_scale");
   json.expectObject(keys, optional);
   return read(json);
 }

@@ -122,6 +122,8 @@ std::string printProgram(const Program& program) {
                         quoted(program, {result.buffer}));
   }
   if (program.guard.valid()) text += fmt::format("guard {}\n", quoted(program, {program.guard}));
+  if (program.loss_scale.valid())
+    text += fmt::format("loss scale {}\n", quoted(program, {program.loss_scale}));
   return text;
 }
 

@@ -75,6 +75,7 @@ class StructureVerifier {
     for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
     for (const Result& result : program_.results) verifyResult(result);
     verifyGuard();
+    verifyLossScale();
   }
 
  private:
@@ -183,6 +184,18 @@ class StructureVerifier {
       if (updates && std::find(outputs.begin(), outputs.end(), program_.guard) != outputs.end())
         failHere("the guard is written behind an update");
     }
+  }
+
+  void verifyLossScale() const {
+    if (program_.loss_scale.valid() != first_.loss_scale.valid())
+      failHere("it has a scale of the loss and rank 0 has none, or the reverse");
+    if (!program_.loss_scale.valid()) return;
+    if (!program_.guard.valid()) failHere("the loss is scaled, and there is no guard");
+    if (!inRange(program_.loss_scale)) failHere("the scale of the loss has no buffer");
+    const Buffer& buffer = program_.buffer(program_.loss_scale);
+    if (buffer.data_type != DataType::kFloat32 || !buffer.shape.empty() || !isPersistent(buffer.kind))
+      failHere(
+          fmt::format("the scale of the loss, {}, must be a float32 scalar that stays", tensorText(buffer)));
   }
 
   void verifyGroups() const {
@@ -294,8 +307,9 @@ class StructureVerifier {
                                     buffer.name));
       }
       const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
-      const bool hands_on = buffer.kind == BufferKind::kForwardState &&
-                            instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
+      const bool hands_on =
+          (buffer.kind == BufferKind::kForwardState || buffer.kind == BufferKind::kOptimizerState) &&
+          instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
       if (constant || (isPersistent(buffer.kind) && !may_replace && !hands_on)) {
         failInstruction(
             fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));

@@ -32,9 +32,11 @@ struct Contribution {
 // gets no gradient.
 class Differentiation {
  public:
-  Differentiation(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters)
+  Differentiation(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters,
+                  ValueId loss_scale)
       : builder_(builder),
         loss_(loss),
+        loss_scale_(loss_scale),
         parameters_(parameters),
         forward_nodes_(builder.graph().nodes.size()) {
     builder_.setTrained(parameters);
@@ -44,18 +46,30 @@ class Differentiation {
     markActive();
     contributions_.resize(graph().values.size());
     producer_ = computeUseDef(graph()).producer;
-    const Constant one = makeScalar(graph().dataType(loss_), 1);
-    const Constant seed{one.data_type, graph().shape(loss_), one.bytes};
-    const ValueId seed_value = seed.shape.empty()
-                                   ? builder_.scalar(seed.data_type, 1)
-                                   : builder_.values().addConstant(graph().value(loss_).name + "_grad", seed);
-    contributions_[loss_.index()] = {{seed_value, NodeId()}};
+    contributions_[loss_.index()] = {{seed(), NodeId()}};
     for (size_t n = forward_nodes_; n-- > 0;) differentiate(NodeId(n));
     return collect();
   }
 
  private:
   const Graph& graph() const { return builder_.graph(); }
+
+  // What the loss's own gradient is, of its shape: 1, or what it is scaled with.
+  ValueId seed() {
+    const Shape& shape = graph().shape(loss_);
+    const DataType type = graph().dataType(loss_);
+    const std::string name = graph().value(loss_).name + "_grad";
+    if (!loss_scale_.valid()) {
+      if (shape.empty()) return builder_.scalar(type, 1);
+      return builder_.values().addConstant(name, Constant{type, shape, makeScalar(type, 1).bytes});
+    }
+    if (shape.empty()) return loss_scale_;
+    const ValueId shaped = builder_.values().addValue(name, type, shape);
+    builder_.addBackwardNode(producer_[loss_.index()], "", "Reshape", "",
+                             {loss_scale_, builder_.integers(std::vector<int64_t>(shape.size(), 1))},
+                             {shaped}, {});
+    return shaped;
+  }
   bool active(ValueId id) const { return id.valid() && id.index() < active_.size() && active_[id.index()]; }
 
   // Active values: floating-point, made from a parameter, and the loss is made from them, by differentiable
@@ -115,9 +129,10 @@ class Differentiation {
 
   void requireKnownType(const Node& node, ValueId value) const {
     const DataType type = graph().dataType(value);
-    if (type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kBfloat16) return;
+    if (type == DataType::kFloat32 || type == DataType::kFloat64 || isHalf(type)) return;
     fail(ErrorCode::kBadModel,
-         "{}: '{}' is {}, but gradients are taken in float32, float64 or bfloat16; export the model in "
+         "{}: '{}' is {}, but gradients are taken in float32, float64, bfloat16 or float16; export the model "
+         "in "
          "float32",
          describeNode(node), graph().value(value).name, dataTypeName(type));
   }
@@ -188,7 +203,7 @@ class Differentiation {
     std::vector<ValueId> parts;
     for (const Contribution& contribution : contributions_[parameter.index()]) {
       ValueId part = contribution.gradient;
-      if (graph().initializers.contains(part) || useCount(part) > 1) {
+      if (graph().initializers.contains(part) || part == loss_scale_ || useCount(part) > 1) {
         part = addLike(parameter, "_grad.part", graph().dataType(parameter));
         builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.gradient}, {part},
                                  {});
@@ -215,7 +230,7 @@ class Differentiation {
   }
 
   BackwardBuilder& builder_;
-  ValueId loss_;
+  ValueId loss_, loss_scale_;
   const std::vector<ValueId>& parameters_;
   size_t forward_nodes_;
   std::vector<bool> active_;
@@ -227,8 +242,9 @@ class Differentiation {
 
 }  // namespace
 
-Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters) {
-  return Differentiation(builder, loss, parameters).run();
+Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters,
+                         ValueId loss_scale) {
+  return Differentiation(builder, loss, parameters, loss_scale).run();
 }
 
 void splitBackwardPhases(const Graph& graph, const std::vector<NodeId>& forward_nodes,

@@ -18,7 +18,8 @@ struct Gradients {
 // Appends backward nodes along the paths from `parameters` to `loss`. Contributions to a computed value are
 // added by one Sum that belongs to the value's producer; contributions to a parameter stay apart. Names:
 // "<value>_grad". Errors: kBadModel for an operator on a path that has no rule, or whose rule refuses.
-Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters);
+Gradients appendBackward(BackwardBuilder& builder, ValueId loss, const std::vector<ValueId>& parameters,
+                         ValueId loss_scale = {});
 
 // By node index, for the backward nodes: kBackwardInput if an activation's gradient needs the node, else
 // kBackwardWeight. All other entries are left alone. An input node never reads what a weight node gives.

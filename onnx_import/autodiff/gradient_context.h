@@ -103,9 +103,9 @@ class GradientContext : public OpEmitter {
   void becomeFunction(std::string_view name, std::string_view overload, Attributes attributes);
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
-  // Of numbers that a forward node keeps of each row for its gradient: float32 beside bfloat16.
+  // Of numbers that a forward node keeps of each row for its gradient: float32 beside bfloat16 and float16.
   DataType statisticsType(ValueId value) const {
-    return type(value) == DataType::kBfloat16 ? DataType::kFloat32 : type(value);
+    return isHalf(type(value)) ? DataType::kFloat32 : type(value);
   }
   // The elements of an integer input that is constant; nullopt if the input is absent. Refuses one that is
   // not constant.

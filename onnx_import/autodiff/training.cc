@@ -63,6 +63,12 @@ std::vector<ValueId> learnedParameters(const TrainingGraph& training) {
   return parameters;
 }
 
+ValueId addLossScale(BackwardBuilder& builder, ValueId loss) {
+  const ValueId scale = builder.values().addValue("loss_scale", builder.graph().dataType(loss), {});
+  builder.graph().inputs.push_back(scale);
+  return scale;
+}
+
 void requireOpset(const Graph& graph) {
   const auto opset = graph.opset_imports.find("");
   const int version = opset == graph.opset_imports.end() ? 0 : opset->second;
@@ -111,7 +117,8 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   const std::vector<ValueId> parameters = learnedParameters(training);
   requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
-  const Gradients gradients = trains ? appendBackward(builder, training.loss, parameters)
+  if (trains && extras.loss_scaling.first > 0) training.loss_scale = addLossScale(builder, training.loss);
+  const Gradients gradients = trains ? appendBackward(builder, training.loss, parameters, training.loss_scale)
                                      : Gradients{std::vector<std::vector<ValueId>>(parameters.size()), {}};
   training.node_phase.assign(graph.nodes.size(), Phase::kForward);
   std::fill_n(training.node_phase.begin(), prologue_nodes, Phase::kPrologue);

@@ -31,6 +31,7 @@ struct UpdateExtras {
   double clip_norm = 0;   // TrainingGraph::clip_norm
   double clip_value = 0;  // every element of a gradient is clipped to [-clip_value, clip_value] before
   double ema = 0;         // the decay of a moving average of every trained parameter
+  LossScaling loss_scaling = {};  // TrainingGraph::loss_scaling; the norm is taken then
 };
 
 // Whether a gradient rule for the operator is registered, or it has no gradient by nature (Shape, Equal,

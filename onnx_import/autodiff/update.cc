@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@
 namespace pipeshard {
 namespace {
 
-// Clips gradients, by value or by the norm of all of them.
+// Clips gradients, by value or by the norm of all of them, and takes the scale of the loss out of them.
 class Clipping {
  public:
   Clipping(BackwardBuilder& builder, const UpdateExtras& extras, ValueId scale)
@@ -26,18 +27,24 @@ class Clipping {
     if (value_ == 0 && !scale_.valid()) return gradient;
     const Graph& graph = builder_.graph();
     const DataType type = graph.dataType(gradient);
-    const ValueId result =
-        builder_.values().addValue(graph.value(gradient).name + ".clipped", type, graph.shape(gradient));
-    if (value_ != 0) {
-      const ValueId low = builder_.scalar(type, -value_), high = builder_.scalar(type, value_);
-      builder_.addNode("", "Clip", "", {gradient, low, high}, {result}, {});
-    } else {
-      builder_.addNode("", "Mul", "", {gradient, scaleOf(type)}, {result}, {});
-    }
-    return result;
+    if (scale_.valid()) gradient = add("Mul", gradient, {scaleOf(type)}, value_ == 0 ? "clipped" : "scaled");
+    if (value_ == 0) return gradient;
+    const ValueId low = builder_.scalar(type, -value_), high = builder_.scalar(type, value_);
+    return add("Clip", gradient, {low, high}, "clipped");
   }
 
  private:
+  ValueId add(std::string_view op_type, ValueId gradient, std::vector<ValueId> others,
+              std::string_view suffix) {
+    const Graph& graph = builder_.graph();
+    const ValueId result =
+        builder_.values().addValue(fmt::format("{}.{}", graph.value(gradient).name, suffix),
+                                   graph.dataType(gradient), graph.shape(gradient));
+    others.insert(others.begin(), gradient);
+    builder_.addNode("", op_type, "", std::move(others), {result}, {});
+    return result;
+  }
+
   // The scale in that type.
   ValueId scaleOf(DataType type) {
     if (builder_.graph().dataType(scale_) == type) return scale_;
@@ -191,9 +198,12 @@ void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
                    const std::vector<ParameterGroup>& groups, const UpdateExtras& extras,
                    TrainingGraph& training) {
   Graph& graph = builder.graph();
+  training.loss_scaling = extras.loss_scaling;
   training.clip_norm = extras.clip_norm;
-  if (extras.clip_norm > 0) builder.useFunction("SquareSum", "");
-  if (extras.clip_norm > 0 && !std::isinf(extras.clip_norm)) {
+  if (training.loss_scale.valid() && training.clip_norm == 0)
+    training.clip_norm = std::numeric_limits<double>::infinity();
+  if (training.clip_norm > 0) builder.useFunction("SquareSum", "");
+  if (training.loss_scale.valid() || (training.clip_norm > 0 && !std::isinf(training.clip_norm))) {
     training.gradient_scale = builder.values().addValue("gradient_scale", DataType::kFloat64, {});
     graph.inputs.push_back(training.gradient_scale);
   }

@@ -21,7 +21,8 @@
 namespace pipeshard {
 namespace {
 
-constexpr double kLargestBfloat16 = 3.3895313892515355e38;  // (2 - 2^-7) 2^127
+// The largest finite number: (2 - 2^-7) 2^127, (2 - 2^-10) 2^15.
+double largestOf(DataType narrow) { return narrow == DataType::kBfloat16 ? 3.3895313892515355e38 : 65504; }
 
 enum class ComputesIn : uint8_t { kNarrow, kFloat32, kWhatItReads };
 
@@ -255,9 +256,10 @@ class Mixer {
   }
 
   Constant rounded(const Constant& constant) const {
+    const double largest = largestOf(narrow_);
     std::vector<double> numbers = numericElements(constant);
     for (double& number : numbers) {
-      if (std::isfinite(number)) number = std::clamp(number, -kLargestBfloat16, kLargestBfloat16);
+      if (std::isfinite(number)) number = std::clamp(number, -largest, largest);
     }
     Constant result{narrow_, constant.shape, std::vector<std::byte>(byteCount(narrow_, constant.shape))};
     convertElements(DataType::kFloat64, numbers.data(), narrow_, result.bytes.data(), numbers.size());
@@ -266,8 +268,12 @@ class Mixer {
 
   ValueId withinRange(ValueId value, const Node& reader) {
     if (!least_.valid()) {
-      least_ = builder_.addConstant("bfloat16/least", makeScalar(DataType::kFloat32, -kLargestBfloat16));
-      most_ = builder_.addConstant("bfloat16/most", makeScalar(DataType::kFloat32, kLargestBfloat16));
+      const auto limit = [&](const char* name, double number) {
+        return builder_.addConstant(fmt::format("{}/{}", dataTypeName(narrow_), name),
+                                    makeScalar(DataType::kFloat32, number));
+      };
+      least_ = limit("least", -largestOf(narrow_));
+      most_ = limit("most", largestOf(narrow_));
       for (const ValueId limit : {least_, most_})
         graph_.value(limit).metadata.emplace_back(kConstantMark, "made");
     }
@@ -345,8 +351,8 @@ class Mixer {
 }  // namespace
 
 MixedNodes mixPrecision(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32) {
-  if (narrow != DataType::kBfloat16)
-    fail(ErrorCode::kUsage, "precision {} is not supported; use bfloat16", dataTypeName(narrow));
+  if (!isHalf(narrow))
+    fail(ErrorCode::kUsage, "precision {} is not supported; use bfloat16 or float16", dataTypeName(narrow));
   Mixer mixer(graph, narrow, keep_float32);
   const MixedNodes nodes = mixer.run();
   verifyGraph(graph);

@@ -48,7 +48,7 @@ struct MixedNodes {
 //
 // `keep_float32`: regular expressions. An operator in whose type ("MatMul", "pipeshard::Attention"), name or
 // output's name one is found works in float32. Error(kUsage) where one is found in none of the operators that
-// work on activations, and for a type other than bfloat16.
+// work on activations, and for a type other than bfloat16 and float16.
 MixedNodes mixPrecision(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32 = {});
 
 // "bfloat16: 61 operators compute in bfloat16, 12 in float32 ..."

@@ -145,9 +145,9 @@ void widen(Graph& graph, const Widening& types, PrecisionChange& change) {
 
 PrecisionChange setPrecision(Graph& graph, DataType precision) {
   PrecisionChange change;
-  if (precision == DataType::kFloat32 || precision == DataType::kBfloat16) return change;
+  if (precision == DataType::kFloat32 || isHalf(precision)) return change;
   if (precision != DataType::kFloat64) {
-    fail(ErrorCode::kUsage, "precision {} is not supported; use float32, float64 or bfloat16",
+    fail(ErrorCode::kUsage, "precision {} is not supported; use float32, float64, bfloat16 or float16",
          dataTypeName(precision));
   }
   widen(graph, {{DataType::kFloat32}, DataType::kFloat64}, change);
@@ -158,8 +158,7 @@ bool trainsNarrowFloats(const Graph& graph) {
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   return std::any_of(graph.initializers.begin(), graph.initializers.end(), [&](const auto& initializer) {
     const DataType type = graph.dataType(initializer.first);
-    return roles[initializer.first.index()] == InitializerRole::kParameter &&
-           (type == DataType::kFloat16 || type == DataType::kBfloat16);
+    return roles[initializer.first.index()] == InitializerRole::kParameter && isHalf(type);
   });
 }
 

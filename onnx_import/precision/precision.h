@@ -10,9 +10,9 @@
 namespace pipeshard {
 
 // Changes every float32 value, constant, Cast target and attribute type of the graph to float64, for
-// validation. Other precisions leave it as it is: for bfloat16, mixPrecision (mixed_precision.h) changes the
-// prepared graph. Weight references keep their bytes: the value's type then differs from the file's, and
-// `source_types` remembers the latter (by value name).
+// validation. Other precisions leave it as it is: for bfloat16 and float16, mixPrecision (mixed_precision.h)
+// changes the prepared graph. Weight references keep their bytes: the value's type then differs from the
+// file's, and `source_types` remembers the latter (by value name).
 struct PrecisionChange {
   std::map<std::string, DataType> source_types;
 };

@@ -113,6 +113,7 @@ class Cutter {
     }
     setRole(training_.step, ValueRole::kStep);
     setRole(training_.gradient_scale, ValueRole::kGradientScale);
+    setRole(training_.loss_scale, ValueRole::kLossScale);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       for (ValueId output : graph_.nodes[n].outputs) {
         setRole(output, ValueRole::kProduced);

@@ -32,6 +32,7 @@ enum class ValueRole : uint8_t {
   kState,
   kStep,
   kGradientScale,
+  kLossScale,
   kWeightCopy,  // made once per step (ir/graph/weight_copies.h), by every stage that reads it
   kNone
 };

@@ -198,6 +198,15 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
          "forward-only",
          schedule.name());
   }
+  if (schedule.asynchronous() && family.base().loss_scale.valid()) {
+    fail(ErrorCode::kConfiguration,
+         "--precision float16: under the schedule {} stages make their updates at different times, so there "
+         "is "
+         "no moment at which all know that the gradients of a step are finite; take --precision bfloat16, or "
+         "a "
+         "synchronous schedule (1f1b, zb-h1, ...)",
+         schedule.name());
+  }
   if (schedule.asynchronous() && family.base().clip_norm > 0) {
     fail(ErrorCode::kConfiguration,
          "--clip-norm: under the schedule {} stages make their updates at different times, so there is no "

@@ -1,6 +1,8 @@
 #include "partition/emit/gradient_norm.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@ namespace {
 
 constexpr const char* kNorm = "gradient_norm";
 constexpr const char* kScale = "gradient_scale";
+constexpr const char* kLossScale = "loss_scale";
 constexpr const char* kSquareSum = "SquareSum";
 
 // Of the devices that hold the same part of a value: how many they are, which of them this one is, and the
@@ -61,10 +64,19 @@ class NormGraph {
   }
   // float64 scalars
   ValueId op(const char* op_type, std::vector<ValueId> inputs,
-             std::map<std::string, Attribute> attributes = {}, std::string_view domain = "") {
-    const ValueId result = nodes_.addValue("norm/" + std::string(op_type), DataType::kFloat64, {});
+             std::map<std::string, Attribute> attributes = {}, std::string_view domain = "",
+             DataType type = DataType::kFloat64) {
+    const ValueId result = nodes_.addValue("norm/" + std::string(op_type), type, {});
     nodes_.addNode(domain, op_type, std::move(inputs), {result}, std::move(attributes));
     return result;
+  }
+  ValueId cast(ValueId value, DataType type) {
+    return op("Cast", {value}, {{"to", static_cast<int64_t>(type)}}, "", type);
+  }
+  // Of two float64 scalars.
+  ValueId isLess(ValueId a, ValueId b) { return op("Less", {a, b}, {}, "", DataType::kBool); }
+  ValueId where(ValueId condition, ValueId then, ValueId otherwise) {
+    return op("Where", {condition, then, otherwise});
   }
   ValueId number(double value) {
     return nodes_.addConstant("norm/number", makeScalar(DataType::kFloat64, value));
@@ -80,7 +92,7 @@ class NormGraph {
     const ValueId flat = nodes_.addValue("norm/loss", graph_.dataType(loss), {});
     const ValueId shape = nodes_.addConstant("norm/shape", makeConstant<int64_t>({0}, {}));
     nodes_.addNode("", "Reshape", {loss, shape}, {flat});
-    return op("Cast", {flat}, {{"to", static_cast<int64_t>(DataType::kFloat64)}});
+    return cast(flat, DataType::kFloat64);
   }
 
   // Runs it on these buffers.
@@ -96,9 +108,9 @@ class NormGraph {
   GraphBuilder nodes_;
 };
 
-BufferId scalarBuffer(RankBuilder& builder, const std::string& name) {
+BufferId scalarBuffer(RankBuilder& builder, const std::string& name, DataType type = DataType::kFloat64) {
   std::vector<Buffer>& buffers = builder.program().buffers;
-  buffers.push_back({name, BufferKind::kAccumulator, DataType::kFloat64, {}, name, std::nullopt, {}});
+  buffers.push_back({name, BufferKind::kAccumulator, type, {}, name, std::nullopt, {}});
   return BufferId(buffers.size() - 1);
 }
 
@@ -185,35 +197,117 @@ void sumSquares(const EmissionContext& context, RankId rank, const std::vector<B
   std::move(graph).run(builder, std::move(inputs), {squares});
 }
 
+// From the sum of squares: the norm, what gradients are scaled with, and what becomes of the loss's scale.
+class Measuring {
+ public:
+  Measuring(const EmissionContext& context, BufferId squares, RankBuilder& builder)
+      : training_(context.family.base()),
+        separator_(context.separator),
+        builder_(builder),
+        graph_(context, kNorm) {
+    norm_ = graph_.op("Sqrt", {read(squares)});
+    if (training_.loss_scale.valid()) readLossScale();
+  }
+
+  // Where each result is, in the order in which they are listed.
+  std::vector<Result> run() && {
+    measure(kNorm, norm_, scalarBuffer(builder_, named("norm")));
+    builder_.program().guard = outputs_.front();
+    if (training_.gradient_scale.valid())
+      measure(kScale, shareOfGradients(), builder_.bufferOf(training_.gradient_scale, kWholeStep));
+    if (scale_.valid()) replaceLossScale();
+    std::move(graph_).run(builder_, std::move(inputs_), std::move(outputs_));
+    for (const auto& [from, to] : replaced_)
+      builder_.add(InstructionKind::kAccumulate, -1, {from}, {to}).overwrite = true;
+    return std::move(results_);
+  }
+
+ private:
+  std::string named(const char* what) const { return kNorm + separator_ + what; }
+  ValueId read(BufferId buffer) {
+    inputs_.push_back(buffer);
+    return graph_.input(builder_.program().buffer(buffer));
+  }
+  void give(ValueId value, BufferId buffer) {
+    graph_.output(value);
+    outputs_.push_back(buffer);
+  }
+  void measure(const char* name, ValueId value, BufferId buffer) {
+    give(value, buffer);
+    results_.push_back({Result::Kind::kMeasure, name, "", buffer});
+  }
+
+  void readLossScale() {
+    const std::string& name = builder_.nameOf(training_.loss_scale);
+    scale_buffer_ = builder_.lossScale();
+    count_buffer_ =
+        builder_.lasting(name + separator_ + "steps", name + ".steps", makeScalar(DataType::kInt64, 0));
+    scale_ = graph_.cast(read(scale_buffer_), DataType::kFloat64);
+    count_ = graph_.cast(read(count_buffer_), DataType::kFloat64);
+    norm_ = graph_.op("Div", {norm_, scale_});  // gradients are so many times as large
+  }
+
+  ValueId shareOfGradients() {
+    ValueId share = graph_.number(1);
+    if (!std::isinf(training_.clip_norm)) {
+      const ValueId raised = graph_.op("Add", {norm_, graph_.number(1e-6)});
+      share = graph_.op("Min", {graph_.op("Div", {graph_.number(training_.clip_norm), raised}), share});
+    }
+    return scale_.valid() ? graph_.op("Div", {share, scale_}) : share;
+  }
+
+  // finite = norm < inf;  early = count + 1 < steps
+  // scale := finite ? (early ? scale : min(2 scale, most)) : scale / 2
+  // count := finite and early ? count + 1 : 0
+  void replaceLossScale() {
+    const ValueId zero = graph_.number(0), two = graph_.number(2);
+    const ValueId finite = graph_.isLess(norm_, graph_.number(std::numeric_limits<double>::infinity()));
+    const ValueId more = graph_.op("Add", {count_, graph_.number(1)});
+    const ValueId early =
+        graph_.isLess(more, graph_.number(static_cast<double>(training_.loss_scaling.steps)));
+    const ValueId doubled =
+        graph_.op("Min", {graph_.op("Mul", {scale_, two}), graph_.number(LossScaling::kMost)});
+    const ValueId scale =
+        graph_.where(finite, graph_.where(early, scale_, doubled), graph_.op("Div", {scale_, two}));
+    const ValueId count = graph_.where(finite, graph_.where(early, more, zero), zero);
+    measure(kLossScale, scale_, scalarBuffer(builder_, named("loss_scale")));
+    replace("scale", scale, scale_buffer_);
+    replace("steps", count, count_buffer_);
+    builder_.program().loss_scale = scale_buffer_;
+  }
+  void replace(const char* state, ValueId value, BufferId buffer) {
+    const DataType type = builder_.program().buffer(buffer).data_type;
+    const BufferId made = scalarBuffer(builder_, named("next_") + state, type);
+    give(graph_.cast(value, type), made);
+    replaced_.emplace_back(made, buffer);
+    results_.push_back({Result::Kind::kOptimizerState, "loss", state, buffer});
+  }
+
+  const TrainingGraph& training_;
+  const std::string separator_;
+  RankBuilder& builder_;
+  NormGraph graph_;
+  ValueId norm_, scale_, count_;
+  BufferId scale_buffer_, count_buffer_;
+  std::vector<BufferId> inputs_, outputs_;
+  std::vector<std::pair<BufferId, BufferId>> replaced_;
+  std::vector<Result> results_;
+};
+
 }  // namespace
 
 void takeGradientNorm(const EmissionContext& context, RankId rank, const std::vector<BufferId>& gradients,
                       BufferId loss, RankBuilder& builder) {
-  const TrainingGraph& training = context.family.base();
   const BufferId squares = scalarBuffer(builder, kNorm + context.separator + "squares");
   sumSquares(context, rank, gradients, loss, builder, squares);
   if (context.layout.ranks() > 1) {
     const GroupId all = everybody(context, builder);
     builder.add(InstructionKind::kAllReduce, -1, {squares}, {squares}).group = all;
   }
-  NormGraph graph(context, kNorm);
-  const ValueId norm = graph.op("Sqrt", {graph.input(builder.program().buffer(squares))});
-  graph.output(norm);
-  std::vector<BufferId> outputs = {scalarBuffer(builder, kNorm + context.separator + "norm")};
-  std::vector<const char*> measures = {kNorm};
-  if (training.gradient_scale.valid()) {
-    const ValueId raised = graph.op("Add", {norm, graph.number(1e-6)});
-    const ValueId share = graph.op("Div", {graph.number(training.clip_norm), raised});
-    graph.output(graph.op("Min", {share, graph.number(1)}));
-    outputs.push_back(builder.bufferOf(training.gradient_scale, kWholeStep));
-    measures.push_back(kScale);
-  }
-  Program& program = builder.program();
-  program.guard = outputs.front();
+  std::vector<Result> results = Measuring(context, squares, builder).run();
   builder.questions().ask("first rank", [](RankId of) { return RankAnswer{{of == RankId(0)}, {}, {}, {}}; });
-  for (size_t m = 0; rank == RankId(0) && m < measures.size(); ++m)
-    program.results.push_back({Result::Kind::kMeasure, measures[m], "", outputs[m]});
-  std::move(graph).run(builder, {squares}, std::move(outputs));
+  if (rank != RankId(0)) return;
+  for (Result& result : results) builder.program().results.push_back(std::move(result));
 }
 
 }  // namespace pipeshard

@@ -123,9 +123,10 @@ std::optional<ProgramKind> prolongedKind(const Kinds& kinds, int64_t more, int64
   if (!instructions || !results || !prolongBuffers(kinds, more, made)) return std::nullopt;
   made.program.instructions = *std::move(instructions);
   made.program.results = *std::move(results);
-  if (shortest.guard.valid()) {
-    const size_t guard = shortest.guard.index(), next = kinds[1]->program.guard.index();
-    made.program.guard = BufferId(guard + static_cast<size_t>(more) * (next - guard));
+  for (BufferId Program::*named : {&Program::guard, &Program::loss_scale}) {
+    if (!(shortest.*named).valid()) continue;
+    const size_t at = (shortest.*named).index(), next = (kinds[1]->program.*named).index();
+    made.program.*named = BufferId(at + static_cast<size_t>(more) * (next - at));
   }
   return made;
 }

@@ -204,6 +204,7 @@ BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
     case ValueRole::kGradient: return buffer(nameOf(value), BufferKind::kGradient, value);
     case ValueRole::kState: return buffer(nameOf(value), BufferKind::kOptimizerState, value);
     case ValueRole::kGradientScale: return buffer(nameOf(value), BufferKind::kAccumulator, value);
+    case ValueRole::kLossScale: return lossScale();
     case ValueRole::kStep: return ofUpdate(value, BufferKind::kStep, context_.versions.updateOf(microbatch));
     case ValueRole::kBatchInput: {
       const BatchInput& input = training_.inputs[place.index];
@@ -275,6 +276,19 @@ BufferId RankBuilder::sourced(ValueId value, BufferKind kind, ValueId source) {
   made.source = absoluteSource(training_.graph, source.valid() ? source : value);
   made.source_type = made.data_type;
   return id;
+}
+
+BufferId RankBuilder::lasting(const std::string& name, const std::string& value, Constant start) {
+  const auto [found, is_new] = buffers_.try_emplace(name, program_.buffers.size());
+  if (!is_new) return found->second;
+  Buffer& made = program_.buffers.emplace_back();
+  made.name = name;
+  made.value = value;
+  made.kind = BufferKind::kOptimizerState;
+  made.data_type = made.source_type = start.data_type;
+  made.shape = start.shape;
+  made.source = std::move(start);
+  return found->second;
 }
 
 Instruction& RankBuilder::add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,

@@ -58,6 +58,15 @@ class RankBuilder {
                                      : bufferOf(state.value, kWholeStep);
   }
 
+  // A number that lives across steps, and is the same on all ranks; checkpoints call it "state/<value>".
+  BufferId lasting(const std::string& name, const std::string& value, Constant start);
+  // The one that the gradient of the loss is scaled with.
+  BufferId lossScale() {
+    const ValueId scale = training_.loss_scale;
+    return lasting(nameOf(scale), nameOf(scale),
+                   makeScalar(training_.graph.dataType(scale), training_.loss_scaling.first));
+  }
+
   // The stage that the instructions from here on work for; invalid: several, or none.
   void workFor(StageId stage) { stage_ = stage; }
   // The same for a pass on the microbatch: makes the copies of weights that it reads, unless they are there.

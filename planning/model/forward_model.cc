@@ -28,6 +28,7 @@
 #include "planning/model/given_weights.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/sequence_lengths.h"
+#include "planning/model/update_extras.h"
 #include "sharding/batch/merged_rows.h"
 #include "sharding/batch/training_family.h"
 
@@ -132,7 +133,7 @@ class Preparer {
     options_.tensor_elements = is_limited ? ImportLimits().tensor_elements : UINT64_MAX;
     Graph graph = prepareModel(raw_, options_);
     if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
-    if (precision_ == DataType::kBfloat16) mixed_ = mixPrecision(graph, precision_, keep_float32_);
+    if (isHalf(precision_)) mixed_ = mixPrecision(graph, precision_, keep_float32_);
     return graph;
   }
 
@@ -283,9 +284,9 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
   widenNarrowFloats(whole);
   const DataType precision = request.given.precision;
   const DataType trained = precision == DataType::kFloat64 ? precision : DataType::kFloat32;
-  model.notes.push_back(fmt::format(
-      "weights of the file are half precision: they are trained as {}{}", dataTypeName(trained),
-      precision == DataType::kBfloat16 ? "" : ", as is all else (--precision bfloat16: but activations)"));
+  model.notes.push_back(
+      fmt::format("weights of the file are half precision: they are trained as {}{}", dataTypeName(trained),
+                  isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
@@ -371,16 +372,6 @@ void takeLengths(const PlanRequest& request, ForwardModel& model) {
        request.length_dimension);
 }
 
-UpdateExtras updateExtras(const GivenOptions& given) {
-  if (given.clip_value != 0 && given.clip_norm != 0 && !std::isinf(given.clip_norm)) {
-    fail(ErrorCode::kUsage,
-         "--clip-norm {} and --clip-value {}: gradients are clipped in one way; give one of them",
-         given.clip_norm, given.clip_value);
-  }
-  if (given.ema >= 1) fail(ErrorCode::kUsage, "--ema {}: a decay is below 1, as 0.999 is", given.ema);
-  return {given.clip_norm, given.clip_value, given.ema};
-}
-
 // Outputs that the file gives no rank: found out, for a loss is known by being a scalar.
 void findRanksOfOutputs(Graph& graph) {
   const auto isOpen = [&](ValueId output) { return !graph.value(output).shape; };
@@ -396,8 +387,9 @@ void findRanksOfOutputs(Graph& graph) {
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
                          const ProgressCallback& progress) {
-  if (!request.given.keep_float32.empty() && request.given.precision != DataType::kBfloat16) {
-    fail(ErrorCode::kUsage, "--keep-float32 goes with --precision bfloat16: in {} every operator is kept",
+  if (!request.given.keep_float32.empty() && !isHalf(request.given.precision)) {
+    fail(ErrorCode::kUsage,
+         "--keep-float32 goes with --precision bfloat16 or float16: in {} every operator is kept",
          dataTypeName(request.given.precision));
   }
   progress("reading " + request.model_path);
@@ -437,9 +429,10 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const auto preparer =
         std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
     notePatterns(preparer->patterns(), model);
-    if (request.given.precision == DataType::kBfloat16) {
+    if (isHalf(request.given.precision)) {
       model.mixed = preparer->mixedNodes();
       model.notes.push_back(mixedNodesToString(*model.mixed, request.given.precision));
+      noteLossScaling(model.extras.loss_scaling, request.given.optimizer, model.notes);
     }
     model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
     model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {

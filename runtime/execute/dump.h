@@ -3,6 +3,8 @@
 // Names inside: "loss", "gradient/<parameter>", "parameter/<parameter>", "state/<parameter>/<state>",
 // "forward_state/<name>", "microbatch3/output/<name>". Where a step is a window of several updates, losses
 // and gradients say to which they belong: "update0/loss", "update3/gradient/<parameter>".
+// Where the loss is scaled (float16) gradients are as they are accumulated, "measure/loss_scale" times as
+// large.
 //
 // A rank that holds a part of a tensor (Buffer::part) writes the part under the tensor's name, and where it
 // belongs (runtime/files/joined_tensors.h). The view joins the parts. Weights that the exporter has

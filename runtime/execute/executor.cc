@@ -275,6 +275,7 @@ StepReport Executor::runStep(int64_t step) {
     guard_->takeBack();
     report.applied = false;
     report.not_finite = guard_->finding();
+    report.scale_spent = program().loss_scale.valid() && readNumber(program().loss_scale) < 1;
   }
   if (options_.check_finite && report.loss && !std::isfinite(*report.loss)) {
     fail(ErrorCode::kNotANumber, "rank {}: the loss of step {} is {}{}{}; {}{}", program().rank, step,

@@ -62,6 +62,7 @@ struct StepReport {
   // gradients, if anything
   bool applied = true;
   std::string not_finite;
+  bool scale_spent = false;     // not applied, and the scale of the loss (Program::loss_scale) is under 1 now
   std::vector<double> losses;   // of every update of the step
   double seconds = 0;           // of the whole step
   double compute_seconds = 0;   // in kernels (but collectives), accumulation and copies

@@ -381,26 +381,6 @@ void Coordinator::nameStraggler(const StepResult& result) {
               found->seconds)});
 }
 
-// A step whose gradients have no finite norm; no rank has applied it.
-void Coordinator::leaveOut(const StepResult& result) {
-  constexpr size_t kMost = 3;  // reasons
-  const size_t count = std::min(result.not_finite.size(), kMost);
-  const std::vector<std::string> reasons(result.not_finite.begin(), result.not_finite.begin() + count);
-  const std::string what = fmt::format(
-      "step {} was not applied on any rank: the norm of its gradients is not finite{}{}{}", result.step,
-      reasons.empty() ? "" : "; ", fmt::join(reasons, ", "), result.not_finite.size() > kMost ? ", ..." : "");
-  if (spec_.check_finite) {
-    failJob(
-        {ErrorCode::kNotANumber,
-         what +
-             "; lower the learning rate, look at the data, leave such steps out (run --on-nan skip), or have "
-             "the first value named that is not a number (run --on-nan find)"});
-  }
-  ++result_.steps_left_out;
-  report({.kind = JobProgress::Kind::kNotice,
-          .text = fmt::format("{}; it is left out ({} so far)", what, result_.steps_left_out)});
-}
-
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.
 void Coordinator::abortWorkers() {
   for (RankId rank : workers_.ids()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "ir/base/ids_format.h"
@@ -417,6 +418,37 @@ void Coordinator::waitForLoading(Clock::time_point start) {
                                 late->where)});
   }
   waitFor(is_loaded, start + spec_.load_timeout, "loading the program (--load-timeout raises the limit)");
+}
+
+// A step whose gradients have no finite norm; no rank has applied it.
+void Coordinator::leaveOut(const StepResult& result) {
+  constexpr size_t kMost = 3;  // reasons
+  const size_t count = std::min(result.not_finite.size(), kMost);
+  const std::vector<std::string> reasons(result.not_finite.begin(), result.not_finite.begin() + count);
+  const std::string what = fmt::format(
+      "step {} was not applied on any rank: the norm of its gradients is not finite{}{}{}", result.step,
+      reasons.empty() ? "" : "; ", fmt::join(reasons, ", "), result.not_finite.size() > kMost ? ", ..." : "");
+  const std::optional<double> scale = result.measure("loss_scale");
+  if (scale && *scale / 2 < 1) {
+    failJob(
+        {ErrorCode::kNotANumber,
+         fmt::format("{}; the scale of the loss has fallen under 1, so it is not the scale that is too "
+                     "large: float16 holds no more than 65504. Keep operators with larger numbers in float32 "
+                     "(plan --keep-float32), take --precision bfloat16, or have the first value named that "
+                     "is not a number (run --on-nan find)",
+                     what)});
+  }
+  if (spec_.check_finite) {
+    failJob(
+        {ErrorCode::kNotANumber,
+         what +
+             "; lower the learning rate, look at the data, leave such steps out (run --on-nan skip), or have "
+             "the first value named that is not a number (run --on-nan find)"});
+  }
+  ++result_.steps_left_out;
+  report({.kind = JobProgress::Kind::kNotice,
+          .text = fmt::format("{}; it is left out ({} so far){}", what, result_.steps_left_out,
+                              scale ? fmt::format("; the scale of the loss is {:g} now", *scale / 2) : "")});
 }
 
 }  // namespace pipeshard

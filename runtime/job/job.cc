@@ -14,6 +14,13 @@ std::string describe(int signal, const std::string& checkpoint) {
 
 }  // namespace
 
+std::optional<double> StepResult::measure(std::string_view name) const {
+  for (const auto& [of, value] : measures) {
+    if (of == name) return value;
+  }
+  return std::nullopt;
+}
+
 JobInterrupted::JobInterrupted(int signal, const std::optional<std::string>& checkpoint)
     : Error(ErrorCode::kRequeue, describe(signal, checkpoint.value_or(""))),
       signal_(signal),

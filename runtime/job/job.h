@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct JobSpec {
   DeviceChoice device;
   int threads_per_worker = 0;  // 0: the node's processors / its ranks, at least 1
   // Stop when the loss, or a norm of gradients that the plan takes, is NaN or infinite. Else steps whose norm
-  // is not finite are left out on all ranks (Program::guard), each with a notice.
+  // is not finite are left out on all ranks (Program::guard), each with a notice. Where the loss is scaled,
+  // one that takes the scale under 1 stops the job all the same.
   bool check_finite = true;
   bool find_nan = false;  // ExecutorOptions::find_nan
 
@@ -144,6 +146,7 @@ struct StepResult {
   IdVector<RankId, double> transfer_seconds;  // waiting included
   // by name, as the plan's programs give them (Result::Kind::kMeasure): "gradient_norm"
   std::vector<std::pair<std::string, double>> measures = {};
+  std::optional<double> measure(std::string_view name) const;
   size_t length = 0;                         // StepSize::length: which sequences it had
   bool applied = true;                       // false: nothing was updated (Program::guard)
   std::vector<std::string> not_finite = {};  // of a step that was not applied: what ranks know of the reason

@@ -115,7 +115,7 @@ bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
           writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
     }
     link.send("step", std::move(body));
-    if (report.applied || !options.check_finite) continue;
+    if (report.applied || !(options.check_finite || report.scale_spent)) continue;
     while (link.next().type != "stop") {
     }
     return false;

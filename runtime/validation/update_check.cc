@@ -29,7 +29,7 @@ RankImage onlyUpdate(RankImage image) {
   }
   std::erase_if(program.results, [&](const Result& result) { return !used[result.buffer.index()]; });
   program.inputs.clear();
-  program.guard = {};
+  program.guard = program.loss_scale = {};
   return image;
 }
 

@@ -83,6 +83,9 @@ struct Float64Check {
 
 struct ValidationReport {
   std::vector<StepComparison> steps;
+  // Numbers of steps that both sides have left out, as their gradients were not finite (float16). They change
+  // nothing, which is compared; their losses and gradients are not.
+  std::vector<int> left_out;
   std::vector<TensorComparison> tensors;  // worst (error / bound) first, ties by kind, name and step
   int ranks = 0;
   JobResult planned;
@@ -114,8 +117,8 @@ struct ValidateSpec {
 };
 
 // Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64, 0.1
-// (devices that share sums round apart) and 1e-6 for bfloat16.
-// Imported gradients, made by other operators in another order, have ten times as much as ours; in bfloat16
+// (devices that share sums round apart) and 1e-6 for bfloat16 and float16.
+// Imported gradients, made by other operators in another order, have ten times as much as ours; in halves
 // as much, since an error of 1 is that of a gradient of zeros.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 

@@ -328,7 +328,9 @@ class MemoryPricer {
     std::set<std::pair<ValueId, size_t>> seen;
     for (NodeId node : context_.nodes) {
       for (ValueId input : context_.training.graph.node(node).inputs) {
-        const bool scalar = input == context_.training.step || input == context_.training.gradient_scale;
+        const TrainingGraph& training = context_.training;
+        const bool scalar =
+            input == training.step || input == training.gradient_scale || input == training.loss_scale;
         if (input.valid() && scalar) result_.constant_bytes += placedBytes(1);
         if (!input.valid() || !of(input).constant || !seen.insert({input, pieceOf(node)}).second) continue;
         const int64_t times = pieceOf(node) == 0 ? 2 : 1;  // with the recomputation

@@ -67,8 +67,7 @@ bool isReal(const Graph& graph, ValueId value) {
 
 bool isReducible(const Graph& graph, ValueId value) {
   const DataType type = graph.dataType(value);
-  return isReal(graph, value) || type == DataType::kBfloat16 || type == DataType::kInt32 ||
-         type == DataType::kInt64;
+  return isReal(graph, value) || isHalf(type) || type == DataType::kInt32 || type == DataType::kInt64;
 }
 
 int soleFactor(const TensorFactors& tensor, size_t axis) {

@@ -38,6 +38,7 @@ class Check {
     }
     if (training_.step.valid()) whole(training_.step, "the step");
     if (training_.gradient_scale.valid()) whole(training_.gradient_scale, "what gradients are scaled with");
+    if (training_.loss_scale.valid()) whole(training_.loss_scale, "what the loss is scaled with");
     checkPrologue();
   }
 

@@ -118,6 +118,7 @@ std::vector<StageValue> stageValues(const TrainingGraph& training, const std::ve
   for (const ModelOutput& output : training.outputs) roles.of(output.value).partial_allowed = false;
   roles.fix(training.step);
   roles.fix(training.gradient_scale);
+  roles.fix(training.loss_scale);
   for (ValueId value : replicated) roles.fix(value);
   return values;
 }

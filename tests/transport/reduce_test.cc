@@ -81,13 +81,26 @@ TEST(Reduce, AddsBfloat16InFloat32AndRoundsOnce) {
   EXPECT_EQ(output, inputs[0]);
 }
 
+TEST(Reduce, AddsFloat16InFloat32AndOverflowsToInfinity) {
+  // 2048 + 1 + 1 is 2050, where the step is 2; 60000 + 60000 - 60000 is 60000 again.
+  constexpr uint16_t kOne = 0x3c00, k2048 = 0x6800, k2050 = 0x6801, k60000 = 0x7b53, kInfinity = 0x7c00;
+  const std::vector<std::vector<uint16_t>> inputs = {
+      {k2048, k60000, k60000}, {kOne, k60000, k60000}, {kOne, k60000 | 0x8000, kOne}};
+  std::vector<const std::byte*> pointers;
+  for (const auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  std::vector<uint16_t> output(3);
+  reduceInOrder(DataType::kFloat16, Reduction::kSum, pointers, reinterpret_cast<std::byte*>(output.data()),
+                3);
+  EXPECT_EQ(output, (std::vector<uint16_t>{k2050, k60000, kInfinity}));
+}
+
 TEST(Reduce, RefusesOtherTypesByName) {
   try {
-    checkReducible(DataType::kFloat16);
+    checkReducible(DataType::kUint8);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
-    EXPECT_NE(error.message().find(" not float16"), std::string::npos);
+    EXPECT_NE(error.message().find(" not uint8"), std::string::npos);
   }
 }
 

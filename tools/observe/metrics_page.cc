@@ -93,6 +93,8 @@ std::string MetricsPage::text() const {
            ifKnown(evaluation_step_));
   page.add("learning_rate", "gauge", "Learning rate of the newest step.", figures_.learning_rate);
   page.add("gradient_norm", "gauge", "Norm of all gradients of the newest step.", figures_.gradient_norm);
+  page.add("loss_scale", "gauge", "What the loss of the newest step was scaled with (float16).",
+           figures_.loss_scale);
   page.add("examples_per_second", "gauge", "Examples a second over about ten seconds.",
            ifPositive(figures_.examples_per_second));
   page.add("tokens_per_second", "gauge", "Tokens a second over about ten seconds.",

@@ -38,6 +38,7 @@ std::vector<Field> fieldsOf(const RunFigures& figures) {
   }
   if (figures.learning_rate) fields.push_back({6, fmt::format("lr {:.3g}", *figures.learning_rate)});
   if (figures.gradient_norm) fields.push_back({7, fmt::format("norm {:.3g}", *figures.gradient_norm)});
+  if (figures.loss_scale) fields.push_back({7, fmt::format("scale {:g}", *figures.loss_scale)});
   if (figures.resident_bytes > 0) fields.push_back({8, formatBytes(figures.resident_bytes)});
   fields.push_back({2, formatDuration(figures.seconds_left) + " left"});
   return fields;

@@ -81,11 +81,11 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
     figures.learning_rate =
         scheduledRate(facts_.optimizer.schedule, facts_.optimizer.learning_rate, event.step * facts_.updates);
   figures.gradient_norm.reset();
+  figures.loss_scale.reset();
   if (event.result != nullptr) {
     figures.resident_bytes = event.result->resident_bytes;
-    for (const auto& [name, value] : event.result->measures) {
-      if (name == "gradient_norm") figures.gradient_norm = value;
-    }
+    figures.gradient_norm = event.result->measure("gradient_norm");
+    figures.loss_scale = event.result->measure("loss_scale");
   }
   const int64_t left = std::max<int64_t>(0, facts_.steps - event.step);
   const int64_t evaluations = facts_.evaluated_every > 0 ? left / facts_.evaluated_every : 0;

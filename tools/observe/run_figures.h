@@ -40,6 +40,7 @@ struct RunFigures {
   double tokens_per_second = 0;              // of late; 0: likewise
   std::optional<double> learning_rate = {};  // of the step's last update; nothing: nothing is trained
   std::optional<double> gradient_norm = {};  // where the plan has it
+  std::optional<double> loss_scale = {};     // likewise: with which the step was made
   int64_t resident_bytes = 0;                // of the largest worker; 0: not looked at yet
   double seconds_left = 0;
   std::optional<double> evaluation_loss = {};  // the newest

@@ -154,7 +154,9 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
                            {"gradient_norm", textOf(figures.gradient_norm)},
                            {"tokens_per_second", textOf(rateOf(figures.tokens), "{:.6g}")},
                            {"resident_bytes", std::to_string(figures.resident_bytes)}};
-  write(steps_, jsonLine(columns), kSteps);
+  Columns line = columns;
+  if (figures.loss_scale) line.emplace_back("loss_scale", textOf(figures.loss_scale));
+  write(steps_, jsonLine(line), kSteps);
   write(table_, tableLine(columns), kTable);
   EventFile::Scalars scalars{{"throughput/step_seconds", event.seconds}};
   const auto add = [&](std::string_view tag, const std::optional<double>& number) {
@@ -163,6 +165,7 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
   add("train/loss", event.loss);
   add("train/learning_rate", figures.learning_rate);
   add("train/gradient_norm", figures.gradient_norm);
+  add("train/loss_scale", figures.loss_scale);
   add("throughput/examples_per_second", rateOf(facts_.examples));
   add("throughput/tokens_per_second", rateOf(figures.tokens));
   if (figures.resident_bytes > 0)

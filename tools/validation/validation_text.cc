@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "ir/base/counted.h"
@@ -116,18 +117,27 @@ std::string validationTables(const ValidationReport& report) {
                     fmt::format("{:.1e}", std::abs(step.loss - step.reference_loss))});
   }
   if (!report.steps.empty()) text += formatTable(rows) + "\n";
+  if (!report.left_out.empty()) {
+    text += fmt::format(
+        "left out on both sides, as gradients are not finite with this scale of the loss: step {}; --steps N "
+        "shows more, --loss-scale X begins with a smaller one\n",
+        fmt::join(report.left_out, ", "));
+  }
   return text + worstTable(report, report.passed() ? kMostOfRounding : kMostFailures) + "\n";
 }
 
 std::string validationVerdict(const Plan& plan, const ValidationReport& report,
                               const std::string& otherwise) {
-  const bool is_mixed = plan.given.precision == DataType::kBfloat16;
-  std::string text = fmt::format("{}: {} on {} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
-                                 std::filesystem::path(plan.model_path).filename().string(),
-                                 counted(report.ranks, "worker"), report.passed() ? "equals" : "differs from",
-                                 is_mixed                               ? ", in bfloat16, by the bounds above"
-                                 : report.in_float64 && report.passed() ? ", but for float32's rounding"
-                                                                        : "");
+  const std::string mixed = isHalf(plan.given.precision) ? fmt::format(", in {}, by the bounds above",
+                                                                       dataTypeName(plan.given.precision))
+                                                         : "";
+  std::string text =
+      fmt::format("{}: {} on {} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
+                  std::filesystem::path(plan.model_path).filename().string(), counted(report.ranks, "worker"),
+                  report.passed() ? "equals" : "differs from",
+                  !mixed.empty()                         ? mixed
+                  : report.in_float64 && report.passed() ? std::string(", but for float32's rounding")
+                                                         : "");
   if (report.withinBounds()) return text;
   if (report.in_float64 && report.in_float64->passed) {
     const auto beyond = std::count_if(report.tensors.begin(), report.tensors.end(),

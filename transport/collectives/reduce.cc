@@ -58,15 +58,15 @@ void reduceTyped(std::span<const std::byte* const> inputs, std::byte* output, si
   }
 }
 
-// bfloat16: in float32, and rounded once.
+// bfloat16 and float16: in float32, and rounded once.
 template <typename Operator>
-void reduceBfloat16(std::span<const std::byte* const> inputs, std::byte* output, size_t count) {
+void reduceHalves(DataType type, std::span<const std::byte* const> inputs, std::byte* output, size_t count) {
   constexpr size_t kTile = kTileBytes / sizeof(float);
   constexpr size_t kBytes = 2;  // of an element
   alignas(64) float sum[kTile];
   alignas(64) float next[kTile];
-  const auto widen = [](const std::byte* from, float* to, size_t n) {
-    convertElements(DataType::kBfloat16, from, DataType::kFloat32, to, n);
+  const auto widen = [&](const std::byte* from, float* to, size_t n) {
+    convertElements(type, from, DataType::kFloat32, to, n);
   };
   for (size_t begin = 0; begin < count; begin += kTile) {
     const size_t n = std::min(kTile, count - begin);
@@ -75,16 +75,16 @@ void reduceBfloat16(std::span<const std::byte* const> inputs, std::byte* output,
       widen(inputs[k] + begin * kBytes, next, n);
       for (size_t i = 0; i < n; ++i) sum[i] = Operator::apply(sum[i], next[i]);
     }
-    convertElements(DataType::kFloat32, sum, DataType::kBfloat16, output + begin * kBytes, n);
+    convertElements(DataType::kFloat32, sum, type, output + begin * kBytes, n);
   }
 }
 
-void dispatchBfloat16(Reduction reduction, std::span<const std::byte* const> inputs, std::byte* output,
-                      size_t count) {
+void dispatchHalves(DataType type, Reduction reduction, std::span<const std::byte* const> inputs,
+                    std::byte* output, size_t count) {
   switch (reduction) {
-    case Reduction::kSum: return reduceBfloat16<Sum>(inputs, output, count);
-    case Reduction::kMax: return reduceBfloat16<Max>(inputs, output, count);
-    case Reduction::kMin: return reduceBfloat16<Min>(inputs, output, count);
+    case Reduction::kSum: return reduceHalves<Sum>(type, inputs, output, count);
+    case Reduction::kMax: return reduceHalves<Max>(type, inputs, output, count);
+    case Reduction::kMin: return reduceHalves<Min>(type, inputs, output, count);
   }
   PIPESHARD_CHECK(false, "reduction {}", static_cast<int>(reduction));
 }
@@ -107,11 +107,13 @@ void checkReducible(DataType type) {
     case DataType::kFloat32:
     case DataType::kFloat64:
     case DataType::kBfloat16:
+    case DataType::kFloat16:
     case DataType::kInt32:
     case DataType::kInt64: return;
     default:
       fail(ErrorCode::kConfiguration,
-           "reductions between workers are done in float32, float64, bfloat16, int32 or int64, not {}; "
+           "reductions between workers are done in float32, float64, bfloat16, float16, int32 or int64, not "
+           "{}; "
            "convert first",
            dataTypeName(type));
   }
@@ -128,7 +130,8 @@ void reduceInOrder(DataType type, Reduction reduction, std::span<const std::byte
   switch (type) {
     case DataType::kFloat32: return dispatchReduction<float>(reduction, inputs, output, count);
     case DataType::kFloat64: return dispatchReduction<double>(reduction, inputs, output, count);
-    case DataType::kBfloat16: return dispatchBfloat16(reduction, inputs, output, count);
+    case DataType::kBfloat16:
+    case DataType::kFloat16: return dispatchHalves(type, reduction, inputs, output, count);
     case DataType::kInt32: return dispatchReduction<int32_t>(reduction, inputs, output, count);
     default: return dispatchReduction<int64_t>(reduction, inputs, output, count);
   }

@@ -188,7 +188,7 @@ size_t blockOf(Shape part, const CutAxis& cut) {
 
 template <typename Body>
 std::unique_ptr<Kernel> withReducible(const KernelSpec& spec, Body&& body) {
-  if (spec.inputs[0].data_type == DataType::kBfloat16) return body(uint16_t{});  // the communicator adds
+  if (isHalf(spec.inputs[0].data_type)) return body(uint16_t{});  // the communicator adds
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0",
                                                    std::forward<Body>(body));
 }

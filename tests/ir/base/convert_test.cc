@@ -54,6 +54,29 @@ TEST(ConvertElements, RoundsFloat16HalvesToEven) {
       (std::vector<double>{2048, 2052, 65504, std::numeric_limits<double>::infinity(), 0, 0x1p-23, 0x1p-14}));
 }
 
+// By way of float64, which is exact.
+TEST(ConvertElements, Float32AndFloat16AreConvertedAsByWayOfFloat64) {
+  std::vector<uint16_t> halves(0x10000);
+  for (uint32_t bits = 0; bits < halves.size(); ++bits) halves[bits] = static_cast<uint16_t>(bits);
+  const auto singles = converted<float>(DataType::kFloat16, halves, DataType::kFloat32);
+  const auto doubles = converted<double>(DataType::kFloat16, halves, DataType::kFloat64);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    if (std::isnan(doubles[i])) {
+      EXPECT_TRUE(std::isnan(singles[i])) << i;
+    } else {
+      EXPECT_EQ(std::bit_cast<uint64_t>(static_cast<double>(singles[i])),
+                std::bit_cast<uint64_t>(doubles[i]));
+    }
+  }
+  std::vector<float> numbers;
+  for (uint32_t bits = 0; bits < 0xffffff00; bits += 1021) numbers.push_back(std::bit_cast<float>(bits));
+  const auto direct = converted<uint16_t>(DataType::kFloat32, numbers, DataType::kFloat16);
+  const auto exact = converted<uint16_t>(DataType::kFloat64,
+                                         converted<double>(DataType::kFloat32, numbers, DataType::kFloat64),
+                                         DataType::kFloat16);
+  EXPECT_EQ(direct, exact);
+}
+
 TEST(ConvertElements, RoundsBfloat16ToEven) {
   const auto bits = converted<uint16_t, float>(
       DataType::kFloat32, {1.0f, 1.00390625f, 1.01171875f, -2.5f, NAN}, DataType::kBfloat16);

@@ -145,8 +145,22 @@ TEST(MixedPrecision, AnExpressionThatKeepsNothingIsRefused) {
 
 TEST(MixedPrecision, OtherTypesAreRefused) {
   SmallModel model;
-  EXPECT_ERROR(mixPrecision(model.graph, DataType::kFloat16), ErrorCode::kUsage,
-               "precision float16 is not supported; use bfloat16");
+  EXPECT_ERROR(mixPrecision(model.graph, DataType::kFloat64), ErrorCode::kUsage,
+               "precision float64 is not supported; use bfloat16 or float16");
+}
+
+// float16 has a range of its own; all else is as in bfloat16.
+TEST(MixedPrecision, Float16KeepsTheSameOperatorsInFloat32) {
+  SmallModel model, other;
+  const MixedNodes halves = mixPrecision(model.graph, DataType::kFloat16);
+  const MixedNodes brains = mixPrecision(other.graph, kNarrow);
+  EXPECT_EQ(halves.all.narrow, brains.all.narrow);
+  EXPECT_EQ(halves.all.float32, brains.all.float32);
+  EXPECT_EQ(model.typeOf("products"), DataType::kFloat16);
+  const Constant* limit = model.graph.constant(findValue(model.graph, "large/float16"));
+  ASSERT_NE(limit, nullptr);
+  EXPECT_EQ(numericElements(*limit)[0], -65504);
+  EXPECT_EQ(model.reads("scores", 1), "mask/clipped/float16");
 }
 
 // ---- the examples
@@ -191,11 +205,9 @@ TrainingGraph trainingOf(Graph prepared, const std::string& loss, DataType preci
   return buildTrainingGraph(std::move(forward), OptimizerSpec());
 }
 
-// Of a prepared graph.
-Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
-  const TrainingGraph training = trainingOf(std::move(prepared), loss, precision);
+// `more`: what other inputs hold.
+Step runPasses(const TrainingGraph& training, Tensors given = {}) {
   const Graph& graph = training.graph;
-  Tensors given;
   for (const BatchInput& input : training.inputs)
     given[graph.value(input.value).name] = inputContent(graph, input.value);
   for (const auto& [id, initializer] : graph.initializers) {
@@ -219,6 +231,11 @@ Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
     }
   }
   return step;
+}
+
+// Of a prepared graph.
+Step stepOf(Graph prepared, const std::string& loss, DataType precision) {
+  return runPasses(trainingOf(std::move(prepared), loss, precision));
 }
 
 // And the name of its loss.
@@ -352,6 +369,35 @@ TEST(MixedPrecision, GradientsOfConvolutionAndNormalizationAreNearThoseInFloat64
   EXPECT_EQ(exact.gradients.size(), 4u);
   EXPECT_LT(gradientError(mixed, exact), 1e-2);
   EXPECT_GT(gradientError(mixed, exact), 1e-5);
+}
+
+// A power of two changes no bit of float32 gradients but their exponents.
+TEST(LossScale, MultipliesEveryGradientAndTheUpdateTakesItOutAgain) {
+  const auto trained = [](double scale) {
+    auto [prepared, loss] = preparedExample("mlp.onnx", kSingle);
+    ForwardGraph forward;
+    forward.graph = std::move(prepared);
+    forward.loss = findValue(forward.graph, loss);
+    for (const ValueId input : forward.graph.inputs) forward.inputs.push_back({input, 0});
+    UpdateExtras extras;
+    if (scale > 0) extras.loss_scaling = {scale, 2000};
+    return buildTrainingGraph(std::move(forward), OptimizerSpec(), {}, extras);
+  };
+  const TrainingGraph scaled = trained(1024), plain = trained(0);
+  EXPECT_FALSE(plain.loss_scale.valid());
+  EXPECT_EQ(plain.clip_norm, 0);
+  ASSERT_TRUE(scaled.loss_scale.valid());
+  EXPECT_TRUE(scaled.gradient_scale.valid());
+  EXPECT_TRUE(std::isinf(scaled.clip_norm)) << "the norm is taken, nothing is clipped";
+  const auto gradientsOf = [](const TrainingGraph& training, const std::map<std::string, Constant>& more) {
+    return runPasses(training, more).gradients;
+  };
+  const auto wants = gradientsOf(plain, {});
+  const auto gots = gradientsOf(scaled, {{"loss_scale", makeScalar(kSingle, 1024)}});
+  ASSERT_EQ(gots.size(), wants.size());
+  for (const auto& [name, want] : wants) {
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(gots.at(name)[i], 1024 * want[i]) << name;
+  }
 }
 
 // ---- files of half precision

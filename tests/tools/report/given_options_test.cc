@@ -119,8 +119,8 @@ TEST(GivenOptions, OfListsKeepTheirOrder) {
 }
 
 TEST(GivenOptions, RefuseWhatTheyCannotBe) {
-  EXPECT_ERROR(parsed({"--precision", "float16"}), ErrorCode::kUsage,
-               "--precision float16: expected float32, float64 or bfloat16");
+  EXPECT_ERROR(parsed({"--precision", "float8"}), ErrorCode::kUsage,
+               "--precision float8: expected float32, float64, bfloat16 or float16");
   EXPECT_THROW(parsed({"--bucket", "few"}), CLI::ValidationError);
   EXPECT_THROW(parsed({"--overlap-receives", "maybe"}), CLI::ValidationError);
 }
