@@ -11,6 +11,7 @@
 #include "partition/emit/gradient_parts.h"
 #include "partition/emit/rank_builder.h"
 #include "partition/emit/rank_transfers.h"
+#include "partition/emit/shared_parameters.h"
 #include "partition/schedules/schedule.h"
 
 namespace pipeshard {
@@ -44,7 +45,8 @@ class RankEmitter {
 
   EmittedRank run() {
     makePersistentBuffers();
-    shareParameters();
+    shareParameters(
+        context_, rank_, [this](size_t p) { return changes(p); }, builder_, transfers_);
     const PipelineRankId pipeline_rank = context_.schedule.rank_of_stage[stages_.front()];
     for (const Action& action : context_.schedule.orders[pipeline_rank]) {
       if (context_.beat) context_.beat();
@@ -128,23 +130,6 @@ class RankEmitter {
           }
         }
       }
-    }
-  }
-
-  // A trained parameter that several groups read goes from its owner to the others, afresh in every step.
-  void shareParameters() {
-    for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!changes(p) || !owns(p)) continue;
-      for (const PipelineRankId group : layout_.groupIds()) {
-        if (group == place_.group || !readsParameter(group, p)) continue;
-        transfers_.sendTo(group, builder_.bufferOf(training_.parameters[p].value, kWholeStep),
-                          training_.parameters[p].value);
-      }
-    }
-    for (size_t p = 0; p < training_.parameters.size(); ++p) {
-      if (!changes(p) || owns(p) || !readsParameter(place_.group, p)) continue;
-      const ValueId value = training_.parameters[p].value;
-      transfers_.receiveFrom(layout_.group(ownerOf(p)), builder_.bufferOf(value, kWholeStep), value);
     }
   }
 

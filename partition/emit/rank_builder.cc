@@ -452,9 +452,7 @@ void RankBuilder::run(StageId stage, Phase phase, int microbatch, PassForm form,
   add(InstructionKind::kRun, microbatch, std::move(inputs), std::move(outputs)).subgraph = id;
 }
 
-void RankBuilder::beginPass(StageId stage, int microbatch) {
-  workFor(stage);
-  const Piece& all = context_.cut.copies[stage];
+void RankBuilder::makeCopies(StageId stage, const Piece& all, int microbatch) {
   Piece missing;
   std::vector<BufferId> inputs, outputs;
   for (size_t i = 0; i < all.nodes.size(); ++i) {

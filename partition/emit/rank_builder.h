@@ -70,7 +70,18 @@ class RankBuilder {
   // The stage that the instructions from here on work for; invalid: several, or none.
   void workFor(StageId stage) { stage_ = stage; }
   // The same for a pass on the microbatch: makes the copies of weights that it reads, unless they are there.
-  void beginPass(StageId stage, int microbatch);
+  void beginPass(StageId stage, int microbatch) {
+    workFor(stage);
+    makeCopies(stage, context_.cut.copies[stage], microbatch);
+  }
+  // Those of `all`, copies of weights, that are not there.
+  void makeCopies(StageId stage, const Piece& all, int microbatch);
+  // Where another group's copy of a weight comes to; it need not be made here.
+  BufferId receivedCopy(ValueId copy) {
+    const BufferId id = copyOf(copy, kWholeStep);
+    copied_.insert(id);
+    return id;
+  }
   Instruction& add(InstructionKind kind, int microbatch, std::vector<BufferId> inputs,
                    std::vector<BufferId> outputs);
   void send(RankId peer, BufferId id, int microbatch) {

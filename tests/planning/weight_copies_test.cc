@@ -66,8 +66,32 @@ TEST(WeightCopies, AreMadeOnceInEveryStageOfAPipeline) {
       EXPECT_EQ(found.cast_in_pass, 0) << rank;
       casts += found.casts;
     }
-    EXPECT_EQ(casts, 50);  // and one of the tied weight, which the last stage gets from the first
+    EXPECT_EQ(casts, 51);  // one of the tied weight, which the last stage gets from the first
   }
+}
+
+// What goes between ranks once per step and is no gradient, by type.
+std::map<DataType, int64_t> sharedBytes(const PlannedTraining& planned, int ranks) {
+  std::map<DataType, int64_t> bytes;
+  for (int r = 0; r < ranks; ++r) {
+    const RankProgram rank = planned.whole.ranks.of(RankId(r));
+    for (const Instruction& instruction : rank.program.instructions) {
+      if (instruction.kind != InstructionKind::kSend || instruction.microbatch >= 0) continue;
+      const Buffer& buffer = rank.program.buffer(instruction.inputs[0]);
+      if (buffer.kind != BufferKind::kGradient)
+        bytes[buffer.data_type] += byteCount(buffer.data_type, buffer.shape);
+    }
+  }
+  return bytes;
+}
+
+// 256 tokens of 64 numbers: the last stage multiplies with it alone.
+TEST(WeightCopies, OfATiedWeightTravelInItsPlace) {
+  const std::map<DataType, int64_t> narrow = {{DataType::kBfloat16, 256 * 64 * 2}};
+  EXPECT_EQ(sharedBytes(plan("1x2", "uniform:2"), 2), narrow);
+  EXPECT_EQ(sharedBytes(plan("1x4", "uniform:4"), 4), narrow);
+  const std::map<DataType, int64_t> of_both = {{DataType::kBfloat16, 2 * 256 * 64 * 2}};
+  EXPECT_EQ(sharedBytes(plan("2x2", "uniform:2"), 4), of_both) << "two devices of a stage each";
 }
 
 // Bytes that a device has gathered of parameters and their copies in one step, by type.
