@@ -62,6 +62,8 @@ class Device {
   virtual bool isHostMemory() const = 0;
   // Zeroed; the address is a multiple of the alignment. Error(kOutOfMemory) naming the bytes.
   virtual MemoryBlock allocate(size_t bytes) = 0;
+  // What allocate has given and was not given back, at most so far; 0: it is not counted.
+  virtual int64_t peakBytes() const { return 0; }
   // The host's memory, zeroed: that from which uploads, and into which downloads, go on beside the host.
   virtual MemoryBlock allocateHost(size_t bytes) = 0;
   virtual std::unique_ptr<DeviceQueue> makeQueue() = 0;

@@ -95,7 +95,7 @@ const ControlSchema& workerMessages() {
         {"hash", kString},
         {"error", kString, kOptional},
         {"has_nan", kBoolean, kOptional}}},
-      {"finished", {{"peak_resident_bytes", kCount}}},
+      {"finished", {{"peak_resident_bytes", kCount}, {"peak_device_bytes", kCount, kOptional}}},
       kError};
   return schema;
 }

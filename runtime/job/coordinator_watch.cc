@@ -165,6 +165,7 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   } else if (message.type == "finished") {
     worker.finished = true;
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
+    result_.ranks[rank].peak_device_bytes = body.value("peak_device_bytes", int64_t{0});
   } else if (message.type == "error") {
     const ErrorCode code = knownErrorCode(body.at("code").get<int>());
     return Failure{code, fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>()),

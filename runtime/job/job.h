@@ -162,6 +162,7 @@ struct RankResult {
   // shared memory of the node's communicator, one for all its ranks (SharedSegments)
   int64_t communicator_bytes = 0;
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
+  int64_t peak_device_bytes = 0;    // measured: what it held of its GPU's memory at most; 0: it has none
   MemoryParts memory;
 };
 

@@ -174,7 +174,8 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
                   command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
     } else if (command.type == "finish") {
       writer.finish();
-      link.send("finished", {{"peak_resident_bytes", peakResidentBytes()}});
+      link.send("finished", {{"peak_resident_bytes", peakResidentBytes()},
+                             {"peak_device_bytes", runner.main().device().peakBytes()}});
     } else {
       fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
     }

@@ -35,11 +35,13 @@ class CudaCommand : public ::testing::Test {
 
 TEST_F(CudaCommand, ValidatePassesOnFourWorkersThatShareAGpu) {
   const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device",
-                                             "cuda", "--share-devices", "--steps", "2"});
+  const std::string plan = folder_.file("job.plan");
+                                             "cuda", "--share-devices", "--steps", "2", "-o", plan});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 4 workers equals one device"));
   EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:0 (stand-in)"));
   expectCleanWorkers(log_, 4);
+  EXPECT_THAT(readFile(plan + "/report.html"), HasSubstr(">GPU, measured<"));
 }
 
 TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
@@ -133,8 +135,12 @@ TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("rank 2 computes on cuda:0 (stand-in)"));
   const auto ranks = nlohmann::json::parse(readFile(json)).at("ranks");
-  for (int rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(ranks.at(rank).at("device"), fmt::format("cuda:{} (stand-in)", rank % 2));
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& of = ranks.at(rank);
+    EXPECT_EQ(of.at("device"), fmt::format("cuda:{} (stand-in)", rank % 2));
+    const auto planned = of.at("arena_bytes").get<double>() + of.at("constant_bytes").get<double>();
+    EXPECT_NEAR(of.at("peak_device_bytes").get<double>(), planned, 0.02 * planned) << "rank " << rank;
+  }
   EXPECT_EQ(finish(first, "first").exit_code, 0);
   EXPECT_EQ(finish(second, "second").exit_code, 0);
   expectCleanWorkers(log_, 4);

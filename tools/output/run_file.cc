@@ -36,7 +36,9 @@ OrderedJson ranksOf(const JobResult& result) {
                      {"constant_bytes", rank.constant_bytes},
                      {"communicator_bytes", rank.communicator_bytes},
                      {"peak_resident_bytes", rank.peak_resident_bytes}});
-    if (!rank.device.empty()) ranks.back()["device"] = rank.device;
+    if (rank.device.empty()) continue;
+    ranks.back()["device"] = rank.device;
+    ranks.back()["peak_device_bytes"] = rank.peak_device_bytes;
   }
   return ranks;
 }

@@ -52,24 +52,29 @@ std::string measuredTable(const JobResult& job) {
       {}};
   const bool has_devices =
       std::ranges::any_of(job.ranks, [](const RankResult& r) { return !r.device.empty(); });
-  if (has_devices) table.head.insert(table.head.begin() + 1, textCell("Device"));
+  if (has_devices) {
+    table.head.insert(table.head.begin() + 1, textCell("Device"));
+    table.head.insert(table.head.end() - 1, numberCell("GPU, measured"));
+  }
   for (RankId rank : idsBelow<RankId>(std::min(job.ranks.size(), kMostMemoryRows))) {
     const RankResult& result = job.ranks[rank];
     const MemoryParts& parts = result.memory;
     table.rows.push_back({numberCell(fmt::format("{}", rank))});
     if (has_devices) table.rows.back().push_back(textCell(result.device));
-    for (int64_t bytes :
-         {parts.parameters, parts.states, parts.gradients, parts.activations, parts.workspace, parts.padding,
-          result.arena_bytes, result.constant_bytes, result.peak_resident_bytes}) {
-      table.rows.back().push_back(numberCell(formatBytes(bytes)));
-    }
+    std::vector<int64_t> columns = {parts.parameters,   parts.states,         parts.gradients,
+                                    parts.activations,  parts.workspace,      parts.padding,
+                                    result.arena_bytes, result.constant_bytes};
+    if (has_devices) columns.push_back(result.peak_device_bytes);
+    columns.push_back(result.peak_resident_bytes);
+    for (const int64_t bytes : columns) table.rows.back().push_back(numberCell(formatBytes(bytes)));
   }
   return renderTable(table) +
          paragraph(
              "Arena: the one allocation that holds all tensors of the rank, planned "
              "before the first step; the parts before it are those of its fullest "
              "moment. Process: the largest resident size, with program and libraries; on a GPU "
-             "the arena is the device's, and the process is what the host has.");
+             "arena and constants are the device's, beside them what was held of its memory at most, and the "
+             "process is what the host has.");
 }
 
 std::string plannedTable(const std::vector<MemoryParts>& memory, const RankSample* sample) {

@@ -32,7 +32,10 @@ Json memoryToJson(const RankResult& rank) {
                {"activations", parts.activations},
                {"workspace", parts.workspace},
                {"padding", parts.padding}};
-  if (!rank.device.empty()) json["device"] = rank.device;
+  if (!rank.device.empty()) {
+    json["device"] = rank.device;
+    json["peak_device_bytes"] = rank.peak_device_bytes;
+  }
   return json;
 }
 
@@ -49,6 +52,7 @@ RankResult memoryFromJson(const Json& json) {
   rank.arena_bytes = bytes("arena_bytes");
   rank.constant_bytes = bytes("constant_bytes");
   rank.peak_resident_bytes = bytes("peak_resident_bytes");
+  if (json.contains("peak_device_bytes")) rank.peak_device_bytes = bytes("peak_device_bytes");
   rank.memory = {bytes("parameters"),  bytes("states"),    bytes("gradients"),
                  bytes("activations"), bytes("workspace"), bytes("padding")};
   return rank;

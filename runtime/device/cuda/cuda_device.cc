@@ -259,8 +259,14 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
     fail(ErrorCode::kOutOfMemory, "{}: cannot get {} bytes of memory, of {} that are free: {}", name_, bytes,
          free_bytes, cudaGetErrorString(code));
   }
-  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, cudaFree)};
+  const auto release = [held = held_, bytes](void* block) {
+    held->now -= static_cast<int64_t>(bytes);
+    cudaFree(block);
+  };
+  MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, release)};
   const std::lock_guard lock(zeros_);
+  held_->now += static_cast<int64_t>(bytes);
+  held_->most = std::max(held_->most.load(), held_->now.load());
   checkCuda(cudaMemsetAsync(begin, 0, bytes, zeroing_), "zeros");
   checkCuda(cudaEventRecord(zeroed_, zeroing_), "the end of zeros");
   ++allocations_;

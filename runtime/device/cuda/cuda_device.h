@@ -32,6 +32,7 @@ class CudaDevice : public Device {
   int64_t alignment() const override;
   bool isHostMemory() const override { return false; }
   MemoryBlock allocate(size_t bytes) override;
+  int64_t peakBytes() const override { return held_->most; }
   MemoryBlock allocateHost(size_t bytes) override;
   std::unique_ptr<DeviceQueue> makeQueue() override;
   std::unique_ptr<DeviceEvent> makeEvent() override;
@@ -58,8 +59,14 @@ class CudaDevice : public Device {
   uint64_t waitForZeros(cudaStream_t stream) const;
 
  private:
+  // Of the device's memory, for whoever gives it back.
+  struct Held {
+    std::atomic<int64_t> now = 0, most = 0;
+  };
+
   int number_;
   std::string name_, place_;
+  std::shared_ptr<Held> held_ = std::make_shared<Held>();
   std::function<void()> watch_;
   std::unique_ptr<DeviceNetwork> network_;  // nullptr: it was built without
   struct Pinned {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/base/amounts.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/report/report_samples.h"
@@ -30,10 +31,13 @@ TEST(ValidationFile, KeepsWhatRanksComputeOn) {
   const Plan plan = chunkedPlan(4, 2, 8);
   EXPECT_EQ(renderReport({.plan = plan, .validation = &report}).find(">Device<"), std::string::npos);
   report.planned.ranks[RankId(2)].device = "cuda:2 (NVIDIA H100 PCIe)";
+  report.planned.ranks[RankId(2)].peak_device_bytes = 37'000'000;
   const ValidationReport read = validationFromJson(validationToJson(report));
   const std::string page = renderReport({.plan = plan, .validation = &read});
   EXPECT_NE(page.find(">Device<"), std::string::npos);
   EXPECT_NE(page.find("cuda:2 (NVIDIA H100 PCIe)"), std::string::npos);
+  EXPECT_NE(page.find(">GPU, measured<"), std::string::npos);
+  EXPECT_NE(page.find(formatBytes(37'000'000)), std::string::npos);
 }
 
 TEST(ValidationFile, IsMissedInSilenceAndRefusedWithItsName) {
