@@ -18,6 +18,7 @@
 #include "runtime/device/cuda_loader.h"
 #include "runtime/device/device_choice.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/profiling/device_links.h"
 #include "runtime/profiling/profiling_links.h"
 #include "runtime/profiling/profiling_memory.h"
 #include "runtime/profiling/profiling_passes.h"
@@ -54,15 +55,16 @@ struct ProfileCommand {
   bool quick = false;
   PlanOptions plan;
   std::unique_ptr<Device> gpu = {};  // nullptr: CPUs are measured
+  DeviceLinks straight = {};
 
   int run() {
     const auto start = std::chrono::steady_clock::now();
-    openDevice();
+    Progress progress;
+    if (device != nameOf(DeviceBackend::kCpu)) openDevice(progress);
     if (output.empty()) output = defaultProfilePath(gpu ? nameOf(DeviceBackend::kCuda) : "");
     if (output.empty())
       fail(ErrorCode::kUsage,
            "there is no home folder to keep the profile in; -o FILE says where to write it");
-    Progress progress;
     ProfileSamples samples(gpu ? gpu->kernels() : cpuKernels());
     if (!model.empty()) {
       addModel(samples, progress);
@@ -71,7 +73,11 @@ struct ProfileCommand {
     }
     Profile profile = known();
     const ProfilingOptions options = profilingOptions();
-    if (model.empty() || profile.memory.points.empty()) measureMachine(profile, options, progress);
+    if (model.empty() || profile.memory.points.empty()) {
+      measureMachine(profile, options, progress);
+    } else {
+      straight = {};  // the file has links already
+    }
     const std::vector<OperatorTime> times = samples.measure(options, [&](size_t done, size_t all) {
       progress.phase(fmt::format("measuring operators: {} of {} programs", done, all));
     });
@@ -81,6 +87,9 @@ struct ProfileCommand {
     progress.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     show(profile, samples.points(times));
+    if (!straight.text.empty())
+      fmt::print("links inside a node are {}\n",
+                 straight.times ? straight.text : fmt::format("the host's: {}", straight.text));
     fmt::print("{} operators measured in {:.1f} s; {} has {} points, digest {}\n", samples.size(), seconds,
                output, profile.points.size(), profileDigest(profile));
     showNotes(times, samples.leftOut(times));
@@ -88,12 +97,16 @@ struct ProfileCommand {
   }
 
  private:
-  void openDevice() {
-    if (device == nameOf(DeviceBackend::kCpu)) return;
+  void openDevice(Progress& progress) {
     if (threads != 1 || workers > 1)
       fail(ErrorCode::kUsage, "--threads and --workers are of CPUs; a rank has a GPU to itself");
+    progress.phase("measuring links between GPUs");
+    // Before this process has a GPU.
+    straight = measureDeviceLinks([](int number) { return openCudaDevice(number); }, mostBytes());
     gpu = openCudaDevice(0);
   }
+
+  int64_t mostBytes() const { return quick ? int64_t{1} << 16 : int64_t{1} << 26; }
 
   static void showNotes(const std::vector<OperatorTime>& times, const std::set<std::string>& left_out) {
     const auto seldom = std::count_if(times.begin(), times.end(), [](const OperatorTime& time) {
@@ -190,13 +203,13 @@ struct ProfileCommand {
   }
 
   void measureMachine(Profile& profile, const ProfilingOptions& options, Progress& progress) const {
-    const int64_t most = quick ? int64_t{1} << 16 : int64_t{1} << 26;
+    const int64_t most = mostBytes();
     progress.phase("measuring links");
     profile.collectives.clear();
     std::set<int> sizes = {2};
     if (options.workers > 2) sizes.insert(options.workers);
     for (const int ranks : sizes) {
-      const LinkTimes inside = measureInside(most, ranks);
+      const LinkTimes inside = straight.times ? *straight.times : measureInside(most, ranks);
       if (ranks == 2) profile.inside = inside.send;
       profile.collectives.push_back({"AllReduce", ranks, inside.all_reduce});
       profile.collectives.push_back({"AllGather", ranks, inside.all_gather});
@@ -209,13 +222,14 @@ struct ProfileCommand {
     if (gpu) addStaging(profile, measureStaging(*gpu, most));
   }
 
-  // Tensors of GPUs go through the host.
-  static void addStaging(Profile& profile, const CostCurve& staging) {
+  // Tensors of GPUs go through the host, but for those that go straight.
+  void addStaging(Profile& profile, const CostCurve& staging) const {
     const auto add = [&](CostCurve& curve) {
       for (CostPoint& point : curve.points) point.ns += staging.at(static_cast<double>(point.amount));
     };
-    add(profile.inside);
     add(profile.between);
+    if (straight.times) return;
+    add(profile.inside);
     for (CollectiveCurve& collective : profile.collectives) add(collective.ns);
   }
 };

@@ -2,6 +2,7 @@
 // (tests/standin), which reports what a GPU would forgive.
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -34,14 +35,14 @@ class CudaCommand : public ::testing::Test {
 };
 
 TEST_F(CudaCommand, ValidatePassesOnFourWorkersThatShareAGpu) {
-  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device",
   const std::string plan = folder_.file("job.plan");
+  const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--device",
                                              "cuda", "--share-devices", "--steps", "2", "-o", plan});
   ASSERT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 4 workers equals one device"));
   EXPECT_THAT(result.output, HasSubstr("rank 3 computes on cuda:0 (stand-in)"));
-  expectCleanWorkers(log_, 4);
   EXPECT_THAT(readFile(plan + "/report.html"), HasSubstr(">GPU, measured<"));
+  expectCleanWorkers(log_, 4);
 }
 
 TEST_F(CudaCommand, ValidatePassesOnAPipelineOfGpt2) {
@@ -204,6 +205,31 @@ TEST_F(CudaCommand, AProfileIsOfTheGpuAndPlansReadIt) {
   const std::string text = readFile(plan + "/plan.json");
   EXPECT_THAT(text, HasSubstr("profile " + profileDigest(profile) + ": stand-in, cuda"));
   EXPECT_EQ(runPipeshard({"profile", "--device", "cuda", "--threads", "2", "-o", file}).exit_code, 64);
+}
+
+TEST_F(CudaCommand, AProfileOfTwoGpusHasTheLinksBetweenThem) {
+  const std::string file = folder_.file("p.json");
+  const auto measure = [&](const char* gpus) {
+    ::setenv("STANDIN_DEVICES", gpus, 1);
+    std::filesystem::remove(file);
+    const CommandResult made =
+        runPipeshard({"profile", "--device", "cuda", "--quick", "--model", "examples/mlp.onnx", "--cluster",
+                      "1x2", "--microbatches", "2", "-o", file},
+                     seconds(200));
+    EXPECT_EQ(made.exit_code, 0) << made.output << made.errors;
+    return made.output;
+  };
+  EXPECT_THAT(measure("1"),
+              HasSubstr("links inside a node are the host's: --device cuda: there is no GPU number 1"));
+  EXPECT_THAT(measure("2"), ContainsRegex("links inside a node are NCCL 2\\.[0-9]+\\."));
+  const Profile profile = profileFromJson(readFile(file), file);
+  EXPECT_EQ(profile.inside.points.size(), 5U);
+  ASSERT_EQ(profile.collectives.size(), 4U);
+  for (const CollectiveCurve& curve : profile.collectives)
+    EXPECT_EQ(curve.ns.points.size(), 5U) << curve.kind;
+  const CommandResult planned = runPipeshard(
+      {"plan", "examples/mlp.onnx", "--cluster", "1x2", "--profile", file, "-o", folder_.file("job.plan")});
+  EXPECT_EQ(planned.exit_code, 0) << planned.errors;
 }
 
 TEST_F(CudaCommand, MoreRanksThanGpusAreRefusedWithTheList) {
