@@ -30,8 +30,8 @@ int64_t bytesOf(const Buffer& buffer) { return byteCount(buffer.data_type, buffe
 
 // What an operation of the engine stands for.
 struct Origin {
-  size_t instruction = 0;
-  size_t part = 0;
+  uint32_t instruction = 0;
+  uint32_t part = 0;
   // of a message: the peer, and the how-many-th to or from it
   RankId peer = {};
   int64_t message = -1;
@@ -70,6 +70,11 @@ class RankOperations {
     base_ += costs.other_bytes;
     folds_ = std::none_of(program.instructions.begin(), program.instructions.end(), isOfLane);
     for (at_ = 0; at_ < program.instructions.size(); ++at_) add(program.instructions[at_]);
+    // Of a thousand ranks all are in memory together.
+    operations.shrink_to_fit();
+    origins.shrink_to_fit();
+    touching_ = {};
+    written_ = {};
   }
 
   std::vector<EngineOperation> operations;
@@ -123,7 +128,7 @@ class RankOperations {
     } else if (!operation.after.empty() || operation.memory_at_start != 0) {
       last_awaited_ = kNone;
     }
-    origin.instruction = at_;
+    origin.instruction = static_cast<uint32_t>(at_);
     operations.push_back(std::move(operation));
     origins.push_back(origin);
   }
@@ -191,14 +196,14 @@ class RankOperations {
       EngineOperation compute = part == 0 ? std::move(first) : EngineOperation{};
       if (part == 0 || work.compute > 0) {
         compute.duration = work.compute;
-        push(std::move(compute), {.part = part});
+        push(std::move(compute), {.part = static_cast<uint32_t>(part)});
       }
       if (!work.group.valid()) continue;
       EngineOperation meeting;
       meeting.kind = Kind::kCollective;
       meeting.duration = work.exchange;
       meeting.meeting_size = std::ssize(program_.groups.at(work.group));
-      push(std::move(meeting), {.part = part, .group = work.group});
+      push(std::move(meeting), {.part = static_cast<uint32_t>(part), .group = work.group});
     }
   }
 
@@ -236,7 +241,11 @@ class ProgramsSimulation {
     simulation_.trace.source = "simulated";
     simulation_.trace.ranks = ranks_.size();
     IdVector<RankId, RankTimes> times(ranks_.size());
-    ofEveryRank([&](RankId rank) { times[rank] = timesOf(rank, result.ranks[rank.index()]); });
+    ofEveryRank([&](RankId rank) {
+      times[rank] = timesOf(rank, result.ranks[rank.index()]);
+      engine_.ranks[rank.index()] = {};  // events are in their place
+      ranks_[rank]->origins = {};
+    });
     size_t events = 0;
     for (const RankTimes& of_rank : times) events += of_rank.events.size();
     simulation_.trace.events.reserve(events);
@@ -246,6 +255,7 @@ class ProgramsSimulation {
           fmt::format("rank {}{}", known_as, stagesSuffix(programOf(rank))));
       std::move(times[rank].events.begin(), times[rank].events.end(),
                 std::back_inserter(simulation_.trace.events));
+      times[rank].events = {};
       simulation_.busy.push_back(times[rank].busy);
       simulation_.span.push_back(times[rank].span);
       addMemory(rank, result.memory[rank.index()], result.peak_memory[rank.index()]);
@@ -335,12 +345,17 @@ class ProgramsSimulation {
   RankTimes timesOf(RankId rank, const std::vector<OperationTimes>& times) const {
     RankTimes result;
     std::vector<TraceEvent>& events = result.events;
-    events.reserve(times.size());
+    const auto is_shown = [&](size_t index) {  // not frees, and what costs nothing
+      const bool computes = engine_.ranks[rank.index()][index].kind == Kind::kCompute;
+      return !computes || times[index].end > times[index].start;
+    };
+    size_t shown = 0;
+    for (size_t index = 0; index < times.size(); ++index) shown += is_shown(index) ? 1 : 0;
+    events.reserve(shown);
     Ticks first = -1, last = 0;
     for (size_t index = 0; index < times.size(); ++index) {
       const EngineOperation& operation = engine_.ranks[rank.index()][index];
-      // frees; what costs nothing
-      if (operation.kind == Kind::kCompute && times[index].end == times[index].start) continue;
+      if (!is_shown(index)) continue;
       events.push_back(eventOf(rank, index, times[index]));
       const TraceEvent& event = events.back();
       if (operation.kind != Kind::kCompute || operation.background) continue;
