@@ -120,6 +120,15 @@ void readMethod(const std::string& text, PartitionOptions& partition) {
                                   : parseShardingMethod(text);
 }
 
+// A method is about stages of several devices: who names one, and nothing that makes stages, means one stage
+// of all devices.
+StagesRequest defaultStages(const PlanOptions& options) {
+  const PartitionOptions& partition = options.request.partition;
+  const bool cuts = options.schedule || !options.balance.empty() || !partition.boundaries.empty() ||
+                    !partition.stage_devices.empty() || parseMegatronGrid(options.method);
+  return options.method.empty() || cuts ? StagesRequest() : uniformStages(1);
+}
+
 }  // namespace
 
 void addModelOptions(CLI::App& command, PlanOptions& options) {
@@ -311,15 +320,6 @@ PlanRequest modelRequest(const PlanOptions& options) {
   }
   request.optimizer_given = options.given.contains("--optimizer");
   return request;
-}
-
-// A method is about stages of several devices: who names one, and nothing that makes stages, means one stage
-// of all devices.
-StagesRequest defaultStages(const PlanOptions& options) {
-  const PartitionOptions& partition = options.request.partition;
-  const bool cuts = options.schedule || !options.balance.empty() || !partition.boundaries.empty() ||
-                    !partition.stage_devices.empty() || parseMegatronGrid(options.method);
-  return options.method.empty() || cuts ? StagesRequest() : uniformStages(1);
 }
 
 PlanRequest planRequest(const PlanOptions& options) {
