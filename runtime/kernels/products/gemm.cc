@@ -1,11 +1,16 @@
 #include "runtime/kernels/products/gemm.h"
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
 #include "runtime/kernels/base/one_thread.h"
 #include "runtime/kernels/base/parallel.h"
@@ -147,6 +152,99 @@ struct AddRow {
   }
 };
 
+// One primitive for each size that a tile has: inner ones, and those at the right and lower edges. oneDNN
+// wants whole matrices: a part of one whose rows are not behind each other is copied first.
+class NativeBfloat16 : public Bfloat16Product {
+ public:
+  NativeBfloat16(const GemmShape& shape, int64_t batch, double alpha)
+      : shape_(shape),
+        batch_(batch),
+        alpha_(static_cast<float>(alpha)),
+        grid_(shape, chooseTiles(shape, batch)) {}
+
+  // False: this processor has no code for it.
+  bool make() {
+    for (int64_t index = 0; index < grid_.size(); ++index) {
+      const auto [i, j, m, n] = grid_.part(shape_, index);
+      std::shared_ptr<const OnednnBfloat16Gemm>& made = products_[{m, n}];
+      if (made == nullptr)
+        made = OnednnBfloat16Gemm::create(shape_.transpose_a, shape_.transpose_b, m, n, shape_.k);
+      if (made == nullptr) return false;
+      scratch_bytes_ = std::max(scratch_bytes_, made->scratchBytes());
+    }
+    return true;
+  }
+
+  void run(const uint16_t* a, const int64_t* a_offsets, const uint16_t* b, const int64_t* b_offsets,
+           const Result& result) const override {
+    forEachBlock(batch_ * grid_.size(), true, [&](int64_t index) {
+      const OneThread one_thread;
+      const int64_t matrix = index / grid_.size();
+      const auto [i, j, m, n] = grid_.part(shape_, index);
+      // They grow to what the largest tile that a thread ever has needs.
+      thread_local std::vector<uint16_t> left, right;
+      thread_local std::vector<std::byte> scratch;
+      thread_local std::vector<float> sums;
+      if (std::ssize(sums) < m * n) sums.resize(m * n);
+      const auto tile_a = leftOf(shape_, a + a_offsets[matrix], i);
+      const auto tile_b = rightOf(shape_, b + b_offsets[matrix], j);
+      const uint16_t* dense_a = tile_a.transposed ? dense(tile_a, m, left) : tile_a.data;
+      const uint16_t* dense_b = tile_b.transposed ? tile_b.data : dense(tile_b, n, right);
+      const int64_t at = matrix * shape_.m * shape_.n + i * shape_.n + j;
+      const bool direct = result.sums != nullptr && !result.add && alpha_ == 1 && n == shape_.n;
+      products_.at({m, n})->run(dense_a, dense_b, direct ? result.sums + at : sums.data(), aligned(scratch));
+      if (!direct) finish(result, at, j, m, n, sums.data());
+    });
+  }
+
+ private:
+  void* aligned(std::vector<std::byte>& scratch) const {
+    constexpr size_t kAlignment = 64;
+    if (scratch.size() < scratch_bytes_ + kAlignment) scratch.resize(scratch_bytes_ + kAlignment);
+    void* begin = scratch.data();
+    size_t space = scratch.size();
+    return std::align(kAlignment, scratch_bytes_, begin, space);
+  }
+
+  // k rows of so many elements, behind each other.
+  const uint16_t* dense(const Operand<uint16_t>& tile, int64_t columns, std::vector<uint16_t>& space) const {
+    if (tile.leading == columns) return tile.data;
+    if (std::ssize(space) < shape_.k * columns) space.resize(shape_.k * columns);
+    for (int64_t row = 0; row < shape_.k; ++row)
+      std::copy_n(tile.data + row * tile.leading, columns, space.data() + row * columns);
+    return space.data();
+  }
+
+  void finish(const Result& result, int64_t at, int64_t column, int64_t m, int64_t n, float* sums) const {
+    thread_local std::vector<float> bias;
+    if (result.bias != nullptr) {
+      bias.resize(n);
+      convertElements(DataType::kBfloat16, result.bias + column, DataType::kFloat32, bias.data(), n);
+    }
+    for (int64_t row = 0; row < m; ++row, sums += n, at += shape_.n) {
+      if (alpha_ != 1) {
+        for (int64_t i = 0; i < n; ++i) sums[i] *= alpha_;
+      }
+      if (result.bias != nullptr)
+        runVectorised<AddRow<float>>(static_cast<const float*>(bias.data()), sums, n);
+      if (result.rounded != nullptr) {
+        convertElements(DataType::kFloat32, sums, DataType::kBfloat16, result.rounded + at, n);
+      } else if (result.add) {
+        runVectorised<AddRow<float>>(static_cast<const float*>(sums), result.sums + at, n);
+      } else {
+        std::copy_n(sums, n, result.sums + at);
+      }
+    }
+  }
+
+  const GemmShape shape_;
+  const int64_t batch_;
+  const float alpha_;
+  const Grid grid_;
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const OnednnBfloat16Gemm>> products_;  // by m and n
+  size_t scratch_bytes_ = 0;
+};
+
 }  // namespace
 
 template <typename T>
@@ -188,6 +286,15 @@ void addGemm(const GemmShape& shape, double alpha, const T* a, const T* b, T* c)
     for (int64_t row = 0; row < m; ++row)
       runVectorised<AddRow<T>>(product.data() + row * n, c + (i + row) * shape.n + j, n);
   });
+}
+
+std::shared_ptr<const Bfloat16Product> makeBfloat16Product(const GemmShape& shape, int64_t batch,
+                                                           double alpha) {
+  // multiply-adds that take longer than oneDNN's call
+  constexpr int64_t kSmall = int64_t{1} << 18;
+  if (shape.m * shape.n * shape.k < kSmall || batch == 0) return nullptr;
+  const auto made = std::make_shared<NativeBfloat16>(shape, batch, alpha);
+  return made->make() ? made : nullptr;
 }
 
 template <typename T>

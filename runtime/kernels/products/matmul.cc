@@ -74,8 +74,42 @@ MatMulPlan planMatMul(const KernelSpec& spec) {
   return plan;
 }
 
+bool multipliesBfloat16(const KernelSpec& spec) {
+  const DataType result = spec.outputs[0].data_type;
+  return spec.inputs[0].data_type == DataType::kBfloat16 && spec.inputs[1].data_type == DataType::kBfloat16 &&
+         (result == DataType::kBfloat16 || result == DataType::kFloat32);
+}
+
+// Of bfloat16 operands, by the device itself; the result is rounded to bfloat16, or is float32.
+// `adds_row`: input 2 is added to every row. nullptr where
+// the device does not multiply them: they are converted then (base/widening.h).
+std::unique_ptr<Kernel> bfloat16Kernel(const KernelSpec& spec, const MatMulPlan& plan, double alpha,
+                                       bool adds_row = false) {
+  const bool rounds = spec.outputs[0].data_type == DataType::kBfloat16;
+  const auto product = ownBfloat16Product(plan.shape, plan.batch, alpha);
+  if (product == nullptr) return nullptr;
+  return makeKernel(
+      [plan, product, rounds, adds_row](const KernelArguments& arguments) {
+        Bfloat16Product::Result result;
+        if (rounds)
+          result.rounded = output<uint16_t>(arguments, 0);
+        else
+          result.sums = output<float>(arguments, 0);
+        result.add = accumulates(arguments);
+        if (adds_row) result.bias = input<uint16_t>(arguments, 2);
+        product->run(input<uint16_t>(arguments, 0), plan.a_offsets.data(), input<uint16_t>(arguments, 1),
+                     plan.b_offsets.data(), result);
+      },
+      {.in_place = {}, .workspace_bytes = 0, .accumulates = !rounds && plan.batch == 1});
+}
+
 std::unique_ptr<Kernel> matMul(const KernelSpec& spec) {
   checkArity(spec, 2, 2);
+  if (multipliesBfloat16(spec)) {
+    const MatMulPlan plan = planMatMul(spec);
+    checkOutputShape(spec, 0, plan.output);
+    if (auto kernel = bfloat16Kernel(spec, plan, spec.node->floatAttribute("alpha", 1.0f))) return kernel;
+  }
   checkInputType(spec, 1, spec.inputs[0].data_type);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   const double alpha = spec.node->floatAttribute("alpha", 1.0f);
@@ -104,6 +138,14 @@ std::unique_ptr<Kernel> fusedMatMul(const KernelSpec& spec) {
   return matMul(spec);
 }
 
+// C is a row of bfloat16 that is added to all rows, once.
+bool addsRowToBfloat16(const KernelSpec& spec, int64_t columns, double beta) {
+  const TensorSpec& bias = spec.inputs[2];
+  const bool is_row = bias.shape == Shape{columns} || bias.shape == Shape{1, columns};
+  return beta == 1 && is_row && bias.data_type == DataType::kBfloat16 &&
+         spec.outputs[0].data_type == DataType::kBfloat16;
+}
+
 std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   checkArity(spec, 2, 3);
   const Shape& a = spec.inputs[0].shape;
@@ -120,11 +162,15 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
     refuse(spec, "shapes {} and {} do not multiply with transA={}, transB={}", shapeToString(a),
            shapeToString(b), shape.transpose_a, shape.transpose_b);
   }
+  const double alpha = spec.node->floatAttribute("alpha", 1.0f);
+  const double beta = hasInput(spec, 2) ? spec.node->floatAttribute("beta", 1.0f) : 0.0;
+  if (multipliesBfloat16(spec) && (beta == 0 || addsRowToBfloat16(spec, shape.n, beta))) {
+    checkOutputShape(spec, 0, {shape.m, shape.n});
+    if (auto kernel = bfloat16Kernel(spec, {shape, 1, {0}, {0}, {}}, alpha, beta != 0)) return kernel;
+  }
   for (size_t i : {1, 2}) checkInputType(spec, i, spec.inputs[0].data_type);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
   checkOutputShape(spec, 0, {shape.m, shape.n});
-  const double alpha = spec.node->floatAttribute("alpha", 1.0f);
-  const double beta = hasInput(spec, 2) ? spec.node->floatAttribute("beta", 1.0f) : 0.0;
   Broadcast bias;
   if (beta != 0) bias = makeBroadcast({shape.m, shape.n}, {{shape.m, shape.n}, spec.inputs[2].shape});
   return withType<float, double, int32_t, int64_t>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {

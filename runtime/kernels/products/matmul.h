@@ -19,4 +19,8 @@ void multiply(DeviceQueue* queue, const GemmShape& shape, int64_t batch, double 
 template <typename T>
 void multiplyAndAdd(DeviceQueue* queue, const GemmShape& shape, double alpha, const T* a, const T* b, T* c);
 
+// As makeBfloat16Product (gemm.h); nullptr where the device has no such products.
+std::shared_ptr<const Bfloat16Product> ownBfloat16Product(const GemmShape& shape, int64_t batch,
+                                                          double alpha);
+
 }  // namespace pipeshard::kernels

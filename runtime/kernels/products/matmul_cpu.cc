@@ -13,6 +13,11 @@ void multiplyAndAdd(DeviceQueue*, const GemmShape& shape, double alpha, const T*
   addGemm(shape, alpha, a, b, c);
 }
 
+std::shared_ptr<const Bfloat16Product> ownBfloat16Product(const GemmShape& shape, int64_t batch,
+                                                          double alpha) {
+  return makeBfloat16Product(shape, batch, alpha);
+}
+
 template void multiply(DeviceQueue*, const GemmShape&, int64_t, double, const float*, const int64_t*,
                        const float*, const int64_t*, double, float*);
 template void multiplyAndAdd(DeviceQueue*, const GemmShape&, double, const float*, const float*, float*);

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/base/error.h"
 #include "runtime/kernels/products/gemm.h"
 #include "tests/runtime/kernels/kernel_call.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 const auto kF32 = DataType::kFloat32;
 const auto kF64 = DataType::kFloat64;
+const auto kBf16 = DataType::kBfloat16;
 
 void expectClose(const Tensor& got, const std::vector<double>& want, double tolerance,
                  const std::string& what) {
@@ -65,6 +67,68 @@ TEST(MatrixKernels, GemmEqualsPlainLoopsInEveryFormAndOnAnyNumberOfThreads) {
     }
   }
 }
+
+// Small ones in float32, large ones by the processor where it multiplies bfloat16: sums are float32's in
+// either case, rounded once.
+TEST(MatrixKernels, ProductsOfBfloat16AreRoundedOnce) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  const auto product = [](const Size& s, int form, DataType type, DataType result, bool adds_row) {
+    const bool ta = (form & 1) != 0, tb = (form & 2) != 0;
+    const Tensor a = convertTensor(randomTensor(kF64, ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1), kBf16),
+                 b = convertTensor(randomTensor(kF64, tb ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2), kBf16),
+                 c = convertTensor(randomTensor(kF64, {s.n}, 3), kBf16);
+    const auto in = [&](const Tensor& tensor) {
+      return type == kBf16 ? tensor : convertTensor(tensor, type);
+    };
+    std::vector<std::optional<Tensor>> inputs = {in(a), in(b)};
+    if (adds_row) inputs.emplace_back(in(c));
+    return makeCall("", "Gemm", 13, inputs, {{result, {s.m, s.n}}},
+                    {{"transA", int64_t{ta}}, {"transB", int64_t{tb}}, {"alpha", 0.5f}});
+  };
+  try {
+    createKernel(product({3, 5, 7}, 0, kBf16, kBf16, false));
+  } catch (const Error&) {
+    GTEST_SKIP() << "the device has no kernels for bfloat16";
+  }
+  for (const Size& s :
+       {Size{3, 5, 7}, Size{1, 700, 400}, Size{700, 1, 400}, Size{600, 530, 40}, Size{64, 64, 3000}}) {
+    for (int form = 0; form < 4; ++form) {
+      const std::string what = fmt::format("{}x{}x{} form {}", s.m, s.n, s.k, form);
+      const std::vector<double> want = numbersOf(runKernel(product(s, form, kF64, kF64, false))[0]);
+      expectClose(runOnOneAndTwoThreads(product(s, form, kBf16, kF32, false))[0], want, 1e-4, what);
+      expectClose(runOnOneAndTwoThreads(product(s, form, kBf16, kBf16, false))[0], want, 0x1p-8, what);
+      expectClose(runOnOneAndTwoThreads(product(s, form, kBf16, kBf16, true))[0],
+                  numbersOf(runKernel(product(s, form, kF64, kF64, true))[0]), 0x1p-8, what + " with a row");
+    }
+  }
+  expectAddsInPlace(product({600, 530, 40}, 1, kBf16, kF32, false), randomTensor(kF32, {600, 530}, 3));
+  const auto batches = [](DataType type) {
+    const auto in = [&](Shape shape, uint64_t seed) {
+      const Tensor rounded = convertTensor(randomTensor(kF64, std::move(shape), seed), kBf16);
+      return type == kBf16 ? rounded : convertTensor(rounded, type);
+    };
+    return makeCall("", "MatMul", 13, {in({2, 1, 70, 80}, 1), in({3, 80, 90}, 2)}, {{type, {2, 3, 70, 90}}});
+  };
+  expectClose(runOnOneAndTwoThreads(batches(kBf16))[0], numbersOf(runKernel(batches(kF64))[0]), 0x1p-8,
+              "batches");
+}
+
+#ifdef __x86_64__
+TEST(MatrixKernels, TheProcessorMultipliesBfloat16WhereItCan) {
+  __builtin_cpu_init();
+  const bool can = __builtin_cpu_supports("avx512bf16");
+  EXPECT_EQ(kernels::makeBfloat16Product({.m = 64, .n = 64, .k = 64}, 1, 1) != nullptr, can);
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const kernels::GemmShape tiles{.transpose_a = ta, .transpose_b = tb, .m = 512, .n = 768, .k = 256};
+      EXPECT_EQ(kernels::makeBfloat16Product(tiles, 1, 1) != nullptr, can) << ta << tb;
+    }
+  }
+  EXPECT_EQ(kernels::makeBfloat16Product({.m = 8, .n = 8, .k = 8}, 1, 1), nullptr) << "too little work";
+}
+#endif
 
 TEST(MatrixKernels, ProductsAddToWhatIsThere) {
   for (const int64_t k : {1, 40, 1100}) {
