@@ -21,6 +21,7 @@
 #include "tools/console.h"
 #include "tools/observe/metrics_page.h"
 #include "tools/observe/metrics_server.h"
+#include "tools/observe/operator_table.h"
 #include "tools/observe/progress_line.h"
 #include "tools/observe/run_figures.h"
 #include "tools/observe/run_log.h"
@@ -81,6 +82,9 @@ struct RunCommand {
     RunFile file(json);
     if (!outputs.empty()) requireWritable(outputs);
     trace.apply(job);
+    if (job.operators && job.device.backend != DeviceBackend::kCpu)
+      fail(ErrorCode::kUsage,
+           "--operators times operators on the CPU; of a GPU, `profile --device cuda` measures them");
     makePrograms();
     const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
@@ -132,7 +136,7 @@ struct RunCommand {
       writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
       fmt::print("outputs: {}\n", outputs);
     }
-    file.finish(result);
+    file.finish(result, tellOfOperators(result));
     return 0;
   }
 
@@ -155,6 +159,14 @@ struct RunCommand {
       fmt::print("{} of them left out: their gradients were not finite\n", result.steps_left_out);
     if (trains) tellWhereWeightsAre(result);
     return true;
+  }
+
+  // Prints the table of --operators; the same as JSON, "" without it.
+  std::string tellOfOperators(const JobResult& result) const {
+    if (!job.operators) return "";
+    const OperatorTable table = tabulateOperators(job, result);
+    fmt::print("{}", printOperators(table));
+    return operatorsToJson(table);
   }
 
   RunFacts factsOf(const Plan& plan) const {
@@ -322,6 +334,9 @@ CommandFunction addRunCommand(CLI::App& app) {
          "then, "
          "skip)")
       ->check(CLI::IsMember({"stop", "skip", "rewind", "find"}));
+  sub->add_flag("--operators", command->job.operators,
+                "Print what the operators of a step took: time, share, GFLOP/s, and what they would take at "
+                "the best\nrates that kernels reach on this machine");
   sub->add_option("--dump", command->job.dump_directory,
                   "Write loss and parameters of every step here, as safetensors")
       ->type_name("DIR");

@@ -12,6 +12,7 @@ namespace {
 ExecutorOptions withoutChecks(ExecutorOptions options) {
   options.check_finite = false;
   options.find_nan = false;
+  options.observer = nullptr;  // of training
   return options;
 }
 

@@ -21,8 +21,10 @@ ShorterInputs shorterInputs(ProgramFolder& folder, RankId rank) {
 
 StepRunner::StepRunner(ProgramFolder& programs, RankId rank, const ExecutorOptions& options)
     : sizes_(programs.sizes()) {
+  ExecutorOptions of_size = options;
   for (const StepSize size : sizes_) {
-    executors_.push_back(std::make_unique<Executor>(programs.takeImage(rank, size), options));
+    executors_.push_back(std::make_unique<Executor>(programs.takeImage(rank, size), of_size));
+    of_size.observer = nullptr;
     if (size.length > 0) shorter_inputs_.push_back(executors_.back()->program().inputs);
   }
 }

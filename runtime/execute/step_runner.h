@@ -22,8 +22,8 @@ ShorterInputs shorterInputs(ProgramFolder& folder, RankId rank);
 
 class StepRunner {
  public:
-  // Loads the rank's programs of a folder (runtime/execute/rank_image.h). Errors as ProgramFolder and
-  // Executor.
+  // Loads the rank's programs of a folder (runtime/execute/rank_image.h). An observer is told of whole
+  // batches alone. Errors as ProgramFolder and Executor.
   StepRunner(ProgramFolder& programs, RankId rank, const ExecutorOptions& options);
 
   // The executor of whole batches, whose program says what there is.

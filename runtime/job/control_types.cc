@@ -95,6 +95,19 @@ const ControlSchema& workerMessages() {
         {"hash", kString},
         {"error", kString, kOptional},
         {"has_nan", kBoolean, kOptional}}},
+      // Times of a rank's operators, in parts; "finished" follows the last one.
+      {"operators",
+       {{"steps", kCount},
+        {"seconds", kNumber},
+        {"flops", kNumber},
+        {"bytes", kNumber},
+        {"nodes",
+         kArray,
+         0,
+         {{"",
+           kObject,
+           0,
+           {{"subgraph", kIntCount}, {"node", kCount}, {"runs", kCount}, {"seconds", kNumber}}}}}}},
       {"finished", {{"peak_resident_bytes", kCount}, {"peak_device_bytes", kCount, kOptional}}},
       kError};
   return schema;

@@ -143,6 +143,7 @@ WorkerOptions Coordinator::commonOptions() const {
   options.evaluation = spec_.evaluation;
   options.check_finite = spec_.check_finite;
   options.find_nan = spec_.find_nan;
+  options.operators = spec_.operators;
   options.log_directory = spec_.log_directory;
   options.dump_directory = spec_.dump_directory;
   options.dump = spec_.dump;

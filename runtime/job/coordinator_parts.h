@@ -96,6 +96,7 @@ class Coordinator {
   void handleHeartbeat(Worker& worker, const nlohmann::json& body);
   std::optional<Failure> handleLoaded(RankId rank, const nlohmann::json& body);
   void handleSaved(RankId rank, const nlohmann::json& body);
+  void handleOperators(RankId rank, const nlohmann::json& body);
   std::optional<Failure> findSpoiledWeights() const;
   void tellWhatIsSaved();
   void handleStored(RankId sender, const nlohmann::json& body);

@@ -162,6 +162,8 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
     return handleHashes(rank, body);
   } else if (message.type == "saved") {
     handleSaved(rank, body);
+  } else if (message.type == "operators") {
+    handleOperators(rank, body);
   } else if (message.type == "finished") {
     worker.finished = true;
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
@@ -249,6 +251,17 @@ std::optional<Failure> Coordinator::handleHashes(RankId rank, const nlohmann::js
   if (!difference) return std::nullopt;
   if (keeper_) *difference += "; checkpoints since the last good comparison may have it too";
   return Failure{ErrorCode::kReplicasDiffer, std::move(*difference)};
+}
+
+void Coordinator::handleOperators(RankId rank, const nlohmann::json& body) {
+  RankOperators& operators = result_.ranks[rank].operators;
+  operators.steps = body.at("steps").get<int64_t>();
+  operators.step_seconds = body.at("seconds").get<double>();
+  operators.rates = {body.at("flops").get<double>(), body.at("bytes").get<double>()};
+  for (const nlohmann::json& node : body.at("nodes")) {
+    operators.nodes.push_back({SubgraphId(node.at("subgraph").get<int>()), node.at("node").get<size_t>(),
+                               node.at("runs").get<int64_t>(), node.at("seconds").get<double>()});
+  }
 }
 
 void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {

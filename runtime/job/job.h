@@ -16,6 +16,7 @@
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/memory_plan.h"
+#include "runtime/profiling/operator_times.h"
 #include "transport/collectives/data_plane.h"
 
 namespace pipeshard {
@@ -48,6 +49,8 @@ struct JobSpec {
   // one that takes the scale under 1 stops the job all the same.
   bool check_finite = true;
   bool find_nan = false;  // ExecutorOptions::find_nan
+  // Ranks time their operators, in steps of whole batches (RankResult::operators). On the CPU alone.
+  bool operators = false;
 
   CheckpointSpec checkpoint;
   // Every so many steps ranks that hold copies compare them (ReplicaCheck): kReplicasDiffer. 0: never.
@@ -154,6 +157,14 @@ struct StepResult {
   int64_t resident_bytes = 0;
 };
 
+// What a rank's operators took in `steps` steps, and what it found that kernels reach.
+struct RankOperators {
+  int64_t steps = 0;
+  double step_seconds = 0;  // all of them together
+  KernelRates rates;
+  std::vector<NodeTime> nodes;
+};
+
 struct RankResult {
   int pid = 0;
   std::string device;          // what it computes on, "cuda:0 (NVIDIA H100 PCIe)"; "": the CPU
@@ -164,6 +175,7 @@ struct RankResult {
   int64_t peak_resident_bytes = 0;  // measured: the process's high-water mark
   int64_t peak_device_bytes = 0;    // measured: what it held of its GPU's memory at most; 0: it has none
   MemoryParts memory;
+  RankOperators operators;  // nothing, unless JobSpec::operators
 };
 
 struct JobResult {

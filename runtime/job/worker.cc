@@ -28,6 +28,7 @@
 #include "runtime/machine/crash_log.h"
 #include "runtime/machine/handover.h"
 #include "runtime/machine/limits.h"
+#include "runtime/profiling/operator_times.h"
 #include "runtime/rendezvous/device_rendezvous.h"
 #include "runtime/trace/trace_memory.h"
 #include "runtime/trace/trace_recorder.h"
@@ -88,8 +89,8 @@ nlohmann::json memoryJson(const MemoryParts& parts) {
 
 // The steps that one "run" asks for. False: the job ends with one of them, which was not applied; nothing is
 // saved behind it.
-bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, int64_t first,
-              int64_t last) {
+bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner, NodeTimes* times,
+              int64_t first, int64_t last) {
   static ResidentMemory memory;
   std::optional<WindowGradients> window;
   if (options.dump.gradients && runner.main().program().updates_per_step > 1)
@@ -99,6 +100,7 @@ bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
     if (!options.adopt_directory.empty() && step > 1)
       adoptStepDump(executor, StepDump::open(options.adopt_directory, step - 1, options.adopt_ranks));
     const StepReport report = executor.runStep(step);
+    if (times != nullptr && &executor == &runner.main()) times->endStep(report.seconds);
     nlohmann::json body = {{"step", step},
                            {"seconds", report.seconds},
                            {"compute_seconds", report.compute_seconds},
@@ -150,9 +152,31 @@ void evaluate(WorkerLink& link, RankEvaluation& evaluation, int64_t first, int64
   link.send("evaluated", std::move(body));
 }
 
-// What the coordinator asks for, one after the other, until it says "stop". `evaluation`: nullptr: none.
+// In messages that are as long as some may be.
+void sendOperators(WorkerLink& link, const Program& program, const NodeTimes& times) {
+  constexpr size_t kAtOnce = 4096;
+  const std::vector<NodeTime> rows = times.rows(program);
+  const KernelRates rates = measureKernelRates();
+  for (size_t begin = 0; begin < rows.size(); begin += kAtOnce) {
+    nlohmann::json nodes = nlohmann::json::array();
+    for (size_t i = begin; i < std::min(begin + kAtOnce, rows.size()); ++i) {
+      nodes.push_back({{"subgraph", rows[i].subgraph.index()},
+                       {"node", rows[i].node},
+                       {"runs", rows[i].runs},
+                       {"seconds", rows[i].seconds}});
+    }
+    link.send("operators", {{"steps", times.steps()},
+                            {"seconds", times.stepSeconds()},
+                            {"flops", rates.flops},
+                            {"bytes", rates.bytes},
+                            {"nodes", std::move(nodes)}});
+  }
+}
+
+// What the coordinator asks for, one after the other, until it says "stop". `evaluation`, `times`: nullptr:
+// none.
 void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& runner,
-                    RankEvaluation* evaluation) {
+                    RankEvaluation* evaluation, NodeTimes* times) {
   CheckpointWriter writer([&](const SavedPart& part) { sendSaved(link, part); });
   while (true) {
     const ControlMessage command = link.next();
@@ -160,7 +184,7 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
     if (command.type == kFault)
       fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
     if (command.type == "run") {
-      if (!runSteps(options, link, runner, command.body.at("first").get<int64_t>(),
+      if (!runSteps(options, link, runner, times, command.body.at("first").get<int64_t>(),
                     command.body.at("last").get<int64_t>()))
         return;
     } else if (command.type == "evaluate" && evaluation != nullptr) {
@@ -174,7 +198,9 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
                   command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
     } else if (command.type == "finish") {
       writer.finish();
-      link.send("finished", {{"peak_resident_bytes", peakResidentBytes()},
+      const int64_t peak = peakResidentBytes();
+      if (times != nullptr) sendOperators(link, runner.main().program(), *times);
+      link.send("finished", {{"peak_resident_bytes", peak},
                              {"peak_device_bytes", runner.main().device().peakBytes()}});
     } else {
       fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);
@@ -258,6 +284,8 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   executor_options.check_finite = options.check_finite;
   executor_options.find_nan = options.find_nan;
   executor_options.seed = options.data.seed;
+  std::optional<NodeTimes> times;
+  if (options.operators) executor_options.observer = &times.emplace();
   std::optional<RandomDelays> delays;
   if (const char* text = std::getenv(kRandomDelaysVariable); text != nullptr) {
     const RandomDelaysText asked = parseRandomDelays(text);
@@ -358,7 +386,7 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   if (!between_devices.text.empty()) loaded["transport"] = between_devices.text;
   link.send("loaded", std::move(loaded));
   try {
-    followCommands(options, link, runner, evaluation);
+    followCommands(options, link, runner, evaluation, times ? &*times : nullptr);
   } catch (...) {
     is_cause = between_devices.communicator != nullptr && between_devices.communicator->hasFailedHere();
     throw;

@@ -6,6 +6,7 @@
 //              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
 //              [--dump-outputs]
 //              [--drop-last] [--shuffle] [--shift-labels] [--end-of-text ID] [--allow-not-finite]
+//              [--find-nan] [--operators]
 //              [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
@@ -57,6 +58,7 @@ struct WorkerOptions {
   DataDescription data;
   bool check_finite = true;
   bool find_nan = false;
+  bool operators = false;  // its operators are timed (runtime/profiling/operator_times.h)
   std::string log_directory;  // "": what it says goes where its parent's standard error goes
   std::string dump_directory;
   DumpSelection dump;

@@ -120,6 +120,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   for (const auto& [input, number] : options.data.padding) add("--pad", fmt::format("{}={}", input, number));
   if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
   if (options.find_nan) arguments.emplace_back("--find-nan");
+  if (options.operators) arguments.emplace_back("--operators");
   return arguments;
 }
 
@@ -199,7 +200,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--eval-shift-labels", [&] { options.evaluation.data.shift_labels = true; }},
       {"--eval-drop-last", [&] { options.evaluation.data.end.drop_last = true; }},
       {"--allow-not-finite", [&] { options.check_finite = false; }},
-      {"--find-nan", [&] { options.find_nan = true; }}};
+      {"--find-nan", [&] { options.find_nan = true; }},
+      {"--operators", [&] { options.operators = true; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
       flag->second();

@@ -90,7 +90,7 @@ std::string RunFile::evaluationsText() const {
   return evaluations.dump();
 }
 
-void RunFile::finish(const JobResult& result) {
+void RunFile::finish(const JobResult& result, const std::string& operators) {
   if (!steps_) return;
   errno = 0;
   if (std::fflush(steps_.get()) != 0) failToWrite(path_, errno);
@@ -116,6 +116,7 @@ void RunFile::finish(const JobResult& result) {
     write({block.data(), got});
   write("\n ],\n");
   if (!evaluations_.empty()) write(" \"evaluations\": " + evaluationsText() + ",\n");
+  if (!operators.empty()) write(" \"operators\": " + operators + ",\n");
   write(" \"ranks\": " + ranksOf(result).dump() + "\n}\n");
   if (file) return file->commit(false);
   stream.close();

@@ -20,7 +20,8 @@ class RunFile {
   // Takes what is to be said of a step. Where a job begins again, its steps take the place of those before.
   void take(const JobProgress& event);
   // Writes the file, whole. Errors as failToWrite.
-  void finish(const JobResult& result);
+  // `operators`: of `run --operators`, JSON; "": none.
+  void finish(const JobResult& result, const std::string& operators = "");
 
   const std::optional<double>& firstLoss() const { return first_loss_; }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "runtime/profiling/operator_times.h"
 #include "runtime/profiling/profiling_links.h"
 #include "runtime/profiling/profiling_memory.h"
 #include "runtime/profiling/profiling_passes.h"
@@ -200,6 +201,30 @@ TEST(NodeObserver, HearsOfEveryNodeInOrder) {
   }
   for (const auto& [instruction, node] : heard.nodes) runs.insert(instruction);
   EXPECT_EQ(runs, expected);
+}
+
+TEST(NodeTimes, AreOfTheStepsBehindTheFirst) {
+  NodeTimes times;
+  ExecutorOptions options;
+  options.observer = &times;
+  StandaloneRank rank(pipelineImages(1)[0], options);
+  rank.runStep();
+  times.endStep(100);
+  EXPECT_EQ(times.steps(), 1);
+  const std::vector<NodeTime> first = times.rows(rank.program());
+  for (int step = 0; step < 3; ++step) {
+    rank.runStep();
+    times.endStep(1);
+  }
+  EXPECT_EQ(times.steps(), 3);
+  EXPECT_EQ(times.stepSeconds(), 3) << "not of the first";
+  const std::vector<NodeTime> rows = times.rows(rank.program());
+  ASSERT_EQ(rows.size(), first.size());
+  ASSERT_FALSE(rows.empty());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].runs, 3 * first[i].runs);
+    EXPECT_GT(rows[i].seconds, 0);
+  }
 }
 
 TEST(Profiling, CurvesOfLinksAndMemoryAscend) {
