@@ -87,8 +87,7 @@ Executor::~Executor() = default;
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
     subgraphs_.push_back(std::make_unique<CompiledSubgraph>(
-        std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels, *device_, compute_.get(),
-        options_.chains && !options_.find_nan));
+        std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels, *device_, compute_.get()));
   }
   image_.subgraphs.clear();
 }

@@ -52,8 +52,6 @@ struct ExecutorOptions {
   Device* device = nullptr;        // nullptr: cpuDevice()
   // the first value that is NaN ends the step with Error(kNotANumber) naming it (NanFinder); slow
   bool find_nan = false;
-  // operators that one pass can do are one node (kernels/chains/group_chains.h); not with find_nan
-  bool chains = true;
 };
 
 struct StepReport {

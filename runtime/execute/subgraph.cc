@@ -11,8 +11,6 @@
 #include "runtime/execute/fold_transposes.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/subgraph_planner.h"
-#include "runtime/kernels/chains/chain_kernel.h"
-#include "runtime/kernels/chains/group_chains.h"
 
 namespace pipeshard {
 namespace {
@@ -97,7 +95,7 @@ void BoundRun::throwFirst(std::span<const DataFault> faults) const {
   }
 }
 
-Graph runnableGraph(Graph graph, const KernelRegistry& kernels, bool chains) {
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
   const auto is_function_to_inline = [&](const Node& node) {
     return !kernels.has(node.domain, node.op_type) &&
            graph.findFunction(node.domain, node.op_type, node.overload) != nullptr;
@@ -119,7 +117,6 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels, bool chains) {
     graph = prepareModel(graph, options);
   }
   foldTransposes(graph, kernels);
-  if (chains) kernels::groupChains(graph, kernels);
   return graph;
 }
 
@@ -133,12 +130,12 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels, bool chains) {
 // defaults and have no constant: the bound buffer decides.
 //   y = Reshape(x), z = MatMul(y, w): the root of y is x; the run has one call, which reads x's bytes.
 CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
-                                   Device& device, DeviceQueue* queue, bool chains)
+                                   Device& device, DeviceQueue* queue)
     : name_(std::move(name)),
       own_queue_(queue == nullptr ? device.makeQueue() : nullptr),
       queue_(queue == nullptr ? own_queue_.get() : queue) {
   try {
-    graph_ = runnableGraph(std::move(graph), kernels, chains && device.isHostMemory());
+    graph_ = runnableGraph(std::move(graph), kernels);
     findViews();
     placeConstants();
     createKernels(kernels);
@@ -210,8 +207,7 @@ void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
         }
       }
     }
-    kernels_.push_back(kernels::isChain(node) ? kernels::makeChainKernel(kernelSpec(node), kernels)
-                                              : kernels.create(kernelSpec(node)));
+    kernels_.push_back(kernels.create(kernelSpec(node)));
   }
   findRootUses();
 }

@@ -71,8 +71,8 @@ class BoundRun {
 
 // A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred,
 // transposed operands folded into their products. Views are still nodes. What is timed, or foreseen, is what
-// these nodes take; with `chains`, groups of them are one node (kernels/chains/group_chains.h).
-Graph runnableGraph(Graph graph, const KernelRegistry& kernels, bool chains = false);
+// these nodes take.
+Graph runnableGraph(Graph graph, const KernelRegistry& kernels);
 
 class CompiledSubgraph {
  public:
@@ -80,10 +80,9 @@ class CompiledSubgraph {
   // kBadModel when an operator has no kernel or a value no static shape (names the node), or the graph refers
   // to weights that no input carries.
   // `device`: of the kernels; its memory holds the constants. `queue`: of it, which gets them there, and is
-  // what runs use that name no other; nullptr: one of the subgraph's own. `chains`: operators are grouped,
-  // where the device's memory is the host's.
+  // what runs use that name no other; nullptr: one of the subgraph's own.
   CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels, Device& device = cpuDevice(),
-                   DeviceQueue* queue = nullptr, bool chains = true);
+                   DeviceQueue* queue = nullptr);
   CompiledSubgraph(const CompiledSubgraph&) = delete;
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
 

@@ -172,7 +172,6 @@ ExecutorOptions executorOptions(const ProfilingOptions& options, NodeObserver& o
   result.kernels = options.kernels;
   result.device = options.device;
   result.observer = &observer;
-  result.chains = false;  // a profile is of operators
   return result;
 }
 
@@ -218,7 +217,6 @@ int64_t passBytes(const PassSample& sample, const ProfilingOptions& options) {
   ExecutorOptions executor_options;
   executor_options.kernels = options.kernels;
   executor_options.device = options.device;
-  executor_options.chains = false;
   const Executor executor(sample.image, executor_options);
   return executor.memory().total_bytes + executor.constantBytes();
 }

@@ -75,7 +75,6 @@ const Arrows& neighbourhoodArrows() {
 
       {"runtime/kernels/base", {}},
       {"runtime/kernels/elementwise", {"runtime/kernels/base"}},
-      {"runtime/kernels/chains", {"runtime/kernels/base"}},
       {"runtime/kernels/movement", {"runtime/kernels/base"}},
       {"runtime/kernels/reductions", {"runtime/kernels/base"}},
       {"runtime/kernels/products", {"runtime/kernels/base", "runtime/kernels/elementwise"}},
@@ -85,8 +84,7 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/device", {"runtime/kernels/base"}},
       {"runtime/device/cuda", {"runtime/device", "runtime/identity", "runtime/kernels/base"}},
       {"runtime/execute",
-       {"runtime/data", "runtime/device", "runtime/files", "runtime/kernels/base", "runtime/kernels/chains",
-        "runtime/trace"}},
+       {"runtime/data", "runtime/device", "runtime/files", "runtime/kernels/base", "runtime/trace"}},
       {"runtime/checkpoint", {"runtime/device", "runtime/execute", "runtime/files"}},
       {"runtime/disks", {"runtime/checkpoint", "runtime/execute", "runtime/files"}},
       {"runtime/feed", {"runtime/data", "runtime/files"}},

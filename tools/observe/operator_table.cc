@@ -10,7 +10,6 @@
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/kernels/base/cpu_kernels.h"
-#include "runtime/kernels/chains/group_chains.h"
 #include "sharding/specs/cost_model.h"
 #include "sharding/spmd/work_count.h"
 #include "tools/report/text_table.h"
@@ -24,15 +23,8 @@ struct NodeFacts {
   double flops = 0, bytes = 0, floor = 0;
 };
 
-// Its operators in their order, as often as they are in it.
-std::string nameOfChain(const Graph& body) {
-  std::string name = kernels::kChain;
-  for (const Node& node : body.nodes) name += (&node == &body.nodes[0] ? ": " : ", ") + node.op_type;
-  return name;
-}
-
 NodeFacts factsOf(const Graph& graph, const Node& node, const KernelRates& rates) {
-  NodeFacts facts{kernels::isChain(node) ? nameOfChain(*kernels::chainBody(node)) : node.op_type};
+  NodeFacts facts{node.op_type};
   for (const char* flag : {"transA", "transB"}) {
     if (node.hasAttribute(flag) && node.intAttribute(flag, 0) != 0) facts.name += fmt::format(" {}", flag);
   }
@@ -49,8 +41,7 @@ NodeFacts factsOf(const Graph& graph, const Node& node, const KernelRates& rates
 // By kind of rank and subgraph, each as it is run.
 class RunGraphs {
  public:
-  RunGraphs(const std::string& plan_directory, KernelRates rates, bool chains)
-      : folder_(plan_directory), rates_(rates), chains_(chains) {}
+  RunGraphs(const std::string& plan_directory, KernelRates rates) : folder_(plan_directory), rates_(rates) {}
 
   const NodeFacts& facts(RankId rank, const NodeTime& time) {
     const KindId kind = folder_.kindOf(rank);
@@ -58,7 +49,7 @@ class RunGraphs {
     if (is_new) {
       const Program program = folder_.program(rank);
       const Graph graph =
-          runnableGraph(folder_.graphOf(program.subgraphs.at(time.subgraph.index())), cpuKernels(), chains_);
+          runnableGraph(folder_.graphOf(program.subgraphs.at(time.subgraph.index())), cpuKernels());
       for (const Node& node : graph.nodes) place->second.push_back(factsOf(graph, node, rates_));
     }
     return place->second.at(time.node);
@@ -67,7 +58,6 @@ class RunGraphs {
  private:
   ProgramFolder folder_;
   KernelRates rates_;
-  bool chains_;
   std::map<std::pair<KindId, SubgraphId>, std::vector<NodeFacts>> facts_;
 };
 
@@ -82,7 +72,7 @@ OperatorTable tabulateOperators(const JobSpec& job, const JobResult& result) {
     table.rates.flops = std::max(table.rates.flops, rank.operators.rates.flops);
     table.rates.bytes = std::max(table.rates.bytes, rank.operators.rates.bytes);
   }
-  RunGraphs graphs(job.plan_directory, table.rates, !job.find_nan);
+  RunGraphs graphs(job.plan_directory, table.rates);
   std::map<std::string, OperatorRow> rows;
   for (const RankId rank : result.ranks.ids()) {
     const RankOperators& of_rank = result.ranks[rank].operators;

@@ -13,10 +13,6 @@ inline constexpr int64_t kBlockElements = 16384;
 // body(i) for i in [0, count), on all threads when `parallel`.
 template <typename Body>
 void forEachBlock(int64_t count, [[maybe_unused]] bool parallel, const Body& body) {
-  if (count == 1) {  // a region of one thread costs as much as a small block
-    body(0);
-    return;
-  }
 #pragma omp parallel for schedule(static) if (parallel && count > 1)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
