@@ -317,9 +317,10 @@ bool mayBeRounding(const ValidationReport& report) {
   constexpr double kMostOfRounding = 0.05;
   return !report.withinBounds() &&
          std::all_of(report.tensors.begin(), report.tensors.end(), [](const TensorComparison& tensor) {
-           const bool of_update =
-               tensor.kind == ComparedKind::kUpdatedParameter || tensor.kind == ComparedKind::kUpdatedState;
-           return tensor.passed() || (!of_update && tensor.error <= kMostOfRounding);
+           const bool is_exact = tensor.kind == ComparedKind::kUpdatedParameter ||
+                                 tensor.kind == ComparedKind::kUpdatedState ||
+                                 tensor.kind == ComparedKind::kImportedGradient;
+           return tensor.passed() || (!is_exact && tensor.error <= kMostOfRounding);
          });
 }
 

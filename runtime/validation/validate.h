@@ -97,8 +97,8 @@ struct ValidationReport {
 };
 
 // Of a job in float32: something is beyond its bounds, but only what rounding can reach (not updates on
-// identical gradients), and by no more than rounding makes (0.05 of a tensor's norm; a gradient left out is
-// 1).
+// identical gradients, nor one device against the gradients in the file), and by no more than rounding makes
+// (0.05 of a tensor's norm; a gradient left out is 1).
 bool mayBeRounding(const ValidationReport& report);
 
 struct ValidateSpec {

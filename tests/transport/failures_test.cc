@@ -217,9 +217,10 @@ TEST_P(Failures, ArgumentsAreChecked) {
       ErrorCode::kInternal, "member 1");
   expectRefused(
       [&](Rank& rank) {
-        rank->allReduce(idsAt<RankId>({0}), DataType::kFloat16, Reduction::kSum, data.data(), data.data(), 1);
+        rank->allReduce(idsAt<RankId>({0}), DataType::kFloat8E5M2, Reduction::kSum, data.data(), data.data(),
+                        1);
       },
-      ErrorCode::kConfiguration, "float16");
+      ErrorCode::kConfiguration, "float8_e5m2");
   expectRefused(
       [&](Rank& rank) {
         rank->allGather(idsAt<RankId>({0}), DataType::kString, data.data(), data.data(), 1);

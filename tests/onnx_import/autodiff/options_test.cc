@@ -378,7 +378,7 @@ TEST(Precision, OfFloat32ChangesNothing) {
   const std::string before = printGraph(model.graph);
   EXPECT_TRUE(setPrecision(model.graph, DataType::kFloat32).source_types.empty());
   EXPECT_EQ(printGraph(model.graph), before);
-  EXPECT_THROW(setPrecision(model.graph, DataType::kFloat16), Error);
+  EXPECT_THROW(setPrecision(model.graph, DataType::kInt32), Error);
 }
 
 }  // namespace

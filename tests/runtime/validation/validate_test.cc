@@ -95,6 +95,7 @@ TEST(ValidationReport, PassesByFloat64OnlyWhereRoundingCanBeSoLarge) {
   EXPECT_FALSE(differing(ComparedKind::kGradient, std::numeric_limits<double>::infinity(), true).passed());
   EXPECT_FALSE(differing(ComparedKind::kUpdatedParameter, 4e-3, true).passed());
   EXPECT_FALSE(differing(ComparedKind::kUpdatedState, 4e-3, true).passed());
+  EXPECT_FALSE(differing(ComparedKind::kImportedGradient, 4e-3, true).passed());
 }
 
 }  // namespace
