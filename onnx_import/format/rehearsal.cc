@@ -122,6 +122,17 @@ std::optional<int> awaitEnd(pid_t child) {
   return status;
 }
 
+// "": well.
+std::string describeEnd(const std::optional<int>& status) {
+  if (!status) return "does not end";
+  if (WIFSIGNALED(*status)) return fmt::format("crashed (SIG{})", ::sigabbrev_np(WTERMSIG(*status)));
+  switch (WEXITSTATUS(*status)) {
+    case 0: return "";
+    case kOutOfMemoryCode: return "needs more than 4 GiB";
+    default: return fmt::format("ended its process with exit code {}", WEXITSTATUS(*status));
+  }
+}
+
 }  // namespace
 
 bool isOfStrangers(const std::string& path) {
@@ -165,18 +176,13 @@ void rehearse(const std::function<void(const RehearsalNote&)>& work) {
   const pid_t child = ::fork();
   if (child < 0) return;
   if (child == 0) runChild(work, *place, parent);
-  const std::optional<int> status = awaitEnd(child);
-  const bool ended_well = status && WIFEXITED(*status) && WEXITSTATUS(*status) != kOutOfMemoryCode;
-  if (ended_well) return;
-  const std::string how = !status ? "does not end"
-                          : WIFSIGNALED(*status)
-                              ? fmt::format("crashed (SIG{})", ::sigabbrev_np(WTERMSIG(*status)))
-                              : "needs more than 4 GiB";
+  const std::string end = describeEnd(awaitEnd(child));
+  if (end.empty()) return;
   fail(
       ErrorCode::kBadModel,
       "{}: ONNX's inference of types and shapes {}: what it is given does not make sense to it; the model is "
       "not used",
-      place->read(), how);
+      place->read(), end);
 }
 
 }  // namespace pipeshard

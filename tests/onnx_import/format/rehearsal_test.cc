@@ -88,6 +88,16 @@ TEST(Rehearsal, EndsWhatCrashesAndPassesOnNothing) {
   EXPECT_FALSE(Rehearsals::areWantedFor(Graph()));
 }
 
+// A library that exits would end the whole command without a word; a sanitizer does so where memory ends.
+TEST(Rehearsal, SaysThatALibraryHasExited) {
+  const auto exit = [](const RehearsalNote& note) {
+    note("node 'odd'");
+    ::_exit(1);
+  };
+  EXPECT_ERROR(rehearse(exit), ErrorCode::kBadModel,
+               "node 'odd': ONNX's inference of types and shapes ended its process with exit code 1");
+}
+
 TEST(Rehearsal, OfOnesOwnModelsIsForNumbersThatNobodyWrites) {
   const auto isOdd = [](const std::string& attributes) {
     return hasOddNumbers(
