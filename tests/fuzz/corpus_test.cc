@@ -27,7 +27,8 @@ TEST_P(Corpus, EndsNoReader) {
   FuzzDice dice(1);
   int inputs = 0;
   for (const auto& entry :
-       fs::directory_iterator(fs::path(PIPESHARD_SOURCE_DIR) / "tests/fuzz/corpus" / target.name)) {
+       fs::recursive_directory_iterator(fs::path(PIPESHARD_SOURCE_DIR) / "tests/fuzz/corpus" / target.name)) {
+    if (!entry.is_regular_file()) continue;
     SCOPED_TRACE(entry.path());
     std::string input = bytesOf(entry.path());
     runFuzzTarget(target, input);

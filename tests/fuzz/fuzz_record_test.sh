@@ -6,6 +6,17 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat >"$folder/fuzzer" <<'FUZZER'
 #!/bin/sh
+# of a merge: the inputs in the order of their sizes, each with the edges that it reaches first: its own digits
+case "$1" in -merge=1)
+  control=${2#-merge_control_file=}
+  shift 7
+  before=$(find "$1" -type f | wc -l)
+  paths=$(find "$1" -type f; shift; find "$@" -type f | sort)
+  { echo "$paths" | wc -l; echo "$before"; echo "$paths"; n=0
+    for path in $paths; do echo "STARTED $n 1"; echo "FT $n 1 2"; echo "COV $n $(tr -cd '0-9 ' <"$path")"; n=$((n + 1)); done; } >"$control"
+  exit ;;
+esac
+trap 'exit 0' USR1
 echo x >"$1/input$$"
 echo "#100 DONE cov: 55 ft: 1"
 echo "stat::number_of_executed_units: 100"
@@ -35,3 +46,30 @@ grep -Eq '^cluster +0.00 +[2-9]00 +55 +0$' "$folder/said" || say "executions add
 grep -Eq '^plan +0.00 +100 +55 +1$' "$folder/said" || say "findings are counted"
 grep -q ' 2 runs that found something' "$folder/said" || say "findings are counted in all"
 [ "$(ls "$folder/kept/cluster" | wc -l)" -ge 2 ] || say "inputs are kept"
+
+# SIGTERM ends a turn, which counts.
+"${fuzz[@]}" --minutes 0.02 control >"$folder/said" & running=$!
+sleep 0.3
+kill -TERM $running
+wait $running || say "a run that is asked to end counts"
+grep -q '^control .*clean$' "$folder/said" || say "a run that is asked to end is recorded"
+
+# What is brought home: the inputs that reach most, within bounds, in place of those that were there; and the hours.
+mkdir -p "$folder/tree/corpus/cluster/kept"
+echo 1 >"$folder/tree/corpus/cluster/by_hand"
+echo "1 1000" >"$folder/tree/corpus/cluster/kept/before"
+head -c 200000 /dev/zero >"$folder/kept/cluster/large"
+echo "1 2 3 4 5 6 7 8" >>"$folder/kept/cluster/large"
+for i in $(seq 100); do echo "1 $i" >"$folder/kept/cluster/input$i"; done
+echo "1 2 3 4" >"$folder/kept/cluster/best"
+home=("${fuzz[@]}" --tree "$folder/tree")
+"${home[@]}" --bring-home >"$folder/said" || say "bringing home ends with 0"
+kept=("$folder"/tree/corpus/cluster/kept/*)
+[ ${#kept[@]} -eq 40 ] || say "${#kept[@]} inputs were brought home, not 40"
+grep -qx '1 2 3 4' "${kept[@]}" || say "what reaches most is brought home"
+[ "$(cat "${kept[@]}" | wc -c)" -le 131072 ] || say "what is too large stays out"
+[ ! -e "$folder/tree/corpus/cluster/kept/before" ] && [ -e "$folder/tree/corpus/cluster/by_hand" ] || say "inputs by hand stay"
+summary=$("${home[@]}" --summary)
+grep -Eq '^cluster +0.00 +[2-9]00 +55 +0$' <<<"$summary" || say "the record at home counts"
+"${home[@]}" --bring-home >"$folder/said" || say "bringing home twice ends with 0"
+[ "$("${home[@]}" --summary)" = "$summary" ] || say "nothing counts twice"

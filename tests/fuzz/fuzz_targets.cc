@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -284,6 +286,29 @@ void readOption(const std::string& input) {
   }
 }
 
+// Ends the process that computes too long for one input. Of the processor: on a busy machine the clock says
+// nothing. Who sleeps is ended by the fuzzer.
+class ProcessorLimit {
+ public:
+  ProcessorLimit() {
+    ::signal(SIGPROF, [](int) {
+      constexpr std::string_view kSaid = "ALARM: 20 s of the processor for one input\n";
+      [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+      std::abort();
+    });
+    set(20);
+  }
+  ~ProcessorLimit() { set(0); }
+  ProcessorLimit(const ProcessorLimit&) = delete;
+  ProcessorLimit& operator=(const ProcessorLimit&) = delete;
+
+ private:
+  static void set(time_t seconds) {
+    const itimerval timer{{0, 0}, {seconds, 0}};
+    ::setitimer(ITIMER_PROF, &timer, nullptr);
+  }
+};
+
 }  // namespace
 
 const std::vector<FuzzTarget>& fuzzTargets() {
@@ -320,6 +345,7 @@ const std::vector<FuzzTarget>& fuzzTargets() {
 }
 
 void runFuzzTarget(const FuzzTarget& target, const std::string& input) {
+  const ProcessorLimit limit;
   try {
     target.run(input);
     return;

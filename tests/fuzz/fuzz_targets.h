@@ -19,7 +19,8 @@ struct FuzzTarget {
 
 const std::vector<FuzzTarget>& fuzzTargets();
 
-// Runs it; aborts with a message where the reader calls the input a bug, or throws anything but Error.
+// Runs it; aborts with a message where the reader calls the input a bug, throws anything but Error, or
+// computes for 20 s of the processor.
 void runFuzzTarget(const FuzzTarget& target, const std::string& input);
 
 }  // namespace pipeshard::testing
