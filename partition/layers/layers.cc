@@ -18,12 +18,24 @@ int64_t share(int64_t total, int64_t part, int64_t parts) {
 }  // namespace
 
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  const Graph& graph = training.graph;
+  // Values that are made of weights alone.
+  std::vector<bool> of_weights(graph.values.size());
+  for (const auto& [value, initializer] : graph.initializers) of_weights[value.index()] = true;
   std::vector<int64_t> flops;
-  for (NodeId node : forward) {
-    // A weight in another type belongs to its reader; work of its own would draw a cut between the two.
-    const bool casts_weight = training.graph.node(node).is("Cast") &&
-                              training.graph.initializers.contains(training.graph.node(node).inputs[0]);
-    flops.push_back(casts_weight ? 0 : nodeFlops(training.graph, node));
+  for (const NodeId id : forward) {
+    const Node& node = graph.node(id);
+    // What only a weight goes into (its cast, its transpose) belongs to its reader; work of its own would
+    // draw a cut between the two, over which the weight goes in every microbatch.
+    const bool weights_alone =
+        !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+          return !input.valid() || of_weights[input.index()];
+        });
+    flops.push_back(weights_alone ? 0 : nodeFlops(graph, id));
+    if (!weights_alone) continue;
+    for (const ValueId output : node.outputs) {
+      if (output.valid()) of_weights[output.index()] = true;
+    }
   }
   return flops;
 }

@@ -111,7 +111,8 @@ void addPieces(CrossMeshTransfer& transfer, const SenderGrid& grid, const Shard&
   transfer.assemblies.push_back(std::move(assembly));
 }
 
-// The longest pieces first, each to the device that has least to send.
+// The longest pieces first, each to the device that has least to send: the receiver's counterpart, if it is
+// one of them, else the first.
 void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const std::vector<int64_t>& times,
                    IdVector<DeviceId, int64_t>& load) {
   std::vector<size_t> order(transfer.pieces.size());
@@ -120,8 +121,9 @@ void chooseSenders(CrossMeshTransfer& transfer, const SenderGrid& grid, const st
   for (size_t p : order) {
     CrossMeshPiece& piece = transfer.pieces[p];
     const std::vector<DeviceId>& holders = grid.holdersOf(piece.box.start);
-    piece.sender = *std::min_element(holders.begin(), holders.end(),
-                                     [&](DeviceId a, DeviceId b) { return load[a] < load[b]; });
+    piece.sender = *std::min_element(holders.begin(), holders.end(), [&](DeviceId a, DeviceId b) {
+      return load[a] != load[b] ? load[a] < load[b] : a == piece.receiver && b != piece.receiver;
+    });
     load[piece.sender] += times[p];
   }
 }
@@ -315,6 +317,33 @@ struct Between {
   int64_t cost_ns = std::numeric_limits<int64_t>::max();
 };
 
+// Every device of equal meshes has what its counterpart needs: it is cut as that, or less.
+bool hasWhatIsNeeded(const ShardingSpec& sent, const ShardingSpec& received) {
+  for (size_t axis = 0; axis < sent.axes.size(); ++axis) {
+    const std::vector<int>&had = sent.axes[axis], &needed = received.axes[axis];
+    if (had.size() > needed.size() || !std::equal(had.begin(), had.end(), needed.begin())) return false;
+  }
+  return true;
+}
+
+// The cheapest way in which every device sends to its counterpart, and to nobody else.
+Between alignedBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between) {
+  Between best;
+  if (from.mesh != to.mesh) return best;
+  for (size_t r = 0; r < to.candidates.size(); ++r) {
+    const CrossMeshEnd::Candidate& received = to.candidates[r];
+    if (received.cost_ns >= best.cost_ns) break;
+    const auto sent =
+        std::find_if(from.candidates.begin(), from.candidates.end(),
+                     [&](const auto& candidate) { return hasWhatIsNeeded(candidate.spec, received.spec); });
+    if (sent == from.candidates.end() || sent->cost_ns + received.cost_ns >= best.cost_ns) continue;
+    const int64_t cost_ns =
+        sent->cost_ns + transferCost(from, *sent, to, received, between) + received.cost_ns;
+    if (cost_ns < best.cost_ns) best = {static_cast<size_t>(sent - from.candidates.begin()), r, cost_ns};
+  }
+  return best;
+}
+
 Between cheapestBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const LinkCost& between) {
   Between best;
   for (size_t r = 0; r < to.candidates.size(); ++r) {
@@ -329,7 +358,8 @@ Between cheapestBetween(const CrossMeshEnd& from, const CrossMeshEnd& to, const 
       if (cost_ns < best.cost_ns) best = {s, r, cost_ns};
     }
   }
-  return best;
+  const Between aligned = alignedBetween(from, to, between);
+  return aligned.cost_ns <= best.cost_ns + best.cost_ns / kAlignedIsWorth ? aligned : best;
 }
 
 }  // namespace

@@ -10,6 +10,10 @@
 // slices its part); and a part that several receivers need alike is sent to each of them, or cut among them,
 // sent once and gathered there. Of the devices that hold a piece the least loaded sends it.
 //
+// Where both meshes have one shape, a way in which every device sends to its counterpart alone is taken if it
+// costs at most an eighth more: the costs are no surer, and replicas that have nothing to do with each other
+// need fewer connections, and are looked at once for all (sampleOf in ir/program/program_set.h).
+//
 //   x[8,16] "R,R" on 2 devices, wanted "R,R" on 2, fast links inside, slow ones between:
 //     before: nothing;  pieces: rows 0..3 from 0 to 0, rows 4..7 from 1 to 1, received as "S0,R";
 //     after: all-gather to "R,R"
@@ -68,6 +72,8 @@ struct CrossMeshSide {
   ShardingSpec spec;
   CostModel model;
 };
+
+inline constexpr int64_t kAlignedIsWorth = 8;  // an eighth of the cost
 
 // `between`: of one device, to or from the other mesh.
 CrossMeshPlan planCrossMesh(const Shape& shape, DataType type, const CrossMeshSide& from,

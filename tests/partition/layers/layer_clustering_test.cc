@@ -24,10 +24,12 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // ---- clusterLayers against all ways to cut ----
@@ -190,6 +192,26 @@ TEST(LayerClusteringTest, KindsTellParameterShapesAndWiringApart) {
   // 0: what it makes is read behind the next layer; 1: what it makes is read once, so that no gradients are
   // added up; 2: reads from layer 0; 5: the loss.
   EXPECT_THAT(clustering.kinds, ElementsAre(0, 1, 2, 3, 3, 4));
+}
+
+TEST(LayerClusteringTest, WhatOnlyAWeightGoesIntoIsCutFromNoReader) {
+  // The head of a tied embedding as exporters write it: [4,8] times the transposed [64,8], all of the work.
+  testing::StageModel model;
+  ValueId x = model.input("x", {4, 8});
+  for (int i = 0; i < 3; ++i) x = model.op("Relu", {x}, {4, 8});
+  const ValueId weight =
+      model.op("Transpose", {model.parameter("w", {64, 8})}, {8, 64}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const ValueId logits = model.op("MatMul", {x, weight}, {4, 64});
+  const TrainingGraph training =
+      model.finish(model.op("ReduceSum", {logits}, {}, {{"keepdims", int64_t{0}}}));
+  const std::vector<NodeId> forward = forwardNodes(training);
+  const auto transpose = std::find_if(forward.begin(), forward.end(),
+                                      [&](NodeId node) { return training.graph.node(node).is("Transpose"); });
+  const int64_t position = transpose - forward.begin();
+  const std::vector<int64_t> flops = forwardFlops(training, forward);
+  EXPECT_EQ(flops.at(position), 0);
+  for (const int layers : {2, 3})
+    EXPECT_THAT(formLayers(flops, cutBytes(training, forward), layers), Not(Contains(position))) << layers;
 }
 
 TEST(LayerClusteringTest, MoreLayersThanNodesAreRefused) {
