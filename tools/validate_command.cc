@@ -167,11 +167,11 @@ struct ValidateCommand {
     return spec;
   }
 
-  // Whether what is beyond its bounds is float32's rounding; why that was not asked ("": it was).
+  // Whether what is beyond its bounds is rounding; why that was not asked ("": it was).
   std::string tellRounding(const Plan& plan, const std::string& plan_directory, ValidateSpec spec,
                            const fs::path& scratch, ValidationReport& report,
                            const std::function<void(const std::string&)>& progress) const {
-    if (plan.given.precision != DataType::kFloat32 || boundGiven()) return "";
+    if (plan.given.precision == DataType::kFloat64 || boundGiven()) return "";
     if (!listen.listen.empty()) return report.passed() ? "" : "that is done on one machine";
     spec.planned.trace = nullptr;
     return checkInFloat64({plan, plan_directory, std::move(spec), scratch.string()}, report, progress);

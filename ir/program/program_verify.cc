@@ -193,7 +193,9 @@ class StructureVerifier {
     if (!program_.guard.valid()) failHere("the loss is scaled, and there is no guard");
     if (!inRange(program_.loss_scale)) failHere("the scale of the loss has no buffer");
     const Buffer& buffer = program_.buffer(program_.loss_scale);
-    if (buffer.data_type != DataType::kFloat32 || !buffer.shape.empty() || !isPersistent(buffer.kind))
+    // float64 where all is (widenToFloat64)
+    const bool is_float = buffer.data_type == DataType::kFloat32 || buffer.data_type == DataType::kFloat64;
+    if (!is_float || !buffer.shape.empty() || !isPersistent(buffer.kind))
       failHere(
           fmt::format("the scale of the loss, {}, must be a float32 scalar that stays", tensorText(buffer)));
   }

@@ -162,6 +162,12 @@ bool trainsNarrowFloats(const Graph& graph) {
   });
 }
 
+PrecisionChange widenToFloat64(Graph& graph) {
+  PrecisionChange change;
+  widen(graph, {{DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32}, DataType::kFloat64}, change);
+  return change;
+}
+
 PrecisionChange widenNarrowFloats(Graph& graph) {
   PrecisionChange change;
   widen(graph, {{DataType::kFloat16, DataType::kBfloat16}, DataType::kFloat32}, change);

@@ -18,6 +18,10 @@ struct PrecisionChange {
 };
 PrecisionChange setPrecision(Graph& graph, DataType precision);
 
+// Every float32, float16 and bfloat16 to float64, in the same way: what mixed precision computes, without its
+// rounding. Its Casts stay.
+PrecisionChange widenToFloat64(Graph& graph);
+
 // Is one of the parameters float16 or bfloat16, in which nothing can be trained?
 bool trainsNarrowFloats(const Graph& graph);
 

@@ -22,10 +22,11 @@ namespace {
 
 }  // namespace
 
-ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress) {
+ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress, bool in_float64) {
   if (!plan.cut_batch && plan.microbatches > 1)
     failUncut(fmt::format("the plan has {} microbatches", plan.microbatches));
-  const PlanRequest request = requestOf(plan);
+  PlanRequest request = requestOf(plan);
+  request.in_float64 = in_float64;
   ReplayedModel replayed;
   replayed.optimizer = request.given.optimizer;
   replayed.model = loadForward(request, {}, progress);
@@ -48,8 +49,8 @@ void emitReplayed(const ReplayedModel& replayed, PlannedTraining& planned) {
       emitShorterSequences(replayed.model, replayed.optimizer, replayed.batch, plan, planned.whole);
 }
 
-PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress) {
-  const ReplayedModel replayed = replayModel(plan, progress);
+PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress, bool in_float64) {
+  const ReplayedModel replayed = replayModel(plan, progress, in_float64);
   const std::vector<std::string> faults = planMisfits(replayed.training, plan);
   throwFaults("plan.json", faults);
   PlannedTraining planned;

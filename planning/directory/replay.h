@@ -13,8 +13,8 @@ namespace pipeshard {
 
 // The plan as it stands: nothing is decided again. Numbers that follow from it (FLOPs, microbatches in
 // flight, ...) are filled in; a note says that predicted times are those from before. Error(kConfiguration)
-// that names every rule that the plan violates; errors of the model.
-PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress);
+// that names every rule that the plan violates; errors of the model. `in_float64`: PlanRequest::in_float64.
+PlannedTraining replayPlan(const Plan& plan, const ProgressCallback& progress, bool in_float64 = false);
 
 // The two halves of it, for plan_check.h, which keeps each one's faults.
 // A plan's model as far as its training step.
@@ -24,7 +24,7 @@ struct ReplayedModel {
   BatchCut batch;
   TrainingGraph training;
 };
-ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress);
+ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress, bool in_float64 = false);
 // The programs of planned.plan, which must fit the model.
 void emitReplayed(const ReplayedModel& replayed, PlannedTraining& planned);
 

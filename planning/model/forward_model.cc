@@ -339,10 +339,17 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   whole.outputs = {in_file};
   for (const ImportedGradient& gradient : backward.gradients)
     whole.outputs.push_back(findValue(whole, gradient.output));
-  setPrecision(whole, request.given.precision);
+  setPrecision(whole, request.in_float64 ? DataType::kFloat64 : request.given.precision);
   model.imported =
       std::make_shared<ImportedModel>(ImportedModel{std::move(whole), std::move(backward), name});
   return name;
+}
+
+// What will be made float64 in the end begins as it would without.
+PrecisionChange setParameterTypes(const PlanRequest& request, Graph& raw) {
+  if (!request.in_float64) return setPrecision(raw, request.given.precision);
+  Graph wide = raw;
+  return widenToFloat64(wide);
 }
 
 void notePatterns(const FoundPatterns& patterns, ForwardModel& model) {
@@ -412,9 +419,10 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     ForwardModel model;
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
+    model.in_float64 = request.in_float64;
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
-    model.source_types.merge(setPrecision(raw, request.given.precision).source_types);
+    model.source_types.merge(setParameterTypes(request, raw).source_types);
     BatchDimension batch = decideBatchDimension(request, stages, raw);
     model.batch_dimension = std::move(batch.name);
     model.dimensions = std::move(batch.dimensions);

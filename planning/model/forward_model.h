@@ -56,6 +56,7 @@ struct ForwardModel {
   std::vector<ParameterGroup> groups;             // of the update, as asked for
   UpdateExtras extras;                            // likewise
   std::optional<MixedNodes> mixed;                // --precision bfloat16: what computes in which type
+  bool in_float64 = false;                        // PlanRequest::in_float64: the training graph, not this one
   std::vector<NearMiss> missed_patterns;          // groups of nodes that begin like a pattern
   std::vector<std::string> notes;
 };

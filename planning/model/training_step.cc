@@ -7,6 +7,7 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
+#include "onnx_import/precision/precision.h"
 #include "partition/families/plan_schedule.h"
 #include "sharding/batch/time_axis.h"
 
@@ -83,6 +84,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
         buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals),
                                         batch.microbatches, std::move(outputs)},
                            optimizer, model.groups, model.extras);
+    if (model.in_float64) widenToFloat64(training.graph);
     verifyTrainingGraph(training);
     return training;
   });

@@ -35,6 +35,9 @@ struct PlanRequest {
   int64_t microbatches = 0;      // 0: automatic
   int64_t last_batch = 0;        // rows of the shorter batch that ends an epoch; 0: as `data` says
   DataDescription data;          // of `run`; their length decides it
+  // What `given.precision` makes of the graph, with all its floating-point types float64: the same nodes, so
+  // that a plan fits them (validate: rounding told from a wrong cut).
+  bool in_float64 = false;
   bool copy_weights = false;     // the plan directory gets every rank's parts of the weights
   bool programs = true;          // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.

@@ -73,12 +73,25 @@ struct StepComparison {
   int update = -1;
 };
 
-// What the same plan came to in float64, where float32 went beyond its bounds: rounding is a billionth there,
-// and a wrong cut as wrong as before.
+// What rounding to a narrow type does to a tensor that is beyond its bound
+// (runtime/validation/own_rounding.h).
+struct OwnRounding {
+  std::string name;
+  double error = 0;  // between planned job and single device
+  double own = 0;    // between the single device and what it computes in float64
+  // Two that round apart, each by so much, differ by about 1.4 times that, and by less than 3 times.
+  bool explains() const { return error <= 3 * own; }
+};
+
+// What the same plan came to in float64, where a narrower type went beyond its bounds: rounding is a
+// billionth there, and a wrong cut as wrong as before.
 struct Float64Check {
   bool passed = false;  // by float64's own bounds
   int64_t compared = 0;
   TensorComparison worst;
+  // Of bfloat16 and float16: the tensor that one device's own rounding explains least. float32's has a limit
+  // instead (mayBeRounding).
+  std::optional<OwnRounding> own = {};
 };
 
 struct ValidationReport {
@@ -92,14 +105,15 @@ struct ValidationReport {
   JobResult reference;
   std::optional<Float64Check> in_float64;  // nothing: it was not looked at, or there was no need
   bool withinBounds() const;
-  // So it is, or rounding alone is beyond its bounds: mayBeRounding, and it passed in float64.
+  // So it is, or rounding alone is beyond its bounds: mayBeRounding, it passed in float64, and one device
+  // rounds as much where the type is narrow.
   bool passed() const;
 };
 
-// Of a job in float32: something is beyond its bounds, but only what rounding can reach (not updates on
-// identical gradients, nor one device against the gradients in the file), and by no more than rounding makes
-// (0.05 of a tensor's norm; a gradient left out is 1).
-bool mayBeRounding(const ValidationReport& report);
+// Something is beyond its bounds, but only what rounding can reach (not updates on identical gradients, nor
+// one device against the gradients in the file), and, in float32, by no more than rounding makes (0.05 of a
+// tensor's norm; a gradient left out is 1).
+bool mayBeRounding(const ValidationReport& report, bool is_narrow = false);
 
 struct ValidateSpec {
   JobSpec planned;    // its dump settings are overridden

@@ -379,6 +379,28 @@ TEST(ValidateCommand, TellsRoundingFromAWrongCut) {
   EXPECT_THAT(by_bound.output, HasSubstr("--precision float64 tells whether the cut is right"));
 }
 
+// Tensor parallelism rounds products apart. In bfloat16 a batch normalisation behind them makes a third of a
+// gradient of it, as much as one device itself is from float64.
+TEST(ValidateCommand, TellsTheRoundingOfNarrowTypesFromAWrongCut) {
+  for (const std::string precision : {"bfloat16", "float16"}) {
+    const TemporaryFolder folder;
+    const CommandResult result =
+        runPipeshard({"validate", "examples/resnet.onnx", "--cluster", "1x4", "--method", "tensor-parallel",
+                      "--precision", precision, "--steps", "1", "--json", folder.file("result.json")});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
+    EXPECT_TRUE(json.at("passed"));
+    EXPECT_EQ(json.contains("float64"), result.output.find("DIFFERS") != std::string::npos);
+    if (!json.contains("float64")) continue;
+    EXPECT_THAT(result.output, HasSubstr("equals one device, but for " + precision + "'s rounding"));
+    EXPECT_LT(json.at("float64").at("error"), 1e-11);
+    const double error = json.at("float64").at("own_rounding").at("error"),
+                 one_device = json.at("float64").at("own_rounding").at("one_device");
+    EXPECT_GT(one_device, error / 3);
+    EXPECT_LT(one_device, 0.7) << "a gradient that is not divided by its scale would be 1 away";
+  }
+}
+
 // Programs that were changed by little are not made anew, and so found right.
 TEST(ValidateCommand, DoesNotTakeAChangedProgramForRounding) {
   const TemporaryFolder folder;

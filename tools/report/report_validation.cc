@@ -68,7 +68,7 @@ std::string renderVerdict(const ReportInput& input) {
     html += fmt::format("<p>The same plan in float64: {} compared, {} (worst error {}, bound {}).</p>",
                         counted(validation.in_float64->compared, "tensor"),
                         validation.in_float64->passed ? "equal to one device, so that what is beyond the "
-                                                        "bounds is float32's rounding"
+                                                        "bounds is rounding"
                                                       : "which differ as well",
                         errorText(validation.in_float64->worst.error),
                         boundText(validation.in_float64->worst.bound));

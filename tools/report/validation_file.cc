@@ -85,6 +85,10 @@ ValidationReport fromJson(const Json& json) {
     report.in_float64->compared = wholeOf(float64, "compared", INT64_MAX);
     report.in_float64->worst.error = numberFrom(float64.at("error"));
     report.in_float64->worst.bound = numberFrom(float64.at("bound"));
+    if (float64.contains("own")) {
+      const Json& own = float64.at("own");
+      report.in_float64->own = {own.at("name"), numberFrom(own.at("error")), numberFrom(own.at("own"))};
+    }
   }
   for (const Json& rank : json.at("memory")) report.planned.ranks.push_back(memoryFromJson(rank));
   if (json.contains("last_step")) {
@@ -121,6 +125,9 @@ std::string validationToJson(const ValidationReport& report) {
                        {"compared", report.in_float64->compared},
                        {"error", number(report.in_float64->worst.error)},
                        {"bound", number(report.in_float64->worst.bound)}};
+    if (const auto& own = report.in_float64->own)
+      json["float64"]["own"] = {
+          {"name", own->name}, {"error", number(own->error)}, {"own", number(own->own)}};
   }
   for (const RankResult& rank : report.planned.ranks) json["memory"].push_back(memoryToJson(rank));
   if (!report.planned.steps.empty()) {

@@ -13,6 +13,7 @@
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/replay.h"
 #include "planning/programs/imported_gradients.h"
+#include "runtime/validation/own_rounding.h"
 
 namespace pipeshard {
 namespace {
@@ -40,9 +41,9 @@ bool samePrograms(const fs::path& one, const fs::path& other) {
   return true;
 }
 
-void makePrograms(const Plan& plan, const std::string& directory,
+void makePrograms(const Plan& plan, bool in_float64, const std::string& directory,
                   const std::function<void(const std::string&)>& progress) {
-  writePlanDirectory(replayPlan(plan, progress), directory);
+  writePlanDirectory(replayPlan(plan, progress, in_float64), directory);
 }
 
 // A float32 file's own gradients may be left out in float64.
@@ -64,17 +65,17 @@ Float64Check summaryOf(const ValidationReport& report) {
 
 std::string checkInFloat64(const Float64Request& request, ValidationReport& report,
                            const std::function<void(const std::string&)>& progress) {
-  if (!mayBeRounding(report)) return "";
-  progress("beyond float32's bounds: the same plan in float64");
+  const bool is_narrow = isHalf(request.plan.given.precision);
+  if (!mayBeRounding(report, is_narrow)) return "";
+  progress(fmt::format("beyond {}'s bounds: the same plan in float64",
+                       dataTypeName(request.plan.given.precision)));
   const fs::path scratch = request.scratch;
   const std::string again = (scratch / "again.plan").string(), wide = (scratch / "float64.plan").string();
   try {
-    makePrograms(request.plan, again, progress);
+    makePrograms(request.plan, false, again, progress);
     if (!samePrograms(again, request.plan_directory))
       return fmt::format("the programs in {} are not those that its plan.json makes", request.plan_directory);
-    Plan plan = request.plan;
-    plan.given.precision = DataType::kFloat64;
-    makePrograms(plan, wide, progress);
+    makePrograms(request.plan, true, wide, progress);
     ValidateSpec spec = request.spec;
     setPromisedBounds(DataType::kFloat64, spec);
     spec.planned.plan_directory = wide;
@@ -84,7 +85,12 @@ std::string checkInFloat64(const Float64Request& request, ValidationReport& repo
     spec.work_directory = (scratch / "float64.dump").string();
     const ValidationReport in_float64 = validate(spec, progress);
     if (comparedOurs(in_float64) != comparedOurs(report)) return "there other tensors are compared";
-    report.in_float64 = summaryOf(in_float64);
+    Float64Check check = summaryOf(in_float64);
+    if (is_narrow) {
+      check.own = ownRounding(report, request.spec.work_directory + "/reference",
+                              spec.work_directory + "/reference", request.spec.floor);
+    }
+    report.in_float64 = std::move(check);
   } catch (const JobInterrupted&) {
     throw;
   } catch (const Error& error) {

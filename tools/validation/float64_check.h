@@ -1,6 +1,7 @@
 // Rounding told from a wrong cut. In float32, devices that share rows or operators round their sums apart,
 // and a Relu near zero makes more of it: gradients may differ by a thousandth, and nothing is wrong. In
-// float64 the same plan then equals one device to some 1e-14, while a wrong cut stays as wrong as it was.
+// float64 the same plan then equals one device to some 1e-14, while a wrong cut stays as wrong as it was. In
+// bfloat16 and float16, gradients may differ by a third where one device itself is so far from float64.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 namespace pipeshard {
 
 struct Float64Request {
-  const Plan& plan;                   // in float32
+  const Plan& plan;                   // in a narrower type
   const std::string& plan_directory;  // its programs, as they were run
   ValidateSpec spec;                  // as it was run; its directories and bounds are replaced
   std::string scratch;                // a folder for the programs in float64 and what they leave

@@ -25,6 +25,9 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
     json["float64"] = {{"passed", report.in_float64->passed},
                        {"error", report.in_float64->worst.error},
                        {"bound", report.in_float64->worst.bound}};
+    if (const auto& own = report.in_float64->own)
+      json["float64"]["own_rounding"] = {
+          {"name", own->name}, {"error", own->error}, {"one_device", own->own}};
   }
   json["ranks"] = report.ranks;
   for (const RankResult& rank : report.planned.ranks) {
@@ -103,6 +106,16 @@ std::string worstTable(const ValidationReport& report, size_t most) {
   return text;
 }
 
+std::string ownRoundingText(const OwnRounding& own, std::string_view type) {
+  const std::string far =
+      fmt::format("in {} one device itself is {:.1e} from what it computes in float64", type, own.own);
+  return own.explains() ? fmt::format("{} differs by {:.1e}, and {}.\n", own.name, own.error, far)
+                        : fmt::format(
+                              "So the cut is right; but {} differs by {:.1e}, and {}:\n"
+                              "that is more than rounding. Please report it.\n",
+                              own.name, own.error, far);
+}
+
 constexpr const char* kWhyRounding =
     "Devices that share rows or operators round their sums apart, and a Relu near zero makes more of it";
 
@@ -128,27 +141,25 @@ std::string validationTables(const ValidationReport& report) {
 
 std::string validationVerdict(const Plan& plan, const ValidationReport& report,
                               const std::string& otherwise) {
-  const std::string mixed = isHalf(plan.given.precision) ? fmt::format(", in {}, by the bounds above",
-                                                                       dataTypeName(plan.given.precision))
-                                                         : "";
-  std::string text =
-      fmt::format("{}: {} on {} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
-                  std::filesystem::path(plan.model_path).filename().string(), counted(report.ranks, "worker"),
-                  report.passed() ? "equals" : "differs from",
-                  !mixed.empty()                         ? mixed
-                  : report.in_float64 && report.passed() ? std::string(", but for float32's rounding")
-                                                         : "");
+  const std::string_view type = dataTypeName(plan.given.precision);
+  const std::string mixed =
+      isHalf(plan.given.precision) ? fmt::format(", in {}, by the bounds above", type) : "";
+  std::string text = fmt::format(
+      "{}: {} on {} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
+      std::filesystem::path(plan.model_path).filename().string(), counted(report.ranks, "worker"),
+      report.passed() ? "equals" : "differs from",
+      report.in_float64 && report.passed() ? fmt::format(", but for {}'s rounding", type) : mixed);
   if (report.withinBounds()) return text;
   if (report.in_float64 && report.in_float64->passed) {
     const auto beyond = std::count_if(report.tensors.begin(), report.tensors.end(),
                                       [](const TensorComparison& tensor) { return !tensor.passed(); });
-    const auto& [passed, compared, worst] = *report.in_float64;
-    return text + fmt::format(
-                      "In float32 {} {} by {:.1e} at most. The same plan in float64 equals one device: {} "
-                      "within {:.0e},\nthe worst {:.1e}. {}.\n",
-                      counted(beyond, "tensor"), beyond == 1 ? "differs" : "differ",
-                      report.tensors.front().error, counted(compared, "tensor"), worst.bound, worst.error,
-                      kWhyRounding);
+    const auto& [passed, compared, worst, own] = *report.in_float64;
+    text += fmt::format(
+        "In {} {} {} by {:.1e} at most. The same plan in float64 equals one device: {} within {:.0e},\n"
+        "the worst {:.1e}. ",
+        type, counted(beyond, "tensor"), beyond == 1 ? "differs" : "differ", report.tensors.front().error,
+        counted(compared, "tensor"), worst.bound, worst.error);
+    return text + (own ? ownRoundingText(*own, type) : fmt::format("{}.\n", kWhyRounding));
   }
   if (report.in_float64) {
     return text + fmt::format("In float64 as well: {}. So this is no rounding: please report it.\n",

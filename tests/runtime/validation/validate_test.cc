@@ -1,9 +1,15 @@
 #include "runtime/validation/validate.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <gtest/gtest.h>
+
+#include "runtime/execute/dump.h"
+#include "runtime/files/tensor_file.h"
+#include "runtime/validation/own_rounding.h"
+#include "tests/temporary_folder.h"
 
 namespace pipeshard {
 namespace {
@@ -96,6 +102,49 @@ TEST(ValidationReport, PassesByFloat64OnlyWhereRoundingCanBeSoLarge) {
   EXPECT_FALSE(differing(ComparedKind::kUpdatedParameter, 4e-3, true).passed());
   EXPECT_FALSE(differing(ComparedKind::kUpdatedState, 4e-3, true).passed());
   EXPECT_FALSE(differing(ComparedKind::kImportedGradient, 4e-3, true).passed());
+}
+
+TEST(ValidationReport, PassesInANarrowTypeWhereOneDeviceIsAsFarFromFloat64) {
+  const auto passes = [](ComparedKind kind, double own, bool in_float64) {
+    ValidationReport report = differing(kind, 0.3, in_float64);
+    report.in_float64->own = OwnRounding{"w", 0.3, own};
+    return report.passed();
+  };
+  EXPECT_TRUE(passes(ComparedKind::kGradient, 0.25, true));
+  EXPECT_TRUE(passes(ComparedKind::kGradient, 0.15, true));
+  EXPECT_FALSE(passes(ComparedKind::kGradient, 0.09, true));
+  EXPECT_FALSE(passes(ComparedKind::kGradient, 0, true));
+  EXPECT_FALSE(passes(ComparedKind::kGradient, 0.25, false));
+  EXPECT_FALSE(passes(ComparedKind::kUpdatedParameter, 0.25, true));
+}
+
+// Of two tensors beyond their bounds, the one that one device's own rounding explains less.
+TEST(OwnRounding, IsMeasuredOnOneDevice) {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, std::vector<float> a, std::vector<float> b, float scale) {
+    const std::string directory = folder.file(name);
+    std::filesystem::create_directory(directory);
+    for (std::vector<float>* gradient : {&a, &b}) {
+      for (float& element : *gradient) element *= scale;
+    }
+    const std::vector<TensorView> tensors = {{"gradient/a", DataType::kFloat32, {2}, a.data()},
+                                             {"gradient/b", DataType::kFloat32, {2}, b.data()},
+                                             {"measure/loss_scale", DataType::kFloat32, {}, &scale}};
+    writeTensorFile(directory + "/" + dumpFileName(1, RankId(0)), tensors);
+    return directory;
+  };
+  const std::string narrow = write("narrow", {3, 5}, {0, 11}, 1024), wide = write("wide", {3, 4}, {0, 10}, 2);
+  ValidationReport report;
+  for (const std::string name : {"a", "b"})
+    report.tensors.push_back(
+        {.kind = ComparedKind::kGradient, .name = name, .state = "", .step = 1, .error = 0.2, .bound = 0.1});
+  const OwnRounding own = ownRounding(report, narrow, wide, 0);
+  EXPECT_EQ(own.name, "b");
+  EXPECT_DOUBLE_EQ(own.own, 0.1);
+  EXPECT_TRUE(own.explains());
+  report.tensors.push_back(
+      {.kind = ComparedKind::kForwardState, .name = "a", .state = "", .step = 1, .error = 0.2, .bound = 0.1});
+  EXPECT_FALSE(ownRounding(report, narrow, wide, 0).explains()) << "not reached by rounding";
 }
 
 }  // namespace
