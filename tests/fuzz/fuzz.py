@@ -7,7 +7,7 @@
   tests/fuzz/fuzz.py --summary                what all runs have done so far, by target
 
 Minutes are the processor's, whatever the clock says: `chrt -i 0 tests/fuzz/fuzz.py --minutes 600` takes what nobody else wants of it.
-Targets take turns of five minutes; SIGTERM ends the turn, which counts.
+Targets take turns of a minute, those first that had least; SIGTERM ends the turn, which counts.
 
 Without --fuzzer or --blind it builds the preset fuzz first (clang, libFuzzer, AddressSanitizer, UndefinedBehaviorSanitizer). --blind: a
 fuzzer that any compiler makes (blind_fuzzer.cc): the same readers and mutations without a look at what they reach.
@@ -43,7 +43,7 @@ REASONS = re.compile(r"ERROR:|a bug:|not an Error:|runtime error:|ALARM")
 LONGEST_INPUT = 65536
 OF_MODELS = ("model", "preparation")  # go on from ONNX's node suite, too, where tools/setup.sh has put it: it has every operator
 LONGEST_WAIT = 1200  # for one input, of the clock; fuzz_targets.cc has the limit of the processor
-SECONDS_PER_TURN = 300
+SECONDS_PER_TURN = 60
 MOST_KEPT, MOST_KEPT_BYTES = 40, 128 * 1024  # of a target, in the tree
 
 
@@ -264,7 +264,8 @@ def take_turns(options, targets):
     seconds = max(1, round(options.minutes * 60 / len(targets)))
     about, found = {"commit": commit(), "fuzzer": name}, False
     for turn, at in enumerate(range(0, seconds, SECONDS_PER_TURN), 1):
-        for target in targets:
+        done = {total["target"]: total["processor_seconds"] for total in totals_by_target(options, (name,))}
+        for target in sorted(targets, key=lambda target: done.get(target, 0)):
             if Run.stopping:
                 return found
             row = Run(options, target, turn, min(SECONDS_PER_TURN, seconds - at)).run()
