@@ -184,28 +184,33 @@ void globalAveragePoolGradient(GradientContext& c) {
 }
 
 // With given statistics:   Y = (X - Mean) Scale / sqrt(Var + epsilon) + B
-// They may be computed, too: PyTorch exports a batch normalisation without running statistics so.
+// They may be computed, too: PyTorch exports a batch normalisation without running statistics so. All is done
+// in the type of the scale: X may be narrower (mixed precision).
 void inferenceGradient(GradientContext& c, const Integers& axes) {
-  const ValueId x = c.input(0);
-  const ValueId dy = c.outputGradient();
+  const DataType type = c.type(c.input(1));
+  const ValueId x = c.cast(c.input(0), type), dy = c.cast(c.outputGradient(), type);
+  const ValueId mean = c.cast(c.input(3), type), variance = c.cast(c.input(4), type);
   Shape column(c.shape(x).size() - 1, 1);
   column[0] = c.shape(x)[1];
-  const ValueId deviation = c.unary(
-      "Sqrt", c.addNumber(c.input(4), static_cast<double>(c.node().floatAttribute("epsilon", 1e-5f))));
+  const ValueId deviation =
+      c.unary("Sqrt", c.addNumber(variance, static_cast<double>(c.node().floatAttribute("epsilon", 1e-5f))));
   const ValueId inverse = c.unary("Reciprocal", deviation);
-  if (c.needs(0)) c.give(0, c.binary("Mul", dy, c.reshape(c.binary("Mul", c.input(1), inverse), column)));
-  if (c.needs(1)) {
-    const ValueId centred = c.binary("Sub", x, c.reshape(c.input(3), column));
-    c.give(1, c.binary("Mul", c.reduceSum(c.binary("Mul", dy, centred), axes, false), inverse));
-  }
-  if (c.needs(2)) c.give(2, c.reduceSum(dy, axes, false));
   const ValueId slope = c.binary("Mul", c.input(1), inverse);
-  if (c.needs(3)) c.give(3, c.unary("Neg", c.binary("Mul", c.reduceSum(dy, axes, false), slope)));
+  const auto give = [&](size_t position, ValueId gradient) {
+    c.give(position, c.cast(gradient, c.type(c.input(position))));
+  };
+  if (c.needs(0)) give(0, c.binary("Mul", dy, c.reshape(slope, column)));
+  if (c.needs(1)) {
+    const ValueId centred = c.binary("Sub", x, c.reshape(mean, column));
+    give(1, c.binary("Mul", c.reduceSum(c.binary("Mul", dy, centred), axes, false), inverse));
+  }
+  if (c.needs(2)) give(2, c.reduceSum(dy, axes, false));
+  if (c.needs(3)) give(3, c.unary("Neg", c.binary("Mul", c.reduceSum(dy, axes, false), slope)));
   if (c.needs(4)) {
-    const ValueId centred = c.binary("Sub", x, c.reshape(c.input(3), column));
+    const ValueId centred = c.binary("Sub", x, c.reshape(mean, column));
     const ValueId moment = c.reduceSum(c.binary("Mul", dy, centred), axes, false);
     const ValueId cubed = c.binary("Mul", slope, c.binary("Mul", inverse, inverse));
-    c.give(4, c.scale(c.binary("Mul", moment, cubed), -0.5));
+    give(4, c.scale(c.binary("Mul", moment, cubed), -0.5));
   }
 }
 

@@ -1,8 +1,10 @@
 #include "runtime/validation/own_rounding.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "runtime/execute/dump.h"
@@ -32,13 +34,11 @@ class OneDevice {
   OneDevice(const std::string& narrow, const std::string& wide, double floor)
       : narrow_(StepDump::open(narrow, 1, 1)), wide_(StepDump::open(wide, 1, 1)), floor_(floor) {}
 
-  double error(const Result& result) const {
+  double error(const Result& result) {
+    if (result.kind == Result::Kind::kGradient) return worstGradient(result.update);
     const std::string name = dumpTensorName(result);
     if (!narrow_.has(name) || !wide_.has(name)) return 0;
-    if (result.kind != Result::Kind::kGradient)
-      return relativeError(narrow_.read(name).elements(), wide_.read(name).elements(), 0, 0, floor_);
-    const auto [norm, size] = allGradients(result);
-    return relativeError(gradient(narrow_, name), gradient(wide_, name), norm, size, floor_);
+    return relativeError(narrow_.read(name).elements(), wide_.read(name).elements(), 0, 0, floor_);
   }
 
  private:
@@ -51,31 +51,43 @@ class OneDevice {
     return elements;
   }
 
-  // Norm and size of all those of its update, in float64.
-  std::pair<double, int64_t> allGradients(Result result) const {
-    result.name.clear();
-    const std::string prefix = dumpTensorName(result);
+  // Of all those of an update.
+  double worstGradient(int update) {
+    const auto [found, is_new] = worst_gradients_.try_emplace(update, 0);
+    if (!is_new) return found->second;
+    Result any;
+    any.kind = Result::Kind::kGradient;
+    any.update = update;
+    std::vector<std::string> names;
+    std::copy_if(wide_.names().begin(), wide_.names().end(), std::back_inserter(names),
+                 [this, prefix = dumpTensorName(any)](const std::string& name) {
+                   return name.starts_with(prefix) && narrow_.has(name);
+                 });
     double squares = 0;
     int64_t size = 0;
-    for (const std::string& name : wide_.names()) {
-      if (!name.starts_with(prefix)) continue;
+    for (const std::string& name : names) {
       for (const double element : gradient(wide_, name)) {
         squares += element * element;
         ++size;
       }
     }
-    return {std::sqrt(squares), size};
+    for (const std::string& name : names) {
+      found->second = std::max(found->second, relativeError(gradient(narrow_, name), gradient(wide_, name),
+                                                            std::sqrt(squares), size, floor_));
+    }
+    return found->second;
   }
 
   const StepDump narrow_, wide_;
   const double floor_;
+  std::map<int, double> worst_gradients_;  // by update
 };
 
 }  // namespace
 
 OwnRounding ownRounding(const ValidationReport& report, const std::string& narrow, const std::string& wide,
                         double floor) {
-  const OneDevice device(narrow, wide, floor);
+  OneDevice device(narrow, wide, floor);
   std::optional<OwnRounding> least;
   for (const TensorComparison& tensor : report.tensors) {
     if (tensor.passed()) continue;

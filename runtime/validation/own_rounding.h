@@ -9,10 +9,11 @@
 
 namespace pipeshard {
 
-// Of what is beyond its bound in `report`, the tensor that is least explained: how much planned job and
-// single device differ, and how much the single device in the narrow type differs from itself in float64, in
-// the first step, by the same measure with this floor. Only losses, gradients and measures can be explained.
-// `narrow` and `wide`: folders with the single device's dumps.
+// Of what is beyond its bound in `report`, what is least explained: how much planned job and single device
+// differ, and how much the single device in the narrow type differs from itself in float64, in the first
+// step, by the same measure with this floor. A gradient is held against the worst one: where a rounding turns
+// a Relu is chance. Only losses, gradients and measures can be explained. `narrow` and `wide`: folders with
+// the single device's dumps.
 OwnRounding ownRounding(const ValidationReport& report, const std::string& narrow, const std::string& wide,
                         double floor);
 

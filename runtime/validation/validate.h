@@ -78,7 +78,7 @@ struct StepComparison {
 struct OwnRounding {
   std::string name;
   double error = 0;  // between planned job and single device
-  double own = 0;    // between the single device and what it computes in float64
+  double own = 0;    // between the single device and what it computes in float64; the worst gradient's
   // Two that round apart, each by so much, differ by about 1.4 times that, and by less than 3 times.
   bool explains() const { return error <= 3 * own; }
 };

@@ -108,7 +108,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
 
 std::string ownRoundingText(const OwnRounding& own, std::string_view type) {
   const std::string far =
-      fmt::format("in {} one device itself is {:.1e} from what it computes in float64", type, own.own);
+      fmt::format("in {} one device itself is up to {:.1e} from what it computes in float64", type, own.own);
   return own.explains() ? fmt::format("{} differs by {:.1e}, and {}.\n", own.name, own.error, far)
                         : fmt::format(
                               "So the cut is right; but {} differs by {:.1e}, and {}:\n"

@@ -317,8 +317,8 @@ TEST(MixedPrecision, LossOfResnetIsNearThatInFloat64) {
   EXPECT_NEAR(stepOf("resnet.onnx", kNarrow).loss, exact.loss, 2e-3 * exact.loss);
 }
 
-// loss = mean((averages of BatchNormalization(Conv(x)))^3)
-Graph convolutionModel() {
+// loss = mean((averages of BatchNormalization(Conv(x)))^3); in evaluation mode with given statistics.
+Graph convolutionModel(bool training_mode) {
   Graph graph;
   graph.opset_imports[""] = 18;
   GraphBuilder builder(graph);
@@ -346,11 +346,13 @@ Graph convolutionModel() {
          {4, 6, 6, 6});
   const NodeId normalization = op("BatchNormalization",
                                   {given(convolution), weight("scale", {6}, 0.5), weight("bias", {6}, -0.5),
-                                   number("mean", {6}, 0), number("variance", {6}, 1)},
+                                   number("mean", {6}, 0.25), number("variance", {6}, 2)},
                                   "normalized", {4, 6, 6, 6});
-  graph.node(normalization).attributes["training_mode"] = int64_t{1};
-  for (const char* statistic : {"mean.updated", "variance.updated"})
-    graph.node(normalization).outputs.push_back(builder.addValue(statistic, kSingle, {6}));
+  if (training_mode) {
+    graph.node(normalization).attributes["training_mode"] = int64_t{1};
+    for (const char* statistic : {"mean.updated", "variance.updated"})
+      graph.node(normalization).outputs.push_back(builder.addValue(statistic, kSingle, {6}));
+  }
   const NodeId pool = op("AveragePool", {given(normalization)}, "averages", {4, 6, 3, 3});
   graph.node(pool).attributes = {{"kernel_shape", std::vector<int64_t>{2, 2}},
                                  {"strides", std::vector<int64_t>{2, 2}}};
@@ -362,13 +364,15 @@ Graph convolutionModel() {
 }
 
 TEST(MixedPrecision, GradientsOfConvolutionAndNormalizationAreNearThoseInFloat64) {
-  Graph wide = convolutionModel();
-  setPrecision(wide, DataType::kFloat64);
-  const Step exact = stepOf(std::move(wide), "loss", DataType::kFloat64);
-  const Step mixed = stepOf(convolutionModel(), "loss", kNarrow);
-  EXPECT_EQ(exact.gradients.size(), 4u);
-  EXPECT_LT(gradientError(mixed, exact), 1e-2);
-  EXPECT_GT(gradientError(mixed, exact), 1e-5);
+  for (const bool training_mode : {true, false}) {
+    Graph wide = convolutionModel(training_mode);
+    setPrecision(wide, DataType::kFloat64);
+    const Step exact = stepOf(std::move(wide), "loss", DataType::kFloat64);
+    const Step mixed = stepOf(convolutionModel(training_mode), "loss", kNarrow);
+    EXPECT_EQ(exact.gradients.size(), 4u);
+    EXPECT_LT(gradientError(mixed, exact), 1e-2) << training_mode;
+    EXPECT_GT(gradientError(mixed, exact), 1e-5) << training_mode;
+  }
 }
 
 // A power of two changes no bit of float32 gradients but their exponents.
