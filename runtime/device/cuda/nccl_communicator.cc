@@ -36,12 +36,12 @@ ncclDataType_t summedType(DataType type) {
     case DataType::kInt64: return ncclInt64;
     case DataType::kUint8: return ncclUint8;
     case DataType::kInt8: return ncclInt8;
+    case DataType::kFloat16: return ncclFloat16;
     case DataType::kBfloat16: return ncclBfloat16;
     default:
       fail(ErrorCode::kBadModel,
-           "tensors of type {} cannot be summed by NCCL (float32, float64, bfloat16, int32, int64, uint8, "
-           "int8 can); "
-           "--transport staged can",
+           "tensors of type {} cannot be summed by NCCL (float32, float64, bfloat16, float16, int32, int64, "
+           "uint8, int8 can); --transport staged can",
            dataTypeName(type));
   }
 }

@@ -9,13 +9,17 @@
 namespace standin::nccl {
 namespace {
 
-// As memory has it; computed in float, and rounded each time.
-struct Bfloat16 {
-  uint16_t bits;
-  Bfloat16() = default;
-  explicit Bfloat16(float value) : bits(pipeshard::narrowToBfloat(value).bits) {}
-  explicit Bfloat16(size_t value) : Bfloat16(static_cast<float>(value)) {}
-  operator float() const { return pipeshard::widen(pipeshard::Bfloat{bits}); }
+pipeshard::Bfloat narrow(pipeshard::Bfloat /*type*/, float value) { return pipeshard::narrowToBfloat(value); }
+pipeshard::Half narrow(pipeshard::Half /*type*/, float value) { return pipeshard::narrowToHalf(value); }
+
+// Bfloat or Half, as memory has it; computed in float, and rounded each time.
+template <typename Stored>
+struct Rounded {
+  Stored stored;
+  Rounded() = default;
+  explicit Rounded(float value) : stored(narrow(Stored{}, value)) {}
+  explicit Rounded(size_t value) : Rounded(static_cast<float>(value)) {}
+  operator float() const { return pipeshard::widen(stored); }
 };
 
 template <typename T>
@@ -51,6 +55,7 @@ size_t sizeOf(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
     case ncclUint8: return 1;
+    case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclInt32:
     case ncclUint32:
@@ -86,7 +91,8 @@ std::vector<std::byte> reduce(const std::vector<std::vector<std::byte>>& by_rank
     case ncclInt64: return reduceAs<int64_t>(by_rank, op);
     case ncclUint64: return reduceAs<uint64_t>(by_rank, op);
     case ncclFloat32: return reduceAs<float>(by_rank, op);
-    case ncclBfloat16: return reduceAs<Bfloat16>(by_rank, op);
+    case ncclFloat16: return reduceAs<Rounded<pipeshard::Half>>(by_rank, op);
+    case ncclBfloat16: return reduceAs<Rounded<pipeshard::Bfloat>>(by_rank, op);
     default: return reduceAs<double>(by_rank, op);
   }
 }

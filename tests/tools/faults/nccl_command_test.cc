@@ -172,6 +172,9 @@ TEST_F(NcclCommand, APlanWhoseRanksWouldWaitInACircleIsRefusedWithIt) {
 TEST_F(NcclCommand, ValidatePassesInBfloat16) {
   expectPasses({"--stages", "uniform:1", "--method", "megatron:2,2", "--precision", "bfloat16"}, "lazy");
 }
+TEST_F(NcclCommand, ValidatePassesInFloat16) {
+  expectPasses({"--stages", "uniform:1", "--method", "megatron:2,2", "--precision", "float16"}, "lazy");
+}
 
 TEST_F(NcclCommand, AMissingLibraryIsNamedAndNotNeededForTheHostsMemory) {
   const fs::path libraries = folder_.file("lib");

@@ -186,8 +186,9 @@ Scenarios refusals() {
       {"overlap", with([](Rank& r) {
          return ncclAllReduce(r.x, r.x + 1, 4, ncclFloat, ncclSum, r.communicator, r.stream);
        })},
-      {"half",
-       with([](Rank& r) { return ncclAllReduce(r.x, r.y, 4, ncclHalf, ncclSum, r.communicator, r.stream); })},
+      {"eight_bits", with([](Rank& r) {
+         return ncclAllReduce(r.x, r.y, 4, ncclFloat8e5m2, ncclSum, r.communicator, r.stream);
+       })},
       {"no_such_rank",
        with([](Rank& r) { return ncclSend(r.x, 4, ncclFloat, 7, r.communicator, r.stream); })},
       {"no_such_communicator",

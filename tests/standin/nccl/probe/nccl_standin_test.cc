@@ -88,7 +88,7 @@ TEST_P(NcclStandIn, EveryMistakeIsReported) {
       {"host_memory", "memory that is not the device's"},
       {"default_stream", "the default stream is used"},
       {"overlap", "what it sends and what it receives overlap"},
-      {"half", "of 4 float16 by sum at rank 0"},
+      {"eight_bits", "of 4 float8e5m2 by sum at rank 0"},
       {"no_such_rank", "there is no such rank among 2"},
       {"no_such_communicator", "no communicator, or destroyed"},
       {"group_end", "ncclGroupEnd without ncclGroupStart"},

@@ -37,17 +37,39 @@ void reduces(Rank& rank, ncclRedOp_t op) {
       "ncclAllReduce");
 }
 
-// As T, in the memory of x: each rank gives its number + 1.
+// In the memory of x.
+template <typename T>
+std::vector<T> sumOf(Rank& rank, ncclDataType_t type, std::vector<T> values) {
+  const size_t bytes = values.size() * sizeof(T);
+  std::memcpy(rank.host, values.data(), bytes);
+  require(cudaMemcpyAsync(rank.x, rank.host, bytes, cudaMemcpyHostToDevice, rank.stream));
+  require(ncclAllReduce(rank.x, rank.x, values.size(), type, ncclSum, rank.communicator, rank.stream));
+  require(cudaMemcpyAsync(rank.host, rank.x, bytes, cudaMemcpyDeviceToHost, rank.stream));
+  require(cudaStreamSynchronize(rank.stream));
+  std::memcpy(values.data(), rank.host, bytes);
+  return values;
+}
+
+// Each rank gives its number + 1.
 template <typename T>
 void sumsAs(Rank& rank, ncclDataType_t type) {
-  std::vector<T> values(4, static_cast<T>(rank.rank + 1));
-  std::memcpy(rank.host, values.data(), 4 * sizeof(T));
-  require(cudaMemcpyAsync(rank.x, rank.host, 4 * sizeof(T), cudaMemcpyHostToDevice, rank.stream));
-  require(ncclAllReduce(rank.x, rank.x, 4, type, ncclSum, rank.communicator, rank.stream));
-  require(cudaMemcpyAsync(rank.host, rank.x, 4 * sizeof(T), cudaMemcpyDeviceToHost, rank.stream));
-  require(cudaStreamSynchronize(rank.stream));
-  std::memcpy(values.data(), rank.host, 4 * sizeof(T));
-  for (const T value : values) require(value == static_cast<T>(rank.ranks * (rank.ranks + 1) / 2), "a type");
+  const std::vector<T> values(4, static_cast<T>(rank.rank + 1));
+  for (const T value : sumOf(rank, type, values))
+    require(value == static_cast<T>(rank.ranks * (rank.ranks + 1) / 2), "a type");
+}
+
+// Numbers of 16 bits, as memory has them. `large` + 1 is half way between two, and becomes `large` again; the
+// sum of two `largest` is infinite.
+struct Narrow {
+  ncclDataType_t type;
+  uint16_t one, large, largest, infinity;
+};
+
+void roundsAtEveryRank(Rank& rank, const Narrow& narrow) {
+  const std::vector<uint16_t> sums =
+      sumOf<uint16_t>(rank, narrow.type, {rank.rank == 0 ? narrow.large : narrow.one, narrow.largest});
+  require(sums[0] == narrow.large, "a sum that is rounded at every rank");
+  require(sums[1] == narrow.infinity, "a sum that is too large");
 }
 
 void collectives(Rank& rank) {
@@ -84,6 +106,8 @@ void collectives(Rank& rank) {
   sumsAs<int64_t>(rank, ncclInt64);
   sumsAs<uint64_t>(rank, ncclUint64);
   sumsAs<double>(rank, ncclDouble);
+  roundsAtEveryRank(rank, {ncclHalf, 0x3c00, 0x6800, 0x7bff, 0x7c00});
+  roundsAtEveryRank(rank, {ncclBfloat16, 0x3f80, 0x4380, 0x7f7f, 0x7f80});
   require(ncclCommDestroy(rank.communicator));
 }
 
