@@ -142,7 +142,7 @@ class Preparer {
   Graph withRowsFirst(Graph graph, int64_t rows) {
     if (!options_.dimensions.contains(batch_dimension_) || !mayMergeRows(graph, rows)) return graph;
     const int64_t other_rows = 2 * rows;  // whole groups of rows, where the model has such
-    mergeRowsFirst(graph, rows, prepare(other_rows));
+    mergeRowsFirst(graph, rows, prepare(other_rows), other_rows);
     return graph;
   }
 

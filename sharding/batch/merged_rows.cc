@@ -32,26 +32,28 @@ struct Border {
   int64_t rest = 1;
 };
 
+using Borders = std::map<NodeId, Border>;
+
+// Finds the regions. Of more than one row: an axis of one is no factor of any operator.
 class MergedRows {
  public:
-  MergedRows(Graph& graph, int64_t rows, const Graph& other)
+  MergedRows(const Graph& graph, int64_t rows, const Graph& other)
       : graph_(graph), rows_(rows), other_(other), uses_(computeUseDef(graph)) {
     for (size_t v = 0; v < other.values.size(); ++v) namesakes_.emplace(other.values[v].name, ValueId(v));
   }
 
-  int run() {
+  // Empty: there are none, or some operator needs the rows in their order.
+  Borders find() && {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) seed(NodeId(n));
-    if (region_.empty()) return 0;
     for (size_t i = 0; i < order_.size(); ++i) {
       for (NodeId reader : uses_.consumers[order_[i].index()]) {
-        if (!follow(reader)) return 0;
+        if (!follow(reader)) return {};
       }
     }
     for (ValueId output : graph_.outputs) {
-      if (region_.contains(output)) return 0;
+      if (region_.contains(output)) return {};
     }
-    rewrite();
-    return static_cast<int>(borders_.size());
+    return std::move(borders_);
   }
 
  private:
@@ -172,7 +174,20 @@ class MergedRows {
     return false;
   }
 
-  // ---- rewriting
+  const Graph& graph_;
+  int64_t rows_;
+  const Graph& other_;
+  const UseDef uses_;
+  std::unordered_map<std::string, ValueId> namesakes_;  // of the other graph
+  std::map<ValueId, Turned> region_;
+  std::vector<ValueId> order_;  // of the region, as found
+  Borders borders_;
+};
+
+// Turns the Reshapes at the borders.
+class RowsFirst {
+ public:
+  RowsFirst(Graph& graph, const Borders& borders) : graph_(graph), borders_(borders) {}
 
   void rewrite() {
     GraphBuilder builder(graph_);
@@ -192,6 +207,7 @@ class MergedRows {
     graph_.nodes = std::move(nodes);
   }
 
+ private:
   static Node transposition(const Node& like, const std::vector<int64_t>& permutation, ValueId from,
                             ValueId to, const std::string& name) {
     Node node;
@@ -264,14 +280,20 @@ class MergedRows {
   }
 
   Graph& graph_;
-  int64_t rows_;
-  const Graph& other_;
-  const UseDef uses_;
-  std::unordered_map<std::string, ValueId> namesakes_;  // of the other graph
-  std::map<ValueId, Turned> region_;
-  std::vector<ValueId> order_;  // of the region, as found
-  std::map<NodeId, Border> borders_;
+  const Borders& borders_;
 };
+
+// Do both graphs consist of the same operators, which make the same values?
+bool sameNodes(const Graph& one, const Graph& other) {
+  const auto name = [](const Graph& graph, ValueId value) {
+    return value.valid() ? graph.value(value).name : std::string();
+  };
+  return std::equal(one.nodes.begin(), one.nodes.end(), other.nodes.begin(), other.nodes.end(),
+                    [&](const Node& a, const Node& b) {
+                      return a.op_type == b.op_type && a.outputs.size() == b.outputs.size() &&
+                             name(one, a.outputs[0]) == name(other, b.outputs[0]);
+                    });
+}
 
 }  // namespace
 
@@ -285,8 +307,12 @@ bool mayMergeRows(const Graph& graph, int64_t rows) {
   });
 }
 
-int mergeRowsFirst(Graph& graph, int64_t rows, const Graph& other) {
-  return MergedRows(graph, rows, other).run();
+int mergeRowsFirst(Graph& graph, int64_t rows, const Graph& other, int64_t other_rows) {
+  if (rows == 1 && !sameNodes(graph, other)) return 0;
+  const Borders borders =
+      rows == 1 ? MergedRows(other, other_rows, graph).find() : MergedRows(graph, rows, other).find();
+  if (!borders.empty()) RowsFirst(graph, borders).rewrite();
+  return static_cast<int>(borders.size());
 }
 
 }  // namespace pipeshard

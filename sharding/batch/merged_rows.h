@@ -18,8 +18,9 @@ namespace pipeshard {
 bool mayMergeRows(const Graph& graph, int64_t rows);
 
 // Rewrites the prepared graph of a batch of `rows`. `other`: the same model prepared for another number of
-// rows, by which the axes of the batch are found. Returns how many Reshapes were turned; 0, and nothing
-// changes, where some operator needs the rows in their order.
-int mergeRowsFirst(Graph& graph, int64_t rows, const Graph& other);
+// rows (more than one), by which the axes of the batch are found. A single row is where it is in any order;
+// its graph is changed as that of more rows, since a plan's graphs have the same nodes at every size. Returns
+// how many Reshapes were turned; 0, and nothing changes, where some operator needs the rows in their order.
+int mergeRowsFirst(Graph& graph, int64_t rows, const Graph& other, int64_t other_rows);
 
 }  // namespace pipeshard

@@ -211,19 +211,23 @@ class TimeAxisPass {
                        [&](ValueId input) { return !input.valid() || facts(input).batch_only; });
   }
 
-  // Where nothing but axes of one lies before the batch, a part is a run of the whole's elements, whatever
-  // axes they are reshaped to: as [2,16,8] to [1,32,8], two rows to a group, for parts of one group. -1: it
-  // is not that, or no other size shows it.
+  // Where nothing but axes of one lies before the batch, behind those that stay as they are, a part is a run
+  // of the whole's elements, whatever axes they are reshaped to: as [2,16,8] to [1,32,8], two rows to a
+  // group, for parts of one group; or [5,3,2] to [5,1,3,2], three heads of a row. -1: it is not that, or no
+  // other size shows it.
   int axisOfRun(const Node& node) {
     if (!node.is("Reshape") || !is(node.inputs[0], Kind::kSplit)) return -1;
     const OtherBatch::Comparison comparison = other_.compare(node.outputs[0]);
     if (comparison.change != OtherBatch::Change::kGrows) return -1;
-    const auto startsAt = [](const Shape& shape, int axis) {
-      return std::all_of(shape.begin(), shape.begin() + axis, [](int64_t extent) { return extent == 1; });
+    const Shape &from = graph_.shape(node.inputs[0]), &to = graph_.shape(node.outputs[0]);
+    const int from_axis = facts(node.inputs[0]).kind.axis, to_axis = comparison.axis;
+    int kept = 0;
+    while (kept < std::min(from_axis, to_axis) && from[kept] == to[kept]) ++kept;
+    const auto startsAt = [kept](const Shape& shape, int axis) {
+      return std::all_of(shape.begin() + kept, shape.begin() + axis,
+                         [](int64_t extent) { return extent == 1; });
     };
-    const bool is_run = startsAt(graph_.shape(node.inputs[0]), facts(node.inputs[0]).kind.axis) &&
-                        startsAt(graph_.shape(node.outputs[0]), comparison.axis);
-    return is_run ? comparison.axis : -1;
+    return startsAt(from, from_axis) && startsAt(to, to_axis) ? to_axis : -1;
   }
 
   // Some inputs are split, none is a sum.

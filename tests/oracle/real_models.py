@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Unmodified modules, exported by default calls, trained by pipeshard, compared with PyTorch.
 
-    real_models.py PIPESHARD [--only REGEX] [--plans NAME,...] [--work DIR] [--table FILE]
+    real_models.py PIPESHARD [--only REGEX] [--plans NAME,...] [--precision TYPE] [--work DIR] [--table FILE]
 
 Each architecture (real_modules.py) is built from its library as people build it (a small configuration, random
 weights), exported by torch.onnx.export without options, or by its dynamo=False, the TorchScript exporter, and
@@ -15,6 +15,7 @@ that the message prints. Then it says
              times PyTorch's own error in float32, those of a file exported in float64 to 1e-8 (relative to the
              largest of each tensor, at least a millionth of the largest of all). Modules are in evaluation
              mode, or where their name says so in training mode, with `--mode training`
+             With --precision bfloat16 or float16 the first two alone
     refused  exit code 65 and the reason
     FAIL     anything else
 
@@ -66,6 +67,7 @@ PLANS = {  # each is validated with 4 microbatches on 4 devices
     "stages auto": ["--stages", "auto"],
     "method auto": ["--stages", "uniform:2", "--method", "auto"],
 }
+MORE_PLANS = {"tensor-parallel": ["--stages", "uniform:1", "--method", "tensor-parallel"]}  # if they are asked for
 
 
 def trained_parameters(pipeshard, path, folder, inputs, precision, extra):
@@ -203,7 +205,7 @@ def try_plans(pipeshard, path, extra, numbers, plans):
     """(exit code, what stderr said, what failed)"""
     for plan in plans:
         code, output, errors = run([pipeshard, "validate", path, "--dim", f"batch={ROWS}", "--cluster", "1x4",
-                                    "--microbatches", "4", "--steps", "1", *PLANS[plan], *extra])
+                                    "--microbatches", "4", "--steps", "1", *(PLANS | MORE_PLANS)[plan], *extra])
         said = (errors.strip().splitlines() or [""])[-1]
         if code != 0:
             return code, errors, f"{plan}: exit code {code}: {said}"
@@ -213,7 +215,7 @@ def try_plans(pipeshard, path, extra, numbers, plans):
     return 0, "", ""
 
 
-def trial(pipeshard, name, work, plans):
+def trial(pipeshard, name, work, plans, precision):
     build, *makers = {**MODELS, **MORE, **TORCH_SCRIPT, **TRAINING_MODE}[name]
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
@@ -237,13 +239,15 @@ def trial(pipeshard, name, work, plans):
         except Exception as error:  # the exporter's own
             return "refused", numbers, f"PyTorch does not export it: {type(error.__cause__ or error).__name__}"
         extra = freeze_options(path, frozen) + (TRAINS_IN_MODE if name in TRAINING_MODE else [])
-        code, errors, failure = try_plans(pipeshard, path, extra, numbers, plans)
+        code, errors, failure = try_plans(pipeshard, path, ["--precision", precision, *extra], numbers, plans)
         if code != 65 or LOST not in errors:
             break
     if code == 65:
         return "refused", numbers, note + errors.strip().splitlines()[-1].split(".onnx: ", 1)[-1]
     if failure:
         return "FAIL", numbers, note + failure
+    if precision != "float32":
+        return "PASS", numbers, note + precision
     passes, gradients = compare_gradients(pipeshard, path, folder, module, inputs, options, extra)
     return "PASS" if passes else "FAIL", numbers, f"{note}gradients: {gradients}"
 
@@ -252,7 +256,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pipeshard")
     parser.add_argument("--only", default="")
-    parser.add_argument("--plans", default=",".join(PLANS), help="of: " + ", ".join(PLANS))
+    parser.add_argument("--plans", default=",".join(PLANS), help="of: " + ", ".join(PLANS | MORE_PLANS))
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--work", default="/tmp/real_models")
     parser.add_argument("--table", help="write the table, as Markdown, to this file")
     arguments = parser.parse_args()
@@ -263,8 +268,8 @@ def main():
             continue
         try:
             plans = arguments.plans.split(",")
-            plans = plans[:1] if name in MORE else plans
-            result, numbers, note = trial(arguments.pipeshard, name, arguments.work, plans)
+            plans = plans[:1] if name in MORE else plans  # "4 stages"
+            result, numbers, note = trial(arguments.pipeshard, name, arguments.work, plans, arguments.precision)
         except Exception as error:  # one of them shall not end the others
             result, numbers, note = "FAIL", 0, f"{type(error).__name__}: {error}"
         failed = failed or result == "FAIL"

@@ -9,3 +9,4 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$2" tests/oracle/round_trip.py "$1" --work "$work" --only '^(GPT-2|T5|ResNet-18)$'
 "$2" tests/oracle/real_models.py "$1" --work "$work" --only '^(Linear, 3 axes|Llama|LSTM|DLRM, EmbeddingBag|VQ-VAE)$'
+"$2" tests/oracle/real_models.py "$1" --work "$work" --precision bfloat16 --plans 2x2,tensor-parallel --only '^(MobileNetV3|T5)$'

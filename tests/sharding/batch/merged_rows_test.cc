@@ -21,14 +21,14 @@ BuildModel turned(const BuildModel& build, int expected) {
     build(other);
     model.graph.outputs = {loss};
     EXPECT_TRUE(mayMergeRows(model.graph, model.batch));
-    EXPECT_EQ(mergeRowsFirst(model.graph, model.batch, other.graph), expected);
+    EXPECT_EQ(mergeRowsFirst(model.graph, model.batch, other.graph, other.batch), expected);
     verifyGraph(model.graph);
     return loss;
   };
 }
 
 void expectEqual(const BuildModel& build) {
-  for (const int64_t count : {1, 2, 3, 4}) {
+  for (const int64_t count : {1, 2, 3, 4, 7}) {
     const Losses losses = compareLosses(build, count, 7, false, true);
     EXPECT_TRUE(std::isfinite(losses.whole));
     EXPECT_NEAR(losses.parts, losses.whole, 1e-12 * std::max(1.0, std::abs(losses.whole))) << count;
@@ -97,7 +97,7 @@ TEST(MergedRows, AnOperatorThatNeedsTheirOrderIsLeftAlone) {
     each->graph.outputs = {each->meanAll(y)};
   }
   const size_t nodes = model.graph.nodes.size();
-  EXPECT_EQ(mergeRowsFirst(model.graph, 4, other.graph), 0);
+  EXPECT_EQ(mergeRowsFirst(model.graph, 4, other.graph, other.batch), 0);
   EXPECT_EQ(model.graph.nodes.size(), nodes);
 }
 
