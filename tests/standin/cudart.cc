@@ -286,6 +286,7 @@ API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) 
 API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   Stream* on = streamOf(stream, "cudaStreamDestroy");
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
+  if (askedError() == cudaSuccess) requireWaitedFor(*on);
   destroyStream(on);
   return cudaSuccess;
 }

@@ -32,6 +32,7 @@ struct Stream {
   Clock clock;  // of what is given to it next
   std::deque<std::shared_ptr<Operation>> queue;
   bool closing = false;
+  bool asked = false;  // the host has begun to ask whether all is done, and goes on until it is
   std::thread worker;  // eager
 };
 
@@ -168,7 +169,8 @@ void hostIsBehind(const Clock& clock) {
   hostMoves();
 }
 
-void finishUntil(const Clock& clock) {
+// The host is not behind it by that.
+void doUntil(const Clock& clock) {
   std::unique_lock held(state().lock);
   while (!isPast(clock)) {
     if (isLazy())
@@ -176,6 +178,11 @@ void finishUntil(const Clock& clock) {
     else
       state().changed.wait(held);
   }
+}
+
+void finishUntil(const Clock& clock) {
+  doUntil(clock);
+  const std::lock_guard held(state().lock);
   hostIsBehind(clock);
 }
 
@@ -222,6 +229,13 @@ Stream* makeStream() {
   state().streams.push_back(stream);
   if (!isLazy()) stream->worker = std::thread(serve, stream);
   return stream;
+}
+
+void requireWaitedFor(const Stream& stream) {
+  const std::lock_guard held(state().lock);
+  if (isBehind(state().host, stream.clock)) return;
+  report("stream " + std::to_string(stream.line) +
+         " is destroyed, and nobody has waited for what it was given");
 }
 
 void destroyStream(Stream* stream) {
@@ -358,7 +372,7 @@ void finishAll() {
     }
     return all;
   }();
-  finishUntil(until);
+  waitsAreWatched() ? doUntil(until) : finishUntil(until);
 }
 
 uint64_t operationsDone() {
@@ -368,12 +382,16 @@ uint64_t operationsDone() {
 
 bool isFinished(Stream& stream) {
   const std::lock_guard held(state().lock);
-  return finishIfPast(stream.clock);
+  if (!stream.asked && isDropped("the host for stream " + std::to_string(stream.line) + ", by asking",
+                                 isBehind(state().host, stream.clock)))
+    return true;
+  stream.asked = !finishIfPast(stream.clock);
+  return !stream.asked;
 }
 
 bool isFinished(const Event& event) {
   const std::lock_guard held(state().lock);
-  return finishIfPast(event.clock);
+  return waitsAreWatched() ? isPast(event.clock) : finishIfPast(event.clock);
 }
 
 void reportLeftLines() {

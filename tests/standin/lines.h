@@ -59,10 +59,15 @@ void awaitEvent(Stream& stream, const Event& event);
 void synchronize(Stream& stream);
 void finish(Stream& stream);
 void finish(const Event& event);
+// As a call of CUDA that gives something back does: where waits are watched, nobody may build on it.
 void finishAll();
-// The host asks whether all is done, which is a wait if it is; it is forced as far as it can be.
+// The host asks whether all is done, which is a wait if it is; it is forced as far as it can be. Asking for a
+// stream until it is done is one wait, which waits.h may leave out. Where waits are watched an event tells,
+// and orders nothing: who looks how far others are does not wait.
 bool isFinished(Stream& stream);
 bool isFinished(const Event& event);
+// A report when the host does not know that all is done.
+void requireWaitedFor(const Stream& stream);
 // Milliseconds from one to the other; nothing, and a report, when one of them keeps no time, or was not
 // recorded, or the host does not know that it has happened.
 std::optional<float> between(const Event& from, const Event& to);

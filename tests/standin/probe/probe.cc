@@ -100,6 +100,7 @@ struct Probe {
     }
     if (!isMistake("leak")) require(cudaFreeHost(staging));
     require(cudaFreeHost(back));
+    if (isMistake("destroyed")) require(cudaEventRecord(began, compute));
     for (cudaEvent_t event : {loaded, computed, began, ended}) require(cudaEventDestroy(event));
     require(cudaStreamDestroy(compute));
     require(cudaStreamDestroy(copy));

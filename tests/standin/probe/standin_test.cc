@@ -50,6 +50,7 @@ TEST_P(StandIn, EveryMistakeIsReported) {
       {"freed", "freed memory"},
       {"untimed", "an event that keeps no time"},
       {"early", "an event that the host has not waited for"},
+      {"destroyed", "is destroyed, and nobody has waited for what it was given"},
       {"leak", "1 blocks of 1400 bytes are left at exit"},
   };
   for (const auto& [name, report] : mistakes) {
