@@ -221,11 +221,13 @@ def reached_first(control):
 
 
 def bring_corpus_home(options, target):
-    corpus, kept = corpus_of(options, target), os.path.join(corpus_of(options, target), "kept")
+    corpus, kept, reached = corpus_of(options, target), os.path.join(corpus_of(options, target), "kept"), os.path.join(options.folder, target)
+    if not os.path.isdir(reached):
+        return
     with tempfile.TemporaryDirectory() as folder:
         given, control = os.path.join(folder, "given"), os.path.join(folder, "control")
         shutil.copytree(corpus, given, ignore=shutil.ignore_patterns("kept"))
-        candidates = [path for path in (kept, os.path.join(options.folder, target)) if os.path.isdir(path)]
+        candidates = [path for path in (kept, reached) if os.path.isdir(path)]
         # counters of how often code runs are left out: edges alone are few enough for the tree
         command = [options.fuzzer, "-merge=1", f"-merge_control_file={control}", "-use_counters=0", f"-max_len={LONGEST_INPUT}",
                    f"-timeout={LONGEST_WAIT}", "-rss_limit_mb=4096", f"-artifact_prefix={folder}/", given, *candidates]

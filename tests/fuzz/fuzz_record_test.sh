@@ -30,7 +30,8 @@ python3 -c 'import time; end = time.process_time() + 1.2
 while time.process_time() < end: pass'
 FUZZER
 chmod +x "$folder/fuzzer"
-fuzz=("$here/fuzz.py" --fuzzer "$folder/fuzzer" --folder "$folder/kept")
+mkdir -p "$folder"/tree/corpus/{cluster,control,kind,plan,ranks}
+fuzz=("$here/fuzz.py" --fuzzer "$folder/fuzzer" --folder "$folder/kept" --tree "$folder/tree")
 say() { echo "FAILED: $1"; cat "$folder/said"; exit 1; }
 "${fuzz[@]}" --minutes 0.04 cluster ranks >"$folder/said" || say "clean runs end with 0"
 "${fuzz[@]}" --minutes 0.02 cluster >"$folder/said" || say "clean runs end with 0"
@@ -49,27 +50,26 @@ grep -q ' 2 runs that found something' "$folder/said" || say "findings are count
 
 # SIGTERM ends a turn, which counts.
 "${fuzz[@]}" --minutes 0.02 control >"$folder/said" & running=$!
-sleep 0.3
+until ls "$folder"/kept/control/input* >/dev/null 2>&1; do sleep 0.1; done
 kill -TERM $running
 wait $running || say "a run that is asked to end counts"
 grep -q '^control .*clean$' "$folder/said" || say "a run that is asked to end is recorded"
 
 # What is brought home: the inputs that reach most, within bounds, in place of those that were there; and the hours.
-mkdir -p "$folder/tree/corpus/cluster/kept"
+mkdir "$folder/tree/corpus/cluster/kept"
 echo 1 >"$folder/tree/corpus/cluster/by_hand"
 echo "1 1000" >"$folder/tree/corpus/cluster/kept/before"
 head -c 200000 /dev/zero >"$folder/kept/cluster/large"
 echo "1 2 3 4 5 6 7 8" >>"$folder/kept/cluster/large"
 for i in $(seq 100); do echo "1 $i" >"$folder/kept/cluster/input$i"; done
 echo "1 2 3 4" >"$folder/kept/cluster/best"
-home=("${fuzz[@]}" --tree "$folder/tree")
-"${home[@]}" --bring-home >"$folder/said" || say "bringing home ends with 0"
+"${fuzz[@]}" --bring-home >"$folder/said" || say "bringing home ends with 0"
 kept=("$folder"/tree/corpus/cluster/kept/*)
 [ ${#kept[@]} -eq 40 ] || say "${#kept[@]} inputs were brought home, not 40"
 grep -qx '1 2 3 4' "${kept[@]}" || say "what reaches most is brought home"
 [ "$(cat "${kept[@]}" | wc -c)" -le 131072 ] || say "what is too large stays out"
 [ ! -e "$folder/tree/corpus/cluster/kept/before" ] && [ -e "$folder/tree/corpus/cluster/by_hand" ] || say "inputs by hand stay"
-summary=$("${home[@]}" --summary)
+summary=$("${fuzz[@]}" --summary)
 grep -Eq '^cluster +0.00 +[2-9]00 +55 +0$' <<<"$summary" || say "the record at home counts"
-"${home[@]}" --bring-home >"$folder/said" || say "bringing home twice ends with 0"
-[ "$("${home[@]}" --summary)" = "$summary" ] || say "nothing counts twice"
+"${fuzz[@]}" --bring-home >"$folder/said" || say "bringing home twice ends with 0"
+[ "$("${fuzz[@]}" --summary)" = "$summary" ] || say "nothing counts twice"
