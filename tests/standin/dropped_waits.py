@@ -83,7 +83,7 @@ def look_at(job, sample, chance, deadline):
         if code != 0 or reports or not waits_of:
             sys.exit("%s: code %s with all waits: %s" % (job.name, code, reports[:3]))
         waits = waits or waits_of
-        last = {rank: number for rank, number, *_ in waits_of}
+        last = {rank: number for rank, number, kind, *_ in waits_of if kind == "needed"}
     implied = [w for w in waits if w[2] == "implied"]
     for rank, number, _, _, what in implied[:20]:
         print("%s, rank %d, wait %d: implied: %s" % (job.name, rank, number, what))

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -379,6 +380,19 @@ TEST(CudaKernels, Updates) {
   check(kOurs, "MovingAverage", {p, g, scalar(0.9f)}, {out});
   check(kOurs, "ScheduledRate", {step, scalar(0.1f), number(2), number(0.1), number(10), number(0.01)},
         {{kFloat, {}}}, {{"schedule", std::string("linear")}});
+}
+
+// In blocks of their own: what is outside is outside of them.
+TEST(CudaKernels, AddsWhatAQueueIsGiven) {
+  const std::vector<float> part = {1, 2, 3, 4, 5};
+  const auto bytes = std::as_bytes(std::span(part));
+  const MemoryBlock from = cuda().allocate(bytes.size()), total = cuda().allocate(bytes.size());
+  const auto queue = cuda().makeQueue();
+  queue->upload(bytes.data(), from.bytes.data(), bytes.size());
+  for (int i = 0; i < 2; ++i) queue->add(kFloat, from.bytes.data(), total.bytes.data(), part.size());
+  std::vector<float> sums(part.size());
+  readMemory(*queue, total.bytes, std::as_writable_bytes(std::span(sums)));
+  EXPECT_EQ(sums, (std::vector<float>{2, 4, 6, 8, 10}));
 }
 
 TEST(CudaKernels, WrongDataAreTheCpusErrors) {
