@@ -159,10 +159,8 @@ class StageSearch {
     if (options.method.batchAxes() != BatchAxes::kFree) options.batch = batch();
     if (of.sharding->memory_limit > 0)
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
-    options.in_flight =
-        of.recomputation == Recomputation::kAlways || of.recomputation == Recomputation::kLayers
-            ? 1
-            : of.peak_activations;  // what is held besides, planned memory tells
+    // of a stage that makes all again, only what it was given is held besides: planned memory tells
+    options.in_flight = of.recomputation == Recomputation::kAlways ? 1 : of.peak_activations;
     if (of.recomputation == Recomputation::kLayers) options.recomputed_layers = layers_;
     const PipelineRankId group = cut_.groups[stage];
     std::vector<ValueId>& whole = options.replicated;

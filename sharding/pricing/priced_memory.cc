@@ -43,7 +43,8 @@ class MemoryPricer {
   void run(const std::vector<StageResharding>& reshardings) {
     findRoles();
     for (const StageResharding& resharding : reshardings) addResharding(resharding);
-    const StageMemory memory = context_.memory();
+    const StageMemory memory(context_.training, context_.nodes, context_.values,
+                             {context_.options.microbatches});
     std::vector<bool> seen(context_.values.size());
     for (const MemoryUse& use : memory.uses(sharding_)) {
       const LiveInterval& live = memory.interval(use.value);

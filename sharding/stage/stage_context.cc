@@ -123,7 +123,7 @@ ShardingResult StageContext::solveWithin(const ShardingProblem& problem,
   PIPESHARD_CHECK(least.has_value(), "no attempt was made");
   fail(ErrorCode::kOutOfMemory, "method {} on mesh {}: no sharding was found that fits; {}; {}",
        shardingMethodToString(options.method), printMesh(mesh),
-       describePeak(training, nodes, *least, *options.memory_bytes), memoryAdvice());
+       describePeak(training, memory().order(), *least, *options.memory_bytes), memoryAdvice());
 }
 
 std::string StageContext::memoryAdvice() const {
@@ -146,7 +146,7 @@ void StageContext::failMemory(const ShardingProblem& problem, const SolverInfeas
        "the largest: {}; {}",
        shardingMethodToString(options.method), printMesh(mesh),
        reason.proven ? "no sharding" : "no sharding was found that",
-       describeNode(training.graph.node(nodes[time])), static_cast<int64_t>(reason.usage),
+       describeNode(training.graph.node(memory().order()[time])), static_cast<int64_t>(reason.usage),
        static_cast<int64_t>(reason.excess), *options.memory_bytes, fmt::join(largest, ", "), memoryAdvice());
 }
 
@@ -157,7 +157,7 @@ void StageContext::failForbidden() const {
 
 StageMemory StageContext::memory() const {
   return StageMemory(training, nodes, values,
-                     {options.microbatches, options.in_flight, options.recomputed_layers});
+                     {options.microbatches, options.in_flight, options.recomputed_layers, true});
 }
 
 }  // namespace pipeshard

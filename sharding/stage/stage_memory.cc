@@ -20,51 +20,85 @@ bool isForward(Phase phase) { return phase == Phase::kForward || phase == Phase:
 StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                          const std::vector<StageValue>& values, const MemoryOptions& options)
     : training_(training),
-      nodes_(nodes),
       values_(values),
       options_(options),
       position_(training.graph.nodes.size(), -1),
       gradient_(training.graph.values.size()),
       intervals_(training.graph.values.size()) {
   for (size_t node = 0; node < training.graph.nodes.size(); ++node) {
-    const Phase phase = training.node_phase[node];
-    if (isForward(phase) || phase == Phase::kUpdate) continue;
+    if (!isBackward(training.node_phase[node])) continue;
     for (ValueId output : training.graph.nodes[node].outputs) {
       if (output.valid()) gradient_[output.index()] = true;
     }
   }
-  for (size_t position = 0; position < nodes.size(); ++position) {
-    position_[nodes[position].index()] = position;
-    if (training.node_phase[nodes[position].index()] != Phase::kUpdate) passes_end_ = position + 1;
-  }
-  for (size_t position = 0; position < nodes.size() && !options_.recomputed_layers.empty(); ++position) {
-    const Phase phase = training.node_phase[nodes[position].index()];
-    const auto [found, is_new] =
-        recomputed_.try_emplace(options_.recomputed_layers[nodes[position].index()], 0, passes_end_);
-    if (isForward(phase)) found->second.first = position + 1;
-    if (!isForward(phase) && phase != Phase::kUpdate)
-      found->second.second = std::min<int64_t>(found->second.second, position);
-  }
+  orderNodes(nodes);
+  findRecomputedLayers();
   for (size_t index = 0; index < values.size(); ++index) {
     if (values[index].held && !values[index].constant) intervals_[index] = intervalOf(ValueId(index));
   }
   placeGradients();
 }
 
+// Forward passes by layers, backward passes by layers from the last one on, each in two halves, updates.
+StageMemory::PieceKey StageMemory::pieceKey(NodeId node) const {
+  const Phase phase = training_.node_phase[node.index()];
+  const int64_t layer =
+      options_.recomputed_layers.empty() ? 0 : options_.recomputed_layers[node.index()].index();
+  if (isForward(phase)) return {0, layer, 0};
+  if (isBackward(phase)) return {1, -layer, phase == Phase::kBackwardWeight ? 1 : 0};
+  return {2, 0, 0};
+}
+
+void StageMemory::orderNodes(const std::vector<NodeId>& nodes) {
+  order_ = nodes;
+  if (options_.in_pieces) {
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](NodeId a, NodeId b) { return pieceKey(a) < pieceKey(b); });
+  }
+  pieces_.resize(order_.size());
+  int64_t begin = 0;
+  for (int64_t position = 0; position < nodeCount(); ++position) {
+    const NodeId node = order_[position];
+    position_[node.index()] = position;
+    const bool is_pass = training_.node_phase[node.index()] != Phase::kUpdate;
+    if (is_pass) passes_end_ = position + 1;
+    const bool goes_on = position + 1 < nodeCount() && options_.in_pieces && is_pass &&
+                         pieceKey(node) == pieceKey(order_[position + 1]);
+    if (goes_on) continue;
+    for (int64_t member = begin; member <= position; ++member) pieces_[member] = {begin, position + 1};
+    begin = position + 1;
+  }
+}
+
+void StageMemory::findRecomputedLayers() {
+  for (int64_t position = 0; position < nodeCount() && !options_.recomputed_layers.empty(); ++position) {
+    const NodeId node = order_[position];
+    const Phase phase = training_.node_phase[node.index()];
+    const auto [found, is_new] =
+        recomputed_.try_emplace(options_.recomputed_layers[node.index()], 0, passes_end_);
+    if (isForward(phase)) found->second.first = position + 1;
+    if (isBackward(phase)) found->second.second = std::min(found->second.second, position);
+  }
+}
+
 LiveInterval StageMemory::intervalOf(ValueId id) const {
   const StageValue& value = values_[id.index()];
   if (value.persistent) return {0, nodeCount(), false};
   int64_t made = value.producer.valid() ? position_[value.producer.index()] : 0;
-  if (!value.producer.valid() && gradient_[id.index()] && !value.readers.empty())
-    made = position_[value.readers.front().node.index()];
   int64_t last = made;
   bool waits = false;
+  if (!value.readers.empty() && !value.producer.valid() && gradient_[id.index()]) {
+    made = nodeCount();
+    for (const ValueReader& reader : value.readers) made = std::min(made, position_[reader.node.index()]);
+  }
   for (const ValueReader& reader : value.readers) {
     last = std::max(last, position_[reader.node.index()]);
     const Phase phase = training_.node_phase[reader.node.index()];
     waits = waits || (!gradient_[id.index()] && !isForward(phase) && phase != Phase::kUpdate);
   }
   LiveInterval live{made, last + 1, waits};
+  const bool inside = value.producer.valid() && last < pieces_[made].end;  // of one piece
+  if (!inside) live = {pieces_[made].begin, pieces_[last].end, waits};
   if (waits && value.producer.valid() && !recomputed_.empty()) recompute(id, live);
   return live;
 }
@@ -78,8 +112,8 @@ void StageMemory::recompute(ValueId id, LiveInterval& live) const {
   };
   if (std::any_of(value.readers.begin(), value.readers.end(), elsewhere)) return;
   const auto [forward_end, backward_begin] = recomputed_.at(layer);
-  live = {std::min(backward_begin, live.to - 1), live.to, false, live.from,
-          std::max(forward_end, live.from + 1)};
+  const int64_t made = position_[value.producer.index()];
+  live = {std::min(backward_begin, live.to - 1), live.to, false, made, std::max(forward_end, made + 1)};
 }
 
 // The parts of a gradient are one accumulator, from the first microbatch until the update.
@@ -138,7 +172,8 @@ std::vector<MemoryUse> StageMemory::uses(const StageSharding& sharding) const {
     if (value.producer.valid()) {
       const ShardingSpec& made = sharding.strategies[value.producer.index()].outputs[value.output];
       const int64_t at = position_[value.producer.index()];
-      const bool apart = made != kept || live.from == live.to || (live.from < at && !value.readers.empty());
+      const bool accumulated = live.from < pieces_[at].begin && !value.readers.empty();
+      const bool apart = made != kept || live.from == live.to || accumulated;
       if (apart) result.push_back({id, bytes(id, made, sharding.mesh), at, at + 1});
     }
     for (const ValueReader& reader : value.readers) {
@@ -174,7 +209,7 @@ MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count) {
   return peak;
 }
 
-std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& order,
                          const MemoryPeak& peak, int64_t limit) {
   std::vector<std::string> largest;
   for (size_t index = 0; index < std::min(kNamedValues, peak.uses.size()); ++index) {
@@ -182,7 +217,7 @@ std::string describePeak(const TrainingGraph& training, const std::vector<NodeId
         fmt::format("'{}' {}", training.graph.value(peak.uses[index].value).name, peak.uses[index].bytes));
   }
   return fmt::format("at {} a device holds {} bytes, {} more than the {} that fit; the largest: {}",
-                     describeNode(training.graph.node(nodes[peak.time])), peak.bytes, peak.bytes - limit,
+                     describeNode(training.graph.node(order[peak.time])), peak.bytes, peak.bytes - limit,
                      limit, fmt::join(largest, ", "));
 }
 

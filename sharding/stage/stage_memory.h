@@ -1,6 +1,7 @@
 // What a device holds while it runs a step of a stage. Internal to shard_stage.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,7 +12,7 @@
 
 namespace pipeshard {
 
-// Bytes of one value, on the device with the largest shards, while nodes [from, to) of the stage's list run.
+// Bytes of one value, on the device with the largest shards, while the nodes at positions [from, to) run.
 struct MemoryUse {
   ValueId value;
   int64_t bytes = 0;
@@ -19,7 +20,7 @@ struct MemoryUse {
   int64_t to = 0;
 };
 
-// Where in the list of nodes a value is needed, and how often.
+// Between which positions a value is needed, and how often.
 struct LiveInterval {
   int64_t from = 0;
   int64_t to = 0;
@@ -33,6 +34,10 @@ struct MemoryOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;
   std::vector<LayerId> recomputed_layers = {};  // ShardStageOptions
+  // As programs will run it: a pass (of each layer that is recomputed) is a piece; of a backward pass its two
+  // halves, one behind the other. What is made in one piece and read in another is there during all of both.
+  // Else every node is a piece, in the order of the list.
+  bool in_pieces = false;
 };
 
 class StageMemory {
@@ -47,18 +52,30 @@ class StageMemory {
   // Everything, with copies of what waits, and what stands beside it while a node runs: outputs before and
   // inputs after a resharding.
   std::vector<MemoryUse> uses(const StageSharding& sharding) const;
-  int64_t nodeCount() const { return std::ssize(nodes_); }
+  int64_t nodeCount() const { return std::ssize(order_); }
+  // The stage's nodes in the order that positions count in.
+  const std::vector<NodeId>& order() const { return order_; }
 
  private:
+  struct Piece {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  using PieceKey = std::array<int64_t, 3>;
+
+  PieceKey pieceKey(NodeId node) const;
+  void orderNodes(const std::vector<NodeId>& nodes);
+  void findRecomputedLayers();
   LiveInterval intervalOf(ValueId id) const;
   void recompute(ValueId id, LiveInterval& live) const;
   void placeGradients();
   int64_t bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const;
 
   const TrainingGraph& training_;
-  const std::vector<NodeId>& nodes_;
   const std::vector<StageValue>& values_;
   MemoryOptions options_;
+  std::vector<NodeId> order_;
+  std::vector<Piece> pieces_;      // by position: of the piece that it is in
   std::vector<int64_t> position_;  // by node index
   // by layer: where its forward nodes end, and its backward nodes begin
   std::map<LayerId, std::pair<int64_t, int64_t>> recomputed_;
@@ -75,8 +92,9 @@ struct MemoryPeak {
 };
 MemoryPeak peakOf(const std::vector<MemoryUse>& uses, int64_t node_count);
 
+// `order`: StageMemory::order.
 // "at MatMul 'fc' 1500 bytes are needed where 1000 fit, 500 too many; the largest: 'w' 800 (kept S0,R), ..."
-std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& nodes,
+std::string describePeak(const TrainingGraph& training, const std::vector<NodeId>& order,
                          const MemoryPeak& peak, int64_t limit);
 
 }  // namespace pipeshard
