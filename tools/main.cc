@@ -103,6 +103,7 @@ int runCommand(int argc, char** argv) {
 int main(int argc, char** argv) {
   pipeshard::guardStandardStreams();
   pipeshard::ignoreFileSizeSignal();
+  pipeshard::seeChildrenEnd();
   const int code = runCommand(argc, argv);
   const int error = pipeshard::finishStandardStreams();
   if (error == 0 || code != 0) return code;

@@ -106,12 +106,22 @@ void lowerLimits() {
   ::_exit(code);
 }
 
+[[noreturn]] void failUnwatched() {
+  fail(
+      ErrorCode::kOutOfMemory,
+      "the model cannot be looked at in a process of its own first: {}; check `ulimit -u` and memory, or say "
+      "--trust-model where you know who made it",
+      std::strerror(errno));
+}
+
 // The status, or nothing when it has not ended in time (it has then been killed).
 std::optional<int> awaitEnd(pid_t child) {
   const auto end = std::chrono::steady_clock::now() + kLongestRehearsal;
   int status = 0;
-  for (auto pause = 200us; ::waitpid(child, &status, WNOHANG) == 0;
-       pause = std::min<decltype(pause)>(pause * 2, 10ms)) {
+  for (auto pause = 200us;; pause = std::min<decltype(pause)>(pause * 2, 10ms)) {
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended < 0) failUnwatched();  // as where SIGCHLD is ignored
+    if (ended > 0) return status;
     if (std::chrono::steady_clock::now() > end) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
@@ -119,7 +129,6 @@ std::optional<int> awaitEnd(pid_t child) {
     }
     std::this_thread::sleep_for(pause);
   }
-  return status;
 }
 
 // "": well.
@@ -169,12 +178,12 @@ bool Rehearsals::areWantedFor(const Graph& graph) {
 
 void rehearse(const std::function<void(const RehearsalNote&)>& work) {
   void* memory = ::mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;
+  if (memory == MAP_FAILED) failUnwatched();
   const auto unmap = [](Place* place) { ::munmap(place, sizeof(Place)); };
   const std::unique_ptr<Place, decltype(unmap)> place(new (memory) Place, unmap);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child < 0) return;
+  if (child < 0) failUnwatched();
   if (child == 0) runChild(work, *place, parent);
   const std::string end = describeEnd(awaitEnd(child));
   if (end.empty()) return;

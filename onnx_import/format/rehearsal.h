@@ -43,8 +43,8 @@ class Rehearsals {
 
 // Runs `work` in a child process: what it does is lost, but for its end. It says before each step what it
 // looks at. Error(kBadModel) naming that, when the child is ended by a signal, by a library that exits, after
-// a minute, or for want of 4 GiB more than this process has; what `work` throws is dropped. Nothing where no
-// child can be made.
+// a minute, or for want of 4 GiB more than this process has; what `work` throws is dropped.
+// Error(kOutOfMemory) where no child can be made, or its end not be seen.
 using RehearsalNote = std::function<void(const std::string&)>;
 void rehearse(const std::function<void(const RehearsalNote&)>& work);
 

@@ -182,4 +182,6 @@ void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what)
 
 void ignoreFileSizeSignal() { ::signal(SIGXFSZ, SIG_IGN); }
 
+void seeChildrenEnd() { ::signal(SIGCHLD, SIG_DFL); }
+
 }  // namespace pipeshard

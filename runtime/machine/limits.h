@@ -51,4 +51,8 @@ void requireSpace(const std::filesystem::path& folder, uint64_t bytes, std::stri
 // From now on a file that grows beyond `ulimit -f` is an error of the write, instead of SIGXFSZ.
 void ignoreFileSizeSignal();
 
+// Whoever starts a command may have SIGCHLD ignored; then no process sees how its children end. Called once,
+// by a program's start.
+void seeChildrenEnd();
+
 }  // namespace pipeshard

@@ -90,6 +90,14 @@ TEST(Rehearsal, EndsWhatCrashesAndPassesOnNothing) {
   EXPECT_FALSE(Rehearsals::areWantedFor(Graph()));
 }
 
+// Who starts a command with SIGCHLD ignored lets no process see how its children end.
+TEST(Rehearsal, RefusesAModelWhoseEndItCannotSee) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  EXPECT_ERROR(rehearse([](const RehearsalNote&) { ::raise(SIGSEGV); }), ErrorCode::kOutOfMemory,
+               "cannot be looked at in a process of its own first");
+  ::signal(SIGCHLD, before);
+}
+
 // A library that exits would end the whole command without a word; a sanitizer does so where memory ends.
 TEST(Rehearsal, SaysThatALibraryHasExited) {
   const auto exit = [](const RehearsalNote& note) {
