@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
@@ -19,20 +20,21 @@ int64_t share(int64_t total, int64_t part, int64_t parts) {
 
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
   const Graph& graph = training.graph;
-  // Values that are made of weights alone.
+  // Weights, and what is the same numbers in other places or another type.
   std::vector<bool> of_weights(graph.values.size());
   for (const auto& [value, initializer] : graph.initializers) of_weights[value.index()] = true;
   std::vector<int64_t> flops;
   for (const NodeId id : forward) {
     const Node& node = graph.node(id);
-    // What only a weight goes into (its cast, its transpose) belongs to its reader; work of its own would
-    // draw a cut between the two, over which the weight goes in every microbatch.
-    const bool weights_alone =
-        !node.inputs.empty() && std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-          return !input.valid() || of_weights[input.index()];
-        });
-    flops.push_back(weights_alone ? 0 : nodeFlops(graph, id));
-    if (!weights_alone) continue;
+    // A weight that is cast or transposed belongs to its reader; work of its own would draw a cut between the
+    // two, over which the weight goes in every microbatch.
+    const bool computes = operatorFacts(node).work != WorkClass::kMovement && !node.is("Cast");
+    const bool is_weight = !computes && !node.inputs.empty() &&
+                           std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+                             return !input.valid() || of_weights[input.index()];
+                           });
+    flops.push_back(is_weight ? 0 : nodeFlops(graph, id));
+    if (!is_weight) continue;
     for (const ValueId output : node.outputs) {
       if (output.valid()) of_weights[output.index()] = true;
     }

@@ -13,7 +13,7 @@ namespace pipeshard {
 // The last position of each layer, in an order of forward nodes: the layers.
 using LayerEnds = IdVector<LayerId, int64_t>;
 
-// Forward FLOPs of each forward node, by position; none where only weights go into it.
+// Forward FLOPs of each forward node, by position; none where a weight is only moved or cast.
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward);
 
 // By position i: bytes of all values that forward nodes up to i make and forward nodes after i read: what a
