@@ -161,7 +161,8 @@ class ChartBuilder {
     chart_.names += svgText(chart_.names_width - 6, bottom + 18, "dim", "step", "end");
     // Counted: behind 2^53 a sum of one more is the same number again.
     const double first = std::ceil(axis_.first / step) * step;
-    const auto labels = static_cast<int>(std::floor((axis_.last - first) / step)) + 1;
+    // None in a log whose steps end before they begin.
+    const auto labels = static_cast<int>(std::max(0.0, std::floor((axis_.last - first) / step) + 1));
     for (int i = 0; i < labels; ++i) {
       const double at = first + i * step;
       chart_.plot += svgText(axis_.x(at), bottom + 18, "dim", fmt::format("{:.0f}", at), "middle") + "\n";
