@@ -21,6 +21,8 @@
 // the gradients of the next.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -79,8 +81,11 @@ struct OwnRounding {
   std::string name;
   double error = 0;  // between planned job and single device
   double own = 0;    // between the single device and what it computes in float64; the worst gradient's
-  // Two that round apart, each by so much, differ by about 1.4 times that, and by less than 3 times.
-  bool explains() const { return error <= 3 * own; }
+  // Two that round apart, each by so much, differ by about 1.4 times that, and by less than 3 times. By no
+  // more than 0.75, whatever one device rounds: a gradient that is lost, or counted twice, is 1 away, and
+  // some of what narrow types do (copies of weights, sums of theirs) is not there in float64. One device that
+  // gives no numbers explains nothing.
+  bool explains() const { return std::isfinite(own) && error <= std::min(3 * own, 0.75); }
 };
 
 // What the same plan came to in float64, where a narrower type went beyond its bounds: rounding is a

@@ -268,7 +268,7 @@ def main():
             continue
         try:
             plans = arguments.plans.split(",")
-            plans = plans[:1] if name in MORE else plans  # "4 stages"
+            plans = plans[:1] if name in MORE else plans
             result, numbers, note = trial(arguments.pipeshard, name, arguments.work, plans, arguments.precision)
         except Exception as error:  # one of them shall not end the others
             result, numbers, note = "FAIL", 0, f"{type(error).__name__}: {error}"

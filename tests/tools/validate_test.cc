@@ -391,6 +391,7 @@ TEST(ValidateCommand, TellsTheRoundingOfNarrowTypesFromAWrongCut) {
     const auto json = nlohmann::json::parse(readFile(folder.file("result.json")));
     EXPECT_TRUE(json.at("passed"));
     EXPECT_EQ(json.contains("float64"), result.output.find("DIFFERS") != std::string::npos);
+    EXPECT_TRUE(json.contains("float64") || precision == "float16") << "0.33 of 0.1 are far beyond it";
     if (!json.contains("float64")) continue;
     EXPECT_THAT(result.output, HasSubstr("equals one device, but for " + precision + "'s rounding"));
     EXPECT_LT(json.at("float64").at("error"), 1e-11);

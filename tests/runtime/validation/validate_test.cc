@@ -116,6 +116,9 @@ TEST(ValidationReport, PassesInANarrowTypeWhereOneDeviceIsAsFarFromFloat64) {
   EXPECT_FALSE(passes(ComparedKind::kGradient, 0, true));
   EXPECT_FALSE(passes(ComparedKind::kGradient, 0.25, false));
   EXPECT_FALSE(passes(ComparedKind::kUpdatedParameter, 0.25, true));
+  EXPECT_FALSE(passes(ComparedKind::kGradient, std::numeric_limits<double>::infinity(), true));
+  // A gradient that is lost is 1 away; float64 has no copies of weights in which it could be lost.
+  EXPECT_FALSE((OwnRounding{"w", 1, 0.54}).explains());
 }
 
 // The worst gradient on one device is what those of the planned job are held against.
