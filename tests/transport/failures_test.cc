@@ -5,6 +5,7 @@
 #include <array>
 #include <thread>
 
+#include "tests/transport/shared_store.h"
 #include "tests/transport/transports.h"
 
 namespace pipeshard::testing {
@@ -18,17 +19,20 @@ class Failures : public TransportTest {
   // Rank 1 of two does nothing until it is killed; rank 0 runs `body` and must end with kPeerUnavailable.
   void expectDeathEnds(const std::function<void(Rank&)>& body, const std::vector<std::string>& parts) {
     const auto job = GetParam().make(2);
+    Arrivals opened(2);
     Clock::time_point killed;
     const auto results = runRanks(
         2,
         [&](int number) {
           Rank rank(*job, GetParam(), RankId(number), 20s);
+          opened.here(number);
           if (number == 1) std::this_thread::sleep_for(30s);
           body(rank);
         },
         25s,
         [&](const std::vector<pid_t>& ranks) {
-          std::this_thread::sleep_for(200ms);
+          opened.waitForAll();
+          std::this_thread::sleep_for(200ms);  // by then rank 0 waits
           ::kill(ranks[1], SIGKILL);
           job->markDead(RankId(1));
           killed = Clock::now();
@@ -65,16 +69,19 @@ TEST_P(Failures, ADeadRankEndsACollective) {
 
 TEST_P(Failures, ADeadMemberEndsTheCollectiveOfThoseWhoWaitForOthers) {
   const auto job = GetParam().make(3);
+  Arrivals opened(3);
   const auto results = runRanks(
       3,
       [&](int number) {
         Rank rank(*job, GetParam(), RankId(number), 20s);
+        opened.here(number);
         if (number == 2) std::this_thread::sleep_for(30s);
         rank->barrier(idsAt<RankId>({0, 1, 2}));
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
-        std::this_thread::sleep_for(1500ms);  // by then they have opened, and wait
+        opened.waitForAll();
+        std::this_thread::sleep_for(300ms);  // by then they wait
         ::kill(ranks[2], SIGKILL);
         job->markDead(RankId(2));
       });
@@ -84,14 +91,17 @@ TEST_P(Failures, ADeadMemberEndsTheCollectiveOfThoseWhoWaitForOthers) {
 
 TEST_P(Failures, WhatADeadRankHadSentStillArrives) {
   const auto job = GetParam().make(2);
+  Arrivals sent(2);
   const auto results = runRanks(
       2,
       [&](int number) {
         Rank rank(*job, GetParam(), RankId(number), 20s);
         if (number == 1) {
           const auto handle = rank->send(RankId(0), rank.pattern(5000, 3));
+          sent.here(1);
           ::kill(::getpid(), SIGKILL);
         }
+        sent.here(0);
         std::this_thread::sleep_for(300ms);
         const std::span<std::byte> data{rank.allocate(5000), 5000};
         rank->receive(RankId(1), data);
@@ -99,6 +109,7 @@ TEST_P(Failures, WhatADeadRankHadSentStillArrives) {
       },
       25s,
       [&](const std::vector<pid_t>&) {
+        sent.waitForAll();
         std::this_thread::sleep_for(200ms);
         job->markDead(RankId(1));
       });
@@ -121,10 +132,12 @@ TEST_P(Failures, AStuckRankIsAHangAfterTheTimeout) {
 
 TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
   const auto job = GetParam().make(2);
+  Arrivals opened(2);
   const auto results = runRanks(
       2,
       [&](int number) {
         Rank rank(*job, GetParam(), RankId(number), 500ms);
+        opened.here(number);
         const auto data = rank.allocate<float>(1000);
         while (true)
           rank->allReduce(idsAt<RankId>({0, 1}), DataType::kFloat32, Reduction::kSum, data.data(),
@@ -132,6 +145,7 @@ TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
       },
       10s,
       [&](const std::vector<pid_t>& ranks) {
+        opened.waitForAll();
         std::this_thread::sleep_for(300ms);
         ::kill(ranks[1], SIGSTOP);
         std::this_thread::sleep_for(1000ms);

@@ -84,7 +84,7 @@ TEST_P(SecondCommunicator, NeitherWaitsForTheOther) {
 
 TEST_P(SecondCommunicator, ADeadRankEndsItsWaits) {
   const auto job = GetParam().make(2);
-  SharedStore connected(2);
+  Arrivals connected(2);
   Clock::time_point killed;
   const auto results = runRanks(
       2,
@@ -92,7 +92,7 @@ TEST_P(SecondCommunicator, ADeadRankEndsItsWaits) {
         Rank rank(*job, GetParam(), RankId(number), 20s);
         const auto second = rank.openSecond(20s);
         second->barrier(rank.everybody());
-        connected.set(std::to_string(number), "here");
+        connected.here(number);
         if (number == 1) std::this_thread::sleep_for(30s);
         const auto data = rank.allocate<int64_t>(50000);
         second->allReduce(idsAt<RankId>({0, 1}), DataType::kInt64, Reduction::kSum, data.data(), data.data(),
@@ -100,7 +100,7 @@ TEST_P(SecondCommunicator, ADeadRankEndsItsWaits) {
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
-        for (const char* rank : {"0", "1"}) connected.get(rank, 20s);
+        connected.waitForAll();
         std::this_thread::sleep_for(300ms);
         ::kill(ranks[1], SIGKILL);
         job->markDead(RankId(1));

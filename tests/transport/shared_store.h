@@ -1,6 +1,7 @@
 // A RendezvousStore for ranks that are forked processes: shared memory, made before they are forked.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "transport/gloo/gloo_communicator.h"
@@ -24,6 +25,19 @@ class SharedStore : public RendezvousStore {
 
   int size_;
   Entry* entries_;
+};
+
+// Ranks say that they have come to a point; who watches them waits until all have.
+class Arrivals {
+ public:
+  explicit Arrivals(int size) : store_(size) {}
+  void here(int rank) { store_.set(std::to_string(rank), "here"); }
+  void waitForAll() {
+    for (int rank = 0; rank < store_.size(); ++rank) store_.get(std::to_string(rank), std::chrono::seconds(20));
+  }
+
+ private:
+  SharedStore store_;
 };
 
 }  // namespace pipeshard::testing
