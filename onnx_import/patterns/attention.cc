@@ -18,18 +18,11 @@
 #include <fmt/ranges.h>
 
 #include "ir/operators/attention_form.h"
+#include "onnx_import/patterns/attention_overlays.h"
 #include "onnx_import/patterns/attention_views.h"
 
 namespace pipeshard {
 namespace {
-
-struct Overlay {
-  enum class Kind : uint8_t { kMask, kBias } kind = Kind::kBias;
-  ValueId tensor;         // the mask, or what is added
-  NodeId node;            // that puts it on
-  bool inverted = false;  // the mask is true where the number is put
-  double fill = 0;
-};
 
 // Q, K or V: what nodes make of a value of the graph.
 struct Operand {
@@ -116,7 +109,9 @@ class AttentionFinder {
     }
     for (const NodeId reader : readers(scaled)) {
       const Node& where = node(reader);
-      if (!where.is("Where") || where.inputs[1] != scaled || everywhere(where.inputs[2]) != 0.0) continue;
+      if (!where.is("Where") || where.inputs[1] != scaled ||
+          numberEverywhere(patterns_, where.inputs[2]) != 0.0)
+        continue;
       if (shape(where.outputs[0]) != shape(p)) continue;
       nodes.insert(reader);
       match_.nodes.insert(nodes.begin(), nodes.end());
@@ -160,13 +155,6 @@ class AttentionFinder {
                        [&](ValueId input) { return input.valid() && nearProduct(input, steps - 1); });
   }
 
-  // A number in every place of a tensor, the same one.
-  std::optional<double> everywhere(ValueId value) const {
-    const NodeId id = producer(value);
-    if (id.valid() && node(id).is("Expand")) return patterns_.numberOf(node(id).inputs[0]);
-    return patterns_.numberOf(value);
-  }
-
   // From the softmax's input up to product_; "" if all of the way is understood.
   std::string backward() {
     ValueId scores = node(softmax_).inputs[0];
@@ -177,7 +165,7 @@ class AttentionFinder {
       if (made.is("MatMul")) {
         product_ = id;
         take(id);
-        return nameOfOverlays();
+        return nameOverlays(overlays_, name_);
       }
       std::string reason;
       ValueId next;
@@ -211,31 +199,18 @@ class AttentionFinder {
     return ValueId();
   }
 
-  std::string put(Overlay overlay) {
+  std::string put(AttentionOverlay overlay) {
     if (scaled_) return "its scores are scaled behind a mask or a bias";
     overlays_.insert(overlays_.begin(), overlay);
     return "";
   }
 
-  // Sets name_, the function's `overlays`; else says what it does not have.
-  std::string nameOfOverlays() {
-    std::vector<std::string> names;
-    for (const Overlay& overlay : overlays_)
-      names.push_back(overlay.kind == Overlay::Kind::kMask ? "mask" : "bias");
-    name_ = fmt::format("{}", fmt::join(names, "_"));
-    const std::vector<std::string>& known = attentionOverlays();
-    if (std::find(known.begin(), known.end(), name_) != known.end()) return "";
-    if (std::count(names.begin(), names.end(), "mask") > 1) return "two masks lie over its scores";
-    if (std::count(names.begin(), names.end(), "bias") > 2) return "three tensors are added to its scores";
-    return "a tensor is added to its scores before a mask, and one behind it";
-  }
-
   ValueId throughMask(NodeId id, std::string& reason) {
     const std::vector<ValueId>& inputs = node(id).inputs;
     for (const bool inverted : {false, true}) {
-      const std::optional<double> fill = everywhere(inputs[inverted ? 1 : 2]);
+      const std::optional<double> fill = numberEverywhere(patterns_, inputs[inverted ? 1 : 2]);
       if (!fill || std::isnan(*fill)) continue;
-      reason = put({Overlay::Kind::kMask, inputs[0], id, inverted, *fill});
+      reason = put({AttentionOverlay::Kind::kMask, inputs[0], id, inverted, *fill});
       return inputs[inverted ? 2 : 1];
     }
     return ValueId();
@@ -246,14 +221,16 @@ class AttentionFinder {
     const std::vector<ValueId>& inputs = node(id).inputs;
     for (const size_t side : {0, 1}) {
       if (shape(inputs[side]) != shape(node(id).outputs[0]) || !leadsToProduct(inputs[side])) continue;
-      if (!isZero(inputs[1 - side])) reason = put({Overlay::Kind::kBias, inputs[1 - side], id});
+      if (!isZero(inputs[1 - side])) reason = put(addedOverlay(patterns_, inputs[1 - side], id));
       return inputs[side];
     }
     return ValueId();
   }
 
   // ONNX's Attention without a mask, T5's without positions.
-  bool isZero(ValueId added) const { return patterns_.is_zero[added.index()] || everywhere(added) == 0.0; }
+  bool isZero(ValueId added) const {
+    return patterns_.is_zero[added.index()] || numberEverywhere(patterns_, added) == 0.0;
+  }
 
   bool leadsToProduct(ValueId value, int steps = 6) const {
     const NodeId id = producer(value);
@@ -414,7 +391,7 @@ class AttentionFinder {
                              .type = graph().dataType(operand.from)});
   }
 
-  std::string addOverlay(const Overlay& overlay) {
+  std::string addOverlay(const AttentionOverlay& overlay) {
     Operand tensor{overlay.tensor, {}, shape(overlay.tensor)};
     const Shape scores = leadingAxes(shape(node(overlay.node).outputs[0]));
     const std::optional<Shape> view = viewOfOverlay(tensor.shape, scores, view_);
@@ -425,7 +402,7 @@ class AttentionFinder {
     if (*view != tensor.shape) tensor.nodes.push_back({"Reshape", *view});
     match_.inputs.push_back(overlay.tensor);
     addOperand(match_.inputs.size() - 1, tensor, overlay.node);
-    if (overlay.kind == Overlay::Kind::kBias) return "";
+    if (overlay.kind == AttentionOverlay::Kind::kBias) return "";
     match_.inputs.push_back(ValueId());
     match_.made.push_back({.position = match_.inputs.size() - 1,
                            .number = overlay.fill,
@@ -455,7 +432,7 @@ class AttentionFinder {
     addOperand(1, keys_, product_);
     addOperand(2, v_, values_);
     match_.made.push_back({.position = 3, .number = scale_, .type = graph().dataType(queries_.from)});
-    for (const Overlay& overlay : overlays_) {
+    for (const AttentionOverlay& overlay : overlays_) {
       if (std::string reason = addOverlay(overlay); !reason.empty()) return reason;
     }
     if (keep_.valid()) {
@@ -480,7 +457,7 @@ class AttentionFinder {
   ValueId keep_;  // invalid: nothing is dropped
   NodeId keep_place_;
   double factor_ = 1;
-  std::vector<Overlay> overlays_;  // in the order in which they are put on
+  std::vector<AttentionOverlay> overlays_;  // in the order in which they are put on
   std::string name_;
   std::string reason_;
   Match match_;

@@ -19,6 +19,7 @@ const FormTable& formTable() {
     registerLossForms(forms);
     registerNormalizationForms(forms);
     registerReductionForms(forms);
+    registerAttentionForms(forms);
     return forms;
   }();
   return table;

@@ -59,6 +59,7 @@ void registerSoftmaxForms(FormTable& table);
 void registerLossForms(FormTable& table);
 void registerNormalizationForms(FormTable& table);
 void registerReductionForms(FormTable& table);
+void registerAttentionForms(FormTable& table);
 
 // Forms of the usual kinds: every output holds the factor or is the same on all devices; the only output is a
 // partial sum.

@@ -102,6 +102,31 @@ std::vector<Form> maskedForms() {
          return w.attend(w.op("Add", {w.addedMask(-1e9), scaled(w)}));
        },
        "bias"},
+      // It hides whatever it is added to.
+      {"HiddenByASum",
+       [=](W& w) {
+         const ValueId hidden = w.where(w.mask(), w.number(0), w.number(-kInfinity));
+         return w.attend(w.op("Add", {scaled(w), hidden}));
+       },
+       "mask"},
+      {"SeenByASum",
+       [=](W& w) {
+         const auto hidden = [](int64_t i, int64_t j) { return !isCausal(i, j); };
+         return w.attend(w.op("Add", {w.where(w.mask(hidden), w.number(kLowest), w.number(0)), scaled(w)}));
+       },
+       "mask", 1},
+      {"LessenedByASum",
+       [=](W& w) {
+         return w.attend(w.op("Add", {scaled(w), w.where(w.mask(), w.number(0), w.number(-1e9))}));
+       },
+       "bias", 1},
+      {"HiddenTwice",
+       [=](W& w) {
+         const ValueId added = w.where(w.mask(), w.number(0), w.number(kLowest));
+         const auto seen = [](int64_t i, int64_t j) { return i != 1 || j != 0; };
+         return w.attend(w.where(w.mask(seen), w.op("Add", {scaled(w), added}), w.number(kLowest)));
+       },
+       "bias_mask", 1},
       // T5, Swin: what is added is trained.
       {"RelativePositions",
        [=](W& w) {
