@@ -251,16 +251,26 @@ class Adviser {
     return changes;
   }
 
+  // Of stages of several devices; else, and beside them, all devices as one stage.
   std::vector<Change> otherMethods(const Plan& plan) const {
+    const auto use = [](ShardingMethod method) {
+      return [method](PlanRequest& request) {
+        request.partition.sharding.method = method;
+        request.partition.method_grid.reset();
+      };
+    };
     std::vector<Change> changes;
     const bool has_wide_stage = std::any_of(plan.stages.begin(), plan.stages.end(),
                                             [](const StagePlan& stage) { return stage.devices.size() > 1; });
     for (const ShardingMethod method : {ShardingMethod{ShardingKind::kZero3}, ShardingMethod{}}) {
       if (!has_wide_stage || request_.partition.sharding.method == method) continue;
+      changes.push_back({fmt::format("--method {}", shardingMethodToString(method)), use(method)});
+    }
+    if (plan.stages.size() > 1) {
       changes.push_back(
-          {fmt::format("--method {}", shardingMethodToString(method)), [method](PlanRequest& request) {
-             request.partition.sharding.method = method;
-             request.partition.method_grid.reset();
+          {"--stages uniform:1 --method auto", [shard = use(ShardingMethod{})](PlanRequest& request) {
+             request.partition.stages = uniformStages(1);
+             shard(request);
            }});
     }
     return changes;

@@ -29,7 +29,7 @@ std::vector<std::string> wordsOf(const std::string& text) {
 // The options of the lines that are advised: "--memory 812032".
 std::vector<std::string> advised(const std::string& errors) {
   std::vector<std::string> options;
-  const std::regex line("\n    (--[^:]+): ");
+  const std::regex line("\n    (--.+?): ");
   for (auto it = std::sregex_iterator(errors.begin(), errors.end(), line); it != std::sregex_iterator(); ++it)
     options.push_back((*it)[1]);
   return options;
@@ -102,6 +102,17 @@ TEST_F(Advice, IsForPlansWithoutShardingsToo) {
   ASSERT_FALSE(changes.empty()) << refused.errors;
   for (const std::string& change : changes)
     EXPECT_EQ(plan(line, change).exit_code, 0) << change << "\n" << refused.errors;
+}
+
+// Stages of one device each hold whole sequences; one stage of all devices can cut them.
+TEST_F(Advice, MakesOneStageOfAllDevices) {
+  const std::vector<std::string> line =
+      wordsOf("plan examples/llama.onnx --cluster 1x4 --dim batch=1 --microbatches 1 --memory 500000");
+  const CommandResult refused = plan(line, "");
+  ASSERT_EQ(refused.exit_code, 83) << refused.errors;
+  const std::string change = "--stages uniform:1 --method auto";
+  EXPECT_THAT(advised(refused.errors), Contains(change));
+  EXPECT_EQ(plan(line, change).exit_code, 0);
 }
 
 // Layer by layer first: here whole stages would not be enough.

@@ -33,7 +33,8 @@ class Arrivals {
   explicit Arrivals(int size) : store_(size) {}
   void here(int rank) { store_.set(std::to_string(rank), "here"); }
   void waitForAll() {
-    for (int rank = 0; rank < store_.size(); ++rank) store_.get(std::to_string(rank), std::chrono::seconds(20));
+    for (int rank = 0; rank < store_.size(); ++rank)
+      store_.get(std::to_string(rank), std::chrono::seconds(20));
   }
 
  private:
