@@ -76,7 +76,10 @@ AskedStages askedStages(const PartitionOptions& options) {
   const int devices = options.cluster.deviceCount();
   const StageCount given = givenCount(options, options.balance.value_or(Balance{}), schedule);
   asked.ranks = given.stages > 0 ? schedule.ranksFor(given.stages, given.subject) : devices;
-  if (options.sharding.method) return asked;
+  if (const std::optional<ShardingMethod>& method = options.sharding.method) {
+    if (method->batchAxes() == BatchAxes::kFirst) asked.widest = std::max(1, method->data);
+    if (method->batchAxes() != BatchAxes::kAll) return asked;
+  }
   if (schedule.turns()) {  // then a microbatch is under way on every device
     if (!options.stage_devices.empty())
       asked.ranks = std::accumulate(options.stage_devices.begin(), options.stage_devices.end(), 0);

@@ -12,8 +12,9 @@
 namespace pipeshard {
 
 // What the options say before the model is known: at most so many pipeline ranks, each over at most so many
-// data-parallel devices; a file of orders tells the number of microbatches. For the automatic choice of
-// microbatches.
+// devices that must have rows of their own (all of a stage, but with a method those that it cuts the batch
+// over, none where it is free to); a file of orders tells the number of microbatches. For the automatic
+// choice of microbatches.
 struct AskedStages {
   int ranks = 1;
   int widest = 1;

@@ -182,6 +182,21 @@ TEST(PlanSchedule, AsksForNumbersOfRanksAndMicrobatches) {
   EXPECT_EQ(askedStages(optionsFor(writeFile("orders.csv", "0F0,0F1,0B0,0B1\n"), 4)).microbatches, 2);
 }
 
+// On four devices, of one stage.
+int rowsEachTime(const std::string& method) {
+  PartitionOptions options = optionsFor("1f1b", 4);
+  options.stages = uniformStages(1);
+  options.sharding.method = parseShardingMethod(method);
+  return askedStages(options).widest;
+}
+
+TEST(PlanSchedule, AsksForARowForEachDeviceOverWhichAMethodCutsTheBatch) {
+  for (const char* all : {"data-parallel", "zero2", "zero3"}) EXPECT_EQ(rowsEachTime(all), 4) << all;
+  EXPECT_EQ(rowsEachTime("megatron:2,2"), 2);
+  EXPECT_EQ(rowsEachTime("megatron-zero2:4,1"), 4);
+  for (const char* none : {"auto", "tensor-parallel", "manual"}) EXPECT_EQ(rowsEachTime(none), 1) << none;
+}
+
 // Of a batch of so many rows on four devices.
 int64_t chosenMicrobatches(int64_t batch, const std::string& schedule) {
   const PartitionOptions options = optionsFor(schedule, 4);
