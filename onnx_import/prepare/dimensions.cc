@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/prepare/inference.h"
 
 namespace pipeshard {
 namespace {
@@ -143,6 +145,77 @@ void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dim
        fmt::join(options, " "));
 }
 
+void bindSizes(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
+  std::vector<bool> is_input(graph.values.size(), false);
+  for (ValueId id : graph.inputs) is_input[id.index()] = true;
+  for (size_t i = 0; i < graph.values.size(); ++i) {
+    Value& value = graph.values[i];
+    if (!value.shape) continue;
+    for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+      if ((*value.shape)[axis] >= 0) continue;
+      const bool symbolic = axis < value.symbols.size() && !value.symbols[axis].empty();
+      if (!symbolic && !is_input[i]) continue;
+      const std::string name = axisName(value, axis);
+      const std::optional<int64_t> size = evaluateDimension(name, dimensions);
+      if (size) {
+        (*value.shape)[axis] = *size;
+      } else if (is_input[i] && !graph.initializers.contains(ValueId(i))) {
+        fail(ErrorCode::kUsage,
+             "input '{}' axis {} is '{}', which has no whole size with the dimensions given", value.name,
+             axis, name);
+      }
+    }
+    value.symbols.clear();
+  }
+}
+
+bool saysNoAxes(const Node& node) {
+  return node.domain.empty() && node.is("Squeeze") && !node.hasAttribute("axes") && node.inputs.size() > 0 &&
+         (node.inputs.size() < 2 || !node.inputs[1].valid());
+}
+
+void sayAxes(const std::vector<int64_t>& axes, Node& node, GraphBuilder& builder) {
+  node.inputs.resize(1);
+  if (axes.empty()) {
+    node.op_type = "Identity";
+  } else if (node.opset_version < 13) {
+    node.attributes["axes"] = axes;
+  } else {
+    node.inputs.push_back(
+        builder.addConstant(node.name + "/axes", makeConstant<int64_t>({std::ssize(axes)}, axes)));
+    builder.graph().value(node.inputs[1]).metadata.emplace_back(kConstantMark, "made");
+  }
+}
+
+// A Squeeze that says no axes means those of size 1 whatever the dimensions are: one row of a batch stays a
+// batch. Which these are is seen where no dimension is 1.
+void sayAxesOfSqueezes(Graph& graph, std::map<std::string, int64_t> dimensions) {
+  constexpr int64_t kOther = 12;  // where a dimension is 1; many numbers divide it
+  bool any = false;
+  for (auto& [name, size] : dimensions) {
+    any = any || size == 1;
+    if (size == 1) size = kOther;
+  }
+  if (!any || std::none_of(graph.nodes.begin(), graph.nodes.end(), saysNoAxes)) return;
+  Graph larger = graph;
+  try {
+    bindSizes(larger, dimensions);
+    inferShapes(larger);
+  } catch (const Error&) {  // it takes no other size: what is known so far, or nothing
+  }
+  GraphBuilder builder(graph);
+  for (Node& node : graph.nodes) {
+    if (!saysNoAxes(node) || !node.inputs[0].valid()) continue;
+    const std::optional<Shape>& shape = larger.value(node.inputs[0]).shape;
+    if (!shape || !isStatic(*shape)) continue;
+    std::vector<int64_t> axes;
+    for (size_t axis = 0; axis < shape->size(); ++axis) {
+      if ((*shape)[axis] == 1) axes.push_back(axis);
+    }
+    sayAxes(axes, node, builder);
+  }
+}
+
 }  // namespace
 
 std::optional<int64_t> evaluateDimension(std::string_view expression,
@@ -213,27 +286,8 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph) {
 
 void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
   checkBindings(graph, dimensions);
-  std::vector<bool> is_input(graph.values.size(), false);
-  for (ValueId id : graph.inputs) is_input[id.index()] = true;
-  for (size_t i = 0; i < graph.values.size(); ++i) {
-    Value& value = graph.values[i];
-    if (!value.shape) continue;
-    for (size_t axis = 0; axis < value.shape->size(); ++axis) {
-      if ((*value.shape)[axis] >= 0) continue;
-      const bool symbolic = axis < value.symbols.size() && !value.symbols[axis].empty();
-      if (!symbolic && !is_input[i]) continue;
-      const std::string name = axisName(value, axis);
-      const std::optional<int64_t> size = evaluateDimension(name, dimensions);
-      if (size) {
-        (*value.shape)[axis] = *size;
-      } else if (is_input[i] && !graph.initializers.contains(ValueId(i))) {
-        fail(ErrorCode::kUsage,
-             "input '{}' axis {} is '{}', which has no whole size with the dimensions given", value.name,
-             axis, name);
-      }
-    }
-    value.symbols.clear();
-  }
+  sayAxesOfSqueezes(graph, dimensions);
+  bindSizes(graph, dimensions);
   std::vector<std::string> sizes;
   for (const auto& [name, size] : dimensions) sizes.push_back(fmt::format("{} = {}", name, size));
   if (!sizes.empty()) {
@@ -244,7 +298,8 @@ void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensio
 
 std::string givenSizes(const Graph& graph) {
   for (const auto& [key, text] : graph.model_metadata) {
-    if (key == kGivenSizes) return fmt::format("; {} given (--dim): the model may not take that", text);
+    if (key == kGivenSizes)
+      return fmt::format("; {} given (--dim, --microbatches): the model may not take that", text);
   }
   return "";
 }

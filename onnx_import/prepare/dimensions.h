@@ -27,7 +27,8 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph);
 // ---- internal to onnx_import
 
 // For messages about shapes that contradict each other while the graph is prepared: which sizes were given.
-// "; batch = 8 and tokens = 20 were given (--dim): the model may not take them", or "" where none was.
+// "; batch = 8 and tokens = 20 are given (--dim, --microbatches): the model may not take that", or "" where
+// none was.
 std::string givenSizes(const Graph& graph);
 // Behind preparation: takes off what givenSizes reads.
 void forgetGivenSizes(Graph& graph);
@@ -45,7 +46,9 @@ std::vector<std::string> dimensionNames(std::string_view expression);
 std::string axisName(const Value& input, size_t axis);
 
 // Gives every unknown axis of the graph's inputs its size, and of the other values those that follow from
-// their symbols. Throws Error(kUsage) for names that are not bound, or bound but not in the model.
+// their symbols. A Squeeze that says no axes gets those that are 1 of themselves: an axis that is 1 because
+// its dimension is bound so stays, as PyTorch's exporter means it. Throws Error(kUsage) for names that are
+// not bound, or bound but not in the model.
 void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions);
 
 }  // namespace pipeshard

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "onnx_import/prepare/dimensions.h"
@@ -72,7 +73,7 @@ TEST(SymbolicDimensions, ASizeThatContradictsTheModelIsTold) {
   const auto refused = [](const char* text, int64_t tokens) {
     const Graph graph = testing::graphFromText(text);
     EXPECT_ERROR(prepareModel(graph, {{{"batch", 2}, {"tokens", tokens}}, 1 << 20, {}}), ErrorCode::kBadModel,
-                 "'node0'", "batch = 2 and tokens = 9 are given (--dim)");
+                 "'node0'", "batch = 2 and tokens = 9 are given (--dim, --microbatches)");
   };
   // The table of positions has 8 rows.
   const char* const added = R"(<ir_version: 10, opset_import: ["" : 18]>
@@ -89,6 +90,27 @@ TEST(SymbolicDimensions, ASizeThatContradictsTheModelIsTold) {
   refused(gathered, 9);
   EXPECT_TRUE(prepareModel(testing::graphFromText(gathered), {{{"batch", 2}, {"tokens", 8}}, 1 << 20, {}})
                   .model_metadata.empty());
+}
+
+// x.squeeze() of PyTorch, of one row as of many.
+TEST(SymbolicDimensions, ARowStaysABatchUnderASqueezeWithoutAxes) {
+  for (const int opset : {11, 13, 18}) {
+    const auto prepared = [&](const std::string& shape, const std::string& result, int64_t batch) {
+      Graph graph = testing::graphFromText(fmt::format(
+          R"(<ir_version: 10, opset_import: ["" : {}]>
+          g (float{} x) => (float{} y) {{ a = Relu(x) y = Squeeze(a) }})",
+          opset, shape, result));
+      return prepareModel(std::move(graph), {{{"batch", batch}}, 1 << 20, {}});
+    };
+    for (const int64_t rows : {1, 2}) {
+      const Graph pooled = prepared("[batch,3,1,1]", "[batch,3]", rows);
+      EXPECT_EQ(pooled.shape(pooled.outputs[0]), Shape({rows, 3}));
+      const Graph scores = prepared("[batch,1]", "[batch]", rows);
+      EXPECT_EQ(scores.shape(scores.outputs[0]), Shape({rows}));
+      const Graph features = prepared("[batch,3]", "[batch,3]", rows);
+      EXPECT_EQ(features.shape(features.outputs[0]), Shape({rows, 3}));
+    }
+  }
 }
 
 TEST(DefaultDimensions, ComeFromTheMetadata) {
