@@ -1,5 +1,6 @@
 #include "onnx_import/prepare/row_forms.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
@@ -210,27 +211,65 @@ class RowForms {
     return true;
   }
 
+  // What a flat tensor (its first axes merged) is made from, if its rows are the first axis there.
+  const Node* mergedRows(ValueId flat, int64_t rows) const {
+    const Node* node = producerOf(flat);
+    const bool merges = node != nullptr && (node->is("Reshape") || node->is("Flatten"));
+    if (!merges || !isStaticallyShaped(graph_, flat) || !isStaticallyShaped(graph_, node->inputs[0]))
+      return nullptr;
+    const Shape &x = graph_.shape(node->inputs[0]), &merged = graph_.shape(flat);
+    const bool whole = x.size() >= 2 && x[0] == rows && rows > 0 && !merged.empty() && elementCount(x) > 0;
+    return whole && merged[0] % rows == 0 ? node : nullptr;
+  }
+
   // Elements of the flat tensor, the same of every row: row * size + place.
   bool gatherOfRows(Node& node, std::vector<Node>& nodes) {
-    if (!node.is("Gather") || node.inputs.size() != 2 || node.intAttribute("axis", 0) != 0) return false;
-    const Constant* indices = constantInput(node, 1);
-    const Node* flat = producerOf(node.inputs[0]);
-    if (indices == nullptr || indices->shape.empty() || flat == nullptr || !flat->is("Reshape") ||
-        !isStaticallyShaped(graph_, node.inputs[0]) || !isStaticallyShaped(graph_, flat->inputs[0]) ||
-        graph_.shape(node.inputs[0]).size() != 1)
+    if (!node.is("Gather") || node.inputs.size() != 2 || node.intAttribute("axis", 0) != 0 ||
+        !isStaticallyShaped(graph_, node.inputs[1]) || graph_.shape(node.inputs[1]).empty())
       return false;
-    const Shape x = graph_.shape(flat->inputs[0]);
-    const int64_t elements = graph_.shape(node.inputs[0])[0];
-    if (x.size() < 2 || elements == 0 || indices->shape[0] != x[0]) return false;
-    const int64_t size = elements / x[0];
-    const std::optional<std::vector<int64_t>> places = placesInRows(integerElements(*indices), x[0], size);
+    const Shape indices = graph_.shape(node.inputs[1]);
+    const Node* flat = mergedRows(node.inputs[0], indices[0]);
+    if (flat == nullptr) return false;
+    const int64_t size = graph_.shape(node.inputs[0])[0] / indices[0];
+    const std::optional<std::vector<int64_t>> places = placesOf(node.inputs[1], indices[0], size);
     if (!places) return false;
-    const ValueId rows = builder_.addValue("rows", graph_.dataType(node.inputs[0]), Shape{x[0], size});
-    nodes.push_back(withShape(node, "Reshape", flat->inputs[0], {x[0], size}, rows));
-    const Shape shape(indices->shape.begin() + 1, indices->shape.end());
-    node.inputs = {rows, builder_.addConstant("places", makeConstant<int64_t>(shape, *places))};
+    Shape shape = graph_.shape(node.inputs[0]);
+    shape[0] = size;
+    shape.insert(shape.begin(), indices[0]);
+    const ValueId rows = builder_.addValue("rows", graph_.dataType(node.inputs[0]), shape);
+    nodes.push_back(withShape(node, "Reshape", flat->inputs[0], shape, rows));
+    const Shape of_row(indices.begin() + 1, indices.end());
+    node.inputs = {rows, builder_.addConstant("places", makeConstant<int64_t>(of_row, *places))};
     node.attributes["axis"] = int64_t{1};
     return true;
+  }
+
+  // The places of indices into rows of `size`; of a large batch the indices may be a sum that is not folded.
+  std::optional<std::vector<int64_t>> placesOf(ValueId value, int64_t rows, int64_t size) const {
+    if (const Constant* constant = graph_.constant(value)) {
+      if (!isInteger(constant->data_type)) return std::nullopt;
+      return placesInRows(integerElements(*constant), rows, size);
+    }
+    const Node* sum = producerOf(value);
+    if (sum == nullptr || !sum->is("Add")) return std::nullopt;
+    const Shape& shape = graph_.shape(value);
+    for (const size_t first : {0, 1}) {
+      const Constant *starts = constantInput(*sum, first), *places = constantInput(*sum, 1 - first);
+      if (starts == nullptr || places == nullptr || !isInteger(places->data_type) ||
+          elementCount(places->shape) * rows != elementCount(shape) || starts->shape != startsOf(shape))
+        continue;
+      const std::vector<int64_t> numbers = integerElements(*starts);
+      const bool each = placesInRows(numbers, rows, size) == std::vector<int64_t>{0};
+      if (each) return placesInRows(integerElements(*places), 1, size);
+    }
+    return std::nullopt;
+  }
+
+  // [B, 1, ..., 1]
+  static Shape startsOf(const Shape& indices) {
+    Shape shape(indices.size(), 1);
+    shape[0] = indices[0];
+    return shape;
   }
 
   // Of `rows` times as many indices: row * size + place, with the same places in each; nothing for others.
@@ -246,7 +285,8 @@ class RowForms {
     return indices;
   }
 
-  // Every axis that is repeated as (repeats, size).
+  // Every axis that is repeated as (repeats, size). Where nothing is repeated the first one may be the batch,
+  // of one row.
   bool expandTile(Node& node, std::vector<Node>& nodes) {
     if (!node.is("Tile") || node.inputs.size() != 2 || !isStaticallyShaped(graph_, node.inputs[0]))
       return false;
@@ -254,9 +294,11 @@ class RowForms {
     const Shape from = graph_.shape(node.inputs[0]);
     if (constant == nullptr || constant->shape != Shape{std::ssize(from)}) return false;
     const std::vector<int64_t> repeats = integerElements(*constant);
+    const bool nothing =
+        std::all_of(repeats.begin(), repeats.end(), [](int64_t count) { return count == 1; });
     Shape apart, repeated, whole;
     for (size_t i = 0; i < from.size(); ++i) {
-      if (repeats[i] > 1 && from[i] != 1) {
+      if (from[i] != 1 && (repeats[i] > 1 || (nothing && i == 0))) {
         apart.push_back(1);
         repeated.push_back(repeats[i]);
       }

@@ -56,6 +56,28 @@ TEST(RowForms, TheSameColumnOfEveryRowIsAGather) {
   EXPECT_EQ(only(graph).intAttribute("axis", 0), 1);
 }
 
+// The TorchScript exporter's mask[row, 0, 0, column], the numbers counted in the graph.
+TEST(RowForms, AMaskThatIsReadFlatHasNoRowNumbers) {
+  for (const int64_t fold_limit : {64, 1 << 20}) {
+    PrepareOptions options;
+    options.fold_limit_bytes = fold_limit;
+    const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (bool[4,6] x) => (bool[4,1,1,6,1] y)
+      <int64[4,1,1,1] row = {0, 1, 2, 3}, int64[1,1,1,6] column = {0, 1, 2, 3, 4, 5}, int64 size = {6}> {
+      starts = Mul(row, size)
+      places = Add(column, starts)
+      flat = Flatten <axis = 2> (x)
+      y = Gather(flat, places) })"),
+                                     options);
+    const Node& node = graph.nodes.back();
+    ASSERT_TRUE(node.is("Gather")) << fold_limit;
+    EXPECT_EQ(node.intAttribute("axis", 0), 1);
+    EXPECT_EQ(graph.shape(node.inputs[0]), (Shape{4, 6, 1}));
+    EXPECT_EQ(graph.shape(node.inputs[1]), (Shape{1, 1, 6}));
+    EXPECT_EQ(graph.shape(node.outputs[0]), (Shape{4, 1, 1, 6, 1}));
+  }
+}
+
 // A mask of a large batch: its indices are not folded, and it is written as that of a small one.
 TEST(RowForms, LargeBatchesAreWrittenAsSmallOnes) {
   for (const int64_t fold_limit : {64, 1 << 20}) {
@@ -166,6 +188,15 @@ TEST(RowForms, ARepeatIsAnExpand) {
   EXPECT_EQ(more.shape(more.nodes[1].outputs[0]), (Shape{4, 3, 5}));
   EXPECT_TRUE(more.nodes[2].is("Reshape"));
   EXPECT_EQ(more.shape(more.nodes[2].outputs[0]), (Shape{12, 5}));
+}
+
+// One row is written as several are, or a batch could not be cut into rows.
+TEST(RowForms, ARepeatOfOneRowIsWrittenAsOneOfMore) {
+  const Graph graph =
+      prepared("n = Constant <value_ints: ints = [1, 1]> () y = Tile(x, n)", "float[3,5] x", "float[3,5] y");
+  ASSERT_EQ(graph.nodes.size(), 3u);
+  EXPECT_TRUE(graph.nodes[1].is("Expand"));
+  EXPECT_EQ(graph.shape(graph.nodes[1].outputs[0]), (Shape{1, 3, 5}));
 }
 
 // As PyTorch exports an nn.Conv3d without a bias, optimize=False; its shape is none that a bias may have.
