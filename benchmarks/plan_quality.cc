@@ -1,11 +1,12 @@
 // How good plans are, and how true: Alpa's suites on p3.16xlarge, predicted beside what its authors measured.
 //
-//   plan_quality --models DIR [--only REGEX] [--compare [--plans]]
+//   plan_quality --models DIR [--only REGEX] [--compare | --fit] [--plans]
 //
 // DIR has the suites' graphs without weights; those that are missing are exported where PIPESHARD_EXPORT_VENV
-// names PyTorch's environment, else their rows are skipped. The efficiency of the device is fitted on the
-// rows of one GPU alone: that of contractions and of all that waits for memory on GPT and MoE, that of
-// convolutions on Wide-ResNet. --compare ends with 1 where another way to plan is faster than the search.
+// names PyTorch's environment, else their rows are skipped. Clusters are the presets that `plan --cluster`
+// has. --fit prints what a V100's efficiency should be there by the rows of one GPU alone: that of
+// contractions by GPT and MoE, that of convolutions by Wide-ResNet. --compare ends with 1 where another way
+// to plan is faster than the search.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -49,18 +50,23 @@ class GrowingTable {
   std::vector<std::pair<std::string, int>> columns_;  // with their widths
 };
 
-Efficiency fitted(const std::optional<MeasuredStep>& gpt, const std::optional<MeasuredStep>& moe,
-                  const std::optional<MeasuredStep>& wrn) {
-  const auto given = [](const std::optional<MeasuredStep>& step) { return step ? &*step : nullptr; };
-  return fitEfficiency(given(gpt), given(moe), given(wrn));
-}
-
-// The tables. stored() comes first: it fits the device's efficiency on the rows of one GPU, and compare() and
-// shortages() use it. ablation() fits its own, on its own rows of one GPU: it is another experiment.
+// The tables.
 class Quality {
  public:
   Quality(std::string folder, const std::string& only, bool plans, int threads)
       : models_(std::move(folder)), only_(only), plans_(plans), threads_(threads) {}
+
+  // What presets should say, by all rows of one GPU: end to end, and inside one node.
+  void fit() {
+    std::vector<MeasuredStep> contractions, convolutions;
+    for (const char* family : {"gpt", "moe", "wrn"}) {
+      std::vector<MeasuredStep>& steps = family == std::string("wrn") ? convolutions : contractions;
+      for (const std::optional<MeasuredStep>& step : {single(family), singleOfAblation(family)}) {
+        if (step) steps.push_back(*step);
+      }
+    }
+    printFit(contractions, convolutions);
+  }
 
   // Our search beside other ways to plan, in the same simulator: how many times slower they are. False: one
   // is faster.
@@ -73,8 +79,9 @@ class Quality {
     std::string slower;
     for (const SuiteRow& row : alpaSuite()) {
       if (!isAsked(row.model) || !models_.has(row.model)) continue;
-      RowSearch search(row, models_, efficiency_, threads_);
-      const Prediction stored = predictStored(row, models_.step(row, row.microbatches), efficiency_);
+      RowSearch search(row, models_, threads_);
+      const Prediction stored =
+          predictStored(row, models_.step(row, row.microbatches), suiteCluster(row.gpus));
       const std::vector<Planned> found = {search.best(),
                                           {stored.fits ? stored.step_ns : 0, "Alpa's"},
                                           search.uniform({ShardingKind::kAuto}),
@@ -102,7 +109,6 @@ class Quality {
 
   // Its authors' stored plans.
   void stored() {
-    efficiency_ = fitted(single("gpt"), single("moe"), single("wrn"));
     GrowingTable table({{"model", 9},
                         {"GPUs", 4},
                         {"microbatches", 12},
@@ -126,7 +132,7 @@ class Quality {
         continue;
       }
       const Step& step = models_.step(row, row.microbatches);
-      const Prediction prediction = predictStored(row, step, efficiency_);
+      const Prediction prediction = predictStored(row, step, suiteCluster(row.gpus));
       const double tflops = step.flops / static_cast<double>(prediction.step_ns) / 1e3 / row.gpus;
       cells.insert(cells.end(), {fmt::format("{:.2f} s", static_cast<double>(prediction.step_ns) / 1e9),
                                  formatBytes(prediction.memory) + (prediction.fits ? "" : ": too much"),
@@ -145,14 +151,12 @@ class Quality {
         close, judged, fitting, judged);
   }
 
-  // Inside one node, with the efficiency of this experiment's own steps on one GPU.
+  // Inside one node.
   void ablation() {
     if (std::none_of(alpaAblation().begin(), alpaAblation().end(),
                      [&](const AblationRow& row) { return isAsked(row.model); }))
       return;
     fmt::print("\nInside one node: no pipeline, one microbatch\n");
-    const Efficiency efficiency =
-        fitted(singleOfAblation("gpt"), singleOfAblation("moe"), singleOfAblation("wrn"));
     GrowingTable table({{"model", 12},
                         {"GPUs", 4},
                         {"way", 6},
@@ -167,7 +171,7 @@ class Quality {
     int rows = 0;
     for (const AblationRow& row : alpaAblation()) {
       if (!isAsked(row.model) || !models_.has(row.model)) continue;
-      const Prediction prediction = predict(row, efficiency);
+      const Prediction prediction = predict(row, suiteCluster(row.gpus));
       const bool fitted = row.tflops > 0;
       const double ratio = row.seconds / (static_cast<double>(prediction.step_ns) / 1e9);
       table.add({row.model.name(), fmt::format("{}", row.gpus), row.way,
@@ -201,7 +205,7 @@ class Quality {
     for (const ShortageRow& way : alpaShortages()) {
       for (const SuiteRow& row : alpaSuite()) {
         if (row.model.name() != way.model || !isAsked(row.model) || !models_.has(row.model)) continue;
-        const auto [found, least] = RowSearch(row, models_, efficiency_, threads_).within(way);
+        const auto [found, least] = RowSearch(row, models_, threads_).within(way);
         table.add({way.model, fmt::format("{}", row.gpus), way.way,
                    found.step_ns == 0 ? "out of memory" : "fits", least == 0 ? "" : formatBytes(least),
                    found.plan});
@@ -215,9 +219,11 @@ class Quality {
       if (row.gpus != 1 || row.model.family != family || !models_.has(row.model)) continue;
       const Step& step = models_.step(row, row.microbatches);
       const auto seconds = [&row, &step](const Efficiency& efficiency) {
-        return static_cast<double>(predictStored(row, step, efficiency).step_ns) / 1e9;
+        return static_cast<double>(
+                   predictStored(row, step, withEfficiency(suiteCluster(1), efficiency)).step_ns) /
+               1e9;
       };
-      return MeasuredStep{row.model.name(), step.flops / row.measured / 1e12, seconds};
+      return MeasuredStep{row.model.name() + " end to end", step.flops / row.measured / 1e12, seconds};
     }
     return {};
   }
@@ -227,17 +233,16 @@ class Quality {
     for (const AblationRow& row : alpaAblation()) {
       if (row.gpus != 1 || row.model.family != family || !models_.has(row.model)) continue;
       const auto seconds = [this, &row](const Efficiency& efficiency) {
-        return static_cast<double>(predict(row, efficiency).step_ns) / 1e9;
+        return static_cast<double>(predict(row, withEfficiency(suiteCluster(1), efficiency)).step_ns) / 1e9;
       };
-      return MeasuredStep{row.model.name(), row.seconds, seconds};
+      return MeasuredStep{row.model.name() + " inside one node", row.seconds, seconds};
     }
     return {};
   }
 
-  Prediction predict(const AblationRow& row, const Efficiency& efficiency) {
+  Prediction predict(const AblationRow& row, const Cluster& cluster) {
     const SuiteRow whole{row.model, row.gpus, row.batch, 1, row.layers(), {}, 0};
-    return predictOneStage(models_.step(whole, 1), suiteCluster(row.gpus, efficiency), row.method,
-                           row.recomputation());
+    return predictOneStage(models_.step(whole, 1), cluster, row.method, row.recomputation());
   }
 
   bool isAsked(const SuiteModel& model) const { return std::regex_search(model.name(), only_); }
@@ -246,7 +251,6 @@ class Quality {
   std::regex only_;
   bool plans_;  // printed, too
   int threads_;
-  Efficiency efficiency_;
 };
 
 }  // namespace
@@ -261,6 +265,9 @@ int main(int argc, char** argv) {
   bool compare = false;
   app.add_flag("--compare", compare,
                "Instead of other ablations, search plans, and compare them with other ways to plan");
+  bool fit = false;
+  app.add_flag("--fit", fit, "Instead print the efficiency that the preset should have by rows of one GPU")
+      ->excludes("--compare");
   bool plans = false;
   app.add_flag("--plans", plans, "Print what stored plans hold in memory, and the plans that are compared");
   int threads = 2;
@@ -269,6 +276,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     pipeshard::Quality quality(folder, only, plans, threads);
+    if (fit) {
+      quality.fit();
+      return 0;
+    }
     quality.stored();
     if (compare) return quality.compare() ? 0 : 1;
     quality.shortages();

@@ -1,52 +1,68 @@
 #include "benchmarks/suite_fit.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 
 #include <fmt/format.h>
 
 namespace pipeshard {
 namespace {
 
-void fitTwo(const MeasuredStep& gpt, const MeasuredStep& moe, Efficiency& efficiency) {
-  std::array<std::array<double, 3>, 2> equations{};  // a / contraction + b / memory = c
-  size_t i = 0;
-  for (const MeasuredStep* step : {&gpt, &moe}) {
-    const double base = step->predicted({1, 1, 1});
-    const double contraction = step->predicted({0.5, 1, 1}) - base;
-    equations[i++] = {contraction, base - contraction, step->seconds};
-    fmt::print("{}: contractions {:.2f} s, memory {:.2f} s at the data sheet's rates, measured {:.2f} s\n",
-               step->name, contraction, base - contraction, step->seconds);
+// Of a step, in parts of its measured time: what its classes of work take at the data sheet's rates.
+struct Shares {
+  double products = 0;  // matrix products and convolutions
+  double memory = 0;    // all else
+};
+
+Shares sharesOf(const MeasuredStep& step) {
+  const double base = step.predicted({1, 1, 1});
+  const double memory = (step.predicted({1, 1, 0.5}) - base) / step.seconds;
+  const Shares shares{base / step.seconds - memory, memory};
+  fmt::print("{}: products {:.3f} and all else {:.3f} of the measured {:.2f} s at the data sheet's rates\n",
+             step.name, shares.products, shares.memory, step.seconds);
+  return shares;
+}
+
+// Of products, where memory has this one.
+double fitted(const std::vector<Shares>& steps, double memory) {
+  double squares = 0, left = 0;
+  for (const Shares& step : steps) {
+    squares += step.products * step.products;
+    left += step.products * (1 - step.memory / memory);
   }
-  const auto& [one, two] = equations;
-  const double determinant = one[0] * two[1] - two[0] * one[1];
-  const double x = (one[2] * two[1] - two[2] * one[1]) / determinant;
-  const double y = (one[0] * two[2] - two[0] * one[2]) / determinant;
-  if (x >= 1 && y > 0) {
-    efficiency.contraction = 1 / x;
-    efficiency.memory = 1 / y;
-  } else {  // no such pair is physical: one factor for both
-    fmt::print("the two fit no pair of efficiencies (1/{:.2f}, 1/{:.2f}): one is fitted for both\n", x, y);
-    efficiency.contraction = efficiency.memory = (one[0] + one[1] + two[0] + two[1]) / (one[2] + two[2]);
-  }
+  return left > squares ? squares / left : 1;
+}
+
+double errors(const std::vector<Shares>& steps, double products, double memory) {
+  double sum = 0;
+  for (const Shares& step : steps) sum += std::pow(step.products / products + step.memory / memory - 1, 2);
+  return sum;
 }
 
 }  // namespace
 
-Efficiency fitEfficiency(const MeasuredStep* gpt, const MeasuredStep* moe, const MeasuredStep* wrn) {
-  Efficiency efficiency;
-  if (gpt != nullptr && moe != nullptr) fitTwo(*gpt, *moe, efficiency);
-  if (wrn != nullptr) {
-    const double base = wrn->predicted({efficiency.contraction, 1, efficiency.memory});
-    const double convolution = wrn->predicted({efficiency.contraction, 0.5, efficiency.memory}) - base;
-    const double left = wrn->seconds - (base - convolution);
-    fmt::print("{}: convolutions {:.2f} s at the data sheet's rate, the rest {:.2f} s, measured {:.2f} s\n",
-               wrn->name, convolution, base - convolution, wrn->seconds);
-    if (left > 0) efficiency.convolution = std::min(1.0, convolution / left);
+Cluster withEfficiency(Cluster cluster, const Efficiency& efficiency) {
+  for (DeviceKind& kind : cluster.kinds) {
+    kind.efficiency.fill(efficiency.memory);
+    kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = efficiency.contraction;
+    kind.efficiency[static_cast<size_t>(WorkClass::kConvolution)] = efficiency.convolution;
   }
-  fmt::print("fitted on one GPU: contraction {:.2f}, convolution {:.2f}, memory {:.2f} of the data sheet\n\n",
-             efficiency.contraction, efficiency.convolution, efficiency.memory);
-  return efficiency;
+  return cluster;
+}
+
+void printFit(const std::vector<MeasuredStep>& contractions, const std::vector<MeasuredStep>& convolutions) {
+  std::vector<Shares> matrices, images;
+  for (const MeasuredStep& step : contractions) matrices.push_back(sharesOf(step));
+  for (const MeasuredStep& step : convolutions) images.push_back(sharesOf(step));
+  for (int tenths = 4; tenths <= 10; ++tenths) {
+    const double memory = tenths / 10.0;
+    const double contraction = fitted(matrices, memory), convolution = fitted(images, memory);
+    const double error = errors(matrices, contraction, memory) + errors(images, convolution, memory);
+    fmt::print(
+        "memory {:.2f} of the data sheet: contraction {:.2f}, convolution {:.2f}, error {:.1f} %\n", memory,
+        contraction, convolution,
+        100 * std::sqrt(error / static_cast<double>(std::max<size_t>(1, matrices.size() + images.size()))));
+  }
 }
 
 }  // namespace pipeshard

@@ -1,12 +1,22 @@
-// The efficiency of a device, fitted on measured steps of one GPU alone.
+// What the efficiency of a device should be, by measured steps of one GPU alone. The presets
+// (ir/cluster/cluster_presets.cc) have what this says; nothing is predicted with it.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
-#include "benchmarks/suite_models.h"
+#include "ir/cluster/cluster.h"
 
 namespace pipeshard {
+
+// Of a device, of its data sheet.
+struct Efficiency {
+  double contraction = 1;
+  double convolution = 1;
+  double memory = 1;  // of all other classes
+};
+Cluster withEfficiency(Cluster cluster, const Efficiency& efficiency);
 
 struct MeasuredStep {
   std::string name;
@@ -14,9 +24,9 @@ struct MeasuredStep {
   std::function<double(const Efficiency&)> predicted;  // seconds
 };
 
-// That of contractions and of all that waits for memory from two steps, that of convolutions from a third:
-// times add up by class of work, so they are linear in one over the efficiencies. What a missing step would
-// tell stays 1. Prints what it reads.
-Efficiency fitEfficiency(const MeasuredStep* gpt, const MeasuredStep* moe, const MeasuredStep* wrn);
+// Times add up by class of work, so they are linear in one over the efficiencies. Prints, for each efficiency
+// of memory from 0.4 to 1, that of contractions and that of convolutions with the least sum of squared
+// relative errors, and the root of their mean.
+void printFit(const std::vector<MeasuredStep>& contractions, const std::vector<MeasuredStep>& convolutions);
 
 }  // namespace pipeshard

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "benchmarks/planning_precision.h"
 #include "ir/plan/optimizer.h"
 #include "partition/layers/layers.h"
 #include "partition/stages/asked_stages.h"
@@ -30,15 +29,10 @@ std::string exportModel(const SuiteModel& model, const std::string& folder) {
 
 }  // namespace
 
-Cluster suiteCluster(int gpus, const Efficiency& efficiency) {
+Cluster suiteCluster(int gpus) {
   Cluster cluster = parseCluster(gpus <= 8 ? fmt::format("p3.16xlarge:1x{}", gpus)
                                            : fmt::format("p3.16xlarge:{}", gpus / 8));
-  for (DeviceKind& kind : cluster.kinds) {
-    kind.memory_bytes = kUsableMemory;
-    kind.efficiency.fill(efficiency.memory);
-    kind.efficiency[static_cast<size_t>(WorkClass::kContraction)] = efficiency.contraction;
-    kind.efficiency[static_cast<size_t>(WorkClass::kConvolution)] = efficiency.convolution;
-  }
+  for (DeviceKind& kind : cluster.kinds) kind.memory_bytes = kUsableMemory;
   return cluster;
 }
 
@@ -51,13 +45,12 @@ const Step& Models::step(const SuiteRow& row, int64_t microbatches) {
   request.model_path = exportModel(row.model, folder_);
   request.allow_missing_weights = true;
   request.given.optimizer = parseOptimizer(row.model.optimizer());
+  if (row.model.isHalf()) request.given.precision = DataType::kFloat16;
   request.dimensions = {{"batch", row.batch}};
   request.microbatches = microbatches;
   const ForwardModel model = loadForward(request, askedStages(request.partition), [](const std::string&) {});
-  TrainingGraph training =
-      trainingFamily(model, request.given.optimizer, {row.batch, microbatches, true}).base();
   step = std::make_unique<Step>();
-  step->training = row.model.isHalf() ? inMixedPrecision(std::move(training)) : std::move(training);
+  step->training = trainingFamily(model, request.given.optimizer, {row.batch, microbatches, true}).base();
   ClusteringOptions options;
   options.layers = row.layers;
   step->clustering = clusterTraining(step->training, options);

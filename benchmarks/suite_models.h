@@ -14,15 +14,9 @@
 
 namespace pipeshard {
 
-// Of a device, of its data sheet.
-struct Efficiency {
-  double contraction = 1;
-  double convolution = 1;
-  double memory = 1;  // of all other classes
-};
-
-// So many V100 of p3.16xlarge, with the memory that programs could have there.
-Cluster suiteCluster(int gpus, const Efficiency& efficiency);
+// So many V100 of the preset p3.16xlarge, with the memory that programs could have there: that of
+// `plan --cluster p3.16xlarge:N --memory 15250489344`.
+Cluster suiteCluster(int gpus);
 
 // A model's training step at one number of microbatches, in layers.
 struct Step {

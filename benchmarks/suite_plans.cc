@@ -105,8 +105,7 @@ Planned planned(const PlanSearchRequest& request) {
 
 }  // namespace
 
-Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency& efficiency) {
-  const Cluster cluster = suiteCluster(row.gpus, efficiency);
+Prediction predictStored(const SuiteRow& row, const Step& step, const Cluster& cluster) {
   StageCostOptions options;
   options.methods = methodsOf(row);
   options.recomputations = {Recomputation::kLayers};
@@ -179,8 +178,8 @@ std::string Planned::text(int64_t beside) const {
                       : fmt::format("{:.3f}x", static_cast<double>(step_ns) / static_cast<double>(beside));
 }
 
-RowSearch::RowSearch(const SuiteRow& row, Models& models, const Efficiency& efficiency, int threads)
-    : row_(row), models_(models), cluster_(suiteCluster(row.gpus, efficiency)), threads_(threads) {}
+RowSearch::RowSearch(const SuiteRow& row, Models& models, int threads)
+    : row_(row), models_(models), cluster_(suiteCluster(row.gpus)), threads_(threads) {}
 
 Planned RowSearch::best() {
   PlanSearchRequest request = requestFor({ShardingMethod{}});

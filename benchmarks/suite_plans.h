@@ -27,7 +27,7 @@ struct Prediction {
 };
 
 // Alpa's plan with the boundaries that suit it best, under 1F1B; where it does not fit, as if it did.
-Prediction predictStored(const SuiteRow& row, const Step& step, const Efficiency& efficiency);
+Prediction predictStored(const SuiteRow& row, const Step& step, const Cluster& cluster);
 
 // All layers in one stage on the whole cluster: the fastest of the options that fit; where none does, the one
 // that needs least memory.
@@ -45,7 +45,7 @@ struct Planned {
 // reference.
 class RowSearch {
  public:
-  RowSearch(const SuiteRow& row, Models& models, const Efficiency& efficiency, int threads);
+  RowSearch(const SuiteRow& row, Models& models, int threads);
 
   Planned best();
   // Stages of equally many layers and devices: of all their numbers the best.

@@ -7,9 +7,12 @@
 namespace pipeshard {
 namespace {
 
-// The part of the peak that large operators reach, of ours: library matrix products and convolutions, and
-// memory-bound kernels.
-constexpr std::array<double, kWorkClassCount> kReached = {0.7, 0.55, 0.8, 0.8, 0.8};
+// The part of the peaks that large operators reach, by class of work (DeviceKind::efficiency).
+using Reached = std::array<double, kWorkClassCount>;
+// Of ours, where no source says more: library matrix products and convolutions, and memory-bound kernels.
+constexpr Reached kAssumed = {0.7, 0.55, 0.8, 0.8, 0.8};
+// What steps of one V100 reached that Alpa's authors published (`plan_quality --fit`, docs/plan-quality.md).
+constexpr Reached kReachedByV100 = {0.58, 0.59, 0.8, 0.8, 0.8};
 constexpr int64_t kLaunch = 4'000;  // ns from one kernel's end to the next one's full speed
 
 // Dense arithmetic in TFLOP/s; 0: the device has no such units. `matrix`: of matrix products and convolutions
@@ -29,12 +32,13 @@ struct DeviceSheet {
   int64_t memory_gb;
   Peaks peaks;
   const char* source;
+  Reached reached = kAssumed;
 };
 
 constexpr Peaks kV100Peaks{7.8, 7.8, 15.7, 15.7, 125, 0, 900};
 constexpr const char* kV100Source = "NVIDIA V100 data sheet (January 2020), V100 for NVLink";
-constexpr DeviceSheet kV100{"V100-SXM2-16GB", 16, kV100Peaks, kV100Source};
-constexpr DeviceSheet kV100Large{"V100-SXM2-32GB", 32, kV100Peaks, kV100Source};
+constexpr DeviceSheet kV100{"V100-SXM2-16GB", 16, kV100Peaks, kV100Source, kReachedByV100};
+constexpr DeviceSheet kV100Large{"V100-SXM2-32GB", 32, kV100Peaks, kV100Source, kReachedByV100};
 constexpr DeviceSheet kA100{"A100-SXM4-80GB",
                             80,
                             {9.7, 19.5, 19.5, 156, 312, 312, 2039},
@@ -70,7 +74,7 @@ DeviceKind kindOf(const DeviceSheet& sheet) {
   kind.name = sheet.name;
   kind.memory_bytes = sheet.memory_gb * 1'000'000'000;
   kind.memory = CostCurve::ofRate(sheet.peaks.memory_gb, 0, kLaunch);
-  kind.efficiency = kReached;
+  kind.efficiency = sheet.reached;
   kind.source = sheet.source;
   addRates(kind, DataType::kFloat32, sheet.peaks.matrix32, sheet.peaks.float32);
   addRates(kind, DataType::kFloat16, sheet.peaks.matrix16, sheet.peaks.float32);

@@ -24,7 +24,7 @@ TEST(ClusterCommand, ListsPresetsAndShowsOne) {
     EXPECT_THAT(list.output, HasSubstr(name));
   const CommandResult one = runPipeshard({"cluster", "p3.16xlarge:8"});
   EXPECT_THAT(one.output, HasSubstr("8 x 8 devices V100-SXM2-16GB"));
-  EXPECT_THAT(one.output, HasSubstr("125 TFLOP/s x 0.7, from 4.0 us"));
+  EXPECT_THAT(one.output, HasSubstr("125 TFLOP/s x 0.58, from 4.0 us"));
   EXPECT_THAT(one.output, HasSubstr("2.5 GB/s"));  // 25 Gbit/s, 0.8 of it
   EXPECT_THAT(runPipeshard({"cluster", "this"}).output, HasSubstr("nothing is known of its rates"));
   EXPECT_THAT(runPipeshard({"plan", "--help"}).output, HasSubstr("p3.16xlarge:8, v100:8, dgx-h100:4"));

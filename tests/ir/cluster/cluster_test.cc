@@ -89,6 +89,23 @@ TEST(ClusterPreset, SmallGroupsOfV100HaveAPartOfItsLinks) {
   EXPECT_EQ(switched.insideOf(2), switched.inside);
 }
 
+TEST(ClusterPreset, ADeviceHasItsOwnEfficiencyWhereASourceTellsIt) {
+  const auto reached = [](const char* name, WorkClass work_class) {
+    return parseCluster(name).kinds[0].efficiency[static_cast<size_t>(work_class)];
+  };
+  for (const char* name : {"v100", "v100-32gb", "p3.16xlarge", "dgx-1"}) {
+    EXPECT_EQ(reached(name, WorkClass::kContraction), 0.58) << name;
+    EXPECT_EQ(reached(name, WorkClass::kConvolution), 0.59) << name;
+  }
+  for (const char* name : {"a100", "h100", "h200", "t4"}) {
+    EXPECT_EQ(reached(name, WorkClass::kContraction), 0.7) << name;
+    EXPECT_EQ(reached(name, WorkClass::kConvolution), 0.55) << name;
+  }
+  for (const ClusterPreset& preset : clusterPresets()) {
+    for (const double efficiency : preset.one.kinds[0].efficiency) EXPECT_LE(efficiency, 1) << preset.name;
+  }
+}
+
 TEST(ClusterPreset, HasTheDataSheetsPeaks) {
   const auto tflops = [](const char* name, DataType type) {
     DeviceKind kind = parseCluster(name).kinds[0];
