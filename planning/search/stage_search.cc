@@ -163,8 +163,8 @@ class Search {
   static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
   CountState& stateOf(int64_t count) {
-    std::unique_ptr<CountState>& state = states_[{methods_, count}];
-    if (state) return *state;
+    const auto found = states_.find({methods_, count});
+    if (found != states_.end()) return *found->second;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
     auto made = std::make_unique<CountState>(
         CountState{trainingFamily(model_, request_.given.optimizer, batch), {}, nullptr});
@@ -174,8 +174,7 @@ class Search {
     made->clustering = clusterTraining(training, clustering);
     made->costs =
         std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
-    state = std::move(made);
-    return *state;
+    return *states_.emplace(std::pair(methods_, count), std::move(made)).first->second;
   }
 
   StageCostOptions costOptions() const {

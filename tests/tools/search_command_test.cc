@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/graph/graph.h"
+#include "onnx_import/format/writer.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -53,6 +55,34 @@ INSTANTIATE_TEST_SUITE_P(Examples, SearchCommand,
                                            Example{"mlp", "2x2"}, Example{"gpt2", "2x2"},
                                            Example{"llama", "2x2"}, Example{"resnet", "2x2"}),
                          [](const auto& info) { return info.param.model + "_on_" + info.param.cluster; });
+
+// Rows go in pairs: eight microbatches of one row cannot be, which the search looks at first.
+TEST(SearchCommandLimits, NumbersOfMicrobatchesThatTheModelDoesNotTakeAreLeftOut) {
+  const TemporaryFolder folder;
+  Graph graph;
+  GraphBuilder builder(graph);
+  graph.ir_version = 10;
+  graph.opset_imports[""] = 18;
+  const auto value = [&](const char* name, Shape shape) {
+    return builder.addValue(name, DataType::kFloat32, std::move(shape));
+  };
+  const ValueId x = value("x", {kUnknownSize, 4}), h = value("h", {kUnknownSize, 4}),
+                pairs = value("pairs", {}), loss = value("loss", {});
+  graph.value(x).symbols = graph.value(h).symbols = {"batch", ""};
+  graph.value(pairs).shape.reset();
+  const ValueId w = builder.addConstant("w.weight", makeConstant<float>({4, 4}, std::vector<float>(16, 0.5)));
+  const ValueId sizes = builder.addConstant("sizes", makeConstant<int64_t>({3}, {-1, 2, 4}));
+  builder.addNode("", "MatMul", {x, w}, {h});
+  builder.addNode("", "Reshape", {h, sizes}, {pairs});
+  builder.addNode("", "ReduceMean", {pairs}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("pairs.onnx"));
+  const CommandResult planned = runPipeshard({"plan", folder.file("pairs.onnx"), "--cluster", "1x2", "--dim",
+                                              "batch=8", "--stages", "auto", "-o", folder.file("plan")});
+  EXPECT_EQ(planned.exit_code, 0) << planned.errors << planned.output;
+  EXPECT_LT(planOf(folder).at("microbatches"), 8);
+}
 
 // Of Alpa's tutorial: two layers on one node of eight devices, sixteen microbatches.
 TEST(SearchCommandTables, ShowStagesWithLayersSubmeshesAndMeshesAndWhatOthersWouldCost) {
