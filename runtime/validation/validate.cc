@@ -331,7 +331,6 @@ void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.bound = precision == DataType::kFloat64 ? 1e-11 : isHalf(precision) ? 1e-1 : 1e-5;
   spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
   spec.imported_bound = isHalf(precision) ? spec.bound : 10 * spec.bound;
-  spec.floor = precision == DataType::kFloat64 ? 1e-3 : 0.25;
 }
 
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,

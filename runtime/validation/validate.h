@@ -5,8 +5,9 @@
 //   error = norm(got - want) / max(norm(want), floor * norm(all wants) * sqrt(size / total size)),
 // "all wants" being all tensors of the same kind and step. The floor keeps a gradient that is analytically
 // zero (a key bias under softmax, a bias before a batch normalisation) from deciding: what is left of it is
-// rounding of the terms that cancel, which are as large as other gradients. A bound times the floor is some
-// forty roundings of an average element: 0.25 in float32, 1e-3 in float64, where there is room for more.
+// rounding of the terms that cancel, which are as large as other gradients or, near the loss, a hundred times
+// as large. A bound times the floor is some forty roundings of an average element in float32, and twenty
+// thousand in float64: where forty are too few, float64 tells.
 //
 // Adaptive optimizers magnify rounding: Adam turns a gradient of 1e-12 instead of 0 into a step of a whole
 // learning rate. So the update of every optimizer is judged on identical gradients as well: the single-device
@@ -135,7 +136,7 @@ struct ValidateSpec {
   std::string work_directory;  // for dumps; made and removed by the caller
 };
 
-// Bounds and floor that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64, 0.1
+// Bounds that the main job promises: 1e-5 and 1e-6 for float32, 1e-11 and 1e-12 for float64, 0.1
 // (devices that share sums round apart) and 1e-6 for bfloat16 and float16.
 // Imported gradients, made by other operators in another order, have ten times as much as ours; in halves
 // as much, since an error of 1 is that of a gradient of zeros.

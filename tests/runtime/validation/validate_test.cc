@@ -65,6 +65,20 @@ TEST(PromisedBounds, CanBeMissed) {
   }
 }
 
+// The bias of a multiple choice: the terms that cancel in its gradient are a hundred times as large as the
+// average element, and float64 has left one of their last bits.
+TEST(PromisedBounds, HaveRoomForTermsThatCancel) {
+  ValidateSpec spec;
+  setPromisedBounds(DataType::kFloat64, spec);
+  const double norm_of_all = 0.32;
+  const int64_t elements = 92000;
+  const auto error = [&](double got) {
+    return relativeError(std::vector<double>{got}, std::vector<double>{0}, norm_of_all, elements, spec.floor);
+  };
+  EXPECT_LE(error(0x1p-56), spec.bound);
+  EXPECT_GT(error(1e-9), spec.bound);  // no rounding: a millionth of the average element
+}
+
 TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   ValidationReport report;
   report.tensors.push_back({.kind = ComparedKind::kGradient,
