@@ -55,6 +55,9 @@ class Mixer {
  public:
   Mixer(Graph& graph, DataType narrow, const std::vector<std::string>& keep_float32)
       : graph_(graph), builder_(graph), narrow_(narrow) {
+    for (size_t i = 0; i < graph.values.size(); ++i) {
+      if (graph.values[i].data_type == narrow) given_narrow_.insert(ValueId(i));
+    }
     findActivations();
     findKept(keep_float32);
     findNarrowReads();
@@ -316,7 +319,7 @@ class Mixer {
   void restoreOutputs(size_t n) {
     for (size_t i = 0; i < graph_.nodes[n].outputs.size(); ++i) {
       const ValueId output = graph_.nodes[n].outputs[i];
-      if (!isNarrow(output)) continue;
+      if (!isNarrow(output) || given_narrow_.contains(output)) continue;
       was_float32_.insert(output);
       if (std::find(graph_.outputs.begin(), graph_.outputs.end(), output) == graph_.outputs.end()) continue;
       const ValueId inner =
@@ -343,6 +346,7 @@ class Mixer {
   std::vector<bool> reads_input_, reads_weight_, is_weight_;  // by value index
   std::set<ValueId> kept_;          // first outputs of operators that the user keeps in float32
   std::vector<bool> narrow_reads_;  // all who read it, through views, compute in the narrow type
+  std::set<ValueId> given_narrow_;  // of the narrow type in the model (torch.autocast): it stays so
   std::set<ValueId> was_float32_;   // of the narrow type, and not because the model says so
   std::map<ValueId, ValueId> narrow_copies_, wide_;
   ValueId least_, most_;

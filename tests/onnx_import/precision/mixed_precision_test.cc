@@ -143,6 +143,32 @@ TEST(MixedPrecision, AnExpressionThatKeepsNothingIsRefused) {
                "--keep-float32 '^Gelu$' is found in no operator that works on activations");
 }
 
+// What torch.autocast inside a module writes.
+TEST(MixedPrecision, WhatTheModelComputesInTheNarrowTypeStaysSo) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  graph.opset_imports[""] = 18;
+  const auto op = [&](const char* type, std::vector<ValueId> inputs, const char* name, DataType result) {
+    const ValueId output = builder.addValue(name, result, {8, 8});
+    builder.addNode("", type, std::move(inputs), {output});
+    if (std::string_view(type) == "Cast") graph.nodes.back().attributes["to"] = static_cast<int64_t>(result);
+    return output;
+  };
+  const ValueId x = builder.addValue("x", kSingle, {8, 8});
+  const ValueId w = builder.addConstant("w", makeConstant<float>({8, 8}, std::vector<float>(64, 0.1f)));
+  graph.value(w).metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+  const ValueId narrow_x = op("Cast", {x}, "narrow_x", kNarrow),
+                narrow_w = op("Cast", {w}, "narrow_w", kNarrow);
+  const ValueId product = op("MatMul", {narrow_x, narrow_w}, "product", kNarrow);
+  const ValueId relu = op("Relu", {product}, "relu", kNarrow);
+  const ValueId wide = op("Cast", {relu}, "wide", kSingle);
+  graph.inputs = {x};
+  graph.outputs = {op("Softmax", {wide}, "y", kSingle)};
+  EXPECT_EQ(mixPrecision(graph, kNarrow).casts, 0u);
+  EXPECT_EQ(graph.nodes.size(), 6u);
+  EXPECT_EQ(graph.dataType(relu), kNarrow);
+}
+
 TEST(MixedPrecision, OtherTypesAreRefused) {
   SmallModel model;
   EXPECT_ERROR(mixPrecision(model.graph, DataType::kFloat64), ErrorCode::kUsage,
