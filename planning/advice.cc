@@ -240,7 +240,8 @@ class Adviser {
 
   static std::vector<Change> otherRecomputations(const RecomputationChoice& asked) {
     std::vector<Change> changes;
-    for (const Recomputation when : {Recomputation::kLayers, Recomputation::kAlways}) {
+    for (const Recomputation when :
+         {Recomputation::kSelective, Recomputation::kLayers, Recomputation::kAlways}) {
       if (asked.isOnly(when)) continue;
       changes.push_back(
           {fmt::format("--recompute {}", recomputationName(when)), [when](PlanRequest& request) {

@@ -139,7 +139,8 @@ void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, P
   amount("parameter_bytes", stage.parameter_bytes);
   amount("peak_activations", stage.peak_activations);
   faults.attemptField(json, "recomputation", [&](const JsonReader& mode) {
-    stage.recomputation = *recomputationFromName(mode.string({"never", "always", "except-last", "layers"}));
+    stage.recomputation =
+        *recomputationFromName(mode.string({"never", "always", "except-last", "layers", "selective"}));
   });
   plan.stages.push_back(std::move(stage));
 }

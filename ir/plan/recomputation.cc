@@ -9,12 +9,17 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::array<std::string_view, 4> kRecomputations = {"never", "layers", "always", "except-last"};
+constexpr std::array<std::string_view, 5> kRecomputations = {"never", "selective", "layers", "always",
+                                                             "except-last"};
 
 }  // namespace
 
 std::string_view recomputationName(Recomputation recomputation) {
   return kRecomputations.at(static_cast<size_t>(recomputation));
+}
+
+bool isByLayers(Recomputation recomputation) {
+  return recomputation == Recomputation::kSelective || recomputation == Recomputation::kLayers;
 }
 
 std::optional<Recomputation> recomputationFromName(std::string_view name) {
@@ -31,9 +36,9 @@ RecomputationChoice parseRecomputation(std::string_view text) {
   }
   const auto failHere = [&](std::string_view found) {
     fail(ErrorCode::kUsage,
-         "--recompute {}: found \"{}\"; expected never, layers, always or except-last, for all stages or by "
-         "stage, each once, as in 0:always,2:except-last",
-         text, found);
+         "--recompute {}: found \"{}\"; expected {}, for all stages or by stage, each once, as in "
+         "0:always,2:except-last",
+         text, found, kRecomputationNames);
   };
   if (text.ends_with(',')) failHere("");
   for (std::string_view rest = text; choice.by_stage.empty() || !rest.empty();) {

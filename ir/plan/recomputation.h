@@ -12,12 +12,17 @@ namespace pipeshard {
 
 enum class Recomputation : uint8_t {
   kNever,       // all that the forward pass made is kept
+  kSelective,   // as kLayers, but what products and convolutions made is kept (layer_recomputation.h)
   kLayers,      // made again layer by layer, each just before its backward pass, from what layers hand on
   kAlways,      // the stage's forward pass runs again before its backward pass
   kExceptLast,  // as kAlways, for all microbatches but the last one of a step
 };
-std::string_view recomputationName(
-    Recomputation recomputation);  // "never", "layers", "always", "except-last"
+// "never", "selective", "layers", "always", "except-last"
+std::string_view recomputationName(Recomputation recomputation);
+// All of them, for messages.
+inline constexpr std::string_view kRecomputationNames = "never, selective, layers, always or except-last";
+// Layer by layer, wholly or in part.
+bool isByLayers(Recomputation recomputation);
 std::optional<Recomputation> recomputationFromName(std::string_view name);
 
 // What is asked for: of all stages, but for those that are named.

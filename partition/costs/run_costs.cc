@@ -102,6 +102,7 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
       discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
       discarding_inside_({}),
       layer_peaks_({}),
+      selective_peaks_({}),
       update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })),
       synchronization_peaks_(
           maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
@@ -116,11 +117,12 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
     static constexpr PricedStage kNone;
     const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
     const Sums own = {
-        of.forward_ns,      of.backward_input_ns,    of.backward_weight_ns, of.communication_ns,
-        of.update_ns,       of.synchronization_ns,   of.weight_bytes,       of.gradient_bytes,
-        of.optimizer_bytes, of.waiting_bytes,        of.input_bytes,        of.waiting_input_bytes,
-        handed_on[layer],   of.early_bytes,          of.handed_bytes,       of.output_bytes,
-        of.summand_bytes,   of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes};
+        of.forward_ns,        of.backward_input_ns,    of.backward_weight_ns, of.communication_ns,
+        of.update_ns,         of.synchronization_ns,   of.weight_bytes,       of.gradient_bytes,
+        of.optimizer_bytes,   of.waiting_bytes,        of.input_bytes,        of.waiting_input_bytes,
+        handed_on[layer],     of.early_bytes,          of.handed_bytes,       of.output_bytes,
+        of.summand_bytes,     of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes,
+        of.once_by_layers_ns, of.once_selectively_ns,  of.kept_bytes,         of.kept_waiting_bytes};
     handed_ends_[layer] = of.handed_end_bytes;
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
@@ -132,7 +134,8 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
       layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
   discarding_inside_ = maximumOf(
       layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
-  layer_peaks_ = layersAlone(layers);
+  layer_peaks_ = layersAlone(layers, false);
+  selective_peaks_ = layersAlone(layers, true);
 }
 
 void RunCosts::addPairs() {
@@ -156,16 +159,23 @@ void RunCosts::addPairs() {
 
 // By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less
 // what is not there yet when they run, but when all is done (doneBehind): with one microbatch accumulators of
-// it and of layers before it, and gradients that are synchronised in its buckets and in theirs.
-RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers) const {
+// it and of layers before it, and gradients that are synchronised in its buckets and in theirs. `selective`:
+// what its products made is kept, and what those of layers behind it made is gone when its backward pass runs
+// (keptUpTo).
+RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers, bool selective) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = layer;
-    const int64_t peak = passing_[layer] - sum(kHandedOn, at, at) - sum(kInputs, at, at) + of.emitted_bytes;
+    const int64_t kept =
+        sum(kHandedOn, at, at) + sum(kInputs, at, at) + (selective ? of.kept_waiting_bytes : 0);
+    const int64_t peak = passing_[layer] - kept + of.emitted_bytes;
     // the first of them during its own passes
     const bool several = of.whole_gradient_bytes > rules_.given.bucket_bytes;
-    return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients);
+    return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients) +
+           (selective ? keptUpTo(at) : 0);
   });
 }
+
+int64_t RunCosts::keptUpTo(int last) const { return sums_[last + 1][kKept]; }
 
 int64_t RunCosts::doneBehind(int last, Field field) const {
   const bool counts = field == kGradients ? one_microbatch_ : rules_.given.bucket_bytes > 0;
@@ -285,10 +295,16 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
         std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
     remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
-    if (recomputation == Recomputation::kLayers) {
+    if (isByLayers(recomputation)) {
+      const bool selective = recomputation == Recomputation::kSelective;
+      if (selective) remade -= sum(kKeptWaiting, first, last);
       parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
-      parts.transient_bytes = layer_peaks_.of(first, last) + doneBehind(last, kSynchronized) +
-                              doneBehind(last, kGradients) + sent + ends.leaving_gradients;
+      if (selective) parts.activation_bytes += sum(kKept, first, last);
+      parts.recomputation_ns -= sum(selective ? kOnceSelectively : kOnceByLayers, first, last);
+      const int64_t peak =
+          selective ? selective_peaks_.of(first, last) - keptUpTo(last) : layer_peaks_.of(first, last);
+      parts.transient_bytes = peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients) + sent +
+                              ends.leaving_gradients;
       workspace = std::max(
           {pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
     } else {

@@ -24,6 +24,7 @@
 // Recomputation. "always": what waits is there for one microbatch alone, the one whose backward pass runs.
 // "layers": for each microbatch the run keeps what its layers read of each other; every layer has subgraphs
 // of its own, and beside what is kept there are at most the bytes of the largest layer's (emitted_bytes).
+// "selective": the same, but what products made is kept, too (kept_bytes), and only the rest runs again.
 #pragma once
 
 #include <array>
@@ -88,7 +89,7 @@ class RunCosts {
 
   // All layers of the run can be in this way.
   bool possible(int first, int last) const;
-  // Of a possible run. `recomputation`: "never", "always" or "layers".
+  // Of a possible run. `recomputation`: all but "except-last".
   StageCostParts of(int first, int last, Recomputation recomputation) const;
 
  private:
@@ -113,6 +114,10 @@ class RunCosts {
     kWholeGradients,
     kSynchronized,
     kConstants,
+    kOnceByLayers,
+    kOnceSelectively,
+    kKept,
+    kKeptWaiting,
     kFields
   };
   using Sums = std::array<int64_t, kFields>;
@@ -130,10 +135,11 @@ class RunCosts {
 
   void addPairs();
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
-  RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers) const;
+  RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers, bool selective) const;
   // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
   // where these come to be during the backward passes; else 0.
   int64_t doneBehind(int last, Field field) const;
+  int64_t keptUpTo(int last) const;  // by selective recomputation, of the layers up to this one
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;
   int64_t joined(int first, int last) const;
@@ -152,7 +158,7 @@ class RunCosts {
   std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
   RangeMaximum pieces_alone_, pieces_inside_;  // PricedStage::pieces
   RangeMaximum discarding_alone_, discarding_inside_;
-  RangeMaximum layer_peaks_, update_peaks_, synchronization_peaks_;
+  RangeMaximum layer_peaks_, selective_peaks_, update_peaks_, synchronization_peaks_;
 };
 
 }  // namespace pipeshard

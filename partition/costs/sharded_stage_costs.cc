@@ -113,7 +113,8 @@ struct ShardedStageCosts::State {
 
   static void requireRecomputation(Recomputation recomputation) {
     if (recomputation != Recomputation::kExceptLast) return;
-    fail(ErrorCode::kConfiguration, "recomputation \"{}\" has no cost; expected never, layers or always",
+    fail(ErrorCode::kConfiguration,
+         "recomputation \"{}\" has no cost; expected never, selective, layers or always",
          recomputationName(recomputation));
   }
 

@@ -18,6 +18,7 @@ WayPricer::WayPricer(const TrainingGraph& training, const LayerPieces& pieces, c
       transfers_(transfers),
       options_(options),
       batch_(std::move(batch)) {
+  findRecomputations();
   for (size_t layer = 0; layer < pieces.kinds.size(); ++layer) {
     if (pieces.kinds[layer] == std::ssize(example_)) example_.push_back(layer);
   }
@@ -39,6 +40,15 @@ std::vector<SharedSpec> WayPricer::specsToTry(const Shape& shape, const LogicalM
   return specs;
 }
 
+void WayPricer::findRecomputations() {
+  std::vector<LayerId> layers(training_.graph.nodes.size());
+  for (size_t layer = 0; layer < pieces_.nodes.size(); ++layer) {
+    for (const NodeId node : pieces_.nodes[layer]) layers[node.index()] = LayerId(layer);
+  }
+  by_layers_ = recomputationByLayers(training_, layers);
+  selective_ = selectiveRecomputation(training_, layers);
+}
+
 bool WayPricer::isInterrupted() const {
   return options_.interrupted != nullptr && options_.interrupted->load();
 }
@@ -57,6 +67,9 @@ void WayPricer::priceKind(const Submesh& sample, const std::vector<PricedWay*>& 
   stage.replicated = pieces_.replicated;
   stage.microbatches = training_.microbatches;
   stage.batch = batch_;
+  stage.kept_anyway = selective_.kept;
+  stage.again_by_layers = by_layers_.again;
+  stage.again_selectively = selective_.again;
   std::vector<int> boundaries;
   for (const PricedWay* way : ways) {
     if (std::find(boundaries.begin(), boundaries.end(), way->way.boundary) == boundaries.end())

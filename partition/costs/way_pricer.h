@@ -19,6 +19,7 @@
 #include "partition/costs/sharded_stage_costs.h"
 #include "partition/costs/shared_specs.h"
 #include "partition/costs/stage_ways.h"
+#include "partition/cut/layer_recomputation.h"
 #include "sharding/batch/batch_dependence.h"
 #include "sharding/pricing/priced_stage.h"
 
@@ -59,6 +60,7 @@ class WayPricer {
 
  private:
   std::vector<SharedSpec> specsToTry(const Shape& shape, const LogicalMesh& mesh) const;
+  void findRecomputations();
   bool isInterrupted() const;
   void report(const std::string& text) const;
   // Ways of one mesh and method differ in their ends alone, and in how shared parameters are kept: one
@@ -85,6 +87,7 @@ class WayPricer {
   const BoundaryTransfers& transfers_;
   const StageCostOptions& options_;
   const std::shared_ptr<const BatchDependence> batch_;
+  LayerRecomputation by_layers_, selective_;
   std::vector<int> example_;  // by kind: a layer
   // kinds of layers that read or make a gradient of a parameter that others do, too
   std::set<int> sharing_;

@@ -9,6 +9,7 @@
 #include "ir/base/ids_format.h"
 #include "ir/graph/weight_copies.h"
 #include "ir/operators/operator_facts.h"
+#include "partition/cut/layer_recomputation.h"
 #include "partition/cut/node_stages.h"
 #include "partition/families/plan_schedule.h"
 
@@ -62,6 +63,7 @@ class Cutter {
     findOutputs();
     findReadValues();
     cut_.recomputations.resize(plan_.stages.size());
+    keepSelectively();
     for (const StageId s : plan_.stages.ids()) {
       if (plan_.stages[s].recomputation != Recomputation::kNever) cut_.recomputations[s] = recomputationOf(s);
     }
@@ -292,6 +294,13 @@ class Cutter {
     }
   }
 
+  void keepSelectively() {
+    const bool any = std::any_of(plan_.stages.begin(), plan_.stages.end(), [](const StagePlan& stage) {
+      return stage.recomputation == Recomputation::kSelective;
+    });
+    if (any) kept_selectively_ = selectiveRecomputation(training_, layers_).kept;
+  }
+
   // Of the stage's nodes in these layers. Values that are `kept` are there.
   RecomputedPart partOf(StageId stage, LayerId first_layer, LayerId last_layer,
                         const std::vector<bool>& kept) const {
@@ -335,12 +344,18 @@ class Cutter {
     return read;
   }
 
+  void keepProducts(StageId stage, std::vector<bool>& kept) const {
+    for (ValueId value : outputsOf(cut_.piece(stage, Phase::kForward).nodes))
+      kept[value.index()] = kept[value.index()] || kept_selectively_[value.index()];
+  }
+
   RecomputedStage recomputationOf(StageId stage) const {
     const StagePlan& plan = plan_.stages[stage];
     RecomputedStage result;
     std::vector<bool> kept(graph_.values.size());
-    if (plan.recomputation == Recomputation::kLayers) {
+    if (isByLayers(plan.recomputation)) {
       kept = readByOtherLayers(stage);
+      if (plan.recomputation == Recomputation::kSelective) keepProducts(stage, kept);
       for (LayerId layer = plan.last_layer; layer.valid() && layer >= plan.first_layer;
            layer = layer.previous()) {
         RecomputedPart part = partOf(stage, layer, layer, kept);
@@ -431,11 +446,12 @@ class Cutter {
   const Plan& plan_;
   const Graph& graph_;
   const UseDef uses_;
-  const std::vector<StageId> stages_;  // by node
-  const std::vector<LayerId> layers_;  // by node
-  std::vector<Phase> phases_;          // by node
-  const std::vector<bool> results_;    // by value: as resultsOfPasses
-  std::vector<bool> live_;             // by node: its piece has it
+  const std::vector<StageId> stages_;   // by node
+  const std::vector<LayerId> layers_;   // by node
+  std::vector<Phase> phases_;           // by node
+  const std::vector<bool> results_;     // by value: as resultsOfPasses
+  std::vector<bool> live_;              // by node: its piece has it
+  std::vector<bool> kept_selectively_;  // by value; empty: no stage does
   Cut cut_;
 };
 

@@ -11,6 +11,7 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "partition/cut/cut_training.h"
+#include "partition/cut/layer_recomputation.h"
 #include "partition/cut/node_stages.h"
 #include "partition/cut/stage_shardings.h"
 #include "sharding/batch/batch_dependence.h"
@@ -131,9 +132,12 @@ class StageSearch {
         decided_(plan.stages.size()),
         whole_(valuesOfSeveralStages(training, cut)) {
     const bool by_layers = std::any_of(plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
-      return stage.recomputation == Recomputation::kLayers;
+      return isByLayers(stage.recomputation);
     });
-    if (by_layers) layers_ = nodeLayers(training, plan, nodeStages(training, plan));
+    if (by_layers) {
+      layers_ = nodeLayers(training, plan, nodeStages(training, plan));
+      kept_selectively_ = selectiveRecomputation(training, layers_).kept;
+    }
   }
 
   // How many stages share the stage's devices, itself included.
@@ -161,7 +165,8 @@ class StageSearch {
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     // of a stage that makes all again, only what it was given is held besides: planned memory tells
     options.in_flight = of.recomputation == Recomputation::kAlways ? 1 : of.peak_activations;
-    if (of.recomputation == Recomputation::kLayers) options.recomputed_layers = layers_;
+    if (isByLayers(of.recomputation)) options.recomputed_layers = layers_;
+    if (of.recomputation == Recomputation::kSelective) options.kept_anyway = kept_selectively_;
     const PipelineRankId group = cut_.groups[stage];
     std::vector<ValueId>& whole = options.replicated;
     whole = sharedParameters(training_, cut_, group);
@@ -243,6 +248,7 @@ class StageSearch {
   IdVector<StageId, std::optional<StageSharding>> decided_;
   IdVector<PipelineRankId, std::vector<ValueId>> whole_;  // valuesOfSeveralStages
   std::vector<LayerId> layers_;                           // by node, where a stage recomputes by layers
+  std::vector<bool> kept_selectively_;                    // by value, likewise
   mutable std::shared_ptr<const BatchDependence> batch_;  // where a method has asked for it
 };
 

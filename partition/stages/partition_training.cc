@@ -363,9 +363,8 @@ void fillRecomputations(const RecomputationChoice& choice, Plan& plan) {
   for (const auto& [stage, recomputation] : choice.by_stage) {
     if (stage >= plan.stages.size()) {
       fail(ErrorCode::kUsage,
-           "--recompute {}:{}: there is no stage {}; expected never, layers, always or except-last, for all "
-           "stages or by stage from 0 to {}",
-           stage, recomputationName(recomputation), stage, plan.stages.size() - 1);
+           "--recompute {}:{}: there is no stage {}; expected {}, for all stages or by stage from 0 to {}",
+           stage, recomputationName(recomputation), stage, kRecomputationNames, plan.stages.size() - 1);
     }
     plan.stages[StageId(stage)].recomputation = recomputation;
   }

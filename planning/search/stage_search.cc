@@ -190,7 +190,7 @@ class Search {
       };
     }
     if (request_.logical_meshes) limitLogicalMeshes(*request_.logical_meshes, costs);
-    costs.recomputations = {Recomputation::kNever, Recomputation::kLayers};
+    costs.recomputations = {Recomputation::kNever, Recomputation::kSelective, Recomputation::kLayers};
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation.all};
     costs.memory_bytes = options_.sharding.memory_bytes;
     costs.given = request_.given;

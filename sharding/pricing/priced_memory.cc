@@ -286,6 +286,11 @@ class MemoryPricer {
     if (roles_[id.index()] == Role::kInput)
       (live.waits ? result_.waiting_input_bytes : result_.input_bytes) += bytes;
     if (end != end_of_.end()) return addEnd(id, *end->second, life, live.waits, bytes);
+    const std::vector<bool>& kept_anyway = context_.options.kept_anyway;
+    if (!kept_anyway.empty() && kept_anyway[id.index()]) {
+      result_.kept_bytes += bytes;
+      if (live.waits) result_.kept_waiting_bytes += bytes;
+    }
     const StageValue& value = of(id);
     // of the whole batch
     const bool total = !value.producer.valid() && !live.waits && roles_[id.index()] != Role::kInput;

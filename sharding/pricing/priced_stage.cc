@@ -41,6 +41,19 @@ class Pricer {
     return result_.forward_ns;
   }
 
+  // A node of the forward pass that is not among those that run again.
+  bool runsOnceInPasses(NodeId node, const std::vector<bool>& again) const {
+    return context_.training.node_phase[node.index()] == Phase::kForward && !again.empty() &&
+           !again[node.index()];
+  }
+
+  void addPassTime(NodeId node, int64_t total_ns, int64_t communication_ns) {
+    passTime(node) += total_ns;
+    result_.communication_ns += communication_ns;
+    if (runsOnceInPasses(node, context_.options.again_by_layers)) result_.once_by_layers_ns += total_ns;
+    if (runsOnceInPasses(node, context_.options.again_selectively)) result_.once_selectively_ns += total_ns;
+  }
+
   void addTimes(const StagePrice& price) {
     const int64_t microbatches = context_.options.microbatches;
     for (NodeId node : context_.nodes) {
@@ -49,8 +62,7 @@ class Pricer {
         result_.update_ns += cost.compute_ns;
         result_.synchronization_ns += cost.communication_ns;
       } else {
-        passTime(node) += cost.total() / microbatches;
-        result_.communication_ns += cost.communication_ns / microbatches;
+        addPassTime(node, cost.total() / microbatches, cost.communication_ns / microbatches);
       }
     }
     for (const StageResharding& entry : price.reshardings) {
@@ -58,8 +70,7 @@ class Pricer {
       if (!node.valid() || runsOnce(context_.training, node)) {
         result_.synchronization_ns += entry.resharding.cost_ns;
       } else {
-        passTime(node) += entry.resharding.cost_ns;
-        result_.communication_ns += entry.resharding.cost_ns;
+        addPassTime(node, entry.resharding.cost_ns, entry.resharding.cost_ns);
       }
     }
   }

@@ -24,6 +24,9 @@ struct PricedStage {
   int64_t forward_ns = 0;
   int64_t backward_input_ns = 0;
   int64_t backward_weight_ns = 0;
+  // Of the forward pass, what does not run again (again_by_layers, again_selectively).
+  int64_t once_by_layers_ns = 0;
+  int64_t once_selectively_ns = 0;
   int64_t communication_ns = 0;    // collectives of the three
   int64_t update_ns = 0;           // per step: what the optimizer computes
   int64_t synchronization_ns = 0;  // per step: all communication outside of passes
@@ -38,7 +41,10 @@ struct PricedStage {
   int64_t synchronization_workspace = 0;  // while they come to be
   // gradients of a microbatch that have no place in accumulators, and are added to them: there all together
   int64_t summand_bytes = 0;
-  int64_t waiting_bytes = 0;        // what waits for the backward passes
+  int64_t waiting_bytes = 0;  // what waits for the backward passes
+  // What is kept though its layer recomputes (kept_anyway), no ends; and of it, what is among waiting_bytes.
+  int64_t kept_bytes = 0;
+  int64_t kept_waiting_bytes = 0;
   int64_t early_bytes = 0;          // of it, what only the input half of the backward pass reads; no ends
   int64_t handed_bytes = 0;         // what waits for the weight half from the input half on
   int64_t handed_end_bytes = 0;     // of it, ends that this part does not make

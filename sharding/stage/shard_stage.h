@@ -53,6 +53,12 @@ struct ShardStageOptions {
   // By node of the training graph its layer, where layers make again what they alone read, just before their
   // backward passes; else empty.
   std::vector<LayerId> recomputed_layers = {};
+  // By value: what such layers keep all the same, though they alone read it; empty: nothing.
+  std::vector<bool> kept_anyway = {};
+  // Of what is priced (priced_stage.h), by node: forward nodes that run again where layers recompute; and
+  // where kept_anyway is kept. Empty: that is not asked.
+  std::vector<bool> again_by_layers = {};
+  std::vector<bool> again_selectively = {};
   std::optional<int64_t> memory_bytes;  // per device
   uint64_t seed = 1;
   // followBatch(training), for who has it; else methods that need it find it

@@ -156,8 +156,9 @@ void StageContext::failForbidden() const {
 }
 
 StageMemory StageContext::memory() const {
-  return StageMemory(training, nodes, values,
-                     {options.microbatches, options.in_flight, options.recomputed_layers, true});
+  return StageMemory(
+      training, nodes, values,
+      {options.microbatches, options.in_flight, options.recomputed_layers, options.kept_anyway, true});
 }
 
 }  // namespace pipeshard

@@ -99,8 +99,22 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
   LiveInterval live{made, last + 1, waits};
   const bool inside = value.producer.valid() && last < pieces_[made].end;  // of one piece
   if (!inside) live = {pieces_[made].begin, pieces_[last].end, waits};
-  if (waits && value.producer.valid() && !recomputed_.empty()) recompute(id, live);
+  if (!value.producer.valid() || recomputed_.empty()) return live;
+  if (!options_.kept_anyway.empty() && options_.kept_anyway[id.index()]) {
+    keepAnyway(id, live);
+  } else if (waits) {
+    recompute(id, live);
+  }
   return live;
+}
+
+// At least until its layer has made again what is made of it.
+void StageMemory::keepAnyway(ValueId id, LiveInterval& live) const {
+  const LayerId layer = options_.recomputed_layers[values_[id.index()].producer.index()];
+  const int64_t backward_begin = recomputed_.at(layer).second;
+  if (backward_begin < passes_end_) live.to = std::max(live.to, pieces_[backward_begin].end);
+  live.from = std::min(live.from, pieces_[position_[values_[id.index()].producer.index()]].begin);
+  live.waits = true;
 }
 
 // What one layer alone makes and reads.

@@ -34,6 +34,7 @@ struct MemoryOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;
   std::vector<LayerId> recomputed_layers = {};  // ShardStageOptions
+  std::vector<bool> kept_anyway = {};           // ShardStageOptions
   // As programs will run it: a pass (of each layer that is recomputed) is a piece; of a backward pass its two
   // halves, one behind the other. What is made in one piece and read in another is there during all of both.
   // Else every node is a piece, in the order of the list.
@@ -68,6 +69,7 @@ class StageMemory {
   void findRecomputedLayers();
   LiveInterval intervalOf(ValueId id) const;
   void recompute(ValueId id, LiveInterval& live) const;
+  void keepAnyway(ValueId id, LiveInterval& live) const;
   void placeGradients();
   int64_t bytes(ValueId value, const ShardingSpec& spec, const LogicalMesh& mesh) const;
 

@@ -59,10 +59,15 @@ std::vector<double> ratios(const Asked& asked) {
   return result;
 }
 
+// Selective recomputation is foreseen less closely: views of what is kept count again.
+double mostOf(double most, const std::string& recomputation) {
+  return recomputation == "selective" ? most + 0.1 : most;
+}
+
 class PricedMemory : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(PricedMemory, OfOneDeviceIsNotBelowItsArena) {
-  for (const char* recomputation : {"never", "always", "layers"}) {
+  for (const char* recomputation : {"never", "selective", "always", "layers"}) {
     for (const int64_t microbatches : {1, 2, 4}) {
       const Asked asked{.model = GetParam(), .microbatches = microbatches, .recomputation = recomputation};
       for (double ratio : ratios(asked)) {
@@ -87,7 +92,7 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
                                                         {"2x1", "1f1b", 4, 1.12},
                                                         {"1x4", "gpipe", 16, 1.12},
                                                         {"1x2", "zb-h1", 8, 1.25}}) {
-    for (const char* recomputation : {"never", "always", "layers"}) {
+    for (const char* recomputation : {"never", "selective", "always", "layers"}) {
       const Asked asked{GetParam(),
                         pipeline.cluster,
                         pipeline.microbatches,
@@ -97,7 +102,7 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
                         32};
       for (double ratio : ratios(asked)) {
         EXPECT_GE(ratio, 1);
-        EXPECT_LE(ratio, pipeline.most);
+        EXPECT_LE(ratio, mostOf(pipeline.most, recomputation));
       }
     }
   }
@@ -109,11 +114,11 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
   for (const char* cluster : {"1x2", "1x4"}) {
     for (const std::string method : {"", "data-parallel", "tensor-parallel", "zero2", "zero3"}) {
       if (method.starts_with("zero") && cluster != std::string("1x2")) continue;
-      for (const char* recomputation : {"never", "always", "layers"}) {
+      for (const char* recomputation : {"never", "selective", "always", "layers"}) {
         const Asked asked{GetParam(), cluster, 4, recomputation, method, "1f1b", 32};
         for (double ratio : ratios(asked)) {
           EXPECT_GE(ratio, 1);
-          EXPECT_LE(ratio, method == "tensor-parallel" ? 1.35 : 1.12);
+          EXPECT_LE(ratio, mostOf(method == "tensor-parallel" ? 1.35 : 1.12, recomputation));
         }
       }
     }
@@ -125,7 +130,7 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
 // have most, and the workspace of convolutions.
 TEST(CountedMemory, OfGivenStagesIsThatOfPassesAsTheirProgramsRun) {
   for (const char* model : {"gpt2", "llama"}) {
-    for (const char* recomputation : {"never", "always", "layers"}) {
+    for (const char* recomputation : {"never", "selective", "always", "layers"}) {
       for (const std::string stages : {"uniform:1", "megatron:1,2,2", "megatron:2,2,1"}) {
         Asked asked{model, "1x4", 8, recomputation, "", "1f1b", 64, stages};
         if (stages.starts_with("uniform")) asked.method = "zero2";

@@ -142,8 +142,9 @@ class Drawer {
   std::string recomputation(int stages) {
     const int kind = below(4);
     if (kind < 2) return "never";
-    if (kind == 2) return pick<std::string>({"always", "except-last", "layers"});
-    return std::to_string(below(stages)) + pick<std::string>({":always", ":except-last", ":layers"});
+    if (kind == 2) return pick<std::string>({"always", "except-last", "layers", "selective"});
+    return std::to_string(below(stages)) +
+           pick<std::string>({":always", ":except-last", ":layers", ":selective"});
   }
 
   std::mt19937 random_;

@@ -110,9 +110,10 @@ TEST(Schedules, RecomputationChangesNotOneBit) {
 TEST(Schedules, RecomputationLayerByLayerChangesNotOneBit) {
   for (const std::string schedule : {"1f1b", "gpipe", "interleaved", "zb-h1"}) {
     for (const std::string model : {"gpt2", "resnet"}) {
-      expectEqualBits(
-          model, 2,
-          {"--recompute", "layers", "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
+      for (const std::string how : {"layers", "selective"}) {
+        expectEqualBits(
+            model, 2, {"--recompute", how, "--layers", "12", "--schedule", schedule, "--microbatches", "4"});
+      }
     }
   }
 }
@@ -207,7 +208,7 @@ TEST(Schedules, WhatCannotBeIsRefusedWithTheNumbersThatWouldDo) {
   expect({"--schedule", "interleaved:v=30"}, 78, "30 stages");
   expect({"--schedule", "dual-pipe-v", "--microbatches", "4"}, 78, "dual-pipe-v");
   expect({"--schedule", "nowhere/orders.csv"}, 66, "there is no file of this name");
-  expect({"--recompute", "sometimes"}, 64, "expected never, layers, always or except-last");
+  expect({"--recompute", "sometimes"}, 64, "expected never, selective, layers, always or except-last");
 }
 
 }  // namespace

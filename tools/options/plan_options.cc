@@ -268,8 +268,10 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
                   "never; always: a backward pass runs its stage's forward pass again, instead of keeping "
                   "what it made;\n"
                   "layers: so layer by layer, each before its backward pass, from what layers hand on; "
-                  "except-last: as\n"
-                  "always, for all microbatches but the last; or by stage: 0:always,2:layers")
+                  "selective: so,\n"
+                  "but products, attention and convolutions are kept; except-last: as always, for all "
+                  "microbatches but the\n"
+                  "last; or by stage: 0:always,2:layers")
       ->type_name("WHEN")
       ->each([&request](const std::string&) { request.recomputation_given = true; })
       ->capture_default_str();

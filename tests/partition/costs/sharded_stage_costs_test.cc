@@ -197,7 +197,8 @@ TEST(StageCosts, DoNotDependOnThreadsOrTheOrderOfQuestions) {
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
   options.methods = {{ShardingKind::kAuto}, {ShardingKind::kZero2}, {ShardingKind::kMegatron}};
-  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
+  options.recomputations = {Recomputation::kNever, Recomputation::kSelective, Recomputation::kAlways,
+                            Recomputation::kLayers};
   const ShardedStageCosts one(training, clustering, cluster, options);
   options.threads = 2;
   const ShardedStageCosts two(training, clustering, cluster, options);
@@ -230,7 +231,8 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   const Clustering clustering = blocksOf(training, 3, 1, 2);
   const Cluster cluster = uniformCluster(2, 4);
   StageCostOptions options;
-  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
+  options.recomputations = {Recomputation::kNever, Recomputation::kSelective, Recomputation::kAlways,
+                            Recomputation::kLayers};
   const ShardedStageCosts costs(training, clustering, cluster, options);
   for (const Submesh& submesh : someSubmeshes()) {
     for (const StageOption& option : costs.options(0, 1, submesh)) {
@@ -246,7 +248,10 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
           option.pass_ns);
       EXPECT_EQ(parts.update_ns + parts.synchronization_ns, option.step_ns);
       EXPECT_EQ(parts.weight_bytes + parts.gradient_bytes + parts.optimizer_bytes, option.fixed_bytes);
-      EXPECT_EQ(parts.recomputation_ns, config.recomputation == Recomputation::kNever ? 0 : parts.forward_ns);
+      const bool in_part = isByLayers(config.recomputation);
+      EXPECT_EQ(parts.recomputation_ns > 0, config.recomputation != Recomputation::kNever);
+      EXPECT_EQ(parts.recomputation_ns < parts.forward_ns,
+                in_part || config.recomputation == Recomputation::kNever);
     }
   }
   const ShardingMethod grid{ShardingKind::kMegatron, 2, 2};
@@ -259,13 +264,14 @@ TEST(StageCosts, OfAGivenWayAreThoseOfTheOption) {
   EXPECT_EQ(costs.optionFor(0, 2, {0, 1, 4}, {{2, 4}, {}, Recomputation::kNever, 0}), nullptr);
   EXPECT_EQ(costs.optionFor(0, 2, {0, 2, 4}, {{3, 3}, {}, Recomputation::kNever, 0}), nullptr);
   EXPECT_ERROR((void)costs.optionFor(0, 2, {0, 1, 4}, {{4}, {}, Recomputation::kExceptLast, 0}),
-               ErrorCode::kConfiguration, "never, layers or always");
+               ErrorCode::kConfiguration, "never, selective, layers or always");
 }
 
 // So bounds on what plans cost may be had from them.
 TEST(StageCosts, LeastCostsAreAtMostThoseOfEveryOption) {
   StageCostOptions options;
-  options.recomputations = {Recomputation::kNever, Recomputation::kAlways, Recomputation::kLayers};
+  options.recomputations = {Recomputation::kNever, Recomputation::kSelective, Recomputation::kAlways,
+                            Recomputation::kLayers};
   const Cluster cluster = uniformCluster(2, 4);
   for (const int64_t microbatches : {1, 4}) {
     const TrainingGraph training = gpt(5, microbatches, 512);
@@ -358,7 +364,9 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
   const StageOption one = option(2, 2, "layers");
   for (int last = 2; last <= 4; ++last) {
     const StageOption always = option(2, last, "always"), layers = option(2, last, "layers");
-    EXPECT_EQ(layers.pass_ns, always.pass_ns);
+    // the last product of a layer is handed on, and not made again
+    EXPECT_LT(layers.pass_ns, always.pass_ns);
+    EXPECT_GT(layers.pass_ns, always.pass_ns * 9 / 10);
     EXPECT_EQ(layers.fixed_bytes, always.fixed_bytes);
     EXPECT_EQ(layers.activation_bytes, (last - 1) * stream);
     EXPECT_GE(layers.transient_bytes, one.transient_bytes);
@@ -367,6 +375,24 @@ TEST(StageCosts, RecomputationByLayersKeepsWhatLayersHandOn) {
     EXPECT_TRUE(last < 4 || layers.activation_bytes + layers.transient_bytes <
                                 always.activation_bytes + always.transient_bytes);
   }
+}
+
+// Selectively, products are kept besides: more memory than layer by layer, less than all, and next to no
+// time.
+TEST(StageCosts, SelectiveRecomputationKeepsProducts) {
+  const TrainingGraph training = gpt(6, 4);
+  const Clustering clustering = blocksOf(training, 6, 1, 2);
+  const Cluster cluster = uniformCluster(1, 4);
+  const ShardedStageCosts costs(training, clustering, cluster, {});
+  const auto option = [&](Recomputation recomputation) {
+    return *costs.optionFor(1, 4, {0, 1, 2}, {{2}, {}, recomputation, 0});
+  };
+  const StageOption never = option(Recomputation::kNever), layers = option(Recomputation::kLayers);
+  const StageOption selective = option(Recomputation::kSelective);
+  EXPECT_LT(layers.activation_bytes, selective.activation_bytes);
+  EXPECT_LT(selective.activation_bytes, never.activation_bytes * 9 / 10);
+  EXPECT_LT(never.pass_ns, selective.pass_ns);
+  EXPECT_LT(4 * (selective.pass_ns - never.pass_ns), layers.pass_ns - never.pass_ns);
 }
 
 // What layers make again for their own backward passes is there for one layer at a time: a stage fits where

@@ -185,7 +185,7 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
     SCOPED_TRACE(c.schedule + " p=" + std::to_string(c.ranks) + " m=" + std::to_string(c.microbatches));
     const TrainingGraph training = chainOfStages(c.ranks * chunksOf(c.schedule), c.microbatches);
     const std::vector<Symbols> expected = executeDefinition(training, 2);
-    for (const std::string recomputation : {"never", "always", "except-last", "layers"}) {
+    for (const std::string recomputation : {"never", "always", "except-last", "layers", "selective"}) {
       Plan plan = planOf(training, c, recomputation);
       plan.given.overlap_receives = peaks % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
       const Schedule schedule = scheduleOf(plan);

@@ -227,19 +227,22 @@ TEST(PlanRecomputation, IsForAllStagesOrByStage) {
   EXPECT_EQ(recomputations("always"), "always always always always ");
   EXPECT_EQ(recomputations("except-last"), "except-last except-last except-last except-last ");
   EXPECT_EQ(recomputations("layers"), "layers layers layers layers ");
-  EXPECT_EQ(recomputations("0:always,2:except-last,3:layers"), "always never except-last layers ");
+  EXPECT_EQ(recomputations("0:always,1:selective,2:except-last,3:layers"),
+            "always selective except-last layers ");
 }
 
 TEST(PlanRecomputation, RefusesWhatItDoesNotUnderstand) {
   for (const char* wrong :
        {"sometimes", "", "0", "0:", "0:always,", "0:always,0:never", "-1:always", "0:Always", "a:always"}) {
-    EXPECT_ERROR(parseRecomputation(wrong), ErrorCode::kUsage,
-                 "expected never, layers, always or except-last, for all stages or by stage, each once");
+    EXPECT_ERROR(
+        parseRecomputation(wrong), ErrorCode::kUsage,
+        "expected never, selective, layers, always or except-last, for all stages or by stage, each once");
   }
   PartitionOptions options = optionsFor("1f1b", 4);
   options.recomputation = parseRecomputation("4:always");
-  expectError(options, ErrorCode::kUsage,
-              "expected never, layers, always or except-last, for all stages or by stage from 0 to 3");
+  expectError(
+      options, ErrorCode::kUsage,
+      "expected never, selective, layers, always or except-last, for all stages or by stage from 0 to 3");
 }
 
 TEST(PlanRecomputation, RefusesNodesWithRandomNumbersByName) {

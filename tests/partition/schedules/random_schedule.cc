@@ -77,7 +77,7 @@ void cutLayers(Plan& plan, const std::function<bool()>& cuts_behind) {
 void recomputeAtRandom(Plan& plan, std::mt19937& random) {
   constexpr Recomputation kModes[] = {Recomputation::kNever, Recomputation::kAlways,
                                       Recomputation::kExceptLast, Recomputation::kLayers,
-                                      Recomputation::kLayers};
+                                      Recomputation::kSelective};
   for (StagePlan& stage : plan.stages) stage.recomputation = kModes[random() % 5];
   cutLayers(plan, [&] { return random() % 3 > 0; });
 }
