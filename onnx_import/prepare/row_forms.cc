@@ -222,7 +222,7 @@ class RowForms {
     return whole && merged[0] % rows == 0 ? node : nullptr;
   }
 
-  // Elements of the flat tensor, the same of every row: row * size + place.
+  // Elements of the flat tensor: row * size + place, the same places of every row or those that data give.
   bool gatherOfRows(Node& node, std::vector<Node>& nodes) {
     if (!node.is("Gather") || node.inputs.size() != 2 || node.intAttribute("axis", 0) != 0 ||
         !isStaticallyShaped(graph_, node.inputs[1]) || graph_.shape(node.inputs[1]).empty())
@@ -232,16 +232,42 @@ class RowForms {
     if (flat == nullptr) return false;
     const int64_t size = graph_.shape(node.inputs[0])[0] / indices[0];
     const std::optional<std::vector<int64_t>> places = placesOf(node.inputs[1], indices[0], size);
-    if (!places) return false;
+    const ValueId given = places ? ValueId() : givenPlaces(node.inputs[1], size);
+    if (!places && !given.valid()) return false;
     Shape shape = graph_.shape(node.inputs[0]);
     shape[0] = size;
     shape.insert(shape.begin(), indices[0]);
     const ValueId rows = builder_.addValue("rows", graph_.dataType(node.inputs[0]), shape);
     nodes.push_back(withShape(node, "Reshape", flat->inputs[0], shape, rows));
-    const Shape of_row(indices.begin() + 1, indices.end());
-    node.inputs = {rows, builder_.addConstant("places", makeConstant<int64_t>(of_row, *places))};
-    node.attributes["axis"] = int64_t{1};
+    if (places) {
+      const Shape of_row(indices.begin() + 1, indices.end());
+      node.inputs = {rows, builder_.addConstant("places", makeConstant<int64_t>(of_row, *places))};
+      node.attributes["axis"] = int64_t{1};
+    } else {
+      Shape column = indices;
+      column.push_back(1);
+      const ValueId index = builder_.addValue("places", graph_.dataType(given), column);
+      nodes.push_back(withShape(node, "Reshape", given, column, index));
+      node.op_type = "GatherND";
+      node.inputs = {rows, index};
+      node.attributes = {{"batch_dims", int64_t{1}}};
+    }
     return true;
+  }
+
+  // What is added to row * size, if it is of the indices' shape and no constant; invalid for other indices.
+  ValueId givenPlaces(ValueId value, int64_t size) const {
+    const Node* sum = producerOf(value);
+    if (sum == nullptr || !sum->is("Add")) return {};
+    const Shape& shape = graph_.shape(value);
+    for (const size_t first : {0, 1}) {
+      const ValueId places = sum->inputs[1 - first];
+      const Constant* starts = constantInput(*sum, first);
+      if (starts != nullptr && startsRows(*starts, shape, size) && isStaticallyShaped(graph_, places) &&
+          graph_.shape(places) == shape)
+        return places;
+    }
+    return {};
   }
 
   // The places of indices into rows of `size`; of a large batch the indices may be a sum that is not folded.
@@ -256,20 +282,19 @@ class RowForms {
     for (const size_t first : {0, 1}) {
       const Constant *starts = constantInput(*sum, first), *places = constantInput(*sum, 1 - first);
       if (starts == nullptr || places == nullptr || !isInteger(places->data_type) ||
-          elementCount(places->shape) * rows != elementCount(shape) || starts->shape != startsOf(shape))
+          elementCount(places->shape) * rows != elementCount(shape) || !startsRows(*starts, shape, size))
         continue;
-      const std::vector<int64_t> numbers = integerElements(*starts);
-      const bool each = placesInRows(numbers, rows, size) == std::vector<int64_t>{0};
-      if (each) return placesInRows(integerElements(*places), 1, size);
+      return placesInRows(integerElements(*places), 1, size);
     }
     return std::nullopt;
   }
 
-  // [B, 1, ..., 1]
-  static Shape startsOf(const Shape& indices) {
+  // Whether it holds row * size, as [B, 1, ..., 1], for indices of that shape.
+  static bool startsRows(const Constant& starts, const Shape& indices, int64_t size) {
     Shape shape(indices.size(), 1);
     shape[0] = indices[0];
-    return shape;
+    return starts.shape == shape && isInteger(starts.data_type) &&
+           placesInRows(integerElements(starts), indices[0], size) == std::vector<int64_t>{0};
   }
 
   // Of `rows` times as many indices: row * size + place, with the same places in each; nothing for others.

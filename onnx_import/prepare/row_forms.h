@@ -15,7 +15,8 @@ namespace pipeshard {
 //   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)
 //   Gather(Reshape(x, [-1]), row * n + i)  ->  Gather(Reshape(x, [B, n]), i, axis 1): as_strided that reads
 //                                        the same of every row, or an attention's mask (by Flatten, of the
-//                                        TorchScript exporter)
+//                                        TorchScript exporter); with an i of data GatherND(.., [i],
+//                                        batch_dims 1)
 //   ScatterND(x, 0..B, updates)      ->  updates: every row, in order
 //   Tile(x, [B, 1])                  ->  Expand, between two Reshapes where the axis is larger than 1
 int writeWithoutRowNumbers(Graph& graph);

@@ -78,6 +78,22 @@ TEST(RowForms, AMaskThatIsReadFlatHasNoRowNumbers) {
   }
 }
 
+// The TorchScript exporter's x[arange(4), i].
+TEST(RowForms, AnIndexOfEachRowThatIsReadFlatHasNoRowNumbers) {
+  const Graph graph = prepared(R"(
+      starts = Constant <value_ints: ints = [0, 6, 12, 18]> ()
+      places = Add(i, starts)
+      flat = Flatten <axis = 2> (x)
+      y = Gather(flat, places))",
+                               "float[4,6] x, int64[4] i", "float[4,1] y");
+  const Node& node = graph.nodes.back();
+  ASSERT_TRUE(node.is("GatherND"));
+  EXPECT_EQ(node.intAttribute("batch_dims", 0), 1);
+  EXPECT_EQ(graph.shape(node.inputs[0]), (Shape{4, 6, 1}));
+  EXPECT_EQ(graph.shape(node.inputs[1]), (Shape{4, 1}));
+  EXPECT_EQ(graph.shape(node.outputs[0]), (Shape{4, 1}));
+}
+
 // A mask of a large batch: its indices are not folded, and it is written as that of a small one.
 TEST(RowForms, LargeBatchesAreWrittenAsSmallOnes) {
   for (const int64_t fold_limit : {64, 1 << 20}) {
