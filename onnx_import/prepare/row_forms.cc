@@ -34,7 +34,7 @@ class RowForms {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       Node node = graph_.nodes[n];
       if (gatherAllRows(node) || gatherColumns(node) || gatherInRows(node, nodes) || gatherWhole(node) ||
-          gatherOfRows(node, nodes) || scatterWhole(node) || expandTile(node, nodes))
+          gatherOfRows(node, nodes) || scatterWhole(node) || scatterColumns(node) || expandTile(node, nodes))
         ++changes;
       nodes.push_back(std::move(node));
     }
@@ -70,27 +70,58 @@ class RowForms {
     return true;
   }
 
-  // Constant pairs (row, i): so exporters write masks.
+  // Pairs (row, i) with the same i in every row: so exporters write masks.
   bool gatherColumns(Node& node) {
     if (!isPlainGatherND(node)) return false;
-    const Constant* indices = constantInput(node, 1);
-    const Shape& data = graph_.shape(node.inputs[0]);
-    if (indices == nullptr || indices->shape.size() < 2 || indices->shape.back() != 2 ||
-        data[0] != indices->shape[0])
-      return false;
-    const std::vector<int64_t> pairs = integerElements(*indices);
-    const size_t of_row = data[0] == 0 ? 0 : pairs.size() / data[0];
-    for (size_t i = 0; i < pairs.size(); i += 2) {
-      const auto row = static_cast<int64_t>(i / of_row);
-      if (pairs[i] != row || pairs[i + 1] != pairs[i % of_row + 1]) return false;
-    }
-    std::vector<int64_t> columns;
-    for (size_t i = 1; i < of_row; i += 2) columns.push_back(pairs[i]);
-    const Shape shape(indices->shape.begin() + 1, indices->shape.end() - 1);
+    const std::optional<std::vector<int64_t>> columns =
+        columnsOf(node.inputs[1], graph_.shape(node.inputs[0])[0]);
+    if (!columns) return false;
+    const Shape& indices = graph_.shape(node.inputs[1]);
+    const Shape shape(indices.begin() + 1, indices.end() - 1);
     node.op_type = "Gather";
     node.attributes = {{"axis", int64_t{1}}};
-    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, columns));
+    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, *columns));
     return true;
+  }
+
+  // The same where such places are written: x[:, 1:] = y.
+  bool scatterColumns(Node& node) {
+    if (!isPlainScatterND(node) || graph_.shape(node.inputs[0]).size() != 2) return false;
+    const Shape data = graph_.shape(node.inputs[0]), updates = graph_.shape(node.inputs[2]);
+    const std::optional<std::vector<int64_t>> columns = columnsOf(node.inputs[1], data[0]);
+    if (!columns || updates != Shape{data[0], std::ssize(*columns)}) return false;
+    std::vector<int64_t> all;
+    for (int64_t row = 0; row < data[0]; ++row) all.insert(all.end(), columns->begin(), columns->end());
+    node.op_type = "ScatterElements";
+    node.attributes = {{"axis", int64_t{1}}};
+    node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(updates, all));
+    return true;
+  }
+
+  // The columns of indices [B, ..., 2] that are (row, column), if every row has the same.
+  std::optional<std::vector<int64_t>> columnsOf(ValueId value, int64_t rows) const {
+    if (!isStaticallyShaped(graph_, value) || rows == 0) return std::nullopt;
+    const Shape& shape = graph_.shape(value);
+    if (shape.size() < 2 || shape.back() != 2 || shape[0] != rows) return std::nullopt;
+    std::vector<int64_t> columns;
+    if (const Constant* constant = graph_.constant(value)) {
+      const std::vector<int64_t> pairs = integerElements(*constant);
+      const size_t of_row = pairs.size() / rows;
+      for (size_t i = 0; i < pairs.size(); i += 2) {
+        const auto row = static_cast<int64_t>(i / of_row);
+        if (pairs[i] != row || pairs[i + 1] != pairs[i % of_row + 1]) return std::nullopt;
+      }
+      for (size_t i = 1; i < of_row; i += 2) columns.push_back(pairs[i]);
+      return columns;
+    }
+    // of a large batch
+    const Node* concat = producerOf(value);
+    if (concat == nullptr || !concat->is("Concat") || concat->inputs.size() != 2) return std::nullopt;
+    const int64_t axis = concat->intAttribute("axis", 0);
+    if ((axis != -1 && axis != std::ssize(shape) - 1) || !isRowColumn(concat->inputs[0], rows))
+      return std::nullopt;
+    const std::optional<Constant> row = oneRow(concat->inputs[1], rows);
+    return row ? std::optional(integerElements(*row)) : std::nullopt;
   }
 
   // What a value of a large batch is made from, where it was too large to be folded: the input of a node that
@@ -156,8 +187,7 @@ class RowForms {
     return row;
   }
 
-  // Row numbers beside indices that depend on data, which is what pooling reads of each row; or beside
-  // columns that are the same in each, which are too many to be constants.
+  // Row numbers beside indices that depend on data, which is what pooling reads of each row.
   bool gatherInRows(Node& node, std::vector<Node>& nodes) {
     if (!isPlainGatherND(node)) return false;
     const Node* concat = producerOf(node.inputs[1]);
@@ -169,14 +199,6 @@ class RowForms {
     const bool columns = indices.size() >= 2 && (axis == -1 || axis == std::ssize(indices) - 1);
     if (!columns || !isRowColumn(concat->inputs[0], graph_.shape(node.inputs[0])[0])) return false;
     std::vector<ValueId> rest(concat->inputs.begin() + 1, concat->inputs.end());
-    const std::optional<Constant> row = rest.size() == 1 ? oneRow(rest[0], indices[0]) : std::nullopt;
-    if (row && indices.back() == 2) {
-      const Shape shape(indices.begin() + 1, indices.end() - 1);
-      node.op_type = "Gather";
-      node.attributes = {{"axis", int64_t{1}}};
-      node.inputs[1] = builder_.addConstant("columns", makeConstant<int64_t>(shape, integerElements(*row)));
-      return true;
-    }
     ValueId places = rest[0];
     if (rest.size() > 1) {
       Node made = *concat;
@@ -356,14 +378,16 @@ class RowForms {
     return node;
   }
 
-  bool scatterWhole(Node& node) {
-    if (!node.is("ScatterND") || node.inputs.size() != 3 ||
-        node.stringAttribute("reduction", "none") != "none")
-      return false;
+  bool isPlainScatterND(const Node& node) const {
+    return node.is("ScatterND") && node.inputs.size() == 3 &&
+           node.stringAttribute("reduction", "none") == "none" &&
+           isStaticallyShaped(graph_, node.inputs[0]) && isStaticallyShaped(graph_, node.inputs[2]);
+  }
+
+  bool scatterWhole(Node& node) const {
+    if (!isPlainScatterND(node)) return false;
     const Constant* indices = constantInput(node, 1);
-    if (indices == nullptr || indices->shape.size() != 2 || indices->shape[1] != 1 ||
-        !isStaticallyShaped(graph_, node.inputs[0]) || !isStaticallyShaped(graph_, node.inputs[2]))
-      return false;
+    if (indices == nullptr || indices->shape.size() != 2 || indices->shape[1] != 1) return false;
     const Shape& data = graph_.shape(node.inputs[0]);
     if (data.empty() || data[0] != indices->shape[0] || graph_.shape(node.inputs[2]) != data ||
         !countsUp(integerElements(*indices)))

@@ -17,6 +17,7 @@ namespace pipeshard {
 //                                        the same of every row, or an attention's mask (by Flatten, of the
 //                                        TorchScript exporter); with an i of data GatherND(.., [i],
 //                                        batch_dims 1)
+//   ScatterND(x, [row, i], updates)  ->  ScatterElements(x, i, updates, axis 1), i the same for all rows
 //   ScatterND(x, 0..B, updates)      ->  updates: every row, in order
 //   Tile(x, [B, 1])                  ->  Expand, between two Reshapes where the axis is larger than 1
 int writeWithoutRowNumbers(Graph& graph);

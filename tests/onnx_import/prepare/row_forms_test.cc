@@ -178,6 +178,29 @@ TEST(RowForms, OtherPlacesOfEachRowStay) {
   }
 }
 
+// x[:, 1:] = y, as the TorchScript exporter shifts the labels of T5 and BART.
+TEST(RowForms, ColumnsAreWrittenWithoutRowNumbers) {
+  for (const int64_t fold_limit : {64, 1 << 20}) {
+    PrepareOptions options;
+    options.fold_limit_bytes = fold_limit;
+    const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,6] x, float[4,5] u) => (float[4,6] y)
+      <int64[4,1] row = {0, 1, 2, 3}, int64[1,5] column = {1, 2, 3, 4, 5}, int64[2] sizes = {4, 5},
+       int64[1] last = {-1}> {
+      rows = Expand(row, sizes)
+      columns = Expand(column, sizes)
+      r = Unsqueeze(rows, last)
+      c = Unsqueeze(columns, last)
+      places = Concat <axis = -1> (r, c)
+      y = ScatterND(x, places, u) })"),
+                                     options);
+    const Node& node = graph.nodes.back();
+    ASSERT_TRUE(node.is("ScatterElements")) << fold_limit;
+    EXPECT_EQ(node.intAttribute("axis", 0), 1);
+    EXPECT_EQ(graph.constant(node.inputs[1])->shape, (Shape{4, 5}));
+  }
+}
+
 // Rows in another order stay what they are.
 TEST(RowForms, RowsInAnotherOrderStay) {
   const std::string turned = R"(
