@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from real_modules import (CLASSES, ROWS, SMALL, TOKENS, VIT, WORDS, Classifier, LanguageModel, WithLabels, causal,
-                          encoder, integers, numbers, of_transformers, torchvision_model, vision, words)
+                          chances, encoder, integers, numbers, of_transformers, torchvision_model, vision, words)
 
 
 class Reconstruction(nn.Module):
@@ -301,6 +301,36 @@ def maxvit():
     return Classifier(torchvision.models.MaxVit((64, 64), 16, 2, [16, 32], [1, 1], 16, 0.0, num_classes=CLASSES))
 
 
+def multiple_choice():
+    return WithLabels(of_transformers("Bert:ForMultipleChoice", **SMALL), "input_ids")
+
+
+def detection():
+    """Labels for each of the tokens that stand for objects."""
+    return Classifier(of_transformers("Yolos:ForObjectDetection", num_labels=CLASSES - 1, num_detection_tokens=6,
+                                      **(VIT | dict(image_size=[32, 32]))))
+
+
+def video_classes():
+    return WithLabels(of_transformers("VideoMAE:ForVideoClassification", num_labels=CLASSES, num_frames=4, **VIT),
+                      "pixel_values")
+
+
+class Scores(nn.Module):
+    """Two classes, one score: squeeze() of all axes that are 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def forward(self, x, y):
+        return functional.binary_cross_entropy_with_logits(self.layers(x).squeeze(), y)
+
+
+LATENT = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+              num_key_value_heads=4, max_position_embeddings=64, q_lora_rank=16, kv_lora_rank=16,
+              qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2,
+              moe_intermediate_size=32, n_group=2, topk_group=1, first_k_dense_replace=1)
 SOUND = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
 EXPERTS = dict(experts_implementation="batched_mm")
 ROWS_OF_FOUR = dict(hidden_sizes=[16, 32, 32, 64], depths=[1, 1, 1, 1])
@@ -386,4 +416,20 @@ MORE = {
     "Fourier features": (lambda: Classifier(Frequencies()), words, integers()),
     "MLP, BatchNorm1d": (small_classifier, numbers(16), integers()),
     "Set transformer": (set_transformer, numbers(12, 8), integers(12)),
+    "DeepSeek-V3": decoder("DeepseekV3:ForCausalLM", **LATENT, **EXPERTS),
+    "Qwen3-MoE": causal("Qwen3Moe", head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                        **EXPERTS),
+    "GLM": causal("Glm", head_dim=16, pad_token_id=0),
+    "GPT-Neo": decoder("GPTNeo:ForCausalLM", hidden_size=64, num_layers=2, num_heads=4, window_size=6,
+                       attention_types=[[["global", "local"], 1]], max_position_embeddings=64),
+    "RWKV": decoder("Rwkv:ForCausalLM", hidden_size=64, num_hidden_layers=2, context_length=64),
+    "ConvBERT": encoder("ConvBert", embedding_size=64, head_ratio=2, conv_kernel_size=3, **SMALL),
+    "MobileBERT": encoder("MobileBert", embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32,
+                          num_feedforward_networks=2, **SMALL),
+    "BERT, multiple choice": (multiple_choice, integers(3, TOKENS, below=WORDS), integers(below=3)),
+    "Swin v2": vision("Swinv2", image_size=32, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 2],
+                      window_size=4),
+    "YOLOS": (detection, numbers(3, 32, 32), integers(6)),
+    "VideoMAE": (video_classes, numbers(4, 3, 32, 32), integers()),
+    "Scores, squeeze()": (Scores, numbers(16), chances),
 }
