@@ -99,6 +99,7 @@ TEST(SearchCommandTables, ShowStagesWithLayersSubmeshesAndMeshesAndWhatOthersWou
   const CommandResult explained = runPipeshard({"explain", folder.file("plan")});
   ASSERT_EQ(explained.exit_code, 0) << explained.errors;
   EXPECT_THAT(explained.output, HasSubstr("what other decisions would have cost"));
+  EXPECT_THAT(explained.output, HasSubstr("% of its 15.7 TFLOP/s for float32 products"));
 }
 
 TEST(SearchCommandTables, AreByteIdenticalFromAnyFolder) {
