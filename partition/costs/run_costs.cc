@@ -261,6 +261,18 @@ StageCostParts RunCosts::of(int first, int last, Recomputation recomputation) co
   return parts;
 }
 
+// What is kept beside the inputs of the model, what a layer's passes hold besides, and the time.
+void RunCosts::recomputeByLayers(int first, int last, Recomputation recomputation,
+                                 StageCostParts& parts) const {
+  const bool selective = recomputation == Recomputation::kSelective;
+  parts.recomputation_ns = parts.forward_ns - sum(selective ? kOnceSelectively : kOnceByLayers, first, last);
+  parts.activation_bytes = sum(kHandedOn, first, last) - handed_on_.within(first, last);
+  if (selective) parts.activation_bytes += sum(kKept, first, last);
+  const int64_t peak =
+      selective ? selective_peaks_.of(first, last) - keptUpTo(last) : layer_peaks_.of(first, last);
+  parts.transient_bytes = peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients);
+}
+
 void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const {
   const Ends ends = endsOf(first, last);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
@@ -283,9 +295,7 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
   const int64_t backward = std::max(input_half, weight_half);
   const bool alone = first == last;
   const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
-  const int64_t discarding = (alone ? discarding_alone_ : discarding_inside_).of(first, last);
   int64_t workspace = std::max(pieces, update_peaks_.of(first, last));
-
   int64_t remade = 0;
   parts.activation_bytes = waiting;
   parts.transient_bytes = backward;
@@ -296,21 +306,16 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
     remade = waiting - kept;
     parts.recomputation_ns = parts.forward_ns;
     if (isByLayers(recomputation)) {
-      const bool selective = recomputation == Recomputation::kSelective;
-      if (selective) remade -= sum(kKeptWaiting, first, last);
-      parts.activation_bytes = inputs + sum(kHandedOn, first, last) - handed_on_.within(first, last);
-      if (selective) parts.activation_bytes += sum(kKept, first, last);
-      parts.recomputation_ns -= sum(selective ? kOnceSelectively : kOnceByLayers, first, last);
-      const int64_t peak =
-          selective ? selective_peaks_.of(first, last) - keptUpTo(last) : layer_peaks_.of(first, last);
-      parts.transient_bytes = peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients) + sent +
-                              ends.leaving_gradients;
+      if (recomputation == Recomputation::kSelective) remade -= sum(kKeptWaiting, first, last);
+      recomputeByLayers(first, last, recomputation, parts);
+      parts.activation_bytes += inputs;
+      parts.transient_bytes += sent + ends.leaving_gradients;
       workspace = std::max(
           {pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
     } else {
       parts.activation_bytes = inputs + ends.entering;
       parts.transient_bytes = remade + backward;
-      workspace = std::max(workspace, discarding);
+      workspace = std::max(workspace, (alone ? discarding_alone_ : discarding_inside_).of(first, last));
     }
   }
   const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;

@@ -134,6 +134,7 @@ class RunCosts {
   };
 
   void addPairs();
+  void recomputeByLayers(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers, bool selective) const;
   // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
