@@ -70,7 +70,8 @@ std::vector<ValueId> dataInputs(const Graph& graph) {
   return inputs;
 }
 
-// The model with the data's shapes, and with those inputs of which `known` is true given as constants.
+// The model with the data's shapes, and with those inputs of which `known` is true, given which one and its
+// place, as constants.
 Graph prepared(const SuiteCase& tested, auto&& known) {
   Graph graph = readModel(tested.model.string());
   const std::vector<ValueId> all = dataInputs(graph);
@@ -81,7 +82,7 @@ Graph prepared(const SuiteCase& tested, auto&& known) {
       value.shape = tested.inputs[i].shape;
       value.symbols.clear();
     }
-    if (i < tested.inputs.size() && known(graph, i)) {
+    if (i < tested.inputs.size() && known(graph, all[i], i)) {
       graph.initializers.insert_or_assign(all[i], tested.inputs[i]);
     } else {
       inputs.push_back(all[i]);
@@ -97,8 +98,7 @@ Graph prepared(const SuiteCase& tested, auto&& known) {
 }
 
 // Sizes, axes and the like, where they are inputs: a program knows them.
-bool isSetting(const Graph& graph, size_t position) {
-  const ValueId id = dataInputs(graph)[position];
+bool isSetting(const Graph& graph, ValueId id, size_t /*position*/) {
   for (const Node& node : graph.nodes) {
     const OperatorFacts& facts = operatorFacts(node);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -243,9 +243,8 @@ std::vector<SuiteCase> readCases(const fs::path& folder) {
 // First as a program would run it; then with all but the first input, which is the data, known beforehand;
 // then with all settings known, though they are the only inputs.
 std::string runSuiteCase(const SuiteCase& tested) {
-  const auto behind_first = [](const Graph&, size_t i) { return i > 0; };
-  const auto settings = [](const Graph& graph, size_t i) {
-    const ValueId id = dataInputs(graph)[i];
+  const auto behind_first = [](const Graph&, ValueId, size_t i) { return i > 0; };
+  const auto settings = [](const Graph& graph, ValueId id, size_t i) {
     return i > 0 || (graph.shape(id).size() <= 1 && isInteger(graph.dataType(id)));
   };
   std::string first;

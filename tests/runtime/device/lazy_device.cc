@@ -30,7 +30,9 @@ class LazyQueue : public DeviceQueue {
   void upload(const std::byte* from, std::byte* to, size_t bytes) override;
   void download(const std::byte* from, std::byte* to, size_t bytes) override;
   void copy(const void* from, void* to, size_t bytes) override {
-    give([=] { std::memmove(to, from, bytes); });
+    give([=] {
+      if (bytes > 0) std::memmove(to, from, bytes);  // of nothing there may be no address
+    });
   }
   void copyRows(const RowCopy& rows) override {
     give([rows] { rows.run(); });
