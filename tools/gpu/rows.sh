@@ -63,8 +63,8 @@ describe_machine() {
   if [ -n "$standin" ]; then
     device=stand-in
   elif [ -e /dev/nvidiactl ]; then
-    device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+    device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sed -n 1p)
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed -n 1p)
     device=${device:-a GPU} driver=${driver:-unknown}
   fi
   export device driver commit
@@ -75,7 +75,7 @@ memory_mib() {
   if [ -n "$standin" ]; then
     echo 1024
   else
-    nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1
+    nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sed -n 1p
   fi
 }
 
@@ -83,7 +83,7 @@ row_machine() {
   uname -srm
   grep -m 1 'model name' /proc/cpuinfo || true
   grep MemTotal /proc/meminfo
-  ldd --version | head -n 1
+  ldd --version | sed -n 1p
   echo "NVIDIA's libraries are looked for in ${libraries:-the folders of the system}"
   python3 -c 'import torch; print("PyTorch", torch.__version__, "for CUDA", torch.version.cuda)' 2>/dev/null || echo "no PyTorch"
   compute-sanitizer --version 2>/dev/null || echo "no compute-sanitizer"
@@ -99,7 +99,7 @@ row_machine() {
 
 row_starts() {
   pipeshard --version
-  note "$(pipeshard --version | head -n 1)"
+  note "$(pipeshard --version | sed -n 1p)"
 }
 
 # tests NAME COMMAND...: the test program behind the command, if there is one.
