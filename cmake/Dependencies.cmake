@@ -14,6 +14,7 @@ pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
 pkg_check_modules(libxxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(icu REQUIRED IMPORTED_TARGET icu-i18n icu-uc)
 pkg_check_modules(re2 REQUIRED IMPORTED_TARGET re2)
+pkg_check_modules(jemalloc REQUIRED IMPORTED_TARGET jemalloc)
 set_target_properties(PkgConfig::re2 PROPERTIES INTERFACE_COMPILE_OPTIONS "")  # -pthread: precompiled headers have none
 pkg_check_modules(cpphttplib REQUIRED IMPORTED_TARGET cpp-httplib)
 if(PIPESHARD_BUILD_TESTS)

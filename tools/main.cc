@@ -1,5 +1,8 @@
 // The `pipeshard` command.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -20,6 +23,22 @@
 #include "tools/output/standard_streams.h"
 
 namespace {
+
+#ifdef PIPESHARD_JEMALLOC
+// jemalloc cannot begin with less than some 12 MiB, and ends by a signal: so this is asked before any library
+// is initialised, and allocates nothing.
+void requireMemoryToBegin(int, char**, char**) {
+  constexpr char kText[] =
+      "pipeshard: out of memory: less than 16 MiB of data are allowed to a process (`ulimit -d 65536` allows "
+      "64 MiB)\n";
+  rlimit data{};
+  if (::getrlimit(RLIMIT_DATA, &data) != 0 || data.rlim_cur >= rlim_t{16} << 20) return;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  ::_exit(static_cast<int>(pipeshard::ErrorCode::kOutOfMemory));
+}
+__attribute__((section(".preinit_array"),
+               used)) void (*const kRequireMemoryToBegin)(int, char**, char**) = requireMemoryToBegin;
+#endif
 
 constexpr const char* kFooter = R"(
 Examples:
