@@ -22,15 +22,16 @@ class WaitFinder {
   }
 
   BackgroundWaits find() && {
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      findReceives(i);
-      const Instruction& instruction = program_.instructions[i];
+    size_t next = 0;
+    for (const Instruction& instruction : program_.instructions) {
+      const size_t i = next++;
+      findReceives(i, instruction);
       if (isOfLane(instruction)) {
         waits_.lane.push_back(i);
         for (BufferId id : instruction.inputs) read_[place(id)] = waits_.lane.size();
         for (BufferId id : instruction.outputs) written_[place(id)] = waits_.lane.size();
       } else {
-        findBefore(i);
+        findBefore(i, instruction);
       }
     }
     waits_.before.back() = waits_.lane.size();
@@ -44,8 +45,7 @@ class WaitFinder {
  private:
   size_t place(BufferId id) const { return (place_of_ ? place_of_(id) : id).index(); }
 
-  void findBefore(size_t i) {
-    const Instruction& instruction = program_.instructions[i];
+  void findBefore(size_t i, const Instruction& instruction) {
     size_t& before = waits_.before[i];
     for (BufferId id : instruction.inputs) before = std::max(before, written_[place(id)]);
     for (BufferId id : instruction.outputs)
@@ -54,8 +54,7 @@ class WaitFinder {
       before = std::max(before, read_[place(instruction.inputs[0])]);
   }
 
-  void findReceives(size_t i) {
-    const Instruction& instruction = program_.instructions[i];
+  void findReceives(size_t i, const Instruction& instruction) {
     std::set<size_t> needed;
     for (const std::vector<BufferId>* ids : {&instruction.inputs, &instruction.outputs}) {
       for (BufferId id : *ids) {
@@ -67,10 +66,10 @@ class WaitFinder {
       needed.insert(under_way_[instruction.peer].back());
     }
     for (size_t last : std::set<size_t>(needed)) {
-      std::deque<size_t>& before = under_way_[program_.instructions[last].peer];
+      std::deque<size_t>& before = under_way_[program_.instructions.form(last).peer];
       for (; !before.empty() && before.front() <= last; before.pop_front()) {
         needed.insert(before.front());
-        arriving_[place(program_.instructions[before.front()].outputs[0])].reset();
+        arriving_[place(program_.instructions.copyAt(before.front()).outputs[0])].reset();
       }
     }
     waits_.receives[i].assign(needed.begin(), needed.end());

@@ -46,7 +46,7 @@ class WaitGraph {
       const Event& event = events_[message];
       if (!event.peer.valid())
         failHere(event, fmt::format("rank {} has no counterpart to it",
-                                    programOf(event).instructions[event.instruction].peer));
+                                    programOf(event).instructions.form(event.instruction).peer));
     }
   }
 
@@ -149,8 +149,9 @@ class WaitGraph {
     Adding adding;
     adding.of_instruction.resize(program.instructions.size());
     adding.under_way.resize(program.buffers.size());
-    for (size_t i = 0; i <= program.instructions.size(); ++i) {
-      const bool is_end = i == program.instructions.size();
+    const InstructionReader instructions(program.instructions);
+    for (size_t i = 0; i <= instructions.size(); ++i) {
+      const bool is_end = i == instructions.size();
       const Vertex begin = add({Event::Kind::kInstruction, program.rank, i});
       if (i > 0) add(adding.before, begin);
       if (waits.before[i] > 0) add(adding.lane_ends.at(waits.before[i] - 1), begin);
@@ -159,10 +160,10 @@ class WaitGraph {
         for (std::vector<Vertex>& messages : adding.under_way) awaitSends(messages, begin);
         continue;
       }
-      const Instruction& instruction = program.instructions[i];
+      const Instruction& instruction = instructions[i];
       awaitSends(program, instruction, adding, begin);
       adding.before = begin;
-      addInstruction(program, i, adding, begin);
+      addInstruction(program, instruction, i, adding, begin);
     }
   }
 
@@ -178,10 +179,10 @@ class WaitGraph {
       awaitSends(adding.under_way[placeOf(program, id).index()], begin);
   }
 
-  void addInstruction(const Program& program, size_t i, Adding& adding, Vertex begin) {
-    const Instruction& instruction = program.instructions[i];
+  void addInstruction(const Program& program, const Instruction& instruction, size_t i, Adding& adding,
+                      Vertex begin) {
     if (instruction.kind == InstructionKind::kSend || instruction.kind == InstructionKind::kReceive)
-      return addMessage(program, i, adding, begin);
+      return addMessage(program, instruction, i, adding, begin);
     const bool of_lane = isOfLane(instruction);
     Vertex last = begin;
     if (of_lane) {
@@ -210,8 +211,8 @@ class WaitGraph {
     return found->second.vertex;
   }
 
-  void addMessage(const Program& program, size_t i, Adding& adding, Vertex begin) {
-    const Instruction& instruction = program.instructions[i];
+  void addMessage(const Program& program, const Instruction& instruction, size_t i, Adding& adding,
+                  Vertex begin) {
     const bool sends = instruction.kind == InstructionKind::kSend;
     const RankId from = sends ? program.rank : instruction.peer;
     const RankId to = sends ? instruction.peer : program.rank;
@@ -241,7 +242,7 @@ class WaitGraph {
   template <typename Use>
   void forMessages(size_t rank, const Use& use) {
     for (size_t s = 0; s < ranks_[rank].steps.size(); ++s) {
-      const Instruction& instruction = programs_[rank].instructions[ranks_[rank].steps[s].instruction];
+      const Instruction& instruction = programs_[rank].instructions.form(ranks_[rank].steps[s].instruction);
       if (instruction.peer.valid()) use(ranks_[rank].vertices[s], instruction);
     }
   }

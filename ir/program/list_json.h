@@ -8,8 +8,8 @@
 //     ]},
 //
 // stands for 252 instructions. The body is the first iteration; every other adds `steps` once more to the
-// numbers of its items (ir/program/numbers.h). Loops are found when a list is written and gone when it has
-// been read: here alone.
+// numbers of its items (ir/program/numbers.h). Loops are found when a list is written, whatever its loops in
+// memory are (ir/program/looped_list.h), so that equal lists make equal files.
 #pragma once
 
 #include <algorithm>
@@ -38,46 +38,67 @@ class ListText {
   bool empty_ = true;
 };
 
-template <typename T, typename ToJson>
-void addList(std::string_view key, const std::vector<T>& items, const ToJson& to_json, std::string& text) {
+template <typename List, typename ToJson>
+void addList(std::string_view key, const List& items, const ToJson& to_json, std::string& text) {
   ListText list(key, text);
-  for (const T& item : items) list.add(dumpJsonLine(to_json(item)));
+  for (const auto& item : items) list.add(dumpJsonLine(to_json(item)));
   list.end();
+}
+
+// What loops see of an item beside its numbers: the same for all iterations of a LoopedList.
+template <typename T, typename ToJson>
+std::string formText(const T& item, const ToJson& to_json) {
+  std::string form = formOf(item);
+  if (!form.empty()) return form;
+  T without = item;
+  setNumbers(without, std::vector<int64_t>(numbersOf(item).size()));
+  return dumpJsonLine(to_json(without));
 }
 
 template <typename T, typename ToJson>
 NumberedList numberedList(const std::vector<T>& items, const ToJson& to_json) {
   NumberedList list;
-  for (const T& item : items) {
-    const std::vector<int64_t> numbers = numbersOf(item);
-    std::string form = formOf(item);
-    if (form.empty()) {
-      T without = item;
-      setNumbers(without, std::vector<int64_t>(numbers.size()));
-      form = dumpJsonLine(to_json(without));
-    }
-    list.add(form, numbers);
-  }
+  for (const T& item : items) list.add(formText(item, to_json), numbersOf(item));
   return list;
+}
+
+template <typename T, typename ToJson>
+NumberedList numberedList(const LoopedList<T>& items, const ToJson& to_json) {
+  NumberedList list;
+  std::vector<size_t> forms;
+  for (const T& item : items.stored()) forms.push_back(list.numberOf(formText(item, to_json)));
+  size_t i = 0;
+  for (const T& item : items) list.add(forms[items.storedAt(i++)], numbersOf(item));
+  return list;
+}
+
+template <typename T>
+const std::vector<T>& readerOf(const std::vector<T>& items) {
+  return items;
+}
+template <typename T>
+typename LoopedList<T>::Reader readerOf(const LoopedList<T>& items) {
+  return items.reader();
 }
 
 // The loop as one element; `body`: the lines of its first iteration.
 std::string loopText(const Loop& loop, const std::vector<std::string>& body, const NumberedList& list);
 
 // With loops, as far as the budget goes.
-template <typename T, typename ToJson>
-void addLoopedList(std::string_view key, const std::vector<T>& items, const ToJson& to_json,
-                   LoopBudget& budget, std::string& text) {
+template <typename List, typename ToJson>
+void addLoopedList(std::string_view key, const List& items, const ToJson& to_json, LoopBudget& budget,
+                   std::string& text) {
   ListText list(key, text);
+  const auto& reader = readerOf(items);
   size_t at = 0;
   const auto addUntil = [&](size_t end) {
-    for (; at < end; ++at) list.add(dumpJsonLine(to_json(items[at])));
+    for (; at < end; ++at) list.add(dumpJsonLine(to_json(reader[at])));
   };
   const NumberedList numbered = numberedList(items, to_json);
   for (const Loop& loop : findLoops(numbered)) {
     addUntil(loop.first);
     std::vector<std::string> body;
-    for (size_t i = 0; i < loop.period; ++i) body.push_back(dumpJsonLine(to_json(items[at + i])));
+    for (size_t i = 0; i < loop.period; ++i) body.push_back(dumpJsonLine(to_json(reader[at + i])));
     if (!budget.take(static_cast<int64_t>(loop.count), body)) continue;
     list.add(loopText(loop, body, numbered));
     at = loop.end();
@@ -98,62 +119,77 @@ class ListReader {
   ListReader(const Program& program, LoopBudget* budget, const Read& read, const ToJson& to_json)
       : program_(program), budget_(budget), read_(read), to_json_(to_json) {}
 
-  // How many items there will be, as far as the list says so; no more than a budget's.
-  size_t count(const JsonReader& list) const {
-    int64_t items = 0;
-    for (const JsonReader& element : list.elements()) {
-      const bool is_loop = budget_ != nullptr && element.has("repeat") && element.has("body");
-      const int64_t most = budget_ == nullptr ? 0 : budget_->mostItems();
-      items += is_loop ? std::min(most, element.at("repeat").integer(1, most) *
-                                            std::ssize(element.at("body").elements()))
-                       : 1;
-    }
-    return static_cast<size_t>(budget_ == nullptr ? items : std::min(items, budget_->mostItems()));
-  }
+  using Item = std::invoke_result_t<Read, const JsonReader&>;
 
   // Calls `take` with every item, in order, and with what it was read from.
   template <typename Take>
   void readEach(const JsonReader& list, const Take& take) {
     for (const JsonReader& element : list.elements()) {
-      if (budget_ != nullptr && element.has("repeat")) {
-        readLoop(element, take);
-      } else {
+      if (!isLoop(element)) {
         take(element, read_(element));
+        continue;
+      }
+      Iterations loop = readLoop(element);
+      for (int64_t k = 0; k < loop.count; ++k) {
+        for (size_t i = 0; i < loop.body.size(); ++i) {
+          take(loop.readers[i], Item(loop.body[i]));
+          if (k + 1 == loop.count) continue;
+          for (size_t n = 0; n < loop.steps[i].size(); ++n) loop.numbers[i][n] += loop.steps[i][n];
+          setNumbers(loop.body[i], loop.numbers[i]);
+        }
       }
     }
   }
 
- private:
-  using Item = std::invoke_result_t<Read, const JsonReader&>;
+  // Into an empty list, as loops; gives what its stored items were read from.
+  std::vector<JsonReader> readInto(const JsonReader& list, LoopedList<Item>& items) {
+    std::vector<JsonReader> readers;
+    for (const JsonReader& element : list.elements()) {
+      if (!isLoop(element)) {
+        readers.push_back(element);
+        items.push_back(read_(element));
+        continue;
+      }
+      Iterations loop = readLoop(element);
+      readers.insert(readers.end(), loop.readers.begin(), loop.readers.end());
+      if (loop.count > 1) {
+        items.addLoop(std::move(loop.body), std::move(loop.steps), static_cast<size_t>(loop.count));
+      } else {
+        for (Item& item : loop.body) items.push_back(std::move(item));
+      }
+    }
+    return readers;
+  }
 
-  template <typename Take>
-  void readLoop(const JsonReader& loop, const Take& take) {
+ private:
+  struct Iterations {
+    int64_t count = 0;
+    std::vector<JsonReader> readers;  // by item of the body
+    std::vector<Item> body;           // the first iteration
+    std::vector<std::vector<int64_t>> numbers, steps;
+  };
+
+  bool isLoop(const JsonReader& element) const { return budget_ != nullptr && element.has("repeat"); }
+
+  Iterations readLoop(const JsonReader& loop) {
     loop.expectObject({"repeat", "steps", "body"});
     const int64_t iterations = loop.at("repeat").integer(1, budget_->mostItems());
-    const std::vector<JsonReader> readers = loop.at("body").elements(),
-                                  steps_of = loop.at("steps").elements();
-    if (readers.empty() || readers.size() != steps_of.size())
+    Iterations made{iterations, loop.at("body").elements(), {}, {}, {}};
+    const std::vector<JsonReader> steps_of = loop.at("steps").elements();
+    if (made.readers.empty() || made.readers.size() != steps_of.size())
       loop.failWith("\"body\" must have an item, or more, and \"steps\" a list for each of them");
-    std::vector<Item> body;
-    std::vector<std::vector<int64_t>> numbers, steps;
     std::vector<std::string> lines;
-    for (size_t i = 0; i < readers.size(); ++i) {
-      body.push_back(read_(readers[i]));
-      numbers.push_back(numbersOf(body[i]));
-      steps.push_back(stepsFromJson(steps_of[i], numbers[i], limitsOf(body[i], program_), iterations));
-      lines.push_back(dumpJsonLine(to_json_(body[i])));
+    for (size_t i = 0; i < made.readers.size(); ++i) {
+      made.body.push_back(read_(made.readers[i]));
+      made.numbers.push_back(numbersOf(made.body[i]));
+      made.steps.push_back(
+          stepsFromJson(steps_of[i], made.numbers[i], limitsOf(made.body[i], program_), iterations));
+      lines.push_back(dumpJsonLine(to_json_(made.body[i])));
     }
     if (!budget_->take(iterations, lines))
       loop.at("repeat").failExpected(fmt::format("loops that stand for {} items and {} bytes at most",
                                                  budget_->mostItems(), budget_->mostBytes()));
-    for (int64_t k = 0; k < iterations; ++k) {
-      for (size_t i = 0; i < body.size(); ++i) {
-        take(readers[i], Item(body[i]));
-        if (k + 1 == iterations) continue;
-        for (size_t n = 0; n < steps[i].size(); ++n) numbers[i][n] += steps[i][n];
-        setNumbers(body[i], numbers[i]);
-      }
-    }
+    return made;
   }
 
   const Program& program_;

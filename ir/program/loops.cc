@@ -92,8 +92,12 @@ class LoopSearch {
 
 }  // namespace
 
-void NumberedList::add(std::string_view form, const std::vector<int64_t>& numbers) {
-  forms_.push_back(known_->try_emplace(std::string(form), known_->size()).first->second);
+size_t NumberedList::numberOf(std::string_view form) {
+  return known_->try_emplace(std::string(form), known_->size()).first->second;
+}
+
+void NumberedList::add(size_t form, const std::vector<int64_t>& numbers) {
+  forms_.push_back(form);
   numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
   begins_.push_back(numbers_.size());
 }

@@ -25,7 +25,10 @@ class NumberedList {
   NumberedList anotherOfTheseForms() const { return NumberedList(known_); }
 
   // Items of one form have equally many numbers, from 0 on.
-  void add(std::string_view form, const std::vector<int64_t>& numbers);
+  void add(std::string_view form, const std::vector<int64_t>& numbers) { add(numberOf(form), numbers); }
+  // With the form's number, for those who add it often.
+  size_t numberOf(std::string_view form);
+  void add(size_t form, const std::vector<int64_t>& numbers);
   size_t size() const { return forms_.size(); }
   size_t form(size_t item) const { return forms_[item]; }
   std::span<const int64_t> numbers(size_t item) const {

@@ -4,6 +4,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
+#include "ir/program/numbers.h"
 
 namespace pipeshard {
 
@@ -79,5 +80,26 @@ std::string_view instructionKindName(InstructionKind kind) {
   }
   return "unknown";
 }
+
+void advance(Instruction& instruction, std::span<const int64_t> steps, int64_t iterations) {
+  const auto next = [&] {
+    const int64_t grown = steps.front() * iterations;
+    steps = steps.subspan(1);
+    return grown;
+  };
+  if (instruction.microbatch >= 0) instruction.microbatch += static_cast<int>(next());
+  instruction.offset += next();
+  for (std::vector<BufferId>* ids : {&instruction.inputs, &instruction.outputs}) {
+    for (BufferId& id : *ids) id = BufferId(static_cast<size_t>(static_cast<int64_t>(id.index()) + next()));
+  }
+}
+
+void advance(Buffer& buffer, std::span<const int64_t> steps, int64_t iterations) {
+  if (steps.empty() || steps.front() == 0) return;
+  setNumbers(buffer, std::vector<int64_t>{numbersOf(buffer).front() + steps.front() * iterations});
+}
+
+template class LoopedList<Buffer>;
+template class LoopedList<Instruction>;
 
 }  // namespace pipeshard

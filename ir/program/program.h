@@ -24,6 +24,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,7 @@
 #include "ir/base/sharding_spec.h"
 #include "ir/graph/graph.h"
 #include "ir/graph/training_graph.h"
+#include "ir/program/looped_list.h"
 
 namespace pipeshard {
 
@@ -194,15 +196,22 @@ struct ProgramInput {
   std::optional<RandomNumbers> drawn = {};
 };
 
+// Adds so many times the steps to an item's numbers (ir/program/numbers.h has them).
+void advance(Buffer& buffer, std::span<const int64_t> steps, int64_t iterations);
+void advance(Instruction& instruction, std::span<const int64_t> steps, int64_t iterations);
+extern template class LoopedList<Buffer>;
+extern template class LoopedList<Instruction>;
+using InstructionReader = LoopedList<Instruction>::Reader;
+
 struct Program {
   RankId rank = RankId(0);
   int world_size = 1;
   int64_t microbatches = 1;
   // more than one in asynchronous schedules: a step is a window of so many updates
   int64_t updates_per_step = 1;
-  std::vector<Buffer> buffers;
+  LoopedList<Buffer> buffers;
   std::vector<Subgraph> subgraphs;
-  std::vector<Instruction> instructions;          // one step
+  LoopedList<Instruction> instructions;           // one step
   IdVector<GroupId, std::vector<RankId>> groups;  // ascending
   std::vector<Result> results;
   std::vector<ProgramInput> inputs;
@@ -215,8 +224,9 @@ struct Program {
   // loss is not scaled.
   BufferId loss_scale;
 
-  Buffer& buffer(BufferId id) { return buffers[id.index()]; }
-  const Buffer& buffer(BufferId id) const { return buffers[id.index()]; }
+  // All that a buffer is but its name, which may be that of an earlier iteration: nameOf has it.
+  const Buffer& buffer(BufferId id) const { return buffers.form(id.index()); }
+  std::string nameOf(BufferId id) const { return buffers.copyAt(id.index()).name; }
 };
 
 // What a kLoadInput into `buffer` reads of the whole batch, whose input `input` is.

@@ -307,8 +307,8 @@ ProgramInput inputFromJson(const JsonReader& json) {
 }
 
 // A list that may hold loops; without a budget it holds none.
-template <typename T, typename ToJson>
-void addItems(std::string_view key, const std::vector<T>& items, const ToJson& to_json, LoopBudget* loops,
+template <typename List, typename ToJson>
+void addItems(std::string_view key, const List& items, const ToJson& to_json, LoopBudget* loops,
               std::string& text) {
   if (loops != nullptr) return addLoopedList(key, items, to_json, *loops, text);
   addList(key, items, to_json, text);
@@ -337,21 +337,19 @@ std::string programText(const Program& program, LoopBudget* loops) {
 // Into a program that has all that the items refer to. `loops` null: none are allowed.
 void itemsFrom(const JsonReader& json, LoopBudget* loops, Program& program) {
   ListReader buffers(program, loops, bufferFromJson, bufferToJson);
-  const size_t count = buffers.count(json.at("buffers"));
-  program.buffers.reserve(count);
-  NameIndex names(count);
-  const auto name_of = [&](uint32_t position) { return std::string_view(program.buffers[position].name); };
-  buffers.readEach(json.at("buffers"), [&](const JsonReader& item, Buffer&& buffer) {
-    if (!names.add(buffer.name, program.buffers.size(), name_of))
-      item.at("name").failExpected("a name that no earlier buffer has");
-    program.buffers.push_back(std::move(buffer));
-  });
+  const std::vector<JsonReader> items = buffers.readInto(json.at("buffers"), program.buffers);
+  NameIndex names(program.buffers.size());
+  const LoopedList<Buffer>::Reader known(program.buffers);
+  const auto name_of = [&](uint32_t position) { return std::string_view(known[position].name); };
+  size_t position = 0;
+  for (const Buffer& buffer : std::as_const(program.buffers)) {
+    if (!names.add(buffer.name, position, name_of))
+      items[program.buffers.storedAt(position)].at("name").failExpected("a name that no earlier buffer has");
+    ++position;
+  }
   const auto instruction = [&](const JsonReader& item) { return instructionFromJson(item, program); };
-  ListReader instructions(program, loops, instruction, instructionToJson);
-  program.instructions.reserve(instructions.count(json.at("instructions")));
-  instructions.readEach(json.at("instructions"), [&](const JsonReader&, Instruction&& read) {
-    program.instructions.push_back(std::move(read));
-  });
+  ListReader(program, loops, instruction, instructionToJson)
+      .readInto(json.at("instructions"), program.instructions);
   const auto result = [&](const JsonReader& item) { return resultFromJson(item, program.buffers.size()); };
   ListReader(program, loops, result, resultToJson)
       .readEach(json.at("results"),
@@ -400,19 +398,32 @@ std::vector<int64_t> startFromJson(const JsonReader& json) { return json.integer
 
 // "starts": [[buffer, entry], ...]; a third number, 1, where the buffer's name ends with its box.
 void startsFromJson(const JsonReader& json, LoopBudget& loops, ProgramKind& kind) {
-  const std::vector<Buffer>& buffers = kind.program.buffers;
+  const LoopedList<Buffer>& buffers = kind.program.buffers;
   const auto take = [&](const JsonReader& item, const std::vector<int64_t>& numbers) {
     const bool known = (numbers.size() == 2 || numbers.size() == 3) && numbers[0] < std::ssize(buffers) &&
-                       buffers[numbers[0]].part.has_value();
+                       buffers.form(numbers[0]).part.has_value();
     if (!known) item.failExpected("[a buffer that is a part, an entry of the ranks' starts]");
     kind.start_slots[numbers[0]] = static_cast<int>(numbers[1]);
     if (numbers.size() == 2) return;
-    const Buffer& buffer = buffers[numbers[0]];
+    const Buffer buffer = buffers.copyAt(numbers[0]);
     if (numbers[2] != 1 || !buffer.name.ends_with(boxText(buffer.part->start, buffer.shape)))
       item.failExpected("two numbers, or 1 behind them where the buffer's name ends with its box");
     kind.boxed[numbers[0]] = true;
   };
   ListReader(kind.program, &loops, startFromJson, numbersToJson).readEach(json, take);
+}
+
+// What ProgramKind says of a buffer, it says of all iterations of a loop.
+void unrollUnevenStarts(ProgramKind& kind) {
+  LoopedList<Buffer>& buffers = kind.program.buffers;
+  for (const LoopedList<Buffer>::Loop& loop : buffers.loops()) {
+    for (size_t i = loop.first + loop.period; i < loop.end(); ++i) {
+      const size_t before = i - loop.period;
+      if (kind.start_slots[i] == kind.start_slots[before] && kind.boxed[i] == kind.boxed[before]) continue;
+      buffers.unrolled();
+      return;
+    }
+  }
 }
 
 // "constants": those of subgraphs that are the rank's own.
@@ -454,6 +465,7 @@ ProgramKind kindFromJson(std::string_view text, LoopBudget loops) {
     kind.start_slots.resize(kind.program.buffers.size(), -1);
     kind.boxed.resize(kind.program.buffers.size());
     startsFromJson(json.at("starts"), loops, kind);
+    unrollUnevenStarts(kind);
     if (json.has("constants")) {
       for (const JsonReader& item : json.at("constants").elements())
         kind.own_constants.push_back(ownConstantFrom(item, kind.program));

@@ -14,7 +14,7 @@ std::string quoted(const Program& program, const std::vector<BufferId>& buffers,
     const BufferId id = buffers[i];
     if (i == most) return text + fmt::format(" and {} more", buffers.size() - most);
     if (!text.empty()) text += ", ";
-    text += id.valid() && id.index() < program.buffers.size() ? "\"" + program.buffer(id).name + "\"" : "?";
+    text += id.valid() && id.index() < program.buffers.size() ? "\"" + program.nameOf(id) + "\"" : "?";
   }
   return text;
 }
@@ -80,7 +80,7 @@ std::string describeInstruction(const Program& program, const Instruction& instr
 
 std::string describeAt(const Program& program, size_t instruction) {
   return fmt::format("rank {}, instruction {} ({})", program.rank, instruction,
-                     describeInstruction(program, program.instructions[instruction]));
+                     describeInstruction(program, program.instructions.copyAt(instruction)));
 }
 
 std::string printProgram(const Program& program) {
@@ -110,8 +110,9 @@ std::string printProgram(const Program& program) {
   if (!program.buffers.empty()) text += "buffers\n";
   for (const Buffer& buffer : program.buffers) text += bufferLine(buffer);
   if (!program.instructions.empty()) text += "instructions\n";
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    text += fmt::format("  {:>4}  {}\n", i, describeInstruction(program, program.instructions[i], SIZE_MAX));
+  size_t i = 0;
+  for (const Instruction& instruction : program.instructions) {
+    text += fmt::format("  {:>4}  {}\n", i++, describeInstruction(program, instruction, SIZE_MAX));
   }
   if (!program.results.empty()) text += "results\n";
   for (const Result& result : program.results) {

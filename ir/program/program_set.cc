@@ -224,23 +224,22 @@ Program instantiate(const ProgramKind& kind, const RankBinding& binding,
   std::map<RankId, RankId> peers;
   const std::vector<RankId> of_kind = peersOf(program);
   for (size_t i = 0; i < of_kind.size(); ++i) peers[of_kind[i]] = binding.peers.at(i);
-  for (Instruction& instruction : program.instructions) {
+  for (Instruction& instruction : program.instructions.stored()) {
     if (instruction.peer.valid()) instruction.peer = peers.at(instruction.peer);
   }
   for (size_t g = 0; g < program.groups.size(); ++g)
     program.groups[GroupId(g)] = groups[binding.groups.at(g)];
-  for (size_t b = 0; b < program.buffers.size(); ++b) {
-    Buffer& buffer = program.buffers[b];
+  program.buffers.forEachStored([&](size_t b, Buffer& buffer) {
     if (buffer.own_copy) std::get<WeightReference>(*buffer.source).location = copiedWeightsFile(rank);
-    if (kind.start_slots[b] < 0) continue;
+    if (kind.start_slots[b] < 0) return;
     const Shape& start = binding.starts.at(kind.start_slots[b]);
     if (kind.boxed[b]) {
       const size_t text = boxText(buffer.part->start, buffer.shape).size();
       buffer.name = buffer.name.substr(0, buffer.name.size() - text) + boxText(start, buffer.shape);
     }
     buffer.part->start = start;
-  }
-  for (Instruction& instruction : program.instructions) {
+  });
+  for (Instruction& instruction : program.instructions.stored()) {
     if (instruction.kind == InstructionKind::kSlice)
       instruction.offset += sliceShift(kind, binding, instruction).at(instruction.axis);
   }
@@ -304,7 +303,7 @@ std::vector<Program> samplePrograms(const ProgramSet& set, const RankSample& sam
     Program& program = programs[place] = instantiate(set, rank);
     program.rank = RankId(place);
     program.world_size = static_cast<int>(sample.ranks.size());
-    for (Instruction& instruction : program.instructions) {
+    for (Instruction& instruction : program.instructions.stored()) {
       if (instruction.peer.valid()) instruction.peer = RankId(sample.place[instruction.peer]);
     }
     for (size_t g = 0; g < program.groups.size(); ++g)

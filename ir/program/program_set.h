@@ -39,6 +39,7 @@ struct ProgramKind {
   // that is the same on all ranks of the kind.
   std::vector<int> start_slots;
   std::vector<bool> boxed;  // by buffer: its name ends with the text of its box (boxText)
+  // Both say the same of all iterations of a loop of the program's buffers.
   std::vector<OwnConstant> own_constants = {};
 };
 

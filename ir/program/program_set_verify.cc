@@ -42,13 +42,13 @@ class KindDemands {
 
   std::vector<RankId> peers;
   std::vector<size_t> placed;  // buffers of which the binding says where they begin
-  std::vector<const Instruction*> slices, copied;
+  std::vector<Instruction> slices, copied;
 
  private:
   using Slots = std::pair<int, int>;
 
   bool alike(size_t a, size_t b) const {
-    const Buffer &one = kind_.program.buffers[a], &other = kind_.program.buffers[b];
+    const Buffer &one = kind_.program.buffer(BufferId(a)), &other = kind_.program.buffer(BufferId(b));
     return kind_.start_slots[a] == kind_.start_slots[b] && one.part == other.part && one.shape == other.shape;
   }
 
@@ -60,23 +60,23 @@ class KindDemands {
   }
 
   // What goes from one buffer to another.
-  void addMove(const Instruction& move, std::vector<const Instruction*>& moves) {
+  void addMove(const Instruction& move, std::vector<Instruction>& moves) {
     if (move.inputs.size() != 1 || move.outputs.size() != 1)
       failVerification(fmt::format("rank {}", kind_.program.rank), "a copy needs an input and an output");
     const size_t from = move.inputs[0].index(), to = move.outputs[0].index();
-    const auto like = [&](const Instruction* other) {
-      return move.kind == other->kind && move.axis == other->axis && move.offset == other->offset &&
-             alike(from, other->inputs[0].index()) && alike(to, other->outputs[0].index());
+    const auto like = [&](const Instruction& other) {
+      return move.kind == other.kind && move.axis == other.axis && move.offset == other.offset &&
+             alike(from, other.inputs[0].index()) && alike(to, other.outputs[0].index());
     };
-    std::vector<const Instruction*>& others = of_slots_[{kind_.start_slots[from], kind_.start_slots[to]}];
+    std::vector<Instruction>& others = of_slots_[{kind_.start_slots[from], kind_.start_slots[to]}];
     if (std::any_of(others.begin(), others.end(), like)) return;
-    others.push_back(&move);
-    moves.push_back(&move);
+    others.push_back(move);
+    moves.push_back(move);
   }
 
   const ProgramKind& kind_;
   std::unordered_map<int, std::vector<size_t>> of_slot_;
-  std::map<Slots, std::vector<const Instruction*>> of_slots_;
+  std::map<Slots, std::vector<Instruction>> of_slots_;
 };
 
 class BindingVerifier {
@@ -92,8 +92,8 @@ class BindingVerifier {
     verifyPeers(demands.peers.size());
     verifyGroups(program);
     for (const size_t b : demands.placed) verifyBuffer(kind, b);
-    for (const Instruction* slice : demands.slices) verifySlice(kind, *slice);
-    for (const Instruction* copy : demands.copied) verifyCopy(kind, *copy);
+    for (const Instruction& slice : demands.slices) verifySlice(kind, slice);
+    for (const Instruction& copy : demands.copied) verifyCopy(kind, copy);
     for (const OwnConstant& own : kind.own_constants) {
       if (own.subgraph.index() >= program.subgraphs.size() || own.slot >= binding_.constants.size())
         failHere(fmt::format("nothing says what constant \"{}\" is", own.value));
@@ -131,7 +131,7 @@ class BindingVerifier {
   }
 
   void verifyBuffer(const ProgramKind& kind, size_t b) const {
-    const Buffer& buffer = kind.program.buffers[b];
+    const Buffer buffer = kind.program.buffers.copyAt(b);
     if (!buffer.part || kind.start_slots[b] >= std::ssize(binding_.starts))
       failHere(fmt::format("nothing says where its part of \"{}\" begins", buffer.name));
     const std::string fault =
@@ -148,7 +148,9 @@ class BindingVerifier {
       const int64_t offset = slice.offset + shift[axis];
       const bool fits =
           axis == slice.axis ? offset >= 0 && offset <= from.shape[axis] - to.shape[axis] : shift[axis] == 0;
-      if (!fits) failHere(fmt::format("\"{}\" is no part of \"{}\"", to.name, from.name));
+      if (!fits)
+        failHere(fmt::format("\"{}\" is no part of \"{}\"", kind.program.nameOf(slice.outputs[0]),
+                             kind.program.nameOf(slice.inputs[0])));
     }
   }
 
@@ -156,8 +158,8 @@ class BindingVerifier {
     const BufferId from = copy.inputs[0], to = copy.outputs[0];
     const bool parts = kind.program.buffer(from).part && kind.program.buffer(to).part;
     if (parts && boxOf(kind, binding_, from) != boxOf(kind, binding_, to))
-      failHere(fmt::format("\"{}\" and \"{}\" are different parts of a tensor",
-                           kind.program.buffer(from).name, kind.program.buffer(to).name));
+      failHere(fmt::format("\"{}\" and \"{}\" are different parts of a tensor", kind.program.nameOf(from),
+                           kind.program.nameOf(to)));
   }
 
   const std::vector<std::vector<RankId>>& groups_;
@@ -233,7 +235,7 @@ class SampleProof {
   // What all ranks call a buffer of a part.
   std::string unboxedName(RankId rank, BufferId id) const {
     const ProgramKind& kind = kindOf(rank);
-    const Buffer& buffer = kind.program.buffer(id);
+    const Buffer buffer = kind.program.buffers.copyAt(id.index());
     if (!kind.boxed[id.index()]) return buffer.name;
     return buffer.name.substr(0, buffer.name.size() - boxText(buffer.part->start, buffer.shape).size());
   }
@@ -347,7 +349,7 @@ void verifyBindings(const ProgramSet& set) {
       same = same && set.groups[binding.groups[g]] == kind.program.groups[GroupId(g)];
     for (size_t b = 0; b < kind.start_slots.size(); ++b) {
       if (kind.start_slots[b] >= 0)
-        same = same && kind.program.buffers[b].part->start == binding.starts[kind.start_slots[b]];
+        same = same && kind.program.buffer(BufferId(b)).part->start == binding.starts[kind.start_slots[b]];
     }
     if (!same)
       failVerification(fmt::format("rank {}", kind.program.rank), "its binding is not that of its program");

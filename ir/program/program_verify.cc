@@ -72,7 +72,11 @@ class StructureVerifier {
     verifyGroups();
     verifySubgraphs();
     findForegroundRuns();
-    for (at_ = 0; at_ < program_.instructions.size(); ++at_) verifyInstruction(program_.instructions[at_]);
+    at_ = 0;
+    for (const Instruction& instruction : program_.instructions) {
+      verifyInstruction(instruction);
+      ++at_;
+    }
     for (const Result& result : program_.results) verifyResult(result);
     verifyGuard();
     verifyLossScale();
@@ -86,6 +90,7 @@ class StructureVerifier {
   }
   bool exists(RankId rank) const { return rank < RankId(program_.world_size); }
   bool exists(GroupId group) const { return group < program_.groups.nextId(); }
+  std::string textOf(BufferId id) const { return tensorText(program_.buffers.copyAt(id.index())); }
   bool inRange(BufferId id) const { return id.valid() && id.index() < program_.buffers.size(); }
 
   void verifyHeader(RankId expected_rank) const {
@@ -115,7 +120,8 @@ class StructureVerifier {
 
   void verifyBuffers() const {
     NameIndex names(program_.buffers.size());
-    const auto name_of = [&](uint32_t position) { return std::string_view(program_.buffers[position].name); };
+    const LoopedList<Buffer>::Reader buffers(program_.buffers);
+    const auto name_of = [&](uint32_t position) { return std::string_view(buffers[position].name); };
     uint32_t position = 0;
     for (const Buffer& buffer : program_.buffers) {
       if (buffer.name.empty() || !names.add(buffer.name, position++, name_of))
@@ -175,7 +181,7 @@ class StructureVerifier {
     if (!inRange(program_.guard)) failHere("the guard has no buffer");
     const Buffer& buffer = program_.buffer(program_.guard);
     if (buffer.data_type != DataType::kFloat64 || !buffer.shape.empty() || isPersistent(buffer.kind))
-      failHere(fmt::format("the guard {} must be a float64 scalar of one step", tensorText(buffer)));
+      failHere(fmt::format("the guard {} must be a float64 scalar of one step", textOf(program_.guard)));
     if (program_.updates_per_step != 1) failHere("a step of several updates has a guard");
     bool updates = false;
     for (const Instruction& instruction : program_.instructions) {
@@ -196,8 +202,8 @@ class StructureVerifier {
     // float64 where all is (widenToFloat64)
     const bool is_float = buffer.data_type == DataType::kFloat32 || buffer.data_type == DataType::kFloat64;
     if (!is_float || !buffer.shape.empty() || !isPersistent(buffer.kind))
-      failHere(
-          fmt::format("the scale of the loss, {}, must be a float32 scalar that stays", tensorText(buffer)));
+      failHere(fmt::format("the scale of the loss, {}, must be a float32 scalar that stays",
+                           textOf(program_.loss_scale)));
   }
 
   void verifyGroups() const {
@@ -248,13 +254,13 @@ class StructureVerifier {
     const bool copies =
         instruction.kind == InstructionKind::kAccumulate || instruction.kind == InstructionKind::kAllReduce;
     if (!copies) return;
-    const Buffer& from = program_.buffer(instruction.inputs[0]);
-    const Buffer& to = program_.buffer(instruction.outputs[0]);
+    const BufferId from_id = instruction.inputs[0], to_id = instruction.outputs[0];
+    const Buffer &from = program_.buffer(from_id), &to = program_.buffer(to_id);
     if (!sameTensor(from, to))
-      failInstruction(fmt::format("{} and {} differ in type or shape", tensorText(from), tensorText(to)));
+      failInstruction(fmt::format("{} and {} differ in type or shape", textOf(from_id), textOf(to_id)));
     if (from.part && to.part && from.part != to.part)
       failInstruction(
-          fmt::format("{} and {} are different parts of a tensor", tensorText(from), tensorText(to)));
+          fmt::format("{} and {} are different parts of a tensor", textOf(from_id), textOf(to_id)));
   }
 
   void verifyForm(const Instruction& instruction) const {
@@ -299,22 +305,23 @@ class StructureVerifier {
     for (BufferId id : instruction.outputs) {
       const Buffer& buffer = program_.buffer(id);
       if (std::exchange(written_at_[id.index()], at_) == at_)
-        failInstruction(fmt::format("it writes \"{}\" twice", buffer.name));
+        failInstruction(fmt::format("it writes \"{}\" twice", program_.nameOf(id)));
       const bool is_input = read_at_[id.index()] == at_;
       const bool may_replace =
           instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAllReduce;
-      if (is_input && !may_replace) failInstruction(fmt::format("it reads and writes \"{}\"", buffer.name));
+      if (is_input && !may_replace)
+        failInstruction(fmt::format("it reads and writes \"{}\"", program_.nameOf(id)));
       if (buffer.kind == BufferKind::kWeightVersion && instruction.kind != InstructionKind::kUpdate) {
         failInstruction(fmt::format("it writes \"{}\", a version of a parameter, which only an update makes",
-                                    buffer.name));
+                                    program_.nameOf(id)));
       }
       const bool constant = buffer.kind == BufferKind::kWeight || buffer.kind == BufferKind::kStep;
       const bool hands_on =
           (buffer.kind == BufferKind::kForwardState || buffer.kind == BufferKind::kOptimizerState) &&
           instruction.kind == InstructionKind::kAccumulate && instruction.overwrite;
       if (constant || (isPersistent(buffer.kind) && !may_replace && !hands_on)) {
-        failInstruction(
-            fmt::format("it writes \"{}\", whose kind is {}", buffer.name, bufferKindName(buffer.kind)));
+        failInstruction(fmt::format("it writes \"{}\", whose kind is {}", program_.nameOf(id),
+                                    bufferKindName(buffer.kind)));
       }
     }
   }
@@ -324,7 +331,8 @@ class StructureVerifier {
     const auto input = std::find_if(program_.inputs.begin(), program_.inputs.end(),
                                     [&](const ProgramInput& i) { return i.name == buffer.value; });
     if (buffer.kind != BufferKind::kInput || input == program_.inputs.end()) {
-      failInstruction(fmt::format("\"{}\" is no batch input of the program", buffer.name));
+      failInstruction(
+          fmt::format("\"{}\" is no batch input of the program", program_.nameOf(instruction.outputs[0])));
     }
     if (instruction.microbatch < 0) failInstruction("it names no microbatch");
     try {
@@ -348,8 +356,8 @@ class StructureVerifier {
     const Buffer& whole = program_.buffer(instruction.inputs[0]);
     const Buffer& part = program_.buffer(instruction.outputs[0]);
     if (instruction.axis < 0 || !isRange(whole, part, instruction.axis, instruction.offset))
-      failInstruction(fmt::format("{} from {} on is no part of {}", tensorText(part), instruction.offset,
-                                  tensorText(whole)));
+      failInstruction(fmt::format("{} from {} on is no part of {}", textOf(instruction.outputs[0]),
+                                  instruction.offset, textOf(instruction.inputs[0])));
   }
 
   void verifyConcatenation(const Instruction& instruction) const {
@@ -358,12 +366,12 @@ class StructureVerifier {
     for (BufferId id : instruction.inputs) {
       const Buffer& part = program_.buffer(id);
       if (instruction.axis < 0 || !isRange(whole, part, instruction.axis, offset))
-        failInstruction(
-            fmt::format("{} from {} on is no part of {}", tensorText(part), offset, tensorText(whole)));
+        failInstruction(fmt::format("{} from {} on is no part of {}", textOf(id), offset,
+                                    textOf(instruction.outputs[0])));
       offset += part.shape[instruction.axis];
     }
     if (offset != whole.shape[instruction.axis])
-      failInstruction(fmt::format("its inputs fill {} of {}", offset, tensorText(whole)));
+      failInstruction(fmt::format("its inputs fill {} of {}", offset, textOf(instruction.outputs[0])));
   }
 
   static constexpr size_t kNever = SIZE_MAX;

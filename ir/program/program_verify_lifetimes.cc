@@ -37,21 +37,26 @@ class LifetimeVerifier {
         parameter_(program.buffers.size(), kNoParameter) {
     std::unordered_map<std::string_view, uint32_t> parameters;
     for (size_t b = 0; b < program.buffers.size(); ++b) {
-      const Buffer& buffer = program.buffers[b];
+      const Buffer& buffer = program.buffer(BufferId(b));
       if (buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeightVersion)
         parameter_[b] = parameters.try_emplace(buffer.value, parameters.size()).first->second;
     }
   }
 
   void run() {
-    for (at_ = 0; at_ < program_.instructions.size(); ++at_) step(program_.instructions[at_]);
+    at_ = 0;
+    for (const Instruction& instruction : program_.instructions) {
+      step(instruction);
+      ++at_;
+    }
     std::vector<bool> is_result(program_.buffers.size());
     for (const Result& result : program_.results) is_result[result.buffer.index()] = true;
     if (program_.guard.valid()) is_result[program_.guard.index()] = true;
     for (size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& buffer = program_.buffers[i];
+      const Buffer& buffer = program_.buffer(BufferId(i));
       const auto fail_here = [&](const std::string& message) {
-        failVerification(fmt::format("rank {}, buffer \"{}\"", program_.rank, buffer.name), message);
+        failVerification(fmt::format("rank {}, buffer \"{}\"", program_.rank, program_.nameOf(BufferId(i))),
+                         message);
       };
       if (held_[i]) fail_here(fmt::format("nothing hands on what {} read", describeAt(program_, *held_[i])));
       if (isPersistent(buffer.kind)) continue;
@@ -90,10 +95,10 @@ class LifetimeVerifier {
     const Buffer& buffer = program_.buffer(id);
     if (isPersistent(buffer.kind)) return;
     if (freed_[id.index()])
-      failHere(fmt::format("it uses \"{}\" after {} freed it", buffer.name,
+      failHere(fmt::format("it uses \"{}\" after {} freed it", program_.nameOf(id),
                            describeAt(program_, *freed_[id.index()])));
     if (!written_[id.index()])
-      failHere(fmt::format("it reads \"{}\", which nothing has written yet", buffer.name));
+      failHere(fmt::format("it reads \"{}\", which nothing has written yet", program_.nameOf(id)));
   }
 
   // What the passes of one microbatch read of a forward state must be replaced before those of the next read
@@ -102,8 +107,8 @@ class LifetimeVerifier {
     if (program_.buffer(id).kind != BufferKind::kForwardState || instruction.kind != InstructionKind::kRun)
       return;
     std::optional<size_t>& held = held_[id.index()];
-    if (held && program_.instructions[*held].microbatch != instruction.microbatch) {
-      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.buffer(id).name,
+    if (held && program_.instructions.copyAt(*held).microbatch != instruction.microbatch) {
+      failHere(fmt::format("it reads \"{}\", which still holds what {} read", program_.nameOf(id),
                            describeAt(program_, *held)));
     }
     held = at_;
@@ -129,13 +134,13 @@ class LifetimeVerifier {
     std::optional<size_t>& written = written_[id.index()];
     if (isPersistent(buffer.kind)) return;
     if (freed_[id.index()])
-      failHere(fmt::format("it writes \"{}\" after {} freed it", buffer.name,
+      failHere(fmt::format("it writes \"{}\" after {} freed it", program_.nameOf(id),
                            describeAt(program_, *freed_[id.index()])));
     const bool may_replace = instruction.kind == InstructionKind::kAccumulate ||
                              instruction.kind == InstructionKind::kUpdate ||
                              instruction.kind == InstructionKind::kAllReduce;
     if (written && !may_replace) {
-      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", buffer.name,
+      failHere(fmt::format("it writes \"{}\", which still holds what {} wrote", program_.nameOf(id),
                            describeAt(program_, *written)));
     }
     if (!written) written = at_;
@@ -145,11 +150,12 @@ class LifetimeVerifier {
     const Buffer& buffer = program_.buffer(id);
     std::optional<size_t>& freed = freed_[id.index()];
     if (isPersistent(buffer.kind))
-      failHere(
-          fmt::format("\"{}\" is a {} and lives across steps", buffer.name, bufferKindName(buffer.kind)));
+      failHere(fmt::format("\"{}\" is a {} and lives across steps", program_.nameOf(id),
+                           bufferKindName(buffer.kind)));
     if (freed)
-      failHere(fmt::format("\"{}\" was freed before by {}", buffer.name, describeAt(program_, *freed)));
-    if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", buffer.name));
+      failHere(
+          fmt::format("\"{}\" was freed before by {}", program_.nameOf(id), describeAt(program_, *freed)));
+    if (!written_[id.index()]) failHere(fmt::format("\"{}\" has not been written yet", program_.nameOf(id)));
     freed = at_;
   }
 

@@ -23,8 +23,9 @@ using Channels = std::map<Pair, std::vector<size_t>>;  // instruction positions,
 Channels channelsOf(const std::vector<Program>& programs, InstructionKind kind) {
   Channels channels;
   for (const Program& program : programs) {
-    for (size_t i = 0; i < program.instructions.size(); ++i) {
-      const Instruction& instruction = program.instructions[i];
+    size_t next = 0;
+    for (const Instruction& instruction : program.instructions) {
+      const size_t i = next++;
       if (instruction.kind != kind) continue;
       const bool sends = kind == InstructionKind::kSend;
       channels[sends ? Pair{program.rank, instruction.peer} : Pair{instruction.peer, program.rank}].push_back(
@@ -34,11 +35,8 @@ Channels channelsOf(const std::vector<Program>& programs, InstructionKind kind) 
   return channels;
 }
 
-const Buffer& sentBuffer(const Program& program, size_t at) {
-  return program.buffer(program.instructions[at].inputs[0]);
-}
-const Buffer& receivedBuffer(const Program& program, size_t at) {
-  return program.buffer(program.instructions[at].outputs[0]);
+Buffer sentBuffer(const Program& program, const InstructionReader& instructions, size_t at) {
+  return program.buffers.copyAt(instructions[at].inputs[0].index());
 }
 
 std::string partText(const Buffer& buffer) {
@@ -48,12 +46,18 @@ std::string partText(const Buffer& buffer) {
 
 void verifyChannel(const Program& sender, const std::vector<size_t>& sends, const Program& receiver,
                    const std::vector<size_t>& receives) {
+  const InstructionReader sending(sender.instructions), receiving(receiver.instructions);
+  const LoopedList<Buffer>::Reader of_sender(sender.buffers), of_receiver(receiver.buffers);
+  const auto sentBy = [&](size_t at) -> const Buffer& { return of_sender[sending[at].inputs[0].index()]; };
+  const auto receivedBy = [&](size_t at) -> const Buffer& {
+    return of_receiver[receiving[at].outputs[0].index()];
+  };
   std::set<std::string> sent_names, received_names;
-  for (size_t at : sends) sent_names.insert(sentBuffer(sender, at).name);
-  for (size_t at : receives) received_names.insert(receivedBuffer(receiver, at).name);
+  for (size_t at : sends) sent_names.insert(sentBy(at).name);
+  for (size_t at : receives) received_names.insert(receivedBy(at).name);
   for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
-    const Buffer& sent = sentBuffer(sender, sends[i]);
-    const Buffer& received = receivedBuffer(receiver, receives[i]);
+    const Buffer& sent = sentBy(sends[i]);
+    const Buffer& received = receivedBy(receives[i]);
     const bool name_is_shared = received_names.count(sent.name) > 0 || sent_names.count(received.name) > 0;
     if (sent.name != received.name && name_is_shared) {
       failVerification(describeAt(receiver, receives[i]),
@@ -110,7 +114,7 @@ class ProgressSimulator {
  public:
   explicit ProgressSimulator(const std::vector<Program>& programs) : programs_(programs) {
     for (const Program& program : programs) {
-      Rank& rank = ranks_.emplace_back();
+      Rank& rank = ranks_.emplace_back(InstructionReader(program.instructions));
       rank.waits = backgroundWaits(program);
       rank.in_flight.resize(program.buffers.size());
       std::map<RankId, size_t> messages;
@@ -118,7 +122,7 @@ class ProgressSimulator {
         rank.message.push_back(instruction.kind == InstructionKind::kReceive ? messages[instruction.peer]++
                                                                              : 0);
         if (instruction.kind == InstructionKind::kAllReduce)
-          rank.summed.insert(program.buffer(instruction.inputs[0]).name);
+          rank.summed.insert(program.nameOf(instruction.inputs[0]));
       }
     }
   }
@@ -143,6 +147,8 @@ class ProgressSimulator {
 
  private:
   struct Rank {
+    explicit Rank(InstructionReader instructions) : instructions(std::move(instructions)) {}
+    InstructionReader instructions;
     BackgroundWaits waits;
     std::set<std::string> summed;  // names of buffers, by all_reduce
     // the next instruction; their number: the end of the step
@@ -176,7 +182,7 @@ class ProgressSimulator {
     return actor.lane ? of(actor.rank).waits.lane[of(actor.rank).done] : of(actor.rank).at;
   }
   const Instruction& current(const Actor& actor) const {
-    return programOf(actor).instructions[position(actor)];
+    return of(actor.rank).instructions[position(actor)];
   }
 
   bool isAtEnd(const Actor& actor) const {
@@ -204,7 +210,7 @@ class ProgressSimulator {
     const Rank& rank = of(actor.rank);
     const Program& program = programOf(actor);
     if (const size_t before = rank.waits.before[rank.at]; rank.done < before) {
-      const Instruction& awaited = program.instructions[rank.waits.lane[before - 1]];
+      const Instruction& awaited = rank.instructions[rank.waits.lane[before - 1]];
       return Wait{{actor.rank, true}, fmt::format("its {}", describeInstruction(program, awaited))};
     }
     for (size_t receive : rank.waits.receives[rank.at]) {
@@ -214,7 +220,7 @@ class ProgressSimulator {
   }
 
   std::optional<Wait> waitsForMessage(const Program& program, size_t receive) const {
-    const RankId peer = program.instructions[receive].peer;
+    const RankId peer = program.instructions.form(receive).peer;
     if (of(program.rank).message[receive] < count(sent_, {peer, program.rank})) return std::nullopt;
     return Wait{{peer, false}, fmt::format("a message from rank {}", peer)};
   }
@@ -232,7 +238,7 @@ class ProgressSimulator {
     for (const auto& [receiver, message] : of(program.rank).in_flight[id.index()]) {
       if (count(received_, {program.rank, receiver}) <= message) {
         return Wait{{receiver, false},
-                    fmt::format("rank {} to receive \"{}\"", receiver, program.buffer(id).name)};
+                    fmt::format("rank {} to receive \"{}\"", receiver, program.nameOf(id))};
       }
     }
     return std::nullopt;
@@ -290,7 +296,7 @@ class ProgressSimulator {
 
   static std::vector<std::string> namesOf(const Program& program, const std::vector<BufferId>& ids) {
     std::vector<std::string> names;
-    for (BufferId id : ids) names.push_back(program.buffer(id).name);
+    for (BufferId id : ids) names.push_back(program.nameOf(id));
     return names;
   }
 
@@ -305,8 +311,9 @@ class ProgressSimulator {
     const Program& other = programOf(other_actor);
     const size_t at = position(actor);
     const size_t other_at = position(other_actor);
-    const Instruction& mine = program.instructions[at];
-    const Instruction& theirs = other.instructions[other_at];
+    const InstructionReader &own = of(actor.rank).instructions, &others = of(other_actor.rank).instructions;
+    const Instruction& mine = own[at];
+    const Instruction& theirs = others[other_at];
     const auto phase = [](const Program& of, const Instruction& instruction) {
       return of.subgraphs[instruction.subgraph.index()].phase;
     };
@@ -323,8 +330,8 @@ class ProgressSimulator {
       }
       return;
     }
-    const Buffer& my_buffer = sentBuffer(program, at);
-    const Buffer& their_buffer = sentBuffer(other, other_at);
+    const Buffer my_buffer = sentBuffer(program, own, at);
+    const Buffer their_buffer = sentBuffer(other, others, other_at);
     if (my_buffer.data_type != their_buffer.data_type || my_buffer.shape != their_buffer.shape) {
       failVerification(
           describeAt(program, at),
@@ -359,8 +366,8 @@ class ProgressSimulator {
     }
     const Program& program = programOf(actor);
     for (size_t receive : rank.waits.receives[rank.at])
-      ++received_[{program.instructions[receive].peer, actor.rank}];
-    if (!isAtEnd(actor)) begin(actor, program.instructions[rank.at]);
+      ++received_[{program.instructions.form(receive).peer, actor.rank}];
+    if (!isAtEnd(actor)) begin(actor, rank.instructions[rank.at]);
     ++rank.at;
   }
 

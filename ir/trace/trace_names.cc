@@ -40,7 +40,7 @@ std::string traceName(const Program& program, const Instruction& instruction) {
   if (instruction.subgraph.valid()) return program.subgraphs[instruction.subgraph.index()].name;
   const std::vector<BufferId>& named = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
   return fmt::format("{} {}", instructionKindName(instruction.kind),
-                     named.empty() ? "" : program.buffer(named[0]).name);
+                     named.empty() ? "" : program.nameOf(named[0]));
 }
 
 TraceEvent traceEventOf(const Program& program, const Instruction& instruction) {

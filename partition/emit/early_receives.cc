@@ -51,7 +51,7 @@ class ReceiveHoister {
     size_t next = 0;
   };
 
-  const Instruction& at(size_t i) const { return program_.instructions[i]; }
+  const Instruction& at(size_t i) const { return program_.instructions.plain()[i]; }
 
   std::optional<ActionKey> passAt(size_t i) const {
     const Instruction& instruction = at(i);

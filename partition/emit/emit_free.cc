@@ -59,7 +59,7 @@ class Causality {
 
  private:
   const std::vector<Instruction>& instructionsOf(RankId rank) const {
-    return ranks_[rank].program->instructions;
+    return ranks_[rank].program->instructions.plain();
   }
   RankId peerOf(RankId rank, size_t instruction) const {
     const auto& peers = ranks_[rank].peers;
@@ -117,18 +117,18 @@ class Causality {
 };
 
 Frees freesOf(RankId rank, const Program& program, const BackgroundWaits& waits, const Causality& causality) {
-  const size_t count = program.instructions.size();
+  const std::vector<Instruction>& instructions = program.instructions.plain();
+  const size_t count = instructions.size();
   std::vector<size_t> last_use(program.buffers.size(), count);
   std::vector<std::vector<size_t>> sends(program.buffers.size());
   for (size_t i = 0; i < count; ++i) {
-    for (BufferId id : program.instructions[i].inputs) last_use[id.index()] = i;
-    for (BufferId id : program.instructions[i].outputs) last_use[id.index()] = i;
-    if (program.instructions[i].kind == InstructionKind::kSend)
-      sends[program.instructions[i].inputs[0].index()].push_back(i);
+    for (BufferId id : instructions[i].inputs) last_use[id.index()] = i;
+    for (BufferId id : instructions[i].outputs) last_use[id.index()] = i;
+    if (instructions[i].kind == InstructionKind::kSend) sends[instructions[i].inputs[0].index()].push_back(i);
   }
   // Right behind a background instruction the free would wait for it: what awaits it anyway comes first.
   for (size_t& use : last_use) {
-    if (use == count || !isOfLane(program.instructions[use])) continue;
+    if (use == count || !isOfLane(instructions[use])) continue;
     const size_t number = std::lower_bound(waits.lane.begin(), waits.lane.end(), use) - waits.lane.begin();
     while (use + 1 < count && waits.before[use] <= number) ++use;
   }
@@ -137,7 +137,7 @@ Frees freesOf(RankId rank, const Program& program, const BackgroundWaits& waits,
   if (program.guard.valid()) stays[program.guard.index()] = true;
   Frees frees;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (stays[b] || isPersistent(program.buffers[b].kind) || last_use[b] == count) continue;
+    if (stays[b] || isPersistent(program.buffer(BufferId(b)).kind) || last_use[b] == count) continue;
     frees.emplace_back(sends[b].empty() ? last_use[b] : causality.provenAfter(rank, sends[b], last_use[b]),
                        BufferId(b));
   }

@@ -9,8 +9,10 @@
 #include <string_view>
 
 #include "ir/base/error.h"
+#include "ir/base/parallel.h"
 #include "ir/graph/weight_role.h"
 #include "ir/program/program_set_verify.h"
+#include "ir/program/rolled_kind.h"
 #include "partition/cut/cut_training.h"
 #include "partition/cut/layout.h"
 #include "partition/cut/stage_shardings.h"
@@ -66,7 +68,7 @@ void keepLossAlone(const TrainingGraph& training, Program& program) {
   std::erase_if(program.results, [](const Result& result) { return result.kind != Result::Kind::kLoss; });
   if (program.results.empty()) return;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    const Buffer& buffer = program.buffers[b];
+    const Buffer& buffer = program.buffer(BufferId(b));
     const auto isTotal = [&](const PrologueTotal& total) {
       return buffer.kind == BufferKind::kAccumulator &&
              buffer.value == training.graph.value(total.total).name;
@@ -180,6 +182,8 @@ EmittedPrograms emit(const TrainingFamily& family, const Plan& plan, const Sched
       if (progress) progress(kEmission * share);
     });
     made->emitted_microbatches = schedule.microbatches;
+    parallelFor(processorCount(), static_cast<int32_t>(made->set.kinds.size()),
+                [&](int32_t kind) { rollLoops(made->set.kinds[KindId(kind)]); });
   }
   verifyProgramSet(made->set);
   return *std::move(made);

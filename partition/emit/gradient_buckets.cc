@@ -87,7 +87,7 @@ class BucketPoster {
   }
 
  private:
-  const Instruction& at(size_t i) const { return program_.instructions[i]; }
+  const Instruction& at(size_t i) const { return program_.instructions.plain()[i]; }
 
   // ---- which ----
 
@@ -203,7 +203,7 @@ class BucketPoster {
         }
       }
     }
-    const std::vector<Instruction> old = program_.instructions;
+    const std::vector<Instruction> old = program_.instructions.plain();
     std::vector<Instruction> rewritten;
     for (size_t i = 0; i < old.size(); ++i) {
       if (const auto pass = passes.find(i); pass != passes.end()) {

@@ -109,7 +109,7 @@ class NormGraph {
 };
 
 BufferId scalarBuffer(RankBuilder& builder, const std::string& name, DataType type = DataType::kFloat64) {
-  std::vector<Buffer>& buffers = builder.program().buffers;
+  LoopedList<Buffer>& buffers = builder.program().buffers;
   buffers.push_back({name, BufferKind::kAccumulator, type, {}, name, std::nullopt, {}});
   return BufferId(buffers.size() - 1);
 }

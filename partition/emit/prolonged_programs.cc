@@ -11,6 +11,7 @@
 #include "ir/base/parallel.h"
 #include "ir/program/numbers.h"
 #include "ir/program/prolonged.h"
+#include "ir/program/rolled_kind.h"
 
 namespace pipeshard {
 namespace {
@@ -42,24 +43,24 @@ bool same(const ProgramSet& a, const ProgramSet& b) {
                     [](const RankBinding& x, const RankBinding& y) { return same(x, y); });
 }
 
-size_t countOf(const std::vector<ProlongedPart>& parts) {
-  size_t count = 0;
-  for (const ProlongedPart& part : parts) count += part.period * part.count;
-  return count;
-}
-
-// Calls `take` with every item of the longer list: its place in the first one, and its numbers.
-template <typename Take>
-void forEachItem(const std::vector<ProlongedPart>& parts, const Take& take) {
+// The longer list: its loops stay loops.
+template <typename T>
+LoopedList<T> prolongedList(const std::vector<ProlongedPart>& parts, const LoopedList<T>& first) {
+  LoopedList<T> made;
+  const typename LoopedList<T>::Reader items(first);
   for (const ProlongedPart& part : parts) {
-    std::vector<std::vector<int64_t>> numbers = part.numbers;
-    for (size_t iteration = 0; iteration < part.count; ++iteration) {
-      for (size_t i = 0; i < part.period; ++i) {
-        take(part.first + i, numbers[i]);
-        for (size_t k = 0; k < numbers[i].size(); ++k) numbers[i][k] += part.steps[i][k];
-      }
+    std::vector<T> body;
+    for (size_t i = 0; i < part.period; ++i) {
+      body.push_back(items[part.first + i]);
+      setNumbers(body.back(), part.numbers[i]);
+    }
+    if (part.count > 1) {
+      made.addLoop(std::move(body), part.steps, part.count);
+    } else {
+      for (T& item : body) made.push_back(std::move(item));
     }
   }
+  return made;
 }
 
 // `add`: adds a kind's items to a list.
@@ -72,38 +73,43 @@ std::optional<std::vector<ProlongedPart>> partsOf(const Kinds& kinds, int64_t mo
   return prolonged(lists, more);
 }
 
-template <typename T>
-std::optional<std::vector<T>> prolongedItems(const Kinds& kinds, int64_t more,
-                                             std::vector<T> Program::*items) {
-  const auto parts = partsOf(kinds, more, [&](const ProgramKind& kind, NumberedList& list) {
-    for (const T& item : kind.program.*items) list.add(formOf(item), numbersOf(item));
+std::optional<LoopedList<Instruction>> prolongedInstructions(const Kinds& kinds, int64_t more) {
+  const auto parts = partsOf(
+      kinds, more, [](const ProgramKind& kind, NumberedList& list) { addInstructions(kind.program, list); });
+  if (!parts) return std::nullopt;
+  return prolongedList(*parts, kinds[0]->program.instructions);
+}
+
+std::optional<std::vector<Result>> prolongedResults(const Kinds& kinds, int64_t more) {
+  const auto parts = partsOf(kinds, more, [](const ProgramKind& kind, NumberedList& list) {
+    for (const Result& item : kind.program.results) list.add(formOf(item), numbersOf(item));
   });
   if (!parts) return std::nullopt;
-  std::vector<T> made;
-  made.reserve(countOf(*parts));
-  forEachItem(*parts, [&](size_t item, const std::vector<int64_t>& numbers) {
-    setNumbers(made.emplace_back((kinds[0]->program.*items)[item]), numbers);
-  });
+  std::vector<Result> made;
+  for (const ProlongedPart& part : *parts) {
+    std::vector<std::vector<int64_t>> numbers = part.numbers;
+    for (size_t iteration = 0; iteration < part.count; ++iteration) {
+      for (size_t i = 0; i < part.period; ++i) {
+        setNumbers(made.emplace_back(kinds[0]->program.results[part.first + i]), numbers[i]);
+        for (size_t k = 0; k < numbers[i].size(); ++k) numbers[i][k] += part.steps[i][k];
+      }
+    }
+  }
   return made;
 }
 
 // With what the kind says of them.
 bool prolongBuffers(const Kinds& kinds, int64_t more, ProgramKind& made) {
-  const auto parts = partsOf(kinds, more, [](const ProgramKind& kind, NumberedList& list) {
-    for (size_t b = 0; b < kind.program.buffers.size(); ++b) {
-      const Buffer& buffer = kind.program.buffers[b];
-      const std::string form = buffer.source ? "source of " + buffer.name : formOf(buffer);
-      list.add(fmt::format("{} {} {}", kind.start_slots[b], kind.boxed[b] ? 1 : 0, form),
-               buffer.source ? std::vector<int64_t>() : numbersOf(buffer));
-    }
-  });
+  const auto parts = partsOf(kinds, more, addBuffers);
   if (!parts) return false;
-  made.program.buffers.reserve(countOf(*parts));
-  forEachItem(*parts, [&](size_t item, const std::vector<int64_t>& numbers) {
-    setNumbers(made.program.buffers.emplace_back(kinds[0]->program.buffers[item]), numbers);
-    made.start_slots.push_back(kinds[0]->start_slots[item]);
-    made.boxed.push_back(kinds[0]->boxed[item]);
-  });
+  made.program.buffers = prolongedList(*parts, kinds[0]->program.buffers);
+  for (const ProlongedPart& part : *parts) {
+    for (size_t i = 0; i < part.period * part.count; ++i) {
+      const size_t item = part.first + i % part.period;
+      made.start_slots.push_back(kinds[0]->start_slots[item]);
+      made.boxed.push_back(kinds[0]->boxed[item]);
+    }
+  }
   return true;
 }
 
@@ -118,8 +124,8 @@ std::optional<ProgramKind> prolongedKind(const Kinds& kinds, int64_t more, int64
   made.program.subgraphs = shortest.subgraphs;
   made.program.groups = shortest.groups;
   made.program.inputs = shortest.inputs;
-  auto instructions = prolongedItems(kinds, more, &Program::instructions);
-  auto results = prolongedItems(kinds, more, &Program::results);
+  auto instructions = prolongedInstructions(kinds, more);
+  auto results = prolongedResults(kinds, more);
   if (!instructions || !results || !prolongBuffers(kinds, more, made)) return std::nullopt;
   made.program.instructions = *std::move(instructions);
   made.program.results = *std::move(results);

@@ -115,7 +115,7 @@ BufferId RankBuilder::buffer(const std::string& name, BufferKind kind, ValueId l
 }
 
 void RankBuilder::cut(BufferId id, const Shape& whole, ValueId value, int microbatch) {
-  Buffer& buffer = program_.buffer(id);
+  Buffer& buffer = program_.buffers[id.index()];
   buffer.shape = whole;
   buffer.part.reset();
   setStart(id, -1);
@@ -216,8 +216,8 @@ BufferId RankBuilder::bufferOf(ValueId value, int microbatch, bool prologue) {
       int64_t& size = whole[input.axis];
       size = size / context_.family.largestMicrobatch() * rowsOf(microbatch);
       if (prologue) {
-        program_.buffer(id).shape = std::move(whole);
-        program_.buffer(id).part.reset();
+        program_.buffers[id.index()].shape = std::move(whole);
+        program_.buffers[id.index()].part.reset();
       } else {
         cut(id, whole, value, microbatch);
       }
@@ -247,7 +247,7 @@ BufferId RankBuilder::ofUpdate(ValueId value, BufferKind kind, int update) {
   const BufferId id =
       buffer(one ? nameOf(value) : fmt::format("{}{}update{}", nameOf(value), context_.separator, update),
              kind, value);
-  if (kind == BufferKind::kStep) program_.buffer(id).update = update;
+  if (kind == BufferKind::kStep) program_.buffers[id.index()].update = update;
   return id;
 }
 
@@ -271,7 +271,7 @@ BufferId RankBuilder::version(size_t parameter, int version) {
 
 BufferId RankBuilder::sourced(ValueId value, BufferKind kind, ValueId source) {
   const BufferId id = buffer(nameOf(value), kind, value);
-  Buffer& made = program_.buffer(id);
+  Buffer& made = program_.buffers[id.index()];
   made.kind = kind;
   made.source = absoluteSource(training_.graph, source.valid() ? source : value);
   made.source_type = made.data_type;

@@ -60,7 +60,7 @@ class GroupEmitter {
   void emit(RankId rank) {
     EmittedRank emitted = emitRank(context_, rank);
     complete_(emitted);
-    const std::vector<Buffer>& buffers = emitted.rank.program.buffers;
+    const std::vector<Buffer>& buffers = emitted.rank.program.buffers.plain();
     emitted.start_slots.resize(buffers.size(), -1);
     emitted.boxed.resize(buffers.size());
     for (size_t b = 0; b < buffers.size(); ++b) {
@@ -274,6 +274,8 @@ RankProgram EmittedPrograms::of(RankId rank) const {
   const RankBinding& binding = set.ranks[rank];
   RankProgram own{instantiate(set, rank), *subgraphs[binding.kind]};
   bindConstants(set.kinds[binding.kind], binding, own.subgraphs);
+  own.program.buffers.unrolled();
+  own.program.instructions.unrolled();
   return own;
 }
 

@@ -25,6 +25,7 @@ struct EmittedPrograms {
 
   size_t size() const { return set.ranks.size(); }  // of ranks
   bool empty() const { return set.ranks.empty(); }
+  // A rank's own, its lists in full.
   RankProgram of(RankId rank) const;
   IdVector<RankId, RankProgram> ofAllRanks() const;
 };

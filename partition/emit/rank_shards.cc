@@ -123,7 +123,7 @@ BufferId RankBuilder::boxBuffer(const Travelling& tensor, const Shard& box, int 
   const bool is_new = !buffers_.contains(name);
   const int known = is_new ? -1 : start_slots_[buffers_.at(name).index()];
   const BufferId id = buffer(name, BufferKind::kActivation, tensor.value);
-  Buffer& made = program_.buffer(id);
+  Buffer& made = program_.buffers[id.index()];
   made.shape = box.size;
   made.part.reset();
   setStart(id, -1);

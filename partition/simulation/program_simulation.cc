@@ -63,13 +63,17 @@ class RankOperations {
     touching_.resize(program.buffers.size());
     written_.resize(program.buffers.size());
     for (size_t b = 0; b < program.buffers.size(); ++b) {
-      if (!isPersistent(program.buffers[b].kind)) continue;
+      if (!isPersistent(program.buffer(BufferId(b)).kind)) continue;
       written_[b] = true;
       base_ += bufferBytes(b);
     }
     base_ += costs.other_bytes;
     folds_ = std::none_of(program.instructions.begin(), program.instructions.end(), isOfLane);
-    for (at_ = 0; at_ < program.instructions.size(); ++at_) add(program.instructions[at_]);
+    at_ = 0;
+    for (const Instruction& instruction : program.instructions) {
+      add(instruction);
+      ++at_;
+    }
     // Of a thousand ranks all are in memory together.
     operations.shrink_to_fit();
     origins.shrink_to_fit();
@@ -93,7 +97,8 @@ class RankOperations {
   }
 
   int64_t bufferBytes(size_t buffer) const {
-    return costs_.buffer_bytes.empty() ? bytesOf(program_.buffers[buffer]) : costs_.buffer_bytes[buffer];
+    return costs_.buffer_bytes.empty() ? bytesOf(program_.buffer(BufferId(buffer)))
+                                       : costs_.buffer_bytes[buffer];
   }
 
   std::vector<size_t> waitsOf(const Instruction& instruction) const {
@@ -121,7 +126,7 @@ class RankOperations {
   }
 
   void push(EngineOperation operation, Origin origin) {
-    operation.background = isOfLane(program_.instructions[at_]);
+    operation.background = isOfLane(program_.instructions.form(at_));
     if (folds_ && fold(operation)) return;
     if (!operation.posted) {
       last_awaited_ = operations.size();
@@ -308,7 +313,7 @@ class ProgramsSimulation {
       const size_t at = ranks_[rank]->origins[*operation].instruction;
       const Program& program = programOf(rank);
       stuck.push_back(fmt::format("rank {} at instruction {}: {}", rank, at,
-                                  describeInstruction(program, program.instructions[at])));
+                                  describeInstruction(program, program.instructions.copyAt(at))));
     }
     fail(ErrorCode::kConfiguration, "the programs wait for each other: {}", fmt::join(stuck, "; "));
   }
@@ -317,7 +322,7 @@ class ProgramsSimulation {
     const EngineOperation& operation = engine_.ranks[rank.index()][index];
     const Origin& origin = ranks_[rank]->origins[index];
     const Program& program = programOf(rank);
-    const Instruction& instruction = program.instructions[origin.instruction];
+    const Instruction instruction = program.instructions.copyAt(origin.instruction);
     TraceEvent event = traceEventOf(program, instruction);
     event.rank = rank;
     event.start_ns = times.start;

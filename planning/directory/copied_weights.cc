@@ -84,7 +84,7 @@ void writeCopies(const Program& program, const std::vector<std::string>& names, 
   std::vector<TensorView> tensors;
   for (size_t b = 0; b < names.size(); ++b) {
     if (names[b].empty() || contents.contains(names[b])) continue;
-    const Buffer stored = asStored(program.buffers[b]);
+    const Buffer stored = asStored(program.buffers.copyAt(b));
     std::vector<std::byte>& content = contents[names[b]];
     content.resize(storedBytes(stored));
     loadInitialContent(stored, "", 0, content);

@@ -100,7 +100,7 @@ class GradientProgram {
 
   BufferId addWeight(ValueId id) {
     const BufferId made = add(id, BufferKind::kWeight, graph_.value(id).name);
-    Buffer& buffer = program_.buffer(made);
+    Buffer& buffer = program_.buffers[made.index()];
     buffer.source = absoluteSource(graph_, id);
     const auto original = model_.source_types.find(buffer.value);
     buffer.source_type = original != model_.source_types.end() ? original->second : buffer.data_type;

@@ -30,9 +30,9 @@ class RankCosts {
     ProgramCosts result;
     result.instructions.reserve(program_.instructions.size());
     result.buffer_bytes.reserve(program_.buffers.size());
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      result.instructions.push_back(accumulation_.done[i] ? std::vector<WorkPart>()
-                                                          : partsOf(program_.instructions[i]));
+    for (const Instruction& instruction : program_.instructions) {
+      const bool is_done = accumulation_.done[result.instructions.size()];
+      result.instructions.push_back(is_done ? std::vector<WorkPart>() : partsOf(instruction));
     }
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       result.buffer_bytes.push_back(accumulation_.place[b].valid() ? 0 : bytesOf(program_, BufferId(b)));

@@ -44,7 +44,7 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
     input.high = found->second.range.high;
     input.allowed = found->second.allowed;
   }
-  for (Buffer& buffer : program.buffers) {
+  for (Buffer& buffer : program.buffers.stored()) {
     const auto original = model.source_types.find(sourceName(buffer));
     if (buffer.source && original != model.source_types.end()) buffer.source_type = original->second;
   }

@@ -79,7 +79,7 @@ JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint) 
 }
 
 void adoptState(Executor& executor, const JoinedTensors& tensors) {
-  const std::vector<Buffer>& buffers = executor.program().buffers;
+  const std::vector<Buffer>& buffers = executor.program().buffers.plain();
   for (size_t b = 0; b < buffers.size(); ++b) {
     const Buffer& buffer = buffers[b];
     const std::string name = stateTensorName(buffer);

@@ -33,7 +33,7 @@ void flipBit(Executor& executor, BufferId id) {
 std::vector<std::string> replicaHashes(Executor& executor, int64_t step) {
   std::vector<std::string> hashes;
   bool flip = isToBeFlipped(executor.program().rank, step);
-  const std::vector<Buffer>& buffers = executor.program().buffers;
+  const std::vector<Buffer>& buffers = executor.program().buffers.plain();
   for (size_t b = 0; b < buffers.size(); ++b) {
     const std::string name = stateTensorName(buffers[b]);
     if (name.empty()) continue;

@@ -128,7 +128,7 @@ DeviceTransfers::DeviceTransfers(const Program& program, DeviceTransfersPlan pla
       foreground_(std::make_unique<Lane>(*this, compute)),
       background_(std::make_unique<Lane>(*this, lane)) {
   for (const CommunicationStep& step : plan_.order) {
-    const Instruction& instruction = program.instructions.at(step.instruction);
+    const Instruction& instruction = program.instructions.plain().at(step.instruction);
     Entry entry;
     entry.step = step;
     entry.instruction = &instruction;

@@ -39,15 +39,20 @@ struct Uses {
   explicit Uses(const Program& program)
       : reads(program.buffers.size(),
               [&](const auto& add) {
-                for (size_t i = 0; i < program.instructions.size(); ++i) {
-                  if (program.instructions[i].kind == InstructionKind::kFree) continue;
-                  for (const BufferId id : program.instructions[i].inputs) add(id, i);
+                size_t i = 0;
+                for (const Instruction& instruction : program.instructions) {
+                  if (instruction.kind != InstructionKind::kFree) {
+                    for (const BufferId id : instruction.inputs) add(id, i);
+                  }
+                  ++i;
                 }
               }),
         writes(program.buffers.size(),
                [&](const auto& add) {
-                 for (size_t i = 0; i < program.instructions.size(); ++i) {
-                   for (const BufferId id : program.instructions[i].outputs) add(id, i);
+                 size_t i = 0;
+                 for (const Instruction& instruction : program.instructions) {
+                   for (const BufferId id : instruction.outputs) add(id, i);
+                   ++i;
                  }
                }),
         is_result(program.buffers.size(), false) {
@@ -97,7 +102,7 @@ void checkBinding(const Program& program, const Instruction& instruction, const 
     if (buffer.data_type == value.data_type && value.shape && buffer.shape == *value.shape) return;
     fail(ErrorCode::kConfiguration, "subgraph '{}': '{}' is {}{}, but buffer '{}' is {}{}", subgraph.name(),
          value.name, dataTypeName(value.data_type), value.shape ? shapeToString(*value.shape) : "?",
-         buffer.name, dataTypeName(buffer.data_type), shapeToString(buffer.shape));
+         program.nameOf(id), dataTypeName(buffer.data_type), shapeToString(buffer.shape));
   };
   for (size_t i = 0; i < instruction.inputs.size(); ++i) check(subgraph.input(i), instruction.inputs[i]);
   for (size_t o = 0; o < instruction.outputs.size(); ++o) check(subgraph.output(o), instruction.outputs[o]);
@@ -123,15 +128,17 @@ Accumulation findAccumulation(const Program& program,
   Accumulation found{std::vector<BufferId>(program.buffers.size()),
                      std::vector<bool>(program.buffers.size(), false),
                      std::vector<bool>(program.instructions.size(), false)};
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& accumulation = program.instructions[i];
+  const InstructionReader instructions(program.instructions);
+  size_t next = 0;
+  for (const Instruction& accumulation : program.instructions) {
+    const size_t i = next++;
     if (accumulation.kind != InstructionKind::kAccumulate) continue;
     const BufferId part = accumulation.inputs[0];
     const BufferId total = accumulation.outputs[0];
     const std::span<const size_t> writes = uses.writes[part], reads = uses.reads[part];
     if (part == total || isPersistent(program.buffer(part).kind) || uses.is_result[part.index()]) continue;
     if (writes.size() != 1 || writes[0] >= i || reads.size() != 1 || reads[0] != i) continue;
-    const Instruction& run = program.instructions[writes[0]];
+    const Instruction& run = instructions[writes[0]];
     if (run.kind != InstructionKind::kRun || run.background || uses.touched(total, writes[0], i)) continue;
     const auto position = std::find(run.outputs.begin(), run.outputs.end(), part) - run.outputs.begin();
     if (!accumulation.overwrite && !may_add(run, position)) continue;

@@ -66,11 +66,13 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
     accumulation_ = accumulationOf(program(), ready);
     int64_t workspace_bytes = 0;
     int64_t background_bytes = 0;
+    size_t next = 0;
     for (const Instruction& instruction : program().instructions) {
+      const size_t position = next++;
       if (!instruction.subgraph.valid()) continue;
       CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
       int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
-      bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction)));
+      bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction, position)));
     }
     // The lane's workspace is behind the other.
     workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
@@ -98,7 +100,7 @@ int64_t Executor::constantBytes() const {
   return bytes;
 }
 
-CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) const {
+CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction, size_t position) const {
   // Numbered by first occurrence, so that equal patterns over different microbatches' buffers share a layout.
   CompiledSubgraph::Aliasing aliasing;
   std::map<BufferId, int> numbers;
@@ -107,7 +109,6 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
   };
   for (const BufferId id : instruction.inputs) aliasing.inputs.push_back(number(id));
   for (const BufferId id : instruction.outputs) aliasing.outputs.push_back(number(id));
-  const size_t position = positionOf(instruction);
   for (const BufferId id : instruction.inputs) aliasing.ending.push_back(last_reads_[id.index()] == position);
   return aliasing;
 }
@@ -115,7 +116,7 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction) 
 Executor::Action Executor::resolve(const Instruction& instruction) {
   Action action;
   action.instruction = &instruction;
-  action.done = accumulation_.done[&instruction - program().instructions.data()];
+  action.done = accumulation_.done[&instruction - program().instructions.plain().data()];
   if (!instruction.inputs.empty()) action.input = place(instruction.inputs[0]).data();
   if (!instruction.outputs.empty()) action.output = place(instruction.outputs[0]).data();
   const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
@@ -135,7 +136,7 @@ Executor::Action Executor::resolve(const Instruction& instruction) {
     std::byte* workspace =
         arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
     action.run = subgraphs_[instruction.subgraph.index()]->bind(
-        aliasingOf(instruction), inputs, outputs, workspace,
+        aliasingOf(instruction, positionOf(instruction)), inputs, outputs, workspace,
         (of_lane ? background_collectives_ : collectives_).get(), adds,
         (of_lane ? lane_queue_ : compute_).get());
   }
@@ -302,7 +303,7 @@ void Executor::failInstruction(size_t position, int64_t step, Error error) {
 }
 
 size_t Executor::positionOf(const Instruction& instruction) const {
-  return &instruction - program().instructions.data();
+  return &instruction - program().instructions.plain().data();
 }
 
 void Executor::execute(Action& action, int64_t step, StepReport& report) {

@@ -160,7 +160,7 @@ class Executor {
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
-  CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction) const;
+  CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction, size_t position) const;
   Action resolve(const Instruction& instruction);
   void awaitKeeper() const;
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,

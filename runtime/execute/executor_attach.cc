@@ -27,6 +27,9 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
     fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
          program().rank, program().world_size, size);
   }
+  // Every instruction gets an action, which is found by its place.
+  image_.program.buffers.unrolled();
+  image_.program.instructions.unrolled();
   arena_ = arena;
   if (transfers_plan_) {
     transfers_ =
@@ -49,7 +52,7 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   }
   for (size_t i = 0; i < program().instructions.size(); ++i) {
     try {
-      actions_.push_back(resolve(program().instructions[i]));
+      actions_.push_back(resolve(program().instructions.plain()[i]));
     } catch (Error& error) {
       error.addContext(describePlace(program(), i));
       throw;
@@ -83,10 +86,10 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
   bind(arena, communicator, data, background);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
     buffers_loaded_.store(b, std::memory_order_relaxed);
-    if (!isPersistent(program().buffers[b].kind)) continue;
+    if (!isPersistent(program().buffer(BufferId(b)).kind)) continue;
     try {
       write(BufferId(b), [&](std::span<std::byte> out) {
-        loadInitialContent(program().buffers[b], image_.directory, options_.seed, out);
+        loadInitialContent(program().buffer(BufferId(b)), image_.directory, options_.seed, out);
       });
     } catch (Error& error) {
       error.addContext(fmt::format("rank {}", program().rank));
@@ -101,7 +104,7 @@ void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, C
   const auto persistent = [](const Executor& executor) {
     std::map<std::string, std::tuple<BufferKind, DataType, Shape, Shape, Shape, int64_t>> found;
     for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-      const Buffer& buffer = executor.program().buffers[b];
+      const Buffer& buffer = executor.program().buffer(BufferId(b));
       if (!isPersistent(buffer.kind)) continue;
       const Shard box = boxOf(buffer);
       found[buffer.name] = {buffer.kind, buffer.data_type, wholeShape(buffer),
@@ -128,8 +131,8 @@ void Executor::awaitKeeper() const {
 int64_t Executor::persistentBytes() const {
   int64_t end = 0;
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    if (isPersistent(program().buffers[b].kind))
-      end = std::max(end, memory_.offsets[b] + bytesOf(program().buffers[b]));
+    if (isPersistent(program().buffer(BufferId(b)).kind))
+      end = std::max(end, memory_.offsets[b] + bytesOf(program().buffer(BufferId(b))));
   }
   return alignedBytes(end, device_->alignment());
 }
@@ -142,7 +145,8 @@ void Executor::attachAsGuest(const Executor& host, std::span<std::byte> arena, C
                              DataSource* data, Communicator* background) {
   std::map<std::string, BufferId> kept;
   for (size_t b = 0; b < host.program().buffers.size(); ++b) {
-    if (isPersistent(host.program().buffers[b].kind)) kept[host.program().buffers[b].name] = BufferId(b);
+    const Buffer& buffer = host.program().buffer(BufferId(b));
+    if (isPersistent(buffer.kind)) kept[buffer.name] = BufferId(b);
   }
   const int64_t shift = host.persistentBytes() - persistentBytes();
   std::vector<int64_t> offsets = memory_.offsets;

@@ -93,7 +93,7 @@ void Executor::waitForBackground(size_t position) {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
       error.addContext(fmt::format("instruction {}: {}", receive,
-                                   describeInstruction(program(), program().instructions[receive])));
+                                   describeInstruction(program(), program().instructions.plain()[receive])));
       throw;
     }
     waiting_.store(false, std::memory_order_relaxed);

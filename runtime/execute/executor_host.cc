@@ -82,7 +82,7 @@ void Executor::upload(const Action& action, DeviceQueue& queue) const {
 void Executor::giveStepNumbers(int64_t step) {
   auto* number = reinterpret_cast<int64_t*>(step_numbers_.bytes.data());
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    const Buffer& buffer = program().buffers[b];
+    const Buffer& buffer = program().buffer(BufferId(b));
     if (buffer.kind != BufferKind::kStep) continue;
     *number = (step - 1) * program().updates_per_step + buffer.update + 1;
     compute_->upload(reinterpret_cast<const std::byte*>(number++), place(BufferId(b)).data(), sizeof *number);
@@ -134,7 +134,7 @@ void Executor::lookAtWeights() {
   if (weights_looked_at_) return;
   weights_looked_at_ = true;
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    const Buffer& buffer = program().buffers[b];
+    const Buffer& buffer = program().buffer(BufferId(b));
     const bool is_weight = buffer.kind == BufferKind::kParameter || buffer.kind == BufferKind::kWeight ||
                            buffer.kind == BufferKind::kForwardState;
     if (!is_weight) continue;

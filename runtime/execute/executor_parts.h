@@ -24,7 +24,7 @@ inline double secondsSince(Clock::time_point start) {
 
 inline std::string describePlace(const Program& program, size_t index) {
   return fmt::format("rank {}, instruction {}: {}", program.rank, index,
-                     describeInstruction(program, program.instructions[index]));
+                     describeInstruction(program, program.instructions.copyAt(index)));
 }
 
 // An instruction with its pointers.

@@ -153,20 +153,21 @@ std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulatio
   std::vector<LiveBlock> blocks(program.buffers.size());
   std::vector<bool> written(program.buffers.size(), false);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    const Buffer& buffer = program.buffers[b];
+    const Buffer& buffer = program.buffer(BufferId(b));
     // end < begin for a buffer that nothing touches: it needs no memory.
     blocks[b] = {byteCount(buffer.data_type, buffer.shape), 0, 0};
     if (!isPersistent(buffer.kind)) continue;
     blocks[b].end = end_of_step + 1;
     written[b] = true;
   }
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
+  int64_t next = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const int64_t i = next++;
     for (const BufferId input : instruction.inputs) {
       const BufferId id = accumulation.placeOf(input);
       PIPESHARD_CHECK(written[id.index()],
                       "rank {}, instruction {}: buffer '{}' is read before it is written", program.rank, i,
-                      program.buffer(id).name);
+                      program.nameOf(id));
       if (instruction.kind == InstructionKind::kFree && id == input) blocks[id.index()].end = i;
     }
     for (const BufferId output : instruction.outputs) {
@@ -184,11 +185,12 @@ std::vector<size_t> lastReads(const Program& program) {
   const size_t none = program.instructions.size();
   std::vector<size_t> last(program.buffers.size(), none);
   std::vector<bool> kept(program.buffers.size(), false);
-  for (size_t b = 0; b < kept.size(); ++b) kept[b] = isPersistent(program.buffers[b].kind);
+  for (size_t b = 0; b < kept.size(); ++b) kept[b] = isPersistent(program.buffer(BufferId(b)).kind);
   for (const Result& result : program.results) kept[result.buffer.index()] = true;
   if (program.guard.valid()) kept[program.guard.index()] = true;
-  for (size_t i = 0; i < none; ++i) {
-    const Instruction& instruction = program.instructions[i];
+  size_t next = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const size_t i = next++;
     if (instruction.kind == InstructionKind::kFree) continue;
     const bool later = instruction.background || instruction.kind == InstructionKind::kSend;
     const auto touch = [&](BufferId id, bool reads) {
@@ -212,7 +214,7 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   int64_t top = 0;
   std::vector<LiveBlock> temporary(blocks.size());  // persistent ones stay empty here
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (!isPersistent(program.buffers[b].kind)) {
+    if (!isPersistent(program.buffer(BufferId(b)).kind)) {
       temporary[b] = blocks[b];
       continue;
     }
@@ -222,7 +224,7 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   const Placement placement = placeBlocks(temporary, alignment);
   verifyPlacement(temporary, placement, alignment);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (!isPersistent(program.buffers[b].kind)) plan.offsets[b] = top + placement.offsets[b];
+    if (!isPersistent(program.buffer(BufferId(b)).kind)) plan.offsets[b] = top + placement.offsets[b];
   }
   for (size_t b = 0; b < blocks.size(); ++b)
     plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
@@ -234,7 +236,7 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, 
   const int64_t moment = peakMoment(blocks, alignment, peak);
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b].begin <= moment && moment < blocks[b].end)
-      partOf(plan.parts, program.buffers[b].kind) += blocks[b].bytes;
+      partOf(plan.parts, program.buffer(BufferId(b)).kind) += blocks[b].bytes;
   }
   plan.parts.workspace = workspace_bytes;
   plan.parts.padding = plan.total_bytes - plan.parts.total();

@@ -27,7 +27,7 @@ class StepGuard {
   StepGuard(const Program& program, DeviceQueue& queue, Place place)
       : program_(program), queue_(queue), place_(std::move(place)) {
     for (size_t b = 0; b < program.buffers.size(); ++b) {
-      if (program.buffers[b].kind == BufferKind::kForwardState)
+      if (program.buffer(BufferId(b)).kind == BufferKind::kForwardState)
         kept_.emplace_back(b, queue.device().allocate(place_(BufferId(b)).size()));
     }
   }

@@ -35,8 +35,9 @@ struct MessageNumbers {
   std::map<std::pair<InstructionKind, RankId>, int64_t> in_step;  // by direction and peer
 
   explicit MessageNumbers(const Program& program) : of_instruction(program.instructions.size(), -1) {
-    for (size_t i = 0; i < program.instructions.size(); ++i) {
-      const Instruction& instruction = program.instructions[i];
+    size_t next = 0;
+    for (const Instruction& instruction : program.instructions) {
+      const size_t i = next++;
       if (isMessage(instruction)) of_instruction[i] = in_step[{instruction.kind, instruction.peer}]++;
     }
   }
@@ -113,7 +114,7 @@ class RankEvents {
     const Program& program = recording_.programs[step.program];
     if (records[0].instruction >= program.instructions.size())
       failForeign("an instruction beyond the program's end");
-    const Instruction& instruction = program.instructions[records[0].instruction];
+    const Instruction instruction = program.instructions.copyAt(records[0].instruction);
     TraceEvent event = describe(program, step, records[0]);
     event.background = lane != static_cast<size_t>(TraceLane::kForeground);
     const TraceEvent whole = event;
@@ -153,7 +154,7 @@ class RankEvents {
   }
 
   TraceEvent describe(const Program& program, const TraceStepRecords& step, const TraceRecord& record) const {
-    const Instruction& instruction = program.instructions[record.instruction];
+    const Instruction instruction = program.instructions.copyAt(record.instruction);
     TraceEvent event = traceEventOf(program, instruction);
     event.rank = recording_.records.rank;
     event.step = step.step;

@@ -77,7 +77,7 @@ void NodeTimes::endStep(double seconds) {
 std::vector<NodeTime> NodeTimes::rows(const Program& program) const {
   std::map<std::pair<SubgraphId, size_t>, NodeTime> sums;
   for (size_t i = 0; i < times_.size(); ++i) {
-    const SubgraphId subgraph = program.instructions.at(i).subgraph;
+    const SubgraphId subgraph = program.instructions.copyAt(i).subgraph;
     for (size_t node = 0; node < times_[i].size(); ++node) {
       if (times_[i][node].runs == 0) continue;
       NodeTime& sum = sums[{subgraph, node}];

@@ -202,7 +202,7 @@ StandaloneRank::~StandaloneRank() = default;
 
 void StandaloneRank::fillPersistent() {
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    const Buffer& buffer = program().buffers[b];
+    const Buffer& buffer = program().buffer(BufferId(b));
     if (!isFilled(buffer)) continue;
     if (isFloatingPoint(buffer.data_type)) {
       executor_.write(BufferId(b), [&](Bytes content) { fillWeight(buffer, content); });

@@ -11,7 +11,7 @@ namespace {
 // nothing.
 RankImage onlyUpdate(RankImage image) {
   Program& program = image.program;
-  std::erase_if(program.instructions,
+  std::erase_if(program.instructions.unrolled(),
                 [](const Instruction& instruction) { return instruction.kind != InstructionKind::kUpdate; });
   std::vector<bool> used(program.buffers.size(), false);
   for (const Instruction& instruction : program.instructions) {

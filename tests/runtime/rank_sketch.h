@@ -65,8 +65,8 @@ class RankSketch {
   BufferId weight(int which, Shape shape) {
     const std::string name = "w" + std::to_string(which);
     const BufferId id = buffer(name, BufferKind::kParameter, shape, name);
-    image_.program.buffer(id).source = makeConstant<double>(std::move(shape), initialWeights(which));
-    image_.program.buffer(id).source_type = DataType::kFloat64;
+    image_.program.buffers[id.index()].source = makeConstant<double>(std::move(shape), initialWeights(which));
+    image_.program.buffers[id.index()].source_type = DataType::kFloat64;
     return id;
   }
   SubgraphId subgraph(Graph graph, Phase phase) {
@@ -93,7 +93,7 @@ class RankSketch {
   // The buffer holds [start, start + its shape) of `whole`; its source, if it has one, becomes that of the
   // whole.
   void makePart(BufferId id, const Shape& whole, Shape start) {
-    Buffer& buffer = image_.program.buffer(id);
+    Buffer& buffer = image_.program.buffers[id.index()];
     buffer.part = BufferPart{whole, std::move(start)};
     if (buffer.source) std::get<Constant>(*buffer.source).shape = whole;
   }

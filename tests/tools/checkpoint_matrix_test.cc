@@ -95,7 +95,7 @@ class CheckpointMatrix : public ::testing::Test {
     std::map<std::string, std::vector<bool>> held;
     for (const auto& [name, tensor] : saved.whole) held[name].resize(elementCount(tensor.shape));
     for (const auto& rank : ranks) {
-      const std::vector<Buffer>& buffers = rank->executor.program().buffers;
+      const std::vector<Buffer>& buffers = rank->executor.program().buffers.plain();
       for (size_t b = 0; b < buffers.size(); ++b) {
         const std::string name = stateTensorName(buffers[b]);
         if (name.empty()) continue;

@@ -29,7 +29,7 @@ void expectOverlap(const Program& program) {
   ASSERT_FALSE(lane.empty());
   size_t last_segment = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
+    const Instruction instruction = program.instructions.copyAt(i);
     if (!instruction.subgraph.valid()) continue;
     if (program.subgraphs[instruction.subgraph.index()].name.find("_part") != std::string::npos)
       last_segment = i;

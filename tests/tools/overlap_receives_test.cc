@@ -27,7 +27,7 @@ void PrintTo(const OverlapCase& c, std::ostream* stream) {
 class OverlapReceives : public ::testing::TestWithParam<OverlapCase> {};
 
 size_t postedReceives(const std::string& plan, RankId rank) {
-  const std::vector<Instruction> instructions = loadProgram(plan, rank).instructions;
+  const std::vector<Instruction> instructions = loadProgram(plan, rank).instructions.unrolled();
   return static_cast<size_t>(
       std::count_if(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
         return instruction.kind == InstructionKind::kReceive && instruction.background;

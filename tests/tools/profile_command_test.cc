@@ -133,10 +133,10 @@ TEST(ProfileSamples, AGraphIsAProgram) {
   const Program& program = image.program;
   ASSERT_EQ(program.instructions.size(), 1U);
   EXPECT_EQ(program.buffers.size(), 7U);  // the updates have no memory of their own
-  const std::vector<BufferId>& outputs = program.instructions[0].outputs;
-  EXPECT_EQ(outputs[1], program.instructions[0].inputs[0]);
+  const std::vector<BufferId>& outputs = program.instructions.plain()[0].outputs;
+  EXPECT_EQ(outputs[1], program.instructions.plain()[0].inputs[0]);
   EXPECT_EQ(program.buffer(outputs[2]).kind, BufferKind::kOptimizerState);
-  EXPECT_EQ(program.buffer(program.instructions[0].inputs[5]).kind, BufferKind::kStep);
+  EXPECT_EQ(program.buffer(program.instructions.plain()[0].inputs[5]).kind, BufferKind::kStep);
   EXPECT_EQ(program.inputs.at(0).high, 50);
 }
 

@@ -51,7 +51,7 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
       forward[at].insert(instruction.outputs.begin(), instruction.outputs.end());
     } else if (subgraph.phase != Phase::kPrologue) {
       for (BufferId id : instruction.inputs) {
-        const bool own = program.buffer(id).name.ends_with(fmt::format("@{}", instruction.microbatch));
+        const bool own = program.nameOf(id).ends_with(fmt::format("@{}", instruction.microbatch));
         if (own && forward[at].contains(id)) stash[at].insert(id);
       }
     }
@@ -149,7 +149,7 @@ int64_t liveActivations(const Program& program) {
   const std::vector<LiveBlock> intervals = intervalsOf(program);
   std::vector<int64_t> change(program.instructions.size() + 2);
   for (size_t b = 0; b < intervals.size(); ++b) {
-    if (program.buffers[b].kind != BufferKind::kActivation) continue;
+    if (program.buffer(BufferId(b)).kind != BufferKind::kActivation) continue;
     change[intervals[b].begin] += alignedBytes(intervals[b]);
     change[intervals[b].end] -= alignedBytes(intervals[b]);
   }

@@ -38,7 +38,7 @@ MemoryParts fullestMoment(const Program& program) {
   MemoryParts parts;
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b].begin <= moment && moment < blocks[b].end)
-      partOf(parts, program.buffers[b].kind) += blocks[b].bytes;
+      partOf(parts, program.buffer(BufferId(b)).kind) += blocks[b].bytes;
   }
   return parts;
 }

@@ -66,10 +66,11 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
 
 std::string MeasuredDurations::apply(const Program& program, ProgramCosts& costs) const {
   std::string missing;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    std::vector<WorkPart>& parts = costs.instructions[i];
+  size_t i = 0;
+  for (const Instruction& instruction : program.instructions) {
+    std::vector<WorkPart>& parts = costs.instructions[i++];
     if (parts.size() != 1 || parts[0].group.valid()) continue;
-    const TraceEvent event = traceEventOf(program, program.instructions[i]);
+    const TraceEvent event = traceEventOf(program, instruction);
     const auto own = by_rank_.find({program.rank, keyOf(event)});
     const auto other = anywhere_.find(keyOf(event));
     if (other == anywhere_.end()) {

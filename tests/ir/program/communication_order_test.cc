@@ -102,7 +102,7 @@ TEST(CommunicationOrder, CollectivesThatRanksDoInDifferentOrdersAreRefused) {
 
 TEST(CommunicationOrder, AMessageWithoutCounterpartAndAMemberThatNeverComesAreRefused) {
   std::vector<Program> programs = oneForwardOneBackward();
-  programs[1].instructions.pop_back();
+  programs[1].instructions.unrolled().pop_back();
   EXPECT_THAT(refusal(programs, TransferQueues::kPerPair), HasSubstr("rank 1 has no counterpart to it"));
   ProgramWriter alone(0, 2, 1), other(1, 2, 1);
   alone.program().groups = {idsAt<RankId>({0, 1})};

@@ -176,7 +176,8 @@ class RandomProgram {
       kind_.start_slots.push_back(i % 2 == 0 ? i % 5 : -1);
     }
     kind_.boxed.resize(kMost);
-    while (program.instructions.size() < 200) repeat(program.instructions, [&] { return instruction(); });
+    while (program.instructions.size() < 200)
+      repeat(program.instructions.unrolled(), [&] { return instruction(); });
     while (program.results.size() < 40) repeat(program.results, [&] { return result(); });
     return kind_;
   }

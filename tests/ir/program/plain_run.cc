@@ -44,7 +44,13 @@ std::vector<std::vector<RankId>> meetingsOf(const Program& program, const Instru
 
 class PlainRun {
  public:
-  explicit PlainRun(const std::vector<Program>& programs) : programs_(programs), ranks_(programs.size()) {}
+  explicit PlainRun(std::vector<Program> programs)
+      : programs_(std::move(programs)), ranks_(programs_.size()) {
+    for (Program& program : programs_) {
+      program.buffers.unrolled();
+      program.instructions.unrolled();
+    }
+  }
 
   void run() {
     for (const Program& program : programs_) lookAt(program);
@@ -161,7 +167,7 @@ class PlainRun {
       rank.ended = true;
       return true;
     }
-    const Instruction& instruction = program.instructions[thread.at];
+    const Instruction& instruction = program.instructions.plain()[thread.at];
     if (thread.met == 0 && !mayBegin(program, instruction)) return false;
     if (!instruction.background && enterMeeting(program, thread, thread.at)) return true;
     takeToCome(program, neededFor(program, instruction));
@@ -171,7 +177,7 @@ class PlainRun {
   }
 
   void begin(const Program& program, size_t at) {
-    const Instruction& instruction = program.instructions[at];
+    const Instruction& instruction = program.instructions.plain()[at];
     Rank& rank = ranks_[program.rank.index()];
     const bool receives = instruction.kind == InstructionKind::kReceive;
     if (instruction.background && receives) return rank.to_come[instruction.peer].push_back(at);
@@ -196,7 +202,7 @@ class PlainRun {
     };
     if (!instruction.background || instruction.kind == InstructionKind::kReceive) {
       for (size_t i = rank.lane.at; i < rank.posted.size(); ++i) {
-        const Instruction& posted = program.instructions[rank.posted[i]];
+        const Instruction& posted = program.instructions.plain()[rank.posted[i]];
         if (std::any_of(posted.outputs.begin(), posted.outputs.end(), touches) ||
             std::any_of(posted.inputs.begin(), posted.inputs.end(), changes))
           return false;
@@ -217,7 +223,7 @@ class PlainRun {
     std::map<RankId, size_t> needed;
     for (const auto& [peer, receives] : ranks_[program.rank.index()].to_come) {
       for (size_t i = 0; i < receives.size(); ++i) {
-        const BufferId into = program.instructions[receives[i]].outputs.at(0);
+        const BufferId into = program.instructions.plain()[receives[i]].outputs.at(0);
         if (has(instruction.inputs, into) || has(instruction.outputs, into)) needed[peer] = i + 1;
       }
       const bool follows = instruction.kind == InstructionKind::kReceive && !instruction.background;
@@ -247,14 +253,14 @@ class PlainRun {
 
   // The next message of the peer, which is there.
   void take(const Program& program, size_t receive) {
-    const Way way{program.instructions[receive].peer, program.rank};
+    const Way way{program.instructions.plain()[receive].peer, program.rank};
     std::deque<Message>& queue = queues_[way];
     const Message message = queue.front();
     queue.pop_front();
     std::vector<Way>& under_way = ranks_[way.first.index()].under_way[message.buffer];
     under_way.erase(std::find(under_way.begin(), under_way.end(), way));
     const Buffer& sent = message.sender->buffer(message.buffer);
-    const Buffer& into = program.buffer(program.instructions[receive].outputs.at(0));
+    const Buffer& into = program.buffer(program.instructions.plain()[receive].outputs.at(0));
     require(alike(sent, into), program, into.name + " gets something of another shape");
     if (sent.name == into.name)
       require(sent.part == into.part, program, into.name + " gets another part");
@@ -267,7 +273,7 @@ class PlainRun {
 
   // True: the thread has come to the next meeting of an instruction; false: there is none any more.
   bool enterMeeting(const Program& program, Thread& thread, size_t at) {
-    const auto meetings = meetingsOf(program, program.instructions[at]);
+    const auto meetings = meetingsOf(program, program.instructions.plain()[at]);
     if (thread.met == meetings.size()) {
       thread.met = 0;
       return false;
@@ -295,8 +301,8 @@ class PlainRun {
   }
 
   void lookAtPair(const Program& one, size_t at_one, const Program& two, size_t at_two) {
-    const Instruction& mine = one.instructions[at_one];
-    const Instruction& theirs = two.instructions[at_two];
+    const Instruction& mine = one.instructions.plain()[at_one];
+    const Instruction& theirs = two.instructions.plain()[at_two];
     require(mine.kind == theirs.kind && mine.microbatch == theirs.microbatch, one, "meets something else");
     if (mine.subgraph.valid()) {
       require(one.subgraphs[mine.subgraph.index()].phase == two.subgraphs[theirs.subgraph.index()].phase, one,
@@ -366,7 +372,7 @@ class PlainRun {
     }
   }
 
-  const std::vector<Program>& programs_;
+  std::vector<Program> programs_;
   std::vector<Rank> ranks_;
   std::map<Way, std::deque<Message>> queues_;
   std::map<Way, std::set<std::string>> sent_, received_;
@@ -399,7 +405,7 @@ Program expanded(const ProgramSet& set, RankId rank) {
   for (size_t g = 0; g < own.groups.size(); ++g) program.groups[GroupId(g)] = set.groups[own.groups[g]];
   std::map<RankId, RankId> peers;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& of_kind = kind.program.instructions[i];
+    const Instruction of_kind = kind.program.instructions.copyAt(i);
     Instruction& instruction = program.instructions[i];
     if (of_kind.peer.valid()) {
       const size_t known = peers.size();
@@ -444,7 +450,7 @@ bool hasPrograms(const ProgramSet& set) {
     for (size_t b = 0; b < kind.program.buffers.size(); ++b) {
       const int slot = kind.start_slots[b];
       if (slot < 0) continue;
-      const Buffer& buffer = kind.program.buffers[b];
+      const Buffer& buffer = kind.program.buffer(BufferId(b));
       if (!buffer.part || slot >= std::ssize(own.starts)) return false;
       if (own.starts[slot].size() != buffer.shape.size()) return false;
     }

@@ -174,7 +174,7 @@ TEST(VerifyBackground, FindsABucketThatOnlySomeRanksSumInTheBackground) {
 
 TEST(VerifyBackground, FindsADroppedBucket) {
   auto programs = bucketPrograms();
-  programs[1].instructions.erase(programs[1].instructions.begin() + 4);
+  programs[1].instructions.unrolled().erase(programs[1].instructions.begin() + 4);
   EXPECT_THAT(verifierMessage(programs),
               AllOf(HasSubstr("rank 0, instruction 4 (all_reduce background group=0 \"db\" -> \"db\") waits"),
                     HasSubstr("rank 1 to post the all_reduce"), HasSubstr("rank 1 has finished")));

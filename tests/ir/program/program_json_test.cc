@@ -23,7 +23,7 @@ Program withConstant(size_t elements) {
   const BufferId id = writer.buffer("c", BufferKind::kWeight, {static_cast<int64_t>(elements)});
   Constant constant{DataType::kUint8, {static_cast<int64_t>(elements)}, {}};
   for (size_t i = 0; i < elements; ++i) constant.bytes.push_back(static_cast<std::byte>(i * 7 + 3));
-  Buffer& buffer = writer.program().buffer(id);
+  Buffer& buffer = writer.program().buffers[id.index()];
   buffer.data_type = DataType::kUint8;
   buffer.source = constant;
   buffer.source_type = DataType::kUint8;
@@ -49,9 +49,9 @@ TEST(ProgramJson, RoundTripsEveryField) {
     EXPECT_EQ(printProgram(parsed), printProgram(program));
     EXPECT_EQ(programToJson(parsed), json);
     for (size_t i = 0; i < program.instructions.size(); ++i) {
-      EXPECT_EQ(parsed.instructions[i].inputs, program.instructions[i].inputs);
-      EXPECT_EQ(parsed.instructions[i].microbatch, program.instructions[i].microbatch);
-      EXPECT_EQ(parsed.instructions[i].subgraph, program.instructions[i].subgraph);
+      EXPECT_EQ(parsed.instructions.plain()[i].inputs, program.instructions.plain()[i].inputs);
+      EXPECT_EQ(parsed.instructions.plain()[i].microbatch, program.instructions.plain()[i].microbatch);
+      EXPECT_EQ(parsed.instructions.plain()[i].subgraph, program.instructions.plain()[i].subgraph);
     }
   }
 }
@@ -64,7 +64,7 @@ TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
   writer.buffer("half", BufferKind::kActivation, {2, 1});
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {1, 0, 1});
   const BufferId mean = writer.parameter("mean");
-  writer.program().buffer(mean).kind = BufferKind::kForwardState;
+  writer.program().buffers[mean.index()].kind = BufferKind::kForwardState;
   writer.load("x@1", 1, 3);
   writer.slice("x@1", "half", 1, 2);
   writer.concatenate({"half", "half"}, "whole", 0);
@@ -81,9 +81,9 @@ TEST(ProgramJson, RoundTripsRowsCollectivesAndForwardStates) {
   EXPECT_EQ(parsed.results[0].kind, Result::Kind::kForwardState);
   ASSERT_EQ(parsed.instructions.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(parsed.instructions[i].kind, program.instructions[i].kind) << i;
-    EXPECT_EQ(parsed.instructions[i].axis, program.instructions[i].axis) << i;
-    EXPECT_EQ(parsed.instructions[i].offset, program.instructions[i].offset) << i;
+    EXPECT_EQ(parsed.instructions.plain()[i].kind, program.instructions.plain()[i].kind) << i;
+    EXPECT_EQ(parsed.instructions.plain()[i].axis, program.instructions.plain()[i].axis) << i;
+    EXPECT_EQ(parsed.instructions.plain()[i].offset, program.instructions.plain()[i].offset) << i;
   }
   expectError(replaced(json, "\"collectives\":[1,0,1]", "\"collectives\":[1,2,1]"), ErrorCode::kConfiguration,
               "program.json.subgraphs[0].collectives");
@@ -97,7 +97,8 @@ TEST(ProgramJson, RoundTripsConstantsOfEveryLengthModuloThree) {
   for (size_t elements :
        {size_t{0}, size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{300}, size_t{64 * 1024}}) {
     const Program program = withConstant(elements);
-    EXPECT_EQ(programFromJson(programToJson(program)).buffers[0].source, program.buffers[0].source)
+    EXPECT_EQ(programFromJson(programToJson(program)).buffers.plain()[0].source,
+              program.buffers.plain()[0].source)
         << elements;
   }
 }
@@ -172,7 +173,7 @@ TEST(ProgramJson, TimeToReadGrowsWithTheInstructionsAndNotWithTheirSquare) {
     Instruction free;
     free.kind = InstructionKind::kFree;
     free.inputs = {id};
-    writer.program().instructions.assign(instructions, free);
+    writer.program().instructions.unrolled().assign(instructions, free);
     return programToJson(writer.program());
   };
   const auto secondsToRead = [](const std::string& text) {

@@ -26,19 +26,19 @@ std::vector<Program> partPrograms() {
     const int64_t start = rank == 0 ? 0 : 2, columns = rank == 0 ? 2 : 3;
     writer.program().groups = {idsAt<RankId>({0, 1})};
     writer.input("x", {4, 5}, 0);
-    Buffer& w = writer.program().buffer(writer.parameter("w"));
+    Buffer& w = writer.program().buffers[writer.parameter("w").index()];
     w.shape = {3, columns};
     w.part = BufferPart{{3, 5}, {0, start}};
     w.source = WeightReference{"/models/weights.bin", 128, 60};
     for (int k = 0; k < 2; ++k) {
       const std::string name = "x@" + std::to_string(k);
-      Buffer& x = writer.program().buffer(writer.buffer(name, BufferKind::kInput, {2, columns}));
+      Buffer& x = writer.program().buffers[writer.buffer(name, BufferKind::kInput, {2, columns}).index()];
       x.part = BufferPart{{2, 5}, {0, start}};
       writer.load(name, k, 2 * k);
       writer.release(name);
     }
     for (const char* name : {"t", "s"}) {
-      writer.program().buffer(writer.buffer(name, BufferKind::kActivation, {2, 2})).part =
+      writer.program().buffers[writer.buffer(name, BufferKind::kActivation, {2, 2}).index()].part =
           BufferPart{{2, 6}, {0, 2}};
     }
     if (rank == 0) writer.zero("t");
@@ -75,7 +75,7 @@ TEST(ProgramParts, RoundTripAndPrint) {
   const Program parsed = programFromJson(json);
   EXPECT_EQ(programToJson(parsed), json);
   for (size_t b = 0; b < program.buffers.size(); ++b)
-    EXPECT_EQ(parsed.buffers[b].part, program.buffers[b].part) << b;
+    EXPECT_EQ(parsed.buffers.plain()[b].part, program.buffers.plain()[b].part) << b;
   EXPECT_THAT(
       printProgram(parsed),
       HasSubstr(
@@ -95,7 +95,7 @@ TEST(ProgramParts, RoundTripAndPrint) {
 
 TEST(ProgramParts, AConstantIsTheWholeTensors) {
   ProgramWriter writer(0, 1, 1);
-  Buffer& buffer = writer.program().buffer(writer.parameter("w"));
+  Buffer& buffer = writer.program().buffers[writer.parameter("w").index()];
   buffer.source = Constant{DataType::kFloat32, {4, 3}, std::vector<std::byte>(48)};
   buffer.part = BufferPart{{4, 3}, {2, 0}};
   const std::string json = programToJson(writer.program());

@@ -25,7 +25,7 @@ ProgramWriter rowsProgram() {
   writer.buffer("top", BufferKind::kActivation, {1, 3});
   writer.buffer("bottom", BufferKind::kActivation, {2, 3});
   writer.buffer("whole", BufferKind::kActivation, {3, 3});
-  writer.program().buffer(writer.parameter("mean")).kind = BufferKind::kForwardState;
+  writer.program().buffers[writer.parameter("mean").index()].kind = BufferKind::kForwardState;
   writer.load("x@0", 0);
   writer.load("x@1", 1, 2);
   writer.slice("x@1", "top", 0, 0);
@@ -113,9 +113,10 @@ TEST(VerifyRows, FindsAConcatenationThatDoesNotFillItsOutput) {
 }
 
 TEST(VerifyRows, FindsAZeroOfABufferInUse) {
-  EXPECT_THAT(
-      messageAfter([](Program& p) { p.instructions.insert(p.instructions.begin() + 7, p.instructions[5]); }),
-      AllOf(HasSubstr("instruction 7 (zero -> \"total\")"), HasSubstr("which still holds what")));
+  EXPECT_THAT(messageAfter([](Program& p) {
+                p.instructions.unrolled().insert(p.instructions.begin() + 7, p.instructions[5]);
+              }),
+              AllOf(HasSubstr("instruction 7 (zero -> \"total\")"), HasSubstr("which still holds what")));
 }
 
 TEST(VerifyRows, LetsNothingButAnOverwriteReplaceAForwardState) {
@@ -183,7 +184,7 @@ TEST(VerifyCollectives, FindsAGroupThatDoesNotExist) {
 TEST(VerifyCollectives, FindsAMemberThatNeverArrives) {
   auto programs = programsOf(collectivePrograms(3));
   auto& instructions = programs[2].instructions;
-  instructions.erase(instructions.begin() + 4, instructions.end());
+  instructions.unrolled().erase(instructions.begin() + 4, instructions.end());
   // what nothing writes any more is found before: let it live across steps
   for (Buffer& buffer : programs[2].buffers) {
     if (buffer.name.ends_with("@1")) buffer.kind = BufferKind::kOptimizerState;
@@ -198,8 +199,8 @@ TEST(VerifyCollectives, FindsAMemberWithOneCollectiveFewer) {
     auto programs = programsOf(collectivePrograms(3));
     programs[shorter].subgraphs[0].collectives = idsAt<GroupId>({0});
     EXPECT_THAT(verifierMessage(programs), HasSubstr("orders of collectives differ")) << shorter;
-    for (Program& program : programs) program.instructions.resize(4);
-    for (Program& program : programs) program.buffers.resize(2);
+    for (Program& program : programs) program.instructions.unrolled().resize(4);
+    for (Program& program : programs) program.buffers.unrolled().resize(2);
     EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"),
                                                  HasSubstr(fmt::format("rank {} has finished", shorter))));
   }

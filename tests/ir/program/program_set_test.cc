@@ -96,10 +96,10 @@ TEST(ProgramSet, GivesEveryRankItsPeersGroupsAndParts) {
   EXPECT_EQ(programToJson(instantiate(set, RankId(4))), programToJson(set.kinds[KindId(1)].program));
   const Program program = instantiate(set, RankId(6));
   EXPECT_EQ(program.rank, RankId(6));
-  EXPECT_EQ(program.instructions[0].peer, RankId(2));
-  EXPECT_EQ(program.buffers[0].name, "h@0[4:6,0:6]");
-  EXPECT_EQ(program.buffers[1].name, "out");
-  EXPECT_EQ(program.buffers[1].part->start, (Shape{4, 0}));
+  EXPECT_EQ(program.instructions.plain()[0].peer, RankId(2));
+  EXPECT_EQ(program.buffers.plain()[0].name, "h@0[4:6,0:6]");
+  EXPECT_EQ(program.buffers.plain()[1].name, "out");
+  EXPECT_EQ(program.buffers.plain()[1].part->start, (Shape{4, 0}));
   EXPECT_EQ(program.groups[GroupId(0)], set.groups[1]);
 }
 
@@ -166,7 +166,7 @@ TEST(ProgramSet, OneLineOfReplicasStandsForAll) {
   EXPECT_EQ(sample.counts, (std::vector<int64_t>{4, 4}));
   const std::vector<Program> programs = samplePrograms(set, sample);
   ASSERT_EQ(programs.size(), 2u);
-  EXPECT_EQ(programs[1].instructions[0].peer, RankId(0));
+  EXPECT_EQ(programs[1].instructions.plain()[0].peer, RankId(0));
   EXPECT_EQ(programs[1].groups[GroupId(0)], idsAt<RankId>({1}));
   EXPECT_NO_THROW(verifyProgramSet(set));
 }

@@ -19,19 +19,19 @@ using ::testing::HasSubstr;
 
 size_t positionOf(const Program& program, const std::string& text) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (describeInstruction(program, program.instructions[i]) == text) return i;
+    if (describeInstruction(program, program.instructions.plain()[i]) == text) return i;
   }
   ADD_FAILURE() << "no instruction " << text;
   return 0;
 }
 
 void erase(Program& program, const std::string& text) {
-  program.instructions.erase(program.instructions.begin() +
-                             static_cast<std::ptrdiff_t>(positionOf(program, text)));
+  program.instructions.unrolled().erase(program.instructions.begin() +
+                                        static_cast<std::ptrdiff_t>(positionOf(program, text)));
 }
 
 void insertAt(Program& program, size_t position, const Instruction& instruction) {
-  program.instructions.insert(program.instructions.begin() + position, instruction);
+  program.instructions.unrolled().insert(program.instructions.begin() + position, instruction);
 }
 
 TEST(VerifyPrograms, AcceptsTwoRanksInGpipeOrder) { EXPECT_NO_THROW(verifyPrograms(twoRankPrograms())); }
@@ -91,7 +91,7 @@ TEST(VerifyPrograms, FindsMessagesOfDifferentShape) {
 std::vector<Program> statefulPrograms() {
   ProgramWriter writer(0, 1, 2);
   writer.input("x", {4, 3}, 0);
-  Buffer& state = writer.program().buffer(writer.buffer("state", BufferKind::kForwardState));
+  Buffer& state = writer.program().buffers[writer.buffer("state", BufferKind::kForwardState).index()];
   state.source = WeightReference{"weights.bin", 0, 24};
   writer.subgraph("forward", Phase::kForward, {"x", "state"}, {"state_new"});
   for (int k = 0; k < 2; ++k) {
@@ -187,8 +187,8 @@ TEST(VerifyPrograms, FindsAReceiveThatWaitsForItsOwnConsequence) {
   auto& instructions = programs[0].instructions;
   const size_t from = positionOf(programs[0], "receive microbatch=0 peer=1 -> \"dh@0\"");
   const Instruction receive = instructions[from];
-  instructions.erase(instructions.begin() + from);
-  instructions.insert(instructions.begin(), receive);
+  instructions.unrolled().erase(instructions.begin() + from);
+  instructions.unrolled().insert(instructions.begin(), receive);
   EXPECT_THAT(verifierMessage(programs), AllOf(HasSubstr("a cycle of waits"),
                                                HasSubstr("rank 0, instruction 0 (receive microbatch=0 peer=1 "
                                                          "-> \"dh@0\") waits for a message from rank 1"),
@@ -297,7 +297,7 @@ std::vector<Program> allReducePrograms() {
 TEST(VerifyPrograms, AcceptsAllReducesInEqualOrderAndFindsAMissingOne) {
   auto programs = allReducePrograms();
   EXPECT_NO_THROW(verifyPrograms(programs));
-  programs[2].instructions.erase(programs[2].instructions.begin() + 2);
+  programs[2].instructions.unrolled().erase(programs[2].instructions.begin() + 2);
   EXPECT_THAT(verifierMessage(programs),
               AllOf(HasSubstr("rank 0, instruction 2 (all_reduce"), HasSubstr("rank 2 has finished")));
 }
@@ -350,10 +350,10 @@ TEST(VerifyPrograms, ChecksTheGuardOfAStep) {
   programs[0].guard = BufferId(1000);
   EXPECT_THAT(verifierMessage(programs), HasSubstr("the guard has no buffer"));
   programs = guardedPrograms();
-  programs[0].instructions.push_back(programs[0].instructions.front());
+  programs[0].instructions.push_back(programs[0].instructions.unrolled().front());
   EXPECT_THAT(verifierMessage(programs), HasSubstr("the guard is written behind an update"));
   programs = guardedPrograms();
-  programs[0].instructions.erase(programs[0].instructions.begin());
+  programs[0].instructions.unrolled().erase(programs[0].instructions.begin());
   EXPECT_THAT(verifierMessage(programs), HasSubstr("no instruction writes it"));
 }
 

@@ -50,7 +50,9 @@ Program window() {
 
 size_t indexOf(const Program& program, InstructionKind kind, int microbatch) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].kind == kind && program.instructions[i].microbatch == microbatch) return i;
+    if (program.instructions.plain()[i].kind == kind &&
+        program.instructions.plain()[i].microbatch == microbatch)
+      return i;
   }
   ADD_FAILURE();
   return 0;
@@ -59,8 +61,10 @@ size_t indexOf(const Program& program, InstructionKind kind, int microbatch) {
 TEST(ProgramVersions, AWindowOfTwoUpdatesIsVerifiedPrintedAndKeptInAFile) {
   const Program program = window();
   EXPECT_NO_THROW(verifyPrograms({program}));
-  EXPECT_EQ(updateOf(program, program.instructions[indexOf(program, InstructionKind::kUpdate, 0)]), 0);
-  EXPECT_EQ(updateOf(program, program.instructions[indexOf(program, InstructionKind::kUpdate, 1)]), 1);
+  EXPECT_EQ(updateOf(program, program.instructions.plain()[indexOf(program, InstructionKind::kUpdate, 0)]),
+            0);
+  EXPECT_EQ(updateOf(program, program.instructions.plain()[indexOf(program, InstructionKind::kUpdate, 1)]),
+            1);
   EXPECT_THAT(printProgram(program), HasSubstr("gradient w of update 1: \"dw\""));
   const Program parsed = programFromJson(programToJson(program));
   EXPECT_EQ(printProgram(parsed), printProgram(program));
@@ -77,7 +81,7 @@ TEST(ProgramVersions, ABackwardPassThatReadsAnotherVersionThanItsForwardPassIsFo
     if (instruction.kind == InstructionKind::kUpdate && instruction.microbatch == 1)
       instruction.inputs[0] = instruction.outputs[0];
   }
-  std::erase_if(program.instructions, [&](const Instruction& instruction) {
+  std::erase_if(program.instructions.unrolled(), [&](const Instruction& instruction) {
     return instruction.kind == InstructionKind::kFree &&
            program.buffer(instruction.inputs[0]).kind == BufferKind::kWeightVersion;
   });

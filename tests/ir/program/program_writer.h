@@ -37,13 +37,13 @@ class ProgramWriter {
   }
   BufferId parameter(const std::string& name) {
     const BufferId id = buffer(name, BufferKind::kParameter);
-    program_.buffer(id).source = WeightReference{"/models/weights.bin", 128, 24};
-    program_.buffer(id).source_type = DataType::kFloat32;
+    program_.buffers[id.index()].source = WeightReference{"/models/weights.bin", 128, 24};
+    program_.buffers[id.index()].source_type = DataType::kFloat32;
     return id;
   }
   BufferId step() {
     const BufferId id = buffer("step", BufferKind::kStep, {});
-    program_.buffer(id).data_type = DataType::kInt64;
+    program_.buffers[id.index()].data_type = DataType::kInt64;
     return id;
   }
   void input(const std::string& name, Shape whole, int axis) {

@@ -86,7 +86,7 @@ class QueueSimulation {
   }
 
   static std::string queueName(const Program& program, const Step& step, TransferQueues queues) {
-    const Instruction& instruction = program.instructions[step.at.instruction];
+    const Instruction& instruction = program.instructions.plain()[step.at.instruction];
     if (!instruction.peer.valid()) return step.of_lane ? "lane's" : "foreground";
     if (queues == TransferQueues::kOne) return "transfers";
     return std::string(instructionKindName(instruction.kind)) + std::to_string(instruction.peer.index());
@@ -119,7 +119,7 @@ class QueueSimulation {
       for (const size_t receive : waits.receives[i]) wait(compute, received.at(receive));
     };
     for (size_t i = 0; i < program.instructions.size(); ++i) {
-      const Instruction& instruction = program.instructions[i];
+      const Instruction& instruction = program.instructions.plain()[i];
       before(i);
       std::vector<BufferId> changed = instruction.outputs;
       if (instruction.kind == InstructionKind::kFree) changed = instruction.inputs;

@@ -118,7 +118,8 @@ ReadVersions readVersions(const Program& program, const std::string& parameter) 
   std::map<size_t, int> holds;  // version by buffer
   int made = 0;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
-    if (program.buffers[b].kind == BufferKind::kParameter && program.buffers[b].value == parameter)
+    if (program.buffers.plain()[b].kind == BufferKind::kParameter &&
+        program.buffers.plain()[b].value == parameter)
       holds[b] = 0;
   }
   for (const Instruction& instruction : program.instructions) {

@@ -146,7 +146,7 @@ TEST(EmittedCommunication, OfRandomSchedulesIsJudgedAsQueuesBehave) {
 
 TEST(EmittedCommunication, ThatIsSwappedIsRefused) {
   std::vector<Program> programs = emitted("1f1b", 3, 4, false);
-  std::vector<Instruction>& instructions = programs[0].instructions;
+  std::vector<Instruction>& instructions = programs[0].instructions.unrolled();
   std::vector<size_t> sends;
   for (size_t i = 0; i < instructions.size(); ++i) {
     if (instructions[i].kind == InstructionKind::kSend && instructions[i].peer == RankId(1))

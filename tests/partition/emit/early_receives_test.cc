@@ -58,7 +58,7 @@ std::vector<std::string> passesAndReceives(const Program& program) {
                       std::to_string(instruction.microbatch));
     }
     if (instruction.kind != InstructionKind::kReceive) continue;
-    const std::string& name = program.buffer(instruction.outputs[0]).name;
+    const std::string name = program.nameOf(instruction.outputs[0]);
     texts.push_back(instruction.background ? "(" + name + ")" : name);
   }
   return texts;
@@ -158,11 +158,11 @@ Takers takersOf(const Program& program) {
   Takers takers;
   std::map<RankId, int> received;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].kind != InstructionKind::kReceive) continue;
-    const RankId peer = program.instructions[i].peer;
+    if (program.instructions.plain()[i].kind != InstructionKind::kReceive) continue;
+    const RankId peer = program.instructions.plain()[i].peer;
     ActionKey& taker = takers[{peer, received[peer]++}];
     for (size_t run = i + 1; run < program.instructions.size(); ++run) {
-      const Instruction& instruction = program.instructions[run];
+      const Instruction& instruction = program.instructions.plain()[run];
       if (instruction.kind != InstructionKind::kRun) continue;
       const bool forward = program.subgraphs[instruction.subgraph.index()].phase == Phase::kForward;
       taker = {instruction.stage, instruction.microbatch, forward};
@@ -181,7 +181,7 @@ size_t actionsUnderWay(const Program& program, const Takers& takers) {
   std::map<size_t, std::pair<RankId, ActionKey>> under_way;  // by receive: peer and taker
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     for (size_t receive : waits.receives[i]) under_way.erase(receive);
-    const Instruction& instruction = program.instructions[i];
+    const Instruction& instruction = program.instructions.plain()[i];
     const bool posts = instruction.kind == InstructionKind::kReceive && instruction.background;
     if (instruction.kind == InstructionKind::kReceive) {
       const std::pair<RankId, int> message{instruction.peer, received[instruction.peer]++};
@@ -219,11 +219,11 @@ TEST(EarlyReceives, ThatAreSwappedDroppedDoubledOrPostedTooLateAreRefused) {
   const auto expectRefused = [&](const std::function<void(std::vector<Instruction>&)>& change,
                                  const std::string& what, size_t at) {
     std::vector<Program> mutated = programs;
-    change(mutated[1].instructions);
+    change(mutated[1].instructions.unrolled());
     EXPECT_THROW(verifyPrograms(mutated), Error) << what << " " << at;
   };
   int tried = 0;
-  const std::vector<Instruction>& instructions = programs[1].instructions;
+  const std::vector<Instruction>& instructions = programs[1].instructions.plain();
   const auto isPosted = [&](size_t i) {
     return instructions[i].kind == InstructionKind::kReceive && instructions[i].background;
   };

@@ -116,7 +116,7 @@ TEST(RandomTrainingFamilies, EveryRankGetsTheProgramOfItsOwnEmission) {
     for (const RankId rank : layout.rankIds()) {
       const RankProgram own = emitRank(context, rank).rank;
       RankProgram given = made.of(rank);
-      std::erase_if(given.program.instructions, [](const Instruction& instruction) {
+      std::erase_if(given.program.instructions.unrolled(), [](const Instruction& instruction) {
         return instruction.kind == InstructionKind::kFree;
       });
       ASSERT_EQ(programToJson(given.program), programToJson(own.program));
@@ -165,13 +165,13 @@ class Mutations {
     std::vector<Place> places;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       for (size_t i = 0; i < ranks_[r].program.instructions.size(); ++i) {
-        if (ranks_[r].program.instructions[i].kind == kind) places.push_back({r, i});
+        if (ranks_[r].program.instructions.plain()[i].kind == kind) places.push_back({r, i});
       }
     }
     return places;
   }
   const Instruction& at(Place place) const {
-    return ranks_[place.rank].program.instructions[place.instruction];
+    return ranks_[place.rank].program.instructions.plain()[place.instruction];
   }
   const Program& program(Place place) const { return ranks_[place.rank].program; }
   std::string describe(Place place) const {
@@ -199,7 +199,7 @@ class Mutations {
     return isNoticed([&](std::vector<RankProgram>& ranks) {
       for (Place place : places) {
         auto& instructions = ranks[place.rank].program.instructions;
-        instructions.erase(instructions.begin() + place.instruction);
+        instructions.unrolled().erase(instructions.begin() + place.instruction);
       }
     });
   }
@@ -302,7 +302,7 @@ TEST(RandomTrainingFamilies, AMissingAllReduceOrOneOverAnotherGroupIsFound) {
           ranks[rank].program.groups.push_back({RankId(rank)});
         }
       });
-      const bool is_loss = mutations.program(place).buffer(mutations.at(place).inputs[0]).name == "loss";
+      const bool is_loss = mutations.program(place).nameOf(mutations.at(place).inputs[0]) == "loss";
       tried[is_loss] += 2;
       noticed[is_loss] += (mutations.isErasureNoticed(partners) ? 1 : 0) + (alone_is_noticed ? 1 : 0);
     }

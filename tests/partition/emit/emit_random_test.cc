@@ -136,7 +136,7 @@ class LazyExecution {
   // Instructions that free a sent buffer which its receiver does not have yet, up to the frees at the end of
   // the step.
   std::vector<std::string> waitingFrees(size_t rank) {
-    const std::vector<Instruction>& instructions = programs_[rank].instructions;
+    const std::vector<Instruction>& instructions = programs_[rank].instructions.plain();
     size_t end = instructions.size();
     while (end > 0 && instructions[end - 1].kind == InstructionKind::kFree) --end;
     std::vector<std::string> waiting;
@@ -155,7 +155,7 @@ class LazyExecution {
 
  private:
   void step(size_t rank) {
-    const Instruction& instruction = programs_[rank].instructions[at_[rank]];
+    const Instruction& instruction = programs_[rank].instructions.plain()[at_[rank]];
     const size_t peer = instruction.peer.index();
     if (instruction.kind == InstructionKind::kReceive) {
       while (sent_[{peer, rank}] <= received_[{peer, rank}]) step(peer);
@@ -213,11 +213,11 @@ TEST(RandomTrainingGraphs, AMissingInstructionIsFound) {
     const std::vector<Program> programs = randomPrograms(seed, random);
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
-        const Instruction& instruction = programs[r].instructions[i];
+        const Instruction& instruction = programs[r].instructions.plain()[i];
         if (instruction.kind == InstructionKind::kUpdate) continue;
         if (instruction.kind == InstructionKind::kAccumulate && !instruction.overwrite) continue;
         std::vector<Program> mutated = programs;
-        mutated[r].instructions.erase(mutated[r].instructions.begin() + i);
+        mutated[r].instructions.unrolled().erase(mutated[r].instructions.begin() + i);
         EXPECT_TRUE(refused(mutated))
             << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
         ++mutations;
@@ -237,11 +237,11 @@ TEST(RandomTrainingGraphs, ADuplicatedInstructionIsFound) {
     const std::vector<Program> programs = randomPrograms(seed, random);
     for (size_t r = 0; r < programs.size(); ++r) {
       for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
-        const Instruction instruction = programs[r].instructions[i];
+        const Instruction instruction = programs[r].instructions.plain()[i];
         if (instruction.kind == InstructionKind::kUpdate || instruction.kind == InstructionKind::kAccumulate)
           continue;
         std::vector<Program> mutated = programs;
-        mutated[r].instructions.insert(mutated[r].instructions.begin() + i, instruction);
+        mutated[r].instructions.unrolled().insert(mutated[r].instructions.begin() + i, instruction);
         EXPECT_TRUE(refused(mutated))
             << "seed " << seed << " rank " << r << ": " << describeInstruction(programs[r], instruction);
       }

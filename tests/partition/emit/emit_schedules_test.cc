@@ -100,7 +100,7 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
     if (!again && subgraph.phase != Phase::kBackwardInput && subgraph.phase != Phase::kBackwardWeight)
       continue;
     for (BufferId id : instruction.inputs) {
-      const std::string& name = program.buffer(id).name;
+      const std::string name = program.nameOf(id);
       const std::string number = "@" + std::to_string(instruction.microbatch);
       if (forward[at].contains(id) && name.ends_with(number)) both[at].insert(id);
     }

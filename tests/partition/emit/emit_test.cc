@@ -173,7 +173,7 @@ TEST(EmitPrograms, TiedParametersHaveOneOwnerAndFreshCopies) {
   const auto ranks = emit(tiedTraining(2), {"a", "b", "c"});
   EXPECT_EQ(bufferOf(ranks[0].program, "tied").kind, BufferKind::kParameter);
   EXPECT_EQ(bufferOf(ranks[1].program, "tied").kind, BufferKind::kActivation);
-  EXPECT_EQ(describeInstruction(ranks[3].program, ranks[3].program.instructions[0]),
+  EXPECT_EQ(describeInstruction(ranks[3].program, ranks[3].program.instructions.plain()[0]),
             "receive peer=0 -> \"tied\"");
   EXPECT_THAT(instructionTexts(ranks[3].program, InstructionKind::kSend).back(),
               "send peer=0 \"grad_tied@part0\"");

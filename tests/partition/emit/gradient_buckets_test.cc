@@ -152,7 +152,7 @@ TEST(GradientBuckets, ThatAreTheLastOfTheirPassArePostedWhenTheRankHasOtherPasse
     id = BufferId(program.buffers.size());
     program.buffers.push_back(buffer);
   }
-  program.instructions.insert(program.instructions.begin() + 10, other);
+  program.instructions.unrolled().insert(program.instructions.begin() + 10, other);
   postGradientBuckets(rank, kDefaultBucketBytes, "@");
   const std::vector<std::string> texts = instructionsOf(program);
   EXPECT_THAT(texts[7], HasSubstr("run backward_weight microbatch=1"));
@@ -167,7 +167,7 @@ TEST(GradientBuckets, LeaveOutGradientsThatSomethingElseTouches) {
   Instruction zero;  // "dw" is changed behind the pass
   zero.kind = InstructionKind::kZero;
   zero.outputs = {program.instructions[8].outputs[0]};
-  program.instructions.insert(program.instructions.begin() + 10, zero);
+  program.instructions.unrolled().insert(program.instructions.begin() + 10, zero);
   const std::string before = printProgram(program);
   postGradientBuckets(rank, 1, "@");
   EXPECT_EQ(printProgram(program), before);  // only "dv" is left, and nothing to overlap it with

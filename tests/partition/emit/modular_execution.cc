@@ -5,6 +5,7 @@
 
 #include "tests/partition/emit/modular_values.h"
 #include "tests/partition/emit/posted_messages.h"
+#include "tests/partition/emit/unrolled_programs.h"
 
 namespace pipeshard {
 namespace {
@@ -150,7 +151,8 @@ struct RankState {
 // freed too early, or made too late, is found.
 class ProgramExecutor {
  public:
-  explicit ProgramExecutor(const std::vector<RankProgram>& ranks) : ranks_(ranks), states_(ranks.size()) {
+  explicit ProgramExecutor(const std::vector<RankProgram>& ranks)
+      : ranks_(testing::unrolledPrograms(ranks)), states_(ranks.size()) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       for (const Buffer& buffer : ranks[r].program.buffers) {
         std::optional<Content>& content = states_[r].contents.emplace_back();
@@ -165,7 +167,7 @@ class ProgramExecutor {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       states_[r].at = 0;
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
-        const BufferKind kind = ranks_[r].program.buffers[b].kind;
+        const BufferKind kind = ranks_[r].program.buffers.plain()[b].kind;
         if (kind == BufferKind::kStep) states_[r].contents[b] = stepContent(step);
         if (!isPersistent(kind)) states_[r].contents[b].reset();
       }
@@ -185,7 +187,7 @@ class ProgramExecutor {
 
  private:
   const Instruction* next(size_t r) const {
-    const std::vector<Instruction>& instructions = ranks_[r].program.instructions;
+    const std::vector<Instruction>& instructions = ranks_[r].program.instructions.plain();
     return states_[r].at < instructions.size() ? &instructions[states_[r].at] : nullptr;
   }
 
@@ -340,7 +342,7 @@ class ProgramExecutor {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       for (const Result& result : ranks_[r].program.results) addResult(r, result, results);
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
-        const Buffer& buffer = ranks_[r].program.buffers[b];
+        const Buffer& buffer = ranks_[r].program.buffers.plain()[b];
         if (!isPersistent(buffer.kind)) continue;
         const uint64_t own = read(r, BufferId(b)).rows.at(0);
         require(copies.emplace(buffer.name, own).first->second == own,
@@ -359,7 +361,7 @@ class ProgramExecutor {
     require(results.emplace(name, read(r, result.buffer).rows.at(0)).second, name + " twice");
   }
 
-  const std::vector<RankProgram>& ranks_;
+  const std::vector<RankProgram> ranks_;
   std::vector<RankState> states_;
   std::map<std::pair<size_t, size_t>, std::deque<Content>> channels_;
   int step_ = 0;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/partition/emit/posted_messages.h"
+#include "tests/partition/emit/unrolled_programs.h"
 
 namespace pipeshard {
 namespace {
@@ -50,7 +51,8 @@ struct RankState {
 
 class ProgramExecutor {
  public:
-  explicit ProgramExecutor(const std::vector<RankProgram>& ranks) : ranks_(ranks), states_(ranks.size()) {
+  explicit ProgramExecutor(const std::vector<RankProgram>& ranks)
+      : ranks_(testing::unrolledPrograms(ranks)), states_(ranks.size()) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       for (const Buffer& buffer : ranks[r].program.buffers) {
         std::optional<uint64_t> content;
@@ -66,7 +68,7 @@ class ProgramExecutor {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       states_[r].at = 0;
       for (size_t b = 0; b < states_[r].contents.size(); ++b) {
-        const Buffer& buffer = ranks_[r].program.buffers[b];
+        const Buffer& buffer = ranks_[r].program.buffers.plain()[b];
         const int64_t update = (step - 1) * ranks_[r].program.updates_per_step + buffer.update + 1;
         if (buffer.kind == BufferKind::kStep)
           states_[r].contents[b] = symbol("step", {static_cast<uint64_t>(update)});
@@ -121,7 +123,7 @@ class ProgramExecutor {
 
   bool execute(size_t r) {
     const Program& program = ranks_[r].program;
-    const Instruction& instruction = program.instructions[states_[r].at];
+    const Instruction& instruction = program.instructions.plain()[states_[r].at];
     auto& contents = states_[r].contents;
     const auto read = [&](size_t i) { return contents[instruction.inputs[i].index()].value(); };
     const size_t peer = instruction.peer.index();
@@ -191,7 +193,7 @@ class ProgramExecutor {
     }
   }
 
-  const std::vector<RankProgram>& ranks_;
+  const std::vector<RankProgram> ranks_;
   std::vector<RankState> states_;
   std::map<std::pair<size_t, size_t>, std::deque<uint64_t>> channels_;
   Symbols passed_;  // gradients of the updates so far

@@ -121,7 +121,7 @@ std::vector<Row> eventsOf(const Program& program, const std::vector<WorkPart>* c
                           const SecondProgramSimulator::Rank& rank) {
   std::vector<Row> rows;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
+    const Instruction& instruction = program.instructions.plain()[i];
     const SecondProgramSimulator::Times& times = rank.instructions[i];
     const bool is_transfer = instruction.kind == InstructionKind::kSend ||
                              instruction.kind == InstructionKind::kReceive ||

@@ -35,7 +35,7 @@ class SecondProgramSimulator {
       rank.arrivals.resize(program.buffers.size());
       rank.held.resize(program.buffers.size());
       for (size_t b = 0; b < program.buffers.size(); ++b)
-        rank.held[b] = isPersistent(program.buffers[b].kind);
+        rank.held[b] = isPersistent(program.buffers.plain()[b].kind);
     }
   }
 
@@ -118,7 +118,7 @@ class SecondProgramSimulator {
     State& state = states_[rank];
     const size_t at = state.result.instructions.size();
     if (at >= programOf(rank).instructions.size()) return false;
-    const Instruction& instruction = programOf(rank).instructions[at];
+    const Instruction& instruction = programOf(rank).instructions.plain()[at];
     if (!state.entered) {
       const std::optional<Ticks> start = behind(rank, awaited(rank, instruction), state.now);
       if (!start) return false;

@@ -19,7 +19,7 @@ Outcome outcomeOf(const Executor& executor, const StepReport& report) {
   };
   for (const Result& result : executor.program().results) add(dumpTensorName(result), result.buffer);
   for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-    const Buffer& buffer = executor.program().buffers[b];
+    const Buffer& buffer = executor.program().buffers.plain()[b];
     if (isPersistent(buffer.kind)) add("buffer " + buffer.name, BufferId(b));
   }
   outcome["applied"] = {DataType::kBool, {report.applied ? std::byte{1} : std::byte{0}}};

@@ -46,7 +46,7 @@ RankImage hostImage() {
   more.shape = {37};
   more.source = makeConstant<double>({37}, std::vector<double>(37, 0.5));
   Program& program = image.program;
-  program.buffers.insert(program.buffers.begin(), more);
+  program.buffers.unrolled().insert(program.buffers.begin(), more);
   const auto moved = [](BufferId& id) { id = id.next(); };
   for (Instruction& instruction : program.instructions) {
     for (BufferId& id : instruction.inputs) moved(id);

@@ -26,8 +26,8 @@ class Accumulations : public ::testing::Test {
     program.instructions.push_back(make(kind, std::move(inputs), std::move(outputs)));
   }
   void insert(size_t at, InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
-    program.instructions.insert(program.instructions.begin() + at,
-                                make(kind, std::move(inputs), std::move(outputs)));
+    program.instructions.unrolled().insert(program.instructions.begin() + at,
+                                           make(kind, std::move(inputs), std::move(outputs)));
   }
   static Instruction make(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
     Instruction instruction;
@@ -83,7 +83,7 @@ TEST_F(Accumulations, StaySeparateWhereTheTotalIsUsedMeanwhile) {
 }
 
 TEST_F(Accumulations, OfTwoPartsOfOneRunInOneTotalAreDoneByTheRunForTheFirstAlone) {
-  program.instructions.clear();
+  program.instructions.unrolled().clear();
   instruct(InstructionKind::kRun, {weight}, {part0, part1});
   instruct(InstructionKind::kAccumulate, {part0}, {total});
   instruct(InstructionKind::kAccumulate, {part1}, {total});

@@ -171,8 +171,8 @@ struct Script {
       for (int t = 0; t < kTensors; ++t) {
         const int64_t size = shape(t);
         writer.buffer(name(t), BufferKind::kActivation, {size});
-        Buffer& start =
-            writer.program().buffer(writer.buffer("start" + std::to_string(t), BufferKind::kWeight, {size}));
+        const BufferId id = writer.buffer("start" + std::to_string(t), BufferKind::kWeight, {size});
+        Buffer& start = writer.program().buffers[id.index()];
         std::vector<double> numbers;
         for (int64_t i = 0; i < size; ++i) numbers.push_back(static_cast<double>(random() % 5));
         start.source = makeConstant<double>({size}, numbers);

@@ -312,8 +312,9 @@ RankImage roundTripImage(int rank, const Sizes& columns) {
   writer.program().groups = {idsAt<RankId>({0, 1, 2})};
   writer.program().inputs[0].data_type = DataType::kFloat32;
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 0, 0});
-  writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 7})).data_type = DataType::kFloat32;
-  Buffer& y = writer.program().buffer(writer.buffer("y", BufferKind::kActivation, {1, 7}));
+  writer.program().buffers[writer.buffer("x", BufferKind::kInput, {1, 7}).index()].data_type =
+      DataType::kFloat32;
+  Buffer& y = writer.program().buffers[writer.buffer("y", BufferKind::kActivation, {1, 7}).index()];
   y.data_type = DataType::kFloat32;
   y.part = BufferPart{{ranks, 7}, {rank, 0}};
   writer.load("x", 0, rank);

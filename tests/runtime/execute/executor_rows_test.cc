@@ -90,7 +90,7 @@ TEST(ExecutorRows, LoadsSlicesAndConcatenatesAsLoopsDo) {
 // "total" starts as zeros every step; "mean" starts from its source and then holds the last step's total.
 Program forwardStateProgram(ProgramWriter writer = ProgramWriter(0, 1, 1)) {
   writer.input("x", {2, 3}, 0);
-  Buffer& mean = writer.program().buffer(writer.parameter("mean"));
+  Buffer& mean = writer.program().buffers[writer.parameter("mean").index()];
   mean.kind = BufferKind::kForwardState;
   mean.source = makeConstant<double>({2, 3}, {1, 2, 3, 4, 5, 6});
   mean.source_type = DataType::kFloat64;
@@ -189,8 +189,8 @@ RankImage collectiveImage(int rank, int ranks, DataType type) {
   writer.program().groups = {idsBelow<RankId>(ranks),
                              idsAt<RankId>(rank < 2 && ranks > 1 ? std::vector{0, 1} : std::vector{rank})};
   writer.subgraph("forward", Phase::kForward, {"x"}, {"y"}, {0, 1});
-  writer.program().buffer(writer.buffer("x", BufferKind::kInput, {1, 3})).data_type = type;
-  writer.program().buffer(writer.buffer("y", BufferKind::kActivation, {1, 3})).data_type = type;
+  writer.program().buffers[writer.buffer("x", BufferKind::kInput, {1, 3}).index()].data_type = type;
+  writer.program().buffers[writer.buffer("y", BufferKind::kActivation, {1, 3}).index()].data_type = type;
   writer.load("x", 0, rank);
   writer.run(0, 0, {"x"}, {"y"});
   writer.release("x");

@@ -214,7 +214,7 @@ TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
 
 TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
   Program program = twoMicrobatches();
-  program.instructions.erase(program.instructions.begin());
+  program.instructions.unrolled().erase(program.instructions.begin());
   EXPECT_THROW(planMemory(program, separate(program), 0), Error);
 }
 
@@ -253,7 +253,7 @@ TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {
   EXPECT_EQ(last[a.index()], 4u);
   EXPECT_EQ(last[b.index()], 3u);
   for (const BufferId kept : {w, sent, result, summed, reduced, again, guard}) {
-    EXPECT_EQ(last[kept.index()], none) << program.buffer(kept).name;
+    EXPECT_EQ(last[kept.index()], none) << program.nameOf(kept);
   }
 }
 

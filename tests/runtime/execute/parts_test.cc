@@ -35,11 +35,11 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
     ProgramWriter writer(0, 1, 1);
     writer.input("x", batch, axis);
     const BufferId id = writer.buffer("x@0", BufferKind::kInput, box.size);
-    writer.program().buffer(id).part = BufferPart{rows, box.start};
+    writer.program().buffers[id.index()].part = BufferPart{rows, box.start};
     writer.load("x@0", 0, offset);
     writer.accumulate("x@0", "kept", true, 0);
     const BufferId kept = writer.buffer("kept");
-    writer.program().buffer(kept).shape = box.size;
+    writer.program().buffers[kept.index()].shape = box.size;
     writer.release("x@0");
     writer.result(Result::Kind::kGradient, "kept", "kept");
     verifyPrograms({writer.program()});
@@ -66,7 +66,8 @@ TEST(LoadInput, OfAPartIsItsBoxOfTheMicrobatch) {
 TEST(LoadInput, RefusesAPartOutsideOfTheBatchWhenLoading) {
   ProgramWriter writer(0, 1, 1);
   writer.input("x", {4, 3}, 0);
-  writer.program().buffer(writer.buffer("x@0", BufferKind::kInput, {2, 2})).part = BufferPart{{2, 3}, {0, 1}};
+  writer.program().buffers[writer.buffer("x@0", BufferKind::kInput, {2, 2}).index()].part =
+      BufferPart{{2, 3}, {0, 1}};
   writer.load("x@0", 0, 2);
   LocalProgram({writer.program(), {}, ""}, {"", 7}).runStep(1);
   writer.program().instructions[0].offset = 3;
@@ -148,7 +149,7 @@ TEST(StepDump, AdoptsItsBoxIntoAPart) {
   writeParts(folder.path(), parseSpec("S0,S1"), {{2, 2}});
   const StepDump dump = StepDump::open(folder.path(), 1, 4);
   ProgramWriter writer(0, 1, 1);
-  Buffer& w = writer.program().buffer(writer.parameter("w"));
+  Buffer& w = writer.program().buffers[writer.parameter("w").index()];
   w.data_type = w.source_type = DataType::kFloat64;
   w.shape = {5, 3};
   w.part = BufferPart{kWhole, {0, 2}};

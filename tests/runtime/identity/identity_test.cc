@@ -290,7 +290,7 @@ TEST(PlanPrograms, ThatWereAlteredAreRefusedOrStillSound) {
     for (size_t i = 0; i < count; ++i) {
       for (int change = 0; change < 3; ++change) {
         std::vector<RankImage> images = pipelineImages(2);
-        std::vector<Instruction>& list = images[rank].program.instructions;
+        std::vector<Instruction>& list = images[rank].program.instructions.unrolled();
         if (change == 0) list.erase(list.begin() + static_cast<ptrdiff_t>(i));
         if (change == 1) list.insert(list.begin() + static_cast<ptrdiff_t>(i), Instruction(list[i]));
         if (change == 2 && i + 1 < count) std::swap(list[i], list[i + 1]);

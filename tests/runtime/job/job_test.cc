@@ -157,7 +157,7 @@ TEST(Validate, ComparesPartsWithWholeTensors) {
 TEST(Validate, FindsAPartThatIsNotUpdated) {
   std::vector<RankImage> images = shardedPipelineImages(2);
   Program& program = images[1].program;
-  program.instructions.erase(
+  program.instructions.unrolled().erase(
       std::find_if(program.instructions.begin(), program.instructions.end(),
                    [](const Instruction& i) { return i.kind == InstructionKind::kUpdate; }));
   Plan one(pipelineImages(1)), sharded(images);
@@ -332,7 +332,7 @@ TEST(RunJob, PassesOnAWorkersErrorAndCode) {
 // The messages of rank 1 come in another order than rank 0 takes them: it waited for ever, or crashed.
 TEST(RunJob, RefusesProgramsThatDoNotFitEachOther) {
   std::vector<RankImage> images = pipelineImages(2);
-  std::vector<Instruction>& list = images[1].program.instructions;
+  std::vector<Instruction>& list = images[1].program.instructions.unrolled();
   const auto sends = [](const Instruction& i) { return i.kind == InstructionKind::kSend; };
   const auto first = std::find_if(list.begin(), list.end(), sends);
   ASSERT_NE(first, list.end());
@@ -346,7 +346,7 @@ TEST(RunJob, RefusesProgramsThatDoNotFitEachOther) {
 TEST(RunJob, RefusesAProgramThatUsesWhatItHasNot) {
   std::vector<RankImage> images = pipelineImages(2);
   const auto accumulates = [](const Instruction& i) { return i.kind == InstructionKind::kAccumulate; };
-  std::vector<Instruction>& list = images[1].program.instructions;
+  std::vector<Instruction>& list = images[1].program.instructions.unrolled();
   const auto found = std::find_if(list.begin(), list.end(), accumulates);
   ASSERT_NE(found, list.end());
   found->inputs = {BufferId(9999)};
@@ -464,7 +464,7 @@ TEST(RunJob, NamesAWorkerThatAnswersButMakesNoProgress) {
 // Rank 1 lacks a send, and a record says that the two were verified: rank 0 waits, and rank 1 has done all.
 TEST(RunJob, SaysWhereAllAreWhenNobodyMoves) {
   std::vector<RankImage> images = pipelineImages(2);
-  std::vector<Instruction>& list = images[1].program.instructions;
+  std::vector<Instruction>& list = images[1].program.instructions.unrolled();
   const auto sends = [](const Instruction& i) { return i.kind == InstructionKind::kSend; };
   list.erase(std::find_if(list.begin(), list.end(), sends));
   Plan plan(std::move(images));
