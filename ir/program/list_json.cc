@@ -20,12 +20,8 @@ void ListText::end() { text_ += empty_ ? "]" : "\n  ]"; }
 
 std::string loopText(const Loop& loop, const std::vector<std::string>& body, const NumberedList& list) {
   Json steps = Json::array();
-  for (size_t item = loop.first; item < loop.first + loop.period; ++item) {
-    Json of_item = Json::array();
-    const std::span<const int64_t> now = list.numbers(item), next = list.numbers(item + loop.period);
-    for (size_t k = 0; k < now.size(); ++k) of_item.push_back(next[k] - now[k]);
-    steps.push_back(std::move(of_item));
-  }
+  for (size_t item = loop.first; item < loop.first + loop.period; ++item)
+    steps.push_back(stepsOf(list, loop, item));
   return fmt::format("{{\"repeat\":{},\"steps\":{},\"body\":[\n      {}\n    ]}}", loop.count,
                      dumpJsonLine(steps), fmt::join(body, ",\n      "));
 }

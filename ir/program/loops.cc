@@ -102,6 +102,14 @@ void NumberedList::add(size_t form, const std::vector<int64_t>& numbers) {
   begins_.push_back(numbers_.size());
 }
 
+std::vector<int64_t> stepsOf(const NumberedList& list, const Loop& loop, size_t item) {
+  std::vector<int64_t> steps(list.numbers(item).size());
+  if (loop.count == 1) return steps;
+  const std::span<const int64_t> now = list.numbers(item), next = list.numbers(item + loop.period);
+  for (size_t k = 0; k < steps.size(); ++k) steps[k] = next[k] - now[k];
+  return steps;
+}
+
 std::vector<Loop> findLoops(const NumberedList& list) {
   LoopSearch search(list);
   std::vector<Loop> loops;

@@ -59,6 +59,10 @@ struct Loop {
 // are found; so the same list has the same loops.
 std::vector<Loop> findLoops(const NumberedList& list);
 
+// What an item of the loop's first iteration has less of each number than that of the next one; of a loop of
+// one iteration nothing grows.
+std::vector<int64_t> stepsOf(const NumberedList& list, const Loop& loop, size_t item);
+
 // How much may come out of loops where a file is read; what is written keeps within it.
 class LoopBudget {
  public:

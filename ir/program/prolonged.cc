@@ -34,14 +34,6 @@ std::optional<std::vector<int64_t>> prolongedNumbers(const std::array<std::span<
   return numbers;
 }
 
-std::vector<int64_t> stepsOf(const NumberedList& list, const Loop& loop, size_t item) {
-  std::vector<int64_t> steps;
-  if (loop.count == 1) return std::vector<int64_t>(list.numbers(item).size());
-  const std::span<const int64_t> now = list.numbers(item), next = list.numbers(item + loop.period);
-  for (size_t k = 0; k < now.size(); ++k) steps.push_back(next[k] - now[k]);
-  return steps;
-}
-
 std::optional<ProlongedPart> prolongedPart(const std::array<NumberedList, 3>& lists,
                                            const std::array<Loop, 3>& loops, int64_t more) {
   const size_t growth = loops[1].count - loops[0].count;

@@ -25,11 +25,7 @@ void roll(const NumberedList& numbered, LoopedList<T>& list) {
   for (const Loop& loop : loops) {
     addUntil(loop.first);
     std::vector<std::vector<int64_t>> steps;
-    for (size_t i = at; i < at + loop.period; ++i) {
-      const std::span<const int64_t> now = numbered.numbers(i), next = numbered.numbers(i + loop.period);
-      std::vector<int64_t>& of_item = steps.emplace_back();
-      for (size_t k = 0; k < now.size(); ++k) of_item.push_back(next[k] - now[k]);
-    }
+    for (size_t i = at; i < at + loop.period; ++i) steps.push_back(stepsOf(numbered, loop, i));
     const auto first = std::move_iterator(items.begin() + static_cast<std::ptrdiff_t>(at));
     rolled.addLoop({first, first + static_cast<std::ptrdiff_t>(loop.period)}, std::move(steps), loop.count);
     at = loop.end();
