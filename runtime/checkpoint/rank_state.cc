@@ -79,9 +79,8 @@ JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint) 
 }
 
 void adoptState(Executor& executor, const JoinedTensors& tensors) {
-  const std::vector<Buffer>& buffers = executor.program().buffers.plain();
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    const Buffer& buffer = buffers[b];
+  for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
+    const Buffer& buffer = executor.program().buffer(BufferId(b));
     const std::string name = stateTensorName(buffer);
     if (name.empty()) continue;
     const auto fits = [&] {

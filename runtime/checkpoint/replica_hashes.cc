@@ -22,7 +22,9 @@ bool isToBeFlipped(RankId rank, int64_t step) {
 
 void flipBit(Executor& executor, BufferId id) {
   const HostView content = executor.view(id);
-  std::vector<std::byte> changed(content.bytes().begin(), content.bytes().end());
+  const std::span<const std::byte> bytes = content.bytes();
+  std::vector<std::byte> changed(bytes.size());
+  std::ranges::copy(bytes, changed.begin());
   if (changed.empty()) return;
   changed.front() ^= std::byte{1};
   executor.write(id, [&](std::span<std::byte> out) { std::ranges::copy(changed, out.begin()); });
@@ -33,13 +35,13 @@ void flipBit(Executor& executor, BufferId id) {
 std::vector<std::string> replicaHashes(Executor& executor, int64_t step) {
   std::vector<std::string> hashes;
   bool flip = isToBeFlipped(executor.program().rank, step);
-  const std::vector<Buffer>& buffers = executor.program().buffers.plain();
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    const std::string name = stateTensorName(buffers[b]);
+  for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
+    const Buffer& buffer = executor.program().buffer(BufferId(b));
+    const std::string name = stateTensorName(buffer);
     if (name.empty()) continue;
     if (std::exchange(flip, false)) flipBit(executor, BufferId(b));
     const HostView content = executor.view(BufferId(b));
-    const Shard box = boxOf(buffers[b]);
+    const Shard box = boxOf(buffer);
     const uint64_t hash = contentHash({reinterpret_cast<const char*>(content.data()), content.size()});
     hashes.push_back(fmt::format("{} {} [{}]+[{}]", hashText(hash), name, fmt::join(box.start, ","),
                                  fmt::join(box.size, ",")));

@@ -17,7 +17,8 @@ using Clock = std::chrono::steady_clock;
 // A step of communication, with its place in the order.
 struct DeviceTransfers::Entry {
   CommunicationStep step;
-  const Instruction* instruction = nullptr;
+  InstructionKind kind = InstructionKind::kRun;
+  RankId peer;                                 // of a message
   const std::vector<RankId>* group = nullptr;  // of a collective
   CollectiveCall call;                         // likewise
   std::span<std::byte> bytes;                  // of a message
@@ -94,8 +95,8 @@ class DeviceTransfers::Lane : public Communicator {
   }
   std::unique_ptr<Posted> post(InstructionKind kind, std::span<std::byte> data) {
     Entry& entry = take();
-    PIPESHARD_CHECK(entry.instruction->kind == kind, "{} where {} is next", instructionKindName(kind),
-                    describeInstruction(transfers_.program_, *entry.instruction));
+    PIPESHARD_CHECK(entry.kind == kind, "{} where {} is next", instructionKindName(kind),
+                    transfers_.describe(entry));
     entry.bytes = data;
     transfers_.post(entries[next]);
     return std::make_unique<Posted>(transfers_, entries[next++]);
@@ -105,7 +106,7 @@ class DeviceTransfers::Lane : public Communicator {
     Entry& entry = take();
     PIPESHARD_CHECK(entry.group != nullptr && *entry.group == group,
                     "a collective over [{}] where {} is next", fmt::join(group, ","),
-                    describeInstruction(transfers_.program_, *entry.instruction));
+                    transfers_.describe(entry));
     entry.call.kind = kind;
     entry.call.members = group.size();
     entry.call.type = type;
@@ -128,10 +129,11 @@ DeviceTransfers::DeviceTransfers(const Program& program, DeviceTransfersPlan pla
       foreground_(std::make_unique<Lane>(*this, compute)),
       background_(std::make_unique<Lane>(*this, lane)) {
   for (const CommunicationStep& step : plan_.order) {
-    const Instruction& instruction = program.instructions.plain().at(step.instruction);
+    const Instruction& instruction = program.instructions.form(step.instruction);
     Entry entry;
     entry.step = step;
-    entry.instruction = &instruction;
+    entry.kind = instruction.kind;
+    entry.peer = instruction.peer;
     entry.before = compute.device().makeEvent();
     entry.end = compute.device().makeEvent();
     if (instruction.subgraph.valid()) {
@@ -154,6 +156,10 @@ DeviceTransfers::DeviceTransfers(const Program& program, DeviceTransfersPlan pla
 }
 
 DeviceTransfers::~DeviceTransfers() = default;
+
+std::string DeviceTransfers::describe(const Entry& entry) const {
+  return describeInstruction(program_, program_.instructions.copyAt(entry.step.instruction));
+}
 
 Communicator& DeviceTransfers::foreground() { return *foreground_; }
 Communicator& DeviceTransfers::background() { return *background_; }
@@ -197,7 +203,7 @@ void DeviceTransfers::giveToDevice(Lock&) {
     try {
       if (!entry.left_out) start(entry);
     } catch (Error& error) {
-      error.addContext(describeInstruction(program_, *entry.instruction));
+      error.addContext(describe(entry));
       throw;
     }
   }
@@ -209,10 +215,10 @@ void DeviceTransfers::start(Entry& entry) {
   entry.lane->reached = std::max(entry.lane->reached, entry.number);
   if (entry.group != nullptr)
     plan_.communicator->collective(*queue_, *entry.group, entry.call);
-  else if (entry.instruction->kind == InstructionKind::kSend)
-    plan_.communicator->send(*queue_, entry.instruction->peer, entry.bytes);
+  else if (entry.kind == InstructionKind::kSend)
+    plan_.communicator->send(*queue_, entry.peer, entry.bytes);
   else
-    plan_.communicator->receive(*queue_, entry.instruction->peer, entry.bytes);
+    plan_.communicator->receive(*queue_, entry.peer, entry.bytes);
   queue_->record(*entry.end);
 }
 

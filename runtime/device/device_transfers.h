@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "ir/program/communication_order.h"
@@ -69,6 +70,7 @@ class DeviceTransfers {
   void post(size_t entry);
   void giveToDevice(Lock& held);
   void start(Entry& entry);
+  std::string describe(const Entry& entry) const;
   void await(size_t entry);
   void interrupt();
 

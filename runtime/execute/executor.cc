@@ -36,13 +36,14 @@ std::string describeMadeUpdates(const std::vector<double>& losses) {
 //   constructor   a CompiledSubgraph per subgraph; which results are computed in their accumulators; a place
 //                 in the arena for every buffer, and two workspaces behind each other: of the thread that
 //                 runs the step, and of the lane. Each is as large as the neediest run of its thread
-//   attach        an Action per instruction: pointers, sizes, the kernel calls of its subgraph, copies
-//   runStep       the actions in order
+//   attach        Actions: pointers, sizes, the kernel calls of subgraphs, copies (executor_actions.cc)
+//   runStep       the instructions' actions in order
 //
 // What holds while a step runs:
 //   * An instruction begins when the background ones that it needs are done (waits_), and when no send of a
-//     buffer that it writes is under way. Sends are kept by buffer (pending_sends_); freeing the buffer, or
-//     the end of the step, waits for them too. So a step ends with no send, receive or lane work under way.
+//     buffer that it writes is under way. Sends are kept by the memory that is sent (pending_sends_); freeing
+//     it, or the end of the step, waits for them too. So a step ends with no send, receive or lane work under
+//     way.
 //   * current_instruction_, progress_ and waiting_ are all that other threads look at: a watcher's picture of
 //     where the rank is.
 //   * After an error the step is given up as a whole (failStep): posted receives are withdrawn first, so that
@@ -113,77 +114,6 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction, 
   return aliasing;
 }
 
-Executor::Action Executor::resolve(const Instruction& instruction) {
-  Action action;
-  action.instruction = &instruction;
-  action.done = accumulation_.done[&instruction - program().instructions.plain().data()];
-  if (!instruction.inputs.empty()) action.input = place(instruction.inputs[0]).data();
-  if (!instruction.outputs.empty()) action.output = place(instruction.outputs[0]).data();
-  const std::vector<BufferId>& sized = instruction.outputs.empty() ? instruction.inputs : instruction.outputs;
-  if (!sized.empty()) {
-    const Buffer& buffer = program().buffer(sized[0]);
-    action.data_type = buffer.data_type;
-    action.elements = elementCount(buffer.shape);
-    action.bytes = place(sized[0]).size();
-  }
-  if (instruction.subgraph.valid()) {
-    std::vector<std::byte*> inputs, outputs;
-    for (const BufferId id : instruction.inputs) inputs.push_back(place(id).data());
-    for (const BufferId id : instruction.outputs) outputs.push_back(place(id).data());
-    std::vector<bool> adds;
-    for (const BufferId id : instruction.outputs) adds.push_back(accumulation_.adds[id.index()]);
-    const bool of_lane = isOfLane(instruction);
-    std::byte* workspace =
-        arena_.data() + (of_lane ? background_workspace_ : static_cast<size_t>(memory_.workspace_offset));
-    action.run = subgraphs_[instruction.subgraph.index()]->bind(
-        aliasingOf(instruction, positionOf(instruction)), inputs, outputs, workspace,
-        (of_lane ? background_collectives_ : collectives_).get(), adds,
-        (of_lane ? lane_queue_ : compute_).get());
-  }
-  if (instruction.kind == InstructionKind::kLoadInput) {
-    const std::string& name = program().buffer(instruction.outputs.at(0)).value;
-    const auto& inputs = program().inputs;
-    const auto found = std::find_if(inputs.begin(), inputs.end(),
-                                    [&](const ProgramInput& input) { return input.name == name; });
-    if (found == inputs.end())
-      fail(ErrorCode::kConfiguration, "the program loads '{}', which is not one of its inputs", name);
-    if (data_ == nullptr)
-      fail(ErrorCode::kConfiguration, "the program loads '{}', but no data was given", name);
-    action.data_input = found - inputs.begin();
-    action.box = loadedBox(*found, program().buffer(instruction.outputs[0]), instruction.offset);
-  }
-  const bool copies =
-      instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
-  if (copies) action.copies = copiesOf(instruction);
-  return action;
-}
-
-// A slice takes from `offset` on; a concatenation fills its output from 0 on.
-std::vector<RowCopy> Executor::copiesOf(const Instruction& instruction) const {
-  const BufferId output = instruction.outputs.at(0);
-  const Buffer& to = program().buffer(output);
-  const bool is_slice = instruction.kind == InstructionKind::kSlice;
-  if (is_slice && instruction.inputs.size() != 1)
-    fail(ErrorCode::kConfiguration, "a slice has {} inputs", instruction.inputs.size());
-  std::vector<RowCopy> copies;
-  int64_t filled = 0;
-  for (const BufferId input : instruction.inputs) {
-    const Buffer& from = program().buffer(input);
-    if (input == output) fail(ErrorCode::kConfiguration, "'{}' is input and output", from.name);
-    if (is_slice)
-      return {copyOutOfRange(from, place(input).data(), to, place(output).data(), instruction.axis,
-                             instruction.offset)};
-    copies.push_back(
-        copyIntoRange(from, place(input).data(), to, place(output).data(), instruction.axis, filled));
-    filled += from.shape[instruction.axis];
-  }
-  if (instruction.inputs.empty() || filled != to.shape[instruction.axis]) {
-    fail(ErrorCode::kConfiguration, "its inputs fill {} entries of axis {} of '{}' {}", filled,
-         instruction.axis, to.name, shapeToString(to.shape));
-  }
-  return copies;
-}
-
 std::string Executor::describeCurrent() const {
   const int64_t step = current_step_.load();
   const size_t loaded = buffers_loaded_.load();
@@ -226,7 +156,7 @@ std::vector<int64_t> Executor::liveBytes() const {
 }
 
 StepReport Executor::runStep(int64_t step) {
-  PIPESHARD_CHECK(actions_.size() == program().instructions.size(), "attach was not called");
+  PIPESHARD_CHECK(action_of_.size() == program().instructions.size(), "attach was not called");
   const Clock::time_point start = Clock::now();
   StepReport report;
   if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
@@ -240,7 +170,7 @@ StepReport Executor::runStep(int64_t step) {
   if (lane_) lane_->begin();
   beginTransfers();
   awaited_ = 0;
-  for (size_t i = 0; i < actions_.size(); ++i) {
+  for (size_t i = 0; i < action_of_.size(); ++i) {
     current_instruction_.store(i, std::memory_order_relaxed);
     progress_.fetch_add(1, std::memory_order_relaxed);
     try {
@@ -252,8 +182,8 @@ StepReport Executor::runStep(int64_t step) {
   const Clock::time_point end_of_work = Clock::now();
   std::optional<HostView> faults;
   try {
-    waitForBackground(actions_.size());
-    for (size_t b = 0; b < pending_sends_.size(); ++b) waitForSends(BufferId(b));
+    waitForBackground(action_of_.size());
+    for (uint32_t slot = 0; slot < pending_sends_.size(); ++slot) waitForSends(slot);
     // The host waits once: a download is a wait, and all is done then, the lane's as well, which compute_ has
     // awaited. Where there is nothing to see it waits for that alone.
     if (!faults_.bytes.empty()) faults.emplace(*compute_, faults_.bytes);
@@ -297,22 +227,19 @@ StepReport Executor::runStep(int64_t step) {
 // By a kernel, with what the data say about it.
 void Executor::failInstruction(size_t position, int64_t step, Error error) {
   error.addContext(fmt::format("step {}, {}", step, describePlace(program(), position)));
-  const bool by_kernel = actions_[position].instruction->kind == InstructionKind::kRun && data_ != nullptr;
+  const bool by_kernel = actionAt(position).form->kind == InstructionKind::kRun && data_ != nullptr;
   failStep(
       Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
 }
 
-size_t Executor::positionOf(const Instruction& instruction) const {
-  return &instruction - program().instructions.plain().data();
-}
-
-void Executor::execute(Action& action, int64_t step, StepReport& report) {
-  const Instruction& instruction = *action.instruction;
+void Executor::execute(size_t position, int64_t step, StepReport& report) {
+  Action& action = actionAt(position);
+  const Instruction& form = *action.form;
   const Clock::time_point start = Clock::now();
-  const bool recorded = recorder_ != nullptr && instruction.kind != InstructionKind::kFree && !action.done;
-  if (recorded) recorder_->begin(TraceLane::kForeground, positionOf(instruction), start);
+  const bool recorded = recorder_ != nullptr && form.kind != InstructionKind::kFree && !action.done;
+  if (recorded) recorder_->begin(TraceLane::kForeground, position, start);
   const size_t pair = recorded && times_ ? times_->begin(TraceLane::kForeground) : 0;
-  switch (instruction.kind) {
+  switch (form.kind) {
     case InstructionKind::kLoadInput:
       waiting_.store(data_->mayWait(), std::memory_order_relaxed);
       data_->fill(action.data_input, step, action.box, hostSide(action));
@@ -320,19 +247,11 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
       if (finder_) lookAtInput(action);
       upload(action, *compute_);
       break;
-    case InstructionKind::kUpdate:
-      if (update_observer_) update_observer_(instruction);
-      if (guard_ && !guard_->isFinite()) {
-        guard_->leaveOut(instruction);
-        if (transfers_) transfers_->leaveOut(positionOf(instruction));
-      } else {
-        runNodes(action);
-      }
-      break;
-    case InstructionKind::kRun: runNodes(action); break;
+    case InstructionKind::kUpdate: update(position); break;
+    case InstructionKind::kRun: runNodes(position); break;
     case InstructionKind::kAccumulate:
       if (action.done) break;
-      if (instruction.overwrite) {
+      if (form.overwrite) {
         compute_->copy(action.input, action.output, action.bytes);
       } else {
         compute_->add(action.data_type, action.input, action.output, action.elements);
@@ -341,7 +260,7 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
     case InstructionKind::kSend:
     case InstructionKind::kReceive:
     case InstructionKind::kAllReduce: transfer(action); break;
-    case InstructionKind::kFree: waitForSends(instruction.inputs[0]); break;
+    case InstructionKind::kFree: waitForSends(action); break;
     case InstructionKind::kSlice:
     case InstructionKind::kConcatenate:
       for (const RowCopy& copy : action.copies) compute_->copyRows(copy);
@@ -352,51 +271,61 @@ void Executor::execute(Action& action, int64_t step, StepReport& report) {
   if (recorded) recordEnd(action, pair, end);
   const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
-  report.transfer_seconds += isTransfer(instruction.kind) ? seconds : in_collectives;
-  report.compute_seconds += isTransfer(instruction.kind) ? 0 : seconds - in_collectives;
+  report.transfer_seconds += isTransfer(form.kind) ? seconds : in_collectives;
+  report.compute_seconds += isTransfer(form.kind) ? 0 : seconds - in_collectives;
 }
 
 void Executor::recordEnd(const Action& action, size_t pair, Clock::time_point end) {
-  const InstructionKind kind = action.instruction->kind;
+  const InstructionKind kind = action.form->kind;
   const bool meets = kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce;
   const std::chrono::nanoseconds waited = meets ? communicator_->waited() : std::chrono::nanoseconds();
   recorder_->end(TraceLane::kForeground, end, waited);
   if (times_) times_->end(TraceLane::kForeground, pair, meets ? called_ + waited : Clock::time_point());
 }
 
-void Executor::runNodes(Action& action) {
-  if (options_.observer != nullptr) options_.observer->beginRun(positionOf(*action.instruction));
-  action.run.run(progress_, options_.observer, finder_ ? &*finder_ : nullptr);
+void Executor::update(size_t position) {
+  if (update_observer_) update_observer_(program().instructions.copyAt(position));
+  if (!guard_ || guard_->isFinite()) return runNodes(position);
+  guard_->leaveOut(program().instructions.copyAt(position));
+  if (transfers_) transfers_->leaveOut(position);
+}
+
+void Executor::runNodes(size_t position) {
+  if (options_.observer != nullptr) options_.observer->beginRun(position);
+  actionAt(position).run.run(progress_, options_.observer, finder_ ? &*finder_ : nullptr);
 }
 
 void Executor::transfer(Action& action) {
-  const Instruction& instruction = *action.instruction;
+  const Instruction& form = *action.form;
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
-  if (instruction.kind != InstructionKind::kReceive) download(action, *compute_);
+  if (form.kind != InstructionKind::kReceive) download(action, *compute_);
   if (times_) called_ = Clock::now();
   waiting_.store(true, std::memory_order_relaxed);
-  if (instruction.kind == InstructionKind::kSend) {
-    pending_sends_[instruction.inputs[0].index()].push_back(
-        communicator_->send(instruction.peer, hostSide(action)));
-  } else if (instruction.kind == InstructionKind::kReceive) {
-    communicator_->receive(instruction.peer, hostSide(action));
+  if (form.kind == InstructionKind::kSend) {
+    pending_sends_[action.sends[0]].push_back(communicator_->send(form.peer, hostSide(action)));
+  } else if (form.kind == InstructionKind::kReceive) {
+    communicator_->receive(form.peer, hostSide(action));
   } else {
     allReduce(action, *communicator_);
   }
   waiting_.store(false, std::memory_order_relaxed);
-  if (instruction.kind != InstructionKind::kSend) upload(action, *compute_);
+  if (form.kind != InstructionKind::kSend) upload(action, *compute_);
 }
 
 // Of what the host has of it, in place where that is staging.
 void Executor::allReduce(const Action& action, Communicator& communicator) const {
-  const std::vector<RankId>& group = program().groups.at(action.instruction->group);
+  const std::vector<RankId>& group = program().groups.at(action.form->group);
   const std::byte* input = action.host == nullptr ? action.input : action.host;
   communicator.allReduce(group, action.data_type, Reduction::kSum, input, hostSide(action).data(),
                          action.elements);
 }
 
-void Executor::waitForSends(BufferId buffer) {
-  std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[buffer.index()];
+void Executor::waitForSends(const Action& action) {
+  for (const uint32_t slot : action.sends) waitForSends(slot);
+}
+
+void Executor::waitForSends(uint32_t slot) {
+  std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[slot];
   if (sends.empty()) return;
   waiting_.store(true, std::memory_order_relaxed);
   for (const auto& send : sends) send->wait();

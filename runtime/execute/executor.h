@@ -94,6 +94,9 @@ class Executor {
   const Program& program() const { return image_.program; }
   const MemoryPlan& memory() const { return memory_; }
   const Accumulation& accumulation() const { return accumulation_; }
+  // How many different things its instructions do, once attached: those of a loop's iterations that are on
+  // the same memory are one. For tests and the curious.
+  size_t actionCount() const;
   // Constants of the subgraphs, bytes; they are beside the arena.
   int64_t constantBytes() const;
 
@@ -157,12 +160,14 @@ class Executor {
 
  private:
   struct Action;
+  class ActionMaker;
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction, size_t position) const;
-  Action resolve(const Instruction& instruction);
+  Action& actionAt(size_t position);
   void awaitKeeper() const;
+  void makeActions();
   void bind(std::span<std::byte> arena, Communicator* communicator, DataSource* data,
             Communicator* background);
   void startLane();
@@ -171,7 +176,7 @@ class Executor {
                                                     DeviceQueue& queue) const;
   // What ranks give each other goes through the host's memory.
   bool isStaged() const { return !device_->isHostMemory() && transfers_ == nullptr; }
-  bool isOfHost(const Instruction& instruction) const;
+  bool isOfHost(const Instruction& form) const;
   void placeStaging();
   void placeFaults();
   void giveStepNumbers(int64_t step);
@@ -181,11 +186,10 @@ class Executor {
   void download(const Action& action, DeviceQueue& queue) const;
   void upload(const Action& action, DeviceQueue& queue) const;
   [[noreturn]] void failInstruction(size_t position, int64_t step, Error error);
-  std::vector<RowCopy> copiesOf(const Instruction& instruction) const;
-  size_t positionOf(const Instruction& instruction) const;
-  void execute(Action& action, int64_t step, StepReport& report);
+  void execute(size_t position, int64_t step, StepReport& report);
+  void update(size_t position);
   void recordEnd(const Action& action, size_t pair, std::chrono::steady_clock::time_point end);
-  void runNodes(Action& action);
+  void runNodes(size_t position);
   void lookAtWeights();
   void lookAtInput(const Action& action);
   void transfer(Action& action);
@@ -195,7 +199,8 @@ class Executor {
   void waitForBackground(size_t position);
   void performInBackground(size_t position);
   [[noreturn]] void failStep(const Error& error);
-  void waitForSends(BufferId buffer);
+  void waitForSends(const Action& action);
+  void waitForSends(uint32_t slot);
   double readNumber(BufferId id) const;
   std::vector<double> readLosses() const;
   std::vector<std::pair<std::string, double>> readMeasures() const;
@@ -229,8 +234,10 @@ class Executor {
   uint32_t recorded_program_ = 0;
   std::unique_ptr<DeviceTimes> times_;            // while recording, of a device that works beside the host
   std::chrono::steady_clock::time_point called_;  // the communicator, by the foreground, last; for times_
-  std::vector<Action> actions_;                   // by instruction
-  std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;  // by buffer
+  std::vector<Action> actions_;
+  std::vector<uint32_t> action_of_;  // by instruction
+  // By what is sent from: buffers that begin at one place of the arena.
+  std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;
   std::atomic<size_t> current_instruction_{0};
   std::atomic<int64_t> current_step_{0};   // 0 between steps
   std::atomic<size_t> buffers_loaded_{0};  // by attach: those that are persistent, of the first so many

@@ -27,9 +27,6 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
     fail(ErrorCode::kConfiguration, "rank {}: the program is for {} ranks, the communicator has {}",
          program().rank, program().world_size, size);
   }
-  // Every instruction gets an action, which is found by its place.
-  image_.program.buffers.unrolled();
-  image_.program.instructions.unrolled();
   arena_ = arena;
   if (transfers_plan_) {
     transfers_ =
@@ -45,19 +42,7 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   data_ = data;
   if (program().guard.valid())
     guard_.emplace(program(), *compute_, [this](BufferId id) { return place(id); });
-  pending_sends_.resize(program().buffers.size());
-  for (const Instruction& instruction : program().instructions) {
-    if (instruction.kind == InstructionKind::kSend)
-      pending_sends_[instruction.inputs.at(0).index()].reserve(size);
-  }
-  for (size_t i = 0; i < program().instructions.size(); ++i) {
-    try {
-      actions_.push_back(resolve(program().instructions.plain()[i]));
-    } catch (Error& error) {
-      error.addContext(describePlace(program(), i));
-      throw;
-    }
-  }
+  makeActions();
   placeStaging();
   placeFaults();
   startLane();

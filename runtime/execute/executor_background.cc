@@ -14,8 +14,8 @@ void Executor::startLane() {
   posted_receives_.resize(program().instructions.size());
   if (waits_.lane.empty()) return;
   for (const size_t position : waits_.lane) {
-    actions_[position].posted = device_->makeEvent();
-    actions_[position].finished = device_->makeEvent();
+    actionAt(position).posted = device_->makeEvent();
+    actionAt(position).finished = device_->makeEvent();
   }
   if (background_ == nullptr || background_->size() != program().world_size) {
     fail(ErrorCode::kConfiguration,
@@ -56,24 +56,24 @@ void Executor::beginTransfers() {
 }
 
 void Executor::runInstruction(size_t position, int64_t step, StepReport& report) {
-  Action& action = actions_[position];
-  const Instruction& instruction = *action.instruction;
+  Action& action = actionAt(position);
+  const Instruction& form = *action.form;
   if (options_.delays != nullptr) options_.delays->pause();
   const Clock::time_point start = Clock::now();
   waitForBackground(position);
-  for (const BufferId id : instruction.outputs) waitForSends(accumulation_.placeOf(id));
-  if (instruction.background) {
-    if (isOfLane(instruction)) {
+  if (!form.outputs.empty()) waitForSends(action);
+  if (form.background) {
+    if (isOfLane(form)) {
       compute_->record(*action.posted);
       lane_->post();
     } else {
       if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
       if (times_) action.posted_pair = times_->begin(TraceLane::kPosted);
-      posted_receives_[position] = communicator_->postReceive(instruction.peer, hostSide(action));
+      posted_receives_[position] = communicator_->postReceive(form.peer, hostSide(action));
     }
   }
   report.transfer_seconds += secondsSince(start);
-  if (!instruction.background) execute(action, step, report);
+  if (!form.background) execute(position, step, report);
 }
 
 // What the instruction at this position, or the end of the step, needs of those in the background.
@@ -84,7 +84,7 @@ void Executor::waitForBackground(size_t position) {
     lane_->waitFor(before, [this] { return communicator_->progress(); });
     awaits_lane_.store(false);
   }
-  if (before > awaited_) compute_->wait(*actions_[waits_.lane[before - 1]].finished);
+  if (before > awaited_) compute_->wait(*actionAt(waits_.lane[before - 1]).finished);
   awaited_ = std::max(awaited_, before);
   for (const size_t receive : waits_.receives[position]) {
     waiting_.store(true, std::memory_order_relaxed);
@@ -92,17 +92,16 @@ void Executor::waitForBackground(size_t position) {
     try {
       posted_receives_[receive]->wait();
     } catch (Error& error) {
-      error.addContext(fmt::format("instruction {}: {}", receive,
-                                   describeInstruction(program(), program().instructions.plain()[receive])));
+      error.addContext(describePlace(program(), receive));
       throw;
     }
     waiting_.store(false, std::memory_order_relaxed);
     const Clock::time_point arrived = start + posted_receives_[receive]->waited();
     if (recorder_ != nullptr) recorder_->endPosted(receive, arrived, Clock::now());
     posted_receives_[receive].reset();
-    upload(actions_[receive], *compute_);
+    upload(actionAt(receive), *compute_);
     if (times_) {  // straight from a device nobody says when it has come
-      times_->end(TraceLane::kPosted, actions_[receive].posted_pair,
+      times_->end(TraceLane::kPosted, actionAt(receive).posted_pair,
                   transfers_ ? Clock::time_point() : arrived);
     }
   }
@@ -110,8 +109,7 @@ void Executor::waitForBackground(size_t position) {
 
 // By the lane's thread.
 void Executor::performInBackground(size_t position) {
-  Action& action = actions_[position];
-  const Instruction& instruction = *action.instruction;
+  Action& action = actionAt(position);
   if (options_.delays != nullptr) options_.delays->pause();
   progress_.fetch_add(1, std::memory_order_relaxed);
   if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
@@ -120,7 +118,7 @@ void Executor::performInBackground(size_t position) {
     Clock::time_point met;
     lane_queue_->wait(*action.posted);
     const size_t pair = times_ ? times_->begin(TraceLane::kBackground) : 0;
-    if (instruction.kind == InstructionKind::kRun) {
+    if (action.form->kind == InstructionKind::kRun) {
       action.run.run(progress_);
     } else {
       download(action, *lane_queue_);

@@ -10,8 +10,8 @@
 namespace pipeshard {
 
 // The host gives the content of the output, or takes that of the input.
-bool Executor::isOfHost(const Instruction& instruction) const {
-  switch (instruction.kind) {
+bool Executor::isOfHost(const Instruction& form) const {
+  switch (form.kind) {
     case InstructionKind::kLoadInput: return true;
     case InstructionKind::kSend:
     case InstructionKind::kReceive:
@@ -44,8 +44,8 @@ void Executor::write(BufferId id, const std::function<void(std::span<std::byte>)
   writeMemory(*compute_, place(id), fill);
 }
 
-// Every instruction has its own part, so that nothing in it is replaced before the end of the step, when all
-// is done.
+// Every instruction has its own action, and part, so that nothing in it is replaced before the end of the
+// step, when all is done.
 void Executor::placeStaging() {
   const auto is_step = [](const Buffer& buffer) { return buffer.kind == BufferKind::kStep; };
   step_numbers_ = device_->allocateHost(std::ranges::count_if(program().buffers, is_step) * sizeof(int64_t));
@@ -54,11 +54,11 @@ void Executor::placeStaging() {
     return static_cast<size_t>(alignedBytes(bytes, kMemoryAlignment));
   };
   size_t bytes = 0;
-  for (const Action& action : actions_) bytes += isOfHost(*action.instruction) ? aligned(action.bytes) : 0;
+  for (const Action& action : actions_) bytes += isOfHost(*action.form) ? aligned(action.bytes) : 0;
   staging_ = device_->allocateHost(bytes);
   std::byte* next = staging_.bytes.data();
   for (Action& action : actions_) {
-    if (!isOfHost(*action.instruction)) continue;
+    if (!isOfHost(*action.form)) continue;
     action.host = next;
     next += aligned(action.bytes);
   }
@@ -106,12 +106,12 @@ void Executor::throwFaults(int64_t step, std::span<const std::byte> recorded) {
   const std::span faults(reinterpret_cast<const DataFault*>(recorded.data()),
                          recorded.size() / sizeof(DataFault));
   size_t first = 0;
-  for (size_t i = 0; i < actions_.size(); ++i) {
-    const size_t count = actions_[i].run.faultCount();
+  for (const Action& action : actions_) {
+    const size_t count = action.run.faultCount();
     try {
-      actions_[i].run.throwFirst(faults.subspan(first, count));
+      action.run.throwFirst(faults.subspan(first, count));
     } catch (Error& error) {
-      failInstruction(i, step, std::move(error));
+      failInstruction(action.position, step, std::move(error));
     }
     first += count;
   }

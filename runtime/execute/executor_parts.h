@@ -27,9 +27,11 @@ inline std::string describePlace(const Program& program, size_t index) {
                      describeInstruction(program, program.instructions.copyAt(index)));
 }
 
-// An instruction with its pointers.
+// What an instruction does, with its pointers. Instructions of a loop that are on the same memory in several
+// iterations share one; an instruction whose work goes on behind it has its own (hasOwnAction).
 struct Executor::Action {
-  const Instruction* instruction = nullptr;
+  size_t position = 0;                // of the first instruction that does it
+  const Instruction* form = nullptr;  // all but the numbers of these instructions (LoopedList::form)
   BoundRun run;
   std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -41,10 +43,13 @@ struct Executor::Action {
   size_t data_input = 0;        // kLoadInput: index into program.inputs
   Shard box;                    // kLoadInput: of the whole batch
   std::vector<RowCopy> copies;  // kSlice, kConcatenate
+  std::vector<uint32_t> sends;  // in pending_sends_: of the memory that it writes, sends or frees
   // Of the lane's: what is before it on this thread's queue, and its end on the lane's.
   std::unique_ptr<DeviceEvent> posted, finished;
   size_t posted_pair = 0;  // of a posted receive, in the recorded step
 };
+
+inline Executor::Action& Executor::actionAt(size_t position) { return actions_[action_of_[position]]; }
 
 // Groups by their number in the program. Keeps the time that collectives take, which includes waiting for the
 // others. Where communicators work on the host's memory and the device does not, tensors go through

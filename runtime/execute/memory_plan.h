@@ -26,7 +26,8 @@ struct Placement {
 };
 
 // Greedy best fit, tried with the earliest block first and, unless that reaches the lower bound (as chains
-// do, where the other order is slow), with the largest block first; the smaller result is taken.
+// do, where the other order is slow) or, of very many blocks, nearly does, with the largest block first; the
+// smaller result is taken.
 // Deterministic. Blocks of 0 bytes get offset 0. Never below liveLowerBound, which no placement can beat.
 // `alignment`: bytes, a power of two.
 Placement placeBlocks(std::span<const LiveBlock> blocks, int64_t alignment = kMemoryAlignment);

@@ -261,6 +261,11 @@ std::vector<GroupId> CompiledSubgraph::collectiveGroups() const {
   return groups;
 }
 
+bool CompiledSubgraph::recordsFaults() const {
+  return std::ranges::any_of(kernels_,
+                             [](const auto& kernel) { return kernel != nullptr && kernel->recordsFaults(); });
+}
+
 size_t CompiledSubgraph::collectiveBytes() const {
   size_t most = 0;
   for (const auto& kernel : kernels_) {

@@ -114,6 +114,8 @@ class CompiledSubgraph {
   // Error(kConfiguration) naming the node when a collective is cut for another number of members than its
   // group has. Its groups exist.
   void checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const;
+  // Some kernel does (Kernel::recordsFaults).
+  bool recordsFaults() const;
   // Can a run add this output to what its buffer holds? When a kernel that can makes it, and nothing else
   // reads it.
   bool mayAccumulate(size_t output) const;

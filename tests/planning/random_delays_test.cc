@@ -60,7 +60,7 @@ uint64_t digest(const Executor& executor) {
   };
   for (const Result& result : executor.program().results) add(result.buffer);
   for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-    if (isPersistent(executor.program().buffers.plain()[b].kind)) add(BufferId(b));
+    if (isPersistent(executor.program().buffer(BufferId(b)).kind)) add(BufferId(b));
   }
   return hash;
 }

@@ -95,12 +95,12 @@ class CheckpointMatrix : public ::testing::Test {
     std::map<std::string, std::vector<bool>> held;
     for (const auto& [name, tensor] : saved.whole) held[name].resize(elementCount(tensor.shape));
     for (const auto& rank : ranks) {
-      const std::vector<Buffer>& buffers = rank->executor.program().buffers.plain();
-      for (size_t b = 0; b < buffers.size(); ++b) {
-        const std::string name = stateTensorName(buffers[b]);
+      const Program& program = rank->executor.program();
+      for (size_t b = 0; b < program.buffers.size(); ++b) {
+        const Buffer& buffer = program.buffer(BufferId(b));
+        const std::string name = stateTensorName(buffer);
         if (name.empty()) continue;
-        expectBox(saved.whole.at(name), boxOf(buffers[b]), rank->executor.content(BufferId(b)),
-                  held.at(name));
+        expectBox(saved.whole.at(name), boxOf(buffer), rank->executor.content(BufferId(b)), held.at(name));
       }
     }
     for (const auto& [name, elements] : held)

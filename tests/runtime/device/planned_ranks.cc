@@ -19,7 +19,7 @@ Outcome outcomeOf(const Executor& executor, const StepReport& report) {
   };
   for (const Result& result : executor.program().results) add(dumpTensorName(result), result.buffer);
   for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
-    const Buffer& buffer = executor.program().buffers.plain()[b];
+    const Buffer& buffer = executor.program().buffer(BufferId(b));
     if (isPersistent(buffer.kind)) add("buffer " + buffer.name, BufferId(b));
   }
   outcome["applied"] = {DataType::kBool, {report.applied ? std::byte{1} : std::byte{0}}};
@@ -45,20 +45,26 @@ PlannedTraining plan(const PlannedCase& of) {
   return planTraining(request, [](const std::string&) {});
 }
 
+RankImage imageOf(const PlannedTraining& planned, RankId rank) {
+  return {instantiate(planned.whole.ranks.set, rank), planned.whole.ranks.of(rank).subgraphs, ""};
+}
+
 Outcomes run(const PlannedTraining& planned, const std::function<std::unique_ptr<Device>()>& make_device,
-             const std::function<void(int rank, const Device&)>& look) {
+             const std::function<void(int rank, const Device&)>& look,
+             const std::function<void(Program&)>& change) {
   const size_t ranks = planned.whole.ranks.size();
   Outcomes outcomes(kPlannedSteps, std::vector<Outcome>(ranks));
   runRankThreads(static_cast<int>(ranks), [&](Communicator& opened) {
-    const RankProgram program = planned.whole.ranks.of(opened.rank());
+    RankImage image = imageOf(planned, opened.rank());
+    if (change) change(image.program);
     auto& shared = dynamic_cast<SharedMemoryCommunicator&>(opened);
     const std::unique_ptr<Device> device = make_device ? make_device() : nullptr;
     MemoryBlock memory;  // given back behind the executor
     ExecutorOptions options;
     options.device = device.get();
-    const auto data = makeDataSource({"", 3}, program.program);
+    const auto data = makeDataSource({"", 3}, image.program);
     std::unique_ptr<Communicator> second;
-    Executor executor({program.program, program.subgraphs, ""}, options);
+    Executor executor(std::move(image), options);
     const size_t bytes = executor.memory().total_bytes;
     std::span<std::byte> arena = shared.createArena(device ? 0 : bytes);
     if (device) arena = (memory = device->allocate(bytes)).bytes;

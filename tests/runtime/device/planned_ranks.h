@@ -12,6 +12,7 @@
 
 #include "planning/pipeline.h"
 #include "runtime/device/device.h"
+#include "runtime/execute/rank_image.h"
 
 namespace pipeshard::testing {
 
@@ -41,8 +42,13 @@ using Outcomes = std::vector<std::vector<Outcome>>;
 
 inline constexpr int64_t kPlannedSteps = 2;
 
-// `make_device`: nothing: the CPU. `look`: with each rank's device, when its steps are done.
+// A rank's program as a worker loads it: loops are loops.
+RankImage imageOf(const PlannedTraining& planned, RankId rank);
+
+// `make_device`: nothing: the CPU. `look`: with each rank's device, when its steps are done. `change`: each
+// rank's program before it is run.
 Outcomes run(const PlannedTraining& planned, const std::function<std::unique_ptr<Device>()>& make_device,
-             const std::function<void(int rank, const Device&)>& look = {});
+             const std::function<void(int rank, const Device&)>& look = {},
+             const std::function<void(Program&)>& change = {});
 
 }  // namespace pipeshard::testing

@@ -197,7 +197,7 @@ TEST(NodeObserver, HearsOfEveryNodeInOrder) {
   EXPECT_TRUE(std::is_sorted(heard.nodes.begin(), heard.nodes.end()));
   std::set<size_t> expected, runs;
   for (size_t i = 0; i < rank.program().instructions.size(); ++i) {
-    if (rank.program().instructions.plain()[i].subgraph.valid()) expected.insert(i);
+    if (rank.program().instructions.form(i).subgraph.valid()) expected.insert(i);
   }
   for (const auto& [instruction, node] : heard.nodes) runs.insert(instruction);
   EXPECT_EQ(runs, expected);
