@@ -155,10 +155,7 @@ std::vector<int64_t> Executor::liveBytes() const {
   return live;
 }
 
-StepReport Executor::runStep(int64_t step) {
-  PIPESHARD_CHECK(action_of_.size() == program().instructions.size(), "attach was not called");
-  const Clock::time_point start = Clock::now();
-  StepReport report;
+void Executor::beginStep(int64_t step, Clock::time_point start) {
   if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
   if (times_) times_->beginStep(start);
   current_instruction_.store(0);
@@ -170,16 +167,10 @@ StepReport Executor::runStep(int64_t step) {
   if (lane_) lane_->begin();
   beginTransfers();
   awaited_ = 0;
-  for (size_t i = 0; i < action_of_.size(); ++i) {
-    current_instruction_.store(i, std::memory_order_relaxed);
-    progress_.fetch_add(1, std::memory_order_relaxed);
-    try {
-      runInstruction(i, step, report);
-    } catch (Error& error) {
-      failInstruction(i, step, std::move(error));
-    }
-  }
-  const Clock::time_point end_of_work = Clock::now();
+}
+
+// Returns what kernels have recorded of wrong data; nothing where none of them does.
+std::optional<HostView> Executor::awaitStep(int64_t step, StepReport& report) {
   std::optional<HostView> faults;
   try {
     waitForBackground(action_of_.size());
@@ -197,6 +188,25 @@ StepReport Executor::runStep(int64_t step) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
   }
+  return faults;
+}
+
+StepReport Executor::runStep(int64_t step) {
+  PIPESHARD_CHECK(action_of_.size() == program().instructions.size(), "attach was not called");
+  const Clock::time_point start = Clock::now();
+  StepReport report;
+  beginStep(step, start);
+  for (size_t i = 0; i < action_of_.size(); ++i) {
+    current_instruction_.store(i, std::memory_order_relaxed);
+    progress_.fetch_add(1, std::memory_order_relaxed);
+    try {
+      runInstruction(i, step, report);
+    } catch (Error& error) {
+      failInstruction(i, step, std::move(error));
+    }
+  }
+  const Clock::time_point end_of_work = Clock::now();
+  const std::optional<HostView> faults = awaitStep(step, report);
   if (faults) throwFaults(step, faults->bytes());
   if (lane_) report.background_seconds = lane_->seconds();
   progress_.fetch_add(1, std::memory_order_relaxed);

@@ -195,6 +195,8 @@ class Executor {
   void transfer(Action& action);
   void allReduce(const Action& action, Communicator& communicator) const;
   void runInstruction(size_t position, int64_t step, StepReport& report);
+  void beginStep(int64_t step, std::chrono::steady_clock::time_point start);
+  std::optional<HostView> awaitStep(int64_t step, StepReport& report);
   void beginTransfers();
   void waitForBackground(size_t position);
   void performInBackground(size_t position);

@@ -45,6 +45,15 @@ struct MessageNumbers {
 
 using MessageKey = std::tuple<RankId, RankId, int64_t>;  // sender, receiver, number
 
+// The collectives that meet: of a group, by one communicator of each rank, in a step; the first, the second.
+struct MeetingKey {
+  std::vector<RankId> members;
+  bool background = false;
+  int64_t step = 0, batch = 0, number = 0;
+  friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
+};
+using Meetings = std::map<MeetingKey, std::vector<size_t>>;  // which of the trace's events
+
 std::string rankName(const Program& program) {
   std::set<StageId> stages;
   for (const Instruction& instruction : program.instructions) {
@@ -80,12 +89,14 @@ struct FirstRecords {
 // One rank's events. Times are on the trace's clock, not yet from its beginning.
 class RankEvents {
  public:
-  RankEvents(const RankRecording& recording, const FirstRecords& first, int64_t end, Trace& trace)
-      : recording_(recording), end_(end), trace_(trace) {
+  RankEvents(const RankRecording& recording, const FirstRecords& first, int64_t end, Trace& trace,
+             Meetings& meetings)
+      : recording_(recording), end_(end), trace_(trace), meetings_(meetings) {
     for (const Program& program : recording.programs) numbers_.emplace_back(program);
     for (const TraceStepRecords& step : recording.records.steps) {
       if (!first.has(step)) continue;
       if (step.program >= recording.programs.size()) failForeign("a step of a program that is not there");
+      met_.clear();
       for (size_t lane = 0; lane < kTraceLanes; ++lane) addLane(step, lane);
       addMemory(step);
       for (const auto& [direction, count] : numbers_[step.program].in_step) sent_before_[direction] += count;
@@ -126,6 +137,9 @@ class RankEvents {
       collective.work = TraceWork::kOther;
       addCompute(whole, from, collective.start_ns);
       from = collective.end_ns;
+      const std::vector<GroupId>& groups = program.subgraphs.at(instruction.subgraph.index()).collectives;
+      if (part.part > groups.size()) failForeign("a collective that its subgraph does not have");
+      addMeeting(program, groups[part.part - 1], collective);
       trace_.events.push_back(std::move(collective));
     }
     if (records.size() > 1) return addCompute(whole, from, whole.end_ns);
@@ -134,7 +148,15 @@ class RankEvents {
       event.message = numbers_[step.program].of_instruction[records[0].instruction] +
                       sent_before_[{instruction.kind, instruction.peer}];
     }
+    if (event.kind == TraceEventKind::kCollective) addMeeting(program, instruction.group, event);
     trace_.events.push_back(std::move(event));
+  }
+
+  // Of the next event.
+  void addMeeting(const Program& program, GroupId group, const TraceEvent& collective) {
+    MeetingKey key{program.groups.at(group), collective.background, collective.step, collective.batch};
+    key.number = met_[key]++;
+    meetings_[std::move(key)].push_back(trace_.events.size());
   }
 
   void addCompute(const TraceEvent& whole, int64_t from, int64_t to) {
@@ -200,23 +222,44 @@ class RankEvents {
   std::vector<MessageNumbers> numbers_;
   std::map<std::pair<InstructionKind, RankId>, int64_t> sent_before_;  // in earlier steps
   int64_t held_ = -1;
+  Meetings& meetings_;
+  std::map<MeetingKey, int64_t> met_;  // so far in this step; keys are of number 0
 };
+
+// Nothing travels before all are there who take part; some devices cannot tell how long they waited for it.
+void arriveAt(int64_t all_there, TraceEvent& event) {
+  event.arrived_ns = std::clamp(std::max(event.arrived_ns, all_there), event.start_ns, event.end_ns);
+}
 
 // Sends last until they are received; receives of nobody's send lose their number.
 void joinMessages(Trace& trace) {
-  std::map<MessageKey, int64_t> received;
-  std::set<MessageKey> sent;
+  std::map<MessageKey, int64_t> received, sent;
   for (const TraceEvent& event : trace.events) {
     if (event.kind == TraceEventKind::kReceive)
       received[{event.peer, event.rank, event.message}] = event.end_ns;
-    if (event.kind == TraceEventKind::kSend) sent.insert({event.rank, event.peer, event.message});
+    if (event.kind == TraceEventKind::kSend) sent[{event.rank, event.peer, event.message}] = event.start_ns;
   }
   for (TraceEvent& event : trace.events) {
-    const bool receives = event.kind == TraceEventKind::kReceive;
-    if (receives && !sent.contains({event.peer, event.rank, event.message})) event.message = -1;
+    if (event.kind == TraceEventKind::kReceive) {
+      const auto send = sent.find({event.peer, event.rank, event.message});
+      if (send == sent.end())
+        event.message = -1;
+      else
+        arriveAt(send->second, event);
+    }
     if (event.kind != TraceEventKind::kSend) continue;
     const auto found = received.find({event.rank, event.peer, event.message});
     if (found != received.end()) event.end_ns = std::max(event.start_ns, found->second);
+  }
+}
+
+// Where all members' are recorded.
+void joinMeetings(const Meetings& meetings, Trace& trace) {
+  for (const auto& [key, events] : meetings) {
+    if (events.size() != key.members.size()) continue;
+    int64_t all_there = std::numeric_limits<int64_t>::min();
+    for (const size_t event : events) all_there = std::max(all_there, trace.events[event].start_ns);
+    for (const size_t event : events) arriveAt(all_there, trace.events[event]);
   }
 }
 
@@ -255,6 +298,7 @@ void beginAtZero(Trace& trace, int64_t zero) {
 
 Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   Trace trace;
+  Meetings meetings;
   trace.source = "measured";
   trace.ranks = ranks;
   for (RankId rank : idsBelow<RankId>(ranks)) trace.rank_names.push_back(fmt::format("rank {}", rank));
@@ -270,9 +314,10 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
     for (const TraceStepRecords& step : recording.records.steps) {
       if (first.has(step)) zero = std::min(zero, recording.clock.toOwn(step.start_ns));
     }
-    RankEvents(recording, first, latest, trace);
+    RankEvents(recording, first, latest, trace, meetings);
   }
   joinMessages(trace);
+  joinMeetings(meetings, trace);
   beginAtZero(trace, zero);
   verifyTrace(trace);
   return trace;

@@ -15,7 +15,7 @@ namespace {
 constexpr double kTallRow = 30;  // with the stages below the rank's name
 constexpr double kLowRow = 18;
 constexpr size_t kMostTallRows = 10;
-constexpr double kLane = 5;  // of transfers, below the row
+constexpr double kLane = 5;  // of transfers, below the row; one for each stream that has some
 constexpr double kGap = 7;
 constexpr double kHead = 26;
 constexpr double kAxis = 26;
@@ -61,6 +61,18 @@ std::string stageList(const TimelineRank& rank) {
   return text.size() <= 17 ? text : fmt::format("{} stages", rank.stages.size());
 }
 
+const char* transferClass(bool background) { return background ? "g" : "t"; }
+
+bool haveTransfers(std::span<const Timeline> timelines, bool background) {
+  return std::ranges::any_of(timelines, [&](const Timeline& timeline) {
+    return std::ranges::any_of(timeline.ranks, [&](const TimelineRank& rank) {
+      return std::ranges::any_of(rank.transfers, [&](const TimelineTransfer& transfer) {
+        return transfer.travels() && transfer.background == background;
+      });
+    });
+  });
+}
+
 // One chart of one or two timelines on one axis. Where one is measured in nanoseconds and the other has no
 // unit, the latter is stretched until both are busy equally long, summed over ranks (scales_):
 //
@@ -79,9 +91,10 @@ class Gantt {
       for (const TimelineRank& rank : timeline.ranks) {
         boxes_ += static_cast<size_t>(std::count_if(
             rank.bars.begin(), rank.bars.end(), [](const auto& b) { return b.work != TraceWork::kOther; }));
-        lanes_ = lanes_ || std::any_of(rank.transfers.begin(), rank.transfers.end(),
-                                       [](const auto& t) { return t.end > t.arrived; });
       }
+    }
+    for (const bool background : {false, true}) {
+      if (haveTransfers(timelines_, background)) lanes_.push_back(background);
     }
     axis_.width = plotWidth();
   }
@@ -166,9 +179,10 @@ class Gantt {
       const bool numbers = boxes_ <= kMostNumbered;
       boxes += plain(t, rank, y, numbers);
       if (numbers) boxes += numbered(t, rank, y);
-      if (lanes_) boxes += transfers(t, rank, y + row_ + 1);
+      for (size_t lane = 0; lane < lanes_.size(); ++lane)
+        boxes += transfers(t, rank, lanes_[lane], y + row_ + 1 + static_cast<double>(lane) * kLane);
       boxes += svgText(axis_.width + 8, y + middle(), "dim", fmt::format("{:.1f}% idle", 100 * idle)) + "\n";
-      y += row_ + (row_ == kLowRow ? kGap / 2 : kGap) + (lanes_ ? kLane : 0);
+      y += row_ + (row_ == kLowRow ? kGap / 2 : kGap) + static_cast<double>(lanes_.size()) * kLane;
     }
     if (shown < timeline.ranks.size()) {
       boxes += svgText(0, y + 14, "dim", fmt::format("and {} more ranks", timeline.ranks.size() - shown));
@@ -320,12 +334,12 @@ class Gantt {
     return svg;
   }
 
-  std::string transfers(size_t t, const TimelineRank& rank, double y) const {
+  std::string transfers(size_t t, const TimelineRank& rank, bool background, double y) const {
     std::string path;
     Pixels pixels(1, axis_.width);
     const bool is_crowded = isCrowded(rank.transfers.size());
     for (const TimelineTransfer& transfer : rank.transfers) {
-      if (transfer.end <= transfer.arrived) continue;
+      if (!transfer.travels() || transfer.background != background) continue;
       const double start = x(t, transfer.arrived), end = std::max(start + 0.6, x(t, transfer.end));
       if (is_crowded) {
         pixels.add(0, start, end);
@@ -334,14 +348,15 @@ class Gantt {
       }
     }
     if (is_crowded) path = pixels.paths(y, kLane - 1)[0];
-    return path.empty() ? path : fmt::format("<path class=\"t\" d=\"{}\"/>\n", path);
+    return path.empty() ? path
+                        : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", transferClass(background), path);
   }
 
   std::span<const Timeline> timelines_;
   std::vector<double> scales_;
   TimeAxis axis_;
   size_t boxes_ = 0;
-  bool lanes_ = false;
+  std::vector<bool> lanes_;  // of transfers, top to bottom: in the background?
   double row_ = kTallRow;
 };
 
@@ -356,14 +371,11 @@ Chart ganttChart(std::span<const Timeline> timelines) { return Gantt(timelines).
 
 std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
   std::array<bool, kTraceWorks> used = {};
-  bool transfers = false;
   size_t chunks = 1;
   for (const Timeline& timeline : timelines) {
     for (const TimelineRank& rank : timeline.ranks) {
       chunks = std::max(chunks, rank.stages.size());
       for (const TimelineBar& bar : rank.bars) used[static_cast<size_t>(bar.work)] = true;
-      transfers = transfers || std::any_of(rank.transfers.begin(), rank.transfers.end(),
-                                           [](const auto& t) { return t.end > t.arrived; });
     }
   }
   std::vector<LegendEntry> entries;
@@ -375,7 +387,9 @@ std::vector<LegendEntry> ganttLegend(std::span<const Timeline> timelines) {
       entry.classes.push_back(barClass(work, c, std::min<size_t>(chunks, 4)));
     entries.push_back(std::move(entry));
   }
-  if (transfers) entries.push_back({{"t"}, "transfer to the rank"});
+  if (haveTransfers(timelines, false)) entries.push_back({{transferClass(false)}, "transfer to the rank"});
+  if (haveTransfers(timelines, true))
+    entries.push_back({{transferClass(true)}, "transfer beside compute, in the background"});
   entries.push_back({{"idle"}, "idle: the bubble"});
   return entries;
 }

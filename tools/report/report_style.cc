@@ -3,18 +3,18 @@
 namespace pipeshard {
 
 // f, b, i, w: forward, backward, its two halves; 0..3: chunks of a rank. r, u, o: recomputation, update,
-// other. t: transfers.
+// other. t, g: transfers, those in the background.
 const char* const kPictureStyle =
     R"css(:root,.pic{--paper:#ffffff;--track:#f7f9fb;--rule:#dde3ea;--hatch:#d3dbe4;--ink:#16202b;--dim:#526070;
 --f0:#4a93db;--f1:#3d86cd;--f2:#1968ac;--f3:#004f8d;--b0:#3ba07a;--b1:#2b936e;--b2:#077353;--b3:#01593f;
 --i0:#bd79ae;--i1:#af6ca1;--i2:#8f4f82;--i3:#753769;--w0:#bf8333;--w1:#b27623;--w2:#8f5900;--w3:#6e4401;
 --on0:#0a1420;--on1:#0a1420;--on2:#ffffff;--on3:#ffffff;--r:#8291a1;--u:#4b5866;--on-r:#0a1420;--on-u:#ffffff;--o:#8b9095;
---t:#c2512f;--limit:#b3261e;--area:#bcd9f5;--edge:#1968ac;--measured:#8f4f82}
+--t:#c2512f;--g:#0f7f8c;--limit:#b3261e;--area:#bcd9f5;--edge:#1968ac;--measured:#8f4f82}
 @media (prefers-color-scheme:dark){:root,.pic{--paper:#11161c;--track:#161d25;--rule:#2b3541;--hatch:#2f3a47;--ink:#e8edf2;--dim:#a2afbd;
 --f0:#86c0fd;--f1:#5da6ef;--f2:#428cd2;--f3:#2571b5;--b0:#6ccea6;--b1:#51b38d;--b2:#329873;--b3:#007d5a;
 --i0:#eda5dc;--i1:#d18bc2;--i2:#b571a6;--i3:#99578b;--w0:#efaf62;--w1:#d39547;--w2:#b77b2a;--w3:#936008;
 --on0:#0a1420;--on1:#0a1420;--on2:#0a1420;--on3:#ffffff;--r:#94a4b4;--u:#616f7f;--on-r:#0a1420;--on-u:#ffffff;--o:#9da2a8;
---t:#f68063;--limit:#ff9a90;--area:#234566;--edge:#5da6ef;--measured:#d18bc2}}
+--t:#f68063;--g:#56c4d2;--limit:#ff9a90;--area:#234566;--edge:#5da6ef;--measured:#d18bc2}}
 .pic{font-variant-numeric:tabular-nums;display:block}
 .pic text{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;fill:var(--ink)}
 .pic .dim{font-size:11px;fill:var(--dim)}
@@ -29,7 +29,7 @@ const char* const kPictureStyle =
 .b0{fill:var(--b0)}.b1{fill:var(--b1)}.b2{fill:var(--b2)}.b3{fill:var(--b3)}
 .i0{fill:var(--i0)}.i1{fill:var(--i1)}.i2{fill:var(--i2)}.i3{fill:var(--i3)}
 .w0{fill:var(--w0)}.w1{fill:var(--w1)}.w2{fill:var(--w2)}.w3{fill:var(--w3)}
-.r{fill:var(--r)}.u{fill:var(--u)}.o{fill:var(--o)}.t{fill:var(--t)}
+.r{fill:var(--r)}.u{fill:var(--u)}.o{fill:var(--o)}.t{fill:var(--t)}.g{fill:var(--g)}
 .pic text.n{font-size:10.5px;text-anchor:middle}
 .pic text.n0{fill:var(--on0)}.pic text.n1{fill:var(--on1)}.pic text.n2{fill:var(--on2)}.pic text.n3{fill:var(--on3)}
 .pic text.nr{fill:var(--on-r)}.pic text.nu{fill:var(--on-u)}
@@ -154,7 +154,7 @@ const std::vector<InkPair>& inkPairs() {
       {"i0", "track", 3},    {"i3", "track", 3},    {"w0", "track", 3},      {"w3", "track", 3},
       {"r", "track", 3},     {"u", "track", 3},     {"o", "track", 3},       {"t", "track", 3},
       {"edge", "area", 3},   {"edge", "track", 3},  {"measured", "area", 3}, {"measured", "track", 3},
-      {"link", "panel"},     {"ink", "area"},
+      {"link", "panel"},     {"ink", "area"},       {"g", "track", 3},
   };
   return pairs;
 }

@@ -91,7 +91,8 @@ Timeline timelineOfEvents(const Trace& trace, const Plan& plan, const RankSample
     if (!takes(event) || event.rank >= RankId(trace.ranks) || event.kind == TraceEventKind::kSend) continue;
     TimelineRank& rank = timeline.ranks[event.rank.index()];
     if (event.kind == TraceEventKind::kReceive || event.kind == TraceEventKind::kCollective) {
-      rank.transfers.push_back({event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin});
+      rank.transfers.push_back(
+          {event.start_ns - begin, event.arrived_ns - begin, event.end_ns - begin, event.background});
     } else {
       rank.bars.push_back(
           {event.work, event.stage, event.microbatch, event.start_ns - begin, event.end_ns - begin});

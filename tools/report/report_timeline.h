@@ -32,6 +32,9 @@ struct TimelineTransfer {
   int64_t start = 0;
   int64_t arrived = 0;
   int64_t end = 0;
+  bool background = false;  // beside what is computed: on a stream of its own
+  // Something is to be seen of it.
+  bool travels() const { return end > arrived; }
 };
 
 struct TimelineRank {

@@ -234,6 +234,55 @@ TEST(MergeTrace, KeepsReceivesOfARankThatLeftNothing) {
   EXPECT_EQ(mergeTrace(2, {}).events.size(), 0u);
 }
 
+// Two ranks whose devices do not say how long they waited.
+Trace mergedWithoutWaiting(bool all) {
+  std::vector<RankRecording> recordings;
+  for (const int rank : {0, 1}) {
+    ProgramWriter writer(rank, 2, 1);
+    writer.program().groups = {idsAt<RankId>({0, 1})};
+    writer.subgraph("backward", Phase::kBackwardWeight, {"x"}, {"d"}, {0});
+    writer.run(0, 0, {"x@0"}, {"d@0"});
+    writer.run(0, 1, {"x@1"}, {"d@1"});
+    if (rank == 0)
+      writer.send(1, "h@0", 0);
+    else
+      writer.receive(0, "h@0", 0);
+    const Program program = writer.program();
+    Recorded recorded(program);
+    const int64_t t = 100 + 30 * rank;  // rank 1 comes later to the first, rank 0 to all else
+    recorded.recorder.beginStep(1, 0, at(100));
+    recorded.recorder.begin(kFront, 0, at(t));
+    recorded.recorder.beginPart(kFront, at(t));
+    recorded.recorder.endPart(kFront, at(150), nanoseconds(0));
+    recorded.recorder.end(kFront, at(150));
+    recorded.recorder.begin(kFront, 1, at(210 - 30 * rank));
+    recorded.recorder.beginPart(kFront, at(210 - 30 * rank));
+    recorded.recorder.endPart(kFront, at(250), nanoseconds(0));
+    recorded.recorder.end(kFront, at(250));
+    recorded.recorder.begin(kFront, 2, at(320 - 50 * rank));
+    recorded.recorder.end(kFront, at(330 + 20 * rank), nanoseconds(0));
+    recorded.recorder.endStep(at(400));
+    if (all || rank == 1) recordings.push_back({recorded.read(), {program}, {}});
+  }
+  return mergeTrace(2, recordings);
+}
+
+std::string describeTransfers(const Trace& trace, RankId rank) {
+  std::string text;
+  for (const TraceEvent& event : trace.events) {
+    if (event.rank == rank && event.kind != TraceEventKind::kCompute)
+      text += fmt::format("{}-{}-{} ", event.start_ns, event.arrived_ns, event.end_ns);
+  }
+  return text;
+}
+
+TEST(MergeTrace, FindsWaitingInTheRecordingsOfThePeers) {
+  const Trace trace = mergedWithoutWaiting(true);
+  EXPECT_EQ(describeTransfers(trace, RankId(0)), "0-30-50 110-110-150 220-220-250 ");
+  EXPECT_EQ(describeTransfers(trace, RankId(1)), "30-30-50 80-110-150 170-220-250 ");
+  EXPECT_EQ(describeTransfers(mergedWithoutWaiting(false), RankId(1)), "30-30-50 80-80-150 170-170-250 ");
+}
+
 TEST(MergeTrace, RefusesARecordingOfAnotherPlan) {
   const Program first = firstProgram(), second = secondProgram();
   Recorded a(first);

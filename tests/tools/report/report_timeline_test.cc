@@ -1,5 +1,6 @@
 #include "tools/report/report_timeline.h"
 #include "tests/partition/schedules/schedule_from_text.h"
+#include "tools/report/report_gantt.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -111,6 +112,8 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
   event(TraceEventKind::kCompute, 0, 2, TraceWork::kUpdate, 220, 230);
   event(TraceEventKind::kReceive, 1, 2, TraceWork::kOther, 150, 170);
   event(TraceEventKind::kCopy, 1, 2, TraceWork::kOther, 240, 250);
+  event(TraceEventKind::kCollective, 1, 2, TraceWork::kOther, 210, 230);
+  trace.events.back().background = true;
   trace.memory = {{RankId(1), 20, 7}, {RankId(1), 160, 9}, {RankId(1), 400, 11}};
   const Timeline timeline = timelineOf(trace, plan);
   EXPECT_EQ(timeline.length, 150);
@@ -120,8 +123,10 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
       works, ::testing::ElementsAre(TraceWork::kForward, TraceWork::kRecomputation, TraceWork::kBackwardInput,
                                     TraceWork::kBackwardWeight, TraceWork::kUpdate));
   EXPECT_EQ(timeline.ranks[0].bars[0].start, 0);
-  ASSERT_EQ(timeline.ranks[1].transfers.size(), 1u);
+  ASSERT_EQ(timeline.ranks[1].transfers.size(), 2u);
   EXPECT_EQ(timeline.ranks[1].transfers[0].arrived, 60);
+  EXPECT_FALSE(timeline.ranks[1].transfers[0].background);
+  EXPECT_TRUE(timeline.ranks[1].transfers[1].background);
   ASSERT_EQ(timeline.ranks[1].memory.size(), 2u);
   EXPECT_EQ(timeline.ranks[1].memory[0].time, 0);  // what it held when the step began
   EXPECT_EQ(timeline.ranks[1].peakMemory(), 9);
@@ -133,6 +138,35 @@ TEST(TimelineOfTrace, BeginsWithItsStepAndKnowsWhatEventsAre) {
     EXPECT_EQ(error.code(), ErrorCode::kConfiguration);
     EXPECT_THAT(error.what(), ::testing::HasSubstr("no events of step 3"));
   }
+}
+
+// What goes on beside compute is on a stream of its own, below that of the step's own transfers.
+TEST(GanttChart, HasALaneForEachStreamOfTransfers) {
+  Timeline timeline;
+  timeline.length = 100;
+  TimelineRank& rank = timeline.ranks.emplace_back();
+  rank.name = "rank 0";
+  rank.bars = {{TraceWork::kForward, StageId(0), 0, 10, 30}};
+  const auto heightWith = [&](std::vector<TimelineTransfer> transfers) {
+    rank.transfers = std::move(transfers);
+    return ganttChart(std::span(&timeline, 1)).height;
+  };
+  const auto hasText = [&](const char* text) {
+    const std::vector<LegendEntry> legend = ganttLegend(std::span(&timeline, 1));
+    return std::ranges::any_of(legend, [&](const LegendEntry& entry) { return entry.text == text; });
+  };
+  const double without = heightWith({{0, 5, 5}});
+  EXPECT_FALSE(hasText("transfer to the rank"));
+  const double of_step = heightWith({{0, 5, 15}});
+  EXPECT_GT(of_step, without);
+  EXPECT_TRUE(hasText("transfer to the rank"));
+  EXPECT_FALSE(hasText("transfer beside compute, in the background"));
+  const double of_both = heightWith({{0, 5, 15}, {10, 10, 28, true}});
+  EXPECT_EQ(of_both - of_step, of_step - without);
+  EXPECT_TRUE(hasText("transfer beside compute, in the background"));
+  const std::string plot = ganttChart(std::span(&timeline, 1)).plot;
+  EXPECT_THAT(plot, ::testing::HasSubstr("<path class=\"t\""));
+  EXPECT_THAT(plot, ::testing::HasSubstr("<path class=\"g\""));
 }
 
 TEST(JoinHalves, MakesOneKindOfBackwardPassWhereTheScheduleHasOne) {
