@@ -8,6 +8,7 @@
 #include "ir/base/text_file.h"
 #include "planning/directory/plan_directory.h"
 #include "tools/commands.h"
+#include "tools/options/option_checks.h"
 #include "tools/refresh.h"
 #include "tools/report/report_files.h"
 
@@ -20,12 +21,14 @@ struct ReportCommand {
   ReportRequest request;
   std::string output;
   std::string pictures;
+  std::string ranks;
 
   int run() const {
     const std::string page = output.empty() ? (fs::path(request.directory) / "report.html").string() : output;
     if (hasPrograms(request.directory)) refreshEdited(request.directory, [](const std::string&) {});
     ReportRequest asked = request;
     asked.pictures = !pictures.empty();
+    asked.shown = parseRanks("--ranks", ranks);
     const RenderedReport rendered = renderDirectory(asked);
     writeTextFile(page, rendered.page);
     fmt::print("{}{}\n", page,
@@ -69,6 +72,10 @@ CommandFunction addReportCommand(CLI::App& app) {
   sub->add_option("--step", command->request.step, "The step of the trace that is shown (default: its last)")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
+  sub->add_option("--ranks", command->ranks,
+                  "Of more than 16 ranks some are shown that stand for all; these, too, and those that they "
+                  "send to:\n17,500-503")
+      ->type_name("LIST");
   sub->add_option(
          "--log", command->request.log,
          "Show how a run went: the loss, held-out data, speed and learning rate that `run --log` wrote")

@@ -52,7 +52,7 @@ class SimulateCommand {
   BareRequest bare;
   PlanSimulationRequest plan;
   int width = 0;
-  std::string json, csv, trace;
+  std::string json, csv, trace, ranks;
 
   int run(const CLI::App& command) const {
     checkOptions(command);
@@ -86,6 +86,7 @@ class SimulateCommand {
     PlanSimulationRequest request = plan;
     request.with_json = !json.empty();
     request.each_simulated = !trace.empty();
+    request.shown = parseRanks("--ranks", ranks);
     return request;
   }
 
@@ -195,6 +196,11 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       ->group(kPlan);
   sub->add_flag("--eager", command->plan.eager,
                 "Messages travel before they are wanted, as over a network (default: as in shared memory)")
+      ->group(kPlan);
+  sub->add_option("--ranks", command->ranks,
+                  "Of more than 64 ranks some are shown that stand for all; these, too, and those that they "
+                  "send to: 17,500-503")
+      ->type_name("LIST")
       ->group(kPlan);
   const auto contention = [command](int64_t) {
     command->bare.no_contention = command->plan.no_contention = true;

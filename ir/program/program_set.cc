@@ -147,16 +147,6 @@ class SampledGroups {
   std::vector<std::vector<RankId>> images_;  // by group of the set
 };
 
-RankSample allRanks(const ProgramSet& set) {
-  RankSample sample;
-  for (const RankId rank : set.ranks.ids()) {
-    sample.ranks.push_back(rank);
-    sample.place.push_back(rank.index());
-    sample.counts.push_back(1);
-  }
-  return sample;
-}
-
 }  // namespace
 
 std::string boxText(const Shape& start, const Shape& size) {
@@ -267,6 +257,16 @@ void bindConstants(const ProgramKind& kind, const RankBinding& binding, std::vec
            own.value, dataTypeName(constant.data_type), shapeToString(constant.shape));
     graph.initializers.at(found->second) = constant;
   }
+}
+
+RankSample allRanks(const ProgramSet& set) {
+  RankSample sample;
+  for (const RankId rank : set.ranks.ids()) {
+    sample.ranks.push_back(rank);
+    sample.place.push_back(rank.index());
+    sample.counts.push_back(1);
+  }
+  return sample;
 }
 
 RankSample sampleOf(const ProgramSet& set, const std::function<std::string(RankId)>& label) {

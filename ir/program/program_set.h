@@ -98,6 +98,8 @@ struct RankSample {
   std::vector<int64_t> counts;     // by place: for how many
   bool all() const { return ranks.size() == place.size(); }
 };
+// Each for itself.
+RankSample allRanks(const ProgramSet& set);
 // `label`: ranks with different labels do not stand for each other. Where it cannot be shown that some stand
 // for all: all ranks. The set must have passed verifyBindings
 // (ir/program/program_set_verify.h).

@@ -1,10 +1,25 @@
 #include "tools/options/option_checks.h"
 
 #include <charconv>
+#include <optional>
+#include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "ir/base/error.h"
+
 namespace pipeshard {
+namespace {
+
+std::optional<int32_t> wholeNumber(std::string_view text) {
+  int32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+}  // namespace
 
 CLI::Validator positiveWhole(int64_t high) {
   const auto check = [high](const std::string& text) -> std::string {
@@ -25,6 +40,24 @@ CLI::Validator numberFrom(double low, double high) {
     return fmt::format("expected a number from {:g} to {:g}, found {}", low, high, text);
   };
   return CLI::Validator(check, "");
+}
+
+std::vector<RankId> parseRanks(const std::string& option, const std::string& text) {
+  constexpr size_t kMost = 1024;
+  std::vector<RankId> ranks;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::string_view view = item;
+    const size_t dash = view.find('-');
+    const auto first = wholeNumber(view.substr(0, dash));
+    const auto last = dash == view.npos ? first : wholeNumber(view.substr(dash + 1));
+    if (!first || !last || *last < *first)
+      fail(ErrorCode::kUsage, "{}: expected ranks, such as 17,500-503; found '{}'", option, item);
+    if (ranks.size() + static_cast<size_t>(*last - *first) >= kMost)
+      fail(ErrorCode::kUsage, "{}: '{}' are more than {} ranks", option, text, kMost);
+    for (int32_t rank = *first; rank <= *last; ++rank) ranks.emplace_back(rank);
+  }
+  return ranks;
 }
 
 }  // namespace pipeshard

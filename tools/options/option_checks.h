@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include "ir/base/ids.h"
 
 namespace pipeshard {
 
@@ -13,5 +16,9 @@ CLI::Validator positiveWhole(int64_t high = INT32_MAX);
 
 // A number from `low` to `high`, both included; not "nan".
 CLI::Validator numberFrom(double low, double high);
+
+// Ranks as people list them: "17,500-503" is 17, 500, 501, 502, 503. Error(kUsage) naming `option` for what
+// is no such list, or has more than 1,024.
+std::vector<RankId> parseRanks(const std::string& option, const std::string& text);
 
 }  // namespace pipeshard

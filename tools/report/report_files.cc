@@ -72,6 +72,7 @@ RenderedReport renderDirectory(const ReportRequest& request) {
     simulation.measured = request.durations;
     simulation.programs = request.programs;
     simulation.most_ranks = kMostRanksAlone;
+    simulation.shown = request.shown;
     simulation.with_json = false;
     if (is_measured) simulation.most_ranks = SIZE_MAX;  // the same rows in both
     SimulationReport simulated = simulatePlan(simulation);

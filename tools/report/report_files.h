@@ -20,7 +20,8 @@ struct ReportRequest {
   std::string durations = {};
   int64_t step = 0;                      // of the trace; 0: its last
   std::string log = {};                  // the folder of `run --log`; "": how a run went is not shown
-  const ProgramSet* programs = nullptr;  // as PlanSimulationRequest
+  std::vector<RankId> shown = {};        // as PlanSimulationRequest
+  const ProgramSet* programs = nullptr;  // likewise
   bool pictures = false;                 // the pictures, too
 };
 

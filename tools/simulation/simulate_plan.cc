@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/parallel.h"
@@ -50,16 +52,6 @@ struct SimulatedPlan {
 int ranksBeside(const Cluster& cluster, RankId rank, int ranks) {
   const int node = cluster.nodeOf(rank.index());
   return std::min(ranks - cluster.firstDeviceOf(node), cluster.nodes[node].devices);
-}
-
-RankSample everyRank(size_t ranks) {
-  RankSample sample;
-  for (const RankId rank : idsBelow<RankId>(ranks)) {
-    sample.ranks.push_back(rank);
-    sample.place.push_back(rank.index());
-    sample.counts.push_back(1);
-  }
-  return sample;
 }
 
 // By rank, what is known by place.
@@ -139,10 +131,17 @@ class PlanSimulator {
 
   // A trace was recorded of every rank.
   void chooseSample() {
+    const std::set<RankId> shown(request_.shown.begin(), request_.shown.end());
+    if (!shown.empty() && *shown.rbegin() >= RankId(set_.ranks.size())) {
+      fail(ErrorCode::kUsage, "--ranks: there is no rank {}: {} has {}", *shown.rbegin(), request_.directory,
+           counted(set_.ranks.size(), "rank"));
+    }
+    const auto label = [&](RankId rank) {
+      return treatmentOf(rank) + (shown.contains(rank) ? fmt::format(" rank {}", rank) : "");
+    };
     result_.shows_each = measured_ || set_.ranks.size() <= request_.most_ranks;
     const bool each = measured_ || (result_.shows_each && request_.each_simulated);
-    result_.sample = each ? everyRank(set_.ranks.size())
-                          : sampleOf(set_, [this](RankId rank) { return treatmentOf(rank); });
+    result_.sample = each ? allRanks(set_) : sampleOf(set_, label);
   }
 
   std::vector<std::vector<RankId>> groupsOf(RankId rank) const {

@@ -68,6 +68,9 @@ struct PlanSimulationRequest {
   bool no_contention = false;
   // Up to so many ranks are shown each; of more, some that stand for all (sampleOf).
   size_t most_ranks = 64;
+  // These have rows of their own all the same, with those that they exchange messages with: they stand for
+  // nobody. Error(kUsage) for one that the plan does not have.
+  std::vector<RankId> shown = {};
   // Where each is shown, each is simulated, as a trace of all of them needs it. Else some that stand for all,
   // with the same results.
   bool each_simulated = true;

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/expect_error.h"
 #include "tests/tools/command.h"
+#include "tools/options/option_checks.h"
 #include "tools/simulation/simulation_report.h"
 
 namespace pipeshard {
@@ -48,6 +50,45 @@ TEST_P(SampledSimulation, IsThatOfAllRanks) {
       row[0] += ", " + std::to_string(sampled.sample.counts[place]) + " alike";
     EXPECT_EQ(sampled.table[1 + place], row);
   }
+}
+
+// Whoever asks for a rank sees it, and those that it exchanges messages with, as they are among all.
+TEST_P(SampledSimulation, HasTheRanksThatAreAskedFor) {
+  const TemporaryFolder folder;
+  std::vector<std::string> line = {"plan", "examples/mlp.onnx", "--dim", "batch=64",
+                                   "-o",   folder.file("plan")};
+  line.insert(line.end(), GetParam().begin(), GetParam().end());
+  ASSERT_EQ(runPipeshard(line).exit_code, 0);
+  PlanSimulationRequest request;
+  request.directory = folder.file("plan");
+  request.profile = "off";
+  request.threads = 1;
+  request.with_json = false;
+  const SimulationReport all = simulatePlan(request);
+  request.most_ranks = 1;
+  const std::vector<RankId> usual = simulatePlan(request).sample.ranks;
+  RankId asked(0);
+  while (std::ranges::count(usual, asked) > 0) asked = asked.next();
+  request.shown = {asked};
+  const SimulationReport shown = simulatePlan(request);
+  const auto place = std::ranges::find(shown.sample.ranks, asked) - shown.sample.ranks.begin();
+  ASSERT_LT(static_cast<size_t>(place), shown.sample.ranks.size());
+  EXPECT_EQ(shown.sample.counts[place], 1);
+  EXPECT_EQ(shown.table[1 + place], all.table[1 + asked.index()]);
+  EXPECT_GT(shown.sample.ranks.size(), usual.size());
+  EXPECT_EQ(shown.makespan, all.makespan);
+  request.shown = {RankId(64)};
+  EXPECT_ERROR(simulatePlan(request), ErrorCode::kUsage, "--ranks: there is no rank 64");
+}
+
+TEST(RankLists, AreNumbersAndRanges) {
+  EXPECT_EQ(parseRanks("--ranks", "17,500-503"), idsAt<RankId>({17, 500, 501, 502, 503}));
+  EXPECT_EQ(parseRanks("--ranks", ""), std::vector<RankId>());
+  for (const char* wrong : {"x", "3-", "-3", "5-4", "1,,2", "1.5", "99999999999"}) {
+    SCOPED_TRACE(wrong);
+    EXPECT_ERROR(parseRanks("--ranks", wrong), ErrorCode::kUsage, "--ranks: expected ranks");
+  }
+  EXPECT_ERROR(parseRanks("--ranks", "0-1024"), ErrorCode::kUsage, "more than 1024 ranks");
 }
 
 INSTANTIATE_TEST_SUITE_P(
