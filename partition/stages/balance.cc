@@ -148,11 +148,11 @@ Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector
   StageProblem problem;
   problem.cut_bytes = cutBytesByLayer(chain, cuts.layer_ends);
   problem.widths = widths;
+  problem.even = true;
   if (balance.kind == Balance::Kind::kParameters || balance.kind == Balance::Kind::kSize) {
     const bool all = balance.kind == Balance::Kind::kSize;
     problem.weight = sumsByLayer(all ? nodeSizes(chain) : chain.parameter_bytes, cuts.layer_ends);
     problem.widths.assign(widths.size(), 1);  // every device of a stage holds all its parameters
-    problem.even = true;
   } else if (balance.kind == Balance::Kind::kTime) {
     problem.weight = sumsByLayer(nodeTimes(chain, model), cuts.layer_ends);
   } else {

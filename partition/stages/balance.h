@@ -39,8 +39,8 @@ struct Cuts {
 
 // As many stages as widths[s] (devices of stage s) has entries. `layers`: how many layers to form, 0:
 // automatic, four per stage or, for kCounts, as many as the counts have together; with kType each matching
-// module is a layer, and so is each run of operators between them. Balances exactly, by assignStages: kFlops
-// by the largest stage alone, the others evenly. Errors: kConfiguration (fewer nodes, layers or matching
+// module is a layer, and so is each run of operators between them. Balances exactly, by assignStages: the
+// largest stage first, then the others evenly. Errors: kConfiguration (fewer nodes, layers or matching
 // modules than stages; counts that are not as many as the layers or the stages), kUsage (--layers with
 // kType). `model`: of one device, for kTime.
 Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector<int>& widths, int layers,

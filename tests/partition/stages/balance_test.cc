@@ -231,6 +231,33 @@ Cuts balance(const TrainingGraph& training, const std::string& text, const std::
   return balanceStages(chainOf(training), parseBalance(text), widths, layers);
 }
 
+// Six nodes; the first and the last three read a parameter each.
+TrainingGraph fourParameters(int states) {
+  TrainingBuilder builder(1);
+  ValueId last = builder.input("x");
+  for (int i = 0; i < 6; ++i) {
+    std::vector<ValueId> inputs = {last};
+    if (i == 0 || i > 2) inputs.push_back(builder.parameter("w" + std::to_string(i)));
+    last = builder.op("h" + std::to_string(i), inputs);
+  }
+  return builder.finish({last}, states);
+}
+
+// A heavy last layer, as an output projection is one, decides the largest stage. The others are even all the
+// same, where cheap cuts would make stages of 1, 1 and 4 layers.
+TEST(BalanceStages, ByFlopsIsEvenWhereOneStageIsTheLargestAnyway) {
+  const TrainingGraph training = fourParameters(0);
+  Chain chain = chainOf(training);
+  ASSERT_EQ(chain.count(), 7);
+  chain.flops = {1, 1, 1, 1, 1, 1, 6};
+  chain.backward_flops = {2, 2, 2, 2, 2, 2, 12};
+  chain.cut_bytes = {1, 1, 9, 9, 9, 1, 0};
+  const auto stage_ends = [&](const char* text) {
+    return positionsOf(balanceStages(chain, parseBalance(text), {1, 1, 1, 1}, 7).stage_ends);
+  };
+  EXPECT_THAT(stage_ends("flops"), ElementsAre(1, 3, 5, 6));
+}
+
 TEST(BalanceStages, ByParametersPutsEqualBytesOnStages) {
   TrainingBuilder builder(1);
   ValueId last = builder.input("x");
@@ -257,18 +284,6 @@ TEST(BalanceStages, ByParametersCountsASharedParameterOnce) {
   const ValueId b = builder.op("b", {a, builder.parameter("w")});
   const TrainingGraph training = builder.finish({builder.op("c", {b, shared})});
   EXPECT_THAT(chainOf(training).parameter_bytes, ElementsAre(24, 24, 0, 0));
-}
-
-// Six nodes; the first and the last three read a parameter each.
-TrainingGraph fourParameters(int states) {
-  TrainingBuilder builder(1);
-  ValueId last = builder.input("x");
-  for (int i = 0; i < 6; ++i) {
-    std::vector<ValueId> inputs = {last};
-    if (i == 0 || i > 2) inputs.push_back(builder.parameter("w" + std::to_string(i)));
-    last = builder.op("h" + std::to_string(i), inputs);
-  }
-  return builder.finish({last}, states);
 }
 
 TEST(BalanceStages, BySizeCountsParametersWithTheirStatesAndWhatTheBackwardPassReads) {
