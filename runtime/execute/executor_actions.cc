@@ -33,7 +33,10 @@ class Executor::ActionMaker {
     std::vector<int64_t> key = {static_cast<int64_t>(list.storedAt(position)), instruction.offset,
                                 executor_.accumulation_.done[position],
                                 hasOwnAction(form) ? static_cast<int64_t>(position) : -1};
-    for (const BufferId id : instruction.inputs) key.push_back(offsetOf(id));
+    for (const BufferId id : instruction.inputs) {
+      key.push_back(offsetOf(id));
+      key.push_back(hasOwnPlace(id));
+    }
     for (const BufferId id : instruction.outputs) {
       key.push_back(offsetOf(id));
       key.push_back(executor_.accumulation_.adds[id.index()]);
@@ -42,18 +45,14 @@ class Executor::ActionMaker {
     key.insert(key.end(), aliasing.outputs.begin(), aliasing.outputs.end());
     key.insert(key.end(), aliasing.ending.begin(), aliasing.ending.end());
     const auto [entry, is_new] = known_.try_emplace(std::move(key), executor_.actions_.size());
-    if (is_new) {
-      executor_.actions_.push_back(make(instruction, aliasing));
-      Action& action = executor_.actions_.back();
-      action.position = position;
-      action.form = &form;
-      action.done = executor_.accumulation_.done[position];
-    }
+    if (is_new) executor_.actions_.push_back(make(instruction, position, aliasing));
     return entry->second;
   }
 
  private:
   int64_t offsetOf(BufferId id) const { return executor_.memory_.offsets[id.index()]; }
+  // False: it is computed in its accumulator.
+  bool hasOwnPlace(BufferId id) const { return executor_.accumulation_.placeOf(id) == id; }
   // Where its memory begins; buffers without any lie beside all others.
   int64_t memoryOf(BufferId id) const { return executor_.place(id).empty() ? -1 : offsetOf(id); }
   std::byte* addressOf(BufferId id) const { return executor_.place(id).data(); }
@@ -67,8 +66,12 @@ class Executor::ActionMaker {
            (form.subgraph.valid() && executor_.subgraphs_[form.subgraph.index()]->recordsFaults());
   }
 
-  Action make(const Instruction& instruction, const CompiledSubgraph::Aliasing& aliasing) const {
+  Action make(const Instruction& instruction, size_t position,
+              const CompiledSubgraph::Aliasing& aliasing) const {
     Action action;
+    action.position = position;
+    action.form = &executor_.program().instructions.form(position);
+    action.done = executor_.accumulation_.done[position];
     if (!instruction.inputs.empty()) action.input = addressOf(instruction.inputs[0]);
     if (!instruction.outputs.empty()) action.output = addressOf(instruction.outputs[0]);
     const std::vector<BufferId>& sized =
@@ -93,7 +96,7 @@ class Executor::ActionMaker {
     std::vector<uint32_t> sends;
     for (const BufferId id : is_of_inputs ? instruction.inputs : instruction.outputs) {
       // What was computed in its accumulator is not what is sent from there.
-      if (is_free && executor_.accumulation_.placeOf(id) != id) continue;
+      if (is_free && !hasOwnPlace(id)) continue;
       const auto slot = slots_.find(memoryOf(id));
       if (slot != slots_.end()) sends.push_back(slot->second);
     }

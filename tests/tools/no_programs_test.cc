@@ -64,6 +64,18 @@ INSTANTIATE_TEST_SUITE_P(Plans, NoProgramsPlanTest,
                                                                     "auto", "--optimizer", "adam:lr=1e-3"}),
                          [](const auto& info) { return fs::path(info.param[0]).stem().string(); });
 
+TEST(NoProgramsTest, AReportHasNoSingleRanks) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("a.plan");
+  ASSERT_EQ(runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--no-programs", "-o", directory})
+                .exit_code,
+            0);
+  EXPECT_EQ(runPipeshard({"report", directory}).exit_code, 0);
+  const CommandResult result = runPipeshard({"report", directory, "--ranks", "1"});
+  EXPECT_EQ(result.exit_code, 64);
+  EXPECT_THAT(result.errors, HasSubstr("a plan without programs"));
+}
+
 TEST(NoProgramsTest, ValidateMakesThem) {
   const TemporaryFolder folder;
   const std::string directory = folder.file("a.plan");

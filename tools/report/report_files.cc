@@ -66,7 +66,14 @@ RenderedReport renderDirectory(const ReportRequest& request) {
   RankSample sample;
   const bool is_measured = !request.trace.empty() || fs::exists(recorded);
   input.validation = validation ? &*validation : nullptr;
-  if (hasPrograms(request.directory)) {
+  const bool has_programs = hasPrograms(request.directory);
+  if (!has_programs && !request.shown.empty()) {
+    fail(ErrorCode::kUsage,
+         "--ranks: {} is a plan without programs (plan --no-programs), so nothing is known of single ranks; "
+         "plan with programs",
+         request.directory);
+  }
+  if (has_programs) {
     PlanSimulationRequest simulation;
     simulation.directory = request.directory;
     simulation.measured = request.durations;
