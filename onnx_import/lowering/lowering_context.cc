@@ -1,6 +1,7 @@
 #include "onnx_import/lowering/lowering_context.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "ir/base/error.h"
@@ -22,6 +23,11 @@ LoweringContext::LoweringContext(GraphBuilder& builder, const Node& node)
 ValueId LoweringContext::input(size_t position) const {
   if (!hasInput(position)) refuse(fmt::format("it lacks input {}", position));
   return node_.inputs[position];
+}
+
+ValueId LoweringContext::output(size_t position) const {
+  if (!hasOutput(position)) refuse(fmt::format("it lacks output {}", position));
+  return node_.outputs[position];
 }
 
 const Constant* LoweringContext::constantOf(size_t position) const {
@@ -50,11 +56,11 @@ std::optional<std::vector<double>> LoweringContext::constantNumbers(size_t posit
 
 void LoweringContext::give(size_t position, ValueId value) {
   PIPESHARD_CHECK(hasOutput(position), "{}: output {} is not wanted", describeNode(node_), position);
-  Value& output = builder_.graph().value(node_.outputs[position]);
-  if (!hasStaticType(output)) {
-    output.data_type = type(value);
-    output.shape = shape(value);
-    output.symbols.clear();
+  Value& given = builder_.graph().value(node_.outputs[position]);
+  if (!hasStaticType(given)) {
+    given.data_type = type(value);
+    given.shape = shape(value);
+    given.symbols.clear();
   }
   if (shape(value) != outputShape(position) || type(value) != outputType(position)) {  // it broadcasts, say
     refuse(fmt::format("its output {} is {}{} where its inputs make {}{}", position,
@@ -119,9 +125,19 @@ ValueId LoweringContext::constant(std::string_view name, Constant content) {
   return id;
 }
 
+// What takes the type of an input can be a number of any type in a file that ONNX would not allow.
+Constant LoweringContext::number(DataType type, double number) const {
+  constexpr std::array kTypes{DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16,
+                              DataType::kInt32,   DataType::kInt64,   DataType::kBool};
+  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end())
+    refuse(
+        fmt::format("it computes with {} as a number of its input's type, {}", number, dataTypeName(type)));
+  return makeScalar(type, number);
+}
+
 ValueId LoweringContext::scalar(DataType type, double number) {
   const auto [found, fresh] = scalars_.try_emplace({type, number});
-  if (fresh) found->second = constant("number", makeScalar(type, number));
+  if (fresh) found->second = constant("number", this->number(type, number));
   return found->second;
 }
 
@@ -136,7 +152,7 @@ ValueId LoweringContext::integers(const std::vector<int64_t>& numbers) {
 ValueId LoweringContext::numbers(DataType type, Shape shape, const std::vector<double>& elements) {
   Constant tensor{type, std::move(shape), {}};
   for (double element : elements) {
-    const Constant one = makeScalar(type, element);
+    const Constant one = number(type, element);
     tensor.bytes.insert(tensor.bytes.end(), one.bytes.begin(), one.bytes.end());
   }
   return constant("numbers", std::move(tensor));

@@ -33,13 +33,11 @@ class LoweringContext : public OpEmitter {
   Shape shape(ValueId value) const { return builder_.graph().shape(value); }
   int64_t rank(ValueId value) const { return std::ssize(builder_.graph().shape(value)); }
   DataType type(ValueId value) const { return builder_.graph().dataType(value); }
-  Shape outputShape(size_t position = 0) const { return builder_.graph().shape(node_.outputs.at(position)); }
-  DataType outputType(size_t position = 0) const {
-    return builder_.graph().dataType(node_.outputs.at(position));
-  }
+  Shape outputShape(size_t position = 0) const { return builder_.graph().shape(output(position)); }
+  DataType outputType(size_t position = 0) const { return builder_.graph().dataType(output(position)); }
   // Whether type and shape of an output are known before it is given.
   bool hasOutputType(size_t position = 0) const {
-    return hasStaticType(builder_.graph().value(node_.outputs.at(position)));
+    return hasStaticType(builder_.graph().value(output(position)));
   }
   // What an input holds, if it is a constant; nullopt if it is absent. Refuses one that is not constant.
   std::optional<std::vector<int64_t>> constantIntegers(size_t position) const;
@@ -86,6 +84,8 @@ class LoweringContext : public OpEmitter {
   ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
                Attributes attributes) override;
   void requireAxis(const Shape& of, int64_t axis) const;
+  ValueId output(size_t position) const;  // refuses a node that lacks it
+  Constant number(DataType type, double number) const;
   const Constant* constantOf(size_t position) const;
   ValueId constant(std::string_view name, Constant content);  // never trained
 

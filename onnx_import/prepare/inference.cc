@@ -42,6 +42,15 @@ std::string describeType(const Value& value) {
                      value.shape ? shapeToString(*value.shape) : "[...]");
 }
 
+// Of a tensor of one axis, also where its elements are of a type that nobody knows; otherwise -1.
+int64_t lengthOf(const Value& value) {
+  if (value.opaque_type.empty()) return value.shape && value.shape->size() == 1 ? value.shape->front() : -1;
+  const onnx::TypeProto type = knownType(value);
+  if (!type.has_tensor_type() || type.tensor_type().shape().dim_size() != 1) return -1;
+  const auto& size = type.tensor_type().shape().dim(0);
+  return size.has_dim_value() ? size.dim_value() : -1;
+}
+
 // The content of Shape and Size follows from the type alone.
 std::optional<std::vector<Constant>> evaluateFromShape(const Graph& graph, const Node& node) {
   if (node.inputs.size() != 1 || !node.inputs[0].valid()) return std::nullopt;
@@ -247,9 +256,7 @@ bool Inference::inferByLowering(const Node& node) {
 void Inference::checkNumbers(const Node& node) const {
   checkAttributes(node);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (!node.inputs[i].valid()) continue;
-    const std::optional<Shape>& shape = graph_.value(node.inputs[i]).shape;
-    if (shape && shape->size() == 1) checkShapeInput(node, i, (*shape)[0]);
+    if (node.inputs[i].valid()) checkShapeInput(node, i, lengthOf(graph_.value(node.inputs[i])));
   }
   if (!node.domain.empty() || !node.op_type.starts_with("Reduce")) return;
   if (node.inputs.empty() || !node.inputs[0].valid()) return;  // the schema says that it needs one
