@@ -1,10 +1,11 @@
 // A fuzzer without libFuzzer, for compilers that have none: the readers and mutations of the other one,
 // without a look at what they reach.
 //
-//   blind_fuzzer TARGET SECONDS SEED SLOT FOLDER...     fuzz.py runs it
+//   blind_fuzzer TARGET SECONDS EXECUTIONS SEED SLOT FOLDER...     fuzz.py runs it
 //
-// Begins with the files of the folders. SLOT is a file that holds the input of the moment: its size (8
-// bytes), then the bytes, for whoever looks when a reader has ended the process.
+// Begins with the files of the folders, and ends after so many seconds of the processor, or executions. SLOT
+// is a file that holds the input of the moment: its size (8 bytes), then the bytes, for whoever looks when a
+// reader has ended the process.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -98,12 +99,12 @@ std::string mutate(FuzzForm form, const std::string& input, const std::string& o
   return changed.substr(0, kLongestInput);
 }
 
-int64_t fuzz(const FuzzTarget& target, double seconds, FuzzDice& dice, Slot& slot,
+int64_t fuzz(const FuzzTarget& target, double seconds, int64_t most, FuzzDice& dice, Slot& slot,
              const std::vector<std::string>& inputs) {
   const auto end = static_cast<std::clock_t>(seconds * CLOCKS_PER_SEC);  // of the processor
   int64_t executions = 0;
   std::string input;
-  while (std::clock() < end) {
+  while (executions < most && std::clock() < end) {
     if (executions % kChangesInARow == 0) input = inputs[below(inputs.size(), dice)];
     input = mutate(target.form, input, inputs[below(inputs.size(), dice)], dice);
     slot.hold(input);
@@ -118,19 +119,20 @@ int64_t fuzz(const FuzzTarget& target, double seconds, FuzzDice& dice, Slot& slo
 int run(int count, char** arguments) {
   const FuzzTarget* chosen = nullptr;
   for (const FuzzTarget& target : fuzzTargets()) {
-    if (count > 5 && target.name == arguments[1]) chosen = &target;
+    if (count > 6 && target.name == arguments[1]) chosen = &target;
   }
   if (chosen == nullptr) {
-    std::fprintf(stderr, "expected TARGET SECONDS SEED SLOT FOLDER...\n");
+    std::fprintf(stderr, "expected TARGET SECONDS EXECUTIONS SEED SLOT FOLDER...\n");
     return 64;
   }
   const rlimit memory{kMostMemory, kMostMemory};
   ::setrlimit(RLIMIT_AS, &memory);
-  FuzzDice dice(static_cast<unsigned>(std::strtoul(arguments[3], nullptr, 10)));
-  Slot slot(arguments[4]);
-  const std::vector<std::string> inputs = inputsIn(arguments + 5, arguments + count);
+  FuzzDice dice(static_cast<unsigned>(std::strtoul(arguments[4], nullptr, 10)));
+  Slot slot(arguments[5]);
+  const std::vector<std::string> inputs = inputsIn(arguments + 6, arguments + count);
   if (inputs.empty()) return 66;
-  const int64_t executions = fuzz(*chosen, std::strtod(arguments[2], nullptr), dice, slot, inputs);
+  const int64_t most = std::strtoll(arguments[3], nullptr, 10);
+  const int64_t executions = fuzz(*chosen, std::strtod(arguments[2], nullptr), most, dice, slot, inputs);
   std::printf("number_of_executed_units: %lld\n", static_cast<long long>(executions));
   return 0;
 }

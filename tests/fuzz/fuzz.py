@@ -109,7 +109,7 @@ class Run:
         given = corpus_of(self.options, self.target)
         if self.options.blind:
             seed = time.time_ns() % 2**31 if self.options.seed is None else self.options.seed + self.turn
-            return [self.options.blind, self.target, str(self.seconds), str(seed), self.slot, given, self.inputs]
+            return [self.options.blind, self.target, str(self.seconds), str(self.options.executions), str(seed), self.slot, given, self.inputs]
         return [self.options.fuzzer, self.inputs, given, f"-max_len={LONGEST_INPUT}", "-rss_limit_mb=4096", f"-timeout={LONGEST_WAIT}",
                 f"-artifact_prefix={self.findings}/{self.target}-", "-print_final_stats=1"]
 
@@ -292,6 +292,8 @@ def parse_options():
     parser.add_argument("--tree", default=HERE, help="has corpus/ and record.tsv")
     parser.add_argument("--nice", type=int, default=10)
     parser.add_argument("--seed", type=int, help="of --blind: the same changes again; without it others every time")
+    parser.add_argument("--executions", type=int, default=2**62, help="of --blind: at most so many for a target and turn, so that a seed does the "
+                        "same on machines of any speed")
     parser.add_argument("--bring-home", action="store_true")
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
