@@ -12,10 +12,8 @@ namespace pipeshard::kernels {
 
 class BlockedConvolution {
  public:
-  // Of images [batch, channels, in..] with weights [features, channels, kernel..]; one group. nullptr when
-  // oneDNN has no code made for this processor.
-  static std::unique_ptr<BlockedConvolution> create(ConvolutionTask task, const Window& window, int64_t batch,
-                                                    int64_t channels, int64_t features);
+  // nullptr when oneDNN has no code made for this processor.
+  static std::unique_ptr<BlockedConvolution> create(ConvolutionTask task, const Convolution& convolution);
 
   size_t workspaceBytes() const;  // for as many threads as there were when it was created
   // Of the three tensors the task's result is written, the others are read; `workspace` is 64-byte aligned.
@@ -29,12 +27,15 @@ class BlockedConvolution {
   Workspace divide(void* workspace) const;
 
   ConvolutionTask task_ = ConvolutionTask::kForward;
-  Window window_;
   int64_t batch_ = 0;
-  int64_t channels_ = 0;
-  int64_t features_ = 0;
-  int64_t pieces_ = 1;  // of the result's channels
-  int64_t slots_ = 1;   // pieces of the workspace; each is used by one thread at a time
+  int64_t image_item_ = 0;   // elements of an image
+  int64_t output_item_ = 0;  // and of an output
+  // Of the result's channels, or of all groups: each piece is `..._step_` elements behind the one before.
+  int64_t pieces_ = 1;
+  int64_t image_step_ = 0;  // 0: all pieces need the whole
+  int64_t weight_step_ = 0;
+  int64_t output_step_ = 0;
+  int64_t slots_ = 1;  // pieces of the workspace; each is used by one thread at a time
   std::shared_ptr<const OnednnConvolution> conv_;
 };
 

@@ -8,6 +8,7 @@
 #include "runtime/kernels/base/slots.h"
 #include "runtime/kernels/products/blocked_convolution.h"
 #include "runtime/kernels/products/convolution.h"
+#include "runtime/kernels/products/depthwise_weight.h"
 #include "runtime/kernels/products/gemm.h"
 
 namespace pipeshard::kernels {
@@ -229,10 +230,10 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
 // oneDNN's code for a task, where it is faster than products: not for pointwise convolutions of large images
 // and for their weights, since a product needs no other layout.
 std::shared_ptr<const BlockedConvolution> blockedFor(ConvolutionTask task, const Convolution& c) {
-  if (c.groups != 1) return nullptr;
-  if (c.window.isPointwise() && (task == ConvolutionTask::kWeightGrad || c.window.outSize() >= kLeastWidth))
+  if (c.groups == 1 && c.window.isPointwise() &&
+      (task == ConvolutionTask::kWeightGrad || c.window.outSize() >= kLeastWidth))
     return nullptr;
-  return BlockedConvolution::create(task, c.window, c.batch, c.channels, c.features);
+  return BlockedConvolution::create(task, c);
 }
 
 void addBias(float* y, const float* bias, int64_t batch, int64_t channels, int64_t size) {
@@ -254,10 +255,10 @@ PreparedConvolution<float> prepareBlocked(ConvolutionTask task,
             switch (task) {
               case ConvolutionTask::kForward:
                 blocked->run(read(first), read(second), result, workspace);
-                return addBias(result, bias, c.batch, c.features, c.window.outSize());
+                return addBias(result, bias, c.batch, c.groups * c.features, c.window.outSize());
               case ConvolutionTask::kInputGrad:
                 blocked->run(result, read(second), read(first), workspace);
-                return addBias(result, bias, c.batch, c.channels, c.window.inSize());
+                return addBias(result, bias, c.batch, c.groups * c.channels, c.window.inSize());
               case ConvolutionTask::kWeightGrad:
                 return blocked->run(read(second), result, read(first), workspace);
             }
@@ -270,6 +271,12 @@ template <typename T>
 PreparedConvolution<T> prepareConvolution(ConvolutionTask task, const Convolution& c) {
   if constexpr (std::is_same_v<T, float>) {
     if (auto blocked = blockedFor(task, c)) return prepareBlocked(task, std::move(blocked), c);
+    if (task == ConvolutionTask::kWeightGrad && isDepthwise(c)) {
+      return {depthwiseWeightBytes(c),
+              [c](DeviceQueue*, const T* dy, const T* x, const T*, T* dw, void* workspace) {
+                depthwiseWeightGrad(c, dy, x, dw, workspace);
+              }};
+    }
   }
   size_t elements = kSlots * columnElements(c);
   if (const int64_t chunks = cutWeight(c).chunks; task == ConvolutionTask::kWeightGrad && chunks > 1)

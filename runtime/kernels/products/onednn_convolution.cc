@@ -28,11 +28,26 @@ const dnnl::engine& cpu() {
   return engine;
 }
 
-memory::desc plainLayout(int64_t outer, int64_t inner, int64_t all_inner, const Triple& space) {
-  return {{outer, inner, space[1], space[2]},
-          memory::data_type::f32,
-          memory::dims{all_inner * space[1] * space[2], space[1] * space[2], space[2], 1}};
+// [sizes.., space..], where the sizes' steps are in elements of one channel.
+memory::desc plainLayout(memory::dims sizes, memory::dims steps, const Triple& space, size_t axes) {
+  const int64_t plane = space[0] * space[1] * space[2];
+  for (int64_t& step : steps) step *= plane;
+  int64_t rest = plane;
+  for (size_t a = space.size() - axes; a < space.size(); ++a) {
+    sizes.push_back(space[a]);
+    steps.push_back(rest /= space[a]);
+  }
+  return {sizes, memory::data_type::f32, steps};
 }
+
+// Axes that have nothing to slide over are no part of what oneDNN is asked for: it has more code for two.
+size_t spatialAxes(const Window& w) {
+  const bool is_flat = w.in[0] == 1 && w.out[0] == 1 && w.kernel[0] == 1 && w.pad[0] == 0;
+  return is_flat ? 2 : 3;
+}
+
+// Of the last `count` axes.
+memory::dims last(const Triple& sizes, size_t count) { return {sizes.end() - count, sizes.end()}; }
 
 memory::desc anyLayout(const memory::desc& plain) {
   return {plain.dims(), memory::data_type::f32, memory::format_tag::any};
@@ -119,20 +134,27 @@ OnednnConvolution::~OnednnConvolution() = default;
 std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTask task, const Window& window,
                                                                    const ConvolutionSizes& sizes) {
   const Window& w = window;
-  if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.pad[0] != 0) return nullptr;
+  const ConvolutionSizes& s = sizes;
+  const size_t axes = spatialAxes(w);
   auto made = std::make_unique<Primitives>();
-  made->plain = {plainLayout(sizes.batch, sizes.channels, sizes.all_channels, w.in),
-                 plainLayout(sizes.features, sizes.channels, sizes.all_channels, w.kernel),
-                 plainLayout(sizes.batch, sizes.features, sizes.all_features, w.out)};
-  memory::dims end(2);
-  for (size_t a = 1; a < 3; ++a) {
+  memory::dims weight_sizes = {s.features, s.channels};
+  memory::dims weight_steps = {s.weight_channels, 1};
+  if (s.groups > 1) {
+    weight_sizes.insert(weight_sizes.begin(), s.groups);
+    weight_steps.insert(weight_steps.begin(), s.features * s.weight_channels);
+  }
+  made->plain = {plainLayout({s.batch, s.groups * s.channels}, {s.all_channels, 1}, w.in, axes),
+                 plainLayout(weight_sizes, weight_steps, w.kernel, axes),
+                 plainLayout({s.batch, s.groups * s.features}, {s.all_features, 1}, w.out, axes)};
+  Triple end{}, dilation{};
+  for (size_t a = 0; a < end.size(); ++a) {
     const int64_t reach = (w.out[a] - 1) * w.stride[a] + (w.kernel[a] - 1) * w.dilation[a] + 1;
-    end[a - 1] = std::max<int64_t>(0, reach - w.in[a] - w.pad[a]);
+    end[a] = std::max<int64_t>(0, reach - w.in[a] - w.pad[a]);
+    dilation[a] = w.dilation[a] - 1;
   }
   const OneThread one_thread;  // oneDNN shares work out when it makes a primitive
   try {
-    if (!made->make(task, {w.stride[1], w.stride[2]}, {w.dilation[1] - 1, w.dilation[2] - 1},
-                    {w.pad[1], w.pad[2]}, end))
+    if (!made->make(task, last(w.stride, axes), last(dilation, axes), last(w.pad, axes), last(end, axes)))
       return nullptr;
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments) return nullptr;

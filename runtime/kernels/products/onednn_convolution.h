@@ -1,5 +1,5 @@
 // Convolutions of oneDNN (2.x) in the layouts that it computes fastest in: blocks of channels, chosen by it.
-// float32, no groups.
+// float32.
 //
 //   auto conv = OnednnConvolution::create(ConvolutionTask::kForward, window, {.batch = 1, ...});
 //   if (conv != nullptr) {
@@ -24,19 +24,22 @@ namespace pipeshard::kernels {
 
 enum class ConvolutionTensor : size_t { kImage, kWeight, kOutput };
 
-// What one run() sees: [batch, channels, in..] images, [batch, features, out..] outputs, [features, channels,
-// kernel..] weights. The tensors they are cut from have `all_channels` and `all_features`.
+// What one run() sees: [batch, groups * channels, in..] images, [batch, groups * features, out..] outputs,
+// [groups * features, channels, kernel..] weights. The images and outputs they are cut from have
+// `all_channels` and `all_features`, the weights `weight_channels`.
 struct ConvolutionSizes {
   int64_t batch = 0;
+  int64_t groups = 1;
   int64_t channels = 0;
   int64_t features = 0;
   int64_t all_channels = 0;
   int64_t all_features = 0;
+  int64_t weight_channels = 0;
 };
 
 class OnednnConvolution {
  public:
-  // nullptr when oneDNN has no code made for this processor, or the window has three spatial axes.
+  // nullptr when oneDNN has no code made for this processor.
   static std::shared_ptr<const OnednnConvolution> create(ConvolutionTask task, const Window& window,
                                                          const ConvolutionSizes& sizes);
 

@@ -64,6 +64,19 @@ const Case kCases[] = {
     {"pointwise_strided", 4, 32, 64, {14, 14}, {1, 1}, 2},
     {"grouped", 3, 32, 48, {10, 10}, {3, 3}, 1, 1, 1, 4},
     {"depthwise", 2, 24, 24, {10, 9}, {3, 3}, 1, 1, 1, 24},
+    {"grouped_in_blocks", 2, 64, 128, {9, 8}, {3, 3}, 1, 1, 1, 4},
+    {"grouped_in_pieces_of_one", 2, 128, 96, {49, 48}, {3, 3}, 1, 1, 1, 2},
+    {"depthwise_in_pieces", 3, 64, 64, {47, 46}, {3, 3}, 1, 1, 1, 64},
+    {"depthwise_strided", 2, 96, 96, {28, 27}, {5, 5}, 2, 2, 1, 96},
+    {"depthwise_seven_by_seven", 2, 48, 48, {7, 7}, {7, 7}, 1, 3, 1, 48},
+    {"depthwise_no_padding", 2, 32, 32, {12, 13}, {3, 3}, 1, 0, 1, 32},
+    {"depthwise_of_no_block", 2, 58, 58, {14, 14}, {3, 3}, 1, 1, 1, 58},
+    {"depthwise_dilated", 2, 32, 32, {14, 14}, {3, 3}, 1, 2, 2, 32},
+    {"depthwise_two_features", 2, 32, 64, {9, 9}, {3, 3}, 1, 1, 1, 32},
+    {"depthwise_one_axis", 2, 32, 32, {40}, {4}, 1, 3, 1, 32},
+    {"depthwise_three_axes", 2, 16, 16, {5, 6, 7}, {3, 3, 3}, 1, 1, 1, 16},
+    {"three_axes_strided", 2, 32, 48, {7, 8, 9}, {3, 3, 3}, 2, 1},
+    {"three_axes_one_image_in_pieces", 1, 64, 128, {4, 6, 6}, {3, 3, 3}, 1, 1},
     {"one_axis", 3, 32, 32, {50}, {5}, 2, 2},
     {"three_axes", 2, 16, 16, {5, 6, 7}, {3, 3, 3}, 1, 1},
 };
@@ -123,13 +136,23 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases),
 // Else the cases above compare products with products.
 TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "oneDNN's convolutions need AVX2";
-  kernels::Window window;
-  window.in = window.out = {1, 14, 14};
-  window.kernel = {1, 3, 3};
-  window.pad = window.pad_end = {0, 1, 1};
-  for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad,
-                          kernels::ConvolutionTask::kWeightGrad})
-    EXPECT_NE(kernels::BlockedConvolution::create(task, window, 2, 32, 64), nullptr);
+  kernels::Window flat;
+  flat.in = flat.out = {1, 14, 14};
+  flat.kernel = {1, 3, 3};
+  flat.pad = flat.pad_end = {0, 1, 1};
+  kernels::Window deep;
+  deep.in = deep.out = {6, 7, 7};
+  deep.kernel = {3, 3, 3};
+  deep.pad = deep.pad_end = {1, 1, 1};
+  for (const auto& [name, convolution] :
+       {std::pair("dense", kernels::Convolution{flat, 2, 1, 32, 64}),
+        std::pair("depthwise", kernels::Convolution{flat, 2, 58, 1, 1}),
+        std::pair("three axes", kernels::Convolution{deep, 2, 1, 32, 64})}) {
+    for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad,
+                            kernels::ConvolutionTask::kWeightGrad})
+      EXPECT_NE(kernels::BlockedConvolution::create(task, convolution), nullptr)
+          << name << ", task " << static_cast<int>(task);
+  }
 }
 
 }  // namespace
