@@ -5,13 +5,14 @@
 #include <unordered_set>
 
 #include "ir/base/error.h"
+#include "onnx_import/autodiff/gradient_parts.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
 namespace {
 
 struct Contribution {
-  ValueId gradient;
+  GradientPart part;
   NodeId reader;  // the forward node that it comes through; invalid for the loss itself
 };
 
@@ -46,7 +47,7 @@ class Differentiation {
     markActive();
     contributions_.resize(graph().values.size());
     producer_ = computeUseDef(graph()).producer;
-    contributions_[loss_.index()] = {{seed(), NodeId()}};
+    contributions_[loss_.index()] = {{{seed()}, NodeId()}};
     for (size_t n = forward_nodes_; n-- > 0;) differentiate(NodeId(n));
     return collect();
   }
@@ -113,18 +114,22 @@ class Differentiation {
     }
   }
 
-  // The sum of what the readers of a computed value contributed; invalid if there is nothing.
+  // What the readers of a computed value contributed, as one value; invalid if there is nothing.
   ValueId gradientOf(ValueId value, NodeId producer) {
     if (!active(value)) return {};
-    std::vector<Contribution>& parts = contributions_[value.index()];
-    if (parts.size() > 1) {
-      std::vector<ValueId> terms;
-      for (const Contribution& part : parts) terms.push_back(part.gradient);
-      const ValueId sum = addLike(value, "_grad.sum", graph().dataType(terms.front()));
-      builder_.addBackwardNode(producer, "", "Sum", "", std::move(terms), {sum}, {});
-      parts = {{sum, NodeId()}};
-    }
-    return parts.empty() ? ValueId() : parts[0].gradient;
+    std::vector<Contribution>& contributions = contributions_[value.index()];
+    if (contributions.empty()) return {};
+    if (contributions.size() > 1 || contributions[0].part.axis)
+      contributions = {{{joined(contributions, value, producer)}, NodeId()}};
+    return contributions[0].part.gradient;
+  }
+
+  // Emitted for the forward node `by`.
+  ValueId joined(const std::vector<Contribution>& contributions, ValueId value, NodeId by) {
+    std::vector<GradientPart> parts;
+    for (const Contribution& contribution : contributions) parts.push_back(contribution.part);
+    GradientContext context(builder_, by, {}, {});
+    return joinGradientParts(context, graph().shape(value), parts);
   }
 
   void requireKnownType(const Node& node, ValueId value) const {
@@ -163,10 +168,10 @@ class Differentiation {
     GradientContext context(builder_, id, std::move(output_gradients), needed);
     rule->apply(context);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const ValueId gradient = context.inputGradients()[i];
-      PIPESHARD_CHECK(!needed[i] || gradient.valid(), "{}: its gradient rule forgets input {}",
+      const GradientPart& part = context.inputGradients()[i];
+      PIPESHARD_CHECK(!needed[i] || part.gradient.valid(), "{}: its gradient rule forgets input {}",
                       describeNode(node), i);
-      if (gradient.valid()) contributions_[node.inputs[i].index()].push_back({gradient, id});
+      if (part.gradient.valid()) contributions_[node.inputs[i].index()].push_back({part, id});
     }
   }
 
@@ -184,10 +189,11 @@ class Differentiation {
     };
     for (size_t i = 0; i < contributions_.size(); ++i) {
       if (contributions_[i].size() != 1 || !producer_[i].valid() ||
-          builder_.isReplaced(contributions_[i][0].gradient))
+          builder_.isReplaced(contributions_[i][0].part.gradient))
         continue;
-      if (from_input_[i]) result.activation_gradients.push_back(contributions_[i][0].gradient);
-      rename(contributions_[i][0].gradient, graph().values[i].name + "_grad");
+      const ValueId gradient = contributions_[i][0].part.gradient;
+      if (from_input_[i]) result.activation_gradients.push_back(gradient);
+      rename(gradient, graph().values[i].name + "_grad");
     }
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const std::vector<ValueId>& parts = result.parameter_parts[p];
@@ -202,11 +208,13 @@ class Differentiation {
   std::vector<ValueId> partsOf(ValueId parameter) {
     std::vector<ValueId> parts;
     for (const Contribution& contribution : contributions_[parameter.index()]) {
-      ValueId part = contribution.gradient;
-      if (graph().initializers.contains(part) || part == loss_scale_ || useCount(part) > 1) {
+      ValueId part = contribution.part.gradient;
+      if (contribution.part.axis) {
+        part = joined({contribution}, parameter, contribution.reader);
+      } else if (graph().initializers.contains(part) || part == loss_scale_ || useCount(part) > 1) {
         part = addLike(parameter, "_grad.part", graph().dataType(parameter));
-        builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.gradient}, {part},
-                                 {});
+        builder_.addBackwardNode(contribution.reader, "", "Identity", "", {contribution.part.gradient},
+                                 {part}, {});
       }
       parts.push_back(part);
     }
@@ -217,8 +225,8 @@ class Differentiation {
   int useCount(ValueId gradient) {
     if (uses_.empty()) {
       uses_.resize(graph().values.size());
-      for (const std::vector<Contribution>& parts : contributions_) {
-        for (const Contribution& part : parts) ++uses_[part.gradient.index()];
+      for (const std::vector<Contribution>& contributions : contributions_) {
+        for (const Contribution& contribution : contributions) ++uses_[contribution.part.gradient.index()];
       }
     }
     return uses_[gradient.index()];

@@ -217,17 +217,32 @@ std::optional<double> GradientContext::constantNumber(ValueId value) const {
 }
 
 void GradientContext::give(size_t position, ValueId gradient) {
-  const ValueId target = input(position);
+  giveOfShape(position, shape(input(position)), {gradient});
+}
+
+void GradientContext::givePart(size_t position, ValueId gradient, size_t axis, int64_t start) {
+  const Shape whole = shape(input(position));
+  if (shape(gradient) == whole) return give(position, gradient);
+  Shape wanted = whole;
+  wanted[axis] = shape(gradient).at(axis);
+  PIPESHARD_CHECK(start >= 0 && start + wanted[axis] <= whole[axis],
+                  "{}: elements {} to {} of axis {} of input {}", describeNode(node_), start,
+                  start + wanted[axis], axis, position);
+  giveOfShape(position, wanted, {gradient, axis, start});
+}
+
+void GradientContext::giveOfShape(size_t position, const Shape& wanted, GradientPart part) {
   PIPESHARD_CHECK(needs(position), "{}: a gradient of input {} that nobody needs", describeNode(node_),
                   position);
-  if (type(gradient) == type(target)) gradient = cast(gradient, gradientType(position));
-  PIPESHARD_CHECK(shape(gradient) == shape(target) && type(gradient) == gradientType(position),
+  if (type(part.gradient) == type(input(position)))
+    part.gradient = cast(part.gradient, gradientType(position));
+  PIPESHARD_CHECK(shape(part.gradient) == wanted && type(part.gradient) == gradientType(position),
                   "{}: gradient of input {} is {}{}, wanted {}{}", describeNode(node_), position,
-                  dataTypeName(type(gradient)), shapeToString(shape(gradient)),
-                  dataTypeName(gradientType(position)), shapeToString(shape(target)));
-  PIPESHARD_CHECK(!input_gradients_[position].valid(), "{}: two gradients of input {}", describeNode(node_),
-                  position);
-  input_gradients_[position] = gradient;
+                  dataTypeName(type(part.gradient)), shapeToString(shape(part.gradient)),
+                  dataTypeName(gradientType(position)), shapeToString(wanted));
+  PIPESHARD_CHECK(!input_gradients_[position].gradient.valid(), "{}: two gradients of input {}",
+                  describeNode(node_), position);
+  input_gradients_[position] = part;
 }
 
 void GradientContext::refuse(std::string_view reason) const {

@@ -82,6 +82,14 @@ class BackwardBuilder {
   std::set<ValueId> trained_;
 };
 
+// The gradient of a value; or of its elements [start, start + n) of an axis alone, where n is the gradient's
+// size there: all others are 0.
+struct GradientPart {
+  ValueId gradient;
+  std::optional<size_t> axis = std::nullopt;  // none: of the whole value
+  int64_t start = 0;
+};
+
 class GradientContext : public OpEmitter {
  public:
   // `output_gradients` by output position, invalid where no gradient arrives; `needed` by input position.
@@ -123,13 +131,15 @@ class GradientContext : public OpEmitter {
   // Says what the gradient of an input is. The shape must be the input's, and the type gradientType, or the
   // input's, from which it is cast.
   void give(size_t position, ValueId gradient);
+  // give, of the elements from `start` on along an axis alone. What others give of the rest is put beside it.
+  void givePart(size_t position, ValueId gradient, size_t axis, int64_t start);
   // give, after summing a gradient of the output's shape over what was broadcast.
   void giveReduced(size_t position, ValueId gradient) { give(position, reducedFor(position, gradient)); }
   // The sum alone, in gradientType.
   ValueId reducedFor(size_t position, ValueId gradient) {
     return reduceTo(gradient, shape(input(position)), gradientType(position));
   }
-  const std::vector<ValueId>& inputGradients() const { return input_gradients_; }
+  const std::vector<GradientPart>& inputGradients() const { return input_gradients_; }
 
   // Error(kBadModel) naming the node, its operator and `reason`.
   [[noreturn]] void refuse(std::string_view reason) const;
@@ -167,6 +177,7 @@ class GradientContext : public OpEmitter {
  private:
   ValueId emit(std::string_view op_type, std::vector<ValueId> inputs, DataType type, Shape shape,
                Attributes attributes) override;
+  void giveOfShape(size_t position, const Shape& wanted, GradientPart part);
   std::string nodeName(std::string_view op_type);
 
   BackwardBuilder& builder_;
@@ -174,7 +185,7 @@ class GradientContext : public OpEmitter {
   Node node_;
   std::vector<ValueId> output_gradients_;
   std::vector<bool> needed_;
-  std::vector<ValueId> input_gradients_;
+  std::vector<GradientPart> input_gradients_;
 };
 
 }  // namespace pipeshard

@@ -65,6 +65,11 @@ void sliceGradient(GradientContext& c) {
     shape[axis] = size;
     gradient = scatterAxis(c, gradient, c.integers(taken), shape, axis);
   }
+  std::vector<size_t> cut;
+  for (size_t axis = 0; axis < from.size(); ++axis) {
+    if (before[axis] > 0 || after[axis] > 0) cut.push_back(axis);
+  }
+  if (cut.size() == 1) return c.givePart(0, gradient, cut[0], before[cut[0]]);
   c.give(0, padZeros(c, gradient, before, after));
 }
 
@@ -161,10 +166,20 @@ void padGradient(GradientContext& c) {
   c.give(0, gradient);
 }
 
+// One element of an axis is a part.
 void gatherGradient(GradientContext& c) {
+  const Shape from = c.shape(c.input(0));
+  const size_t axis = normalizeAxis(c.node().intAttribute("axis", 0), from.size());
+  if (const std::optional<double> number = c.constantNumber(c.input(1)); number && from[axis] > 0) {
+    const auto index = static_cast<int64_t>(*number);
+    const int64_t start = index < 0 ? index + from[axis] : index;
+    Shape one = from;
+    one[axis] = 1;
+    if (start >= 0 && start < from[axis])
+      return c.givePart(0, c.reshape(c.outputGradient(), one), axis, start);
+  }
   const ValueId indices = c.cast(c.input(1), DataType::kInt64);
-  c.give(0,
-         scatterAxis(c, c.outputGradient(), indices, c.shape(c.input(0)), c.node().intAttribute("axis", 0)));
+  c.give(0, scatterAxis(c, c.outputGradient(), indices, from, c.node().intAttribute("axis", 0)));
 }
 
 void gatherElementsGradient(GradientContext& c) {

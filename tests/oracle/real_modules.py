@@ -350,8 +350,7 @@ def torchvision_model(name, size=64):
 
 def t5():
     return WithLabels(of_transformers("T5:ForConditionalGeneration", vocab_size=WORDS, d_model=64, d_kv=16, d_ff=128,
-                                      num_layers=2, num_heads=4, decoder_start_token_id=0, **EAGER), "input_ids",
-                      use_cache=False)
+                                      num_layers=2, num_heads=4, decoder_start_token_id=0, **EAGER), "input_ids")
 
 
 def whisper():

@@ -182,6 +182,42 @@ TEST(Gradient, OfSliceMatchesDifferencesForAllSteps) {
   checkGradients(test, {test.op("Slice", {x, test.integers({1, 2}), test.integers({-1, 4})})});
 }
 
+// Each reader's part of an axis: side by side, with gaps, over each other, and of the other axis, too.
+TEST(Gradient, OfPartsReadApartMatchesDifferences) {
+  TestGraph test;
+  const ValueId table = test.parameter("table", {7, 4});
+  for (const ValueId x : {table, test.op("Tanh", {table})}) {
+    const auto slice = [&](int64_t start, int64_t end, int64_t axis) {
+      return test.op("Slice", {x, test.integers({start}), test.integers({end}), test.integers({axis})});
+    };
+    const auto element = [&](const Shape& shape, int64_t index, int64_t axis) {
+      const ValueId at = test.constant(makeConstant<int64_t>(shape, {index}));
+      return test.op("Gather", {x, at}, {{"axis", axis}});
+    };
+    SCOPED_TRACE(test.graph().value(x).name);
+    checkGradients(test,
+                   {slice(0, 2, 0), slice(2, 3, 0), slice(5, 7, 0), slice(1, 6, 0), slice(1, 3, 1),
+                    element({}, 3, 0), element({1}, -1, 0), element({1, 1}, 0, 1), test.op("Exp", {x})});
+  }
+}
+
+// Else time and memory of a recurrent layer are quadratic in its steps.
+TEST(Gradient, OfStepsReadOneByOneIsPutTogetherOnce) {
+  TestGraph test;
+  const ValueId x = test.op("Tanh", {test.parameter("x", {6, 2})});
+  std::vector<ValueId> steps;
+  for (int64_t i = 0; i < 6; ++i) {
+    const ValueId step = test.op("Gather", {x, test.constant(makeConstant<int64_t>({}, {i}))});
+    steps.push_back(test.op("Exp", {step}));
+  }
+  const CheckedTraining checked = trainAndRun(test, test.weightedSum(steps));
+  std::map<std::string, int> counts;
+  for (const Node& node : checked.training.graph.nodes) ++counts[node.op_type];
+  EXPECT_EQ(counts["Concat"], 1);
+  EXPECT_EQ(counts["Pad"], 0);
+  EXPECT_EQ(counts["GatherGrad"], 0);
+}
+
 TEST(Gradient, OfSplitMatchesDifferencesAlsoWhenAPieceIsUnused) {
   TestGraph test;
   const std::vector<ValueId> pieces = test.ops("Split", {test.parameter("x", {2, 6})}, 3,
