@@ -264,7 +264,7 @@ TRANSLATOR = dict(vocab_size=WORDS, d_model=64, encoder_layers=2, decoder_layers
 
 
 def translator(name):
-    return (lambda: WithLabels(of_transformers(name, **TRANSLATOR), "input_ids", use_cache=False)), words, words
+    return (lambda: WithLabels(of_transformers(name, **TRANSLATOR), "input_ids")), words, words
 
 
 def of_sound(name, x, shape, **options):

@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
         self.module = module
 
     def forward(self, x, labels):
-        return self.module(input_ids=x, labels=labels, use_cache=False).loss
+        return self.module(input_ids=x, labels=labels).loss
 
 
 class WithLabels(nn.Module):
@@ -359,7 +359,7 @@ def whisper():
         decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
         decoder_ffn_dim=128, max_source_positions=32, max_target_positions=32, pad_token_id=0, bos_token_id=1,
         eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None),
-        "input_features", use_cache=False)
+        "input_features")
 
 
 def clip():
