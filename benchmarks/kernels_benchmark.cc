@@ -94,6 +94,8 @@ const Shape kHidden = {1024, 768};
 const Shape kWide = {1024, 3072};
 const Shape kScores = {8, 12, 128, 128};
 const Shape kHeads = {8, 128, 12, 64};
+const Shape kShifted = {8, 64, 3, 49, 32};
+const Shape kWindows = {512, 3, 49, 32};  // of Swin
 
 std::vector<std::pair<std::string, Setting>> settings() {
   const auto i64 = DataType::kInt64;
@@ -233,14 +235,7 @@ std::vector<std::pair<std::string, Setting>> settings() {
         {},
         0}},
       {"CrossEntropyLoss",
-       {ours,
-        "CrossEntropyLoss",
-        1,
-        {{{256, 50257}}, {{256}, i64}},
-        {{{}}, {{256}}, {{256}}},
-        {},
-        {},
-        0}},
+       {ours, "CrossEntropyLoss", 1, {{{256, 50257}}, {{256}, i64}}, {{{}}, {{256}}, {{256}}}, {}, {}, 0}},
       {"CrossEntropyLossGrad",
        {ours,
         "CrossEntropyLossGrad",
@@ -250,6 +245,24 @@ std::vector<std::pair<std::string, Setting>> settings() {
         {},
         {},
         0}},
+      {"Attention_windows",
+       {ours,
+        "Attention",
+        1,
+        {{kWindows}, {kWindows}, {kWindows}, {{}}, {{1, 3, 49, 49}}},
+        {{kWindows}, {{512, 3, 49, 1}}, {{512, 3, 49, 1}}},
+        {{"overlays", std::string("bias")}},
+        {},
+        4 * int64_t{512} * 3 * 49 * 49 * 32}},
+      {"Attention_shifted_windows",
+       {ours,
+        "Attention",
+        1,
+        {{kShifted}, {kShifted}, {kShifted}, {{}}, {{1, 1, 3, 49, 49}}, {{1, 64, 1, 49, 49}}},
+        {{kShifted}, {{8, 64, 3, 49, 1}}, {{8, 64, 3, 49, 1}}},
+        {{"overlays", std::string("bias_bias")}},
+        {},
+        4 * int64_t{512} * 3 * 49 * 49 * 32}},
       {"SGD", {ours, "SGD", 1, {{{768, 3072}}, {{768, 3072}}, {{}}, {{}}}, {{{768, 3072}}}, {}, {}, 0}},
   };
 }

@@ -132,6 +132,14 @@ struct ScoreRow {
   }
 };
 
+// exp(x) of scores that are at most 0: 0 where a mask of, say, -100 would leave a denormal number, which
+// slows the products behind it tenfold.
+PIPESHARD_INLINE double expOfScore(double x) { return fastExp(x); }
+PIPESHARD_INLINE float expOfScore(float x) {
+  constexpr float kVanishing = -80.0F;  // 2e-35 of the largest
+  return x < kVanishing ? 0.0F : fastExp(x);
+}
+
 // From scores to probabilities, and what a row keeps.
 template <typename T>
 struct SoftmaxRowOf {
@@ -139,7 +147,7 @@ struct SoftmaxRowOf {
     const T most = maxOf<T>(keys, -std::numeric_limits<T>::infinity(),
                             [scores](int64_t i) PIPESHARD_LAMBDA_INLINE { return scores[i]; });
     const T sum = sumOf<T>(keys, [scores, most](int64_t i) PIPESHARD_LAMBDA_INLINE {
-      return scores[i] = fastExp(scores[i] - most);
+      return scores[i] = expOfScore(scores[i] - most);
     });
     scaleBy(scores, keys, T(1) / sum, nan_to_zero);
     if (most_out != nullptr) *most_out = most;
@@ -158,7 +166,7 @@ template <typename T>
 struct ProbabilityRow {
   PIPESHARD_INLINE static void run(T* scores, int64_t keys, bool nan_to_zero, T most, T sum) {
 #pragma omp simd
-    for (int64_t i = 0; i < keys; ++i) scores[i] = fastExp(scores[i] - most);
+    for (int64_t i = 0; i < keys; ++i) scores[i] = expOfScore(scores[i] - most);
     SoftmaxRowOf<T>::scaleBy(scores, keys, T(1) / sum, nan_to_zero);
   }
 };
