@@ -11,6 +11,22 @@ namespace {
 
 constexpr int64_t kRowPart = 256;  // output positions of a row that are looked at together
 
+// Output i of [begin, end) sees image[row + i * step] next. kStep: the step where it is known, which spares
+// gathering elements one by one; else 0.
+template <int32_t kStep, typename T>
+PIPESHARD_INLINE void lookAt(const T* image, int32_t row, int32_t given_step, int32_t begin, int32_t end,
+                             T* best, int32_t* place) {
+  const int32_t step = kStep > 0 ? kStep : given_step;
+#pragma omp simd
+  for (int32_t i = begin; i < end; ++i) {
+    const int32_t offset = row + i * step;
+    const T element = image[offset];
+    const bool larger = (place[i] < 0) | (element > best[i]);
+    best[i] = larger ? element : best[i];
+    place[i] = larger ? offset : place[i];
+  }
+}
+
 // Of output positions [first, first + count) of the row (oz, oy): the first largest element in sight and its
 // offset in the image, -1 when nothing is in sight.
 template <typename T>
@@ -23,27 +39,21 @@ struct LargestOfRow {
       place[i] = -1;
     }
     const int64_t stride = w.stride[2];
-    for (int64_t kz = 0; kz < w.kernel[0]; ++kz) {
-      const int64_t z = oz * w.stride[0] - w.pad[0] + kz * w.dilation[0];
-      if (z < 0 || z >= w.in[0]) continue;
-      for (int64_t ky = 0; ky < w.kernel[1]; ++ky) {
-        const int64_t y = oy * w.stride[1] - w.pad[1] + ky * w.dilation[1];
-        if (y < 0 || y >= w.in[1]) continue;
-        for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
-          const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
-          const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
-          const int32_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
-          const int32_t row = (z * w.in[1] + y) * w.in[2] + x;
-          const int32_t step = stride;
-#pragma omp simd
-          for (int32_t i = begin; i < end; ++i) {
-            const int32_t offset = row + i * step;
-            const T element = image[offset];
-            const bool larger = place[i] < 0 || element > best[i];
-            best[i] = larger ? element : best[i];
-            place[i] = larger ? offset : place[i];
-          }
-        }
+    for (int64_t line = 0; line < w.kernel[0] * w.kernel[1]; ++line) {
+      const int64_t z = oz * w.stride[0] - w.pad[0] + line / w.kernel[1] * w.dilation[0];
+      const int64_t y = oy * w.stride[1] - w.pad[1] + line % w.kernel[1] * w.dilation[1];
+      if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) continue;
+      for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
+        const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
+        const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
+        const int64_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
+        const int64_t row = (z * w.in[1] + y) * w.in[2] + x;
+        if (stride == 1)
+          lookAt<1>(image, row, 1, begin, end, best, place);
+        else if (stride == 2)
+          lookAt<2>(image, row, 2, begin, end, best, place);
+        else
+          lookAt<0>(image, row, stride, begin, end, best, place);
       }
     }
   }
