@@ -33,30 +33,41 @@ uint64_t scaled(uint64_t bits, uint64_t range) {
   return (static_cast<unsigned __int128>(bits) * range) >> 64;
 }
 
-double floatingNumber(const ProgramInput& input, uint64_t key, uint64_t element) {
-  const RandomNumbers drawn = input.drawn.value_or(RandomNumbers{RandomNumbers::Kind::kNormal});
-  const bool uniform_kind = drawn.kind == RandomNumbers::Kind::kUniform;
-  const double number = uniform_kind ? static_cast<double>(mix(key ^ mix(element)) >> 40) *
-                                           0x1p-24  // exact in float32: never 1
-                                     : standardNormal(key, element);
-  return number * drawn.scale + drawn.shift;
+constexpr int64_t kBlock = 256;  // numbers that are converted at once
+
+// block[i] of element first + i.
+void makeNumbers(const RandomNumbers& drawn, uint64_t key, uint64_t first, std::span<double> block) {
+  if (drawn.kind == RandomNumbers::Kind::kUniform) {
+    for (size_t i = 0; i < block.size(); ++i)  // exact in float32: never 1
+      block[i] = static_cast<double>(mix(key ^ mix(first + i)) >> 40) * 0x1p-24;
+  } else {
+    for (size_t i = 0; i < block.size(); ++i) block[i] = standardNormal(key, first + i);
+  }
+  for (double& number : block) number = number * drawn.scale + drawn.shift;
 }
 
-void writeElement(const ProgramInput& input, uint64_t key, uint64_t element, std::byte* to) {
-  if (isFloatingPoint(input.data_type)) {
-    const double value = floatingNumber(input, key, element);
-    convertElements(DataType::kFloat64, &value, input.data_type, to, 1);
-    return;
-  }
-  const uint64_t bits = mix(key ^ mix(element));
-  if (input.drawn) {
-    *to = std::byte{uniform(bits) < input.drawn->probability};
-    return;
-  }
+void makeIntegers(const ProgramInput& input, uint64_t key, uint64_t first, std::span<int64_t> block) {
   const bool is_bool = input.data_type == DataType::kBool;
-  const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - static_cast<uint64_t>(input.low);
-  const int64_t value = static_cast<uint64_t>(is_bool ? 0 : input.low) + scaled(bits, range);
-  convertElements(DataType::kInt64, &value, input.data_type, to, 1);
+  const uint64_t low = is_bool ? 0 : input.low;
+  const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - low;
+  for (size_t i = 0; i < block.size(); ++i) block[i] = low + scaled(mix(key ^ mix(first + i)), range);
+}
+
+// Elements [first, first + count), at most a block.
+void writeBlock(const ProgramInput& input, uint64_t key, uint64_t first, size_t count, std::byte* to) {
+  if (isFloatingPoint(input.data_type)) {
+    double block[kBlock];
+    makeNumbers(input.drawn.value_or(RandomNumbers{RandomNumbers::Kind::kNormal}), key, first,
+                {block, count});
+    convertElements(DataType::kFloat64, block, input.data_type, to, count);
+  } else if (input.drawn) {
+    for (size_t i = 0; i < count; ++i)
+      to[i] = std::byte{uniform(mix(key ^ mix(first + i))) < input.drawn->probability};
+  } else {
+    int64_t block[kBlock];
+    makeIntegers(input, key, first, {block, count});
+    convertElements(DataType::kInt64, block, input.data_type, to, count);
+  }
 }
 
 }  // namespace
@@ -71,7 +82,11 @@ void writeRandomNumbers(const ProgramInput& input, uint64_t seed, int64_t step, 
   const uint64_t key = mix(mix(seed) ^ mix(step) * 3 ^ mix(hashBytes(input.name)));
   std::byte* to = out.data();
   forEachRun(input.shape, box, [&](int64_t first, int64_t count) {
-    for (int64_t i = 0; i < count; ++i, to += element_bytes) writeElement(input, key, first + i, to);
+    for (int64_t i = 0; i < count; i += kBlock) {
+      const int64_t numbers = std::min(kBlock, count - i);
+      writeBlock(input, key, first + i, numbers, to);
+      to += numbers * element_bytes;
+    }
   });
 }
 
