@@ -24,7 +24,7 @@ import time
 import warnings
 
 WARM_UP = 2
-LOSS_ONLY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+BERT_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -90,8 +90,8 @@ LLAMA = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
 MODULES = {
     "GPT-2 124M, 4 x 128": language("GPT2LMHeadModel", "GPT2Config", 4, 128, **NO_DROPOUT),
     "GPT-2 124M, 1 x 1024": language("GPT2LMHeadModel", "GPT2Config", 1, 1024, **NO_DROPOUT),
-    "Llama 134M, 4 x 128": language("LlamaForCausalLM", "LlamaConfig", 4, 128, **LLAMA),
-    "BERT-base, 4 x 128": language("BertForMaskedLM", "BertConfig", 4, 128, **LOSS_ONLY),
+    "Llama 125M, 4 x 128": language("LlamaForCausalLM", "LlamaConfig", 4, 128, **LLAMA),
+    "BERT-base, 4 x 128": language("BertForMaskedLM", "BertConfig", 4, 128, **BERT_NO_DROPOUT),
     "T5-small, 4 x 128": language("T5ForConditionalGeneration", "T5Config", 4, 128, dropout_rate=0.0, decoder_start_token_id=0),
     "ViT-B/16": vision("vit_b_16"),
     "Swin-T": vision("swin_t"),

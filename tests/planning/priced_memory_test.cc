@@ -72,8 +72,9 @@ TEST_P(PricedMemory, OfOneDeviceIsNotBelowItsArena) {
       const Asked asked{.model = GetParam(), .microbatches = microbatches, .recomputation = recomputation};
       for (double ratio : ratios(asked)) {
         EXPECT_GE(ratio, 1);
-        // 1.103 of Llama with recomputed layers and one microbatch, the rest 1.10 at most
-        EXPECT_LE(ratio, 1.11);
+        // 1.103: rotary's gradients as one Concat took 33 kB off its program, which its price does not see.
+        const bool is_loose = asked.model == "llama" && asked.recomputation == "layers" && microbatches == 1;
+        EXPECT_LE(ratio, is_loose ? 1.11 : 1.10);
       }
     }
   }
