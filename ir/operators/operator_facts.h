@@ -127,6 +127,7 @@ struct OperatorFacts {
   bool looks_up = false;             // takes rows by index, or adds to them
   bool normalizes_rows = false;      // over the last axes
   bool is_random = false;            // gives other numbers a second time
+  bool is_update = false;            // an optimizer's: weights, their states, what they follow from
 };
 
 // The row; of an operator that has none, facts that claim nothing.

@@ -88,9 +88,11 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
 Executor::~Executor() = default;
 
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
+  const Fusion fusion = options_.find_nan ? Fusion::kNone : Fusion::kElementwise;
   for (size_t s = 0; s < image_.subgraphs.size(); ++s) {
-    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(
-        std::move(image_.subgraphs[s]), program().subgraphs[s].name, kernels, *device_, compute_.get()));
+    subgraphs_.push_back(std::make_unique<CompiledSubgraph>(std::move(image_.subgraphs[s]),
+                                                            program().subgraphs[s].name, kernels, *device_,
+                                                            compute_.get(), fusion));
   }
   image_.subgraphs.clear();
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 namespace pipeshard {
 
@@ -14,12 +15,12 @@ class NodeObserver {
   virtual ~NodeObserver() = default;
   // A run begins: this instruction of the program.
   virtual void beginRun(size_t instruction) = 0;
-  // By its number in the subgraph as it is run (runnableGraph); views are no nodes that run. A copy at the
-  // end of a run belongs to the last node. False: it is left out, and what it would have made is whatever was
-  // there. `queue`: what the node is given to; a device that works beside the host is not done with it when
-  // the node has ended.
-  virtual bool beginNode(size_t node, DeviceQueue& queue) = 0;
-  virtual void endNode(size_t node, DeviceQueue& queue) = 0;
+  // By their numbers in the subgraph as it is run (runnableGraph): one, or several that run as one; views are
+  // no nodes that run. A copy at the end of a run belongs to the last node. False: they are left out, and
+  // what they would have made is whatever was there. `queue`: what they are given to; a device that works
+  // beside the host is not done with them when they have ended.
+  virtual bool beginNodes(std::span<const size_t> nodes, DeviceQueue& queue) = 0;
+  virtual void endNodes(std::span<const size_t> nodes, DeviceQueue& queue) = 0;
 };
 
 }  // namespace pipeshard

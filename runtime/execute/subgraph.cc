@@ -11,6 +11,7 @@
 #include "runtime/execute/fold_transposes.h"
 #include "runtime/execute/memory_plan.h"
 #include "runtime/execute/subgraph_planner.h"
+#include "runtime/kernels/fusion/fused_kernel.h"
 
 namespace pipeshard {
 namespace {
@@ -21,26 +22,15 @@ bool hasStaticShape(const Value& value) {
   return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
 }
 
-// Its output is another name for its first input's bytes.
-bool isNameOnly(const Graph& graph, const Node& node) {
-  if (!isView(node)) return false;
-  if (node.inputs.empty() || node.outputs.empty() || !node.inputs[0].valid() || !node.outputs[0].valid())
-    return false;
-  const Value& from = graph.value(node.inputs[0]);
-  const Value& to = graph.value(node.outputs[0]);
-  if (!hasStaticShape(from) || !hasStaticShape(to)) return false;
-  return from.data_type == to.data_type && elementCount(*from.shape) == elementCount(*to.shape);
-}
-
 }  // namespace
 
 void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer, NanFinder* finder) const {
   for (const Call& call : calls_) {
     progress.fetch_add(1, std::memory_order_relaxed);
-    if (observer != nullptr && !observer->beginNode(call.node, *queue_)) continue;
+    if (observer != nullptr && !observer->beginNodes(call.nodes, *queue_)) continue;
     perform(call);
     if (finder != nullptr && call.kernel != nullptr) look(call, *finder);
-    if (observer != nullptr) observer->endNode(call.node, *queue_);
+    if (observer != nullptr) observer->endNodes(call.nodes, *queue_);
   }
 }
 
@@ -60,7 +50,7 @@ void BoundRun::perform(const Call& call) const {
 void BoundRun::look(const Call& call, NanFinder& finder) const {
   queue_->synchronize();
   try {
-    finder.lookAtNode(*graph_, graph_->nodes[call.node],
+    finder.lookAtNode(*graph_, graph_->nodes[call.nodes.back()],
                       std::span(inputs_).subspan(call.first_input, call.input_count),
                       std::span(outputs_).subspan(call.first_output, call.output_count), *queue_);
   } catch (Error& error) {
@@ -70,7 +60,7 @@ void BoundRun::look(const Call& call, NanFinder& finder) const {
 }
 
 void BoundRun::addNode(Error& error, const Call& call) const {
-  const std::string& node = (*node_names_)[call.node];  // some kernels name it themselves
+  const std::string& node = (*node_names_)[call.nodes.back()];  // some kernels name it themselves
   if (!error.message().starts_with(node)) error.addContext(node);
 }
 
@@ -106,7 +96,7 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
     inferShapes(graph);
   }
   const auto has_kernel = [&](const Node& node) {
-    return kernels.has(node.domain, node.op_type) || isNameOnly(graph, node);
+    return kernels.has(node.domain, node.op_type) || kernels::isNameOnly(graph, node);
   };
   const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
   if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
@@ -121,7 +111,10 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
 }
 
 // From a graph to calls, in three steps:
-//   once           kernels, and for every value its *root*: the value whose bytes it names (findViews)
+//   once           steps (kernels of one node, or of several that run as one), and for every value its
+//   *root*:
+//                  the value whose bytes it names (memoryRoots). What only one step reads and makes is
+//                  nowhere
 //   per aliasing   a Layout: where each root's bytes are. It depends on which inputs and outputs are one
 //                  buffer, as that decides what may be overwritten; microbatches whose buffers coincide in
 //                  the same way share a Layout (Planner)
@@ -130,26 +123,19 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
 // defaults and have no constant: the bound buffer decides.
 //   y = Reshape(x), z = MatMul(y, w): the root of y is x; the run has one call, which reads x's bytes.
 CompiledSubgraph::CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels,
-                                   Device& device, DeviceQueue* queue)
+                                   Device& device, DeviceQueue* queue, Fusion fusion)
     : name_(std::move(name)),
       own_queue_(queue == nullptr ? device.makeQueue() : nullptr),
       queue_(queue == nullptr ? own_queue_.get() : queue) {
   try {
     graph_ = runnableGraph(std::move(graph), kernels);
-    findViews();
+    roots_ = kernels::memoryRoots(graph_);
     placeConstants();
-    createKernels(kernels);
+    makeSteps(kernels, device.isHostMemory() ? fusion : Fusion::kNone);
+    findRootUses();
   } catch (Error& error) {
     error.addContext(fmt::format("subgraph '{}'", name_));
     throw;
-  }
-}
-
-void CompiledSubgraph::findViews() {
-  roots_.resize(graph_.values.size());
-  for (size_t v = 0; v < roots_.size(); ++v) roots_[v] = ValueId(v);
-  for (const Node& node : graph_.nodes) {
-    if (isNameOnly(graph_, node)) roots_[node.outputs[0].index()] = root(node.inputs[0]);
   }
 }
 
@@ -192,24 +178,35 @@ KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
   return spec;
 }
 
-void CompiledSubgraph::createKernels(const KernelRegistry& kernels) {
-  for (const Node& node : graph_.nodes) {
-    node_names_.push_back(describeNode(node));
-    if (isNameOnly(graph_, node)) {
-      kernels_.push_back(nullptr);
-      continue;
+void CompiledSubgraph::checkShapes(size_t node) const {
+  for (const std::vector<ValueId>* ids : {&graph_.nodes[node].inputs, &graph_.nodes[node].outputs}) {
+    for (const ValueId id : *ids) {
+      if (!id.valid() || hasStaticShape(graph_.value(id))) continue;
+      fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_[node], graph_.value(id).name);
     }
-    for (const std::vector<ValueId>* ids : {&node.inputs, &node.outputs}) {
-      for (const ValueId id : *ids) {
-        if (id.valid() && !hasStaticShape(graph_.value(id))) {
-          fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_.back(),
-               graph_.value(id).name);
-        }
-      }
-    }
-    kernels_.push_back(kernels.create(kernelSpec(node)));
   }
-  findRootUses();
+}
+
+void CompiledSubgraph::makeSteps(const KernelRegistry& kernels, Fusion fusion) {
+  for (const Node& node : graph_.nodes) node_names_.push_back(describeNode(node));
+  std::vector<kernels::FusedGroup> groups;
+  if (fusion == Fusion::kElementwise) groups = kernels::findFusedGroups(graph_, roots_);
+  std::map<size_t, const kernels::FusedGroup*> group_of;
+  for (const kernels::FusedGroup& group : groups) {
+    for (const size_t n : group.nodes) group_of[n] = &group;
+  }
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const Node& node = graph_.nodes[n];
+    if (kernels::isNameOnly(graph_, node)) continue;
+    checkShapes(n);
+    const auto found = group_of.find(n);
+    if (found == group_of.end()) {
+      steps_.push_back({kernels.create(kernelSpec(node)), {n}, node.inputs, node.outputs});
+    } else if (const kernels::FusedGroup& group = *found->second; group.nodes.back() == n) {
+      steps_.push_back({kernels::makeFusedKernel(graph_, group, roots_, kernels), group.nodes, group.inputs,
+                        group.outputs});
+    }
+  }
 }
 
 const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasing) {
@@ -232,58 +229,54 @@ void CompiledSubgraph::findRootUses() {
   for (ValueId output : graph_.outputs) {
     if (output.valid()) ++use(output).outputs;
   }
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    if (kernels_[n] == nullptr) continue;
-    const Node& node = graph_.nodes[n];
-    for (ValueId input : node.inputs) {
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    for (const ValueId input : steps_[s].inputs) {
       if (input.valid()) use(input).read = true;
     }
-    for (size_t position = 0; position < node.outputs.size(); ++position) {
-      if (!node.outputs[position].valid()) continue;
-      RootUse& made = root_uses_[node.outputs[position].index()];
-      made.maker = static_cast<int>(n);
-      made.position = static_cast<int>(position);
+    for (size_t position = 0; position < steps_[s].outputs.size(); ++position) {
+      const ValueId made = steps_[s].outputs[position];
+      if (!made.valid()) continue;
+      root_uses_[made.index()].maker = static_cast<int>(s);
+      root_uses_[made.index()].position = static_cast<int>(position);
     }
   }
 }
 
 bool CompiledSubgraph::mayAccumulate(size_t output) const {
   const RootUse& use = root_uses_[root(graph_.outputs.at(output)).index()];
-  return use.outputs == 1 && !use.read && use.maker >= 0 && kernels_[use.maker]->mayAccumulate(use.position);
+  return use.outputs == 1 && !use.read && use.maker >= 0 &&
+         steps_[use.maker].kernel->mayAccumulate(use.position);
 }
 
 std::vector<GroupId> CompiledSubgraph::collectiveGroups() const {
   std::vector<GroupId> groups;
-  for (const auto& kernel : kernels_) {
-    const GroupId group = kernel == nullptr ? GroupId() : kernel->collectiveGroup();
+  for (const Step& step : steps_) {
+    const GroupId group = step.kernel->collectiveGroup();
     if (group.valid()) groups.push_back(group);
   }
   return groups;
 }
 
 bool CompiledSubgraph::recordsFaults() const {
-  return std::ranges::any_of(kernels_,
-                             [](const auto& kernel) { return kernel != nullptr && kernel->recordsFaults(); });
+  return std::ranges::any_of(steps_, [](const Step& step) { return step.kernel->recordsFaults(); });
 }
 
 size_t CompiledSubgraph::collectiveBytes() const {
   size_t most = 0;
-  for (const auto& kernel : kernels_) {
-    if (kernel != nullptr) most = std::max(most, kernel->collectiveBytes());
-  }
+  for (const Step& step : steps_) most = std::max(most, step.kernel->collectiveBytes());
   return most;
 }
 
 void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankId>>& groups) const {
-  for (size_t n = 0; n < kernels_.size(); ++n) {
-    const size_t members = kernels_[n] == nullptr ? 0 : kernels_[n]->collectiveMembers();
+  for (const Step& step : steps_) {
+    const size_t members = step.kernel->collectiveMembers();
     if (members == 0) continue;
-    const GroupId group = kernels_[n]->collectiveGroup();
+    const GroupId group = step.kernel->collectiveGroup();
     const size_t size = groups.at(group).size();
     if (members == size) continue;
     fail(ErrorCode::kConfiguration,
          "subgraph '{}': {} is cut for {} members, but group {} of the program has {}; plan again", name_,
-         node_names_[n], members, group, size);
+         node_names_[step.nodes.back()], members, group, size);
   }
 }
 
@@ -316,26 +309,25 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
   run.graph_ = &graph_;
   run.collectives_ = collectives;
   run.queue_ = queue == nullptr ? queue_ : queue;
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    if (kernels_[n] == nullptr) continue;
-    const Node& node = graph_.nodes[n];
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    const Step& step = steps_[s];
     BoundRun::Call call;
-    call.kernel = kernels_[n].get();
+    call.kernel = step.kernel.get();
     call.first_input = run.inputs_.size();
-    call.input_count = node.inputs.size();
+    call.input_count = step.inputs.size();
     call.first_output = run.outputs_.size();
-    call.output_count = node.outputs.size();
-    call.node = n;
-    for (const ValueId id : node.inputs) run.inputs_.push_back(value_address(id));
-    for (size_t o = 0; o < node.outputs.size(); ++o) {
-      const ValueId id = node.outputs[o];
+    call.output_count = step.outputs.size();
+    call.nodes = step.nodes;
+    for (const ValueId id : step.inputs) run.inputs_.push_back(value_address(id));
+    for (size_t o = 0; o < step.outputs.size(); ++o) {
+      const ValueId id = step.outputs[o];
       run.outputs_.push_back(value_address(id));
       if (adds.empty() || !id.valid()) continue;
       const Storage& place = plan.storage[root(id).index()];
       if (place.kind == Storage::Kind::kOutput && adds.at(place.index)) call.accumulate |= uint32_t{1} << o;
     }
-    if (plan.kernel_workspace[n] != Planner::kNoTemporary)
-      call.workspace = workspace + plan.temporaries[plan.kernel_workspace[n]].offset;
+    if (plan.kernel_workspace[s] != Planner::kNoTemporary)
+      call.workspace = workspace + plan.temporaries[plan.kernel_workspace[s]].offset;
     run.fault_count_ += call.kernel->recordsFaults() ? 1 : 0;
     run.calls_.push_back(call);
   }
@@ -344,7 +336,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     call.first_input = run.inputs_.size();
     call.first_output = run.outputs_.size();
     call.bytes = copy.bytes;
-    if (!run.calls_.empty()) call.node = run.calls_.back().node;
+    if (!run.calls_.empty()) call.nodes = run.calls_.back().nodes;
     run.inputs_.push_back(address(copy.from));
     run.outputs_.push_back(address(copy.to));
     run.calls_.push_back(call);

@@ -1,6 +1,8 @@
 // A subgraph made ready to run: kernels created, lifetimes and places of its temporaries known. Binding it to
 // buffers gives a BoundRun: a flat list of kernel calls with all pointers resolved.
 //
+// On the host's memory elementwise nodes that follow each other run as one (runtime/kernels/fusion).
+//
 // Values share memory where they can: Reshape, Squeeze, Unsqueeze, Flatten and Identity are names for their
 // input; a kernel that may run in place overwrites a temporary, or an input whose buffer ends with the run,
 // that nobody reads later; a result is computed straight into its output buffer.
@@ -24,6 +26,7 @@
 #include "runtime/execute/nan_finder.h"
 #include "runtime/execute/node_observer.h"
 #include "runtime/kernels/base/kernel.h"
+#include "runtime/kernels/fusion/fused_groups.h"
 
 namespace pipeshard {
 
@@ -52,7 +55,7 @@ class BoundRun {
     void* workspace = nullptr;
     uint32_t accumulate = 0;
     size_t bytes = 0;
-    size_t node = 0;
+    std::span<const size_t> nodes;  // what runs as one; a copy belongs to the last
     DataFault* fault = nullptr;
   };
   void perform(const Call& call) const;
@@ -69,6 +72,9 @@ class BoundRun {
   std::vector<void*> outputs_;
 };
 
+// Which nodes run as one. kNone: every result has memory of its own, and can be looked at.
+enum class Fusion : uint8_t { kElementwise, kNone };
+
 // A subgraph's graph as it is run: functions without a kernel are inlined, missing shapes inferred,
 // transposed operands folded into their products. Views are still nodes. What is timed, or foreseen, is what
 // these nodes take.
@@ -82,7 +88,7 @@ class CompiledSubgraph {
   // `device`: of the kernels; its memory holds the constants. `queue`: of it, which gets them there, and is
   // what runs use that name no other; nullptr: one of the subgraph's own.
   CompiledSubgraph(Graph graph, std::string name, const KernelRegistry& kernels, Device& device = cpuDevice(),
-                   DeviceQueue* queue = nullptr);
+                   DeviceQueue* queue = nullptr, Fusion fusion = Fusion::kElementwise);
   CompiledSubgraph(const CompiledSubgraph&) = delete;
   CompiledSubgraph& operator=(const CompiledSubgraph&) = delete;
 
@@ -133,9 +139,16 @@ class CompiledSubgraph {
     Kind kind = Kind::kNone;
     size_t index = 0;  // of the input, output, or temporary; byte offset in constants_
   };
+  // A kernel and what it runs: one node, or several as one. In the order of its last node.
+  struct Step {
+    std::unique_ptr<Kernel> kernel;
+    std::vector<size_t> nodes;
+    std::vector<ValueId> inputs;   // of the node; of several: roots
+    std::vector<ValueId> outputs;  // in the kernel's order
+  };
   struct Temporary {
     int64_t bytes = 0;
-    int64_t begin = 0;  // node positions, half-open
+    int64_t begin = 0;  // steps, half-open
     int64_t end = 0;
     int64_t offset = 0;
   };
@@ -147,15 +160,15 @@ class CompiledSubgraph {
   struct Layout {
     std::vector<Storage> storage;  // by value index; meaningful for roots
     std::vector<Temporary> temporaries;
-    std::vector<size_t> kernel_workspace;  // by node: temporary, or kNoTemporary
-    std::vector<Copy> copies;              // after the last node, in order
+    std::vector<size_t> kernel_workspace;  // by step: temporary, or kNoTemporary
+    std::vector<Copy> copies;              // after the last step, in order
     int64_t workspace_bytes = 0;
   };
   class Planner;
 
-  void findViews();
   void placeConstants();
-  void createKernels(const KernelRegistry& kernels);
+  void makeSteps(const KernelRegistry& kernels, Fusion fusion);
+  void checkShapes(size_t node) const;
   KernelSpec kernelSpec(const Node& node) const;
   ValueId root(ValueId value) const { return roots_[value.index()]; }
   const Layout& layout(const Aliasing& aliasing);
@@ -165,18 +178,18 @@ class CompiledSubgraph {
   struct RootUse {
     int outputs = 0;    // of the graph
     bool read = false;  // by a kernel
-    int maker = -1;     // the node whose kernel writes it, as output `position`
+    int maker = -1;     // the step whose kernel writes it, as output `position`
     int position = 0;
   };
 
   Graph graph_;
   std::string name_;
   std::vector<std::string> node_names_;
-  std::vector<std::unique_ptr<Kernel>> kernels_;  // by node; nullptr for views
-  std::vector<ValueId> roots_;                    // by value: the value whose memory it shares
-  std::vector<RootUse> root_uses_;                // by value
-  std::vector<bool> is_input_;                    // by value: of graph_.inputs
-  std::vector<size_t> constant_offsets_;          // by value
+  std::vector<Step> steps_;
+  std::vector<ValueId> roots_;            // by value: the value whose memory it shares
+  std::vector<RootUse> root_uses_;        // by value
+  std::vector<bool> is_input_;            // by value: of graph_.inputs
+  std::vector<size_t> constant_offsets_;  // by value
   std::unique_ptr<DeviceQueue> own_queue_;
   DeviceQueue* queue_;
   MemoryBlock constants_;

@@ -10,7 +10,7 @@ namespace pipeshard {
 CompiledSubgraph::Planner::Planner(const CompiledSubgraph& subgraph, const Aliasing& aliasing)
     : subgraph_(subgraph), graph_(subgraph.graph_), aliasing_(aliasing) {
   layout_.storage.resize(graph_.values.size());
-  layout_.kernel_workspace.assign(graph_.nodes.size(), kNoTemporary);
+  layout_.kernel_workspace.assign(subgraph_.steps_.size(), kNoTemporary);
   producer_.assign(graph_.values.size(), -1);
   last_use_.assign(graph_.values.size(), -1);
   claimed_output_.assign(graph_.values.size(), kNoTemporary);
@@ -28,26 +28,23 @@ CompiledSubgraph::Layout CompiledSubgraph::Planner::plan() {
   findUses();
   placeInputsAndConstants();
   claimOutputs();
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    if (subgraph_.kernels_[n] != nullptr) placeNode(n);
-  }
+  for (size_t s = 0; s < subgraph_.steps_.size(); ++s) placeStep(s);
   copyOutputs();
   placeTemporaries();
   return std::move(layout_);
 }
 
 void CompiledSubgraph::Planner::findUses() {
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    if (subgraph_.kernels_[n] == nullptr) continue;
-    for (const ValueId id : graph_.nodes[n].inputs) {
-      if (id.valid()) last_use_[subgraph_.root(id).index()] = n;
+  for (size_t s = 0; s < subgraph_.steps_.size(); ++s) {
+    for (const ValueId id : subgraph_.steps_[s].inputs) {
+      if (id.valid()) last_use_[subgraph_.root(id).index()] = s;
     }
-    for (const ValueId id : graph_.nodes[n].outputs) {
-      if (id.valid()) producer_[id.index()] = n;
+    for (const ValueId id : subgraph_.steps_[s].outputs) {
+      if (id.valid()) producer_[id.index()] = s;
     }
   }
   for (size_t o = 0; o < graph_.outputs.size(); ++o)
-    last_use_[outputRoot(o).index()] = std::ssize(graph_.nodes);
+    last_use_[outputRoot(o).index()] = std::ssize(subgraph_.steps_);
 }
 
 void CompiledSubgraph::Planner::placeInputsAndConstants() {
@@ -78,19 +75,20 @@ void CompiledSubgraph::Planner::claimOutputs() {
 }
 
 template <typename Predicate>
-std::vector<size_t> CompiledSubgraph::Planner::inputsWhere(size_t node, Predicate predicate) const {
+std::vector<size_t> CompiledSubgraph::Planner::inputsWhere(size_t step, Predicate predicate) const {
   std::vector<size_t> result;
-  const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
+  const std::vector<ValueId>& inputs = subgraph_.steps_[step].inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].valid() && predicate(subgraph_.root(inputs[i]))) result.push_back(i);
   }
   return result;
 }
 
-bool CompiledSubgraph::Planner::mayOverwrite(size_t node, size_t output,
+bool CompiledSubgraph::Planner::mayOverwrite(size_t step, size_t output,
                                              const std::vector<size_t>& inputs) const {
-  return std::all_of(inputs.begin(), inputs.end(),
-                     [&](size_t input) { return subgraph_.kernels_[node]->mayRunInPlace(input, output); });
+  return std::all_of(inputs.begin(), inputs.end(), [&](size_t input) {
+    return subgraph_.steps_[step].kernel->mayRunInPlace(input, output);
+  });
 }
 
 // Whether output buffer `output` may get its content when the producer of `value` runs, although it may also
@@ -103,27 +101,27 @@ bool CompiledSubgraph::Planner::mayWriteEarly(size_t output, ValueId value) cons
   for (const ValueId input : in_same_buffer) {
     if (last_use_[input.index()] > producer) return false;
   }
-  const size_t node = producer;
-  const auto& outputs = graph_.nodes[node].outputs;
+  const size_t step = producer;
+  const auto& outputs = subgraph_.steps_[step].outputs;
   const size_t position = std::find(outputs.begin(), outputs.end(), value) - outputs.begin();
-  return mayOverwrite(node, position, inputsWhere(node, [&](ValueId root) {
+  return mayOverwrite(step, position, inputsWhere(step, [&](ValueId root) {
                         return std::find(in_same_buffer.begin(), in_same_buffer.end(), root) !=
                                in_same_buffer.end();
                       }));
 }
 
-void CompiledSubgraph::Planner::placeNode(size_t node) {
-  const int64_t begin = node;
-  const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
+void CompiledSubgraph::Planner::placeStep(size_t step) {
+  const int64_t begin = step;
+  const std::vector<ValueId>& outputs = subgraph_.steps_[step].outputs;
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (!outputs[o].valid() || claimed_output_[outputs[o].index()] != kNoTemporary) continue;
-    if (reuseInput(node, o, outputs[o])) continue;
+    if (reuseInput(step, o, outputs[o])) continue;
     const int64_t end = std::max(begin, last_use_[outputs[o].index()]) + 1;
     layout_.storage[outputs[o].index()] = {Storage::Kind::kTemporary,
                                            addTemporary(graph_.bytes(outputs[o]), begin, end)};
   }
-  const size_t workspace = subgraph_.kernels_[node]->workspaceBytes();
-  if (workspace > 0) layout_.kernel_workspace[node] = addTemporary(workspace, begin, begin + 1);
+  const size_t workspace = subgraph_.steps_[step].kernel->workspaceBytes();
+  if (workspace > 0) layout_.kernel_workspace[step] = addTemporary(workspace, begin, begin + 1);
 }
 
 // Where it is said how long `bytes` of memory are in use, if that may change: of a temporary, or of an input
@@ -137,12 +135,12 @@ int64_t* CompiledSubgraph::Planner::endOf(const Storage& storage, int64_t bytes)
   return graph_.bytes(graph_.inputs[storage.index]) == bytes ? &*input_ends_[storage.index] : nullptr;
 }
 
-// Computes an output in memory whose last reader is this node.
-bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId value) {
-  const int64_t now = node;
-  const std::vector<ValueId>& inputs = graph_.nodes[node].inputs;
+// Computes an output in memory whose last reader is this step.
+bool CompiledSubgraph::Planner::reuseInput(size_t step, size_t output, ValueId value) {
+  const int64_t now = step;
+  const std::vector<ValueId>& inputs = subgraph_.steps_[step].inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].valid() || !subgraph_.kernels_[node]->mayRunInPlace(i, output)) continue;
+    if (!inputs[i].valid() || !subgraph_.steps_[step].kernel->mayRunInPlace(i, output)) continue;
     const Storage storage = layout_.storage[subgraph_.root(inputs[i]).index()];
     int64_t* end = endOf(storage, graph_.bytes(value));
     if (end == nullptr || *end != now + 1) continue;
@@ -150,8 +148,8 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
       const Storage& other = layout_.storage[root.index()];
       return other.kind == storage.kind && other.index == storage.index;
     };
-    if (!mayOverwrite(node, output, inputsWhere(node, same))) continue;
-    const std::vector<ValueId>& outputs = graph_.nodes[node].outputs;
+    if (!mayOverwrite(step, output, inputsWhere(step, same))) continue;
+    const std::vector<ValueId>& outputs = subgraph_.steps_[step].outputs;
     const bool is_taken = std::any_of(outputs.begin(), outputs.begin() + output,
                                       [&](ValueId id) { return id.valid() && same(id); });
     if (is_taken) continue;
@@ -163,7 +161,7 @@ bool CompiledSubgraph::Planner::reuseInput(size_t node, size_t output, ValueId v
 }
 
 void CompiledSubgraph::Planner::copyOutputs() {
-  const int64_t end = graph_.nodes.size();
+  const int64_t end = std::ssize(subgraph_.steps_);
   std::vector<Copy> late;
   for (size_t o = 0; o < graph_.outputs.size(); ++o) {
     if (output_done_[o]) continue;

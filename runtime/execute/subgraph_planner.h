@@ -24,17 +24,17 @@ class CompiledSubgraph::Planner {
   void placeInputsAndConstants();
   void claimOutputs();
   bool mayWriteEarly(size_t output, ValueId value) const;
-  void placeNode(size_t node);
-  bool reuseInput(size_t node, size_t output, ValueId value);
+  void placeStep(size_t step);
+  bool reuseInput(size_t step, size_t output, ValueId value);
   int64_t* endOf(const Storage& storage, int64_t bytes);
-  bool mayOverwrite(size_t node, size_t output, const std::vector<size_t>& inputs) const;
+  bool mayOverwrite(size_t step, size_t output, const std::vector<size_t>& inputs) const;
   void copyOutputs();
   size_t addTemporary(int64_t bytes, int64_t begin, int64_t end);
   void placeTemporaries();
   ValueId outputRoot(size_t output) const { return subgraph_.root(graph_.outputs[output]); }
-  // Inputs of a node that are in the memory of `wanted` (by position).
+  // Inputs of a step that are in the memory of `wanted` (by position).
   template <typename Predicate>
-  std::vector<size_t> inputsWhere(size_t node, Predicate predicate) const;
+  std::vector<size_t> inputsWhere(size_t step, Predicate predicate) const;
 
   const CompiledSubgraph& subgraph_;
   const Graph& graph_;
@@ -44,8 +44,8 @@ class CompiledSubgraph::Planner {
   Layout layout_;
   // by input: the position from which its buffer's memory may be overwritten; nullopt: never
   std::vector<std::optional<int64_t>> input_ends_;
-  std::vector<int64_t> producer_;  // by root: node position, -1 for inputs and constants
-  // by root: position of the last kernel that reads it, nodes.size() for the final copies
+  std::vector<int64_t> producer_;  // by root: step, -1 for inputs and constants
+  // by root: the last step that reads it, as many as there are for the final copies
   std::vector<int64_t> last_use_;
   std::vector<size_t> claimed_output_;  // by root: the output buffer that it is computed in, or kNoTemporary
   std::vector<bool> output_done_;       // by output: computed in place, no copy needed

@@ -54,15 +54,16 @@ void NodeTimes::beginRun(size_t instruction) {
   run_ = &times_[instruction];
 }
 
-bool NodeTimes::beginNode(size_t node, DeviceQueue& /*queue*/) {
-  is_copy_ = last_ == node;
-  last_ = node;
+bool NodeTimes::beginNodes(std::span<const size_t> nodes, DeviceQueue& /*queue*/) {
+  is_copy_ = last_ == nodes.back();
+  last_ = nodes.back();
   start_ = Clock::now();
   return true;
 }
 
-void NodeTimes::endNode(size_t node, DeviceQueue& /*queue*/) {
+void NodeTimes::endNodes(std::span<const size_t> nodes, DeviceQueue& /*queue*/) {
   const Clock::duration taken = Clock::now() - start_;
+  const size_t node = nodes.back();
   if (node >= run_->size()) run_->resize(node + 1);
   Time& time = (*run_)[node];
   time.taken += taken;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ir/program/program.h"
@@ -18,7 +19,8 @@
 
 namespace pipeshard {
 
-// Of one node of a subgraph as it is run (CompiledSubgraph::graph), over all its runs.
+// Of one node of a subgraph as it is run (CompiledSubgraph::graph), over all its runs; of several that run as
+// one, said of the last of them.
 struct NodeTime {
   SubgraphId subgraph;
   size_t node = 0;
@@ -29,8 +31,8 @@ struct NodeTime {
 class NodeTimes : public NodeObserver {
  public:
   void beginRun(size_t instruction) override;
-  bool beginNode(size_t node, DeviceQueue& queue) override;
-  void endNode(size_t node, DeviceQueue& queue) override;
+  bool beginNodes(std::span<const size_t> nodes, DeviceQueue& queue) override;
+  void endNodes(std::span<const size_t> nodes, DeviceQueue& queue) override;
   void endStep(double seconds);
 
   // How many steps the times are of.

@@ -55,22 +55,25 @@ class PassTimer : public NodeObserver {
 
   void beginRun(size_t instruction) override { first_ = first_place_[instruction]; }
 
-  bool beginNode(size_t node, DeviceQueue& queue) override {
+  bool beginNodes(std::span<const size_t> nodes, DeviceQueue& queue) override {
     start_ = Clock::now();
-    if (start_ >= deadline_ && isKnown(places_.at(first_ + node))) return false;
-    if (!queue.device().isHostMemory()) events_.begin(queue, first_ + node);
+    if (start_ >= deadline_ &&
+        std::ranges::all_of(nodes, [&](size_t node) { return isKnown(places_.at(first_ + node)); }))
+      return false;
+    if (!queue.device().isHostMemory()) events_.begin(queue, first_ + nodes.back());
     return true;
   }
 
-  void endNode(size_t node, DeviceQueue& queue) override {
-    Place& place = places_.at(first_ + node);
-    if (queue.device().isHostMemory()) {
-      place.current += nsSince(start_);
-    } else {
-      events_.end(queue);
+  // Nodes that run as one have equal parts of its time: they have as many elements.
+  void endNodes(std::span<const size_t> nodes, DeviceQueue& queue) override {
+    const int64_t part = nsSince(start_) / std::ssize(nodes);
+    if (!queue.device().isHostMemory()) events_.end(queue);
+    for (const size_t node : nodes) {
+      Place& place = places_.at(first_ + node);
+      if (queue.device().isHostMemory()) place.current += part;
+      place.ran = true;
+      if (place.work >= 0) seen_[place.work] = true;
     }
-    place.ran = true;
-    if (place.work >= 0) seen_[place.work] = true;
   }
 
   void endStep() {
@@ -146,11 +149,11 @@ class Relay : public NodeObserver {
   void beginRun(size_t instruction) override {
     if (to != nullptr) to->beginRun(instruction);
   }
-  bool beginNode(size_t node, DeviceQueue& queue) override {
-    return to == nullptr || to->beginNode(node, queue);
+  bool beginNodes(std::span<const size_t> nodes, DeviceQueue& queue) override {
+    return to == nullptr || to->beginNodes(nodes, queue);
   }
-  void endNode(size_t node, DeviceQueue& queue) override {
-    if (to != nullptr) to->endNode(node, queue);
+  void endNodes(std::span<const size_t> nodes, DeviceQueue& queue) override {
+    if (to != nullptr) to->endNodes(nodes, queue);
   }
 };
 
@@ -159,8 +162,8 @@ class UntilStopped : public NodeObserver {
  public:
   explicit UntilStopped(const ProfilingPeer::Orders& orders) : orders_(orders) {}
   void beginRun(size_t) override {}
-  bool beginNode(size_t, DeviceQueue&) override { return !orders_.stopped(); }
-  void endNode(size_t, DeviceQueue&) override {}
+  bool beginNodes(std::span<const size_t>, DeviceQueue&) override { return !orders_.stopped(); }
+  void endNodes(std::span<const size_t>, DeviceQueue&) override {}
 
  private:
   const ProfilingPeer::Orders& orders_;

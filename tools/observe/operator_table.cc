@@ -10,6 +10,7 @@
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/kernels/base/cpu_kernels.h"
+#include "runtime/kernels/fusion/fused_groups.h"
 #include "sharding/specs/cost_model.h"
 #include "sharding/spmd/work_count.h"
 #include "tools/report/text_table.h"
@@ -38,10 +39,21 @@ NodeFacts factsOf(const Graph& graph, const Node& node, const KernelRates& rates
   return facts;
 }
 
+// Of nodes that run as one: what comes from outside is read once, and what goes there written.
+NodeFacts factsOf(const Graph& graph, const kernels::FusedGroup& group, const KernelRates& rates) {
+  NodeFacts facts{"elementwise, fused"};
+  for (const std::vector<ValueId>* ids : {&group.inputs, &group.outputs}) {
+    for (const ValueId id : *ids) facts.bytes += static_cast<double>(graph.bytes(id));
+  }
+  facts.floor = facts.bytes / rates.bytes;
+  return facts;
+}
+
 // By kind of rank and subgraph, each as it is run.
 class RunGraphs {
  public:
-  RunGraphs(const std::string& plan_directory, KernelRates rates) : folder_(plan_directory), rates_(rates) {}
+  RunGraphs(const std::string& plan_directory, bool fuses, KernelRates rates)
+      : folder_(plan_directory), fuses_(fuses), rates_(rates) {}
 
   const NodeFacts& facts(RankId rank, const NodeTime& time) {
     const KindId kind = folder_.kindOf(rank);
@@ -51,12 +63,17 @@ class RunGraphs {
       const Graph graph =
           runnableGraph(folder_.graphOf(program.subgraphs.at(time.subgraph.index())), cpuKernels());
       for (const Node& node : graph.nodes) place->second.push_back(factsOf(graph, node, rates_));
+      if (fuses_) {
+        for (const kernels::FusedGroup& group : kernels::findFusedGroups(graph, kernels::memoryRoots(graph)))
+          place->second[group.nodes.back()] = factsOf(graph, group, rates_);
+      }
     }
     return place->second.at(time.node);
   }
 
  private:
   ProgramFolder folder_;
+  bool fuses_;
   KernelRates rates_;
   std::map<std::pair<KindId, SubgraphId>, std::vector<NodeFacts>> facts_;
 };
@@ -72,7 +89,7 @@ OperatorTable tabulateOperators(const JobSpec& job, const JobResult& result) {
     table.rates.flops = std::max(table.rates.flops, rank.operators.rates.flops);
     table.rates.bytes = std::max(table.rates.bytes, rank.operators.rates.bytes);
   }
-  RunGraphs graphs(job.plan_directory, table.rates);
+  RunGraphs graphs(job.plan_directory, !job.find_nan, table.rates);
   std::map<std::string, OperatorRow> rows;
   for (const RankId rank : result.ranks.ids()) {
     const RankOperators& of_rank = result.ranks[rank].operators;

@@ -12,8 +12,12 @@ inline constexpr int64_t kBlockElements = 16384;
 
 // body(i) for i in [0, count), on all threads when `parallel`.
 template <typename Body>
-void forEachBlock(int64_t count, [[maybe_unused]] bool parallel, const Body& body) {
-#pragma omp parallel for schedule(static) if (parallel && count > 1)
+void forEachBlock(int64_t count, bool parallel, const Body& body) {
+  if (!parallel || count <= 1) {  // a team of one thread would have to be made, too
+    for (int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+#pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 

@@ -49,7 +49,8 @@ struct MishGrad {
   PIPESHARD_INLINE static T apply(T dy, T x, const UnaryParameters&) {
     const T e = fastExp(-std::abs(x));
     const T n = x < T(0) ? e * (e + T(2)) : T(1) + T(2) * e;
-    const T d = n + (x < T(0) ? T(2) : T(2) * e * e);
+    const T scale = x < T(0) ? T(1) : e;
+    const T d = n + T(2) * (scale * scale);
     const T slope = T(4) * e * (T(1) + e) / d / d;
     return dy * (n / d + x * (x < T(0) ? slope : slope * e));
   }

@@ -124,13 +124,15 @@ struct SoftplusOp {
   }
 };
 // x tanh(log(1 + e^x)) as x n / d with n = e^x (e^x + 2) and d = n + 2, divided by e^2x where x > 0, so that
-// nothing overflows.
+// nothing overflows. No arm of a choice is a product that is added to something: whether that becomes one
+// rounding or two would depend on the loop.
 struct MishOp {
   template <typename T>
   PIPESHARD_INLINE static T apply(T x, const UnaryParameters&) {
     const T e = fastExp(-std::abs(x));
     const T n = x < T(0) ? e * (e + T(2)) : T(1) + T(2) * e;
-    return x * (n / (n + (x < T(0) ? T(2) : T(2) * e * e)));
+    const T scale = x < T(0) ? T(1) : e;
+    return x * (n / (n + T(2) * (scale * scale)));
   }
 };
 struct SinOp {

@@ -177,11 +177,13 @@ class Recorded : public NodeObserver {
  public:
   std::vector<std::pair<size_t, size_t>> nodes;  // by instruction
   void beginRun(size_t instruction) override { instruction_ = instruction; }
-  bool beginNode(size_t node, DeviceQueue&) override {
-    nodes.emplace_back(instruction_, node);
+  bool beginNodes(std::span<const size_t> run, DeviceQueue&) override {
+    nodes.emplace_back(instruction_, run.back());
     return true;
   }
-  void endNode(size_t node, DeviceQueue&) override { EXPECT_EQ(nodes.back().second, node); }
+  void endNodes(std::span<const size_t> run, DeviceQueue&) override {
+    EXPECT_EQ(nodes.back().second, run.back());
+  }
 
  private:
   size_t instruction_ = 0;
