@@ -49,6 +49,7 @@ class Differentiation {
     producer_ = computeUseDef(graph()).producer;
     contributions_[loss_.index()] = {{{seed()}, NodeId()}};
     for (size_t n = forward_nodes_; n-- > 0;) differentiate(NodeId(n));
+    builder_.removeReplaced();
     return collect();
   }
 
@@ -129,7 +130,7 @@ class Differentiation {
     std::vector<GradientPart> parts;
     for (const Contribution& contribution : contributions) parts.push_back(contribution.part);
     GradientContext context(builder_, by, {}, {});
-    return joinGradientParts(context, graph().shape(value), parts);
+    return joinGradientParts(context, builder_, graph().shape(value), parts);
   }
 
   void requireKnownType(const Node& node, ValueId value) const {

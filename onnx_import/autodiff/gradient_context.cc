@@ -114,6 +114,29 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
   return transposed;
 }
 
+void BackwardBuilder::removeReplaced() {
+  std::set<ValueId> read(graph_.outputs.begin(), graph_.outputs.end());
+  for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+  size_t kept = 0;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    Node& node = graph_.nodes[n];
+    const bool is_dead = forward_nodes_[n].valid() && node.outputs.size() == 1 &&
+                         isReplaced(node.outputs[0]) && !read.contains(node.outputs[0]);
+    if (is_dead) {
+      producer_[node.outputs[0].index()] = NodeId();
+      continue;
+    }
+    if (kept != n) {
+      graph_.nodes[kept] = std::move(node);
+      forward_nodes_[kept] = forward_nodes_[n];
+    }
+    ++kept;
+  }
+  graph_.nodes.resize(kept);
+  forward_nodes_.resize(kept);
+  for (size_t n = 0; n < kept; ++n) recordOutputs(NodeId(n));
+}
+
 DataType BackwardBuilder::gradientType(ValueId value) const {
   const DataType own = graph_.dataType(value);
   NodeId node = producer(value);

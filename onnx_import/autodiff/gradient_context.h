@@ -55,6 +55,10 @@ class BackwardBuilder {
   // new output; nobody makes the old one then.
   ValueId transposeProduct(NodeId gemm);
   bool isReplaced(ValueId value) const { return replaced_.contains(value); }
+  // A backward node's only output has been replaced by something else: the node goes with the next
+  // removeReplaced, unless another node reads it.
+  void replace(ValueId value) { replaced_.insert(value); }
+  void removeReplaced();
 
   // In which type the gradient of a forward value is taken: its own, but that of the weight where it is a
   // narrower copy of one, or a view of such a copy. Products and sums of narrow operands then give the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 namespace pipeshard {
 namespace {
@@ -54,9 +55,64 @@ ValueId joined(GradientContext& c, const Shape& shape, size_t axis, const Row& r
   return c.op("Concat", pieces, type, shape, {{"axis", static_cast<int64_t>(axis)}});
 }
 
+// a^T b with as many rows in both.
+struct Product {
+  ValueId a, b;
+};
+
+std::optional<Product> productOf(const BackwardBuilder& builder, ValueId value) {
+  const NodeId maker = builder.producer(value);
+  if (!maker.valid()) return std::nullopt;
+  const Node& node = builder.graph().node(maker);
+  const bool is_plain = node.is("Gemm") && node.inputs.size() == 2 && node.intAttribute("transA", 0) != 0 &&
+                        node.intAttribute("transB", 0) == 0 && node.floatAttribute("alpha", 1) == 1;
+  if (!is_plain) return std::nullopt;
+  return Product{node.inputs[0], node.inputs[1]};
+}
+
+// [rows, n] of each as [rows * values, n]: the rows of one place are beside each other.
+ValueId rowsOfAll(GradientContext& c, const std::vector<ValueId>& values) {
+  const Shape one = c.shape(values.front());
+  std::vector<ValueId> pieces;
+  for (const ValueId value : values) pieces.push_back(c.reshape(value, {one[0], 1, one[1]}));
+  const Shape all = {one[0], std::ssize(values), one[1]};
+  const ValueId together = c.op("Concat", pieces, c.type(pieces.front()), all, {{"axis", int64_t{1}}});
+  return c.reshape(together, {all[0] * all[1], all[2]});
+}
+
+// Of products that are to be added, those of equal forms become one, if copying their operands is less than
+// writing and adding their results.
+void joinProducts(GradientContext& c, BackwardBuilder& builder, std::vector<ValueId>& terms) {
+  using Form = std::tuple<Shape, Shape, DataType, DataType>;
+  std::map<Form, std::vector<ValueId>> by_form;
+  for (const ValueId term : terms) {
+    if (const auto product = productOf(builder, term))
+      by_form[{c.shape(product->a), c.shape(product->b), c.type(product->a), c.type(product->b)}].push_back(
+          term);
+  }
+  for (const auto& [form, products] : by_form) {
+    const int64_t count = std::ssize(products), rows = std::get<0>(form)[0];
+    const int64_t m = std::get<0>(form)[1], n = std::get<1>(form)[1];
+    if (count * rows * (m + n) > (count - 1) * m * n) continue;
+    std::vector<ValueId> left, right;
+    for (const ValueId term : products) {
+      const Product product = *productOf(builder, term);
+      left.push_back(product.a);
+      right.push_back(product.b);
+      builder.replace(term);
+    }
+    const DataType type = c.type(products.front());
+    const ValueId sum =
+        c.op("Gemm", {rowsOfAll(c, left), rowsOfAll(c, right)}, type, {m, n}, {{"transA", int64_t{1}}});
+    std::erase_if(terms, [&](ValueId term) { return std::ranges::find(products, term) != products.end(); });
+    terms.push_back(sum);
+  }
+}
+
 }  // namespace
 
-ValueId joinGradientParts(GradientContext& c, const Shape& shape, const std::vector<GradientPart>& parts) {
+ValueId joinGradientParts(GradientContext& c, BackwardBuilder& builder, const Shape& shape,
+                          const std::vector<GradientPart>& parts) {
   std::vector<ValueId> terms;
   std::map<size_t, std::vector<GradientPart>> by_axis;
   for (const GradientPart& part : parts) {
@@ -65,6 +121,7 @@ ValueId joinGradientParts(GradientContext& c, const Shape& shape, const std::vec
     else
       terms.push_back(part.gradient);
   }
+  joinProducts(c, builder, terms);
   for (const auto& [axis, of_axis] : by_axis) {
     for (const Row& row : rowsOf(c, of_axis)) terms.push_back(joined(c, shape, axis, row));
   }
