@@ -2,8 +2,8 @@
 """A training step of unmodified modules in pipeshard, beside PyTorch: seconds of a step and peak memory.
 
 Modules are built from their libraries with random weights, exported by torch.onnx.export with its defaults but
-optimize=False, planned for one worker, one microbatch and AdamW, and trained on a batch of their own. PyTorch takes the
-same steps with the same threads: eager and, if asked for, compiled, with its fused AdamW. Each side is a process of its
+optimize=False, planned for one worker, one microbatch, AdamW and training mode (batch normalizations by the batch), and
+trained on a batch of their own. PyTorch takes the same steps with the same threads: eager and, if asked for, compiled, with its fused AdamW. Each side is a process of its
 own; rounds of all sides alternate, so that they see the same machine; the first steps of a process do not count. Peak
 memory is VmHWM of the process that computes. The last column is what `run --operators` found to take longest.
 
@@ -153,7 +153,7 @@ def export(options, path) -> None:
     names = [value.name for value in graph.input if value.name not in weights]
     np.savez(path.with_suffix(".npz"), **{name: tensor.numpy() for name, tensor in zip(names, batch)})
     command = [options.pipeshard, "plan", path, "--microbatches", 1, "--optimizer", "adamw:lr=1e-4", "--cluster", "1x1",
-               "-o", path.with_suffix(".plan")]
+               "--mode", "training", "-o", path.with_suffix(".plan")]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
 

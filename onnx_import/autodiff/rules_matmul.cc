@@ -37,13 +37,17 @@ ValueId flattenRows(GradientContext& c, ValueId x) {
   return c.reshape(x, {elementCount(shape) / shape.back(), shape.back()});
 }
 
-// Y = A B with B a matrix: rows of A and Y are independent.
+// Y = A B with B a matrix: rows of A and Y are independent. Each product has a view of dY of its own: the
+// gradient of a weight is made later (Phase::kBackwardWeight), and dY goes there once, for a bias, too.
 void matmulByMatrix(GradientContext& c, ValueId a, ValueId b, ValueId dy) {
-  const ValueId rows = flattenRows(c, dy);
-  if (c.needs(0)) c.give(0, c.reshape(gemm(c, rows, false, b, true, c.gradientType(0)), c.shape(c.input(0))));
-  if (c.needs(1))
-    c.give(1,
-           c.reshape(gemm(c, flattenRows(c, a), true, rows, false, c.gradientType(1)), c.shape(c.input(1))));
+  if (c.needs(0)) {
+    const ValueId rows = gemm(c, flattenRows(c, dy), false, b, true, c.gradientType(0));
+    c.give(0, c.reshape(rows, c.shape(c.input(0))));
+  }
+  if (c.needs(1)) {
+    const ValueId product = gemm(c, flattenRows(c, a), true, flattenRows(c, dy), false, c.gradientType(1));
+    c.give(1, c.reshape(product, c.shape(c.input(1))));
+  }
 }
 
 void matmulGradient(GradientContext& c) {

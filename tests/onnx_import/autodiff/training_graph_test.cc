@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
@@ -55,6 +58,32 @@ TEST(TrainingGraph, ComputesParameterGradientsInTheWeightPhaseAndActivationGradi
   for (const char* activation : {"Relu_grad", "Gemm_grad"})
     EXPECT_EQ(phaseOf(training, activation), Phase::kBackwardInput) << activation;
   EXPECT_EQ(phaseOf(training, "w1.updated"), Phase::kUpdate);
+}
+
+// Else a stage keeps the same numbers twice until the weight phase, and copies them.
+TEST(TrainingGraph, GivesNoGradientToTheWeightPhaseAlsoAsAView) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({2, 4, 3}, 1));
+  const ValueId hidden = test.op("Tanh", {test.op("Mul", {x, test.parameter("scale", {3})})});
+  const ValueId y =
+      test.op("Add", {test.op("MatMul", {hidden, test.parameter("w", {3, 5})}), test.parameter("b", {5})});
+  const TrainingGraph training = build(test, sumOf(test, test.op("Mul", {y, y})));
+  const std::vector<NodeId> producer = computeUseDef(training.graph).producer;
+  const auto isMadeIn = [&](ValueId id, Phase phase) {
+    return producer[id.index()].valid() && training.node_phase[producer[id.index()].index()] == phase;
+  };
+  std::set<ValueId> crossing, roots;
+  for (size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    if (training.node_phase[n] != Phase::kBackwardWeight) continue;
+    for (const ValueId id : training.graph.nodes[n].inputs) {
+      if (!id.valid() || !isMadeIn(id, Phase::kBackwardInput) || !crossing.insert(id).second) continue;
+      ValueId root = id;
+      while (producer[root.index()].valid() && isView(training.graph.node(producer[root.index()])))
+        root = training.graph.node(producer[root.index()]).inputs[0];
+      EXPECT_TRUE(roots.insert(root).second) << training.graph.value(id).name;
+    }
+  }
+  EXPECT_FALSE(crossing.empty());
 }
 
 TEST(TrainingGraph, DoesNotDifferentiateTheBatchInput) {
