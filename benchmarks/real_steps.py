@@ -3,9 +3,10 @@
 
 Modules are built from their libraries with random weights, exported by torch.onnx.export with its defaults but
 optimize=False, planned for one worker, one microbatch, AdamW and training mode (batch normalizations by the batch), and
-trained on a batch of their own. PyTorch takes the same steps with the same threads: eager and, if asked for, compiled, with its fused AdamW. Each side is a process of its
-own; rounds of all sides alternate, so that they see the same machine; the first steps of a process do not count. Peak
-memory is VmHWM of the process that computes. The last column is what `run --operators` found to take longest.
+trained on a batch of their own. PyTorch takes the same steps with the same threads: eager and, if asked for, compiled,
+with its fused AdamW. Each side is a process of its own; rounds of all sides alternate, so that they see the same machine;
+the first steps of a process do not count. Peak memory is VmHWM of the process that computes. The last column is what
+`run --operators` found to take longest.
 
     py=$(tools/export/setup.sh)
     $py benchmarks/real_steps.py --pipeshard build/release/tools/pipeshard --only 'ResNet|BERT'

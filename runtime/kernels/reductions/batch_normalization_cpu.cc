@@ -1,5 +1,7 @@
-// A channel is one thread's work from begin to end, so that bits do not depend on threads. Several passes
-// over a channel read it from the cache.
+// A channel is one thread's work from begin to end, so that bits do not depend on threads. One pass over a
+// channel makes all sums; the next reads it from the cache.
+#include <algorithm>
+
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/reductions/batch_normalization.h"
@@ -21,49 +23,51 @@ struct ChannelPieces {
         inner(plan.inner) {}
 };
 
-struct Sums {
-  double a = 0;
-  double b = 0;
+// Over a channel, with d = x - shift: of d, d^2, dy and dy d.
+struct ChannelSums {
+  double shift = 0;
+  double d = 0, square = 0, dy = 0, dot = 0;
+
+  // With the shift an element of the channel, nothing cancels but what spreads far wider than the channel.
+  Moments moments(double count) const {
+    const double away = d / count;
+    return {shift + away, std::max(0.0, square / count - away * away)};
+  }
+  // The sum of dy (x - mean).
+  double centredDot(double count) const { return dot - d / count * dy; }
 };
 
-// Sums of a(i) and b(i) over a channel, in kLanes running sums each.
-template <typename A, typename B>
-PIPESHARD_INLINE Sums sumChannel(const ChannelPieces& c, const A& a, const B& b) {
-  double a_lanes[kLanes] = {};
-  double b_lanes[kLanes] = {};
+// One pass, in kLanes running sums each. kWithGradient: dy is read, too.
+template <typename T, bool kWithGradient>
+PIPESHARD_INLINE ChannelSums sumChannel(const ChannelPieces& c, const T* x, const T* dy) {
+  double d_lanes[kLanes] = {}, square_lanes[kLanes] = {}, dy_lanes[kLanes] = {}, dot_lanes[kLanes] = {};
+  const auto shift = static_cast<double>(x[c.first]);
+  const auto add = [&](int64_t i, int lane) PIPESHARD_LAMBDA_INLINE {
+    const double d = static_cast<double>(x[i]) - shift;
+    d_lanes[lane] += d;
+    square_lanes[lane] += d * d;
+    if constexpr (kWithGradient) {
+      const auto g = static_cast<double>(dy[i]);
+      dy_lanes[lane] += g;
+      dot_lanes[lane] += g * d;
+    }
+  };
   for (int64_t piece = 0; piece < c.pieces; ++piece) {
     const int64_t begin = c.first + piece * c.stride;
     const int64_t whole = c.inner / kLanes * kLanes;
     for (int64_t i = begin; i < begin + whole; i += kLanes) {
 #pragma omp simd
-      for (int lane = 0; lane < kLanes; ++lane) {
-        a_lanes[lane] += a(i + lane);
-        b_lanes[lane] += b(i + lane);
-      }
+      for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
     }
-    for (int64_t i = whole; i < c.inner; ++i) {
-      a_lanes[i - whole] += a(begin + i);
-      b_lanes[i - whole] += b(begin + i);
-    }
+    for (int64_t i = whole; i < c.inner; ++i) add(begin + i, static_cast<int>(i - whole));
   }
-  return {sumLanes(a_lanes), sumLanes(b_lanes)};
+  return {shift, sumLanes(d_lanes), sumLanes(square_lanes), sumLanes(dy_lanes), sumLanes(dot_lanes)};
 }
 
 template <typename T>
 struct ChannelMoments {
   PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* x, Moments* moments) {
-    const auto count = static_cast<double>(c->pieces * c->inner);
-    const auto zero = [](int64_t) PIPESHARD_LAMBDA_INLINE { return 0.0; };
-    const double mean =
-        sumChannel(
-            *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); }, zero)
-            .a /
-        count;
-    const auto square = [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
-      const double d = static_cast<double>(x[i]) - mean;
-      return d * d;
-    };
-    *moments = {mean, sumChannel(*c, square, zero).a / count};
+    *moments = sumChannel<T, false>(*c, x, nullptr).moments(static_cast<double>(c->pieces * c->inner));
   }
 };
 
@@ -71,20 +75,8 @@ template <typename T>
 struct ChannelGradientSums {
   PIPESHARD_INLINE static void run(const ChannelPieces* c, const T* dy, const T* x, GradientSums* sums) {
     const auto count = static_cast<double>(c->pieces * c->inner);
-    const Sums first = sumChannel(
-        *c, [x](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(x[i]); },
-        [dy](int64_t i) PIPESHARD_LAMBDA_INLINE { return static_cast<double>(dy[i]); });
-    const double mean = first.a / count;
-    const Sums second = sumChannel(
-        *c,
-        [x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
-          const double d = static_cast<double>(x[i]) - mean;
-          return d * d;
-        },
-        [dy, x, mean](int64_t i) PIPESHARD_LAMBDA_INLINE {
-          return static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - mean);
-        });
-    *sums = {{mean, second.a / count}, first.b, second.b};
+    const ChannelSums all = sumChannel<T, true>(*c, x, dy);
+    *sums = {all.moments(count), all.dy, all.centredDot(count)};
   }
 };
 
