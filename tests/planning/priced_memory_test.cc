@@ -143,7 +143,7 @@ TEST(CountedMemory, OfGivenStagesIsThatOfPassesAsTheirProgramsRun) {
           for (RankId rank : stage.devices) arena = std::max(arena, memory.of(rank));
           const double ratio = static_cast<double>(stage.sharding->memory_bytes) / static_cast<double>(arena);
           fmt::print("{} {} {}: {:.3f}\n", model, stages, recomputation, ratio);
-          EXPECT_GE(ratio, stages == "megatron:1,2,2" ? 0.83 : 0.93);
+          EXPECT_GE(ratio, stages == "megatron:1,2,2" ? 0.80 : 0.93);
           EXPECT_LE(ratio, 1.02);
         }
       }

@@ -205,5 +205,37 @@ TEST(LpNormalizationKernels, EqualPlainLoopsOnEveryAxisWithoutOverflow) {
   }
 }
 
+// The gradient of the scale holds the moments: of channels far from zero, one of which begins with an element
+// far from all others.
+TEST(BatchNormalizationKernels, FindMomentsOfChannelsFarFromZero) {
+  constexpr int64_t kBatch = 3, kChannels = 2, kInner = 50, kCount = kBatch * kInner;
+  const Shape shape{kBatch, kChannels, kInner};
+  for (const DataType type : {kF32, kF64}) {
+    std::vector<double> noise = numbersOf(randomTensor(kF64, shape, 7, -1, 1));
+    for (double& number : noise) number += 1e4;
+    noise[0] = 0;
+    const Tensor x = convertTensor(makeTensor<double>(shape, noise), type);
+    const Tensor dy = randomTensor(type, shape, 8, -1, 1);
+    const std::vector<double> numbers = numbersOf(x), slopes = numbersOf(dy);
+    const Tensor got = runKernel(makeCall(std::string(kPipeshardDomain), "BatchNormalizationWeightGrad", 1,
+                                          {dy, x}, {{type, {kChannels}}, {type, {kChannels}}}))[0];
+    for (int64_t c = 0; c < kChannels; ++c) {
+      const auto sumOver = [&](const auto& term) {
+        long double sum = 0;
+        for (int64_t i = 0; i < kCount; ++i) {
+          const size_t at = (i / kInner * kChannels + c) * kInner + i % kInner;
+          sum += term(static_cast<long double>(numbers[at]), static_cast<long double>(slopes[at]));
+        }
+        return sum;
+      };
+      const long double mean = sumOver([](auto x, auto) { return x; }) / kCount;
+      const long double variance = sumOver([&](auto x, auto) { return (x - mean) * (x - mean); }) / kCount;
+      const long double dot = sumOver([&](auto x, auto dy) { return dy * (x - mean); });
+      const auto want = static_cast<double>(dot / std::sqrt(variance + 1e-5L));
+      EXPECT_NEAR(numbersOf(got)[c], want, std::abs(want) * (type == kF32 ? 1e-6 : 1e-11)) << "channel " << c;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard::testing
