@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from reported_run import run
+from reported_run import four_gpus, run
 
 WAIT = re.compile(r"^rank (-?\d+) wait (\d+) (needed|implied)( dropped)?: (.*)$")
 WAYS = {"1f1b": ["--stages", "uniform:4", "--schedule", "1f1b", "--microbatches", "2"],
@@ -42,11 +42,7 @@ class Job:
         self.name, self.folder, self.transport = name, folder, transport
         self.pipeshard = os.path.join(build, "tools", "pipeshard")
         self.plan = os.path.join(folder, name.replace(":", "-") + ".plan")
-        standin = os.path.join(build, "tests", "standin")
-        self.environment = dict(
-            os.environ, LD_LIBRARY_PATH=standin, STANDIN_TWINS=os.path.join(standin, "libstandin_twin.so"),
-            PIPESHARD_CUDA_MODULE=os.path.join(build, "tools", "pipeshard_cuda.so"), PIPESHARD_PROFILE="off",
-            STANDIN_DEVICES="4", STANDIN_NCCL_RESIDENT="1", STANDIN_MODE="lazy")
+        self.environment = dict(four_gpus(build), STANDIN_MODE="lazy")
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         subprocess.run(
             [self.pipeshard, "plan", os.path.join(root, "examples", model + ".onnx"), "--cluster", "1x4", *WAYS[way],

@@ -9,7 +9,7 @@ NVIDIA's libraries: through the host's memory, and by NCCL with room for one of 
 before it must) and eagerly (a thread per stream, random pauses). All four leave the same bytes, none waits for ever, and
 nothing is reported.
 
-Exit code 1 when one of these is not so; the line has the plan's options. A thousand take about two hours of two
+Exit code 1 when one of these is not so; the line has the plan's options. A thousand take half an hour of two
 processors.
 """
 import argparse
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from reported_run import run
+from reported_run import four_gpus, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LONGEST = 120  # seconds of one run; most take one
@@ -57,12 +57,8 @@ class Machine:
     """The stand-in with four GPUs."""
 
     def __init__(self, build, seconds):
-        standin = os.path.join(build, "tests", "standin")
         self.pipeshard, self.end = os.path.join(build, "tools", "pipeshard"), time.monotonic() + seconds
-        self.environment = dict(
-            os.environ, LD_LIBRARY_PATH=standin, STANDIN_TWINS=os.path.join(standin, "libstandin_twin.so"),
-            PIPESHARD_CUDA_MODULE=os.path.join(build, "tools", "pipeshard_cuda.so"), PIPESHARD_PROFILE="off",
-            STANDIN_DEVICES="4", STANDIN_NCCL_RESIDENT="1")
+        self.environment = four_gpus(build)
 
     def plan(self, seed, models, folder):
         """The words of a plan that is not refused; it is in folder/plan."""

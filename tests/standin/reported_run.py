@@ -1,6 +1,16 @@
 """A program on the stand-in, run until something is reported; for the scripts that leave one thing out."""
+import os
 import subprocess
 import time
+
+
+def four_gpus(build):
+    """The environment in which a build's command finds the stand-in with four GPUs, and room for one kernel of NCCL."""
+    standin = os.path.join(build, "tests", "standin")
+    return dict(
+        os.environ, LD_LIBRARY_PATH=standin, STANDIN_TWINS=os.path.join(standin, "libstandin_twin.so"),
+        PIPESHARD_CUDA_MODULE=os.path.join(build, "tools", "pipeshard_cuda.so"), PIPESHARD_PROFILE="off",
+        STANDIN_DEVICES="4", STANDIN_NCCL_RESIDENT="1")
 
 
 def reports_of(log):
