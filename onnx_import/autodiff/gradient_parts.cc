@@ -80,8 +80,9 @@ ValueId rowsOfAll(GradientContext& c, const std::vector<ValueId>& values) {
   return c.reshape(together, {all[0] * all[1], all[2]});
 }
 
-// Of products that are to be added, those of equal forms become one, if copying their operands is less than
-// writing and adding their results.
+// Of products that are to be added, those of equal forms become one, if copying their operands is far less
+// than writing and adding their results: all operands are there until then, also where layers are recomputed
+// one by one.
 void joinProducts(GradientContext& c, BackwardBuilder& builder, std::vector<ValueId>& terms) {
   using Form = std::tuple<Shape, Shape, DataType, DataType>;
   std::map<Form, std::vector<ValueId>> by_form;
@@ -93,7 +94,8 @@ void joinProducts(GradientContext& c, BackwardBuilder& builder, std::vector<Valu
   for (const auto& [form, products] : by_form) {
     const int64_t count = std::ssize(products), rows = std::get<0>(form)[0];
     const int64_t m = std::get<0>(form)[1], n = std::get<1>(form)[1];
-    if (count * rows * (m + n) > (count - 1) * m * n) continue;
+    constexpr int64_t kFarLess = 4;
+    if (kFarLess * count * rows * (m + n) > (count - 1) * m * n) continue;
     std::vector<ValueId> left, right;
     for (const ValueId term : products) {
       const Product product = *productOf(builder, term);

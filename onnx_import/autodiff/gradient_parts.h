@@ -9,8 +9,8 @@
 //   w [512,2048] is read in 64 products, whose parts are the products x_t^T dy_t, of x_t [16,512] and dy_t
 //   [16,2048]: one product of all x_t, one behind the other, and all dy_t
 //
-// where the copies are smaller than the sum would be. The rows of all x_t are [16,64,512], the steps inside
-// the rows of a batch, so that a batch can still be shared out.
+// where the copies are far smaller than the sum would be. The rows of all x_t are [16,64,512], the steps
+// inside the rows of a batch, so that a batch can still be shared out.
 #pragma once
 
 #include <vector>
