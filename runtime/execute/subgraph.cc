@@ -18,10 +18,6 @@ namespace {
 
 constexpr uint64_t kInlineLimit = 2'000'000;
 
-bool hasStaticShape(const Value& value) {
-  return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
-}
-
 }  // namespace
 
 void BoundRun::run(std::atomic<uint64_t>& progress, NodeObserver* observer, NanFinder* finder) const {
@@ -98,7 +94,7 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
   const auto has_kernel = [&](const Node& node) {
     return kernels.has(node.domain, node.op_type) || kernels::isNameOnly(graph, node);
   };
-  const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), hasStaticShape);
+  const bool is_complete = std::all_of(graph.values.begin(), graph.values.end(), kernels::hasStaticShape);
   if (!is_complete || !std::all_of(graph.nodes.begin(), graph.nodes.end(), has_kernel)) {
     PrepareOptions options;
     options.supported = [&](const Node& node) {
@@ -111,10 +107,9 @@ Graph runnableGraph(Graph graph, const KernelRegistry& kernels) {
 }
 
 // From a graph to calls, in three steps:
-//   once           steps (kernels of one node, or of several that run as one), and for every value its
-//   *root*:
-//                  the value whose bytes it names (memoryRoots). What only one step reads and makes is
-//                  nowhere
+//   once           steps: a kernel each, of one node, or of several that run as one; and for every value its
+//                  *root*: the value whose bytes it names (memoryRoots). What only one step makes and reads
+//                  is nowhere
 //   per aliasing   a Layout: where each root's bytes are. It depends on which inputs and outputs are one
 //                  buffer, as that decides what may be overwritten; microbatches whose buffers coincide in
 //                  the same way share a Layout (Planner)
@@ -181,7 +176,7 @@ KernelSpec CompiledSubgraph::kernelSpec(const Node& node) const {
 void CompiledSubgraph::checkShapes(size_t node) const {
   for (const std::vector<ValueId>* ids : {&graph_.nodes[node].inputs, &graph_.nodes[node].outputs}) {
     for (const ValueId id : *ids) {
-      if (!id.valid() || hasStaticShape(graph_.value(id))) continue;
+      if (!id.valid() || kernels::hasStaticShape(graph_.value(id))) continue;
       fail(ErrorCode::kBadModel, "{}: '{}' has no static shape", node_names_[node], graph_.value(id).name);
     }
   }

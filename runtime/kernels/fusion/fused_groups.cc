@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kLeastElements = 256;
 constexpr size_t kMostNodes = 32;
 
-bool hasStaticShape(const Value& value) {
-  return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
-}
-
 // What every kernel takes without a look at its data: an integer may be a divisor, or out of range.
 bool isPlain(DataType type) { return isFloatingPoint(type) || type == DataType::kBool; }
 
@@ -188,6 +184,10 @@ class GroupFinder {
 };
 
 }  // namespace
+
+bool hasStaticShape(const Value& value) {
+  return value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape);
+}
 
 bool isNameOnly(const Graph& graph, const Node& node) {
   if (!isView(node)) return false;

@@ -16,6 +16,9 @@
 
 namespace pipeshard::kernels {
 
+// Its type is known, and every size.
+bool hasStaticShape(const Value& value);
+
 // Whose bytes each value names, by value: itself, or the first input of the view that makes it.
 std::vector<ValueId> memoryRoots(const Graph& graph);
 
