@@ -36,6 +36,7 @@ class Folder {
   void fold(Node& node) {
     if (!node.is("Gemm") && !(node.is("MatMul") && has_fused_matmul_)) return;
     for (const size_t operand : {0, 1}) {
+      if (operand >= node.inputs.size() || !node.inputs[operand].valid()) continue;  // its kernel refuses it
       const ValueId original = original_[node.inputs[operand].index()];
       if (!original.valid()) continue;
       const char* flag = operand == 0 ? "transA" : "transB";

@@ -84,5 +84,16 @@ TEST(FoldTransposes, LeavesMatMulToKernelsThatKnowNothingElse) {
   EXPECT_EQ(sketch.count("MatMul"), 1U);
 }
 
+// A subgraph's file may have been changed by hand.
+TEST(FoldTransposes, LeavesProductsOfOneOperandToTheirKernelsRefusal) {
+  Sketch sketch;
+  const ValueId a = sketch.input({4, 5});
+  const ValueId at = sketch.op("Transpose", {a}, {5, 4});
+  sketch.graph.outputs = {sketch.op("MatMul", {at}, {5, 5}), sketch.op("Gemm", {ValueId(), at}, {5, 5})};
+  EXPECT_EQ(foldTransposes(sketch.graph, cpuKernels()), 2);
+  sketch.graph.outputs = {sketch.op("MatMul", {}, {5, 5}), sketch.op("Gemm", {}, {5, 5})};
+  EXPECT_EQ(foldTransposes(sketch.graph, cpuKernels()), 0);
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <random>
 
 #include "ir/base/convert.h"
@@ -239,7 +239,7 @@ std::vector<std::vector<std::byte>> outputsOf(const Graph& graph, const Compiled
     outputs.push_back(place->second.data());
   }
   AlignedMemory workspace(subgraph.workspaceBytes(aliasing));
-  std::memset(workspace.data(), 0xff, subgraph.workspaceBytes(aliasing));
+  std::fill_n(workspace.data(), subgraph.workspaceBytes(aliasing), std::byte{0xff});
   std::atomic<uint64_t> progress{0};
   subgraph.bind(aliasing, inputs, outputs, workspace.data()).run(progress);
   std::vector<std::vector<std::byte>> result;
