@@ -115,6 +115,7 @@ ValueId BackwardBuilder::transposeProduct(NodeId gemm) {
 }
 
 void BackwardBuilder::removeReplaced() {
+  if (std::ranges::none_of(replaced_, [&](ValueId value) { return producer(value).valid(); })) return;
   std::set<ValueId> read(graph_.outputs.begin(), graph_.outputs.end());
   for (const Node& node : graph_.nodes) read.insert(node.inputs.begin(), node.inputs.end());
   size_t kept = 0;

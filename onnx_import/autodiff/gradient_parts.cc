@@ -55,9 +55,9 @@ ValueId joined(GradientContext& c, const Shape& shape, size_t axis, const Row& r
   return c.op("Concat", pieces, type, shape, {{"axis", static_cast<int64_t>(axis)}});
 }
 
-// a^T b with as many rows in both.
+// `value` is a^T b, with as many rows in both.
 struct Product {
-  ValueId a, b;
+  ValueId value, a, b;
 };
 
 std::optional<Product> productOf(const BackwardBuilder& builder, ValueId value) {
@@ -67,7 +67,7 @@ std::optional<Product> productOf(const BackwardBuilder& builder, ValueId value) 
   const bool is_plain = node.is("Gemm") && node.inputs.size() == 2 && node.intAttribute("transA", 0) != 0 &&
                         node.intAttribute("transB", 0) == 0 && node.floatAttribute("alpha", 1) == 1;
   if (!is_plain) return std::nullopt;
-  return Product{node.inputs[0], node.inputs[1]};
+  return Product{value, node.inputs[0], node.inputs[1]};
 }
 
 // [rows, n] of each as [rows * values, n]: the rows of one place are beside each other.
@@ -85,11 +85,11 @@ ValueId rowsOfAll(GradientContext& c, const std::vector<ValueId>& values) {
 // one by one.
 void joinProducts(GradientContext& c, BackwardBuilder& builder, std::vector<ValueId>& terms) {
   using Form = std::tuple<Shape, Shape, DataType, DataType>;
-  std::map<Form, std::vector<ValueId>> by_form;
+  std::map<Form, std::vector<Product>> by_form;
   for (const ValueId term : terms) {
     if (const auto product = productOf(builder, term))
       by_form[{c.shape(product->a), c.shape(product->b), c.type(product->a), c.type(product->b)}].push_back(
-          term);
+          *product);
   }
   for (const auto& [form, products] : by_form) {
     const int64_t count = std::ssize(products), rows = std::get<0>(form)[0];
@@ -97,17 +97,14 @@ void joinProducts(GradientContext& c, BackwardBuilder& builder, std::vector<Valu
     constexpr int64_t kFarLess = 4;
     if (kFarLess * count * rows * (m + n) > (count - 1) * m * n) continue;
     std::vector<ValueId> left, right;
-    for (const ValueId term : products) {
-      const Product product = *productOf(builder, term);
+    for (const Product& product : products) {
       left.push_back(product.a);
       right.push_back(product.b);
-      builder.replace(term);
+      builder.replace(product.value);
+      std::erase(terms, product.value);
     }
-    const DataType type = c.type(products.front());
-    const ValueId sum =
-        c.op("Gemm", {rowsOfAll(c, left), rowsOfAll(c, right)}, type, {m, n}, {{"transA", int64_t{1}}});
-    std::erase_if(terms, [&](ValueId term) { return std::ranges::find(products, term) != products.end(); });
-    terms.push_back(sum);
+    terms.push_back(c.op("Gemm", {rowsOfAll(c, left), rowsOfAll(c, right)}, c.type(products.front().value),
+                         {m, n}, {{"transA", int64_t{1}}}));
   }
 }
 

@@ -63,6 +63,12 @@ bool sameStorage(const KernelSpec& spec, size_t input, size_t output);
 
 AxisSplit splitAtAxis(const Shape& shape, size_t axis);
 
+// Bytes of a workspace's part, so that the next one is aligned as the workspace is on the CPU.
+constexpr size_t alignedPart(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 struct KernelTraits {
   std::vector<std::pair<int, int>> in_place;  // (input, output) pairs
   size_t workspace_bytes = 0;

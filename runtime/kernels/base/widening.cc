@@ -9,10 +9,6 @@
 namespace pipeshard::kernels {
 namespace {
 
-constexpr size_t kAlignment = 64;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 bool isNarrowFloat(DataType type) {
   return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat8E4M3FN ||
          type == DataType::kFloat8E4M3FNUZ || type == DataType::kFloat8E5M2 ||
@@ -97,7 +93,7 @@ class WideningKernel : public Kernel {
  public:
   WideningKernel(std::unique_ptr<Kernel> kernel, const KernelSpec& narrow, const KernelSpec& wide)
       : kernel_(std::move(kernel)), name_(describeNode(*narrow.node)) {
-    total_ = aligned(kernel_->workspaceBytes());
+    total_ = alignedPart(kernel_->workspaceBytes());
     for (size_t i = 0; i < narrow.inputs.size(); ++i)
       inputs_.push_back(placeOf(narrow.inputs[i], wide.inputs[i]));
     for (size_t i = 0; i < narrow.outputs.size(); ++i)
@@ -139,7 +135,7 @@ class WideningKernel : public Kernel {
     Place place{narrow.data_type, wide.data_type, 0, total_};
     if (!place.converts()) return place;
     place.count = elementCount(narrow.shape);
-    total_ += aligned(byteCount(wide.data_type, wide.shape));
+    total_ += alignedPart(byteCount(wide.data_type, wide.shape));
     return place;
   }
 

@@ -6,15 +6,13 @@
 #include <map>
 
 #include "runtime/kernels/base/parallel.h"
+#include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
 
 // A few tiles of float32 fit the second cache of any processor, and a kernel's call costs little beside one.
 constexpr int64_t kTileElements = 8192;
-constexpr size_t kAlignment = 64;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // How a shape is cut: `axis` into blocks of `block` indices, the last of them of `last`.
 struct Tiling {
@@ -107,7 +105,7 @@ class FusedKernel : public Kernel {
       most_inputs_ = std::max(most_inputs_, step.inputs.size());
     }
     kernel_workspace_ = scratch_bytes;
-    bytes_of_thread_ = scratch_bytes + aligned(workspace);
+    bytes_of_thread_ = scratch_bytes + alignedPart(workspace);
     const int64_t elements = tiling_.outer * tiling_.shape[tiling_.axis] * tiling_.inner;
     const int64_t useful = (elements + kBlockElements - 1) / kBlockElements;
     threads_ = std::min({int64_t{omp_get_max_threads()}, useful, tiling_.tiles()});
@@ -239,7 +237,7 @@ class Maker {
   }
 
   size_t tileBytes(ValueId id) const {
-    return aligned(tiling_.block * tiling_.inner * dataTypeSize(graph_.dataType(id)));
+    return alignedPart(tiling_.block * tiling_.inner * dataTypeSize(graph_.dataType(id)));
   }
 
   // Of an operand in the workspace that nobody reads later and the result may overwrite.

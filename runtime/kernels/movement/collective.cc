@@ -15,10 +15,6 @@ namespace {
 
 using Kind = CollectiveCall::Kind;
 
-constexpr size_t kAlignment = 64;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // The ranges of an axis of a tensor, one per member, as blocks of `block` elements each: range i, dense, then
 // zeros.
 class Blocks {
@@ -77,7 +73,7 @@ class CollectiveKernel : public Kernel {
       : call_(call),
         input_(std::move(input)),
         output_(std::move(output)),
-        output_begin_(aligned(input_.count() * sizeof(T))) {}
+        output_begin_(alignedPart(input_.count() * sizeof(T))) {}
 
   void run(const KernelArguments& arguments) override {
     PIPESHARD_CHECK(arguments.collectives != nullptr, "a collective over group {} runs without collectives",
@@ -96,7 +92,7 @@ class CollectiveKernel : public Kernel {
     if (!output_.isTensor())
       output_.unpack(arguments.queue, static_cast<const T*>(call.output), output<T>(arguments, 0));
   }
-  size_t workspaceBytes() const override { return output_begin_ + aligned(output_.count() * sizeof(T)); }
+  size_t workspaceBytes() const override { return output_begin_ + alignedPart(output_.count() * sizeof(T)); }
   bool mayRunInPlace(int, int) const override { return call_.kind == Kind::kAllReduce; }
   GroupId collectiveGroup() const override { return call_.group; }
   size_t collectiveMembers() const override { return call_.members; }

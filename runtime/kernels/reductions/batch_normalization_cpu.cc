@@ -1,7 +1,5 @@
 // A channel is one thread's work from begin to end, so that bits do not depend on threads. One pass over a
 // channel makes all sums; the next reads it from the cache.
-#include <algorithm>
-
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/reductions/batch_normalization.h"
@@ -30,8 +28,8 @@ struct ChannelSums {
 
   // With the shift an element of the channel, nothing cancels but what spreads far wider than the channel.
   Moments moments(double count) const {
-    const double away = d / count;
-    return {shift + away, std::max(0.0, square / count - away * away)};
+    const double away = d / count, variance = square / count - away * away;
+    return {shift + away, variance < 0 ? 0 : variance};  // NaN stays
   }
   // The sum of dy (x - mean).
   double centredDot(double count) const { return dot - d / count * dy; }

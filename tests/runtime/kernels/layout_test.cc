@@ -237,5 +237,16 @@ TEST(BatchNormalizationKernels, FindMomentsOfChannelsFarFromZero) {
   }
 }
 
+TEST(BatchNormalizationKernels, HideNoNan) {
+  const Tensor x = makeTensor<double>({2, 1, 2}, {1, 2, NAN, 4});
+  const Tensor one = makeTensor<double>({1}, {1}), zero = makeTensor<double>({1}, {0});
+  const std::vector<Tensor> got =
+      runKernel(makeCall("", "BatchNormalization", 15, {x, one, zero, zero, one},
+                         {{kF64, {2, 1, 2}}, {kF64, {1}}, {kF64, {1}}}, {{"training_mode", int64_t{1}}}));
+  for (const Tensor& output : got) {
+    for (const double number : numbersOf(output)) EXPECT_TRUE(std::isnan(number)) << number;
+  }
+}
+
 }  // namespace
 }  // namespace pipeshard::testing
