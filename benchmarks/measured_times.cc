@@ -32,7 +32,7 @@ MeasuredTimes measuredTimes(const Trace& trace, int stages) {
     if (times[{stage, TraceWork::kForward}].empty())
       fail(ErrorCode::kConfiguration, "the trace has no forward pass of stage {}", stage);
     result.stages.push_back({.forward = of(TraceWork::kForward),
-                             .backward_input = of(TraceWork::kBackwardInput),
+                             .backward_input = of(TraceWork::kBackward) + of(TraceWork::kBackwardInput),
                              .backward_weight = of(TraceWork::kBackwardWeight),
                              .recomputation = of(TraceWork::kRecomputation)});
   }

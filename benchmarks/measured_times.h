@@ -11,7 +11,8 @@
 namespace pipeshard {
 
 struct MeasuredTimes {
-  // medians over microbatches, steps and a stage's devices; nanoseconds; no update
+  // medians over microbatches, steps and a stage's devices; nanoseconds; no update. A backward pass that runs
+  // whole is all in the input half.
   IdVector<StageId, PassTimes> stages;
   Ticks latency = 0;  // median transfer of the messages of microbatches
 };

@@ -28,6 +28,8 @@ void verifyPhases(const TrainingGraph& training) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Phase phase = training.node_phase[n];
     const NodeId forward = training.forward_node[n];
+    PIPESHARD_CHECK(phase != Phase::kBackward, "{} is in neither half of the backward pass",
+                    describeNode(graph.nodes[n]));
     PIPESHARD_CHECK(isBackward(phase) == forward.valid(),
                     "{}: a backward node, and only that, names its forward node",
                     describeNode(graph.nodes[n]));
@@ -79,6 +81,7 @@ std::string_view phaseName(Phase phase) {
   switch (phase) {
     case Phase::kPrologue: return "prologue";
     case Phase::kForward: return "forward";
+    case Phase::kBackward: return "backward";
     case Phase::kBackwardInput: return "backward-input";
     case Phase::kBackwardWeight: return "backward-weight";
     case Phase::kUpdate: return "update";

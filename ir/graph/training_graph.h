@@ -36,13 +36,15 @@ namespace pipeshard {
 enum class Phase : uint8_t {
   kPrologue,  // needs batch inputs only; runs for all microbatches before the first forward
   kForward,
-  kBackwardInput,   // gradients that other backward nodes wait for
+  kBackward,       // the two below in one, where a stage need not tell them apart: no node's of TrainingGraph
+  kBackwardInput,  // gradients that other backward nodes wait for
   kBackwardWeight,  // gradients of parameters: may run later than the input part of the same microbatch
   kUpdate,          // once per step
 };
+inline constexpr size_t kPhaseCount = 6;
 std::string_view phaseName(Phase phase);  // "forward", "backward-input", ...
 inline bool isBackward(Phase phase) {
-  return phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+  return phase == Phase::kBackward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
 }
 // Runs once per microbatch.
 inline bool isPass(Phase phase) { return phase == Phase::kForward || isBackward(phase); }

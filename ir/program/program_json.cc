@@ -46,7 +46,7 @@ const std::vector<std::string>& instructionKinds() {
   return names;
 }
 const std::vector<std::string>& phases() {
-  static const auto names = enumNames<Phase, 5>(phaseName);
+  static const auto names = enumNames<Phase, kPhaseCount>(phaseName);
   return names;
 }
 const std::vector<std::string>& resultKinds() {

@@ -26,8 +26,8 @@ enum class TraceEventKind : uint8_t {
 };
 std::string_view traceEventKindName(TraceEventKind kind);
 
-// What is computed: passes, each of a microbatch through a stage; and the rest. Programs halve every backward
-// pass; schedules may have it whole.
+// What is computed: passes, each of a microbatch through a stage; and the rest. A backward pass is whole or
+// in halves.
 enum class TraceWork : uint8_t {
   kForward,
   kBackward,

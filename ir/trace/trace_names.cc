@@ -11,6 +11,7 @@ namespace {
 TraceWork passOf(const Subgraph& subgraph) {
   switch (subgraph.phase) {
     case Phase::kForward: return subgraph.recomputation ? TraceWork::kRecomputation : TraceWork::kForward;
+    case Phase::kBackward: return TraceWork::kBackward;
     case Phase::kBackwardInput: return TraceWork::kBackwardInput;
     case Phase::kBackwardWeight: return TraceWork::kBackwardWeight;
     default: return TraceWork::kOther;
@@ -32,6 +33,7 @@ std::string traceName(const Program& program, const Instruction& instruction) {
   };
   switch (traceWork(program, instruction)) {
     case TraceWork::kForward: return pass('F');
+    case TraceWork::kBackward: return pass('B');
     case TraceWork::kBackwardInput: return pass('I');
     case TraceWork::kBackwardWeight: return pass('W');
     case TraceWork::kRecomputation: return "recompute " + pass('F');

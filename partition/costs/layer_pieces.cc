@@ -79,7 +79,7 @@ class Pieces {
   void findNodes() {
     result_.phases = training_.node_phase;
     for (int layer = 0; layer < layers_; ++layer) {
-      for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
+      for (Phase phase : kPassPhases) {
         for (NodeId node : cut_.piece(StageId(layer), phase).nodes) result_.phases[node.index()] = phase;
       }
       result_.nodes.push_back(shardedNodes(cut_, StageId(layer)));

@@ -97,15 +97,13 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
       passing_(layers.size()),
       handed_ends_(layers.size()),
       shared_bytes_(std::move(shared_bytes)),
-      pieces_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.pieces.alone; })),
-      pieces_inside_({}),
       discarding_alone_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.discarding.alone; })),
       discarding_inside_({}),
-      layer_peaks_({}),
-      selective_peaks_({}),
       update_peaks_(maximumOf(layers, [](const PricedStage& of, size_t) { return of.update_bytes; })),
       synchronization_peaks_(
-          maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })) {
+          maximumOf(layers, [](const PricedStage& of, size_t) { return of.synchronization_workspace; })),
+      again_by_layers_({}),
+      again_selectively_({}) {
   for (int64_t& bytes : crossing_bytes_) bytes = placedBytes(bytes);
   std::vector<int64_t> handed_on(layers.size());
   for (size_t index = 0; index < pieces_.crossings.size(); ++index) {
@@ -130,12 +128,21 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
     impossible_.push_back(impossible_.back() + (layers[layer] == nullptr ? 1 : 0));
   }
   addPairs();
-  pieces_inside_ = maximumOf(
-      layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.pieces.inside; });
   discarding_inside_ = maximumOf(
       layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
-  layer_peaks_ = layersAlone(layers, false);
-  selective_peaks_ = layersAlone(layers, true);
+  halved_ = peaksOf(layers, &PricedStage::halved);
+  whole_ = peaksOf(layers, &PricedStage::whole);
+  again_by_layers_ = layersAgain(layers, Keeps::kHandedOn);
+  again_selectively_ = layersAgain(layers, Keeps::kProductsToo);
+}
+
+RunCosts::Peaks RunCosts::peaksOf(const std::vector<const PricedStage*>& layers, PassesOf passes) const {
+  const auto alone = [&](const PricedStage& of, size_t) { return (of.*passes).workspace.alone; };
+  const auto inside = [&](const PricedStage& of, size_t layer) {
+    return passing_[layer] + (of.*passes).workspace.inside;
+  };
+  return {maximumOf(layers, alone), maximumOf(layers, inside), layersAlone(layers, passes, Keeps::kHandedOn),
+          layersAlone(layers, passes, Keeps::kProductsToo)};
 }
 
 void RunCosts::addPairs() {
@@ -157,21 +164,31 @@ void RunCosts::addPairs() {
   for (PairSums* sums : {&waiting_, &inputs_, &handed_on_, &weights_}) sums->finish();
 }
 
-// By layer: what its passes hold in buffers besides what is handed on to it, with what passes by, and less
-// what is not there yet when they run, but when all is done (doneBehind): with one microbatch accumulators of
-// it and of layers before it, and gradients that are synchronised in its buckets and in theirs. `selective`:
-// what its products made is kept, and what those of layers behind it made is gone when its backward pass runs
-// (keptUpTo).
-RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers, bool selective) const {
+// What a layer that recomputes keeps of what its backward pass reads.
+int64_t RunCosts::keptOf(const PricedStage& of, int layer, Keeps keeps) const {
+  return sum(kHandedOn, layer, layer) + sum(kInputs, layer, layer) +
+         (keeps == Keeps::kProductsToo ? of.kept_waiting_bytes : 0);
+}
+
+// By layer: what its passes hold in buffers besides what it keeps, with what passes by, and less what is not
+// there yet when they run, but when all is done (doneBehind): with one microbatch accumulators of it and of
+// layers before it, and gradients that are synchronised in its buckets and in theirs. Where products are
+// kept, those of layers behind it are gone when its backward pass runs (keptUpTo).
+RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers, PassesOf passes,
+                                   Keeps keeps) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = layer;
-    const int64_t kept =
-        sum(kHandedOn, at, at) + sum(kInputs, at, at) + (selective ? of.kept_waiting_bytes : 0);
-    const int64_t peak = passing_[layer] - kept + of.emitted_bytes;
+    const int64_t peak = passing_[layer] - keptOf(of, at, keeps) + (of.*passes).buffer_bytes;
     // the first of them during its own passes
     const bool several = of.whole_gradient_bytes > rules_.given.bucket_bytes;
     return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients) +
-           (selective ? keptUpTo(at) : 0);
+           (keeps == Keeps::kProductsToo ? keptUpTo(at) : 0);
+  });
+}
+
+RangeMaximum RunCosts::layersAgain(const std::vector<const PricedStage*>& layers, Keeps keeps) const {
+  return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
+    return std::max<int64_t>(0, of.waiting_bytes - keptOf(of, static_cast<int>(layer), keeps));
   });
 }
 
@@ -261,76 +278,86 @@ StageCostParts RunCosts::of(int first, int last, Recomputation recomputation) co
   return parts;
 }
 
-// What is kept beside the inputs of the model, what a layer's passes hold besides, and the time.
-void RunCosts::recomputeByLayers(int first, int last, Recomputation recomputation,
-                                 StageCostParts& parts) const {
-  const bool selective = recomputation == Recomputation::kSelective;
-  parts.recomputation_ns = parts.forward_ns - sum(selective ? kOnceSelectively : kOnceByLayers, first, last);
-  parts.activation_bytes = sum(kHandedOn, first, last) - handed_on_.within(first, last);
-  if (selective) parts.activation_bytes += sum(kKept, first, last);
-  const int64_t peak =
-      selective ? selective_peaks_.of(first, last) - keptUpTo(last) : layer_peaks_.of(first, last);
-  parts.transient_bytes = peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients);
+// Of a run whose layers recompute: what the passes of one of them hold besides what is kept.
+int64_t RunCosts::recomputedBytes(int first, int last, Recomputation recomputation,
+                                  const Peaks& peaks) const {
+  const int64_t peak = recomputation == Recomputation::kSelective
+                           ? peaks.selectively.of(first, last) - keptUpTo(last)
+                           : peaks.by_layers.of(first, last);
+  return peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients);
+}
+
+// Of the backward pass, or the larger one of its halves, besides what waits for it and the workspace. A
+// message is freed when a later one proves that it came: beside a backward pass lies the activation that was
+// sent last
+// (`sent`), and the gradient that was sent before.
+int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
+  const int64_t bucket = rules_.given.bucket_bytes;
+  const bool posted = sum(kWholeGradients, first, last) > bucket && bucket > 0;
+  const int64_t made = sum(kSummands, first, last) + (one_microbatch_ ? sum(kGradients, first, last) : 0) +
+                       (posted ? sum(kSynchronized, first, last) : 0);
+  if (whole) return ends.entering_gradients + sent + made;
+  const int64_t handed = sum(kHanded, first, last) + 2 * ends.leaving_gradients + sent;
+  const int64_t input_half = handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]);
+  const int64_t weight_half = handed + made - sum(kEarly, first, last);
+  return std::max(input_half, weight_half);
 }
 
 void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const {
   const Ends ends = endsOf(first, last);
+  const bool whole = ends.leaving_gradients == 0, alone = first == last;
+  const bool kept = recomputation == Recomputation::kNever, by_layers = isByLayers(recomputation);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
   const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
-  const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
-  const int64_t bucket = rules_.given.bucket_bytes;
-  const bool posted = sum(kWholeGradients, first, last) > bucket && bucket > 0;
-  const int64_t synchronized = sum(kSynchronized, first, last);
-  const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
-  // Besides what waits. A message is freed when a later one proves that it came: beside a backward pass lies
-  // the activation that was sent last, and the gradient that was sent before.
-  const int64_t sent = ends.leaving - (recomputation == Recomputation::kNever ? ends.leaving_waiting : 0);
+  const int64_t sent = ends.leaving - (kept ? ends.leaving_waiting : 0);
   const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering -
                           ends.entering_waiting + sum(kOutputs, first, last);
-  const int64_t input_half = handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]) +
-                             2 * ends.leaving_gradients + sent;
-  const int64_t weight_half = handed + 2 * ends.leaving_gradients + sent + sum(kSummands, first, last) +
-                              accumulators + (posted ? synchronized : 0) - early;
-  const int64_t backward = std::max(input_half, weight_half);
-  const bool alone = first == last;
-  const int64_t pieces = (alone ? pieces_alone_ : pieces_inside_).of(first, last);
-  int64_t workspace = std::max(pieces, update_peaks_.of(first, last));
-  int64_t remade = 0;
-  parts.activation_bytes = waiting;
-  parts.transient_bytes = backward;
-  if (recomputation != Recomputation::kNever) {
-    // Of the microbatch that runs: kept, whether it is recomputed or not.
-    const int64_t kept =
+  parts.activation_bytes = kept ? waiting : inputs + (by_layers ? 0 : ends.entering);
+  int64_t remade = 0;  // of the microbatch that runs
+  if (!kept) {
+    const bool selective = recomputation == Recomputation::kSelective;
+    const int64_t anyway =
         std::max<int64_t>(0, ends.entering_waiting + waiting_inputs - inputs_.within(first, last));
-    remade = waiting - kept;
+    remade = waiting - anyway - (selective ? sum(kKeptWaiting, first, last) : 0);
     parts.recomputation_ns = parts.forward_ns;
-    if (isByLayers(recomputation)) {
-      if (recomputation == Recomputation::kSelective) remade -= sum(kKeptWaiting, first, last);
-      recomputeByLayers(first, last, recomputation, parts);
-      parts.activation_bytes += inputs;
-      parts.transient_bytes += sent + ends.leaving_gradients;
-      workspace = std::max(
-          {pieces_alone_.of(first, last), discarding_alone_.of(first, last), update_peaks_.of(first, last)});
-    } else {
-      parts.activation_bytes = inputs + ends.entering;
-      parts.transient_bytes = remade + backward;
-      workspace = std::max(workspace, (alone ? discarding_alone_ : discarding_inside_).of(first, last));
+    if (by_layers) {
+      parts.recomputation_ns -= sum(selective ? kOnceSelectively : kOnceByLayers, first, last);
+      parts.activation_bytes += sum(kHandedOn, first, last) - handed_on_.within(first, last);
+      if (selective) parts.activation_bytes += sum(kKept, first, last);
     }
   }
-  const int64_t update = synchronized + joined(first, last) + accumulators - parts.activation_bytes;
+  const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
+  const int64_t update =
+      sum(kSynchronized, first, last) + joined(first, last) + accumulators - parts.activation_bytes;
   const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
-  const int64_t beside =
-      received + workspace + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
+  const int64_t beside = received + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
+  const bool apart = alone || by_layers;
+  const int64_t discarding = (apart ? discarding_alone_ : discarding_inside_).of(first, last);
+  const auto workspace = [&](const Peaks& peaks) {
+    const int64_t pieces = (apart ? peaks.alone : peaks.inside).of(first, last);
+    return std::max({pieces, update_peaks_.of(first, last), kept ? 0 : discarding}) + beside;
+  };
+  const Peaks& peaks = whole ? whole_ : halved_;
+  const int64_t halves = remade + backwardBytes(first, last, ends, sent, false);
+  const int64_t passes =
+      by_layers ? recomputedBytes(first, last, recomputation, peaks) + sent + ends.leaving_gradients
+      : whole   ? remade + backwardBytes(first, last, ends, sent, true)
+                : halves;
   parts.sent_bytes = sent;
   parts.sent_gradient_bytes = ends.leaving_gradients;
-  parts.forward_transient_bytes = forward + beside;
-  parts.remade_bytes = std::max<int64_t>(0, remade + handed - early);
+  parts.remade_bytes = std::max<int64_t>(0, remade + sum(kHanded, first, last) - sum(kEarly, first, last));
+  parts.forward_transient_bytes = forward + workspace(peaks);
+  if (!kept) {
+    const RangeMaximum& of_layers =
+        recomputation == Recomputation::kSelective ? again_selectively_ : again_by_layers_;
+    parts.again_transient_bytes = (by_layers ? of_layers.of(first, last) : remade) + discarding + beside;
+  }
   parts.halved_transient_bytes =
-      std::max({forward + sent, remade + backward - parts.remade_bytes, update}) + beside;
-  parts.transient_bytes = std::max({forward + sent, parts.transient_bytes, update}) + beside;
-  for (int64_t* bytes :
-       {&parts.forward_transient_bytes, &parts.halved_transient_bytes, &parts.transient_bytes})
+      std::max({forward + sent, halves - parts.remade_bytes, update}) + workspace(halved_);
+  parts.transient_bytes = std::max({forward + sent, passes, update}) + workspace(peaks);
+  for (int64_t* bytes : {&parts.forward_transient_bytes, &parts.again_transient_bytes,
+                         &parts.halved_transient_bytes, &parts.transient_bytes})
     *bytes += (*bytes + parts.activation_bytes) / kGaps;
 }
 

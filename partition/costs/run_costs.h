@@ -12,6 +12,11 @@
 //                        accumulators
 //   in each of them      workspace: what the nodes of the subgraph make for each other
 //
+// Where nobody waits for a gradient of the run, and the schedule lets it be, the backward pass is one
+// subgraph (cut_training.h); then what was handed is workspace:
+//
+//   in the backward pass what waits, gradients that enter, and those that have no place in their accumulators
+//
 // All but the workspace are sums over the layers; of the workspace the run has the largest of one layer,
 // since layers follow each other. Two things do not add up so:
 //
@@ -23,7 +28,7 @@
 //
 // Recomputation. "always": what waits is there for one microbatch alone, the one whose backward pass runs.
 // "layers": for each microbatch the run keeps what its layers read of each other; every layer has subgraphs
-// of its own, and beside what is kept there are at most the bytes of the largest layer's (emitted_bytes).
+// of its own, and beside what is kept there are at most the bytes of the largest layer's (PricedPasses).
 // "selective": the same, but what products made is kept, too (kept_bytes), and only the rest runs again.
 #pragma once
 
@@ -133,10 +138,22 @@ class RunCosts {
     int64_t leaving_gradients = 0;
   };
 
+  // What one layer of a run may hold while it runs, as the passes are emitted.
+  struct Peaks {
+    RangeMaximum alone{{}}, inside{{}};           // the workspace
+    RangeMaximum by_layers{{}}, selectively{{}};  // with its buffers, where every layer has its own subgraphs
+  };
+  enum class Keeps : uint8_t { kHandedOn, kProductsToo };  // of layers that recompute
+  using PassesOf = PricedPasses PricedStage::*;
+
   void addPairs();
-  void recomputeByLayers(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
-  RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers, bool selective) const;
+  int64_t backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const;
+  int64_t recomputedBytes(int first, int last, Recomputation recomputation, const Peaks& peaks) const;
+  Peaks peaksOf(const std::vector<const PricedStage*>& layers, PassesOf passes) const;
+  int64_t keptOf(const PricedStage& of, int layer, Keeps keeps) const;
+  RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers, PassesOf passes, Keeps keeps) const;
+  RangeMaximum layersAgain(const std::vector<const PricedStage*>& layers, Keeps keeps) const;
   // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
   // where these come to be during the backward passes; else 0.
   int64_t doneBehind(int last, Field field) const;
@@ -157,9 +174,9 @@ class RunCosts {
   std::vector<int64_t> passing_;               // by layer
   std::vector<int64_t> handed_ends_;           // by layer: PricedStage::handed_end_bytes
   std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
-  RangeMaximum pieces_alone_, pieces_inside_;  // PricedStage::pieces
-  RangeMaximum discarding_alone_, discarding_inside_;
-  RangeMaximum layer_peaks_, selective_peaks_, update_peaks_, synchronization_peaks_;
+  Peaks halved_, whole_;
+  RangeMaximum discarding_alone_, discarding_inside_, update_peaks_, synchronization_peaks_;
+  RangeMaximum again_by_layers_, again_selectively_;  // what one layer makes again
 };
 
 }  // namespace pipeshard

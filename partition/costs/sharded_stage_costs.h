@@ -73,11 +73,12 @@ struct StageCostParts {
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
-  int64_t transient_bytes = 0;
-  // Until the first backward pass begins nothing proves that what was sent has come: per microbatch in flight
-  // then, and what is transient beside it.
+  int64_t transient_bytes = 0;   // where backward passes are not in halves
+  // Until the first gradient comes nothing proves that what was sent has come: per microbatch in flight then,
+  // and what is transient beside it: while a forward pass runs, and while one runs again.
   int64_t sent_bytes = 0;
   int64_t forward_transient_bytes = 0;
+  int64_t again_transient_bytes = 0;
   // the same of gradients, per microbatch whose backward pass is over, until the last one's
   int64_t sent_gradient_bytes = 0;
   // Where backward passes are halved: what there is more between the halves than before them, per microbatch:

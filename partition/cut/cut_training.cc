@@ -11,16 +11,14 @@
 #include "ir/operators/operator_facts.h"
 #include "partition/cut/layer_recomputation.h"
 #include "partition/cut/node_stages.h"
+#include "partition/cut/pass_phases.h"
 #include "partition/families/plan_schedule.h"
 
 namespace pipeshard {
 namespace {
 
-constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
-
 // Fills the Cut in steps, each of which needs those before it:
 //
-//   hasten          node phases: what another stage waits for moves from the weight half to the input half
 //   findRoles       what every value is to the step; of what nodes make, the stage and the phase
 //   placePasses     nodes that something needs go into the piece of their stage and phase, in graph order
 //   placePrologues, placeUpdates     these pieces, found backwards from what they have to give
@@ -29,20 +27,20 @@ constexpr Phase kPassPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::
 //   findOutputs     of passes: what any piece reads, and the loss, new states and parts of gradients
 //   recomputationOf for stages that recompute: their passes once more, in parts
 //
-// All of it relies on the topological order of graph.nodes: hasten goes through it from the end, so a weight
-// node that only a hastened one reads is hastened, too. findOutputs needs the inputs of all pieces. Layer by
-// layer, the parts of a recomputation are made from the last layer to the first, and what a part reads to
+// All of it relies on the topological order of graph.nodes. findOutputs needs the inputs of all pieces. Layer
+// by layer, the parts of a recomputation are made from the last layer to the first, and what a part reads to
 // make its layer again is from then on kept by the forward pass (`kept`).
 class Cutter {
  public:
-  Cutter(const TrainingGraph& training, const Plan& plan)
+  Cutter(const TrainingGraph& training, const Plan& plan, bool splits_backward)
       : training_(training),
         plan_(plan),
         graph_(training.graph),
         uses_(computeUseDef(graph_)),
         stages_(nodeStages(training, plan)),
         layers_(nodeLayers(training, plan, stages_)),
-        phases_(training.node_phase),
+        live_(liveNodes(training, uses_)),
+        phases_(passPhases(training, uses_, stages_, live_, splits_backward)),
         results_(resultsOfPasses()) {
     cut_.stages.resize(plan.stages.size());
     cut_.copies.resize(plan.stages.size());
@@ -51,7 +49,6 @@ class Cutter {
   }
 
   Cut run() {
-    hasten();
     findRoles();
     placePasses();
     placePrologues();
@@ -71,23 +68,6 @@ class Cutter {
   }
 
  private:
-  // A schedule orders the input parts of a microbatch's backward passes from stage to stage, but not their
-  // weight parts: what another stage waits for is made in the input part.
-  void hasten() {
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      if (phases_[n] != Phase::kBackwardWeight) continue;
-      for (ValueId output : graph_.nodes[n].outputs) {
-        if (!output.valid()) continue;
-        for (NodeId reader : uses_.consumers[output.index()]) {
-          const bool backward = isPass(training_.node_phase[reader.index()]);
-          if (backward &&
-              (stages_[reader.index()] != stages_[n] || phases_[reader.index()] == Phase::kBackwardInput))
-            phases_[n] = Phase::kBackwardInput;
-        }
-      }
-    }
-  }
-
   void setRole(ValueId id, ValueRole role, size_t index = 0) {
     if (!id.valid()) return;
     cut_.values[id.index()].role = role;
@@ -143,30 +123,9 @@ class Cutter {
          graph_.value(state.value).name, read, updated);
   }
 
-  std::vector<bool> liveNodes() const {
-    std::vector<ValueId> open = forwardResults(training_);
-    for (const ForwardState& state : training_.forward_states) open.push_back(state.updated);
-    for (const Parameter& parameter : training_.parameters) {
-      if (isTrained(parameter))
-        open.insert(open.end(), parameter.gradient_parts.begin(), parameter.gradient_parts.end());
-    }
-    std::vector<bool> live(graph_.nodes.size());
-    while (!open.empty()) {
-      const ValueId value = open.back();
-      open.pop_back();
-      const NodeId node = value.valid() ? uses_.producer[value.index()] : NodeId();
-      if (!node.valid() || live[node.index()]) continue;
-      live[node.index()] = true;
-      const std::vector<ValueId>& inputs = graph_.node(node).inputs;
-      open.insert(open.end(), inputs.begin(), inputs.end());
-    }
-    return live;
-  }
-
   Piece& piece(StageId stage, Phase phase) { return cut_.stages[stage][static_cast<size_t>(phase)]; }
 
   void placePasses() {
-    live_ = liveNodes();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (live_[n] && isPass(phases_[n]) && !isWeightCopy(training_, NodeId(n)))
         piece(stages_[n], phases_[n]).nodes.emplace_back(n);
@@ -178,7 +137,7 @@ class Cutter {
       const std::vector<ValueId>& inputs = graph_.node(node).inputs;
       return std::find(inputs.begin(), inputs.end(), value) != inputs.end();
     };
-    return std::any_of(std::begin(kPassPhases), std::end(kPassPhases), [&](Phase phase) {
+    return std::any_of(kPassPhases.begin(), kPassPhases.end(), [&](Phase phase) {
       const std::vector<NodeId>& nodes = pieces[static_cast<size_t>(phase)].nodes;
       return std::any_of(nodes.begin(), nodes.end(), reads);
     });
@@ -313,12 +272,12 @@ class Cutter {
       });
       return nodes;
     };
-    part.backward_input.nodes = inPhase(Phase::kBackwardInput);
-    part.backward_weight.nodes = inPhase(Phase::kBackwardWeight);
     std::vector<bool> read(graph_.values.size());
-    for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
-      findInputs(*piece);
-      for (ValueId input : piece->inputs) read[input.index()] = true;
+    for (Phase phase : kBackwardPhases) {
+      Piece& piece = part.backward[static_cast<size_t>(phase)];
+      piece.nodes = inPhase(phase);
+      findInputs(piece);
+      for (ValueId input : piece.inputs) read[input.index()] = true;
     }
     const std::vector<NodeId> forward = inPhase(Phase::kForward);
     for (ValueId output : outputsOf(forward)) {
@@ -360,7 +319,8 @@ class Cutter {
            layer = layer.previous()) {
         RecomputedPart part = partOf(stage, layer, layer, kept);
         for (ValueId input : part.again.inputs) kept[input.index()] = true;
-        if (!part.backward_input.empty() || !part.backward_weight.empty())
+        const auto isEmpty = [](const Piece& piece) { return piece.empty(); };
+        if (!std::all_of(part.backward.begin(), part.backward.end(), isEmpty))
           result.parts.push_back(std::move(part));
       }
     } else {
@@ -379,18 +339,18 @@ class Cutter {
   // Of backward pieces of parts: what the stage's whole passes give, and what other pieces read.
   void findOutputs(StageId stage, std::vector<RecomputedPart>& parts) const {
     std::vector<bool> needed(graph_.values.size());
-    for (Phase phase : {Phase::kBackwardInput, Phase::kBackwardWeight}) {
+    for (Phase phase : kBackwardPhases) {
       for (ValueId output : cut_.piece(stage, phase).outputs) needed[output.index()] = true;
     }
     for (const RecomputedPart& part : parts) {
-      for (const Piece* piece : {&part.backward_input, &part.backward_weight}) {
-        for (ValueId input : piece->inputs) needed[input.index()] = true;
+      for (const Piece& piece : part.backward) {
+        for (ValueId input : piece.inputs) needed[input.index()] = true;
       }
     }
     for (RecomputedPart& part : parts) {
-      for (Piece* piece : {&part.backward_input, &part.backward_weight}) {
-        for (ValueId output : outputsOf(piece->nodes)) {
-          if (needed[output.index()]) piece->outputs.push_back(output);
+      for (Piece& piece : part.backward) {
+        for (ValueId output : outputsOf(piece.nodes)) {
+          if (needed[output.index()]) piece.outputs.push_back(output);
         }
       }
     }
@@ -448,9 +408,9 @@ class Cutter {
   const UseDef uses_;
   const std::vector<StageId> stages_;   // by node
   const std::vector<LayerId> layers_;   // by node
-  std::vector<Phase> phases_;           // by node
+  const std::vector<bool> live_;        // by node: its piece has it
+  const std::vector<Phase> phases_;     // by node
   const std::vector<bool> results_;     // by value: as resultsOfPasses
-  std::vector<bool> live_;              // by node: its piece has it
   std::vector<bool> kept_selectively_;  // by value; empty: no stage does
   Cut cut_;
 };
@@ -462,10 +422,7 @@ const Piece& Cut::piece(StageId stage, Phase phase, PassForm form, size_t part) 
     case PassForm::kWhole: break;
     case PassForm::kDiscarding: return recomputation(stage).forward;
     case PassForm::kAgain: return recomputation(stage).parts.at(part).again;
-    case PassForm::kRemade: {
-      const RecomputedPart& of = recomputation(stage).parts.at(part);
-      return phase == Phase::kBackwardInput ? of.backward_input : of.backward_weight;
-    }
+    case PassForm::kRemade: return recomputation(stage).parts.at(part).piece(phase);
   }
   return piece(stage, phase);
 }
@@ -481,6 +438,12 @@ bool Cut::groupReads(PipelineRankId group, ValueId id) const {
   return false;
 }
 
-Cut cutTraining(const TrainingGraph& training, const Plan& plan) { return Cutter(training, plan).run(); }
+Cut cutTraining(const TrainingGraph& training, const Plan& plan) {
+  return cutTraining(training, plan, splitsBackward(plan));
+}
+
+Cut cutTraining(const TrainingGraph& training, const Plan& plan, bool splits_backward) {
+  return Cutter(training, plan, splits_backward).run();
+}
 
 }  // namespace pipeshard

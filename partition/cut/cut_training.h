@@ -45,8 +45,11 @@ struct ValuePlace {
   Phase phase = Phase::kForward;
 };
 
-inline constexpr size_t kPhaseCount = 5;
 using StagePieces = std::array<Piece, kPhaseCount>;  // by Phase
+inline constexpr std::array kBackwardPhases = {Phase::kBackward, Phase::kBackwardInput,
+                                               Phase::kBackwardWeight};
+inline constexpr std::array kPassPhases = {Phase::kForward, Phase::kBackward, Phase::kBackwardInput,
+                                           Phase::kBackwardWeight};
 
 // Some layers of a stage, whose forward pass is made again, and their backward pass.
 struct RecomputedPart {
@@ -54,8 +57,8 @@ struct RecomputedPart {
   // makes what the part's own backward pieces read of its forward pass, but for what the forward pass has
   // kept
   Piece again;
-  Piece backward_input;
-  Piece backward_weight;
+  StagePieces backward;  // of backward phases, its nodes of the stage's pieces
+  const Piece& piece(Phase phase) const { return backward[static_cast<size_t>(phase)]; }
   bool remakes(ValueId id) const;
 };
 
@@ -102,8 +105,14 @@ struct Cut {
   bool groupReads(PipelineRankId group, ValueId id) const;
 };
 
+// The backward pass of a stage is one piece (kBackward) where the schedule has it whole (splitsBackward) and
+// no other stage waits for a gradient from it, as with the first stage: what layers hand from the input half
+// to the weight half then goes from node to node, and is not there for all layers at once. Else it is two.
+//
 // Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run
 // a node again that gives random numbers.
 Cut cutTraining(const TrainingGraph& training, const Plan& plan);
+// For a schedule that is not the plan's own.
+Cut cutTraining(const TrainingGraph& training, const Plan& plan, bool splits_backward);
 
 }  // namespace pipeshard

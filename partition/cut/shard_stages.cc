@@ -165,6 +165,7 @@ class StageSearch {
       options.memory_bytes = std::max<int64_t>(1, of.sharding->memory_limit / stagesBeside(stage));
     // of a stage that makes all again, only what it was given is held besides: planned memory tells
     options.in_flight = of.recomputation == Recomputation::kAlways ? 1 : of.peak_activations;
+    options.whole_backward = !cut_.piece(stage, Phase::kBackward).empty();
     if (isByLayers(of.recomputation)) options.recomputed_layers = layers_;
     if (of.recomputation == Recomputation::kSelective) options.kept_anyway = kept_selectively_;
     const PipelineRankId group = cut_.groups[stage];

@@ -14,12 +14,12 @@ namespace pipeshard {
 
 std::vector<NodeId> shardedNodes(const Cut& cut, StageId stage) {
   std::vector<NodeId> nodes;
-  for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight, Phase::kUpdate}) {
-    const std::vector<NodeId>& of_phase = cut.piece(stage, phase).nodes;
-    nodes.insert(nodes.end(), of_phase.begin(), of_phase.end());
-  }
-  const std::vector<NodeId>& copies = cut.copies[stage].nodes;
-  nodes.insert(nodes.end(), copies.begin(), copies.end());
+  const auto add = [&](const Piece& piece) {
+    nodes.insert(nodes.end(), piece.nodes.begin(), piece.nodes.end());
+  };
+  for (Phase phase : kPassPhases) add(cut.piece(stage, phase));
+  add(cut.piece(stage, Phase::kUpdate));
+  add(cut.copies[stage]);
   std::sort(nodes.begin(), nodes.end());
   return nodes;
 }

@@ -9,7 +9,7 @@ namespace pipeshard {
 std::vector<Phase> phasesOf(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward: return {Phase::kForward};
-    case ActionKind::kBackward: return {Phase::kBackwardInput, Phase::kBackwardWeight};
+    case ActionKind::kBackward: return {kBackwardPhases.begin(), kBackwardPhases.end()};
     case ActionKind::kBackwardInput: return {Phase::kBackwardInput};
     case ActionKind::kBackwardWeight: return {Phase::kBackwardWeight};
     default: break;
@@ -23,7 +23,7 @@ void Messages::findDepartures(const Cut& cut) {
   std::map<ValueId, std::map<PipelineRankId, Need>> needs;  // by value and receiving group
   for (const StageId receiver : cut.stages.ids()) {
     const PipelineRankId group = cut.groups[receiver];
-    for (Phase phase : {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}) {
+    for (Phase phase : kPassPhases) {
       const std::vector<ValueId>& inputs = cut.piece(receiver, phase).inputs;
       for (size_t i = 0; i < inputs.size(); ++i) {
         const ValuePlace& place = cut.place(inputs[i]);

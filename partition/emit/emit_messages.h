@@ -24,8 +24,8 @@ struct Departure {
   ValueId value;
 };
 
-// The pieces that an action of a schedule runs, in order: F runs forward; B backward-input, then
-// backward-weight.
+// The pieces that an action of a schedule runs, in order, where there are such: F runs forward; B backward,
+// or backward-input and then backward-weight.
 std::vector<Phase> phasesOf(ActionKind kind);
 
 // Every message of a step between forward and backward pieces. A value goes from its producer to each group

@@ -162,6 +162,9 @@ class RankEmitter {
   void runAction(const Action& action) {
     const auto phases = phasesOf(action.kind);
     const StageId stage = action.stage;
+    const bool half = action.kind == ActionKind::kBackwardInput || action.kind == ActionKind::kBackwardWeight;
+    PIPESHARD_CHECK(!half || piece(stage, Phase::kBackward).empty(), "stage {} has no half for {}", stage,
+                    actionToString(action));
     const bool recomputed = isPass(action.kind) && recomputes(stage, action.microbatch);
     if (!recomputed || action.kind == ActionKind::kForward) {
       for (Phase phase : phases)

@@ -17,13 +17,11 @@ namespace {
 
 bool isPass(const Program& program, const Instruction& instruction) {
   if (instruction.kind != InstructionKind::kRun) return false;
-  const Phase phase = program.subgraphs[instruction.subgraph.index()].phase;
-  return phase == Phase::kForward || phase == Phase::kBackwardInput || phase == Phase::kBackwardWeight;
+  return isPass(program.subgraphs[instruction.subgraph.index()].phase);
 }
 
 bool isBackwardPass(const Program& program, const Instruction& instruction) {
-  return isPass(program, instruction) &&
-         program.subgraphs[instruction.subgraph.index()].phase != Phase::kForward;
+  return isPass(program, instruction) && isBackward(program.subgraphs[instruction.subgraph.index()].phase);
 }
 
 // A sum over devices in place.

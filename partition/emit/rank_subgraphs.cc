@@ -13,8 +13,8 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue", "forward", "backward_input",
-                                                          "backward_weight", "update"};
+constexpr std::string_view kSubgraphNames[kPhaseCount] = {"prologue",       "forward",         "backward",
+                                                          "backward_input", "backward_weight", "update"};
 
 }  // namespace
 

@@ -65,6 +65,14 @@ RankOfStage deviceGroups(const Plan& plan) {
   return groups;
 }
 
+bool splitsBackward(const Plan& plan) {
+  const std::vector<std::string>& orders = plan.schedule_orders;
+  if (orders.empty()) return plan.schedule.family.empty() || familyOf(plan.schedule).splits_backward;
+  return std::any_of(orders.begin(), orders.end(), [](const std::string& order) {
+    return order.find(actionKindName(ActionKind::kBackwardWeight)) != std::string::npos;
+  });
+}
+
 bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() && takesTurns(plan.schedule); }
 
 Schedule scheduleOf(const Plan& plan) {

@@ -26,6 +26,9 @@ Schedule scheduleOf(const Plan& plan);
 // the rows of each.
 bool devicesTakeTurns(const Plan& plan);
 
+// As splitsBackward (schedule.h), of the plan's schedule; true for a plan that has none yet.
+bool splitsBackward(const Plan& plan);
+
 // The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
 Schedule firstMicrobatches(Schedule schedule, int count);
 

@@ -61,7 +61,7 @@ std::vector<int64_t> nodeSizes(const Chain& chain) {
   std::vector<bool> read_again(graph.values.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Phase phase = chain.training.node_phase[n];
-    if (phase != Phase::kBackwardInput && phase != Phase::kBackwardWeight) continue;
+    if (!isBackward(phase)) continue;
     for (ValueId input : graph.nodes[n].inputs) {
       if (input.valid()) read_again[input.index()] = true;
     }

@@ -39,6 +39,14 @@ int64_t peakActivations(const std::vector<Action>& order, std::optional<StageId>
   return peak;
 }
 
+bool splitsBackward(const Schedule& schedule) {
+  const auto isHalf = [](const Action& action) { return action.kind == ActionKind::kBackwardWeight; };
+  const auto hasHalf = [&](const std::vector<Action>& order) {
+    return std::any_of(order.begin(), order.end(), isHalf);
+  };
+  return std::any_of(schedule.orders.begin(), schedule.orders.end(), hasHalf);
+}
+
 std::vector<Action> orderOfReplica(const Schedule& schedule, StageId stage, int replica) {
   std::vector<Action> order;
   for (const Action& action : schedule.orders.at(schedule.rank_of_stage.at(stage))) {

@@ -139,20 +139,22 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
                                    const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
   IdVector<PipelineRankId, int64_t> fixed(schedule.ranks()), transient(fixed.size()), forward(fixed.size());
+  const bool splits = splitsBackward(schedule);
   for (size_t s = 0; s < stages.size(); ++s) {
     const StageId stage(s);
     const PipelineRankId rank = schedule.rank_of_stage[stage];
     const StageOption& option = stages[s].option;
     fixed[rank] += option.fixed_bytes + (liveVersions(schedule, stage) - 1) * parts[s].weight_bytes;
-    const bool stays = parts[s].remade_bytes > 0 && isHalved(schedule, stage);
+    const int64_t halved =
+        parts[s].halved_transient_bytes + (isHalved(schedule, stage) ? 0 : parts[s].remade_bytes);
     const int64_t in_flight = mostInFlight(schedule, stage);
     // As activations go, gradients that were sent come.
     const int64_t more = std::max<int64_t>(0, in_flight - 1) *
                          std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
-    transient[rank] =
-        std::max(transient[rank], more + (stays ? parts[s].halved_transient_bytes : option.transient_bytes));
-    forward[rank] =
-        std::max(forward[rank], in_flight * parts[s].sent_bytes + parts[s].forward_transient_bytes);
+    transient[rank] = std::max(transient[rank], more + (splits ? halved : option.transient_bytes));
+    const int64_t again = splits ? 0 : parts[s].again_transient_bytes;  // else it stays
+    forward[rank] = std::max(
+        forward[rank], in_flight * parts[s].sent_bytes + std::max(parts[s].forward_transient_bytes, again));
   }
   std::vector<int64_t> memory;
   for (size_t s = 0; s < stages.size(); ++s) {

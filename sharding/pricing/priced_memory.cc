@@ -13,7 +13,7 @@ namespace pipeshard {
 
 namespace {
 
-// 0: forward, 1 and 2: the halves of the backward pass.
+// 0: forward, 1 and 2: the halves of the backward pass; 1: all of it.
 constexpr size_t kPieces = 3;
 constexpr size_t kInputHalf = 1;
 constexpr size_t kWeightHalf = 2;
@@ -36,9 +36,14 @@ constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin
 class MemoryPricer {
  public:
   MemoryPricer(const StageContext& context, const std::vector<Phase>& phases,
-               const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
+               const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding, bool halved,
                PricedStage& result)
-      : context_(context), phases_(phases), end_of_(end_of), sharding_(sharding), result_(result) {}
+      : context_(context),
+        phases_(phases),
+        end_of_(end_of),
+        sharding_(sharding),
+        weight_piece_(halved ? kWeightHalf : kInputHalf),
+        result_(result) {}
 
   void run(const std::vector<StageResharding>& reshardings) {
     findRoles();
@@ -68,10 +73,12 @@ class MemoryPricer {
     for (NodeId node : context_.nodes) addWorkspace(node);
     addConstants();
     result_.input_bytes += result_.waiting_input_bytes;
-    result_.emitted_bytes = *std::max_element(held_.begin(), held_.end());
-    result_.pieces = workspaceOf(pieces_);
     result_.discarding = workspaceOf(discarding_);
     result_.update_bytes = peakOf(update_, std::ssize(context_.nodes)).bytes;
+  }
+
+  PricedPasses passes() const {
+    return {workspaceOf(pieces_), *std::max_element(held_.begin(), held_.end())};
   }
 
  private:
@@ -115,7 +122,7 @@ class MemoryPricer {
   }
   size_t pieceOf(NodeId node) const {
     const Phase phase = phases_[node.index()];
-    return phase == Phase::kBackwardInput ? kInputHalf : phase == Phase::kBackwardWeight ? kWeightHalf : 0;
+    return phase == Phase::kBackwardInput ? kInputHalf : phase == Phase::kBackwardWeight ? weight_piece_ : 0;
   }
   int64_t positionOf(NodeId node) const {
     return std::lower_bound(context_.nodes.begin(), context_.nodes.end(), node) - context_.nodes.begin();
@@ -128,7 +135,7 @@ class MemoryPricer {
     result_.whole_gradient_bytes +=
         elementCount(shape) * static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(part)));
     if (context_.options.microbatches > 1) {
-      if (!isSummedInPlace(part)) result_.summand_bytes += bytes, held_[kWeightHalf] += bytes;
+      if (!isSummedInPlace(part)) result_.summand_bytes += bytes, held_[weight_piece_] += bytes;
     } else {
       for (size_t piece = of(part).producer.valid() ? pieceOf(of(part).producer) : 0; piece < kPieces;
            ++piece)
@@ -425,6 +432,7 @@ class MemoryPricer {
   const std::vector<Phase>& phases_;
   const std::map<ValueId, const StageEnd*>& end_of_;
   const StageSharding& sharding_;
+  const size_t weight_piece_;  // of nodes that make gradients of parameters
   PricedStage& result_;
   std::vector<Role> roles_;  // by value index
   std::array<int64_t, kPieces> held_{};
@@ -437,7 +445,13 @@ class MemoryPricer {
 void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases,
                      const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
                      const std::vector<StageResharding>& reshardings, PricedStage& result) {
-  MemoryPricer(context, phases, end_of, sharding, result).run(reshardings);
+  PricedStage again;  // the same but for the passes
+  MemoryPricer whole(context, phases, end_of, sharding, false, again);
+  whole.run(reshardings);
+  MemoryPricer halved(context, phases, end_of, sharding, true, result);
+  halved.run(reshardings);
+  result.whole = whole.passes();
+  result.halved = halved.passes();
 }
 
 }  // namespace pipeshard

@@ -35,6 +35,7 @@ class Pricer {
       case Phase::kBackwardInput: return result_.backward_input_ns;
       case Phase::kBackwardWeight: return result_.backward_weight_ns;
       case Phase::kForward:
+      case Phase::kBackward:  // of no node
       case Phase::kPrologue:
       case Phase::kUpdate: break;
     }

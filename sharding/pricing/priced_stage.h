@@ -19,6 +19,14 @@ struct PricedWorkspace {
   int64_t inside = 0;  // where the parts beside this one run in the same subgraphs
 };
 
+// What runs as subgraphs, each with a buffer for all that goes in or comes out.
+struct PricedPasses {
+  PricedWorkspace workspace;
+  // The most that one of the subgraphs has in buffers: what waits or goes on, as far as it is there then, and
+  // with one microbatch accumulators, too.
+  int64_t buffer_bytes = 0;
+};
+
 struct PricedStage {
   // Nanoseconds on the device with the largest shards: of passes per microbatch, communication included.
   int64_t forward_ns = 0;
@@ -52,11 +60,9 @@ struct PricedStage {
   int64_t waiting_input_bytes = 0;  // those of them that wait
   int64_t output_bytes = 0;         // what the forward pass gives to nobody here: the loss
   int64_t constant_bytes = 0;       // constants inside subgraphs
-  PricedWorkspace pieces;           // of the passes as they are
+  PricedPasses halved;              // forward pass, input half and weight half of the backward pass
+  PricedPasses whole;               // forward pass, backward pass
   PricedWorkspace discarding;       // of a forward pass that keeps nothing but ends
-  // The most that one of three subgraphs (forward pass, input half and weight half of the backward pass) has
-  // in buffers: what waits or goes on, as far as it is there then, and with one microbatch accumulators, too.
-  int64_t emitted_bytes = 0;
   int64_t update_bytes = 0;  // the most that comes and goes during the update
   bool optimal = false;      // no sharding costs less; proven
 };

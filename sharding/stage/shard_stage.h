@@ -50,6 +50,7 @@ struct ShardStageOptions {
   std::map<ValueId, CrossingCost> crossings;
   int64_t microbatches = 1;
   int64_t in_flight = 1;  // microbatches whose activations are alive together
+  bool whole_backward = false;  // backward passes are not in halves
   // By node of the training graph its layer, where layers make again what they alone read, just before their
   // backward passes; else empty.
   std::vector<LayerId> recomputed_layers = {};

@@ -156,9 +156,13 @@ void StageContext::failForbidden() const {
 }
 
 StageMemory StageContext::memory() const {
-  return StageMemory(
-      training, nodes, values,
-      {options.microbatches, options.in_flight, options.recomputed_layers, options.kept_anyway, true});
+  return StageMemory(training, nodes, values,
+                     {.microbatches = options.microbatches,
+                      .in_flight = options.in_flight,
+                      .recomputed_layers = options.recomputed_layers,
+                      .kept_anyway = options.kept_anyway,
+                      .whole_backward = options.whole_backward,
+                      .in_pieces = true});
 }
 
 }  // namespace pipeshard

@@ -39,13 +39,15 @@ StageMemory::StageMemory(const TrainingGraph& training, const std::vector<NodeId
   placeGradients();
 }
 
-// Forward passes by layers, backward passes by layers from the last one on, each in two halves, updates.
+// Forward passes by layers, backward passes by layers from the last one on, each whole or in two halves,
+// updates.
 StageMemory::PieceKey StageMemory::pieceKey(NodeId node) const {
   const Phase phase = training_.node_phase[node.index()];
   const int64_t layer =
       options_.recomputed_layers.empty() ? 0 : options_.recomputed_layers[node.index()].index();
   if (isForward(phase)) return {0, layer, 0};
-  if (isBackward(phase)) return {1, -layer, phase == Phase::kBackwardWeight ? 1 : 0};
+  const bool second_half = phase == Phase::kBackwardWeight && !options_.whole_backward;
+  if (isBackward(phase)) return {1, -layer, second_half ? 1 : 0};
   return {2, 0, 0};
 }
 

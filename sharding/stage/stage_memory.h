@@ -35,9 +35,10 @@ struct MemoryOptions {
   int64_t in_flight = 1;
   std::vector<LayerId> recomputed_layers = {};  // ShardStageOptions
   std::vector<bool> kept_anyway = {};           // ShardStageOptions
-  // As programs will run it: a pass (of each layer that is recomputed) is a piece; of a backward pass its two
-  // halves, one behind the other. What is made in one piece and read in another is there during all of both.
-  // Else every node is a piece, in the order of the list.
+  bool whole_backward = false;                  // ShardStageOptions
+  // As programs will run it: a pass (of each layer that is recomputed) is a piece; of a backward pass that is
+  // not whole its two halves, one behind the other. What is made in one piece and read in another is there
+  // during all of both. Else every node is a piece, in the order of the list.
   bool in_pieces = false;
 };
 

@@ -163,8 +163,8 @@ def main(plan_folder, dump_folder, data_path):
         for rank in ranks:
             rank.run("forward", values)
         for rank in reversed(ranks):
-            rank.run("backward_input", values)
-            rank.run("backward_weight", values)
+            for name in ("backward", "backward_input", "backward_weight"):
+                rank.run(name, values)
         states = {state: values[updated] for rank in ranks for state, updated in handed_on(rank.program)}
         for kind, target, source in sorted({entry for rank in ranks for entry in accumulator_parts(rank.program)}):
             if source in values:

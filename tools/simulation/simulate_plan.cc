@@ -310,6 +310,7 @@ std::optional<Action> actionOf(const Program& program, const Instruction& instru
   const StageId stage = instruction.stage;
   switch (subgraph.phase) {
     case Phase::kForward: return Action{stage, ActionKind::kForward, instruction.microbatch};
+    case Phase::kBackward: return Action{stage, ActionKind::kBackward, instruction.microbatch};
     case Phase::kBackwardInput: return Action{stage, ActionKind::kBackwardInput, instruction.microbatch};
     case Phase::kBackwardWeight: return Action{stage, ActionKind::kBackwardWeight, instruction.microbatch};
     default: return std::nullopt;

@@ -94,6 +94,7 @@ struct WholeStage {
     options.method = config.method;
     options.microbatches = training.microbatches;
     options.in_flight = in_flight;
+    options.whole_backward = first == 0;
     for (size_t v = 0; v < cut.values.size(); ++v) {
       const ValuePlace& place = cut.place(ValueId(v));
       if (place.role != ValueRole::kProduced || place.phase == Phase::kUpdate ||

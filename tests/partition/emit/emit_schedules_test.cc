@@ -97,8 +97,7 @@ std::map<Microbatch, std::set<BufferId>> stashes(const Program& program) {
       forward[at].insert(instruction.outputs.begin(), instruction.outputs.end());
     }
     const bool again = subgraph.recomputation;
-    if (!again && subgraph.phase != Phase::kBackwardInput && subgraph.phase != Phase::kBackwardWeight)
-      continue;
+    if (!again && !isBackward(subgraph.phase)) continue;
     for (BufferId id : instruction.inputs) {
       const std::string name = program.nameOf(id);
       const std::string number = "@" + std::to_string(instruction.microbatch);
@@ -112,9 +111,10 @@ bool isPartOf(const Instruction& run, const Subgraph& subgraph, const Action& ac
   if (action.stage != run.stage || action.microbatch != run.microbatch) return false;
   if (subgraph.recomputation) return action.kind != ActionKind::kForward;
   if (subgraph.phase == Phase::kForward) return action.kind == ActionKind::kForward;
+  if (action.kind == ActionKind::kBackward) return true;
   const ActionKind half =
       subgraph.phase == Phase::kBackwardInput ? ActionKind::kBackwardInput : ActionKind::kBackwardWeight;
-  return action.kind == ActionKind::kBackward || action.kind == half;
+  return subgraph.phase != Phase::kBackward && action.kind == half;
 }
 
 // Microbatches whose forward pass has run and whose backward passes have not, and those whose stash is in

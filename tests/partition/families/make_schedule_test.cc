@@ -165,6 +165,15 @@ TEST(Schedule, NamesAreCanonicalTextsThatMakeTheSameSchedule) {
   }
 }
 
+TEST(Schedule, SplitsBackwardPassesIfItsFamilySaysSo) {
+  for (const auto& [ranks, microbatches] : std::vector<std::pair<int, int>>{{1, 1}, {1, 4}, {2, 8}, {4, 8}}) {
+    for (const Schedule& schedule : schedulesOf(ranks, microbatches)) {
+      EXPECT_EQ(splitsBackward(schedule), familyOf(schedule.spec).splits_backward)
+          << schedule.name() << ", " << ranks << " ranks, " << microbatches << " microbatches";
+    }
+  }
+}
+
 TEST(Schedule, EveryTextIsAValueAndBack) {
   for (const std::string& text : scheduleTexts()) EXPECT_EQ(scheduleSpecToString(parseSchedule(text)), text);
   for (const Schedule& schedule : schedulesOf(2, 8)) EXPECT_EQ(parseSchedule(schedule.name()), schedule.spec);

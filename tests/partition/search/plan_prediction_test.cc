@@ -43,6 +43,7 @@ CountedCosts counted(int64_t transfer_ns = 0) {
     StageCostParts parts;
     parts.forward_ns = parts.backward_input_ns = parts.backward_weight_ns = 10;
     parts.update_ns = 4;
+    parts.halved_transient_bytes = 10;
     parts.synchronization_ns = 3;
     parts.weight_bytes = 300;
     return parts;

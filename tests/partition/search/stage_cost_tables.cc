@@ -77,7 +77,7 @@ StageCostParts CostTable::parts(const StageOption& option) const {
   parts.update_ns = option.step_ns;
   parts.weight_bytes = option.fixed_bytes;
   parts.activation_bytes = option.activation_bytes;
-  parts.transient_bytes = option.transient_bytes;
+  parts.transient_bytes = parts.halved_transient_bytes = option.transient_bytes;
   return parts;
 }
 
