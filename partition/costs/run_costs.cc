@@ -114,13 +114,31 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     static constexpr PricedStage kNone;
     const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
-    const Sums own = {
-        of.forward_ns,        of.backward_input_ns,    of.backward_weight_ns, of.communication_ns,
-        of.update_ns,         of.synchronization_ns,   of.weight_bytes,       of.gradient_bytes,
-        of.optimizer_bytes,   of.waiting_bytes,        of.input_bytes,        of.waiting_input_bytes,
-        handed_on[layer],     of.early_bytes,          of.handed_bytes,       of.output_bytes,
-        of.summand_bytes,     of.whole_gradient_bytes, of.synchronized_bytes, of.constant_bytes,
-        of.once_by_layers_ns, of.once_selectively_ns,  of.kept_bytes,         of.kept_waiting_bytes};
+    const Sums own = {of.forward_ns,
+                      of.backward_input_ns,
+                      of.backward_weight_ns,
+                      of.communication_ns,
+                      of.update_ns,
+                      of.synchronization_ns,
+                      of.weight_bytes,
+                      of.gradient_bytes,
+                      of.optimizer_bytes,
+                      of.waiting_bytes,
+                      of.input_bytes,
+                      of.waiting_input_bytes,
+                      handed_on[layer],
+                      of.early_bytes,
+                      of.handed_bytes,
+                      of.output_bytes,
+                      of.summand_bytes,
+                      of.whole_gradient_bytes,
+                      of.synchronized_bytes,
+                      of.constant_bytes,
+                      of.once_by_layers_ns,
+                      of.once_selectively_ns,
+                      of.kept_bytes,
+                      of.kept_waiting_bytes,
+                      of.waiting_bytes - of.early_bytes};
     handed_ends_[layer] = of.handed_end_bytes;
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];
@@ -132,8 +150,48 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
       layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
   halved_ = peaksOf(layers, &PricedStage::halved);
   whole_ = peaksOf(layers, &PricedStage::whole);
+  findProfiles();
   again_by_layers_ = layersAgain(layers, Keeps::kHandedOn);
   again_selectively_ = layersAgain(layers, Keeps::kProductsToo);
+}
+
+RunCosts::Profile::Profile(std::vector<int64_t> before, std::vector<int64_t> behind,
+                           const std::vector<int64_t>& more)
+    : before_(std::move(before)), behind_(std::move(behind)), most_({}) {
+  std::vector<int64_t> values;
+  for (size_t layer = 0; layer + 1 < before_.size(); ++layer)
+    values.push_back(before_[layer + 1] - behind_[layer] + (layer > 0 ? more[layer - 1] : 0));
+  most_ = RangeMaximum(std::move(values));
+}
+
+int64_t RunCosts::Profile::of(int first, int last) const {
+  return most_.of(first, last) - before_[first] + behind_[static_cast<size_t>(last) + 1];
+}
+
+// `shares_waiting`: what waits for two neighbours is there once. (Layers further apart are few: it counts in
+// each of them.)
+RunCosts::Profile RunCosts::profileOf(const std::vector<Field>& before, const std::vector<Field>& behind,
+                                      bool shares_waiting) const {
+  std::vector<int64_t> sums[2];
+  for (size_t layer = 0; layer < sums_.size(); ++layer) {
+    const auto add = [&, layer](std::vector<int64_t>& to, const std::vector<Field>& fields) {
+      to.push_back(0);
+      for (const Field field : fields) to.back() += sums_[layer][field];
+    };
+    add(sums[0], before);
+    add(sums[1], behind);
+    if (shares_waiting && layer > 0) sums[0].back() -= waiting_.upTo(static_cast<int>(layer) - 1);
+  }
+  const std::vector<int64_t> nothing(handed_ends_.size());
+  return Profile(sums[0], sums[1], shares_waiting ? nothing : handed_ends_);
+}
+
+void RunCosts::findProfiles() {
+  std::vector<Field> made = {kSummands};
+  if (one_microbatch_) made.push_back(kGradients);
+  whole_profile_ = profileOf({kWaiting}, made, true);
+  input_profile_ = profileOf({kEarly}, {kHanded}, false);
+  weight_profile_ = profileOf({kLate, kHanded}, made, true);
 }
 
 RunCosts::Peaks RunCosts::peaksOf(const std::vector<const PricedStage*>& layers, PassesOf passes) const {
@@ -290,17 +348,27 @@ int64_t RunCosts::recomputedBytes(int first, int last, Recomputation recomputati
 // Of the backward pass, or the larger one of its halves, besides what waits for it and the workspace. A
 // message is freed when a later one proves that it came: beside a backward pass lies the activation that was
 // sent last
-// (`sent`), and the gradient that was sent before.
+// (`sent`), and the gradient that was sent before. What waits and was sent is there to the end
+// (ends.leaving).
 int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
   const int64_t bucket = rules_.given.bucket_bytes;
   const bool posted = sum(kWholeGradients, first, last) > bucket && bucket > 0;
-  const int64_t made = sum(kSummands, first, last) + (one_microbatch_ ? sum(kGradients, first, last) : 0) +
-                       (posted ? sum(kSynchronized, first, last) : 0);
-  if (whole) return ends.entering_gradients + sent + made;
-  const int64_t handed = sum(kHanded, first, last) + 2 * ends.leaving_gradients + sent;
-  const int64_t input_half = handed + std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]);
-  const int64_t weight_half = handed + made - sum(kEarly, first, last);
-  return std::max(input_half, weight_half);
+  const int64_t buckets = posted ? sum(kSynchronized, first, last) : 0;
+  const int64_t made = sum(kSummands, first, last) + (one_microbatch_ ? sum(kGradients, first, last) : 0);
+  const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
+  const auto least = [&](int64_t all, int64_t by_layers, int64_t beside) {
+    return std::min(all + sent, by_layers + ends.leaving) + beside;
+  };
+  if (whole) {
+    const int64_t by_layers = whole_profile_->of(first, last) - waiting;
+    return least(made, by_layers, ends.entering_gradients + buckets);
+  }
+  const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
+  const int64_t entering = std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]);
+  const int64_t input_half = least(handed, input_profile_->of(first, last) - early, entering);
+  const int64_t weight_half =
+      least(handed + made - early, weight_profile_->of(first, last) - waiting, buckets);
+  return std::max(input_half, weight_half) + 2 * ends.leaving_gradients;
 }
 
 void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const {

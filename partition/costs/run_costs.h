@@ -4,7 +4,7 @@
 //
 // Memory is that of the programs that would be emitted. The forward pass, the input half and the weight half
 // of the backward pass of all layers of the run are one subgraph each. What goes into a subgraph or comes out
-// of it is there from the subgraph's beginning to its end. So a device holds:
+// of it has a buffer. So a device holds:
 //
 //   in the forward pass  what waits for the backward pass, what enters the stage and what leaves it
 //   in the input half    what waits, what is handed to the weight half, gradients that enter and leave
@@ -16,6 +16,10 @@
 // subgraph (cut_training.h); then what was handed is workspace:
 //
 //   in the backward pass what waits, gradients that enter, and those that have no place in their accumulators
+//
+// A backward pass goes through the layers from the last one on, and what it has read for the last time makes
+// place for what it makes (memory_plan.h). So while layer l of a run runs, there is what waits for the layers
+// up to l, and what those from l on have made: the most of that over l counts (Profile).
 //
 // All but the workspace are sums over the layers; of the workspace the run has the largest of one layer,
 // since layers follow each other. Two things do not add up so:
@@ -33,6 +37,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -123,6 +128,7 @@ class RunCosts {
     kOnceSelectively,
     kKept,
     kKeptWaiting,
+    kLate,  // what waits and the weight half reads
     kFields
   };
   using Sums = std::array<int64_t, kFields>;
@@ -143,10 +149,25 @@ class RunCosts {
     RangeMaximum alone{{}}, inside{{}};           // the workspace
     RangeMaximum by_layers{{}}, selectively{{}};  // with its buffers, where every layer has its own subgraphs
   };
+  // The largest of before(first..l) + behind(l..last) over the layers l of a run, in constant time.
+  class Profile {
+   public:
+    // By layer: prefix sums, one more than layers, of what is there until the layer is done, and of what is
+    // there from then on; and what of the layer before it is there already.
+    Profile(std::vector<int64_t> before, std::vector<int64_t> behind, const std::vector<int64_t>& more);
+    int64_t of(int first, int last) const;
+
+   private:
+    std::vector<int64_t> before_, behind_;
+    RangeMaximum most_;
+  };
   enum class Keeps : uint8_t { kHandedOn, kProductsToo };  // of layers that recompute
   using PassesOf = PricedPasses PricedStage::*;
 
   void addPairs();
+  Profile profileOf(const std::vector<Field>& before, const std::vector<Field>& behind,
+                    bool shares_waiting) const;
+  void findProfiles();
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   int64_t backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const;
   int64_t recomputedBytes(int first, int last, Recomputation recomputation, const Peaks& peaks) const;
@@ -177,6 +198,8 @@ class RunCosts {
   Peaks halved_, whole_;
   RangeMaximum discarding_alone_, discarding_inside_, update_peaks_, synchronization_peaks_;
   RangeMaximum again_by_layers_, again_selectively_;  // what one layer makes again
+  // of the whole backward pass and of its halves
+  std::optional<Profile> whole_profile_, input_profile_, weight_profile_;
 };
 
 }  // namespace pipeshard

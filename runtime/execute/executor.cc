@@ -65,20 +65,7 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
     std::vector<const CompiledSubgraph*> ready;
     for (const auto& subgraph : subgraphs_) ready.push_back(subgraph.get());
     accumulation_ = accumulationOf(program(), ready);
-    int64_t workspace_bytes = 0;
-    int64_t background_bytes = 0;
-    size_t next = 0;
-    for (const Instruction& instruction : program().instructions) {
-      const size_t position = next++;
-      if (!instruction.subgraph.valid()) continue;
-      CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
-      int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
-      bytes = std::max(bytes, subgraph.workspaceBytes(aliasingOf(instruction, position)));
-    }
-    // The lane's workspace is behind the other.
-    workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
-    memory_ = planMemory(program(), accumulation_, workspace_bytes + background_bytes, device_->alignment());
-    background_workspace_ = memory_.workspace_offset + workspace_bytes;
+    placeMemory();
   } catch (Error& error) {
     error.addContext(fmt::format("rank {}", program().rank));
     throw;
@@ -86,6 +73,34 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
 }
 
 Executor::~Executor() = default;
+
+void Executor::placeMemory() {
+  int64_t workspace_bytes = 0;
+  int64_t background_bytes = 0;
+  std::vector<const RunMoments*> moments(program().instructions.size());
+  size_t next = 0;
+  for (const Instruction& instruction : program().instructions) {
+    const size_t position = next++;
+    if (!instruction.subgraph.valid()) continue;
+    CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
+    const CompiledSubgraph::Aliasing aliasing = aliasingOf(instruction, position);
+    int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
+    bytes = std::max(bytes, subgraph.workspaceBytes(aliasing));
+    if (!isOfLane(instruction)) moments[position] = &subgraph.moments(aliasing);
+  }
+  intervals_ = fineIntervals(program(), accumulation_, moments);
+  // The lane's workspace is behind the other.
+  workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
+  memory_ = planMemory(program(), accumulation_, intervals_, workspace_bytes + background_bytes,
+                       device_->alignment());
+  background_workspace_ = memory_.workspace_offset + workspace_bytes;
+}
+
+std::vector<int64_t> Executor::liveBytes() const {
+  std::vector<int64_t> live = pipeshard::liveBytes(intervals_, program().instructions.size());
+  for (int64_t& bytes : live) bytes += memory_.workspace_bytes;
+  return live;
+}
 
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {
   const Fusion fusion = options_.find_nan ? Fusion::kNone : Fusion::kElementwise;
@@ -147,14 +162,6 @@ void Executor::record(TraceRecorder* recorder, uint32_t number) {
   if (collectives_) collectives_->record(recorder, TraceLane::kForeground, times_.get());
   if (background_collectives_)
     background_collectives_->record(recorder, TraceLane::kBackground, times_.get());
-}
-
-std::vector<int64_t> Executor::liveBytes() const {
-  std::vector<int64_t> live(program().instructions.size(), memory_.workspace_bytes);
-  for (const LiveBlock& block : bufferIntervals(program(), accumulation_)) {
-    for (int64_t i = block.begin; i < std::min(block.end, std::ssize(live)); ++i) live[i] += block.bytes;
-  }
-  return live;
 }
 
 void Executor::beginStep(int64_t step, Clock::time_point start) {

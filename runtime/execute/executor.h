@@ -126,8 +126,8 @@ class Executor {
   // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more.
   // Not inside a step.
   void record(TraceRecorder* recorder, uint32_t number = 0);
-  // What the rank holds while an instruction runs: live buffers (one computed in its accumulator counts as
-  // that) and the workspace.
+  // The most that the rank holds while an instruction runs: live buffers (one computed in its accumulator
+  // counts as that) and the workspace.
   std::vector<int64_t> liveBytes() const;
 
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is
@@ -164,6 +164,7 @@ class Executor {
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
+  void placeMemory();
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction, size_t position) const;
   Action& actionAt(size_t position);
   void awaitKeeper() const;
@@ -217,6 +218,7 @@ class Executor {
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
   Accumulation accumulation_;
   std::vector<size_t> last_reads_;  // lastReads(program())
+  FineIntervals intervals_;         // of the buffers
   MemoryPlan memory_;
   std::span<std::byte> arena_;
   const Executor* keeper_ = nullptr;  // of the tensors that live across steps; nullptr: this one

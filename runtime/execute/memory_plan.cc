@@ -213,9 +213,63 @@ std::vector<size_t> lastReads(const Program& program) {
   return last;
 }
 
-MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes,
-                      int64_t alignment) {
-  const std::vector<LiveBlock> blocks = bufferIntervals(program, accumulation);
+FineIntervals fineIntervals(const Program& program, const Accumulation& accumulation,
+                            std::span<const RunMoments* const> moments) {
+  FineIntervals fine{bufferIntervals(program, accumulation)};
+  const std::vector<LiveBlock> coarse = fine.blocks;
+  for (const RunMoments* of : moments) fine.stride = std::max(fine.stride, of == nullptr ? 1 : of->count);
+  for (LiveBlock& block : fine.blocks) block.begin *= fine.stride, block.end *= fine.stride;
+  const std::vector<size_t> last = lastReads(program);
+  size_t next = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const size_t i = next++;
+    if (moments[i] == nullptr) continue;
+    const int64_t at = static_cast<int64_t>(i) * fine.stride;
+    for (size_t input = 0; input < instruction.inputs.size(); ++input) {
+      const BufferId id = instruction.inputs[input];
+      if (last[id.index()] != i || accumulation.placeOf(id) != id) continue;
+      fine.blocks[id.index()].end = at + moments[i]->input_ends[input];
+    }
+    std::map<size_t, int64_t> begins;  // by buffer that holds nothing before
+    for (size_t output = 0; output < instruction.outputs.size(); ++output) {
+      const size_t place = accumulation.placeOf(instruction.outputs[output]).index();
+      if (coarse[place].begin != static_cast<int64_t>(i) ||
+          isPersistent(program.buffer(BufferId(place)).kind))
+        continue;
+      const int64_t begin = at + moments[i]->output_begins[output];
+      const auto [entry, is_new] = begins.try_emplace(place, begin);
+      if (!is_new) entry->second = std::min(entry->second, begin);
+    }
+    for (const auto& [place, begin] : begins) fine.blocks[place].begin = begin;
+  }
+  return fine;
+}
+
+std::vector<int64_t> liveBytes(const FineIntervals& intervals, size_t instructions) {
+  std::map<int64_t, int64_t> change;
+  for (const LiveBlock& block : intervals.blocks) {
+    if (block.begin >= block.end) continue;
+    change[block.begin] += block.bytes;
+    change[block.end] -= block.bytes;
+  }
+  std::vector<int64_t> live(instructions, 0);
+  int64_t now = 0;
+  auto next = change.begin();
+  for (size_t i = 0; i < instructions; ++i) {
+    const int64_t end = static_cast<int64_t>(i + 1) * intervals.stride;
+    const bool changes_at_once = next != change.end() && next->first == end - intervals.stride;
+    live[i] = changes_at_once ? 0 : now;
+    for (; next != change.end() && next->first < end; ++next) {
+      now += next->second;
+      live[i] = std::max(live[i], now);
+    }
+  }
+  return live;
+}
+
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation,
+                      const FineIntervals& intervals, int64_t workspace_bytes, int64_t alignment) {
+  const std::vector<LiveBlock>& blocks = intervals.blocks;
   MemoryPlan plan;
   plan.offsets.assign(blocks.size(), 0);
   int64_t top = 0;

@@ -73,13 +73,39 @@ struct MemoryPlan {
 // Error(kInternal) for a buffer that is read but never written.
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation);
 
+// When a run is done with its inputs, and when it begins with its outputs: in its own steps, 0..count - 1.
+struct RunMoments {
+  int64_t count = 1;
+  std::vector<int64_t> input_ends;     // by input: its buffer may be overwritten from then on
+  std::vector<int64_t> output_begins;  // by output: what its buffer held is needed until then
+};
+
+// The same as bufferIntervals, in steps of runs: a buffer that a run is the last to read (lastReads) ends
+// when the run is done with it, and one that a run is the first to write begins there. So what a backward
+// pass makes last may lie where what it reads first was:
+//
+//   run 7 reads "h1" in its steps 0 and 1, "h0" in 2 and 3, and makes "dw1" in 1, "dw0" in 3
+//   the buffers h1 and dw0 may be in one place, as h1 ends at 2; h0 and dw1 may not
+struct FineIntervals {
+  std::vector<LiveBlock> blocks;  // by buffer
+  int64_t stride = 1;             // instruction i has the moments [i * stride, (i + 1) * stride)
+};
+// `moments`: by instruction; nullptr where there is nothing to know, as for all that is no kRun.
+FineIntervals fineIntervals(const Program& program, const Accumulation& accumulation,
+                            std::span<const RunMoments* const> moments);
+
+// The most bytes that are live during each instruction.
+std::vector<int64_t> liveBytes(const FineIntervals& intervals, size_t instructions);
+
 // By buffer: the kRun behind which nobody needs its content, so that the run may overwrite it; instructions'
 // count where there is none. Not of what lives across steps, is a result or the guard, is sent, or is touched
 // in the background.
 std::vector<size_t> lastReads(const Program& program);
 
-// Persistent buffers first, then the others, then the workspace, which is live throughout.
-MemoryPlan planMemory(const Program& program, const Accumulation& accumulation, int64_t workspace_bytes,
+// Persistent buffers first, then the others, then the workspace, which is live throughout. `intervals`: as
+// fineIntervals.
+MemoryPlan planMemory(const Program& program, const Accumulation& accumulation,
+                      const FineIntervals& intervals, int64_t workspace_bytes,
                       int64_t alignment = kMemoryAlignment);
 
 }  // namespace pipeshard

@@ -9,7 +9,6 @@
 #include "onnx_import/prepare/inline_functions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "runtime/execute/fold_transposes.h"
-#include "runtime/execute/memory_plan.h"
 #include "runtime/execute/subgraph_planner.h"
 #include "runtime/kernels/fusion/fused_kernel.h"
 
@@ -215,6 +214,8 @@ const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasin
 int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) {
   return layout(aliasing).workspace_bytes;
 }
+
+const RunMoments& CompiledSubgraph::moments(const Aliasing& aliasing) { return layout(aliasing).moments; }
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 

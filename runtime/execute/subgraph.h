@@ -23,6 +23,7 @@
 #include "ir/base/error.h"
 #include "ir/graph/graph.h"
 #include "runtime/device/cpu_device.h"
+#include "runtime/execute/memory_plan.h"
 #include "runtime/execute/nan_finder.h"
 #include "runtime/execute/node_observer.h"
 #include "runtime/kernels/base/kernel.h"
@@ -111,6 +112,9 @@ class CompiledSubgraph {
   };
   // Workspace that a run with this aliasing needs.
   int64_t workspaceBytes(const Aliasing& aliasing);
+  // What memory it is done with, and when, while it runs: only inputs that are `ending` end before the run
+  // does. The reference stays valid.
+  const RunMoments& moments(const Aliasing& aliasing);
   // How many copies (rather than kernels) a run makes; for tests and the curious.
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
@@ -163,6 +167,7 @@ class CompiledSubgraph {
     std::vector<size_t> kernel_workspace;  // by step: temporary, or kNoTemporary
     std::vector<Copy> copies;              // after the last step, in order
     int64_t workspace_bytes = 0;
+    RunMoments moments;
   };
   class Planner;
 

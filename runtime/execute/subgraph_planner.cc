@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
-#include "runtime/execute/memory_plan.h"
 
 namespace pipeshard {
 
@@ -31,6 +30,7 @@ CompiledSubgraph::Layout CompiledSubgraph::Planner::plan() {
   for (size_t s = 0; s < subgraph_.steps_.size(); ++s) placeStep(s);
   copyOutputs();
   placeTemporaries();
+  findMoments();
   return std::move(layout_);
 }
 
@@ -195,6 +195,16 @@ void CompiledSubgraph::Planner::placeTemporaries() {
   verifyPlacement(blocks, placement, alignment);
   for (size_t t = 0; t < blocks.size(); ++t) layout_.temporaries[t].offset = placement.offsets[t];
   layout_.workspace_bytes = placement.total_bytes;
+}
+
+// The steps, then the copies: those that rescue an input, and the others.
+void CompiledSubgraph::Planner::findMoments() {
+  const int64_t copies = std::ssize(subgraph_.steps_);
+  layout_.moments.count = copies + 1;
+  for (const std::optional<int64_t>& end : input_ends_)
+    layout_.moments.input_ends.push_back(end ? *end : layout_.moments.count);
+  for (size_t o = 0; o < graph_.outputs.size(); ++o)
+    layout_.moments.output_begins.push_back(output_done_[o] ? producer_[outputRoot(o).index()] : copies);
 }
 
 }  // namespace pipeshard

@@ -31,6 +31,7 @@ class CompiledSubgraph::Planner {
   void copyOutputs();
   size_t addTemporary(int64_t bytes, int64_t begin, int64_t end);
   void placeTemporaries();
+  void findMoments();
   ValueId outputRoot(size_t output) const { return subgraph_.root(graph_.outputs[output]); }
   // Inputs of a step that are in the memory of `wanted` (by position).
   template <typename Predicate>

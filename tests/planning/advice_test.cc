@@ -74,7 +74,7 @@ TEST(AdviceProgress, NamesThePhasesOfTrialsAndTheShareBehind) {
   PlanRequest request;
   request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/gpt2.onnx";
   request.partition.cluster = parseCluster("1x2");
-  request.partition.sharding.memory_bytes = 1'600'000;
+  request.partition.sharding.memory_bytes = 1'500'000;
   std::vector<std::string> told;
   EXPECT_THROW(planOrAdvise(request, [&](const std::string& text) { told.push_back(text); }), Error);
   std::erase_if(told, [](const std::string& text) { return !text.starts_with("nothing fits; trying --"); });
@@ -94,10 +94,10 @@ TEST(AdviceProgress, NamesThePhasesOfTrialsAndTheShareBehind) {
 TEST_F(Advice, IsForPlansWithoutShardingsToo) {
   const std::vector<std::string> line = wordsOf(
       "plan examples/mlp.onnx --cluster 1x2 --dim batch=64 --microbatches 4 --schedule gpipe --memory "
-      "135000");
+      "125000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
-  EXPECT_THAT(refused.errors, HasSubstr("--memory 135000: device "));
+  EXPECT_THAT(refused.errors, HasSubstr("--memory 125000: device "));
   const std::vector<std::string> changes = advised(refused.errors);
   ASSERT_FALSE(changes.empty()) << refused.errors;
   for (const std::string& change : changes)
@@ -107,7 +107,7 @@ TEST_F(Advice, IsForPlansWithoutShardingsToo) {
 // Stages of one device each hold whole sequences; one stage of all devices can cut them.
 TEST_F(Advice, MakesOneStageOfAllDevices) {
   const std::vector<std::string> line =
-      wordsOf("plan examples/llama.onnx --cluster 1x4 --dim batch=1 --microbatches 1 --memory 500000");
+      wordsOf("plan examples/llama.onnx --cluster 1x4 --dim batch=1 --microbatches 1 --memory 440000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   const std::string change = "--stages uniform:1 --method auto";
@@ -136,7 +136,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
     EXPECT_EQ(refused.exit_code, 83) << refused.errors;
     return advised(refused.errors);
   };
-  EXPECT_THAT(advisedAt("2200000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
+  EXPECT_THAT(advisedAt("2000000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
   EXPECT_THAT(advisedAt("1800000"),
               AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
   EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);
@@ -146,7 +146,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
 // The search chooses between never and layers itself, if it may.
 TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
   const std::vector<std::string> line =
-      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000");
+      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
@@ -166,7 +166,7 @@ TEST_F(Advice, WithoutProgramsSaysWhatWasForeseen) {
     std::string asked, change;
   };
   const Case cases[] = {
-      {"plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1300000",
+      {"plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000",
        "--recompute layers"},
       {"plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw "
        "--dim batch=64 --microbatches 2 --memory 250000",

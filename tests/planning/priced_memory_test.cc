@@ -1,6 +1,7 @@
 // What the search foresees that devices hold, against what their programs allocate: the four examples on
 // several meshes, recomputed in every way. The search must not foresee less, or its plans are refused; nor
-// much more, or it leaves out plans that are better.
+// much more, or it leaves out plans that are better. Inside one layer it does not see that what a backward
+// pass makes may lie where what it has read was; of stages of few layers, as here, that is up to a sixth.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -72,9 +73,8 @@ TEST_P(PricedMemory, OfOneDeviceIsNotBelowItsArena) {
       const Asked asked{.model = GetParam(), .microbatches = microbatches, .recomputation = recomputation};
       for (double ratio : ratios(asked)) {
         EXPECT_GE(ratio, 1);
-        // 1.112: rotary's gradients as one Concat took 33 kB off its program, which its price does not see.
-        const bool is_loose = asked.model == "llama" && asked.recomputation == "layers" && microbatches == 1;
-        EXPECT_LE(ratio, is_loose ? 1.12 : 1.10);
+        // Of one microbatch, gradients come to be while activations go.
+        EXPECT_LE(ratio, microbatches == 1 ? 1.15 : 1.10);
       }
     }
   }
@@ -89,10 +89,10 @@ TEST_P(PricedMemory, OfPipelinesIsNotBelowTheirArenas) {
     int64_t microbatches;
     double most;
   };
-  for (const Pipeline& pipeline : std::vector<Pipeline>{{"1x2", "1f1b", 4, 1.12},
-                                                        {"1x4", "1f1b", 4, 1.12},
-                                                        {"2x1", "1f1b", 4, 1.12},
-                                                        {"1x4", "gpipe", 16, 1.15},
+  for (const Pipeline& pipeline : std::vector<Pipeline>{{"1x2", "1f1b", 4, 1.19},
+                                                        {"1x4", "1f1b", 4, 1.19},
+                                                        {"2x1", "1f1b", 4, 1.19},
+                                                        {"1x4", "gpipe", 16, 1.19},
                                                         {"1x2", "zb-h1", 8, 1.25}}) {
     for (const char* recomputation : {"never", "selective", "always", "layers"}) {
       const Asked asked{GetParam(),
@@ -120,7 +120,7 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
         const Asked asked{GetParam(), cluster, 4, recomputation, method, "1f1b", 32};
         for (double ratio : ratios(asked)) {
           EXPECT_GE(ratio, 1);
-          EXPECT_LE(ratio, mostOf(method == "tensor-parallel" ? 1.35 : 1.13, recomputation));
+          EXPECT_LE(ratio, mostOf(method == "tensor-parallel" ? 1.35 : 1.19, recomputation));
         }
       }
     }
@@ -129,7 +129,8 @@ TEST_P(PricedMemory, OfShardedStagesIsNotBelowTheirArenas) {
 
 // Of stages that are given, what the solver of shardings counts, which a limit on memory steers. It leaves
 // out messages that stages send and summands of gradients that are not summed in place, of which small models
-// have most, and the workspace of convolutions.
+// have most, and the workspace of convolutions; and it has all that goes into a pass or comes out of it there
+// from the pass's beginning to its end.
 TEST(CountedMemory, OfGivenStagesIsThatOfPassesAsTheirProgramsRun) {
   for (const char* model : {"gpt2", "llama"}) {
     for (const char* recomputation : {"never", "selective", "always", "layers"}) {
@@ -144,7 +145,7 @@ TEST(CountedMemory, OfGivenStagesIsThatOfPassesAsTheirProgramsRun) {
           const double ratio = static_cast<double>(stage.sharding->memory_bytes) / static_cast<double>(arena);
           fmt::print("{} {} {}: {:.3f}\n", model, stages, recomputation, ratio);
           EXPECT_GE(ratio, stages == "megatron:1,2,2" ? 0.80 : 0.93);
-          EXPECT_LE(ratio, 1.03);
+          EXPECT_LE(ratio, 1.12);
         }
       }
     }

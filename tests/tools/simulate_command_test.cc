@@ -221,8 +221,12 @@ TEST_F(SimulatedPlan, TakesDurationsFromATrace) {
   const json expected = report(slow + " --trace " + folder.file("trace.json"));
   EXPECT_EQ(report(measured).at("makespan"), expected.at("makespan"));
   EXPECT_LT(report().at("makespan").get<int64_t>(), expected.at("makespan").get<int64_t>() / 2);
-  plan("examples/mlp.onnx --cluster 1x2 --dim batch=16 --microbatches 8 --schedule zb-h1");
+  plan("examples/mlp.onnx --cluster 1x2 --dim batch=16 --microbatches 8 --schedule gpipe");
   EXPECT_EQ(report(measured).at("makespan"), report(slow).at("makespan"));
+  plan("examples/mlp.onnx --cluster 1x2 --dim batch=16 --microbatches 8 --schedule zb-h1");
+  const CommandResult halves = simulated(folder.file("plan") + measured);  // the first stage's were whole
+  EXPECT_EQ(halves.exit_code, 78);
+  EXPECT_THAT(halves.errors, HasSubstr("the same stages and schedule"));
   plan("examples/mlp.onnx --cluster 1x1 --dim batch=16 --microbatches 8 --schedule gpipe");
   writeFile(folder.file("trace.json"), R"({"traceEvents": [{"ph": "X"}]})");
   EXPECT_EQ(simulated(folder.file("plan") + measured).exit_code, 78);

@@ -165,10 +165,10 @@ Comparison compare(const TrainingGraph& training, const Clustering& clustering, 
 }
 
 // Stated: what layers cost alone adds up to at most 2 % more than the best for the run as a whole (ends
-// alike), and never to less. Memory is not below that of the whole where the run is sharded as the whole is;
-// where the whole is faster it may hold more. (The whole is solved as if nodes ran one by one; programs hold
-// what goes into a subgraph or comes out of it as long as that runs. What they hold is the bar of
-// tests/planning/priced_memory_test.cc.)
+// alike), and never to less. Memory is hardly below that of the whole where the run is sharded as the whole
+// is: the whole has what goes into a backward pass or comes out of it there as long as that runs, runs of
+// layers know that it comes and goes layer by layer. Where the whole is faster it may hold more. (What
+// programs hold is the bar of tests/planning/priced_memory_test.cc.)
 TEST(StageCosts, OfBlocksAddUpToWhatTheStageCosts) {
   for (const int64_t microbatches : {4, 1}) {
     const TrainingGraph training = gpt(6, microbatches);
@@ -176,7 +176,7 @@ TEST(StageCosts, OfBlocksAddUpToWhatTheStageCosts) {
         compare(training, blocksOf(training, 6, 1, 2), 16,
                 {{ShardingKind::kAuto}, {ShardingKind::kZero3}, {ShardingKind::kDataParallel}});
     EXPECT_LE(result.worst_time, 1.02);
-    EXPECT_GE(result.least_memory, 1);
+    EXPECT_GE(result.least_memory, 0.95);
     EXPECT_GE(result.least_memory_of_others, 0.9);
   }
 }

@@ -191,6 +191,11 @@ Program twoMicrobatches() {
   return program;
 }
 
+// Nothing is known of what runs do.
+FineIntervals coarse(const Program& program, const Accumulation& accumulation) {
+  return fineIntervals(program, accumulation, std::vector<const RunMoments*>(program.instructions.size()));
+}
+
 // Every buffer has memory of its own.
 Accumulation separate(const Program& program) {
   return {std::vector<BufferId>(program.buffers.size()), std::vector<bool>(program.buffers.size()),
@@ -199,7 +204,7 @@ Accumulation separate(const Program& program) {
 
 TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
   const Program program = twoMicrobatches();
-  const MemoryPlan plan = planMemory(program, separate(program), 500);
+  const MemoryPlan plan = planMemory(program, separate(program), coarse(program, separate(program)), 500);
   EXPECT_EQ(plan.offsets[0], 0);
   EXPECT_EQ(plan.offsets[1], plan.offsets[2]);
   EXPECT_NE(plan.offsets[2], plan.offsets[3]);
@@ -215,7 +220,91 @@ TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
 TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
   Program program = twoMicrobatches();
   program.instructions.unrolled().erase(program.instructions.begin());
-  EXPECT_THROW(planMemory(program, separate(program), 0), Error);
+  EXPECT_THROW(coarse(program, separate(program)), Error);
+}
+
+// The header's example: two activations, and the gradients of two weights.
+class FineIntervalsOfABackwardPass : public ::testing::Test {
+ protected:
+  FineIntervalsOfABackwardPass() {
+    w_ = add("w", BufferKind::kParameter);
+    h0_ = add("h0", BufferKind::kActivation);
+    h1_ = add("h1", BufferKind::kActivation);
+    dw0_ = add("dw0", BufferKind::kGradient);
+    dw1_ = add("dw1", BufferKind::kGradient);
+    instruct(InstructionKind::kRun, {w_}, {h0_, h1_});
+    instruct(InstructionKind::kRun, {h1_, h0_, w_}, {dw1_, dw0_});
+    instruct(InstructionKind::kFree, {h0_}, {});
+    instruct(InstructionKind::kFree, {h1_}, {});
+    instruct(InstructionKind::kAccumulate, {dw0_}, {dw1_});
+  }
+
+  BufferId add(const char* name, BufferKind kind) {
+    program_.buffers.push_back(
+        {name, kind, DataType::kFloat32, {256}, name, std::nullopt, DataType::kUndefined});
+    return BufferId(program_.buffers.size() - 1);
+  }
+  Instruction& instruct(InstructionKind kind, std::vector<BufferId> inputs, std::vector<BufferId> outputs) {
+    Instruction instruction;
+    instruction.kind = kind;
+    instruction.inputs = std::move(inputs);
+    instruction.outputs = std::move(outputs);
+    program_.instructions.push_back(instruction);
+    return program_.instructions.unrolled().back();
+  }
+
+  MemoryPlan plan() const {
+    const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
+    const Accumulation accumulation = separate(program_);
+    return planMemory(program_, accumulation, fineIntervals(program_, accumulation, moments), 0);
+  }
+  int64_t offset(const MemoryPlan& plan, BufferId id) const { return plan.offsets[id.index()]; }
+
+  const RunMoments backward_ = {5, {2, 4, 5}, {1, 3}};
+  Program program_;
+  BufferId w_, h0_, h1_, dw0_, dw1_;
+};
+
+TEST_F(FineIntervalsOfABackwardPass, LetWhatIsMadeLastLieWhereWhatIsReadFirstWas) {
+  const MemoryPlan made = plan();
+  EXPECT_EQ(offset(made, dw0_), offset(made, h1_));
+  for (const BufferId other : {h0_, dw0_, h1_}) EXPECT_NE(offset(made, dw1_), offset(made, other));
+  EXPECT_EQ(made.total_bytes, 4 * 1024);
+  const Accumulation accumulation = separate(program_);
+  EXPECT_EQ(planMemory(program_, accumulation, coarse(program_, accumulation), 0).total_bytes, 5 * 1024);
+}
+
+TEST_F(FineIntervalsOfABackwardPass, KeepWhatIsReadOrSentBehindIt) {
+  instruct(InstructionKind::kSend, {h1_}, {});
+  std::swap(program_.instructions.unrolled()[3], program_.instructions.unrolled()[5]);
+  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr, nullptr};
+  const Accumulation accumulation = separate(program_);
+  const FineIntervals fine = fineIntervals(program_, accumulation, moments);
+  EXPECT_EQ(fine.stride, 5);
+  EXPECT_EQ(fine.blocks[h0_.index()].end, 5 + 4);
+  EXPECT_EQ(fine.blocks[h1_.index()].end, 5 * 5);  // its kFree
+  EXPECT_EQ(fine.blocks[dw1_.index()].begin, 5 + 1);
+}
+
+// An accumulator that holds something before the run begins before it, wherever the run writes to it.
+TEST_F(FineIntervalsOfABackwardPass, BeginWithTheFirstThatWrites) {
+  Accumulation accumulation = separate(program_);
+  accumulation.place[dw0_.index()] = dw1_;
+  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
+  EXPECT_EQ(fineIntervals(program_, accumulation, moments).blocks[dw1_.index()].begin, 5 + 1);
+  Instruction zero;
+  zero.kind = InstructionKind::kZero;
+  zero.outputs = {dw1_};
+  program_.instructions.unrolled().insert(program_.instructions.unrolled().begin(), zero);
+  const std::vector<const RunMoments*> later = {nullptr, nullptr, &backward_, nullptr, nullptr, nullptr};
+  EXPECT_EQ(fineIntervals(program_, accumulation, later).blocks[dw1_.index()].begin, 0);
+}
+
+TEST_F(FineIntervalsOfABackwardPass, TellTheMostThatIsLiveDuringEachInstruction) {
+  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
+  const Accumulation accumulation = separate(program_);
+  const FineIntervals fine = fineIntervals(program_, accumulation, moments);
+  EXPECT_EQ(liveBytes(fine, 5), (std::vector<int64_t>{3072, 4096, 3072, 3072, 3072}));
 }
 
 TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {
