@@ -347,8 +347,7 @@ int64_t RunCosts::recomputedBytes(int first, int last, Recomputation recomputati
 
 // Of the backward pass, or the larger one of its halves, besides what waits for it and the workspace. A
 // message is freed when a later one proves that it came: beside a backward pass lies the activation that was
-// sent last
-// (`sent`), and the gradient that was sent before. What waits and was sent is there to the end
+// sent last (`sent`), and the gradient that was sent before. What waits and was sent is there to the end
 // (ends.leaving).
 int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
   const int64_t bucket = rules_.given.bucket_bytes;

@@ -32,7 +32,7 @@ namespace {
 // make its layer again is from then on kept by the forward pass (`kept`).
 class Cutter {
  public:
-  Cutter(const TrainingGraph& training, const Plan& plan, bool splits_backward)
+  Cutter(const TrainingGraph& training, const Plan& plan, const IdVector<StageId, bool>& split)
       : training_(training),
         plan_(plan),
         graph_(training.graph),
@@ -40,7 +40,7 @@ class Cutter {
         stages_(nodeStages(training, plan)),
         layers_(nodeLayers(training, plan, stages_)),
         live_(liveNodes(training, uses_)),
-        phases_(passPhases(training, uses_, stages_, live_, splits_backward)),
+        phases_(passPhases(training, uses_, stages_, live_, split)),
         results_(resultsOfPasses()) {
     cut_.stages.resize(plan.stages.size());
     cut_.copies.resize(plan.stages.size());
@@ -439,11 +439,11 @@ bool Cut::groupReads(PipelineRankId group, ValueId id) const {
 }
 
 Cut cutTraining(const TrainingGraph& training, const Plan& plan) {
-  return cutTraining(training, plan, splitsBackward(plan));
+  return cutTraining(training, plan, splitStages(plan));
 }
 
-Cut cutTraining(const TrainingGraph& training, const Plan& plan, bool splits_backward) {
-  return Cutter(training, plan, splits_backward).run();
+Cut cutTraining(const TrainingGraph& training, const Plan& plan, const IdVector<StageId, bool>& split) {
+  return Cutter(training, plan, split).run();
 }
 
 }  // namespace pipeshard

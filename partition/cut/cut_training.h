@@ -105,14 +105,14 @@ struct Cut {
   bool groupReads(PipelineRankId group, ValueId id) const;
 };
 
-// The backward pass of a stage is one piece (kBackward) where the schedule has it whole (splitsBackward) and
+// The backward pass of a stage is one piece (kBackward) where the schedule has it whole (splitStages) and
 // no other stage waits for a gradient from it, as with the first stage: what layers hand from the input half
 // to the weight half then goes from node to node, and is not there for all layers at once. Else it is two.
 //
 // Nodes that neither the loss nor a gradient needs are left out. Error(kConfiguration) when a stage would run
 // a node again that gives random numbers.
 Cut cutTraining(const TrainingGraph& training, const Plan& plan);
-// For a schedule that is not the plan's own.
-Cut cutTraining(const TrainingGraph& training, const Plan& plan, bool splits_backward);
+// For a schedule that is not the plan's own; `split`: by stage, as splitStages.
+Cut cutTraining(const TrainingGraph& training, const Plan& plan, const IdVector<StageId, bool>& split);
 
 }  // namespace pipeshard

@@ -24,20 +24,19 @@ void hasten(const TrainingGraph& training, const UseDef& uses, const std::vector
 }
 
 void joinHalves(const TrainingGraph& training, const UseDef& uses, const std::vector<StageId>& stages,
-                const std::vector<bool>& live, std::vector<Phase>& phases) {
+                const std::vector<bool>& live, IdVector<StageId, bool> in_halves,
+                std::vector<Phase>& phases) {
   const std::vector<Node>& nodes = training.graph.nodes;
-  // another stage reads a gradient that it makes
-  IdVector<StageId, bool> awaited(std::max_element(stages.begin(), stages.end())->index() + 1);
   for (size_t n = 0; n < nodes.size(); ++n) {
     if (!isBackward(phases[n]) || !live[n]) continue;
     for (ValueId input : nodes[n].inputs) {
       const NodeId maker = input.valid() ? uses.producer[input.index()] : NodeId();
       if (maker.valid() && isBackward(phases[maker.index()]) && stages[maker.index()] != stages[n])
-        awaited[stages[maker.index()]] = true;
+        in_halves[stages[maker.index()]] = true;  // another stage waits for a gradient
     }
   }
   for (size_t n = 0; n < nodes.size(); ++n) {
-    if (isBackward(phases[n]) && !awaited[stages[n]]) phases[n] = Phase::kBackward;
+    if (isBackward(phases[n]) && !in_halves[stages[n]]) phases[n] = Phase::kBackward;
   }
 }
 
@@ -65,10 +64,10 @@ std::vector<bool> liveNodes(const TrainingGraph& training, const UseDef& uses) {
 
 std::vector<Phase> passPhases(const TrainingGraph& training, const UseDef& uses,
                               const std::vector<StageId>& stages, const std::vector<bool>& live,
-                              bool splits_backward) {
+                              const IdVector<StageId, bool>& split) {
   std::vector<Phase> phases = training.node_phase;
   hasten(training, uses, stages, phases);
-  if (!splits_backward && !stages.empty()) joinHalves(training, uses, stages, live, phases);
+  joinHalves(training, uses, stages, live, split, phases);
   return phases;
 }
 

@@ -17,12 +17,13 @@ std::vector<bool> liveNodes(const TrainingGraph& training, const UseDef& uses);
 //
 //   - A schedule orders the input halves of a microbatch's backward passes from stage to stage, but not their
 //     weight halves: what another stage, or an input half, waits for is made in the input half.
-//   - Where the schedule has backward passes whole, a stage from which no gradient goes to another one has
-//     them as one piece, kBackward.
+//   - Where the schedule has a stage's backward passes whole, and no gradient goes from it to another one,
+//     they are one piece, kBackward.
 //
-// `stages`: by node (node_stages.h); `live`: as liveNodes. Linear in the edges of the graph.
+// `stages`: by node (node_stages.h); `live`: as liveNodes; `split`: by stage, the schedule has its backward
+// passes in halves. Linear in the edges of the graph.
 std::vector<Phase> passPhases(const TrainingGraph& training, const UseDef& uses,
                               const std::vector<StageId>& stages, const std::vector<bool>& live,
-                              bool splits_backward);
+                              const IdVector<StageId, bool>& split);
 
 }  // namespace pipeshard

@@ -218,7 +218,7 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
          "synchronous schedule (1f1b, zb-h1, ...)",
          schedule.name());
   }
-  const Cut cut = cutTraining(family.base(), plan, splitsBackward(schedule));
+  const Cut cut = cutTraining(family.base(), plan, splitStages(schedule));
   refuseUndefinedVersions(family.base(), cut, plan, schedule);
   return emit(family, plan, schedule, cut, cut.owners, {}, progress, emission);
 }

@@ -157,8 +157,8 @@ class RankEmitter {
                    microbatch + 1 < context_.versions.microbatchesPerUpdate());
   }
 
-  // Backward passes of a stage that recomputes run part by part, both halves of a part together where the
-  // schedule says B.
+  // Backward passes of a stage that recomputes run part by part; where the schedule says B, both halves of a
+  // part (or the one piece of it) together.
   void runAction(const Action& action) {
     const auto phases = phasesOf(action.kind);
     const StageId stage = action.stage;

@@ -27,6 +27,23 @@ std::string devicesText(const Plan& plan, StageId stage) {
   return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
 }
 
+constexpr const char* kOrdersField = "schedule_orders";
+std::string ordersText(const Plan& plan) {
+  return fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n"));
+}
+
+bool isSplit(const ScheduleSpec& schedule) {
+  return !schedule.family.empty() && !schedule.isOfFile() && familyOf(schedule).splits_backward;
+}
+
+void addHalves(const ScheduleOrders& orders, IdVector<StageId, bool>& split) {
+  for (const std::vector<Action>& order : orders) {
+    for (const Action& action : order) {
+      if (action.kind == ActionKind::kBackwardWeight && split.has(action.stage)) split[action.stage] = true;
+    }
+  }
+}
+
 int countGroups(const RankOfStage& groups) {
   return std::max_element(groups.begin(), groups.end())->index() + 1;
 }
@@ -65,12 +82,16 @@ RankOfStage deviceGroups(const Plan& plan) {
   return groups;
 }
 
-bool splitsBackward(const Plan& plan) {
-  const std::vector<std::string>& orders = plan.schedule_orders;
-  if (orders.empty()) return plan.schedule.family.empty() || familyOf(plan.schedule).splits_backward;
-  return std::any_of(orders.begin(), orders.end(), [](const std::string& order) {
-    return order.find(actionKindName(ActionKind::kBackwardWeight)) != std::string::npos;
-  });
+IdVector<StageId, bool> splitStages(const Plan& plan) {
+  IdVector<StageId, bool> split(plan.stages.size(), plan.schedule.family.empty() || isSplit(plan.schedule));
+  if (!plan.schedule_orders.empty()) addHalves(ordersFromCsv(ordersText(plan), kOrdersField), split);
+  return split;
+}
+
+IdVector<StageId, bool> splitStages(const Schedule& schedule) {
+  IdVector<StageId, bool> split(schedule.stages, isSplit(schedule.spec));
+  addHalves(schedule.orders, split);
+  return split;
 }
 
 bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() && takesTurns(plan.schedule); }
@@ -88,7 +109,7 @@ Schedule scheduleOf(const Plan& plan) {
     }
     schedule = makeSchedule(plan.schedule, ranks, plan.microbatches, updates, replicas);
   } else {
-    schedule = scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
+    schedule = scheduleFromCsv(ordersText(plan), kOrdersField);
     schedule.spec = plan.schedule;
   }
   if (schedule.microbatches != plan.microbatches * updates) {

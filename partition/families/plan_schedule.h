@@ -26,8 +26,10 @@ Schedule scheduleOf(const Plan& plan);
 // the rows of each.
 bool devicesTakeTurns(const Plan& plan);
 
-// As splitsBackward (schedule.h), of the plan's schedule; true for a plan that has none yet.
-bool splitsBackward(const Plan& plan);
+// By stage: programs have its backward pass in halves, as its family says; of orders that a plan or a file
+// has, where they run a half of the stage. All stages of a plan that has no schedule yet.
+IdVector<StageId, bool> splitStages(const Plan& plan);
+IdVector<StageId, bool> splitStages(const Schedule& schedule);
 
 // The passes of the first microbatches alone, in the same order: for the shorter batch that ends an epoch.
 Schedule firstMicrobatches(Schedule schedule, int count);

@@ -39,12 +39,11 @@ int64_t peakActivations(const std::vector<Action>& order, std::optional<StageId>
   return peak;
 }
 
-bool splitsBackward(const Schedule& schedule) {
-  const auto isHalf = [](const Action& action) { return action.kind == ActionKind::kBackwardWeight; };
-  const auto hasHalf = [&](const std::vector<Action>& order) {
-    return std::any_of(order.begin(), order.end(), isHalf);
-  };
-  return std::any_of(schedule.orders.begin(), schedule.orders.end(), hasHalf);
+bool splitsBackward(const Schedule& schedule, StageId stage) {
+  const std::vector<Action>& order = schedule.orders.at(schedule.rank_of_stage.at(stage));
+  return std::any_of(order.begin(), order.end(), [stage](const Action& action) {
+    return action.stage == stage && action.kind == ActionKind::kBackwardWeight;
+  });
 }
 
 std::vector<Action> orderOfReplica(const Schedule& schedule, StageId stage, int replica) {

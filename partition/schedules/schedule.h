@@ -111,8 +111,8 @@ struct ScheduleCosts {
 // stages' shares, A/v each. Without backward passes: 1, while F runs.
 int64_t peakActivations(const std::vector<Action>& order, std::optional<StageId> alone = {});
 
-// Some backward pass runs in halves, I and W, with other passes between them.
-bool splitsBackward(const Schedule& schedule);
+// Some backward pass of the stage runs in halves, I and W.
+bool splitsBackward(const Schedule& schedule, StageId stage);
 
 // Of the order of a stage's pipeline rank, what one of its replicas runs: its passes, and the updates.
 std::vector<Action> orderOfReplica(const Schedule& schedule, StageId stage, int replica);

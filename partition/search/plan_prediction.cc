@@ -5,6 +5,7 @@
 
 #include "ir/base/error.h"
 #include "partition/families/make_schedule.h"
+#include "partition/families/plan_schedule.h"
 #include "partition/simulation/simulator.h"
 
 namespace pipeshard {
@@ -116,14 +117,6 @@ void fillTransfers(const StageCosts& costs, std::vector<AssignedStage>& stages) 
   }
 }
 
-// A stage whose backward passes are halved keeps what a recomputation has made until the second half.
-bool isHalved(const Schedule& schedule, StageId stage) {
-  const std::vector<Action>& order = schedule.orders.at(schedule.rank_of_stage.at(stage));
-  return std::any_of(order.begin(), order.end(), [&](const Action& action) {
-    return action.stage == stage && action.kind == ActionKind::kBackwardWeight;
-  });
-}
-
 // Microbatches between their forward pass and the end of their backward pass.
 int64_t mostInFlight(const Schedule& schedule, StageId stage) {
   int64_t now = 0, most = 0;
@@ -139,20 +132,20 @@ std::vector<int64_t> memoryByStage(const Schedule& schedule, const Simulation& s
                                    const std::vector<AssignedStage>& stages,
                                    const std::vector<StageCostParts>& parts) {
   IdVector<PipelineRankId, int64_t> fixed(schedule.ranks()), transient(fixed.size()), forward(fixed.size());
-  const bool splits = splitsBackward(schedule);
+  const IdVector<StageId, bool> split = splitStages(schedule);
   for (size_t s = 0; s < stages.size(); ++s) {
     const StageId stage(s);
     const PipelineRankId rank = schedule.rank_of_stage[stage];
     const StageOption& option = stages[s].option;
     fixed[rank] += option.fixed_bytes + (liveVersions(schedule, stage) - 1) * parts[s].weight_bytes;
     const int64_t halved =
-        parts[s].halved_transient_bytes + (isHalved(schedule, stage) ? 0 : parts[s].remade_bytes);
+        parts[s].halved_transient_bytes + (splitsBackward(schedule, stage) ? 0 : parts[s].remade_bytes);
     const int64_t in_flight = mostInFlight(schedule, stage);
     // As activations go, gradients that were sent come.
     const int64_t more = std::max<int64_t>(0, in_flight - 1) *
                          std::max<int64_t>(0, parts[s].sent_gradient_bytes - option.activation_bytes);
-    transient[rank] = std::max(transient[rank], more + (splits ? halved : option.transient_bytes));
-    const int64_t again = splits ? 0 : parts[s].again_transient_bytes;  // else it stays
+    transient[rank] = std::max(transient[rank], more + (split[stage] ? halved : option.transient_bytes));
+    const int64_t again = split[stage] ? 0 : parts[s].again_transient_bytes;  // else it stays
     forward[rank] = std::max(
         forward[rank], in_flight * parts[s].sent_bytes + std::max(parts[s].forward_transient_bytes, again));
   }
@@ -207,8 +200,9 @@ std::optional<PredictedPlan> predictPlan(const CountedCosts& costs, std::vector<
       scheduleFor(asked, ranksOf(plan.stages), microbatches, scheduleCostsOf(parts, plan.stages), options);
   if (!made) return std::nullopt;
   const Schedule& schedule = made->schedule;
+  // A stage whose backward passes are in halves keeps what a recomputation has made until the second one.
   for (const StageId stage : times.ids())
-    times[stage].recomputed = isHalved(schedule, stage) ? parts[stage.index()].remade_bytes : 0;
+    times[stage].recomputed = splitsBackward(schedule, stage) ? parts[stage.index()].remade_bytes : 0;
   plan.schedule = schedule.spec;
   plan.schedule_costs = made->costs;
   SimulationRequest request{.schedule = schedule, .stages = times};

@@ -39,7 +39,8 @@ void checkRows(const TrainingGraph& training, const Plan& plan, std::vector<std:
 }
 
 void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector<std::string>& faults) {
-  const Cut cut = cutTraining(training, plan);
+  // Of every schedule the halves, so that one which cannot be is a fault of its own.
+  const Cut cut = cutTraining(training, plan, IdVector<StageId, bool>(plan.stages.size(), true));
   for (const StageId s : plan.stages.ids()) {
     const std::optional<ShardingPlan>& sharding = plan.stages[s].sharding;
     if (!sharding) continue;

@@ -22,7 +22,8 @@ constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin
 // Sorts everything that a device holds (StageMemory::uses) into the fields of PricedStage. A use is either a
 // value as it is kept, over its whole interval (`own`), or what stands beside it while one node runs: before
 // and after a resharding. The own uses go by their role: parameters and states, accumulators of gradients,
-// what the update makes, and values of the passes (addOwn). The last are what the three pieces are about:
+// what the update makes, and values of the passes (addOwn). The last are what the pieces are about, three of
+// them where the backward pass is in halves, else two:
 //   held_[piece]   buffers that are there while the piece runs: what several pieces make or read, and what
 //                  goes on to, or comes from, other layers
 //   pieces_        what is made and read inside one piece, and so has only workspace. The largest sum at one
@@ -445,8 +446,8 @@ class MemoryPricer {
 void addPricedMemory(const StageContext& context, const std::vector<Phase>& phases,
                      const std::map<ValueId, const StageEnd*>& end_of, const StageSharding& sharding,
                      const std::vector<StageResharding>& reshardings, PricedStage& result) {
-  PricedStage again;  // the same but for the passes
-  MemoryPricer whole(context, phases, end_of, sharding, false, again);
+  PricedStage once_more;  // what is not of the passes
+  MemoryPricer whole(context, phases, end_of, sharding, false, once_more);
   whole.run(reshardings);
   MemoryPricer halved(context, phases, end_of, sharding, true, result);
   halved.run(reshardings);

@@ -90,8 +90,8 @@ Timeline timelineOf(const Trace& trace, const Plan& plan, int64_t step = 0,
 // none.
 std::optional<Timeline> evaluationTimeline(const Trace& trace, const Plan& plan);
 
-// Programs run every backward pass in its two halves; where the schedule has them as one, they become one
-// kind of bar.
+// Programs run most backward passes in two halves; where the schedule has one whole, they become one kind of
+// bar.
 void joinHalves(const Schedule& schedule, Timeline& timeline);
 
 // The times that the plan's FLOPs give on equal devices; F=1, I=W=1 for every stage when a stage has no

@@ -68,8 +68,10 @@ TEST(CutTraining, GoesByTheOrdersThatAPlanHas) {
   chain.plan.schedule_orders = {"0F0,0I0,0W0", "1F0,1B0", "2F0,2B0"};
   EXPECT_EQ(chain.pieces(), (Pieces{"W", "IW", "IW"}));
   chain.plan.schedule = ScheduleSpec::ofFile();
-  chain.plan.schedule_orders = {"0F0,0B0", "1F0,1B0", "2F0,2B0"};
-  EXPECT_EQ(chain.pieces(), (Pieces{"B", "IW", "IW"}));
+  for (const char* other : {"1F0,1B0", "1F0,1I0,1W0"}) {
+    chain.plan.schedule_orders = {"0F0,0B0", other, "2F0,2B0"};
+    EXPECT_EQ(chain.pieces(), (Pieces{"B", "IW", "IW"})) << other;
+  }
 }
 
 TEST(CutTraining, HasHalvesWhereThereIsNoScheduleYet) {
