@@ -165,7 +165,8 @@ struct ShardedStageCosts::State {
     option.fixed_bytes =
         parts.weight_bytes + parts.optimizer_bytes + (training.microbatches > 1 ? parts.gradient_bytes : 0);
     option.activation_bytes = parts.activation_bytes;
-    option.transient_bytes = parts.transient_bytes;
+    option.transient_bytes =
+        options.halves ? parts.halved_transient_bytes + parts.remade_bytes : parts.transient_bytes;
     return option;
   }
 

@@ -53,6 +53,9 @@ struct StageCostOptions {
   std::function<std::vector<std::vector<int>>(const Submesh&)> meshes = {};
   // parameters that several layers read are cut, too (shared_specs.h); else replicated
   bool cut_shared = false;
+  // All schedules that the options are for have the backward passes in halves; else they are priced whole
+  // where they may be.
+  bool halves = false;
   int64_t memory_bytes = 0;               // of each device; 0: as the cluster says
   GivenOptions given = defaultOptions();  // what programs will be made with
   int threads = 1;
@@ -73,7 +76,7 @@ struct StageCostParts {
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t activation_bytes = 0;  // per microbatch in flight
-  int64_t transient_bytes = 0;   // where backward passes are not in halves
+  int64_t transient_bytes = 0;   // where the schedule has backward passes whole
   // Until the first gradient comes nothing proves that what was sent has come: per microbatch in flight then,
   // and what is transient beside it: while a forward pass runs, and while one runs again.
   int64_t sent_bytes = 0;

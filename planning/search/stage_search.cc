@@ -194,6 +194,7 @@ class Search {
     if (request_.recomputation_given) costs.recomputations = {options_.recomputation.all};
     costs.memory_bytes = options_.sharding.memory_bytes;
     costs.given = request_.given;
+    costs.halves = options_.schedule && familyOf(std::get<ScheduleSpec>(*options_.schedule)).splits_backward;
     costs.threads = threads();
     // Of several threads: a signal waits for the next phase.
     costs.progress = [this](const std::string& phase) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <regex>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -162,6 +163,26 @@ TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
   const CommandResult small = run({"--memory", "1kB"});
   EXPECT_EQ(small.exit_code, 83) << small.errors;
   EXPECT_THAT(small.errors, HasSubstr("the least that a plan was found to need"));
+}
+
+// "The least that a plan was found to need", in bytes.
+int64_t leastMemory(const std::string& model, const std::string& schedule) {
+  const TemporaryFolder folder;
+  const CommandResult refused =
+      runPipeshard({"plan", "examples/" + model + ".onnx", "--cluster", "1x2", "--stages", "auto", "--dim",
+                    "batch=32", "--microbatches", "4", "--schedule", schedule, "--recompute", "never",
+                    "--memory", "100kB", "-o", folder.file("plan")});
+  EXPECT_EQ(refused.exit_code, 83);
+  std::smatch least;
+  const std::regex needed("found to need is [^(]*\\(([0-9]+) bytes\\)");
+  return std::regex_search(refused.errors, least, needed) ? std::stoll(least[1].str()) : 0;
+}
+
+// All that layers hand from one half of a backward pass to the other is there at once: 1.49 times as much.
+TEST(SearchCommandErrors, TheLeastMemoryCountsHalvesWhereTheScheduleHasThem) {
+  const int64_t whole = leastMemory("resnet", "1f1b"), halved = leastMemory("resnet", "zb-h1");
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(halved, whole * 5 / 4);
 }
 
 // The best plan cuts microbatches over four devices; a last batch of three rows needs another.
