@@ -64,20 +64,55 @@ MeasuredDurations MeasuredDurations::read(const std::string& path) {
   return result;
 }
 
+std::optional<Ticks> MeasuredDurations::measured(RankId rank, const Key& key) const {
+  if (const auto own = by_rank_.find({rank, key}); own != by_rank_.end()) return own->second;
+  if (const auto other = anywhere_.find(key); other != anywhere_.end()) return other->second;
+  return std::nullopt;
+}
+
+std::optional<Ticks> MeasuredDurations::otherForm(RankId rank, const Key& key,
+                                                  const FirstPasses& estimated) const {
+  const auto of = [&](TraceWork work) { return Key{work, key.stage, ""}; };
+  const Key input = of(TraceWork::kBackwardInput), weight = of(TraceWork::kBackwardWeight);
+  if (key.work == TraceWork::kBackward) {
+    const std::optional<Ticks> of_input = measured(rank, input), of_weight = measured(rank, weight);
+    if (!of_input && !of_weight) return std::nullopt;
+    return of_input.value_or(0) + of_weight.value_or(0);
+  }
+  if (key.work != TraceWork::kBackwardInput && key.work != TraceWork::kBackwardWeight) return std::nullopt;
+  const std::optional<Ticks> whole = measured(rank, of(TraceWork::kBackward));
+  if (!whole) return std::nullopt;
+  const auto estimate = [&](const Key& half) {
+    const auto found = estimated.find(half);
+    return found == estimated.end() ? 0.0 : static_cast<double>(found->second);
+  };
+  const double both = estimate(input) + estimate(weight);
+  return both == 0 ? *whole / 2 : static_cast<Ticks>(static_cast<double>(*whole) * estimate(key) / both);
+}
+
 std::string MeasuredDurations::apply(const Program& program, ProgramCosts& costs) const {
   std::string missing;
-  size_t i = 0;
+  FirstPasses estimated;
+  const auto isAlone = [](const std::vector<WorkPart>& parts) {
+    return parts.size() == 1 && !parts[0].group.valid();
+  };
+  size_t at = 0;
   for (const Instruction& instruction : program.instructions) {
-    std::vector<WorkPart>& parts = costs.instructions[i++];
-    if (parts.size() != 1 || parts[0].group.valid()) continue;
+    const std::vector<WorkPart>& parts = costs.instructions[at++];
+    const Key key = keyOf(traceEventOf(program, instruction));
+    if (isAlone(parts) && isPass(key.work)) estimated.emplace(key, parts[0].compute);
+  }
+  at = 0;
+  for (const Instruction& instruction : program.instructions) {
+    std::vector<WorkPart>& parts = costs.instructions[at++];
+    if (!isAlone(parts)) continue;
     const TraceEvent event = traceEventOf(program, instruction);
-    const auto own = by_rank_.find({program.rank, keyOf(event)});
-    const auto other = anywhere_.find(keyOf(event));
-    if (other == anywhere_.end()) {
-      if (isPass(event.work) && missing.empty()) missing = event.name;
-      continue;
-    }
-    parts[0].compute = own != by_rank_.end() ? own->second : other->second;
+    std::optional<Ticks> found = measured(program.rank, keyOf(event));
+    if (!found) found = otherForm(program.rank, keyOf(event), estimated);
+    if (found)
+      parts[0].compute = *found;
+    else if (isPass(event.work) && missing.empty())
+      missing = event.name;
   }
   return missing;
 }

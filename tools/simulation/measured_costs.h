@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,9 @@ class MeasuredDurations {
   static MeasuredDurations read(const std::string& path);
 
   // Replaces the costs of instructions without collectives that the trace has: the median of the same on the
-  // same rank, else (a plan of another shape) on any rank. Returns the first forward or backward pass that
-  // the trace lacks, by name; "" if it has all.
+  // same rank, else (a plan of another shape) on any rank. A backward pass that ran whole and is now in
+  // halves, or the reverse, takes as long as both halves; these share it as they were estimated. Returns the
+  // first forward or backward pass that the trace lacks, by name; "" if it has all.
   std::string apply(const Program& program, ProgramCosts& costs) const;
 
  private:
@@ -35,7 +37,11 @@ class MeasuredDurations {
     std::string name;  // "": of a pass
     friend auto operator<=>(const Key&, const Key&) = default;
   };
+  using FirstPasses = std::map<Key, Ticks>;  // of each stage, in a program
   static Key keyOf(const TraceEvent& event);
+  std::optional<Ticks> measured(RankId rank, const Key& key) const;
+  // Of a backward pass or a half from what was measured in the other form.
+  std::optional<Ticks> otherForm(RankId rank, const Key& key, const FirstPasses& estimated) const;
 
   std::map<std::pair<RankId, Key>, Ticks> by_rank_;
   std::map<Key, Ticks> anywhere_;
