@@ -1,4 +1,4 @@
-// Many processes that plan into one folder, and what a crash has left there.
+// Plans are the same bytes each time; many processes plan into one folder; and what a crash has left there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,6 +39,21 @@ TEST(PlanDirectoryCommand, EightAtOnceLeaveOneGoodPlan) {
     ++entries;
   }
   EXPECT_EQ(entries, 1U);
+}
+
+TEST(PlanDirectoryCommand, GivesTheSameBytesTwice) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.plan", "b.plan"}) {
+    ASSERT_EQ(
+        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "-o", folder.file(name)}).exit_code,
+        0);
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "a.plan")) {
+    if (!entry.is_regular_file()) continue;
+    const auto other =
+        folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
+    EXPECT_EQ(readFile(entry.path()), readFile(other)) << entry.path();
+  }
 }
 
 }  // namespace

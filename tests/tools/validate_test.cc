@@ -469,21 +469,6 @@ TEST(ValidateCommand, RefusesToCompareWithLessThanEverything) {
   EXPECT_THAT(result.errors, HasSubstr("plan again"));
 }
 
-TEST(PlanCommand, GivesTheSameBytesTwice) {
-  const TemporaryFolder folder;
-  for (const char* name : {"a.plan", "b.plan"}) {
-    ASSERT_EQ(
-        runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", "1x4", "-o", folder.file(name)}).exit_code,
-        0);
-  }
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path() / "a.plan")) {
-    if (!entry.is_regular_file()) continue;
-    const auto other =
-        folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
-    EXPECT_EQ(readFile(entry.path()), readFile(other)) << entry.path();
-  }
-}
-
 TEST(ValidateCommand, CutsAtManualBoundaries) {
   const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2",
                                              "--boundary", "relu_1", "--microbatches", "4", "--steps", "1"});

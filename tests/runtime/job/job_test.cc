@@ -26,9 +26,9 @@
 #include "runtime/job/coordinator.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/worker.h"
-#include "runtime/job/worker_arguments.h"
 #include "runtime/validation/validate.h"
 #include "tests/expect_error.h"
+#include "tests/runtime/job/job_processes.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/runtime/sharded_pipeline.h"
 #include "tests/temporary_folder.h"
@@ -36,39 +36,8 @@
 namespace pipeshard {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr int64_t kEndless = 2'000'000;
-
-// Gone, or a zombie that somebody else has to reap.
-bool isGone(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return true;
-  const size_t end = line.rfind(')');
-  return end == std::string::npos || line.compare(end, 4, ") Z ") == 0;
-}
-
-bool waitUntilGone(const std::vector<int>& pids, std::chrono::seconds limit) {
-  const Clock::time_point end = Clock::now() + limit;
-  while (Clock::now() < end) {
-    if (std::all_of(pids.begin(), pids.end(), isGone)) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return false;
-}
-
-struct Plan {
-  TemporaryFolder folder;
-  JobSpec spec;
-  explicit Plan(const std::vector<RankImage>& images = pipelineImages(2)) {
-    writePlanDirectory(folder.path(), images);
-    spec.plan_directory = folder.path();
-    spec.data.seed = 5;
-  }
-};
-
 TEST(RunJob, ComputesTheBitsOfOneProcess) {
-  Plan plan;
+  JobPlan plan;
   plan.spec.steps = 3;
   plan.spec.dump_directory = plan.folder.file("dump");
   plan.spec.dump = {true, true, true};
@@ -101,7 +70,7 @@ TEST(RunJob, ComputesTheBitsOfOneProcess) {
 }
 
 // One device's dump of its steps.
-std::string dumpOfOneDevice(Plan& plan, int steps) {
+std::string dumpOfOneDevice(JobPlan& plan, int steps) {
   plan.spec.steps = steps;
   plan.spec.dump_directory = plan.folder.file("dump");
   plan.spec.dump = {true, true, true};
@@ -110,7 +79,7 @@ std::string dumpOfOneDevice(Plan& plan, int steps) {
 }
 
 TEST(RunJob, AdoptsADumpIntoParts) {
-  Plan one(pipelineImages(1));
+  JobPlan one(pipelineImages(1));
   const std::string dump = dumpOfOneDevice(one, 2);
   std::vector<RankImage> images = shardedPipelineImages(3);
   for (RankImage& image : images) {
@@ -120,7 +89,7 @@ TEST(RunJob, AdoptsADumpIntoParts) {
         std::get<Constant>(*buffer.source).bytes.resize(10 * sizeof(double));
     }
   }
-  Plan sharded(images);
+  JobPlan sharded(images);
   sharded.spec.adopt_directory = dump;
   sharded.spec.adopt_ranks = 1;
   dumpOfOneDevice(sharded, 2);
@@ -138,7 +107,7 @@ TEST(RunJob, AdoptsADumpIntoParts) {
 
 TEST(Validate, ComparesPartsWithWholeTensors) {
   for (const bool same_start : {false, true}) {
-    Plan one(pipelineImages(1)), sharded(shardedPipelineImages(3));
+    JobPlan one(pipelineImages(1)), sharded(shardedPipelineImages(3));
     ValidateSpec spec;
     spec.planned = sharded.spec;
     spec.reference = one.spec;
@@ -160,7 +129,7 @@ TEST(Validate, FindsAPartThatIsNotUpdated) {
   program.instructions.unrolled().erase(
       std::find_if(program.instructions.begin(), program.instructions.end(),
                    [](const Instruction& i) { return i.kind == InstructionKind::kUpdate; }));
-  Plan one(pipelineImages(1)), sharded(images);
+  JobPlan one(pipelineImages(1)), sharded(images);
   ValidateSpec spec;
   spec.planned = sharded.spec;
   spec.reference = one.spec;
@@ -173,7 +142,7 @@ TEST(Validate, FindsAPartThatIsNotUpdated) {
 }
 
 TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
-  Plan plan;
+  JobPlan plan;
   plan.spec.steps = kEndless;
   std::vector<int> pids;
   Clock::time_point killed;
@@ -192,7 +161,7 @@ TEST(RunJob, NamesAWorkerThatWasKilledWithinFiveSeconds) {
 }
 
 TEST(RunJob, LeavesATrace) {
-  Plan plan;
+  JobPlan plan;
   plan.spec.steps = 5;
   Trace trace;
   plan.spec.trace = &trace;
@@ -207,7 +176,7 @@ TEST(RunJob, LeavesATrace) {
 }
 
 TEST(RunJob, LeavesATraceOfWhatAKilledWorkerDid) {
-  Plan plan;
+  JobPlan plan;
   plan.spec.steps = kEndless;
   Trace trace;
   plan.spec.trace = &trace;
@@ -231,7 +200,7 @@ TEST(RunJob, LeavesATraceOfWhatAKilledWorkerDid) {
 TEST(RunJob, LeavesATraceThatShowsWhereItHung) {
   PipelineOptions options;
   options.endless = true;
-  Plan plan(pipelineImages(2, options));
+  JobPlan plan(pipelineImages(2, options));
   plan.spec.progress_timeout = std::chrono::seconds(2);
   Trace trace;
   plan.spec.trace = &trace;
@@ -258,8 +227,8 @@ std::vector<RankImage> imagesWithLanes(int ranks) {
 }
 
 TEST(RunJob, ComputesTheSameBitsInTheBackground) {
-  Plan before(shardedPipelineImages(3)), beside(imagesWithLanes(3));
-  for (Plan* plan : {&before, &beside}) {
+  JobPlan before(shardedPipelineImages(3)), beside(imagesWithLanes(3));
+  for (JobPlan* plan : {&before, &beside}) {
     plan->spec.steps = 20;
     plan->spec.dump_directory = plan->folder.file("dump");
     plan->spec.dump = {true, true, true};
@@ -275,7 +244,7 @@ TEST(RunJob, ComputesTheSameBitsInTheBackground) {
 
 TEST(RunJob, NamesAWorkerThatWasKilledWhileOthersMeetItInTheBackground) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    Plan plan(imagesWithLanes(3));
+    JobPlan plan(imagesWithLanes(3));
     plan.spec.steps = kEndless;
     plan.spec.transfer_timeout = std::chrono::seconds(60);
     std::vector<int> pids;
@@ -294,7 +263,7 @@ TEST(RunJob, NamesAWorkerThatWasKilledWhileOthersMeetItInTheBackground) {
 }
 
 TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
-  Plan plan;
+  JobPlan plan;
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
                         if (progress.kind == JobProgress::Kind::kStarted && progress.rank == RankId(1))
@@ -304,7 +273,7 @@ TEST(RunJob, NamesAWorkerThatIsKilledWhileLoading) {
 }
 
 TEST(RunJob, NamesAWorkerThatIsKilledBetweenLoadingAndRunning) {
-  Plan plan;
+  JobPlan plan;
   std::vector<int> pids;
   int loaded = 0;
   EXPECT_ERROR(
@@ -325,7 +294,7 @@ TEST(RunJob, PassesOnAWorkersErrorAndCode) {
   images[1].subgraphs[0].nodes[0].domain = "some.where";
   images[1].subgraphs[0].nodes[0].op_type = "Strange";
   images[1].subgraphs[0].opset_imports["some.where"] = 1;
-  Plan plan(std::move(images));
+  JobPlan plan(std::move(images));
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kBadModel, "Strange");
 }
 
@@ -337,7 +306,7 @@ TEST(RunJob, RefusesProgramsThatDoNotFitEachOther) {
   const auto first = std::find_if(list.begin(), list.end(), sends);
   ASSERT_NE(first, list.end());
   list.erase(first);
-  Plan plan(std::move(images));
+  JobPlan plan(std::move(images));
   const Clock::time_point start = Clock::now();
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kConfiguration, "do not fit each other");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
@@ -350,12 +319,12 @@ TEST(RunJob, RefusesAProgramThatUsesWhatItHasNot) {
   const auto found = std::find_if(list.begin(), list.end(), accumulates);
   ASSERT_NE(found, list.end());
   found->inputs = {BufferId(9999)};
-  Plan plan(std::move(images));
+  JobPlan plan(std::move(images));
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kConfiguration, "expected an integer from 0 to");
 }
 
 TEST(RunJob, NoticesAPlanThatIsReplacedWhileItLoads) {
-  Plan plan;
+  JobPlan plan;
   EXPECT_ERROR(
       runJob(plan.spec,
              [&](const JobProgress& progress) {
@@ -370,7 +339,7 @@ TEST(RunJob, NoticesAPlanThatIsReplacedWhileItLoads) {
 TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
   PipelineOptions options;
   options.rate = 1e160;
-  Plan plan(pipelineImages(2, options));
+  JobPlan plan(pipelineImages(2, options));
   plan.spec.steps = kEndless;
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kNotANumber, "the loss of step 2");
 }
@@ -378,7 +347,7 @@ TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
 TEST(RunJob, GoesOnWithALossThatIsNotFiniteWhenAsked) {
   PipelineOptions options;
   options.rate = 1e160;
-  Plan plan(pipelineImages(2, options));
+  JobPlan plan(pipelineImages(2, options));
   plan.spec.steps = 2;
   plan.spec.check_finite = false;
   const JobResult result = runJob(plan.spec);
@@ -387,7 +356,7 @@ TEST(RunJob, GoesOnWithALossThatIsNotFiniteWhenAsked) {
 }
 
 TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {
-  Plan plan;
+  JobPlan plan;
   plan.spec.steps = kEndless;
   std::vector<int> pids;
   struct sigaction before {
@@ -408,167 +377,6 @@ TEST(RunJob, StopsOnASignalAndGivesHandlersBack) {
   EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
 }
 
-TEST(RunJob, EndsAStepThatTakesTooLongAndNamesWhoIsLate) {
-  Plan plan;
-  plan.spec.steps = kEndless;
-  plan.spec.step_timeout = std::chrono::milliseconds(1500);
-  std::vector<int> pids;
-  const Clock::time_point start = Clock::now();
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind == JobProgress::Kind::kStep && progress.step == 2)
-                          ::kill(pids[0], SIGSTOP);
-                      }),
-               ErrorCode::kHang, "rank 0 (host " + hostName() + ", pid " + std::to_string(pids.at(0)) + ")");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
-  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
-}
-
-TEST(RunJob, NamesAWorkerThatIsStoppedWithinTenSeconds) {
-  Plan plan;
-  plan.spec.steps = kEndless;
-  std::vector<int> pids;
-  Clock::time_point stopped;
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 2) return;
-                        stopped = Clock::now();
-                        ::kill(pids[0], SIGSTOP);
-                      }),
-               ErrorCode::kPeerUnavailable,
-               std::to_string(pids.at(0)) + ") has not answered for 5 s (it is stopped, as by SIGSTOP)");
-  EXPECT_LT(Clock::now() - stopped, std::chrono::seconds(10));
-  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
-}
-
-TEST(RunJob, NamesAWorkerThatAnswersButMakesNoProgress) {
-  PipelineOptions options;
-  options.endless = true;
-  Plan plan(pipelineImages(2, options));
-  plan.spec.progress_timeout = std::chrono::seconds(2);
-  std::vector<int> pids;
-  const auto who = [&] {
-    return fmt::format("rank 1 (host {}, pid {}) answers, but its computation has made no progress for 2 s",
-                       hostName(), pids.at(1));
-  };
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                      }),
-               ErrorCode::kHang, who());
-  EXPECT_TRUE(isGone(pids[0]) && isGone(pids[1]));
-}
-
-// Rank 1 lacks a send, and a record says that the two were verified: rank 0 waits, and rank 1 has done all.
-TEST(RunJob, SaysWhereAllAreWhenNobodyMoves) {
-  std::vector<RankImage> images = pipelineImages(2);
-  std::vector<Instruction>& list = images[1].program.instructions.unrolled();
-  const auto sends = [](const Instruction& i) { return i.kind == InstructionKind::kSend; };
-  list.erase(std::find_if(list.begin(), list.end(), sends));
-  Plan plan(std::move(images));
-  recordPrograms(plan.folder.path());
-  plan.spec.steps = 3;
-  plan.spec.stall_timeout = std::chrono::seconds(2);
-  const Clock::time_point start = Clock::now();
-  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "no worker has moved for 2 s");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
-  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "receive");
-  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "worker of rank 1");
-}
-
-// A slow rank is no stall: the others wait for one that computes.
-TEST(RunJob, TakesACalculationForNoStall) {
-  PipelineOptions options;
-  options.endless = true;
-  Plan plan(pipelineImages(2, options));
-  plan.spec.stall_timeout = std::chrono::seconds(1);
-  plan.spec.progress_timeout = std::chrono::seconds(4);
-  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "its computation has made no progress for 4 s");
-}
-
-// In a frozen control group a process does not even die of SIGKILL.
-TEST(RunJob, GivesUpAWorkerThatCannotBeKilled) {
-  const std::filesystem::path group = fmt::format("/sys/fs/cgroup/freezer/pipeshard-test-{}", ::getpid());
-  std::error_code error;
-  std::filesystem::create_directory(group, error);
-  if (!std::filesystem::exists(group / "freezer.state")) GTEST_SKIP() << "no freezer: " << error.message();
-  const auto write = [&](const char* file, const std::string& text) { std::ofstream(group / file) << text; };
-  Plan plan;
-  plan.spec.steps = kEndless;
-  std::vector<int> pids;
-  std::vector<std::string> notices;
-  Clock::time_point frozen;
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kStarted) pids.push_back(progress.pid);
-                        if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
-                        if (progress.kind != JobProgress::Kind::kStep || progress.step != 3) return;
-                        write("cgroup.procs", std::to_string(pids[1]));
-                        write("freezer.state", "FROZEN");
-                        frozen = Clock::now();
-                      }),
-               ErrorCode::kPeerUnavailable, "has not answered for 5 s (its control group is frozen)");
-  EXPECT_LT(Clock::now() - frozen, std::chrono::seconds(13));
-  EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr(fmt::format(
-                           "unkillable: worker of rank 1 (host {}, pid {})", hostName(), pids.at(1)))));
-  EXPECT_TRUE(isGone(pids[0]));
-  EXPECT_FALSE(isGone(pids[1]));
-  write("freezer.state", "THAWED");
-  EXPECT_TRUE(waitUntilGone({pids[1]}, std::chrono::seconds(5)));
-  ::waitpid(pids[1], nullptr, 0);
-  EXPECT_EQ(::rmdir(group.c_str()), 0);
-}
-
-TEST(RunJob, EndsALoadingThatTakesTooLong) {
-  Plan plan;
-  plan.spec.load_timeout = std::chrono::milliseconds(4500);
-  std::vector<std::string> notices;
-  EXPECT_ERROR(runJob(plan.spec,
-                      [&](const JobProgress& progress) {
-                        if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
-                        if (progress.kind == JobProgress::Kind::kStarted && progress.rank == RankId(1))
-                          ::kill(progress.pid, SIGSTOP);
-                      }),
-               ErrorCode::kHang, "--load-timeout");
-  EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr("loading: ")));
-}
-
-// A worker of this program, behind a shell that does something else first.
-std::string workerBehind(const TemporaryFolder& folder, const std::string& command) {
-  const std::string path =
-      folder.write("worker", fmt::format("#!/bin/sh\n{}\nexec {} \"$@\"\n", command,
-                                         std::filesystem::read_symlink("/proc/self/exe").string()));
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  return path;
-}
-
-// As from a slow disk.
-TEST(RunJob, TakesAWorkerThatStartsSlowlyForNoDeadOne) {
-  const TemporaryFolder folder;
-  Plan plan;
-  plan.spec.worker_executable = workerBehind(folder, "sleep 7");
-  plan.spec.steps = 2;
-  std::vector<std::string> notices;
-  const JobResult result = runJob(plan.spec, [&](const JobProgress& progress) {
-    if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
-  });
-  EXPECT_EQ(result.steps_done, 2);
-  EXPECT_THAT(notices,
-              ::testing::Contains(::testing::HasSubstr("loading: 0 of 2 workers are ready; starting")));
-}
-
-TEST(RunJob, NamesAWorkerThatIsStoppedBeforeItHasRegistered) {
-  const TemporaryFolder folder;
-  Plan plan;
-  plan.spec.worker_executable = workerBehind(folder, "kill -STOP $$");
-  const Clock::time_point start = Clock::now();
-  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kPeerUnavailable,
-               "has not answered for 5 s (it is stopped, as by SIGSTOP); last seen: starting");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(12));
-}
-
 TEST(RunJob, SaysWhatIsMissing) {
   const TemporaryFolder folder;
   JobSpec spec;
@@ -576,7 +384,7 @@ TEST(RunJob, SaysWhatIsMissing) {
   EXPECT_ERROR(runJob(spec), ErrorCode::kMissingInput, "not a plan directory");
   std::filesystem::create_directories(folder.path() / "ranks/0001");
   EXPECT_ERROR(runJob(spec), ErrorCode::kVersionMismatch, "older pipeshard");
-  Plan plan;
+  JobPlan plan;
   plan.spec.worker_executable = folder.file("none");
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kMissingInput, "cannot execute the worker");
   plan.spec.worker_executable = "/bin/false";
@@ -586,7 +394,7 @@ TEST(RunJob, SaysWhatIsMissing) {
 }
 
 TEST(RunJob, LeavesNoWorkerWhenTheCoordinatorIsKilled) {
-  Plan plan;
+  JobPlan plan;
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const int coordinator = ::fork();
@@ -605,38 +413,6 @@ TEST(RunJob, LeavesNoWorkerWhenTheCoordinatorIsKilled) {
   ::waitpid(coordinator, nullptr, 0);
   EXPECT_TRUE(waitUntilGone({pid0, pid1}, std::chrono::seconds(5)));
   std::fclose(output);
-}
-
-TEST(WorkerArguments, ComeBackAsTheyWere) {
-  WorkerOptions options;
-  options.endpoint = "tcp://127.0.0.1:4000";
-  options.job = "ab";
-  options.rank = RankId(3);
-  options.segments = "control=5,arenas=6:7";
-  options.directory = "/plan";
-  options.parent = 77;
-  options.generation = 2;
-  options.node_of_rank = {0, 0, 1, 1};
-  options.data_plane = DataPlane::kPrivate;
-  options.wires = {11, 12};
-  options.host = "10.0.0.2";
-  options.data = {"data file.npz", 18446744073709551615ull};
-  options.check_finite = false;
-  options.dump_directory = "dump";
-  options.dump = {true, false, true};
-  options.transfer_timeout_ms = 1234;
-  options.trace_steps = 20;
-  options.trace_descriptor = 9;
-  const std::vector<std::string> arguments = workerArguments(options);
-  EXPECT_EQ(workerArguments(parseWorkerArguments(arguments)), arguments);
-  EXPECT_ERROR(parseWorkerArguments({"--rank", "x"}), ErrorCode::kUsage, "--rank x");
-  EXPECT_ERROR(parseWorkerArguments({"--rank"}), ErrorCode::kUsage, "needs a value");
-  EXPECT_ERROR(parseWorkerArguments({"--what"}), ErrorCode::kUsage, "'--what'");
-  EXPECT_EQ(parseWorkerArguments(arguments).node_of_rank, options.node_of_rank);
-  EXPECT_EQ(parseWorkerArguments(arguments).data_plane, DataPlane::kPrivate);
-  EXPECT_EQ(parseWorkerArguments(arguments).wires, options.wires);
-  EXPECT_ERROR(parseWorkerArguments({"--data-plane", "open"}), ErrorCode::kUsage, "expected curve");
-  EXPECT_ERROR(parseWorkerArguments({"--wires", "7"}), ErrorCode::kUsage, "expected 2 descriptors");
 }
 
 int coordinate(const std::string& directory) {
