@@ -149,9 +149,13 @@ TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
         std::pair("depthwise", kernels::Convolution{flat, 2, 58, 1, 1}),
         std::pair("three axes", kernels::Convolution{deep, 2, 1, 32, 64})}) {
     for (const auto task : {kernels::ConvolutionTask::kForward, kernels::ConvolutionTask::kInputGrad,
-                            kernels::ConvolutionTask::kWeightGrad})
+                            kernels::ConvolutionTask::kWeightGrad}) {
+      // oneDNN 2.6 has the gradient of weights of three axes with AVX-512 alone.
+      const bool wide = convolution.window.in[0] > 1 && task == kernels::ConvolutionTask::kWeightGrad;
+      if (wide && !__builtin_cpu_supports("avx512f")) continue;
       EXPECT_NE(kernels::BlockedConvolution::create(task, convolution), nullptr)
           << name << ", task " << static_cast<int>(task);
+    }
   }
 }
 
