@@ -27,21 +27,15 @@ std::string devicesText(const Plan& plan, StageId stage) {
   return fmt::format("[{}]", fmt::join(plan.stages[stage].devices, ","));
 }
 
-constexpr const char* kOrdersField = "schedule_orders";
-std::string ordersText(const Plan& plan) {
-  return fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n"));
+Schedule scheduleOfOrders(const Plan& plan) {
+  Schedule schedule =
+      scheduleFromCsv(fmt::format("{}\n", fmt::join(plan.schedule_orders, "\n")), "schedule_orders");
+  schedule.spec = plan.schedule;
+  return schedule;
 }
 
 bool isSplit(const ScheduleSpec& schedule) {
   return !schedule.family.empty() && !schedule.isOfFile() && familyOf(schedule).splits_backward;
-}
-
-void addHalves(const ScheduleOrders& orders, IdVector<StageId, bool>& split) {
-  for (const std::vector<Action>& order : orders) {
-    for (const Action& action : order) {
-      if (action.kind == ActionKind::kBackwardWeight && split.has(action.stage)) split[action.stage] = true;
-    }
-  }
 }
 
 int countGroups(const RankOfStage& groups) {
@@ -82,16 +76,18 @@ RankOfStage deviceGroups(const Plan& plan) {
   return groups;
 }
 
-IdVector<StageId, bool> splitStages(const Plan& plan) {
-  IdVector<StageId, bool> split(plan.stages.size(), plan.schedule.family.empty() || isSplit(plan.schedule));
-  if (!plan.schedule_orders.empty()) addHalves(ordersFromCsv(ordersText(plan), kOrdersField), split);
+IdVector<StageId, bool> splitStages(const Schedule& schedule) {
+  IdVector<StageId, bool> split(schedule.stages, isSplit(schedule.spec));
+  for (const StageId stage : split.ids()) split[stage] = split[stage] || splitsBackward(schedule, stage);
   return split;
 }
 
-IdVector<StageId, bool> splitStages(const Schedule& schedule) {
-  IdVector<StageId, bool> split(schedule.stages, isSplit(schedule.spec));
-  addHalves(schedule.orders, split);
-  return split;
+IdVector<StageId, bool> splitStages(const Plan& plan) {
+  if (!plan.schedule_orders.empty()) {
+    const Schedule schedule = scheduleOfOrders(plan);
+    if (schedule.stages == std::ssize(plan.stages)) return splitStages(schedule);
+  }
+  return IdVector<StageId, bool>(plan.stages.size(), plan.schedule.family.empty() || isSplit(plan.schedule));
 }
 
 bool devicesTakeTurns(const Plan& plan) { return plan.schedule_orders.empty() && takesTurns(plan.schedule); }
@@ -109,8 +105,7 @@ Schedule scheduleOf(const Plan& plan) {
     }
     schedule = makeSchedule(plan.schedule, ranks, plan.microbatches, updates, replicas);
   } else {
-    schedule = scheduleFromCsv(ordersText(plan), kOrdersField);
-    schedule.spec = plan.schedule;
+    schedule = scheduleOfOrders(plan);
   }
   if (schedule.microbatches != plan.microbatches * updates) {
     fail(ErrorCode::kConfiguration,

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "sharding/stage/blocks.h"
 #include "sharding/stage/shard_stage.h"
 #include "sharding/stage/stage_context.h"
 #include "tests/sharding/stage_models.h"
