@@ -29,7 +29,7 @@ double median(std::vector<double> values) {
 void measure(const std::string& directory, int64_t steps) {
   LocalProgram local(loadRank(directory + "/reference", RankId(0)), {"", 1}, {.check_finite = false});
   Executor& executor = local.executor();
-  TraceRecorder recorder(RankId(0), {{&executor.program(), executor.liveBytes()}}, 20);
+  TraceRecorder recorder(RankId(0), {{&executor.program(), executor.memory().live_bytes}}, 20);
   AlignedMemory memory(recorder.bytes());
   std::memset(memory.data(), 0, memory.size());
   recorder.place(memory.bytes());

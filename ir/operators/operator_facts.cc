@@ -1,7 +1,10 @@
 #include "ir/operators/operator_facts.h"
 
 #include <functional>
+#include <numeric>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "ir/base/error.h"
 #include "ir/operators/operator_table.h"
@@ -38,6 +41,17 @@ const OperatorFacts& operatorFacts(std::string_view domain, std::string_view op_
   static constexpr OperatorFacts kUnknown;
   const auto found = kRows.find({domain, op_type});
   return found == kRows.end() ? kUnknown : *found->second;
+}
+
+bool swapsLastTwoAxes(const Graph& graph, const Node& node) {
+  if (!node.is("Transpose") || node.inputs.size() != 1 || !graph.value(node.inputs[0]).shape) return false;
+  const size_t rank = graph.shape(node.inputs[0]).size();
+  if (rank < 2) return false;
+  std::vector<int64_t> swapped(rank);
+  std::iota(swapped.begin(), swapped.end(), 0);
+  std::swap(swapped[rank - 2], swapped[rank - 1]);
+  const std::vector<int64_t> permutation = node.intsAttribute("perm");
+  return permutation == swapped || (permutation.empty() && rank == 2);
 }
 
 }  // namespace pipeshard

@@ -139,6 +139,9 @@ inline const OperatorFacts& operatorFacts(const Node& node) {
 // The node's output is its first input under another shape or name, if types and sizes agree.
 inline bool isView(const Node& node) { return operatorFacts(node).view == View::kSameBytes; }
 
+// A Transpose of matrices, the last two axes; of an input whose shape is known.
+bool swapsLastTwoAxes(const Graph& graph, const Node& node);
+
 // The backend has a kernel for the operator (which may still refuse types and attributes).
 inline bool runsOn(Backend backend, const Node& node) {
   return operatorFacts(node).runs_on.contains(backend);

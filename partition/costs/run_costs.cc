@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <numeric>
 
 #include "ir/base/error.h"
 
 namespace pipeshard {
 
 void PairSums::add(int a, int b, int64_t bytes) {
+  ending_[b] += bytes;
   if (b == a + 1) {
     adjacent_[b] += bytes;
   } else {
@@ -21,7 +23,8 @@ void PairSums::addChain(const std::vector<int>& layers, int64_t bytes) {
 }
 
 void PairSums::finish() {
-  for (size_t layer = 1; layer < adjacent_.size(); ++layer) adjacent_[layer] += adjacent_[layer - 1];
+  for (std::vector<int64_t>* sums : {&adjacent_, &ending_})
+    std::partial_sum(sums->begin(), sums->end(), sums->begin());
 }
 
 int64_t PairSums::within(int first, int last) const {
@@ -53,7 +56,7 @@ int64_t RangeMaximum::of(int first, int last) const {
 namespace {
 
 // buffers that come and go leave so little between them: measured, up to one part in so many
-constexpr int64_t kGaps = 48;
+constexpr int64_t kGaps = 32;
 
 template <typename Bytes>
 RangeMaximum maximumOf(const std::vector<const PricedStage*>& layers, const Bytes& bytes) {
@@ -148,30 +151,41 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
   addPairs();
   discarding_inside_ = maximumOf(
       layers, [&](const PricedStage& of, size_t layer) { return passing_[layer] + of.discarding.inside; });
-  halved_ = peaksOf(layers, &PricedStage::halved);
-  whole_ = peaksOf(layers, &PricedStage::whole);
-  findProfiles();
+  findPasses(layers);
   again_by_layers_ = layersAgain(layers, Keeps::kHandedOn);
   again_selectively_ = layersAgain(layers, Keeps::kProductsToo);
 }
 
 RunCosts::Profile::Profile(std::vector<int64_t> before, std::vector<int64_t> behind,
-                           const std::vector<int64_t>& more)
-    : before_(std::move(before)), behind_(std::move(behind)), most_({}) {
-  std::vector<int64_t> values;
-  for (size_t layer = 0; layer + 1 < before_.size(); ++layer)
-    values.push_back(before_[layer + 1] - behind_[layer] + (layer > 0 ? more[layer - 1] : 0));
+                           const std::vector<int64_t>& more, const std::vector<PricedPeak>& excess,
+                           const std::vector<PricedPeak>& workspace)
+    : before_(std::move(before)), behind_(std::move(behind)), most_({}), workspace_({}) {
+  std::vector<int64_t> values, workspaces;
+  for (size_t layer = 0; layer + 1 < before_.size(); ++layer) {
+    const int64_t buffers = before_[layer + 1] - behind_[layer] + (layer > 0 ? more[layer - 1] : 0);
+    alone_.push_back(buffers + excess[layer].alone);
+    workspace_alone_.push_back(workspace[layer].alone);
+    values.push_back(buffers + excess[layer].inside);
+    workspaces.push_back(workspace[layer].inside);
+  }
   most_ = RangeMaximum(std::move(values));
+  workspace_ = RangeMaximum(std::move(workspaces));
 }
 
 int64_t RunCosts::Profile::of(int first, int last) const {
-  return most_.of(first, last) - before_[first] + behind_[static_cast<size_t>(last) + 1];
+  const int64_t most = first == last ? alone_[first] : most_.of(first, last);
+  return most - before_[first] + behind_[static_cast<size_t>(last) + 1];
 }
 
-// `shares_waiting`: what waits for two neighbours is there once. (Layers further apart are few: it counts in
-// each of them.)
-RunCosts::Profile RunCosts::profileOf(const std::vector<Field>& before, const std::vector<Field>& behind,
-                                      bool shares_waiting) const {
+int64_t RunCosts::Profile::workspace(int first, int last) const {
+  return first == last ? workspace_alone_[first] : workspace_.of(first, last);
+}
+
+// What waits for two neighbours is there once. (Layers further apart are few: it counts in each of them.)
+RunCosts::Profile RunCosts::profileOf(const std::vector<const PricedStage*>& layers, PassesOf passes,
+                                      size_t piece, const std::vector<Field>& before,
+                                      const std::vector<Field>& behind) const {
+  const bool shares_waiting = before.front() != kEarly;
   std::vector<int64_t> sums[2];
   for (size_t layer = 0; layer < sums_.size(); ++layer) {
     const auto add = [&, layer](std::vector<int64_t>& to, const std::vector<Field>& fields) {
@@ -182,25 +196,30 @@ RunCosts::Profile RunCosts::profileOf(const std::vector<Field>& before, const st
     add(sums[1], behind);
     if (shares_waiting && layer > 0) sums[0].back() -= waiting_.upTo(static_cast<int>(layer) - 1);
   }
-  const std::vector<int64_t> nothing(handed_ends_.size());
-  return Profile(sums[0], sums[1], shares_waiting ? nothing : handed_ends_);
+  std::vector<PricedPeak> excess(layers.size()), workspace(layers.size());
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layers[layer] == nullptr) continue;
+    excess[layer] = (layers[layer]->*passes).excesses[piece];
+    workspace[layer] = (layers[layer]->*passes).workspaces[piece];
+    excess[layer].inside += passing_[layer];
+    workspace[layer].inside += passing_[layer];
+  }
+  const std::vector<int64_t> nothing(layers.size());
+  return Profile(sums[0], sums[1], shares_waiting ? nothing : handed_ends_, excess, workspace);
 }
 
-void RunCosts::findProfiles() {
+void RunCosts::findPasses(const std::vector<const PricedStage*>& layers) {
   std::vector<Field> made = {kSummands};
   if (one_microbatch_) made.push_back(kGradients);
-  whole_profile_ = profileOf({kWaiting}, made, true);
-  input_profile_ = profileOf({kEarly}, {kHanded}, false);
-  weight_profile_ = profileOf({kLate, kHanded}, made, true);
-}
-
-RunCosts::Peaks RunCosts::peaksOf(const std::vector<const PricedStage*>& layers, PassesOf passes) const {
-  const auto alone = [&](const PricedStage& of, size_t) { return (of.*passes).workspace.alone; };
-  const auto inside = [&](const PricedStage& of, size_t layer) {
-    return passing_[layer] + (of.*passes).workspace.inside;
-  };
-  return {maximumOf(layers, alone), maximumOf(layers, inside), layersAlone(layers, passes, Keeps::kHandedOn),
-          layersAlone(layers, passes, Keeps::kProductsToo)};
+  for (Passes* passes : {&whole_, &halved_}) {
+    const PassesOf of = passes == &whole_ ? &PricedStage::whole : &PricedStage::halved;
+    passes->forward = profileOf(layers, of, 0, {kWaiting}, {});
+    passes->by_layers = layersAlone(layers, of, Keeps::kHandedOn);
+    passes->selectively = layersAlone(layers, of, Keeps::kProductsToo);
+  }
+  whole_.backward = profileOf(layers, &PricedStage::whole, 1, {kWaiting}, made);
+  halved_.backward = profileOf(layers, &PricedStage::halved, 1, {kEarly}, {kHanded});
+  halved_.weight_half = profileOf(layers, &PricedStage::halved, 2, {kLate, kHanded}, made);
 }
 
 void RunCosts::addPairs() {
@@ -228,29 +247,33 @@ int64_t RunCosts::keptOf(const PricedStage& of, int layer, Keeps keeps) const {
          (keeps == Keeps::kProductsToo ? of.kept_waiting_bytes : 0);
 }
 
-// By layer: what its passes hold in buffers besides what it keeps, with what passes by, and less what is not
+// By layer: what its passes hold besides what it keeps, with what passes by, and less what is not
 // there yet when they run, but when all is done (doneBehind): with one microbatch accumulators of it and of
-// layers before it, and gradients that are synchronised in its buckets and in theirs. Where products are
-// kept, those of layers behind it are gone when its backward pass runs (keptUpTo).
+// layers before it, and gradients that are synchronised in its buckets and in theirs. What layers behind it
+// kept is gone when its backward pass runs (keptUpTo).
 RangeMaximum RunCosts::layersAlone(const std::vector<const PricedStage*>& layers, PassesOf passes,
                                    Keeps keeps) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
     const int at = layer;
-    const int64_t peak = passing_[layer] - keptOf(of, at, keeps) + (of.*passes).buffer_bytes;
+    const int64_t peak = passing_[layer] - keptOf(of, at, keeps) + (of.*passes).peak_bytes;
     // the first of them during its own passes
     const bool several = of.whole_gradient_bytes > rules_.given.bucket_bytes;
     return peak - doneBehind(several ? at - 1 : at, kSynchronized) - doneBehind(at, kGradients) +
-           (keeps == Keeps::kProductsToo ? keptUpTo(at) : 0);
+           keptUpTo(at, keeps);
   });
 }
 
 RangeMaximum RunCosts::layersAgain(const std::vector<const PricedStage*>& layers, Keeps keeps) const {
   return maximumOf(layers, [&](const PricedStage& of, size_t layer) {
-    return std::max<int64_t>(0, of.waiting_bytes - keptOf(of, static_cast<int>(layer), keeps));
+    return std::max<int64_t>(0, of.waiting_bytes - keptOf(of, static_cast<int>(layer), keeps)) +
+           of.whole.workspaces[0].alone;
   });
 }
 
-int64_t RunCosts::keptUpTo(int last) const { return sums_[last + 1][kKept]; }
+int64_t RunCosts::keptUpTo(int last, Keeps keeps) const {
+  const Sums& sums = sums_[static_cast<size_t>(last) + 1];
+  return sums[kHandedOn] - handed_on_.endingUpTo(last) + (keeps == Keeps::kProductsToo ? sums[kKept] : 0);
+}
 
 int64_t RunCosts::doneBehind(int last, Field field) const {
   const bool counts = field == kGradients ? one_microbatch_ : rules_.given.bucket_bytes > 0;
@@ -338,35 +361,36 @@ StageCostParts RunCosts::of(int first, int last, Recomputation recomputation) co
 
 // Of a run whose layers recompute: what the passes of one of them hold besides what is kept.
 int64_t RunCosts::recomputedBytes(int first, int last, Recomputation recomputation,
-                                  const Peaks& peaks) const {
-  const int64_t peak = recomputation == Recomputation::kSelective
-                           ? peaks.selectively.of(first, last) - keptUpTo(last)
-                           : peaks.by_layers.of(first, last);
+                                  const Passes& passes) const {
+  const bool selective = recomputation == Recomputation::kSelective;
+  const int64_t peak = (selective ? passes.selectively : passes.by_layers).of(first, last) -
+                       keptUpTo(last, selective ? Keeps::kProductsToo : Keeps::kHandedOn);
   return peak + doneBehind(last, kSynchronized) + doneBehind(last, kGradients);
 }
 
-// Of the backward pass, or the larger one of its halves, besides what waits for it and the workspace. A
-// message is freed when a later one proves that it came: beside a backward pass lies the activation that was
-// sent last (`sent`), and the gradient that was sent before. What waits and was sent is there to the end
-// (ends.leaving).
-int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
+// Gradients are reduced in the background while the backward pass goes on.
+bool RunCosts::postsGradients(int first, int last) const {
   const int64_t bucket = rules_.given.bucket_bytes;
-  const bool posted = sum(kWholeGradients, first, last) > bucket && bucket > 0;
-  const int64_t buckets = posted ? sum(kSynchronized, first, last) : 0;
+  return bucket > 0 && sum(kWholeGradients, first, last) > bucket;
+}
+
+// Of the backward pass, or the larger one of its halves, besides what waits for it. A message is freed when a
+// later one proves that it came: beside a backward pass lies the activation that was sent last (`sent`), and
+// the gradient that was sent before. What waits and was sent is there to the end (ends.leaving).
+int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
+  const int64_t buckets = postsGradients(first, last) ? sum(kSynchronized, first, last) : 0;
   const int64_t made = sum(kSummands, first, last) + (one_microbatch_ ? sum(kGradients, first, last) : 0);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
-  const auto least = [&](int64_t all, int64_t by_layers, int64_t beside) {
-    return std::min(all + sent, by_layers + ends.leaving) + beside;
+  // of `there` at the beginning: what is made beside all of it, or in the course of the layers
+  const auto least = [&](const Profile& profile, int64_t made_beside, int64_t there) {
+    return std::min(made_beside + profile.workspace(first, last) + sent,
+                    profile.of(first, last) - there + ends.leaving);
   };
-  if (whole) {
-    const int64_t by_layers = whole_profile_->of(first, last) - waiting;
-    return least(made, by_layers, ends.entering_gradients + buckets);
-  }
+  if (whole) return least(*whole_.backward, made, waiting) + ends.entering_gradients + buckets;
   const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
   const int64_t entering = std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]);
-  const int64_t input_half = least(handed, input_profile_->of(first, last) - early, entering);
-  const int64_t weight_half =
-      least(handed + made - early, weight_profile_->of(first, last) - waiting, buckets);
+  const int64_t input_half = least(*halved_.backward, handed, early) + entering;
+  const int64_t weight_half = least(*halved_.weight_half, handed + made - early, waiting) + buckets;
   return std::max(input_half, weight_half) + 2 * ends.leaving_gradients;
 }
 
@@ -378,8 +402,12 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
   const int64_t waiting_inputs = sum(kWaitingInputs, first, last);
   const int64_t inputs = sum(kInputs, first, last) - inputs_.within(first, last);
   const int64_t sent = ends.leaving - (kept ? ends.leaving_waiting : 0);
-  const int64_t forward = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering -
-                          ends.entering_waiting + sum(kOutputs, first, last);
+  const int64_t discarding = (alone || by_layers ? discarding_alone_ : discarding_inside_).of(first, last);
+  const int64_t read = std::max<int64_t>(0, inputs - waiting_inputs) + ends.entering - ends.entering_waiting +
+                       sum(kOutputs, first, last);
+  // of a forward pass whose `waiting` is counted elsewhere
+  const auto making = [&](const Passes& passes) { return passes.forward->of(first, last) - waiting; };
+  const auto forward = [&](const Passes& passes) { return read + (kept ? making(passes) : discarding); };
   parts.activation_bytes = kept ? waiting : inputs + (by_layers ? 0 : ends.entering);
   int64_t remade = 0;  // of the microbatch that runs
   if (!kept) {
@@ -394,35 +422,34 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
       if (selective) parts.activation_bytes += sum(kKept, first, last);
     }
   }
+  const bool posted = postsGradients(first, last);
+  const int64_t synchronization = synchronization_peaks_.of(first, last);
   const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
-  const int64_t update =
-      sum(kSynchronized, first, last) + joined(first, last) + accumulators - parts.activation_bytes;
+  const int64_t update = sum(kSynchronized, first, last) + joined(first, last) + accumulators +
+                         std::max(update_peaks_.of(first, last), synchronization) - parts.activation_bytes;
   const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
-  const int64_t beside = received + synchronization_peaks_.of(first, last) + sum(kConstants, first, last);
-  const bool apart = alone || by_layers;
-  const int64_t discarding = (apart ? discarding_alone_ : discarding_inside_).of(first, last);
-  const auto workspace = [&](const Peaks& peaks) {
-    const int64_t pieces = (apart ? peaks.alone : peaks.inside).of(first, last);
-    return std::max({pieces, update_peaks_.of(first, last), kept ? 0 : discarding}) + beside;
+  const int64_t beside = received + (posted ? synchronization : 0) + sum(kConstants, first, last);
+  const auto backward = [&](const Passes& passes, bool in_one) {
+    return remade + std::max(backwardBytes(first, last, ends, sent, in_one), kept ? 0 : making(passes));
   };
-  const Peaks& peaks = whole ? whole_ : halved_;
-  const int64_t halves = remade + backwardBytes(first, last, ends, sent, false);
-  const int64_t passes =
-      by_layers ? recomputedBytes(first, last, recomputation, peaks) + sent + ends.leaving_gradients
-      : whole   ? remade + backwardBytes(first, last, ends, sent, true)
+  const Passes& passes = whole ? whole_ : halved_;
+  const int64_t halves = backward(halved_, false);
+  const int64_t run =
+      by_layers ? recomputedBytes(first, last, recomputation, passes) + sent + ends.leaving_gradients
+      : whole   ? backward(whole_, true)
                 : halves;
   parts.sent_bytes = sent;
   parts.sent_gradient_bytes = ends.leaving_gradients;
   parts.remade_bytes = std::max<int64_t>(0, remade + sum(kHanded, first, last) - sum(kEarly, first, last));
-  parts.forward_transient_bytes = forward + workspace(peaks);
+  parts.forward_transient_bytes = forward(passes) + beside;
   if (!kept) {
     const RangeMaximum& of_layers =
         recomputation == Recomputation::kSelective ? again_selectively_ : again_by_layers_;
-    parts.again_transient_bytes = (by_layers ? of_layers.of(first, last) : remade) + discarding + beside;
+    parts.again_transient_bytes = (by_layers ? of_layers.of(first, last) : remade + making(passes)) + beside;
   }
   parts.halved_transient_bytes =
-      std::max({forward + sent, halves - parts.remade_bytes, update}) + workspace(halved_);
-  parts.transient_bytes = std::max({forward + sent, passes, update}) + workspace(peaks);
+      std::max({forward(halved_) + sent, halves - parts.remade_bytes, update}) + beside;
+  parts.transient_bytes = std::max({forward(passes) + sent, run, update}) + beside;
   for (int64_t* bytes : {&parts.forward_transient_bytes, &parts.again_transient_bytes,
                          &parts.halved_transient_bytes, &parts.transient_bytes})
     *bytes += (*bytes + parts.activation_bytes) / kGaps;

@@ -10,7 +10,7 @@
 //   in the input half    what waits, what is handed to the weight half, gradients that enter and leave
 //   in the weight half   what waits for it, what was handed to it, gradients that have no place in their
 //                        accumulators
-//   in each of them      workspace: what the nodes of the subgraph make for each other
+//   in each of them      workspace: what the nodes of the subgraph make for each other, while it runs
 //
 // Where nobody waits for a gradient of the run, and the schedule lets it be, the backward pass is one
 // subgraph (cut_training.h); then what was handed is workspace:
@@ -19,10 +19,10 @@
 //
 // A backward pass goes through the layers from the last one on, and what it has read for the last time makes
 // place for what it makes (memory_plan.h). So while layer l of a run runs, there is what waits for the layers
-// up to l, and what those from l on have made: the most of that over l counts (Profile).
+// up to l, what those from l on have made, and the workspace of l: the most of that over l counts (Profile).
+// In the forward pass it is what the layers up to l have made to wait, and the workspace of l.
 //
-// All but the workspace are sums over the layers; of the workspace the run has the largest of one layer,
-// since layers follow each other. Two things do not add up so:
+// All but the workspace are sums over the layers. Two things do not add up so:
 //
 //   - A value that several layers keep is there once, but in the sum of each of them. PairSums takes off what
 //     is too much: kept by the layers 1, 3 and 4, it counts for the pairs (1, 3) and (3, 4), and a run takes
@@ -33,7 +33,9 @@
 // Recomputation. "always": what waits is there for one microbatch alone, the one whose backward pass runs.
 // "layers": for each microbatch the run keeps what its layers read of each other; every layer has subgraphs
 // of its own, and beside what is kept there are at most the bytes of the largest layer's (PricedPasses).
-// "selective": the same, but what products made is kept, too (kept_bytes), and only the rest runs again.
+// "selective": the same, but what products made is kept, too (kept_bytes), and only the rest runs again. When
+// a layer's backward pass runs, those of the layers behind it are done, and what they kept of the microbatch
+// is gone.
 #pragma once
 
 #include <array>
@@ -52,13 +54,15 @@ namespace pipeshard {
 // questions. Neighbouring pairs are a prefix sum; those of layers further apart are few and gone through.
 class PairSums {
  public:
-  explicit PairSums(size_t layers) : adjacent_(layers + 1) {}
+  explicit PairSums(size_t layers) : adjacent_(layers + 1), ending_(layers + 1) {}
   void add(int a, int b, int64_t bytes);
   void addChain(const std::vector<int>& layers, int64_t bytes);  // every layer with the next one
   void finish();
   int64_t within(int first, int last) const;
   // Of pairs (a, a + 1) alone, with both in 0..last.
   int64_t upTo(int last) const { return adjacent_[last]; }
+  // Of all with b in 0..last.
+  int64_t endingUpTo(int last) const { return ending_[last]; }
 
  private:
   struct Pair {
@@ -67,6 +71,7 @@ class PairSums {
     int64_t bytes;
   };
   std::vector<int64_t> adjacent_;  // by cut; finished: of all cuts before it
+  std::vector<int64_t> ending_;    // by b; finished: of all up to it
   std::vector<Pair> far_;
 };
 
@@ -144,41 +149,50 @@ class RunCosts {
     int64_t leaving_gradients = 0;
   };
 
-  // What one layer of a run may hold while it runs, as the passes are emitted.
-  struct Peaks {
-    RangeMaximum alone{{}}, inside{{}};           // the workspace
-    RangeMaximum by_layers{{}}, selectively{{}};  // with its buffers, where every layer has its own subgraphs
-  };
-  // The largest of before(first..l) + behind(l..last) over the layers l of a run, in constant time.
+  // The largest of before(first..l) + behind(l..last) + excess(l) over the layers l of a run, in constant
+  // time.
   class Profile {
    public:
     // By layer: prefix sums, one more than layers, of what is there until the layer is done, and of what is
-    // there from then on; and what of the layer before it is there already.
-    Profile(std::vector<int64_t> before, std::vector<int64_t> behind, const std::vector<int64_t>& more);
+    // there from then on; what of the layer before it is there already; what the layer has more than that
+    // while it runs; and of this, its workspace.
+    Profile(std::vector<int64_t> before, std::vector<int64_t> behind, const std::vector<int64_t>& more,
+            const std::vector<PricedPeak>& excess, const std::vector<PricedPeak>& workspace);
     int64_t of(int first, int last) const;
+    int64_t workspace(int first, int last) const;  // the largest
 
    private:
     std::vector<int64_t> before_, behind_;
-    RangeMaximum most_;
+    std::vector<int64_t> alone_, workspace_alone_;  // by layer: of a run of it alone
+    RangeMaximum most_, workspace_;
+  };
+  // As the passes are emitted.
+  struct Passes {
+    std::optional<Profile> forward;
+    std::optional<Profile> backward;  // or its input half
+    std::optional<Profile> weight_half;
+    // what one layer may hold while it runs, where every layer has its own subgraphs
+    RangeMaximum by_layers{{}}, selectively{{}};
   };
   enum class Keeps : uint8_t { kHandedOn, kProductsToo };  // of layers that recompute
   using PassesOf = PricedPasses PricedStage::*;
 
   void addPairs();
-  Profile profileOf(const std::vector<Field>& before, const std::vector<Field>& behind,
-                    bool shares_waiting) const;
-  void findProfiles();
+  Profile profileOf(const std::vector<const PricedStage*>& layers, PassesOf passes, size_t piece,
+                    const std::vector<Field>& before, const std::vector<Field>& behind) const;
+  void findPasses(const std::vector<const PricedStage*>& layers);
+  bool postsGradients(int first, int last) const;
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   int64_t backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const;
-  int64_t recomputedBytes(int first, int last, Recomputation recomputation, const Peaks& peaks) const;
-  Peaks peaksOf(const std::vector<const PricedStage*>& layers, PassesOf passes) const;
+  int64_t recomputedBytes(int first, int last, Recomputation recomputation, const Passes& passes) const;
   int64_t keptOf(const PricedStage& of, int layer, Keeps keeps) const;
   RangeMaximum layersAlone(const std::vector<const PricedStage*>& layers, PassesOf passes, Keeps keeps) const;
   RangeMaximum layersAgain(const std::vector<const PricedStage*>& layers, Keeps keeps) const;
   // Bytes of the layers up to `last`: accumulators (kGradients) or synchronised gradients (kSynchronized),
   // where these come to be during the backward passes; else 0.
   int64_t doneBehind(int last, Field field) const;
-  int64_t keptUpTo(int last) const;  // by selective recomputation, of the layers up to this one
+  // Of the layers up to this one, what those that recompute keep: of each other, and of products.
+  int64_t keptUpTo(int last, Keeps keeps) const;
   int64_t sum(Field field, int first, int last) const;
   int64_t exchange(int first, int last) const;
   int64_t joined(int first, int last) const;
@@ -195,11 +209,9 @@ class RunCosts {
   std::vector<int64_t> passing_;               // by layer
   std::vector<int64_t> handed_ends_;           // by layer: PricedStage::handed_end_bytes
   std::vector<int64_t> shared_bytes_;          // by LayerPieces::shared, as it is kept
-  Peaks halved_, whole_;
+  Passes halved_, whole_;
   RangeMaximum discarding_alone_, discarding_inside_, update_peaks_, synchronization_peaks_;
-  RangeMaximum again_by_layers_, again_selectively_;  // what one layer makes again
-  // of the whole backward pass and of its halves
-  std::optional<Profile> whole_profile_, input_profile_, weight_profile_;
+  RangeMaximum again_by_layers_, again_selectively_;  // what one layer makes again, and its workspace then
 };
 
 }  // namespace pipeshard

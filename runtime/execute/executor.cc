@@ -34,8 +34,8 @@ std::string describeMadeUpdates(const std::vector<double>& losses) {
 
 // Loading decides everything, and a step follows it:
 //   constructor   a CompiledSubgraph per subgraph; which results are computed in their accumulators; a place
-//                 in the arena for every buffer, and two workspaces behind each other: of the thread that
-//                 runs the step, and of the lane. Each is as large as the neediest run of its thread
+//                 in the arena for every buffer and for what runs make for themselves; behind them the lane's
+//                 workspace, as large as its neediest run
 //   attach        Actions: pointers, sizes, the kernel calls of subgraphs, copies (executor_actions.cc)
 //   runStep       the instructions' actions in order
 //
@@ -75,31 +75,22 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
 Executor::~Executor() = default;
 
 void Executor::placeMemory() {
-  int64_t workspace_bytes = 0;
-  int64_t background_bytes = 0;
-  std::vector<const RunMoments*> moments(program().instructions.size());
+  int64_t lane_bytes = 0;
+  std::vector<const RunMemory*> runs(program().instructions.size());
   size_t next = 0;
   for (const Instruction& instruction : program().instructions) {
     const size_t position = next++;
     if (!instruction.subgraph.valid()) continue;
     CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
-    const CompiledSubgraph::Aliasing aliasing = aliasingOf(instruction, position);
-    int64_t& bytes = isOfLane(instruction) ? background_bytes : workspace_bytes;
-    bytes = std::max(bytes, subgraph.workspaceBytes(aliasing));
-    if (!isOfLane(instruction)) moments[position] = &subgraph.moments(aliasing);
+    const RunMemory& run = subgraph.memory(aliasingOf(instruction, position));
+    if (isOfLane(instruction)) {
+      lane_bytes = std::max(lane_bytes, run.apart.total_bytes);
+    } else {
+      runs[position] = &run;
+    }
   }
-  intervals_ = fineIntervals(program(), accumulation_, moments);
-  // The lane's workspace is behind the other.
-  workspace_bytes = alignedBytes(workspace_bytes, device_->alignment());
-  memory_ = planMemory(program(), accumulation_, intervals_, workspace_bytes + background_bytes,
-                       device_->alignment());
-  background_workspace_ = memory_.workspace_offset + workspace_bytes;
-}
-
-std::vector<int64_t> Executor::liveBytes() const {
-  std::vector<int64_t> live = pipeshard::liveBytes(intervals_, program().instructions.size());
-  for (int64_t& bytes : live) bytes += memory_.workspace_bytes;
-  return live;
+  const FineIntervals intervals = fineIntervals(program(), accumulation_, runs);
+  memory_ = planMemory(program(), accumulation_, intervals, runs, lane_bytes, device_->alignment());
 }
 
 void Executor::compileSubgraphs(const KernelRegistry& kernels) {

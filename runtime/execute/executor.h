@@ -126,9 +126,6 @@ class Executor {
   // From the next step on, what runs when is recorded as program `number` of `recorder`; nullptr: no more.
   // Not inside a step.
   void record(TraceRecorder* recorder, uint32_t number = 0);
-  // The most that the rank holds while an instruction runs: live buffers (one computed in its accumulator
-  // counts as that) and the workspace.
-  std::vector<int64_t> liveBytes() const;
 
   // Runs all instructions. Errors carry rank, instruction and node as context; afterwards the state is
   // undefined, and the communicators are broken. When the background lane fails first, that is the error,
@@ -218,7 +215,6 @@ class Executor {
   std::vector<std::unique_ptr<CompiledSubgraph>> subgraphs_;
   Accumulation accumulation_;
   std::vector<size_t> last_reads_;  // lastReads(program())
-  FineIntervals intervals_;         // of the buffers
   MemoryPlan memory_;
   std::span<std::byte> arena_;
   const Executor* keeper_ = nullptr;  // of the tensors that live across steps; nullptr: this one
@@ -250,7 +246,6 @@ class Executor {
   std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;
   size_t awaited_ = 0;                                           // of the lane's, by compute_, in this step
-  size_t background_workspace_ = 0;                              // offset in the arena
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
   std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks
   std::atomic<bool> awaits_lane_{false};                         // this thread, for the lane

@@ -32,7 +32,8 @@ class Executor::ActionMaker {
     const auto aliasing = is_run ? executor_.aliasingOf(instruction, position) : CompiledSubgraph::Aliasing();
     std::vector<int64_t> key = {static_cast<int64_t>(list.storedAt(position)), instruction.offset,
                                 executor_.accumulation_.done[position],
-                                hasOwnAction(form) ? static_cast<int64_t>(position) : -1};
+                                hasOwnAction(form) ? static_cast<int64_t>(position) : -1,
+                                executor_.memory_.run_of[position]};
     for (const BufferId id : instruction.inputs) {
       key.push_back(offsetOf(id));
       key.push_back(hasOwnPlace(id));
@@ -82,7 +83,7 @@ class Executor::ActionMaker {
       action.bytes = executor_.place(sized[0]).size();
     }
     action.sends = sendsOf(instruction);
-    if (instruction.subgraph.valid()) action.run = bindRun(instruction, aliasing);
+    if (instruction.subgraph.valid()) action.run = bindRun(instruction, position, aliasing);
     if (instruction.kind == InstructionKind::kLoadInput) findInput(instruction, action);
     const bool copies =
         instruction.kind == InstructionKind::kSlice || instruction.kind == InstructionKind::kConcatenate;
@@ -103,20 +104,23 @@ class Executor::ActionMaker {
     return sends;
   }
 
-  BoundRun bindRun(const Instruction& instruction, const CompiledSubgraph::Aliasing& aliasing) const {
+  BoundRun bindRun(const Instruction& instruction, size_t position,
+                   const CompiledSubgraph::Aliasing& aliasing) const {
     std::vector<std::byte*> inputs, outputs;
     for (const BufferId id : instruction.inputs) inputs.push_back(addressOf(id));
     for (const BufferId id : instruction.outputs) outputs.push_back(addressOf(id));
     std::vector<bool> adds;
     for (const BufferId id : instruction.outputs) adds.push_back(executor_.accumulation_.adds[id.index()]);
     const bool of_lane = isOfLane(instruction);
-    std::byte* workspace =
-        executor_.arena_.data() +
-        (of_lane ? executor_.background_workspace_ : static_cast<size_t>(executor_.memory_.workspace_offset));
-    return executor_.subgraphs_[instruction.subgraph.index()]->bind(
-        aliasing, inputs, outputs, workspace,
-        (of_lane ? executor_.background_collectives_ : executor_.collectives_).get(), adds,
-        (of_lane ? executor_.lane_queue_ : executor_.compute_).get());
+    CompiledSubgraph& subgraph = *executor_.subgraphs_[instruction.subgraph.index()];
+    std::byte* arena = executor_.arena_.data();
+    const MemoryPlan& memory = executor_.memory_;
+    if (of_lane) {
+      return subgraph.bind(aliasing, inputs, outputs, arena + memory.lane_offset,
+                           executor_.background_collectives_.get(), adds, executor_.lane_queue_.get());
+    }
+    return subgraph.bind(aliasing, inputs, outputs, arena, executor_.collectives_.get(), adds,
+                         executor_.compute_.get(), &memory.run_offsets[memory.run_of[position]]);
   }
 
   void findInput(const Instruction& instruction, Action& action) const {

@@ -151,9 +151,11 @@ void Executor::attachAsGuest(const Executor& host, std::span<std::byte> arena, C
     offsets[b] = host.memory_.offsets[found->second.index()];
   }
   memory_.offsets = std::move(offsets);
-  memory_.workspace_offset += shift;
+  for (std::vector<int64_t>& run : memory_.run_offsets) {
+    for (int64_t& offset : run) offset += shift;
+  }
+  memory_.lane_offset += shift;
   memory_.total_bytes += shift;
-  background_workspace_ += shift;
   keeper_ = &host;
   bind(arena, communicator, data, background);
 }

@@ -1,28 +1,18 @@
 #include "runtime/execute/fold_transposes.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
-
-bool swapsLastTwo(const Graph& graph, const Node& node) {
-  if (!node.is("Transpose") || node.inputs.size() != 1 || !graph.value(node.inputs[0]).shape) return false;
-  const size_t rank = graph.shape(node.inputs[0]).size();
-  if (rank < 2) return false;
-  std::vector<int64_t> swapped(rank);
-  std::iota(swapped.begin(), swapped.end(), 0);
-  std::swap(swapped[rank - 2], swapped[rank - 1]);
-  const std::vector<int64_t> permutation = node.intsAttribute("perm");
-  return permutation == swapped || (permutation.empty() && rank == 2);
-}
 
 class Folder {
  public:
   Folder(Graph& graph, bool has_fused_matmul)
       : graph_(graph), has_fused_matmul_(has_fused_matmul), original_(graph.values.size()) {
     for (const Node& node : graph.nodes) {
-      if (swapsLastTwo(graph, node)) original_[node.outputs[0].index()] = node.inputs[0];
+      if (swapsLastTwoAxes(graph, node)) original_[node.outputs[0].index()] = node.inputs[0];
     }
   }
 

@@ -6,63 +6,151 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
-#include "runtime/execute/occupied_memory.h"
 
 namespace pipeshard {
 namespace {
 
-// Of many blocks the earliest-first order is good enough where it needs so little more than the bound: the
-// other takes seconds for a million.
-constexpr size_t kManyBlocks = 1 << 14;
-constexpr int64_t kLittleOfMany = 256;  // a 256th
+// So many runs may each have places of their own for their temporaries. Of more, those that are alike have
+// the same, and so one action does for many (executor_actions.cc).
+constexpr size_t kRunsWithOwnPlaces = 256;
+// Of very many blocks a plan that needs so little more than the bound is good enough: a better one takes
+// seconds.
+constexpr size_t kManyInArena = 1 << 14;
+constexpr int64_t kLittleOfArena = 64;  // a 64th
+// Placing is tried so often, and fewer times where it is of many blocks.
+constexpr int kMostRounds = 8;
+constexpr size_t kBlocksOfRounds = 1 << 15;
+// Of still more, the temporaries of a run count as one block.
+constexpr size_t kMostInArena = 1 << 17;
 
-// When blocks come and go; ascending, without duplicates.
-std::vector<int64_t> momentsOf(std::span<const LiveBlock> blocks) {
-  std::vector<int64_t> moments;
-  for (const LiveBlock& block : blocks) {
-    moments.push_back(block.begin);
-    moments.push_back(block.end);
+// Runs whose temporaries are at the same addresses.
+struct RunGroup {
+  const RunMemory* run = nullptr;
+  std::vector<int64_t> starts;  // moments
+};
+
+std::vector<RunGroup> groupRuns(std::span<const RunMemory* const> runs, int64_t stride,
+                                std::vector<uint32_t>& group_of) {
+  const auto count =
+      static_cast<size_t>(std::ranges::count_if(runs, [](auto* run) { return run != nullptr; }));
+  std::vector<RunGroup> groups;
+  std::map<const RunMemory*, size_t> group_of_alike;
+  group_of.assign(runs.size(), 0);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i] == nullptr) continue;
+    size_t group = groups.size();
+    if (count > kRunsWithOwnPlaces) group = group_of_alike.try_emplace(runs[i], group).first->second;
+    if (group == groups.size()) groups.push_back({runs[i], {}});
+    groups[group].starts.push_back(static_cast<int64_t>(i) * stride);
+    group_of[i] = static_cast<uint32_t>(group);
   }
-  std::sort(moments.begin(), moments.end());
-  moments.erase(std::unique(moments.begin(), moments.end()), moments.end());
-  return moments;
+  return groups;
 }
 
-// Places blocks in the given order, each in the smallest gap (between blocks that are live with it) that
-// holds it, else on top: `place` finds and takes it.
-template <class Place>
-Placement placeInOrder(std::span<const LiveBlock> blocks, const std::vector<size_t>& order, int64_t alignment,
-                       const Place& place) {
-  Placement placement;
-  placement.offsets.assign(blocks.size(), 0);
-  for (const size_t b : order) {
-    const LiveBlock& block = blocks[b];
-    const int64_t need = alignedBytes(block.bytes, alignment);
-    const int64_t offset = place(need, block.begin, block.end);
-    placement.offsets[b] = offset;
-    placement.total_bytes = std::max(placement.total_bytes, offset + need);
+// By step: of a run's temporaries.
+std::vector<int64_t> bytesByStep(const RunMemory& run, int64_t alignment) {
+  std::vector<int64_t> bytes(run.count + 1);
+  for (const LiveBlock& block : run.temporaries) {
+    bytes[block.begin] += alignedBytes(block.bytes, alignment);
+    bytes[block.end] -= alignedBytes(block.bytes, alignment);
   }
-  return placement;
+  std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
+  return bytes;
 }
 
-// The moment when most bytes are live. Only begins can be maxima.
-int64_t peakMoment(std::span<const LiveBlock> blocks, int64_t alignment, int64_t& peak_bytes) {
-  std::map<int64_t, int64_t> change;
-  for (const LiveBlock& block : blocks) {
-    if (block.begin >= block.end) continue;
-    change[block.begin] += alignedBytes(block.bytes, alignment);
-    change[block.end] -= alignedBytes(block.bytes, alignment);
+// What does not live throughout a step: buffers, and temporaries of runs.
+class Transient {
+ public:
+  Transient(std::vector<LiveBlock> buffers, const std::vector<RunGroup>& groups, int64_t alignment)
+      : buffers_(std::move(buffers)), groups_(groups), alignment_(alignment) {
+    for (const RunGroup& group : groups_) block_count_ += group.run->temporaries.size() * group.starts.size();
+    apart_ = block_count_ > kMostInArena;
+    block_count_ += buffers_.size();
   }
-  int64_t live = 0;
-  int64_t moment = 0;
-  peak_bytes = 0;
-  for (const auto& [time, delta] : change) {
-    live += delta;
-    if (live <= peak_bytes) continue;
-    peak_bytes = live;
-    moment = time;
+
+  struct Places {
+    std::vector<int64_t> offsets;  // by buffer
+    std::vector<std::vector<int64_t>> run_offsets;
+    int64_t total_bytes = 0;
+  };
+  // `bound`: of what is live at one moment.
+  Places place(int64_t bound) const {
+    Places above = placeAbove();
+    const int64_t more = block_count_ < kManyInArena ? 0 : bound / kLittleOfArena;
+    if (above.total_bytes <= bound + more) return above;
+    Places among = placeAmong(bound);
+    return among.total_bytes < above.total_bytes ? among : above;
   }
-  return moment;
+
+ private:
+  // Temporaries above all buffers.
+  Places placeAbove() const {
+    const Placement placed = placeEarliestFirst(buffers_, alignment_);
+    verifyPlacement(buffers_, placed, alignment_);
+    Places places{placed.offsets, {}, placed.total_bytes};
+    for (const RunGroup& group : groups_) {
+      places.run_offsets.push_back(moved(group.run->apart.offsets, placed.total_bytes));
+      places.total_bytes = std::max(
+          places.total_bytes, placed.total_bytes + alignedBytes(group.run->apart.total_bytes, alignment_));
+    }
+    return places;
+  }
+
+  // Temporaries wherever buffers leave room.
+  Places placeAmong(int64_t bound) const {
+    std::vector<RepeatedBlock> blocks;
+    for (const LiveBlock& block : buffers_) blocks.push_back({block.bytes, {block.begin, block.end}});
+    for (const RunGroup& group : groups_) {
+      if (apart_) blocks.push_back({group.run->apart.total_bytes, {0, group.run->count, group.starts}});
+      if (apart_) continue;
+      for (const LiveBlock& block : group.run->temporaries)
+        blocks.push_back({block.bytes, {block.begin, block.end, group.starts}});
+    }
+    const int rounds = std::min<int>(kMostRounds, kBlocksOfRounds / (1 + block_count_));
+    const Placement placed = placeFirstFit(blocks, bound, rounds, alignment_);
+    verifyRepeated(blocks, placed);
+    const auto first_of_runs = placed.offsets.begin() + std::ssize(buffers_);
+    Places places{{placed.offsets.begin(), first_of_runs}, {}, placed.total_bytes};
+    auto next = first_of_runs;
+    for (const RunGroup& group : groups_) {
+      const auto begin = next;
+      next += apart_ ? 1 : std::ssize(group.run->temporaries);
+      places.run_offsets.push_back(apart_ ? moved(group.run->apart.offsets, *begin)
+                                          : std::vector(begin, next));
+    }
+    return places;
+  }
+
+  void verifyRepeated(const std::vector<RepeatedBlock>& blocks, const Placement& placed) const {
+    std::vector<LiveBlock> each;
+    Placement where{{}, placed.total_bytes};
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      for (const int64_t start : blocks[b].times.starts) {
+        each.push_back({blocks[b].bytes, start + blocks[b].times.begin, start + blocks[b].times.end});
+        where.offsets.push_back(placed.offsets[b]);
+      }
+    }
+    verifyPlacement(each, where, alignment_);
+  }
+
+  static std::vector<int64_t> moved(std::vector<int64_t> offsets, int64_t by) {
+    for (int64_t& offset : offsets) offset += by;
+    return offsets;
+  }
+
+  std::vector<LiveBlock> buffers_;
+  const std::vector<RunGroup>& groups_;
+  int64_t alignment_;
+  size_t block_count_ = 0;
+  bool apart_ = false;  // a run's temporaries are one block
+};
+
+LivePeak highest(const std::vector<LivePeak>& peaks) {
+  LivePeak most;
+  for (const LivePeak& peak : peaks) {
+    if (peak.bytes > most.bytes) most = peak;
+  }
+  return most;
 }
 
 }  // namespace
@@ -81,78 +169,6 @@ int64_t& partOf(MemoryParts& parts, BufferKind kind) {
     case BufferKind::kActivation: return parts.activations;
   }
   return parts.activations;
-}
-
-Placement placeBlocks(std::span<const LiveBlock> blocks, int64_t alignment) {
-  std::vector<size_t> by_size;
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) by_size.push_back(b);
-  }
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) {
-      return std::tuple(-blocks[i].bytes, blocks[i].begin - blocks[i].end, blocks[i].begin);
-    };
-    return key(a) < key(b);
-  });
-  std::vector<size_t> by_time = by_size;
-  std::stable_sort(by_time.begin(), by_time.end(),
-                   [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  MemoryInOrder in_order;
-  Placement earliest_first = placeInOrder(
-      blocks, by_time, alignment,
-      [&](int64_t need, int64_t begin, int64_t end) { return in_order.place(need, begin, end); });
-  const int64_t bound = liveLowerBound(blocks, alignment);
-  const int64_t more = by_size.size() < kManyBlocks ? 0 : bound / kLittleOfMany;
-  if (earliest_first.total_bytes <= bound + more) return earliest_first;
-  OccupiedMemory occupied(momentsOf(blocks));
-  Placement largest_first =
-      placeInOrder(blocks, by_size, alignment, [&](int64_t need, int64_t begin, int64_t end) {
-        const int64_t offset = occupied.bestFit(need, begin, end);
-        occupied.occupy({offset, offset + need}, begin, end);
-        return offset;
-      });
-  return earliest_first.total_bytes < largest_first.total_bytes ? earliest_first : largest_first;
-}
-
-void verifyPlacement(std::span<const LiveBlock> blocks, const Placement& placement, int64_t alignment) {
-  PIPESHARD_CHECK(placement.offsets.size() == blocks.size(), "{} offsets for {} blocks",
-                  placement.offsets.size(), blocks.size());
-  // Sweep over time with the live blocks kept by offset: a block overlaps a live one only if it overlaps a
-  // neighbour.
-  std::vector<size_t> begins;
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    const int64_t offset = placement.offsets[b];
-    PIPESHARD_CHECK(offset >= 0 && offset % alignment == 0, "block {} is at offset {}", b, offset);
-    PIPESHARD_CHECK(offset + blocks[b].bytes <= placement.total_bytes, "block {} ends beyond the total", b);
-    if (blocks[b].bytes > 0 && blocks[b].begin < blocks[b].end) begins.push_back(b);
-  }
-  std::vector<size_t> ends = begins;
-  std::stable_sort(begins.begin(), begins.end(),
-                   [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  std::stable_sort(ends.begin(), ends.end(),
-                   [&](size_t a, size_t b) { return blocks[a].end < blocks[b].end; });
-  std::map<int64_t, size_t> live;
-  size_t next_end = 0;
-  for (const size_t b : begins) {
-    while (next_end < ends.size() && blocks[ends[next_end]].end <= blocks[b].begin)
-      live.erase(placement.offsets[ends[next_end++]]);
-    const int64_t offset = placement.offsets[b];
-    const auto [entry, inserted] = live.emplace(offset, b);
-    PIPESHARD_CHECK(inserted, "blocks {} and {} are live together at offset {}", b, entry->second, offset);
-    const auto after = std::next(entry);
-    PIPESHARD_CHECK(after == live.end() || offset + blocks[b].bytes <= after->first,
-                    "blocks {} and {} overlap", b, after->second);
-    if (entry == live.begin()) continue;
-    const auto before = std::prev(entry);
-    PIPESHARD_CHECK(before->first + blocks[before->second].bytes <= offset, "blocks {} and {} overlap",
-                    before->second, b);
-  }
-}
-
-int64_t liveLowerBound(std::span<const LiveBlock> blocks, int64_t alignment) {
-  int64_t peak = 0;
-  peakMoment(blocks, alignment, peak);
-  return peak;
 }
 
 std::vector<LiveBlock> bufferIntervals(const Program& program, const Accumulation& accumulation) {
@@ -214,21 +230,21 @@ std::vector<size_t> lastReads(const Program& program) {
 }
 
 FineIntervals fineIntervals(const Program& program, const Accumulation& accumulation,
-                            std::span<const RunMoments* const> moments) {
+                            std::span<const RunMemory* const> runs) {
   FineIntervals fine{bufferIntervals(program, accumulation)};
   const std::vector<LiveBlock> coarse = fine.blocks;
-  for (const RunMoments* of : moments) fine.stride = std::max(fine.stride, of == nullptr ? 1 : of->count);
+  for (const RunMemory* run : runs) fine.stride = std::max(fine.stride, run == nullptr ? 1 : run->count);
   for (LiveBlock& block : fine.blocks) block.begin *= fine.stride, block.end *= fine.stride;
   const std::vector<size_t> last = lastReads(program);
   size_t next = 0;
   for (const Instruction& instruction : program.instructions) {
     const size_t i = next++;
-    if (moments[i] == nullptr) continue;
+    if (runs[i] == nullptr) continue;
     const int64_t at = static_cast<int64_t>(i) * fine.stride;
     for (size_t input = 0; input < instruction.inputs.size(); ++input) {
       const BufferId id = instruction.inputs[input];
       if (last[id.index()] != i || accumulation.placeOf(id) != id) continue;
-      fine.blocks[id.index()].end = at + moments[i]->input_ends[input];
+      fine.blocks[id.index()].end = at + runs[i]->input_ends[input];
     }
     std::map<size_t, int64_t> begins;  // by buffer that holds nothing before
     for (size_t output = 0; output < instruction.outputs.size(); ++output) {
@@ -236,7 +252,7 @@ FineIntervals fineIntervals(const Program& program, const Accumulation& accumula
       if (coarse[place].begin != static_cast<int64_t>(i) ||
           isPersistent(program.buffer(BufferId(place)).kind))
         continue;
-      const int64_t begin = at + moments[i]->output_begins[output];
+      const int64_t begin = at + runs[i]->output_begins[output];
       const auto [entry, is_new] = begins.try_emplace(place, begin);
       if (!is_new) entry->second = std::min(entry->second, begin);
     }
@@ -245,61 +261,79 @@ FineIntervals fineIntervals(const Program& program, const Accumulation& accumula
   return fine;
 }
 
-std::vector<int64_t> liveBytes(const FineIntervals& intervals, size_t instructions) {
+std::vector<LivePeak> livePeaks(const FineIntervals& intervals, std::span<const RunMemory* const> runs,
+                                int64_t alignment) {
   std::map<int64_t, int64_t> change;
   for (const LiveBlock& block : intervals.blocks) {
     if (block.begin >= block.end) continue;
-    change[block.begin] += block.bytes;
-    change[block.end] -= block.bytes;
+    change[block.begin] += alignedBytes(block.bytes, alignment);
+    change[block.end] -= alignedBytes(block.bytes, alignment);
   }
-  std::vector<int64_t> live(instructions, 0);
-  int64_t now = 0;
+  std::map<const RunMemory*, std::vector<int64_t>> by_step;
+  std::vector<LivePeak> peaks(runs.size());
+  int64_t buffers = 0;
   auto next = change.begin();
-  for (size_t i = 0; i < instructions; ++i) {
-    const int64_t end = static_cast<int64_t>(i + 1) * intervals.stride;
-    const bool changes_at_once = next != change.end() && next->first == end - intervals.stride;
-    live[i] = changes_at_once ? 0 : now;
-    for (; next != change.end() && next->first < end; ++next) {
-      now += next->second;
-      live[i] = std::max(live[i], now);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const int64_t begin = static_cast<int64_t>(i) * intervals.stride, end = begin + intervals.stride;
+    const std::vector<int64_t>* own = nullptr;
+    if (runs[i] != nullptr) {
+      const auto [entry, is_new] = by_step.try_emplace(runs[i]);
+      if (is_new) entry->second = bytesByStep(*runs[i], alignment);
+      own = &entry->second;
+    }
+    peaks[i].moment = begin;
+    for (int64_t moment = begin; moment < end;) {
+      for (; next != change.end() && next->first <= moment; ++next) buffers += next->second;
+      const int64_t step = moment - begin;
+      const bool runs_now = own != nullptr && step < std::ssize(*own);
+      const int64_t live = buffers + (runs_now ? (*own)[step] : 0);
+      if (live > peaks[i].bytes) peaks[i] = {live, moment};
+      moment = runs_now ? moment + 1 : next == change.end() ? end : std::min(end, next->first);
     }
   }
-  return live;
+  return peaks;
 }
 
 MemoryPlan planMemory(const Program& program, const Accumulation& accumulation,
-                      const FineIntervals& intervals, int64_t workspace_bytes, int64_t alignment) {
+                      const FineIntervals& intervals, std::span<const RunMemory* const> runs,
+                      int64_t lane_bytes, int64_t alignment) {
   const std::vector<LiveBlock>& blocks = intervals.blocks;
   MemoryPlan plan;
   plan.offsets.assign(blocks.size(), 0);
   int64_t top = 0;
-  std::vector<LiveBlock> temporary(blocks.size());  // persistent ones stay empty here
+  std::vector<LiveBlock> transient(blocks.size());  // persistent ones stay empty here
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!isPersistent(program.buffer(BufferId(b)).kind)) {
-      temporary[b] = blocks[b];
+      transient[b] = blocks[b];
       continue;
     }
     plan.offsets[b] = top;
     top += alignedBytes(blocks[b].bytes, alignment);
   }
-  const Placement placement = placeBlocks(temporary, alignment);
-  verifyPlacement(temporary, placement, alignment);
+  const std::vector<RunGroup> groups = groupRuns(runs, intervals.stride, plan.run_of);
+  const int64_t bound = highest(livePeaks(intervals, runs, alignment)).bytes - top;
+  Transient::Places placed = Transient(std::move(transient), groups, alignment).place(bound);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if (!isPersistent(program.buffer(BufferId(b)).kind)) plan.offsets[b] = top + placement.offsets[b];
+    if (!isPersistent(program.buffer(BufferId(b)).kind)) plan.offsets[b] = top + placed.offsets[b];
   }
   for (size_t b = 0; b < blocks.size(); ++b)
     plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
-  plan.workspace_offset = top + placement.total_bytes;
-  plan.workspace_bytes = workspace_bytes;
-  plan.total_bytes = plan.workspace_offset + alignedBytes(workspace_bytes, alignment);
-
-  int64_t peak = 0;
-  const int64_t moment = peakMoment(blocks, alignment, peak);
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    if (blocks[b].begin <= moment && moment < blocks[b].end)
-      partOf(plan.parts, program.buffer(BufferId(b)).kind) += blocks[b].bytes;
+  plan.run_offsets = std::move(placed.run_offsets);
+  for (std::vector<int64_t>& offsets : plan.run_offsets) {
+    for (int64_t& offset : offsets) offset += top;
   }
-  plan.parts.workspace = workspace_bytes;
+  plan.lane_offset = top + placed.total_bytes;
+  plan.total_bytes = plan.lane_offset + alignedBytes(lane_bytes, alignment);
+
+  const std::vector<LivePeak> peaks = livePeaks(intervals, runs);
+  for (const LivePeak& peak : peaks) plan.live_bytes.push_back(peak.bytes + lane_bytes);
+  const LivePeak peak = highest(peaks);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b].begin > peak.moment || peak.moment >= blocks[b].end) continue;
+    partOf(plan.parts, program.buffer(BufferId(b)).kind) += blocks[b].bytes;
+    plan.parts.workspace -= blocks[b].bytes;
+  }
+  plan.parts.workspace += peak.bytes + lane_bytes;
   plan.parts.padding = plan.total_bytes - plan.parts.total();
   return plan;
 }

@@ -91,7 +91,8 @@ size_t StepRunner::guestBytes(const StepRunner& host) const {
 
 std::vector<TracedProgram> StepRunner::tracedPrograms() const {
   std::vector<TracedProgram> programs;
-  for (const auto& executor : executors_) programs.push_back({&executor->program(), executor->liveBytes()});
+  for (const auto& executor : executors_)
+    programs.push_back({&executor->program(), executor->memory().live_bytes});
   return programs;
 }
 

@@ -211,11 +211,7 @@ const CompiledSubgraph::Layout& CompiledSubgraph::layout(const Aliasing& aliasin
   return layouts_.emplace(aliasing, Planner(*this, aliasing).plan()).first->second;
 }
 
-int64_t CompiledSubgraph::workspaceBytes(const Aliasing& aliasing) {
-  return layout(aliasing).workspace_bytes;
-}
-
-const RunMoments& CompiledSubgraph::moments(const Aliasing& aliasing) { return layout(aliasing).moments; }
+const RunMemory& CompiledSubgraph::memory(const Aliasing& aliasing) { return layout(aliasing).memory; }
 
 size_t CompiledSubgraph::copyCount(const Aliasing& aliasing) { return layout(aliasing).copies.size(); }
 
@@ -278,7 +274,8 @@ void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankI
 
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                                 std::span<std::byte* const> outputs, std::byte* workspace,
-                                Collectives* collectives, const std::vector<bool>& adds, DeviceQueue* queue) {
+                                Collectives* collectives, const std::vector<bool>& adds, DeviceQueue* queue,
+                                const std::vector<int64_t>* temporaries) {
   if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
     fail(ErrorCode::kConfiguration,
          "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the "
@@ -286,12 +283,13 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
          name_, count);
   }
   const Layout& plan = layout(aliasing);
+  if (temporaries == nullptr) temporaries = &plan.memory.apart.offsets;
   const auto address = [&](const Storage& storage) -> std::byte* {
     switch (storage.kind) {
       case Storage::Kind::kInput: return inputs[storage.index];
       case Storage::Kind::kOutput: return outputs[storage.index];
       case Storage::Kind::kConstant: return constants_.bytes.data() + storage.index;
-      case Storage::Kind::kTemporary: return workspace + plan.temporaries[storage.index].offset;
+      case Storage::Kind::kTemporary: return workspace + (*temporaries)[storage.index];
       case Storage::Kind::kNone: break;
     }
     return nullptr;
@@ -323,7 +321,7 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
       if (place.kind == Storage::Kind::kOutput && adds.at(place.index)) call.accumulate |= uint32_t{1} << o;
     }
     if (plan.kernel_workspace[s] != Planner::kNoTemporary)
-      call.workspace = workspace + plan.temporaries[plan.kernel_workspace[s]].offset;
+      call.workspace = workspace + (*temporaries)[plan.kernel_workspace[s]];
     run.fault_count_ += call.kernel->recordsFaults() ? 1 : 0;
     run.calls_.push_back(call);
   }

@@ -110,11 +110,11 @@ class CompiledSubgraph {
     std::vector<bool> ending = {};
     friend auto operator<=>(const Aliasing&, const Aliasing&) = default;
   };
-  // Workspace that a run with this aliasing needs.
-  int64_t workspaceBytes(const Aliasing& aliasing);
-  // What memory it is done with, and when, while it runs: only inputs that are `ending` end before the run
-  // does. The reference stays valid.
-  const RunMoments& moments(const Aliasing& aliasing);
+  // What memory a run with this aliasing needs, and when: only inputs that are `ending` end before it does.
+  // The reference stays valid.
+  const RunMemory& memory(const Aliasing& aliasing);
+  // Of the workspace in which its temporaries are apart from all else.
+  int64_t workspaceBytes(const Aliasing& aliasing) { return memory(aliasing).apart.total_bytes; }
   // How many copies (rather than kernels) a run makes; for tests and the curious.
   size_t copyCount(const Aliasing& aliasing);
   // Of the nodes that are collectives, in the order in which they run: their groups.
@@ -132,9 +132,12 @@ class CompiledSubgraph {
   // `adds`, by output (empty: none): those that are added to what their buffer holds, which is no input's;
   // only where mayAccumulate. Error(kConfiguration) when the subgraph holds collectives and `collectives`
   // (used by every run) is nullptr. `queue`: of the device, behind what the constructor's was given then.
+  // `temporaries`: where these are (memory(aliasing).temporaries), from `workspace` on; nullptr: as they are
+  // apart.
   BoundRun bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                 std::span<std::byte* const> outputs, std::byte* workspace, Collectives* collectives = nullptr,
-                const std::vector<bool>& adds = {}, DeviceQueue* queue = nullptr);
+                const std::vector<bool>& adds = {}, DeviceQueue* queue = nullptr,
+                const std::vector<int64_t>* temporaries = nullptr);
 
  private:
   // Where the bytes of a value are during a run.
@@ -150,24 +153,16 @@ class CompiledSubgraph {
     std::vector<ValueId> inputs;   // of the node; of several: roots
     std::vector<ValueId> outputs;  // in the kernel's order
   };
-  struct Temporary {
-    int64_t bytes = 0;
-    int64_t begin = 0;  // steps, half-open
-    int64_t end = 0;
-    int64_t offset = 0;
-  };
   struct Copy {
     Storage from;
     Storage to;
     size_t bytes = 0;
   };
   struct Layout {
-    std::vector<Storage> storage;  // by value index; meaningful for roots
-    std::vector<Temporary> temporaries;
+    std::vector<Storage> storage;          // by value index; meaningful for roots
     std::vector<size_t> kernel_workspace;  // by step: temporary, or kNoTemporary
     std::vector<Copy> copies;              // after the last step, in order
-    int64_t workspace_bytes = 0;
-    RunMoments moments;
+    RunMemory memory;
   };
   class Planner;
 

@@ -128,7 +128,7 @@ void CompiledSubgraph::Planner::placeStep(size_t step) {
 // whose buffer ends with the run. Else nullptr.
 int64_t* CompiledSubgraph::Planner::endOf(const Storage& storage, int64_t bytes) {
   if (storage.kind == Storage::Kind::kTemporary) {
-    Temporary& temporary = layout_.temporaries[storage.index];
+    LiveBlock& temporary = layout_.memory.temporaries[storage.index];
     return temporary.bytes == bytes ? &temporary.end : nullptr;
   }
   if (storage.kind != Storage::Kind::kInput || !input_ends_[storage.index]) return nullptr;
@@ -182,29 +182,26 @@ void CompiledSubgraph::Planner::copyOutputs() {
 }
 
 size_t CompiledSubgraph::Planner::addTemporary(int64_t bytes, int64_t begin, int64_t end) {
-  layout_.temporaries.push_back({bytes, begin, end, 0});
-  return layout_.temporaries.size() - 1;
+  layout_.memory.temporaries.push_back({bytes, begin, end});
+  return layout_.memory.temporaries.size() - 1;
 }
 
 void CompiledSubgraph::Planner::placeTemporaries() {
-  std::vector<LiveBlock> blocks;
-  for (const Temporary& temporary : layout_.temporaries)
-    blocks.push_back({temporary.bytes, temporary.begin, temporary.end});
+  const std::vector<LiveBlock>& temporaries = layout_.memory.temporaries;
   const int64_t alignment = subgraph_.queue_->device().alignment();
-  const Placement placement = placeBlocks(blocks, alignment);
-  verifyPlacement(blocks, placement, alignment);
-  for (size_t t = 0; t < blocks.size(); ++t) layout_.temporaries[t].offset = placement.offsets[t];
-  layout_.workspace_bytes = placement.total_bytes;
+  layout_.memory.apart = placeBlocks(temporaries, alignment);
+  verifyPlacement(temporaries, layout_.memory.apart, alignment);
 }
 
 // The steps, then the copies: those that rescue an input, and the others.
 void CompiledSubgraph::Planner::findMoments() {
   const int64_t copies = std::ssize(subgraph_.steps_);
-  layout_.moments.count = copies + 1;
+  RunMemory& memory = layout_.memory;
+  memory.count = copies + 1;
   for (const std::optional<int64_t>& end : input_ends_)
-    layout_.moments.input_ends.push_back(end ? *end : layout_.moments.count);
+    memory.input_ends.push_back(end ? *end : memory.count);
   for (size_t o = 0; o < graph_.outputs.size(); ++o)
-    layout_.moments.output_begins.push_back(output_done_[o] ? producer_[outputRoot(o).index()] : copies);
+    memory.output_begins.push_back(output_done_[o] ? producer_[outputRoot(o).index()] : copies);
 }
 
 }  // namespace pipeshard

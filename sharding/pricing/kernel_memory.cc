@@ -13,6 +13,20 @@ bool isOneMatrix(const Shape& shape) {
          std::all_of(shape.begin(), shape.end() - 2, [](int64_t size) { return size == 1; });
 }
 
+// Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a
+// collective packs them.
+bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis, const LogicalMesh& mesh) {
+  const auto parts = [&](int of_axis) {
+    int64_t count = 1;
+    for (int mesh_axis : spec.axes[of_axis]) count *= mesh.axisSize(mesh_axis);
+    return count;
+  };
+  for (int before = 0; before < axis; ++before) {
+    if (shape[before] > parts(before)) return true;
+  }
+  return shape[axis] % mesh.deviceCount() != 0;
+}
+
 }  // namespace
 
 bool addsToResult(const Graph& graph, const Node& node) {
@@ -38,6 +52,27 @@ int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, in
     case Workspace::kConvolutionWeights: return inputs[1] + inputs[0] / rows + output;
   }
   return 0;
+}
+
+int64_t reshardingWorkspace(ShardingSpec before, const std::vector<ReshardingStep>& steps, const Shape& shape,
+                            int64_t element, const LogicalMesh& mesh) {
+  const auto shard = [&](const ShardingSpec& spec) {
+    return placedBytes(largestShard(spec, shape, mesh) * element);
+  };
+  int64_t most = 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const ReshardingStep& step = steps[i];
+    const bool scatters =
+        step.kind == ReshardingStep::Kind::kReduceScatter || step.kind == ReshardingStep::Kind::kAllToAll;
+    const bool gathers =
+        step.kind == ReshardingStep::Kind::kAllGather || step.kind == ReshardingStep::Kind::kAllToAll;
+    int64_t bytes = (i > 0 ? shard(before) : 0) + (i + 1 < steps.size() ? shard(step.after) : 0);
+    if (scatters && isPacked(shape, before, step.to_axis, mesh)) bytes += shard(before);
+    if (gathers && isPacked(shape, step.after, step.from_axis, mesh)) bytes += shard(step.after);
+    most = std::max(most, bytes);
+    before = step.after;
+  }
+  return most;
 }
 
 }  // namespace pipeshard

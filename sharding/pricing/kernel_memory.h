@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "sharding/stage/stage_price.h"
 
 namespace pipeshard {
+
+// Buffers begin at multiples of 64 bytes (runtime/execute/memory_plan.h).
+inline int64_t placedBytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // A sum over microbatches may be added up where it lies (Kernel::mayAccumulate): one product of matrices
 // without a bias, and what a lookup's gradient scatters. Not: products of many matrices, convolutions, sums.
@@ -20,5 +24,10 @@ bool overwritesInput(const Node& node, size_t input);
 // About what a kernel needs besides (Kernel::workspaceBytes): convolutions pack weights, and one row of the
 // others or, for a gradient of weights, all rows. `inputs`, `output`: bytes; `rows`: of the batch.
 int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows);
+
+// The most that the steps of a resharding from `before` on hold beside its first and last tensor, on the
+// device with the largest shards: tensors between steps, and what collectives pack. `element`: bytes.
+int64_t reshardingWorkspace(ShardingSpec before, const std::vector<ReshardingStep>& steps, const Shape& shape,
+                            int64_t element, const LogicalMesh& mesh);
 
 }  // namespace pipeshard

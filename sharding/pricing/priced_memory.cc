@@ -8,6 +8,7 @@
 
 #include "ir/operators/operator_facts.h"
 #include "sharding/pricing/kernel_memory.h"
+#include "sharding/pricing/memory_sharing.h"
 
 namespace pipeshard {
 
@@ -26,8 +27,10 @@ constexpr int64_t kConstantsOfAStep = 3;  // of a resharding: where slices begin
 // them where the backward pass is in halves, else two:
 //   held_[piece]   buffers that are there while the piece runs: what several pieces make or read, and what
 //                  goes on to, or comes from, other layers
+//   in_course_     of them, those of no other layer that wait or are handed on, and gradients: what the piece
+//                  makes is there from its maker on, what nobody reads behind it to its last reader
 //   pieces_        what is made and read inside one piece, and so has only workspace. The largest sum at one
-//                  position of the list of nodes counts, of the neediest piece
+//                  position of the list of nodes counts
 //   discarding_    the same for a forward pass that keeps nothing, as the backward pass makes it again: there
 //                  all that forward nodes make is workspace
 //
@@ -74,12 +77,20 @@ class MemoryPricer {
     for (NodeId node : context_.nodes) addWorkspace(node);
     addConstants();
     result_.input_bytes += result_.waiting_input_bytes;
-    result_.discarding = workspaceOf(discarding_);
-    result_.update_bytes = peakOf(update_, std::ssize(context_.nodes)).bytes;
+    result_.discarding = workspaceOf(discarding_, 0);
+    result_.update_bytes = peakOf(update_, end()).bytes;
   }
 
   PricedPasses passes() const {
-    return {workspaceOf(pieces_), *std::max_element(held_.begin(), held_.end())};
+    PricedPasses passes;
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      passes.workspaces[piece] = workspaceOf(pieces_, piece);
+      passes.peak_bytes = std::max(passes.peak_bytes, workspaceOf(pieces_, piece, held_[piece]).alone);
+      PricedPeak& excess = passes.excesses[piece];
+      excess = workspaceOf(pieces_, piece, in_course_[piece]);
+      for (const MemoryUse& use : in_course_[piece]) excess.alone -= use.bytes, excess.inside -= use.bytes;
+    }
+    return passes;
   }
 
  private:
@@ -125,6 +136,7 @@ class MemoryPricer {
     const Phase phase = phases_[node.index()];
     return phase == Phase::kBackwardInput ? kInputHalf : phase == Phase::kBackwardWeight ? weight_piece_ : 0;
   }
+  int64_t end() const { return std::ssize(context_.nodes); }
   int64_t positionOf(NodeId node) const {
     return std::lower_bound(context_.nodes.begin(), context_.nodes.end(), node) - context_.nodes.begin();
   }
@@ -135,34 +147,44 @@ class MemoryPricer {
     const Shape& shape = context_.training.graph.shape(part);
     result_.whole_gradient_bytes +=
         elementCount(shape) * static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(part)));
-    if (context_.options.microbatches > 1) {
-      if (!isSummedInPlace(part)) result_.summand_bytes += bytes, held_[weight_piece_] += bytes;
+    const NodeId maker = of(part).producer;
+    const size_t first = maker.valid() ? pieceOf(maker) : 0;
+    const auto add = [&](size_t piece) {
+      const MemoryUse use{part, bytes, piece == first && maker.valid() ? positionOf(maker) : 0, end()};
+      held_[piece].push_back(use);
+      if (piece == weight_piece_) in_course_[piece].push_back(use);
+    };
+    if (context_.options.microbatches == 1) {
+      for (size_t piece = first; piece < kPieces; ++piece) add(piece);
+    } else if (const std::optional<std::vector<ValueId>> names = summedInPlace(part)) {
+      in_accumulators_.insert(names->begin(), names->end());
     } else {
-      for (size_t piece = of(part).producer.valid() ? pieceOf(of(part).producer) : 0; piece < kPieces;
-           ++piece)
-        held_[piece] += bytes;
+      result_.summand_bytes += bytes;
+      add(weight_piece_);
     }
   }
 
-  bool isSummedInPlace(ValueId part) const {
+  // What else the part is named on its way into its accumulator; nullopt: it is not computed there.
+  std::optional<std::vector<ValueId>> summedInPlace(ValueId part) const {
     const auto maker = [&](ValueId id) { return of(id).producer; };
     NodeId node = maker(part);
     if (!node.valid() ||
         !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()]))
-      return false;
-    if (readInPasses(part)) return false;
+      return std::nullopt;
+    if (readInPasses(part)) return std::nullopt;
     const Graph& graph = context_.training.graph;
+    std::vector<ValueId> names;
     while (node.valid() && isView(graph.node(node))) {
-      const ValueId behind = graph.node(node).inputs.at(0);
-      if (of(behind).readers.size() != 1) return false;
-      node = maker(behind);
+      names.push_back(graph.node(node).inputs.at(0));
+      if (of(names.back()).readers.size() != 1) return std::nullopt;
+      node = maker(names.back());
     }
-    return node.valid() && addsToResult(graph, graph.node(node));
+    if (!node.valid() || !addsToResult(graph, graph.node(node))) return std::nullopt;
+    return names;
   }
 
   bool readInPasses(ValueId id) const {
-    const std::vector<ValueReader>& readers = of(id).readers;
-    return std::any_of(readers.begin(), readers.end(), [&](const ValueReader& reader) {
+    return std::ranges::any_of(of(id).readers, [&](const ValueReader& reader) {
       return context_.training.node_phase[reader.node.index()] != Phase::kUpdate;
     });
   }
@@ -192,26 +214,10 @@ class MemoryPricer {
 
   // What a resharding has beside what it begins and ends with.
   void addResharding(const StageResharding& entry) {
-    const Shape& shape = context_.training.graph.shape(entry.value);
-    const int64_t element = dataTypeSize(context_.training.graph.dataType(entry.value));
-    const auto shard = [&](const ShardingSpec& spec) {
-      return placedBytes(largestShard(spec, shape, context_.mesh) * element);
-    };
-    const std::vector<ReshardingStep>& steps = entry.resharding.steps;
-    ShardingSpec before = entry.from;
-    int64_t most = 0;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      int64_t bytes = (i > 0 ? shard(before) : 0) + (i + 1 < steps.size() ? shard(steps[i].after) : 0);
-      if (steps[i].kind == ReshardingStep::Kind::kReduceScatter ||
-          steps[i].kind == ReshardingStep::Kind::kAllToAll)
-        bytes += isPacked(shape, before, steps[i].to_axis) ? shard(before) : 0;
-      if (steps[i].kind == ReshardingStep::Kind::kAllGather ||
-          steps[i].kind == ReshardingStep::Kind::kAllToAll)
-        bytes += isPacked(shape, steps[i].after, steps[i].from_axis) ? shard(steps[i].after) : 0;
-      most = std::max(most, bytes);
-      before = steps[i].after;
-    }
-    result_.constant_bytes += std::ssize(steps) * kConstantsOfAStep * placedBytes(1);
+    const Graph& graph = context_.training.graph;
+    const int64_t most = reshardingWorkspace(entry.from, entry.resharding.steps, graph.shape(entry.value),
+                                             dataTypeSize(graph.dataType(entry.value)), context_.mesh);
+    result_.constant_bytes += std::ssize(entry.resharding.steps) * kConstantsOfAStep * placedBytes(1);
     const NodeId node = entry.reader.valid() ? entry.reader : of(entry.value).producer;
     if (!node.valid()) {
       result_.synchronization_workspace = std::max(result_.synchronization_workspace, most);
@@ -240,20 +246,6 @@ class MemoryPricer {
     const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]),
                                          first.empty() ? 1 : first[0]);
     if (most > 0) addBeside({node.outputs[0], placedBytes(most), positionOf(id), positionOf(id) + 1});
-  }
-
-  // Parts of a tensor along this axis are not one behind the other as they are, or not equally long: a
-  // collective packs them.
-  bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis) const {
-    const auto parts = [&](int of_axis) {
-      int64_t count = 1;
-      for (int mesh_axis : spec.axes[of_axis]) count *= context_.mesh.axisSize(mesh_axis);
-      return count;
-    };
-    for (int before = 0; before < axis; ++before) {
-      if (shape[before] > parts(before)) return true;
-    }
-    return shape[axis] % context_.mesh.deviceCount() != 0;
   }
 
   // What a value of the passes is to the pieces that make and read it.
@@ -312,17 +304,42 @@ class MemoryPricer {
       pieces_.between.push_back({id, bytes, life.from, life.last_reader});
       return;
     }
-    for (size_t piece = life.first; piece <= life.last; ++piece) held_[piece] += bytes;
+    const bool handed = !life.forward && life.in_weight_half;
+    for (size_t piece = life.first; piece <= life.last; ++piece) {
+      const MemoryUse use = useIn(piece, id, life, bytes);
+      held_[piece].push_back(use);
+      // Until the weight half, what it reads waits as it is.
+      const bool to_be_read = live.waits && (piece != kInputHalf || life.last == kInputHalf);
+      if (to_be_read || handed) in_course_[piece].push_back(use);
+    }
     if (live.waits && life.last == kInputHalf) result_.early_bytes += bytes;
-    if (!life.forward && life.in_weight_half) result_.handed_bytes += bytes;
+    if (handed) result_.handed_bytes += bytes;
     if (life.forward && value.readers.empty()) result_.output_bytes += bytes;
+  }
+
+  // A buffer of this part alone: from its maker on, if that is in the piece, and to its last reader, if no
+  // later piece has one.
+  MemoryUse useIn(size_t piece, ValueId id, const Life& life, int64_t bytes) const {
+    const NodeId maker = of(id).producer;
+    MemoryUse use{id, bytes, 0, end()};
+    if (maker.valid() && pieceOf(maker) == piece) use.from = life.from;
+    if (piece != life.last || of(id).readers.empty()) return use;
+    use.to = use.from + 1;
+    for (const ValueReader& reader : of(id).readers) {
+      if (pieceOf(reader.node) != piece) continue;
+      use.to = std::max(
+          use.to, behindElementwise(context_.training.graph, context_.nodes, positionOf(reader.node),
+                                    [&](int64_t position) { return pieceOf(nodeAt(position)) == piece; }));
+    }
+    return use;
   }
 
   // A value of other layers, too: a buffer, or, where they run with this one, between nodes of their
   // subgraph.
   void addEnd(ValueId id, const StageEnd& end, const Life& life, bool waits, int64_t bytes) {
     const size_t last = end.goes_on && life.first > 0 ? kPieces - 1 : life.last;
-    for (size_t piece = life.first; piece <= last; ++piece) held_[piece] += bytes;
+    for (size_t piece = life.first; piece <= last; ++piece)
+      held_[piece].push_back({id, bytes, 0, this->end()});
     const int64_t from = of(id).producer.valid() ? life.from : 0;
     const int64_t to = end.goes_on ? std::ssize(context_.nodes) : life.last_reader;
     if (life.forward) {
@@ -368,65 +385,29 @@ class MemoryPricer {
     return most;
   }
 
-  // What a node makes lies where an input does that it names or overwrites, if nobody reads that later.
-  void shareMemory(std::vector<MemoryUse>& between) const {
-    std::sort(between.begin(), between.end(),
-              [](const MemoryUse& a, const MemoryUse& b) { return a.from < b.from; });
-    std::map<ValueId, size_t> place;
-    for (size_t i = 0; i < between.size(); ++i) {
-      MemoryUse& use = between[i];
+  // With `buffers` beside it.
+  PricedPeak workspaceOf(const Uses& uses, size_t piece, const std::vector<MemoryUse>& buffers = {}) const {
+    std::vector<MemoryUse> of_piece;
+    const auto add = [&](const MemoryUse& use) {
       const NodeId producer = of(use.value).producer;
-      const Node& node = context_.training.graph.node(producer);
-      const Strategy& strategy = sharding_.strategies[producer.index()];
-      place[use.value] = i;
-      if (!isSame(strategy.outputs[of(use.value).output], sharding_.kept[use.value.index()]) ||
-          of(use.value).output != 0)
-        continue;
-      for (size_t input = 0; input < node.inputs.size(); ++input) {
-        if (!node.inputs[input].valid() ||
-            !isSame(strategy.inputs[input], sharding_.kept[node.inputs[input].index()]))
-          continue;
-        const bool names = isView(node) && input == 0;
-        const auto there = place.find(node.inputs[input]);
-        if (there == place.end()) {
-          if (names) use.bytes = 0;  // of a buffer
-          continue;
-        }
-        MemoryUse& held = between[there->second];
-        const bool last = held.to == use.from + 1 && held.bytes == use.bytes && overwritesInput(node, input);
-        if (!last && !names) continue;
-        held.to = std::max(held.to, use.to);
-        use.bytes = 0;
-        place[use.value] = there->second;
-        break;
-      }
-    }
-  }
-
-  PricedWorkspace workspaceOf(const Uses& uses) const {
-    PricedWorkspace workspace;
-    for (size_t piece = 0; piece < kPieces; ++piece) {
-      std::vector<MemoryUse> of_piece;
-      const auto add = [&](const MemoryUse& use) {
-        const NodeId producer = of(use.value).producer;
-        const bool entering = use.from == 0 && (!producer.valid() || positionOf(producer) != 0);
-        const size_t own = entering ? (isReadForward(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
-        if (own == piece) of_piece.push_back(use);
-      };
-      for (const MemoryUse& use : uses.between) add(use);
-      shareMemory(of_piece);
-      for (const MemoryUse& use : uses.beside) add(use);
-      workspace.alone = std::max(workspace.alone, peakOfPiece(of_piece, piece));
-      for (const MemoryUse& use : uses.ends) add(use);
-      workspace.inside = std::max(workspace.inside, peakOfPiece(of_piece, piece));
-    }
-    return workspace;
+      const bool entering = use.from == 0 && (!producer.valid() || positionOf(producer) != 0);
+      const size_t own = entering ? (isReadForward(use.value) ? 0 : kInputHalf) : pieceOf(nodeAt(use.from));
+      if (own == piece) of_piece.push_back(use);
+    };
+    for (const MemoryUse& use : uses.between) add(use);
+    std::set<ValueId> is_buffer;
+    for (const MemoryUse& use : buffers) is_buffer.insert(use.value), of_piece.push_back(use);
+    const auto in_piece = [&](NodeId node) { return pieceOf(node) == piece; };
+    shareMemory({context_, sharding_, in_piece, in_accumulators_}, std::move(is_buffer), of_piece);
+    for (const MemoryUse& use : uses.beside) add(use);
+    PricedPeak peak{peakOfPiece(of_piece, piece), 0};
+    for (const MemoryUse& use : uses.ends) add(use);
+    peak.inside = peakOfPiece(of_piece, piece);
+    return peak;
   }
 
   bool isReadForward(ValueId id) const {
-    const std::vector<ValueReader>& readers = of(id).readers;
-    return std::any_of(readers.begin(), readers.end(),
-                       [&](const ValueReader& reader) { return pieceOf(reader.node) == 0; });
+    return std::ranges::any_of(of(id).readers, [&](const auto& reader) { return pieceOf(reader.node) == 0; });
   }
 
   const StageContext& context_;
@@ -436,9 +417,10 @@ class MemoryPricer {
   const size_t weight_piece_;  // of nodes that make gradients of parameters
   PricedStage& result_;
   std::vector<Role> roles_;  // by value index
-  std::array<int64_t, kPieces> held_{};
+  std::array<std::vector<MemoryUse>, kPieces> held_, in_course_;
   Uses pieces_, discarding_;  // of the pieces as they are, and of a forward pass that keeps nothing
   std::vector<MemoryUse> update_;
+  std::set<ValueId> in_accumulators_;  // summands that are computed there
 };
 
 }  // namespace

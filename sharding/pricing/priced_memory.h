@@ -1,7 +1,7 @@
 // What a part of a model holds where its passes run as they are emitted: a subgraph each for forward pass,
 // input half and weight half of the backward pass, or for forward and backward pass. What goes into a
 // subgraph or comes out of it has a buffer from the subgraph's beginning to its end; what is between its
-// nodes is in the workspace, which is as large as the largest subgraph's. Internal to priced_stage.
+// nodes is in the workspace, which is there while it runs. Internal to priced_stage.
 #pragma once
 
 #include <map>

@@ -3,28 +3,31 @@
 // these. One problem is built, and solved once for every way.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
+#include "sharding/pricing/kernel_memory.h"
 #include "sharding/stage/shard_stage.h"
 
 namespace pipeshard {
 
-// Buffers begin at multiples of 64 bytes (runtime/execute/memory_plan.h).
-inline int64_t placedBytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// What is between the nodes of a subgraph, of the neediest one.
-struct PricedWorkspace {
+// The most that is there while a subgraph runs.
+struct PricedPeak {
   int64_t alone = 0;   // where ends are buffers
   int64_t inside = 0;  // where the parts beside this one run in the same subgraphs
 };
 
-// What runs as subgraphs, each with a buffer for all that goes in or comes out.
+// What runs as subgraphs, each with a buffer for all that goes in or comes out. By piece: the forward pass,
+// the backward pass or its input half, its weight half.
 struct PricedPasses {
-  PricedWorkspace workspace;
-  // The most that one of the subgraphs has in buffers: what waits or goes on, as far as it is there then, and
-  // with one microbatch accumulators, too.
-  int64_t buffer_bytes = 0;
+  std::array<PricedPeak, 3> workspaces;  // of what is between the nodes
+  // With what waits for the backward pass, which the forward pass makes bit by bit, and a backward pass is
+  // done with bit by bit; and with what a backward pass hands on, and gradients, as they come to be. Less all
+  // of that, so often negative. No ends.
+  std::array<PricedPeak, 3> excesses;
+  // Of the neediest subgraph all, where ends are buffers; with one microbatch, accumulators, too.
+  int64_t peak_bytes = 0;
 };
 
 struct PricedStage {
@@ -62,7 +65,7 @@ struct PricedStage {
   int64_t constant_bytes = 0;       // constants inside subgraphs
   PricedPasses halved;              // forward pass, input half and weight half of the backward pass
   PricedPasses whole;               // forward pass, backward pass
-  PricedWorkspace discarding;       // of a forward pass that keeps nothing but ends
+  PricedPeak discarding;            // of a forward pass that keeps nothing but ends
   int64_t update_bytes = 0;  // the most that comes and goes during the update
   bool optimal = false;      // no sharding costs less; proven
 };

@@ -100,7 +100,7 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
   }
   LiveInterval live{made, last + 1, waits};
   const bool inside = value.producer.valid() && last < pieces_[made].end;  // of one piece
-  if (!inside) live = {pieces_[made].begin, pieces_[last].end, waits};
+  if (!inside) live = {value.producer.valid() ? made : pieces_[made].begin, lastEnd(last), waits};
   if (!value.producer.valid() || recomputed_.empty()) return live;
   if (!options_.kept_anyway.empty() && options_.kept_anyway[id.index()]) {
     keepAnyway(id, live);
@@ -108,6 +108,12 @@ LiveInterval StageMemory::intervalOf(ValueId id) const {
     recompute(id, live);
   }
   return live;
+}
+
+int64_t StageMemory::lastEnd(int64_t last) const {
+  if (!isBackward(training_.node_phase[order_[last].index()])) return pieces_[last].end;
+  return behindElementwise(training_.graph, order_, last,
+                           [&](int64_t position) { return pieces_[position].begin == pieces_[last].begin; });
 }
 
 // At least until its layer has made again what is made of it.

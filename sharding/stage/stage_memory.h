@@ -2,11 +2,13 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ir/operators/operator_facts.h"
 #include "sharding/stage/stage_sharding.h"
 #include "sharding/stage/stage_values.h"
 
@@ -30,6 +32,26 @@ struct LiveInterval {
   int64_t first_to = 0;
 };
 
+// Behind the node at this position of `order`, or, as elementwise nodes that follow each other run as one
+// (runtime/kernels/fusion), behind the last of those that it is one of. Nodes that do not run with it,
+// runsWith(position), are as if they were not there.
+template <class RunsWith>
+int64_t behindElementwise(const Graph& graph, const std::vector<NodeId>& order, int64_t position,
+                          const RunsWith& runsWith) {
+  const auto isElementwise = [&](int64_t at) {
+    const Node& node = graph.node(order[at]);
+    return isView(node) || operatorFacts(node).work == WorkClass::kElementwise;
+  };
+  int64_t behind = position + 1;
+  if (!isElementwise(position)) return behind;
+  for (int64_t at = behind; at < std::ssize(order); ++at) {
+    if (!runsWith(at)) continue;
+    if (!isElementwise(at)) break;
+    behind = at + 1;
+  }
+  return behind;
+}
+
 struct MemoryOptions {
   int64_t microbatches = 1;
   int64_t in_flight = 1;
@@ -38,7 +60,8 @@ struct MemoryOptions {
   bool whole_backward = false;                  // ShardStageOptions
   // As programs will run it: a pass (of each layer that is recomputed) is a piece; of a backward pass that is
   // not whole its two halves, one behind the other. What is made in one piece and read in another is there
-  // during all of both. Else every node is a piece, in the order of the list.
+  // from its maker, or, of another stage, the piece's beginning on, and to its last reader, or, of a forward
+  // pass, the piece's end. Else every node is a piece, in the order of the list.
   bool in_pieces = false;
 };
 
@@ -69,6 +92,7 @@ class StageMemory {
   void orderNodes(const std::vector<NodeId>& nodes);
   void findRecomputedLayers();
   LiveInterval intervalOf(ValueId id) const;
+  int64_t lastEnd(int64_t last) const;  // of what the node at this position is the last to read
   void recompute(ValueId id, LiveInterval& live) const;
   void keepAnyway(ValueId id, LiveInterval& live) const;
   void placeGradients();

@@ -107,7 +107,7 @@ TEST_F(Advice, IsForPlansWithoutShardingsToo) {
 // Stages of one device each hold whole sequences; one stage of all devices can cut them.
 TEST_F(Advice, MakesOneStageOfAllDevices) {
   const std::vector<std::string> line =
-      wordsOf("plan examples/llama.onnx --cluster 1x4 --dim batch=1 --microbatches 1 --memory 440000");
+      wordsOf("plan examples/llama.onnx --cluster 1x4 --dim batch=1 --microbatches 1 --memory 420000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   const std::string change = "--stages uniform:1 --method auto";
@@ -117,7 +117,7 @@ TEST_F(Advice, MakesOneStageOfAllDevices) {
 
 // Layer by layer first: here whole stages would not be enough.
 TEST_F(Advice, RecomputesLayerByLayer) {
-  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --memory 1400000");
+  const std::vector<std::string> line = wordsOf("plan examples/gpt2.onnx --cluster 1x2 --memory 1300000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
@@ -137,10 +137,10 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
     return advised(refused.errors);
   };
   EXPECT_THAT(advisedAt("2000000"), IsSupersetOf({"--recompute layers", "--recompute always"}));
-  EXPECT_THAT(advisedAt("1800000"),
+  EXPECT_THAT(advisedAt("1700000"),
               AllOf(Contains("--recompute always"), Not(Contains("--recompute layers"))));
-  EXPECT_EQ(plan(line, "--memory 1800000 --recompute layers").exit_code, 83);
-  EXPECT_EQ(plan(line, "--memory 1800000 --recompute always").exit_code, 0);
+  EXPECT_EQ(plan(line, "--memory 1700000 --recompute layers").exit_code, 83);
+  EXPECT_EQ(plan(line, "--memory 1700000 --recompute always").exit_code, 0);
 }
 
 // The search chooses between never and layers itself, if it may.

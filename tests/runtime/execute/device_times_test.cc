@@ -102,7 +102,7 @@ std::vector<RankRecording> recordOnLazyDevices(const std::vector<RankImage>& ima
     const MemoryBlock arena = device->allocate(executor.memory().total_bytes);
     const auto data = makeDataSource({"", 5}, executor.program());
     executor.attach(arena.bytes, &communicator, data.get());
-    Recorded recorded(executor.program(), executor.liveBytes());
+    Recorded recorded(executor.program(), executor.memory().live_bytes);
     executor.record(&recorded.recorder);
     for (int64_t step = 1; step <= 3; ++step) executor.runStep(step);
     executor.record(nullptr);

@@ -81,8 +81,8 @@ size_t actionsOf(int64_t microbatches) {
 
 // Each row has its own two inputs, and its logits, which are kept for the user.
 TEST(ExecutorLoops, HaveAsManyActionsForMoreIterations) {
-  const size_t few = actionsOf(32), many = actionsOf(128);
-  EXPECT_EQ(many, few + 3 * (128 - 32));
+  const size_t few = actionsOf(128), many = actionsOf(256);
+  EXPECT_EQ(many, few + 3 * (256 - 128));
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "ir/base/error.h"
-#include "runtime/execute/occupied_memory.h"
+#include "runtime/execute/block_placement.h"
 
 namespace pipeshard {
 namespace {
@@ -56,19 +59,23 @@ TEST(PlaceBlocks, IsNearTheLowerBoundOnRandomIntervals) {
   EXPECT_LT(sum / kRounds, 1.12);
 }
 
+enum class Fit { kFirst, kBest };
+
 // The same search, block by block.
-int64_t bestFitAmong(const std::vector<LiveBlock>& placed, const std::vector<int64_t>& offsets, int64_t bytes,
-                     int64_t begin, int64_t end) {
+int64_t fitAmong(Fit fit, const std::vector<LiveBlock>& placed, const std::vector<int64_t>& offsets,
+                 int64_t bytes, const Times& times) {
   std::vector<std::pair<int64_t, int64_t>> taken;
   for (size_t b = 0; b < placed.size(); ++b) {
-    if (placed[b].begin < end && begin < placed[b].end)
-      taken.emplace_back(offsets[b], offsets[b] + placed[b].bytes);
+    const bool together = std::ranges::any_of(times.starts, [&](int64_t start) {
+      return placed[b].begin < start + times.end && start + times.begin < placed[b].end;
+    });
+    if (together) taken.emplace_back(offsets[b], offsets[b] + placed[b].bytes);
   }
   std::sort(taken.begin(), taken.end());
   int64_t top = 0, best = -1, best_gap = 0;
   for (const auto& [from, to] : taken) {
     const int64_t gap = from - top;
-    if (gap >= bytes && (best < 0 || gap < best_gap)) {
+    if (gap >= bytes && (best < 0 || (fit == Fit::kBest && gap < best_gap))) {
       best = top;
       best_gap = gap;
     }
@@ -88,14 +95,21 @@ TEST(OccupiedMemory, FindsTheGapThatASearchOfAllBlocksFinds) {
     std::vector<int64_t> offsets;
     const int sizes = 1 + random() % 5;
     for (int b = 0; b < 150; ++b) {
-      const int64_t begin = random() % horizon;
-      const int64_t end = begin + 1 + random() % (horizon - begin);
-      const LiveBlock block{64 * static_cast<int64_t>(1 + random() % sizes), 3 * begin, 3 * end};
-      const int64_t offset = occupied.bestFit(block.bytes, block.begin, block.end);
-      ASSERT_EQ(offset, bestFitAmong(placed, offsets, block.bytes, block.begin, block.end));
-      occupied.occupy({offset, offset + block.bytes}, block.begin, block.end);
-      placed.push_back(block);
-      offsets.push_back(offset);
+      const int64_t length = 1 + random() % horizon;
+      std::vector<int64_t> starts;  // of one that comes again and again
+      for (int64_t start = random() % length; start + length <= horizon; start += length + random() % 20)
+        starts.push_back(3 * start);
+      if (starts.empty()) continue;
+      if (random() % 2 == 0) starts.resize(1);
+      const int64_t bytes = 64 * static_cast<int64_t>(1 + random() % sizes);
+      const Times times{0, 3 * length, starts};
+      const int64_t offset = occupied.firstFit(bytes, times);
+      ASSERT_EQ(offset, fitAmong(Fit::kFirst, placed, offsets, bytes, times));
+      occupied.occupy({offset, offset + bytes}, times);
+      for (const int64_t start : starts) {
+        placed.push_back({bytes, start, start + 3 * length});
+        offsets.push_back(offset);
+      }
     }
   }
 }
@@ -120,7 +134,7 @@ TEST(MemoryInOrder, FindsTheGapThatASearchOfAllBlocksFinds) {
     int64_t top = 0;
     for (const LiveBlock& block : blocks) {
       const int64_t offset = memory.place(block.bytes, block.begin, block.end);
-      ASSERT_EQ(offset, bestFitAmong(placed, offsets, block.bytes, block.begin, block.end));
+      ASSERT_EQ(offset, fitAmong(Fit::kBest, placed, offsets, block.bytes, {block.begin, block.end}));
       placed.push_back(block);
       offsets.push_back(offset);
       in_gaps += offset + block.bytes < top;
@@ -191,9 +205,13 @@ Program twoMicrobatches() {
   return program;
 }
 
+using Runs = std::vector<const RunMemory*>;
+
 // Nothing is known of what runs do.
+Runs unknown(const Program& program) { return Runs(program.instructions.size()); }
+
 FineIntervals coarse(const Program& program, const Accumulation& accumulation) {
-  return fineIntervals(program, accumulation, std::vector<const RunMoments*>(program.instructions.size()));
+  return fineIntervals(program, accumulation, unknown(program));
 }
 
 // Every buffer has memory of its own.
@@ -204,7 +222,8 @@ Accumulation separate(const Program& program) {
 
 TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
   const Program program = twoMicrobatches();
-  const MemoryPlan plan = planMemory(program, separate(program), coarse(program, separate(program)), 500);
+  const MemoryPlan plan =
+      planMemory(program, separate(program), coarse(program, separate(program)), unknown(program), 500);
   EXPECT_EQ(plan.offsets[0], 0);
   EXPECT_EQ(plan.offsets[1], plan.offsets[2]);
   EXPECT_NE(plan.offsets[2], plan.offsets[3]);
@@ -214,7 +233,7 @@ TEST(PlanMemory, GivesMicrobatchesOneAfterAnotherTheSamePlace) {
   EXPECT_EQ(plan.parts.gradients, 400);
   EXPECT_EQ(plan.parts.workspace, 500);
   EXPECT_EQ(plan.parts.total(), plan.total_bytes);
-  EXPECT_EQ(plan.workspace_offset + 512, plan.total_bytes);
+  EXPECT_EQ(plan.lane_offset + 512, plan.total_bytes);
 }
 
 TEST(PlanMemory, RefusesABufferThatIsNeverWritten) {
@@ -254,13 +273,13 @@ class FineIntervalsOfABackwardPass : public ::testing::Test {
   }
 
   MemoryPlan plan() const {
-    const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
+    const Runs runs = {nullptr, &backward_, nullptr, nullptr, nullptr};
     const Accumulation accumulation = separate(program_);
-    return planMemory(program_, accumulation, fineIntervals(program_, accumulation, moments), 0);
+    return planMemory(program_, accumulation, fineIntervals(program_, accumulation, runs), runs);
   }
   int64_t offset(const MemoryPlan& plan, BufferId id) const { return plan.offsets[id.index()]; }
 
-  const RunMoments backward_ = {5, {2, 4, 5}, {1, 3}};
+  RunMemory backward_ = {5, {2, 4, 5}, {1, 3}, {}, {}};
   Program program_;
   BufferId w_, h0_, h1_, dw0_, dw1_;
 };
@@ -271,15 +290,16 @@ TEST_F(FineIntervalsOfABackwardPass, LetWhatIsMadeLastLieWhereWhatIsReadFirstWas
   for (const BufferId other : {h0_, dw0_, h1_}) EXPECT_NE(offset(made, dw1_), offset(made, other));
   EXPECT_EQ(made.total_bytes, 4 * 1024);
   const Accumulation accumulation = separate(program_);
-  EXPECT_EQ(planMemory(program_, accumulation, coarse(program_, accumulation), 0).total_bytes, 5 * 1024);
+  EXPECT_EQ(planMemory(program_, accumulation, coarse(program_, accumulation), unknown(program_)).total_bytes,
+            5 * 1024);
 }
 
 TEST_F(FineIntervalsOfABackwardPass, KeepWhatIsReadOrSentBehindIt) {
   instruct(InstructionKind::kSend, {h1_}, {});
   std::swap(program_.instructions.unrolled()[3], program_.instructions.unrolled()[5]);
-  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr, nullptr};
+  const Runs runs = {nullptr, &backward_, nullptr, nullptr, nullptr, nullptr};
   const Accumulation accumulation = separate(program_);
-  const FineIntervals fine = fineIntervals(program_, accumulation, moments);
+  const FineIntervals fine = fineIntervals(program_, accumulation, runs);
   EXPECT_EQ(fine.stride, 5);
   EXPECT_EQ(fine.blocks[h0_.index()].end, 5 + 4);
   EXPECT_EQ(fine.blocks[h1_.index()].end, 5 * 5);  // its kFree
@@ -290,21 +310,121 @@ TEST_F(FineIntervalsOfABackwardPass, KeepWhatIsReadOrSentBehindIt) {
 TEST_F(FineIntervalsOfABackwardPass, BeginWithTheFirstThatWrites) {
   Accumulation accumulation = separate(program_);
   accumulation.place[dw0_.index()] = dw1_;
-  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
-  EXPECT_EQ(fineIntervals(program_, accumulation, moments).blocks[dw1_.index()].begin, 5 + 1);
+  const Runs runs = {nullptr, &backward_, nullptr, nullptr, nullptr};
+  EXPECT_EQ(fineIntervals(program_, accumulation, runs).blocks[dw1_.index()].begin, 5 + 1);
   Instruction zero;
   zero.kind = InstructionKind::kZero;
   zero.outputs = {dw1_};
   program_.instructions.unrolled().insert(program_.instructions.unrolled().begin(), zero);
-  const std::vector<const RunMoments*> later = {nullptr, nullptr, &backward_, nullptr, nullptr, nullptr};
+  const Runs later = {nullptr, nullptr, &backward_, nullptr, nullptr, nullptr};
   EXPECT_EQ(fineIntervals(program_, accumulation, later).blocks[dw1_.index()].begin, 0);
 }
 
 TEST_F(FineIntervalsOfABackwardPass, TellTheMostThatIsLiveDuringEachInstruction) {
-  const std::vector<const RunMoments*> moments = {nullptr, &backward_, nullptr, nullptr, nullptr};
+  const Runs runs = {nullptr, &backward_, nullptr, nullptr, nullptr};
   const Accumulation accumulation = separate(program_);
-  const FineIntervals fine = fineIntervals(program_, accumulation, moments);
-  EXPECT_EQ(liveBytes(fine, 5), (std::vector<int64_t>{3072, 4096, 3072, 3072, 3072}));
+  const FineIntervals fine = fineIntervals(program_, accumulation, runs);
+  std::vector<int64_t> most;
+  for (const LivePeak& peak : livePeaks(fine, runs)) most.push_back(peak.bytes);
+  EXPECT_EQ(most, (std::vector<int64_t>{3072, 4096, 3072, 3072, 3072}));
+}
+
+// What a run makes for itself lies among the buffers, where there is room then: the backward pass needs h1 in
+// its first two steps, dw1 and dw0 from the second and the fourth on.
+TEST_F(FineIntervalsOfABackwardPass, LeaveRoomForTemporaries) {
+  backward_.temporaries = {{1024, 0, 1}, {1024, 2, 3}, {1000, 4, 5}};
+  backward_.apart = placeBlocks(backward_.temporaries);
+  EXPECT_EQ(backward_.apart.total_bytes, 1024);
+  const MemoryPlan made = plan();
+  EXPECT_EQ(made.total_bytes, 4 * 1024);
+  const std::vector<int64_t>& temporaries = made.run_offsets[made.run_of[1]];
+  EXPECT_EQ(temporaries[0], offset(made, dw1_));
+  EXPECT_EQ(temporaries[1], offset(made, h1_));
+  EXPECT_EQ(made.parts.workspace, 1024);
+  EXPECT_EQ(made.parts.total(), made.total_bytes);
+}
+
+// A random program of many runs: nothing overlaps that is needed at one moment.
+class ManyRuns {
+ public:
+  ManyRuns(std::mt19937& random, int count) {
+    for (RunMemory& run : kinds_) {
+      run.count = 1 + random() % 6;
+      for (size_t t = 0; t < random() % 5; ++t) {
+        const int64_t begin = random() % run.count;
+        run.temporaries.push_back({static_cast<int64_t>(random() % 3000), begin,
+                                   begin + 1 + static_cast<int64_t>(random() % (run.count - begin))});
+      }
+      run.apart = placeBlocks(run.temporaries);
+    }
+    for (int i = 0; i < count; ++i) {
+      Instruction instruction;
+      instruction.kind = InstructionKind::kRun;
+      program_.buffers.push_back({fmt::format("a{}", i),
+                                  BufferKind::kActivation,
+                                  DataType::kFloat32,
+                                  {1 + static_cast<int64_t>(random() % 1000)},
+                                  "",
+                                  std::nullopt,
+                                  DataType::kUndefined});
+      instruction.outputs = {BufferId(i)};
+      program_.instructions.push_back(instruction);
+      const RunMemory& run = kinds_[random() % kinds_.size()];
+      runs_.push_back(&run);
+      const int64_t begin = 6 * i + static_cast<int64_t>(random() % run.count);
+      intervals_.blocks.push_back(
+          {4 * program_.buffers[i].shape[0], begin, begin + 1 + static_cast<int64_t>(random() % 40)});
+    }
+    intervals_.stride = 6;
+  }
+
+  void expectApart(const MemoryPlan& plan) const {
+    std::vector<LiveBlock> blocks = intervals_.blocks;
+    Placement placement{plan.offsets, plan.total_bytes};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const int64_t start = intervals_.stride * static_cast<int64_t>(i);
+      for (size_t t = 0; t < runs_[i]->temporaries.size(); ++t) {
+        const LiveBlock& temporary = runs_[i]->temporaries[t];
+        blocks.push_back({temporary.bytes, start + temporary.begin, start + temporary.end});
+        placement.offsets.push_back(plan.run_offsets[plan.run_of[i]][t]);
+      }
+    }
+    EXPECT_NO_THROW(verifyPlacement(blocks, placement));
+    const int64_t bound = liveLowerBound(blocks);
+    EXPECT_GE(plan.total_bytes, bound);
+    EXPECT_LE(static_cast<double>(plan.total_bytes), 1.25 * static_cast<double>(bound));
+    int64_t most = 0;
+    for (const LivePeak& peak : livePeaks(intervals_, runs_, kMemoryAlignment))
+      most = std::max(most, peak.bytes);
+    EXPECT_EQ(most, bound);
+  }
+
+  MemoryPlan plan() const { return planMemory(program_, separate(program_), intervals_, runs_); }
+  size_t kinds() const { return kinds_.size(); }
+
+ private:
+  std::array<RunMemory, 3> kinds_;
+  Program program_;
+  Runs runs_;
+  FineIntervals intervals_;
+};
+
+TEST(PlanMemory, PlacesTemporariesAmongBuffers) {
+  std::mt19937 random(21);
+  for (int round = 0; round < 30; ++round) {
+    const ManyRuns few(random, 5 + random() % 60);
+    few.expectApart(few.plan());
+  }
+}
+
+// Of very many runs those that are alike have their temporaries in the same places, so that they are one
+// action.
+TEST(PlanMemory, GivesRunsThatAreAlikeTheSamePlaces) {
+  std::mt19937 random(22);
+  const ManyRuns many(random, 600);
+  const MemoryPlan plan = many.plan();
+  many.expectApart(plan);
+  EXPECT_EQ(plan.run_offsets.size(), many.kinds());
 }
 
 TEST(LastReads, AreRunsBehindWhichNobodyNeedsABuffer) {

@@ -89,7 +89,7 @@ std::map<uint32_t, double> evaluate(const Graph& graph, const std::vector<double
 }
 
 // By buffer: from when to when it needs its memory.
-std::map<int, LiveBlock> buffersOf(const CompiledSubgraph::Aliasing& aliasing, const RunMoments& moments) {
+std::map<int, LiveBlock> buffersOf(const CompiledSubgraph::Aliasing& aliasing, const RunMemory& moments) {
   std::map<int, LiveBlock> blocks;
   for (size_t o = 0; o < aliasing.outputs.size(); ++o)
     blocks[aliasing.outputs[o]] = {kSize * 8, moments.output_begins[o], moments.count};
@@ -101,15 +101,17 @@ std::map<int, LiveBlock> buffersOf(const CompiledSubgraph::Aliasing& aliasing, c
 }
 
 // Runs with buffers as the aliasing says, in one arena in which those that need no memory at the same moment
-// may be in one place, and compares every output with the meaning. Returns the bytes of the arena that were
-// saved.
-int64_t expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasing) {
+// may be in one place, and compares every output with the meaning: with temporaries behind all buffers, and
+// among them. Returns the bytes of the arena that were saved.
+int64_t expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& aliasing, bool among = false) {
   CompiledSubgraph subgraph(graph, "test", testKernels());
   CompiledSubgraph::Aliasing all = aliasing;
   all.ending.resize(aliasing.inputs.size());
-  const std::map<int, LiveBlock> blocks = buffersOf(aliasing, subgraph.moments(all));
+  const std::map<int, LiveBlock> blocks = buffersOf(aliasing, subgraph.memory(all));
   std::vector<LiveBlock> intervals;
   for (const auto& [id, block] : blocks) intervals.push_back(block);
+  const std::vector<LiveBlock>& temporaries = subgraph.memory(all).temporaries;
+  if (among) intervals.insert(intervals.end(), temporaries.begin(), temporaries.end());
   const Placement placement = placeBlocks(intervals);
   AlignedMemory arena(std::max<int64_t>(1, placement.total_bytes));
   std::map<int, std::byte*> buffers;
@@ -127,9 +129,14 @@ int64_t expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& alia
   }
   for (const int id : aliasing.inputs) inputs.push_back(buffers.at(id));
   for (const int id : aliasing.outputs) outputs.push_back(buffers.at(id));
-  AlignedMemory workspace(subgraph.workspaceBytes(aliasing));
+  AlignedMemory workspace(subgraph.workspaceBytes(all));
   std::atomic<uint64_t> progress{0};
-  subgraph.bind(aliasing, inputs, outputs, workspace.data()).run(progress);
+  const std::vector<int64_t> places(placement.offsets.begin() + std::ssize(blocks), placement.offsets.end());
+  if (among) {
+    subgraph.bind(all, inputs, outputs, arena.data(), nullptr, {}, nullptr, &places).run(progress);
+  } else {
+    subgraph.bind(all, inputs, outputs, workspace.data()).run(progress);
+  }
   std::map<uint32_t, double> values = evaluate(graph, numbers);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const double want = values[static_cast<uint32_t>(graph.outputs[o].index())];
@@ -139,6 +146,7 @@ int64_t expectMeaning(const Graph& graph, const CompiledSubgraph::Aliasing& alia
       if (got != want) return 0;
     }
   }
+  if (!among) expectMeaning(graph, aliasing, true);
   return kSize * 8 * std::ssize(blocks) - placement.total_bytes;
 }
 
@@ -271,12 +279,12 @@ TEST(CompiledSubgraph, SaysWhenItIsDoneWithInputsAndBeginsWithOutputs) {
   sketch.graph.outputs = {third, first, sketch.view(y)};
   CompiledSubgraph subgraph(sketch.graph, "test", testKernels());
   const CompiledSubgraph::Aliasing ending{{0, 1}, {2, 3, 4}, {true, true}};
-  const RunMoments& moments = subgraph.moments(ending);
+  const RunMemory& moments = subgraph.memory(ending);
   EXPECT_EQ(moments.count, 4);                                        // three steps, and a copy
   EXPECT_EQ(moments.input_ends, (std::vector<int64_t>{1, 4}));        // y is copied
   EXPECT_EQ(moments.output_begins, (std::vector<int64_t>{2, 0, 3}));  // by output
   const CompiledSubgraph::Aliasing kept{{0, 1}, {2, 3, 4}, {false, false}};
-  EXPECT_EQ(subgraph.moments(kept).input_ends, (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(subgraph.memory(kept).input_ends, (std::vector<int64_t>{4, 4}));
   EXPECT_EQ(expectMeaning(sketch.graph, ending), kSize * 8);
 }
 

@@ -337,7 +337,7 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
     AlignedMemory arena(executor.memory().total_bytes);
     const auto data = makeDataSource({"", 5}, executor.program());
     executor.attach(arena.bytes(), &communicator, data.get());
-    TraceRecorder recorder(communicator.rank(), {{&executor.program(), executor.liveBytes()}}, 3);
+    TraceRecorder recorder(communicator.rank(), {{&executor.program(), executor.memory().live_bytes}}, 3);
     AlignedMemory memory(recorder.bytes());
     std::memset(memory.data(), 0, memory.size());
     recorder.place(memory.bytes());
@@ -348,7 +348,7 @@ TEST(TracedExecution, TellsWaitingForAPeerFromTransfer) {
     }
     executor.record(nullptr);
     executor.runStep(4);
-    const std::vector<int64_t> live = executor.liveBytes();
+    const std::vector<int64_t> live = executor.memory().live_bytes;
     EXPECT_LE(*std::max_element(live.begin(), live.end()), executor.memory().total_bytes);
     EXPECT_GE(*std::max_element(live.begin(), live.end()),
               executor.memory().total_bytes - executor.memory().parts.padding);
