@@ -55,7 +55,8 @@ int64_t RangeMaximum::of(int first, int last) const {
 
 namespace {
 
-// buffers that come and go leave so little between them: measured, up to one part in so many
+// What alignment and gaps between buffers add: one part in so many. (Measured: one in 200 on average, one in
+// 16 at most, of few large buffers.)
 constexpr int64_t kGaps = 32;
 
 template <typename Bytes>
@@ -394,6 +395,13 @@ int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t s
   return std::max(input_half, weight_half) + 2 * ends.leaving_gradients;
 }
 
+// Of what is there behind all passes.
+int64_t RunCosts::updateBytes(int first, int last) const {
+  const int64_t accumulators = one_microbatch_ ? sum(kGradients, first, last) : 0;
+  const int64_t workspace = std::max(update_peaks_.of(first, last), synchronization_peaks_.of(first, last));
+  return sum(kSynchronized, first, last) + joined(first, last) + accumulators + workspace;
+}
+
 void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const {
   const Ends ends = endsOf(first, last);
   const bool whole = ends.leaving_gradients == 0, alone = first == last;
@@ -422,13 +430,10 @@ void RunCosts::addPassMemory(int first, int last, Recomputation recomputation, S
       if (selective) parts.activation_bytes += sum(kKept, first, last);
     }
   }
-  const bool posted = postsGradients(first, last);
-  const int64_t synchronization = synchronization_peaks_.of(first, last);
-  const int64_t accumulators = one_microbatch_ ? parts.gradient_bytes : 0;
-  const int64_t update = sum(kSynchronized, first, last) + joined(first, last) + accumulators +
-                         std::max(update_peaks_.of(first, last), synchronization) - parts.activation_bytes;
+  const int64_t update = updateBytes(first, last) - parts.activation_bytes;
   const int64_t received = rules_.early_receives ? ends.entering + ends.entering_gradients : 0;
-  const int64_t beside = received + (posted ? synchronization : 0) + sum(kConstants, first, last);
+  const int64_t in_background = postsGradients(first, last) ? synchronization_peaks_.of(first, last) : 0;
+  const int64_t beside = received + in_background + sum(kConstants, first, last);
   const auto backward = [&](const Passes& passes, bool in_one) {
     return remade + std::max(backwardBytes(first, last, ends, sent, in_one), kept ? 0 : making(passes));
   };

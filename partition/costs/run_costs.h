@@ -182,6 +182,7 @@ class RunCosts {
                     const std::vector<Field>& before, const std::vector<Field>& behind) const;
   void findPasses(const std::vector<const PricedStage*>& layers);
   bool postsGradients(int first, int last) const;
+  int64_t updateBytes(int first, int last) const;
   void addPassMemory(int first, int last, Recomputation recomputation, StageCostParts& parts) const;
   int64_t backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const;
   int64_t recomputedBytes(int first, int last, Recomputation recomputation, const Passes& passes) const;
