@@ -44,7 +44,8 @@ const OperatorFacts& operatorFacts(std::string_view domain, std::string_view op_
 }
 
 bool swapsLastTwoAxes(const Graph& graph, const Node& node) {
-  if (!node.is("Transpose") || node.inputs.size() != 1 || !graph.value(node.inputs[0]).shape) return false;
+  if (operatorFacts(node).view != View::kOtherOrder) return false;
+  if (node.inputs.size() != 1 || !graph.value(node.inputs[0]).shape) return false;
   const size_t rank = graph.shape(node.inputs[0]).size();
   if (rank < 2) return false;
   std::vector<int64_t> swapped(rank);

@@ -67,7 +67,6 @@ class RankOperations {
       written_[b] = true;
       base_ += bufferBytes(b);
     }
-    base_ += costs.other_bytes;
     folds_ = std::none_of(program.instructions.begin(), program.instructions.end(), isOfLane);
     at_ = 0;
     for (const Instruction& instruction : program.instructions) {

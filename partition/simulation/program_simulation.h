@@ -33,7 +33,6 @@ struct ProgramCosts {
   std::vector<std::vector<WorkPart>> instructions;
   // by buffer; 0 for one that lives in another's memory. Empty: the buffers' sizes
   std::vector<int64_t> buffer_bytes = {};
-  int64_t other_bytes = 0;  // held throughout: workspace, constants
 };
 
 struct ProgramSimulationRequest {

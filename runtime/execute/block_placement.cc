@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <limits>
 #include <tuple>
 
 #include "ir/base/error.h"

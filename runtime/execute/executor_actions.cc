@@ -119,8 +119,8 @@ class Executor::ActionMaker {
       return subgraph.bind(aliasing, inputs, outputs, arena + memory.lane_offset,
                            executor_.background_collectives_.get(), adds, executor_.lane_queue_.get());
     }
-    return subgraph.bind(aliasing, inputs, outputs, arena, executor_.collectives_.get(), adds,
-                         executor_.compute_.get(), &memory.run_offsets[memory.run_of[position]]);
+    return subgraph.bind(aliasing, inputs, outputs, arena + memory.run_base, executor_.collectives_.get(),
+                         adds, executor_.compute_.get(), &memory.run_offsets[memory.run_of[position]]);
   }
 
   void findInput(const Instruction& instruction, Action& action) const {

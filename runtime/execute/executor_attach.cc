@@ -151,9 +151,7 @@ void Executor::attachAsGuest(const Executor& host, std::span<std::byte> arena, C
     offsets[b] = host.memory_.offsets[found->second.index()];
   }
   memory_.offsets = std::move(offsets);
-  for (std::vector<int64_t>& run : memory_.run_offsets) {
-    for (int64_t& offset : run) offset += shift;
-  }
+  memory_.run_base += shift;
   memory_.lane_offset += shift;
   memory_.total_bytes += shift;
   keeper_ = &host;

@@ -101,9 +101,9 @@ class Transient {
     std::vector<RepeatedBlock> blocks;
     for (const LiveBlock& block : buffers_) blocks.push_back({block.bytes, {block.begin, block.end}});
     for (const RunGroup& group : groups_) {
-      if (apart_) blocks.push_back({group.run->apart.total_bytes, {0, group.run->count, group.starts}});
-      if (apart_) continue;
-      for (const LiveBlock& block : group.run->temporaries)
+      const LiveBlock whole{group.run->apart.total_bytes, 0, group.run->count};
+      const std::span<const LiveBlock> each = group.run->temporaries;
+      for (const LiveBlock& block : apart_ ? std::span(&whole, 1) : each)
         blocks.push_back({block.bytes, {block.begin, block.end, group.starts}});
     }
     const int rounds = std::min<int>(kMostRounds, kBlocksOfRounds / (1 + block_count_));
@@ -319,9 +319,7 @@ MemoryPlan planMemory(const Program& program, const Accumulation& accumulation,
   for (size_t b = 0; b < blocks.size(); ++b)
     plan.offsets[b] = plan.offsets[accumulation.placeOf(BufferId(b)).index()];
   plan.run_offsets = std::move(placed.run_offsets);
-  for (std::vector<int64_t>& offsets : plan.run_offsets) {
-    for (int64_t& offset : offsets) offset += top;
-  }
+  plan.run_base = top;
   plan.lane_offset = top + placed.total_bytes;
   plan.total_bytes = plan.lane_offset + alignedBytes(lane_bytes, alignment);
 

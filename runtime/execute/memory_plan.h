@@ -30,8 +30,9 @@ int64_t& partOf(MemoryParts& parts, BufferKind kind);
 
 struct MemoryPlan {
   std::vector<int64_t> offsets;  // by buffer; that of the accumulator for one that is computed there
-  // Of the temporaries of runs; runs that are alike may have the same.
+  // Of the temporaries of runs, from run_base on; runs that are alike may have the same.
   std::vector<std::vector<int64_t>> run_offsets;
+  int64_t run_base = 0;
   std::vector<uint32_t> run_of;  // by instruction: its run_offsets, where it is a run of the foreground
   int64_t lane_offset = 0;       // of the background lane's workspace
   int64_t total_bytes = 0;       // of the arena; equals parts.total()

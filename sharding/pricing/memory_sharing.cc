@@ -33,19 +33,15 @@ class MemorySharer {
   const StageValue& of(ValueId value) const { return pass_.context.values[value.index()]; }
   const Graph& graph() const { return pass_.context.training.graph; }
 
-  // Along mesh axes of one device there is nothing to reshard.
-  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const {
-    return pass_.context.mesh.deviceCount() == 1 || a == b;
-  }
-
   // The node runs in the pass, and this input of it is as it is kept, and so is its first output.
   bool takesAsKept(NodeId id, size_t input) const {
     if (!id.valid() || !pass_.has(id)) return false;
     const Node& node = graph().node(id);
     const ValueId read = node.inputs.at(input), made = node.outputs.at(0);
     const Strategy& strategy = pass_.sharding.strategies[id.index()];
-    return read.valid() && isSame(strategy.inputs[input], pass_.sharding.kept[read.index()]) &&
-           isSame(strategy.outputs[0], pass_.sharding.kept[made.index()]);
+    return read.valid() &&
+           isSame(pass_.context.mesh, strategy.inputs[input], pass_.sharding.kept[read.index()]) &&
+           isSame(pass_.context.mesh, strategy.outputs[0], pass_.sharding.kept[made.index()]);
   }
 
   // Products read it where it was before it was transposed (runtime/execute/fold_transposes.h).

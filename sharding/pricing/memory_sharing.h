@@ -9,6 +9,11 @@
 
 namespace pipeshard {
 
+// Along mesh axes of one device there is nothing to reshard.
+inline bool isSame(const LogicalMesh& mesh, const ShardingSpec& a, const ShardingSpec& b) {
+  return mesh.deviceCount() == 1 || a == b;
+}
+
 // A pass of a sharded part of a model, as a subgraph.
 struct PricedPass {
   const StageContext& context;

@@ -102,11 +102,6 @@ class MemoryPricer {
     std::vector<MemoryUse> ends;     // where the layers beside this one run in the same subgraph
   };
 
-  // Along mesh axes of one device there is nothing to reshard.
-  bool isSame(const ShardingSpec& a, const ShardingSpec& b) const {
-    return context_.mesh.deviceCount() == 1 || a == b;
-  }
-
   void addBeside(const MemoryUse& use) {
     for (Uses* uses : {&pieces_, &discarding_}) uses->beside.push_back(use);
   }
@@ -168,8 +163,8 @@ class MemoryPricer {
   std::optional<std::vector<ValueId>> summedInPlace(ValueId part) const {
     const auto maker = [&](ValueId id) { return of(id).producer; };
     NodeId node = maker(part);
-    if (!node.valid() ||
-        !isSame(sharding_.strategies[node.index()].outputs[of(part).output], sharding_.kept[part.index()]))
+    if (!node.valid() || !isSame(context_.mesh, sharding_.strategies[node.index()].outputs[of(part).output],
+                                 sharding_.kept[part.index()]))
       return std::nullopt;
     if (readInPasses(part)) return std::nullopt;
     const Graph& graph = context_.training.graph;

@@ -338,8 +338,8 @@ TEST_F(FineIntervalsOfABackwardPass, LeaveRoomForTemporaries) {
   const MemoryPlan made = plan();
   EXPECT_EQ(made.total_bytes, 4 * 1024);
   const std::vector<int64_t>& temporaries = made.run_offsets[made.run_of[1]];
-  EXPECT_EQ(temporaries[0], offset(made, dw1_));
-  EXPECT_EQ(temporaries[1], offset(made, h1_));
+  EXPECT_EQ(made.run_base + temporaries[0], offset(made, dw1_));
+  EXPECT_EQ(made.run_base + temporaries[1], offset(made, h1_));
   EXPECT_EQ(made.parts.workspace, 1024);
   EXPECT_EQ(made.parts.total(), made.total_bytes);
 }
@@ -386,7 +386,7 @@ class ManyRuns {
       for (size_t t = 0; t < runs_[i]->temporaries.size(); ++t) {
         const LiveBlock& temporary = runs_[i]->temporaries[t];
         blocks.push_back({temporary.bytes, start + temporary.begin, start + temporary.end});
-        placement.offsets.push_back(plan.run_offsets[plan.run_of[i]][t]);
+        placement.offsets.push_back(plan.run_base + plan.run_offsets[plan.run_of[i]][t]);
       }
     }
     EXPECT_NO_THROW(verifyPlacement(blocks, placement));
