@@ -55,14 +55,34 @@ std::string tilingFault(const Shape& whole, const std::vector<Shard>& boxes) {
   return fmt::format("the parts hold {} of the {} elements of {}", held, all, shapeToString(whole));
 }
 
-void transposeMatrix(std::span<const std::byte> from, const Shape& shape, size_t element,
+void transposeMatrix(std::span<const std::byte> from, int64_t rows, int64_t columns, size_t element,
                      std::span<std::byte> to) {
-  for (int64_t row = 0; row < shape.at(0); ++row) {
-    for (int64_t column = 0; column < shape.at(1); ++column) {
-      std::memcpy(to.data() + (column * shape[0] + row) * element,
-                  from.data() + (row * shape[1] + column) * element, element);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      std::memcpy(to.data() + (column * rows + row) * element,
+                  from.data() + (row * columns + column) * element, element);
     }
   }
+}
+
+Shape firstAxisLast(Shape shape) {
+  std::rotate(shape.begin(), shape.begin() + 1, shape.end());
+  return shape;
+}
+
+Shard firstAxisLast(const Shard& box) { return {firstAxisLast(box.start), firstAxisLast(box.size)}; }
+
+Shape withAxesJoined(Shape shape, size_t axis) {
+  shape.at(axis) *= shape.at(axis + 1);
+  shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
+  return shape;
+}
+
+Shard withAxesJoined(const Shard& box, const Shape& whole, size_t axis) {
+  Shard joined{box.start, withAxesJoined(box.size, axis)};
+  joined.start[axis] = box.start[axis] * whole[axis + 1] + box.start[axis + 1];
+  joined.start.erase(joined.start.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
+  return joined;
 }
 
 }  // namespace pipeshard

@@ -62,9 +62,19 @@ void forEachRun(const Shape& whole, const Shard& box, F&& f) {
   }
 }
 
-// Elements of `element` bytes, row-major: a matrix of `shape` [rows,columns] to [columns,rows]. The spans do
-// not overlap.
-void transposeMatrix(std::span<const std::byte> from, const Shape& shape, size_t element,
+// Elements of `element` bytes, row-major: a matrix [rows,columns] to [columns,rows]. The spans do not
+// overlap.
+void transposeMatrix(std::span<const std::byte> from, int64_t rows, int64_t columns, size_t element,
                      std::span<std::byte> to);
+
+// Of a weight that lies transposed, as its module has it: [k,n] is [n,k], and [k,3,n], where the step has its
+// columns as two axes, is [3,n,k].
+Shape firstAxisLast(Shape shape);
+Shard firstAxisLast(const Shard& box);
+
+// Two axes as one, [4,3,2] with axis 1 as [4,6]: of a shape; of a box that has one entry of the first of the
+// two, or all of the second.
+Shape withAxesJoined(Shape shape, size_t axis);
+Shard withAxesJoined(const Shard& box, const Shape& whole, size_t axis);
 
 }  // namespace pipeshard

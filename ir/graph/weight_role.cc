@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/tensor_box.h"
+
 namespace pipeshard {
 namespace {
 
@@ -61,6 +63,26 @@ bool hasMark(const Value& value, std::string_view key) {
 bool isFolded(const Value& value) { return hasMark(value, kConstantMark); }
 
 bool isStoredTransposed(const Value& value) { return hasMark(value, kStoredTransposed); }
+
+std::optional<size_t> dividedAxis(const Value& value) {
+  for (const auto& [key, axis] : value.metadata) {
+    if (key == kDividedAxis) return std::stoul(axis);
+  }
+  return std::nullopt;
+}
+
+Shape storedShape(const Value& value) {
+  const std::optional<size_t> axis = dividedAxis(value);
+  return axis ? withAxesJoined(*value.shape, *axis) : *value.shape;
+}
+
+bool isStoredAs(const Shape& shape, const Shape& stored) {
+  if (shape == stored) return true;
+  for (size_t axis = 0; axis + 1 < shape.size(); ++axis) {
+    if (withAxesJoined(shape, axis) == stored) return true;
+  }
+  return false;
+}
 
 bool isMade(const Value& value) {
   return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {

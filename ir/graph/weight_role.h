@@ -23,6 +23,15 @@ std::optional<bool> trainedByUser(const Value& value);
 inline constexpr const char* kStoredTransposed = "pipeshard.transposed";
 bool isStoredTransposed(const Value& value);  // has it
 
+// The metadata key on a weight one of whose axes the step has as two, with its elements in the same order:
+// the first of the two, "1" of [768,3,768] where the file has [768,2304]
+// (onnx_import/patterns/fused_projections.h).
+inline constexpr const char* kDividedAxis = "pipeshard.divided_axis";
+std::optional<size_t> dividedAxis(const Value& value);
+Shape storedShape(const Value& value);  // in the file; the value's shape is known
+// A weight that the file has as `stored` may have `shape` in a step: the same, or with an axis divided.
+bool isStoredAs(const Shape& shape, const Shape& stored);
+
 // What torch.export says that an initializer is ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"); nothing where it
 // says nothing.
 std::optional<std::string_view> exportedKind(const Value& value);

@@ -1,14 +1,16 @@
 // A row says what is not the default of OperatorFacts.
 #include "ir/operators/operator_table.h"
 
+#include <iterator>
+#include <vector>
+
+#include "ir/operators/elementwise_table.h"
+
 namespace pipeshard {
 namespace {
 
 using enum WorkClass;
-constexpr Backend kCpu = Backend::kCpu;
-constexpr std::string_view kOurs = kPipeshardDomain;
-constexpr InputSet kFirst = {0};
-constexpr InputSet kAll = InputSet::from(0);
+using namespace operator_rows;
 
 constexpr OperatorFacts kOperators[] = {
     // ---- Views
@@ -154,6 +156,30 @@ constexpr OperatorFacts kOperators[] = {
      .work = kContraction,
      .runs_on = kCpu,
      .adds_up = AddsUp::kOneProduct},
+    // A matrix of several, one axis of which is two (onnx_import/patterns/fused_projections.h).
+    {.domain = kOurs,
+     .op_type = "FusedProjection",
+     .work = kContraction,
+     .runs_on = kCpu,
+     .linear = {0, 1},
+     .added_input = 2,
+     .adds_up = AddsUp::kWithoutBias,
+     .layer_weights = {1, 2},
+     .multiplies_matrices = true},
+    {.domain = kOurs,
+     .op_type = "FusedProjectionInputGrad",
+     .work = kContraction,
+     .runs_on = kCpu,
+     .linear = {0, 1},
+     .adds_up = AddsUp::kAlways,
+     .multiplies_matrices = true},
+    {.domain = kOurs,
+     .op_type = "FusedProjectionWeightGrad",
+     .work = kContraction,
+     .runs_on = kCpu,
+     .linear = {0, 1},
+     .adds_up = AddsUp::kAlways,
+     .multiplies_matrices = true},
     // ---- Attention
     {.domain = kOurs,
      .op_type = "Attention",
@@ -333,168 +359,17 @@ constexpr OperatorFacts kOperators[] = {
      .runs_on = kCpu,
      .linear = kFirst,
      .overwrites = {1}},
-    // ---- Arithmetic
-    {.op_type = "Add", .work = kElementwise, .runs_on = kCpu, .additive = kAll, .overwrites = {0, 1}},
-    {.op_type = "Sub", .work = kElementwise, .runs_on = kCpu, .additive = kAll, .overwrites = {0, 1}},
-    {.op_type = "Mul", .work = kElementwise, .runs_on = kCpu, .linear = {0, 1}, .overwrites = {0, 1}},
-    {.op_type = "Div", .work = kElementwise, .runs_on = kCpu, .linear = kFirst, .overwrites = {0, 1}},
-    {.op_type = "Pow",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .mixed = MixedPrecision::kFloat32,
-     .settings = InputSet::from(1)},
-    {.op_type = "Mod", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Neg", .work = kElementwise, .runs_on = kCpu, .linear = kFirst, .overwrites = kFirst},
-    {.op_type = "Abs", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Reciprocal",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .mixed = MixedPrecision::kFloat32,
-     .overwrites = kFirst},
-    {.op_type = "Sqrt",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .mixed = MixedPrecision::kFloat32,
-     .overwrites = kFirst},
-    {.op_type = "Sign", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Floor", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Ceil", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Round", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Max", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "Min", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "Sum", .work = kElementwise, .runs_on = kCpu, .additive = kAll},
-    {.op_type = "Mean", .work = kElementwise, .runs_on = kCpu, .additive = kAll},
-    {.op_type = "Clip", .work = kElementwise, .runs_on = kCpu, .passes = kFirst, .settings = kAll},
-    {.op_type = "Where",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .passes = {1, 2},
-     .additive = {1, 2},
-     .settings = kAll},
-    // ---- Types
-    {.op_type = "Cast", .work = kElementwise, .runs_on = kCpu, .keeps = kFirst, .linear = kFirst},
-    // Passes what a Cast keeps: less is said than is true.
-    {.op_type = "CastLike", .work = kElementwise, .runs_on = kCpu, .passes = kFirst, .linear = kFirst},
-    // ---- Comparisons, logic and bits
-    {.op_type = "Equal", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "Less", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "LessOrEqual", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "Greater", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "GreaterOrEqual", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "And", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Or", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Xor", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Not", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "IsNaN", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "IsInf", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "BitShift", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "BitwiseAnd", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "BitwiseOr", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "BitwiseXor", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "BitwiseNot", .work = kElementwise, .runs_on = kCpu},
-    // ---- Functions of one number
-    {.op_type = "Exp",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .mixed = MixedPrecision::kFloat32,
-     .overwrites = kFirst},
-    {.op_type = "Log",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .mixed = MixedPrecision::kFloat32,
-     .overwrites = kFirst},
-    {.op_type = "Erf", .work = kElementwise, .runs_on = kCpu, .overwrites = kFirst},
-    {.op_type = "Sin", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Cos", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Tan", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Asin", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Acos", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Atan", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Sinh", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Cosh", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Tanh", .work = kElementwise, .runs_on = kCpu, .overwrites = kFirst},
-    {.op_type = "Asinh", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Acosh", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Atanh", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    // ---- Activations
-    {.op_type = "Relu", .work = kElementwise, .runs_on = kCpu, .overwrites = kFirst},
-    {.op_type = "LeakyRelu", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "PRelu", .work = kElementwise, .layer_weights = {1}},
-    {.op_type = "ThresholdedRelu", .work = kElementwise},
-    {.op_type = "Sigmoid", .work = kElementwise, .runs_on = kCpu, .overwrites = kFirst},
-    {.op_type = "HardSigmoid", .work = kElementwise},
-    {.op_type = "HardSwish", .work = kElementwise},
-    {.op_type = "Shrink", .work = kElementwise},
-    {.op_type = "Gelu", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Elu", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Selu", .work = kElementwise},
-    {.op_type = "Celu", .work = kElementwise},
-    {.op_type = "Mish", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Softplus", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
-    {.op_type = "Softsign", .work = kElementwise},
-    {.op_type = "Swish", .work = kElementwise},
-    {.op_type = "Dropout",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .own_types = {1},
-     .has_optional_outputs = true,
-     .linear = kFirst},
-    {.domain = kOurs,
-     .op_type = "ReluGrad",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .linear = kFirst,
-     .overwrites = {0, 1}},
-    {.domain = kOurs, .op_type = "Gelu", .work = kElementwise, .runs_on = kCpu},
-    {.domain = kOurs, .op_type = "Swish", .work = kElementwise, .runs_on = kCpu},
-    {.domain = kOurs,
-     .op_type = "GeluGrad",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .linear = kFirst,
-     .overwrites = {0, 1}},
-    {.domain = kOurs,
-     .op_type = "SwishGrad",
-     .work = kElementwise,
-     .runs_on = kCpu,
-     .linear = kFirst,
-     .overwrites = {0, 1}},
-    {.domain = kOurs, .op_type = "MishGrad", .work = kElementwise, .runs_on = kCpu, .linear = kFirst},
-    // ---- Random numbers
-    {.op_type = "RandomNormal", .work = kElementwise, .float32_attribute = "dtype", .is_random = true},
-    {.op_type = "RandomNormalLike", .work = kElementwise, .is_random = true},
-    {.op_type = "RandomUniform", .work = kElementwise, .float32_attribute = "dtype", .is_random = true},
-    {.op_type = "RandomUniformLike", .work = kElementwise, .is_random = true},
-    {.op_type = "Bernoulli", .work = kElementwise, .is_random = true},
-    {.op_type = "Multinomial", .work = kElementwise, .is_random = true},
-    // ---- Signal processing: their types alone are known
-    {.op_type = "HannWindow", .work = kElementwise, .float32_attribute = "output_datatype"},
-    {.op_type = "HammingWindow", .work = kElementwise, .float32_attribute = "output_datatype"},
-    {.op_type = "BlackmanWindow", .work = kElementwise, .float32_attribute = "output_datatype"},
-    {.op_type = "MelWeightMatrix", .work = kElementwise, .float32_attribute = "output_datatype"},
-    // ---- Optimizers
-    {.domain = kOurs, .op_type = "SGD", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "SGDMomentum", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "Adam", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "AdamW", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "RMSProp", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "RMSPropMomentum", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "Adagrad", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "Lion", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "LAMBDirection", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "MovingAverage", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "Orthogonalized", .work = kContraction},
-    {.domain = kOurs, .op_type = "ScheduledRate", .work = kElementwise, .runs_on = kCpu, .is_update = true},
-    {.domain = kOurs, .op_type = "SquareSum", .work = kReduction, .runs_on = kCpu},
-    // ---- Collectives
-    {.domain = kOurs, .op_type = "AllReduce", .work = kMovement, .runs_on = kCpu},
-    {.domain = kOurs, .op_type = "AllGather", .work = kMovement, .runs_on = kCpu},
-    {.domain = kOurs, .op_type = "ReduceScatter", .work = kMovement, .runs_on = kCpu},
-    {.domain = kOurs, .op_type = "AllToAll", .work = kMovement, .runs_on = kCpu},
 };
 
 }  // namespace
 
-std::span<const OperatorFacts> operatorTable() { return kOperators; }
+std::span<const OperatorFacts> operatorTable() {
+  static const std::vector<OperatorFacts> rows = [] {
+    std::vector<OperatorFacts> all(std::begin(kOperators), std::end(kOperators));
+    all.insert(all.end(), elementwiseOperators().begin(), elementwiseOperators().end());
+    return all;
+  }();
+  return rows;
+}
 
 }  // namespace pipeshard

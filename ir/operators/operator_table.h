@@ -1,4 +1,5 @@
-// The table behind operatorFacts: a row per operator, by family.
+// The table behind operatorFacts: a row per operator, by family. A row says what is not the default of
+// OperatorFacts.
 #pragma once
 
 #include <span>
@@ -6,6 +7,14 @@
 #include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
+
+// What rows are written with.
+namespace operator_rows {
+inline constexpr Backend kCpu = Backend::kCpu;
+inline constexpr std::string_view kOurs = kPipeshardDomain;
+inline constexpr InputSet kFirst = {0};
+inline constexpr InputSet kAll = InputSet::from(0);
+}  // namespace operator_rows
 
 std::span<const OperatorFacts> operatorTable();
 

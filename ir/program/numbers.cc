@@ -145,7 +145,7 @@ std::string formOf(const Buffer& buffer) {
 std::string formOf(const Result& result) {
   Form form;
   form.add(static_cast<int64_t>(result.kind)).add(result.name).add(result.state).add(result.update);
-  form.add(result.axis).add((result.microbatch >= 0) + 2 * result.transposed);
+  form.add(result.axis).add((result.microbatch >= 0) + 2 * result.transposed).add(result.divided_axis);
   return std::move(form).take();
 }
 

@@ -179,6 +179,9 @@ struct Result {
   // The buffer holds the transposed matrix of what the model calls `name` (a weight that the exporter has
   // transposed, its gradient, its states). Dumps have the model's.
   bool transposed = false;
+  // The first of two axes of the buffer that are one in the model (ir/graph/weight_role.h), -1: there are
+  // none. Dumps have the model's, where the buffer has all of both.
+  int divided_axis = -1;
 };
 
 // How a batch input is cut; the same list in every rank's program.

@@ -257,11 +257,13 @@ Json resultToJson(const Result& result) {
   if (result.microbatch >= 0) json["microbatch"] = result.microbatch;
   if (result.axis >= 0) json["axis"] = result.axis;
   if (result.transposed) json["transposed"] = true;
+  if (result.divided_axis >= 0) json["divided_axis"] = result.divided_axis;
   return json;
 }
 
 Result resultFromJson(const JsonReader& json, size_t buffer_count) {
-  json.expectObject({"kind", "name", "buffer"}, {"state", "update", "microbatch", "axis", "transposed"});
+  json.expectObject({"kind", "name", "buffer"},
+                    {"state", "update", "microbatch", "axis", "transposed", "divided_axis"});
   Result result;
   result.kind = enumFromJson<Result::Kind>(json.at("kind"), resultKinds());
   result.name = json.at("name").string();
@@ -271,6 +273,7 @@ Result resultFromJson(const JsonReader& json, size_t buffer_count) {
   if (json.has("microbatch")) result.microbatch = json.at("microbatch").integer(0, INT32_MAX);
   if (json.has("axis")) result.axis = json.at("axis").integer(0, INT32_MAX);
   result.transposed = json.has("transposed") && json.at("transposed").boolean();
+  if (json.has("divided_axis")) result.divided_axis = json.at("divided_axis").integer(0, INT32_MAX);
   return result;
 }
 

@@ -61,6 +61,7 @@ class FunctionBuilder {
 // Bodies by name and overload. Those that live outside functions.cc:
 using FunctionBodies = std::map<std::pair<std::string, std::string>, void (*)(FunctionBuilder&)>;
 void addAttentionBodies(FunctionBodies& bodies);
+void addProjectionBodies(FunctionBodies& bodies);
 void addConvolutionBodies(FunctionBodies& bodies);  // convolutions, pools, batch normalisation
 void addOptimizerBodies(FunctionBodies& bodies);
 

@@ -404,6 +404,7 @@ FunctionBodies makeBodies() {
   };
   addLossBodies(table);
   addAttentionBodies(table);
+  addProjectionBodies(table);
   addConvolutionBodies(table);
   addOptimizerBodies(table);
   return table;

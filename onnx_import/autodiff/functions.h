@@ -8,6 +8,8 @@
 //   CrossEntropyLoss and its     "none", "sum", "mean", and each with "_weighted" when Weights is given
 //   gradient
 //   Attention and its gradients  what lies over the scores (ir/operators/attention_form.h)
+//   FusedProjection and its      which way round the weight lies, and whether there is a bias
+//   gradients                    (ir/operators/fused_projection.h)
 //   optimizers                   "" (one learning rate), "constant" (with warm-up), "linear", "cosine",
 //                                "one-cycle", "step": with Step and the schedule's numbers as inputs
 //   every other function         ""

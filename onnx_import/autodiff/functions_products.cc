@@ -1,4 +1,5 @@
-// Bodies of the gradients of convolutions, pools and batch normalisation; of attention and its gradients.
+// Bodies of the gradients of convolutions, pools and batch normalisation; of attention, of projections, and
+// of their gradients.
 #include "ir/base/error.h"
 #include "ir/operators/attention_form.h"
 #include "onnx_import/autodiff/function_builder.h"
@@ -7,6 +8,48 @@ namespace pipeshard {
 namespace {
 
 using Builder = FunctionBuilder;
+
+ValueId concatenated(Builder& f, std::vector<ValueId> parts) {
+  return f.op("Concat", std::move(parts), {{"axis", int64_t{0}}});
+}
+ValueId sizes(Builder& f, ValueId x, int64_t start, int64_t end) {
+  return f.op("Shape", {x}, {{"start", start}, {"end", end}});
+}
+ValueId sizesFrom(Builder& f, ValueId x, int64_t start) { return f.op("Shape", {x}, {{"start", start}}); }
+// The first axes as rows, the others as columns.
+ValueId asMatrix(Builder& f, ValueId x, int64_t row_axes) {
+  return f.op("Flatten", {x}, {{"axis", row_axes}});
+}
+
+template <bool kTransposed, bool kBias>
+void fusedProjection(Builder& f) {
+  f.attribute("transposed", int64_t{kTransposed});
+  const ValueId x = f.input("X");
+  const ValueId w = f.input("W");
+  std::vector<ValueId> inputs = {asMatrix(f, x, -1), asMatrix(f, w, kTransposed ? 2 : 1)};
+  if (kBias) inputs.push_back(f.op("Reshape", {f.input("B"), f.integers({-1})}));
+  const ValueId product = f.op("Gemm", inputs, {{"transB", int64_t{kTransposed}}});
+  const ValueId columns = kTransposed ? sizes(f, w, 0, 2) : sizesFrom(f, w, 1);
+  f.output("Y", f.op("Reshape", {product, concatenated(f, {sizes(f, x, 0, -1), columns})}));
+}
+
+template <bool kTransposed>
+void fusedProjectionInputGrad(Builder& f) {
+  f.attribute("transposed", int64_t{kTransposed});
+  const ValueId dy = f.input("dY");
+  const ValueId w = f.input("W");
+  f.output("dX", f.op("Gemm", {asMatrix(f, dy, 1), asMatrix(f, w, kTransposed ? 2 : 1)},
+                      {{"transB", int64_t{!kTransposed}}}));
+}
+
+template <bool kTransposed>
+void fusedProjectionWeightGrad(Builder& f) {
+  f.attribute("transposed", int64_t{kTransposed});
+  const ValueId a = f.input(kTransposed ? "dY" : "X");
+  const ValueId b = f.input(kTransposed ? "X" : "dY");
+  const ValueId product = f.op("Gemm", {asMatrix(f, a, 1), asMatrix(f, b, 1)}, {{"transA", int64_t{1}}});
+  f.output("dW", f.op("Reshape", {product, concatenated(f, {sizesFrom(f, a, 1), sizesFrom(f, b, 1)})}));
+}
 
 const std::vector<const char*> kWindowLists = {"dilations", "kernel_shape", "pads", "strides"};
 
@@ -338,6 +381,17 @@ void addConvolutionBodies(FunctionBodies& bodies) {
   bodies[{"AveragePoolGrad", ""}] = averagePoolGrad;
   bodies[{"BatchNormalizationInputGrad", ""}] = batchNormalizationInputGrad;
   bodies[{"BatchNormalizationWeightGrad", ""}] = batchNormalizationWeightGrad;
+}
+
+void addProjectionBodies(FunctionBodies& bodies) {
+  bodies[{"FusedProjection", ""}] = fusedProjection<false, false>;
+  bodies[{"FusedProjection", "bias"}] = fusedProjection<false, true>;
+  bodies[{"FusedProjection", "transposed"}] = fusedProjection<true, false>;
+  bodies[{"FusedProjection", "transposed_bias"}] = fusedProjection<true, true>;
+  bodies[{"FusedProjectionInputGrad", ""}] = fusedProjectionInputGrad<false>;
+  bodies[{"FusedProjectionInputGrad", "transposed"}] = fusedProjectionInputGrad<true>;
+  bodies[{"FusedProjectionWeightGrad", ""}] = fusedProjectionWeightGrad<false>;
+  bodies[{"FusedProjectionWeightGrad", "transposed"}] = fusedProjectionWeightGrad<true>;
 }
 
 void addAttentionBodies(FunctionBodies& bodies) {

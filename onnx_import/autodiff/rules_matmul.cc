@@ -1,6 +1,7 @@
 // MatMul, Gemm and attention. A product with a matrix of weights becomes one Gemm on the flattened rows: no
 // transposed copies, neither of ours nor of those that the forward pass makes.
 #include "ir/operators/attention_form.h"
+#include "ir/operators/fused_projection.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -94,6 +95,28 @@ void gemmGradient(GradientContext& c) {
   if (c.needs(2)) c.give(2, c.scale(c.reducedFor(2, dy), c.node().floatAttribute("beta", 1)));
 }
 
+// Y = X W + B with W's columns in two axes. As with matmulByMatrix each product has views of its own.
+void fusedProjectionGradient(GradientContext& c) {
+  const Shape x = c.shape(c.input(0)), y = c.shape(c.output());
+  const int64_t rows = elementCount(x) / x.back();
+  const bool transposed = hasRowsOfParts(c.node());
+  const std::string overload = projectionOverload(transposed, false);
+  const std::map<std::string, Attribute> attributes = {{"transposed", int64_t{transposed}}};
+  const auto dy = [&] { return c.reshape(c.outputGradient(), {rows, y[y.size() - 2], y.back()}); };
+  if (c.needs(0)) {
+    const ValueId product = c.function("FusedProjectionInputGrad", overload, {dy(), c.input(1)},
+                                       c.gradientType(0), {rows, x.back()}, attributes);
+    c.give(0, c.reshape(product, x));
+  }
+  if (c.needs(1)) {
+    std::vector<ValueId> factors = {c.reshape(c.input(0), {rows, x.back()}), dy()};
+    if (transposed) std::swap(factors[0], factors[1]);
+    c.give(1, c.function("FusedProjectionWeightGrad", overload, factors, c.gradientType(1),
+                         c.shape(c.input(1)), attributes));
+  }
+  if (c.needs(2)) c.giveReduced(2, c.outputGradient());
+}
+
 // The matrix of probabilities is computed again, from what each row has kept: its largest score and its sum
 // of exponentials.
 void attentionGradient(GradientContext& c) {
@@ -146,6 +169,7 @@ uint32_t stoppedInputs(const Node& node) {
 void addMatmulRules(GradientRules& rules) {
   rules[{"", "MatMul"}] = {matmulGradient};
   rules[{"", "Gemm"}] = {gemmGradient};
+  rules[{std::string(kPipeshardDomain), "FusedProjection"}] = {fusedProjectionGradient};
   rules[{std::string(kPipeshardDomain), "Attention"}] = {attentionGradient, 0, stoppedInputs};
 }
 

@@ -17,7 +17,9 @@ namespace {
 // Emits the nodes of one parameter's update: "<parameter>.update/<operator>".
 class UpdateEmitter : public OpEmitter {
  public:
-  UpdateEmitter(BackwardBuilder& builder, const OptimizerSpec& spec, ValueId step, Parameter& parameter)
+  // `shape`: in which the parameter is updated, its own or the one that the file has.
+  UpdateEmitter(BackwardBuilder& builder, const OptimizerSpec& spec, ValueId step, Parameter& parameter,
+                Shape shape)
       : OpEmitter(builder.graph()),
         spec_(spec),
         builder_(builder),
@@ -25,11 +27,13 @@ class UpdateEmitter : public OpEmitter {
         parameter_(parameter),
         name_(builder.graph().value(parameter.value).name),
         type_(builder.graph().dataType(parameter.value)),
-        shape_(builder.graph().shape(parameter.value)) {}
+        shape_(std::move(shape)) {
+    viewed_ = reshape(parameter.value, shape_);
+  }
 
   const Shape& shape() const { return shape_; }
   DataType type() const { return type_; }
-  ValueId parameter() const { return parameter_.value; }
+  ValueId parameter() const { return viewed_; }
   int64_t size() const { return elementCount(shape_); }
 
   ValueId number(double number) { return scalar(type_, number); }
@@ -84,8 +88,8 @@ class UpdateEmitter : public OpEmitter {
     builder_.graph().outputs.push_back(updated);
   }
   void finish(ValueId updated) {
-    parameter_.updated = updated;
-    builder_.graph().outputs.push_back(updated);
+    parameter_.updated = reshape(updated, builder_.graph().shape(parameter_.value));
+    builder_.graph().outputs.push_back(parameter_.updated);
   }
 
   const OptimizerSpec& spec_;
@@ -112,6 +116,7 @@ class UpdateEmitter : public OpEmitter {
   const std::string name_;
   const DataType type_;
   const Shape shape_;
+  ValueId viewed_;  // the parameter in that shape
 };
 
 // old + (sample - old) share
@@ -242,12 +247,16 @@ OptimizerSpec optimizerOfShape(const OptimizerSpec& spec, const Shape& shape) {
 
 void appendTensorUpdate(BackwardBuilder& builder, const OptimizerSpec& spec, ValueId step, ValueId gradient,
                         Parameter& parameter) {
-  UpdateEmitter emitter(builder, spec, step, parameter);
+  const Value& value = builder.graph().value(parameter.value);
+  const bool transposed = isStoredTransposed(value);
+  const bool takes_matrix = spec.kind != OptimizerSpec::Kind::kLamb;  // whose rows and columns matter
+  const Shape shape = takes_matrix ? storedShape(value) : *value.shape;
+  UpdateEmitter emitter(builder, spec, step, parameter, shape);
+  gradient = emitter.reshape(gradient, shape);
   switch (spec.kind) {
     case OptimizerSpec::Kind::kLamb: return lamb(emitter, gradient);
     case OptimizerSpec::Kind::kAdafactor: return adafactor(emitter, gradient);
-    case OptimizerSpec::Kind::kMuon:
-      return muon(emitter, gradient, isStoredTransposed(builder.graph().value(parameter.value)));
+    case OptimizerSpec::Kind::kMuon: return muon(emitter, gradient, transposed);
     default: PIPESHARD_CHECK(false, "optimizer of another kind");
   }
 }

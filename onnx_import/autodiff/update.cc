@@ -11,6 +11,7 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/name_pattern.h"
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/parameters.h"
 
 namespace pipeshard {
@@ -214,8 +215,9 @@ void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
   }
   for (Parameter& parameter : training.parameters) {
     if (parameter.gradient_parts.empty()) continue;
-    const OptimizerSpec spec = optimizerOfShape(
-        optimizerOf(graph.value(parameter.value).name, optimizer, groups), graph.shape(parameter.value));
+    const OptimizerSpec spec =
+        optimizerOfShape(optimizerOf(graph.value(parameter.value).name, optimizer, groups),
+                         storedShape(graph.value(parameter.value)));
     const ValueId gradient = addGradient(builder, clipping, parameter);
     if (readsWholeTensors(spec.kind))
       appendTensorUpdate(builder, spec, training.step, gradient, parameter);
@@ -249,8 +251,8 @@ std::vector<std::string> muonNotes(const Graph& graph, const OptimizerSpec& opti
   if (optimizer.kind != OptimizerSpec::Kind::kMuon) return {};
   int64_t matrices = 0, others = 0;
   for (const ValueId parameter : trainableParameters(graph)) {
-    const OptimizerSpec spec =
-        optimizerOfShape(optimizerOf(graph.value(parameter).name, optimizer, groups), graph.shape(parameter));
+    const OptimizerSpec spec = optimizerOfShape(optimizerOf(graph.value(parameter).name, optimizer, groups),
+                                                storedShape(graph.value(parameter)));
     ++(spec.kind == OptimizerSpec::Kind::kMuon ? matrices : others);
   }
   return {

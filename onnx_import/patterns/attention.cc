@@ -37,9 +37,10 @@ struct Operand {
   }
 };
 
-class AttentionFinder {
+class AttentionFinder : PatternReader {
  public:
-  AttentionFinder(const PatternGraph& patterns, NodeId softmax) : patterns_(patterns), softmax_(softmax) {}
+  AttentionFinder(const PatternGraph& patterns, NodeId softmax)
+      : PatternReader(patterns), softmax_(softmax) {}
 
   std::optional<Match> find(std::vector<NearMiss>& missed) {
     if (!isOverKeys() || !goesIntoValues()) return std::nullopt;
@@ -59,11 +60,6 @@ class AttentionFinder {
   }
 
  private:
-  const Graph& graph() const { return patterns_.graph; }
-  const Node& node(NodeId id) const { return graph().node(id); }
-  NodeId producer(ValueId value) const { return patterns_.uses.producer[value.index()]; }
-  const std::vector<NodeId>& readers(ValueId value) const { return patterns_.uses.consumers[value.index()]; }
-  const Shape& shape(ValueId value) const { return graph().shape(value); }
   void take(NodeId id) { match_.nodes.insert(id); }
 
   bool isOverKeys() const {
@@ -356,6 +352,8 @@ class AttentionFinder {
     for (const Shape& other : views_) {
       if (axesOfEach(view_, other)) view_ = other;
     }
+    if (heads_.size() == 1 && view_ == heads_ && !is_shared)
+      view_ = headsOfRows(graph(), patterns_.uses, queries_.from).value_or(view_);
     for (const Shape& other : views_) {
       if (!axesOfEach(other, view_) || (is_shared && other != heads_))
         return fmt::format("its scores are viewed as {} and as {}", shapeToString(view_),
@@ -444,7 +442,6 @@ class AttentionFinder {
     return "";
   }
 
-  const PatternGraph& patterns_;
   NodeId softmax_, product_, values_;
   Operand queries_, keys_, v_;
   Shape heads_;               // the axes before the matrices of the product

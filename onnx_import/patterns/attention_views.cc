@@ -1,5 +1,9 @@
 #include "onnx_import/patterns/attention_views.h"
 
+#include <algorithm>
+
+#include "ir/operators/operator_facts.h"
+
 namespace pipeshard {
 
 Shape leadingAxes(const Shape& shape) { return Shape(shape.begin(), shape.end() - 2); }
@@ -24,6 +28,41 @@ std::optional<std::vector<int>> axesOfEach(const Shape& coarse, const Shape& fin
     if (size != coarse[axis]) return std::nullopt;
   }
   return counts;
+}
+
+// An axis ends where one of either ends: by the elements before that place.
+std::optional<Shape> commonAxes(const Shape& a, const Shape& b) {
+  std::vector<int64_t> ends;
+  for (const Shape& shape : {a, b}) {
+    int64_t elements = 1;
+    for (const int64_t size : shape) ends.push_back(elements *= size);
+  }
+  std::ranges::sort(ends);
+  Shape result;
+  int64_t before = 1;
+  for (const int64_t end : ends) {
+    if (end == before) continue;
+    if (before == 0 || end % before != 0) return std::nullopt;
+    result.push_back(end / before);
+    before = end;
+  }
+  return result;
+}
+
+std::optional<Shape> headsOfRows(const Graph& graph, const UseDef& uses, ValueId operand) {
+  const NodeId transpose = uses.producer[operand.index()];
+  if (!transpose.valid() || !graph.node(transpose).is("Transpose")) return std::nullopt;
+  const std::vector<int64_t> order = graph.node(transpose).intsAttribute("perm");
+  const NodeId view = uses.producer[graph.node(transpose).inputs[0].index()];
+  if (order.size() != 3 || order[0] == 2 || !view.valid() || !isView(graph.node(view))) return std::nullopt;
+  const Shape& viewed = graph.shape(graph.node(view).outputs[0]);
+  const std::optional<Shape> common = commonAxes(graph.shape(graph.node(view).inputs[0]), viewed);
+  if (!common) return std::nullopt;
+  const auto counts = axesOfEach(viewed, *common);
+  if (!counts || (*counts)[order[0]] != 2) return std::nullopt;
+  int64_t first = 0;
+  for (int64_t axis = 0; axis < order[0]; ++axis) first += (*counts)[axis];
+  return Shape{(*common)[first], (*common)[first + 1]};
 }
 
 std::optional<Shape> viewOfOverlay(const Shape& overlay, const Shape& coarse, const Shape& fine) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/base/shape.h"
+#include "ir/graph/graph.h"
 
 namespace pipeshard {
 
@@ -18,6 +19,14 @@ Shape withMatrices(Shape leading, const Shape& matrices);
 // How many axes of `fine` each axis of `coarse` is made of: [8,3], [2,4,3] -> {2,1}. nullopt: they do not
 // match. At another size of a batch, the same.
 std::optional<std::vector<int>> axesOfEach(const Shape& coarse, const Shape& fine);
+
+// The axes of both, of two views of the same elements: [s,b,hd] and [s,bh,d] are [s,b,h,d]. nullopt: there
+// are none.
+std::optional<Shape> commonAxes(const Shape& a, const Shape& b);
+
+// Matrices of heads that are one axis with the rows of the batch: the operand of an attention is Transpose of
+// a view [s,bh,d] of [s,b,hd]. Its leading axes when these are two, [b,h]; nullopt where they are not.
+std::optional<Shape> headsOfRows(const Graph& graph, const UseDef& uses, ValueId operand);
 
 // What is broadcast to [coarse.., i, j], as it is broadcast to [fine.., i, j]. The same shape where none of
 // its axes is divided.

@@ -16,9 +16,9 @@ int64_t product(const Shape& shape, size_t end) {
                          std::multiplies<>());
 }
 
-class CrossEntropyFinder {
+class CrossEntropyFinder : PatternReader {
  public:
-  CrossEntropyFinder(const PatternGraph& patterns, NodeId loss) : patterns_(patterns), loss_(loss) {}
+  CrossEntropyFinder(const PatternGraph& patterns, NodeId loss) : PatternReader(patterns), loss_(loss) {}
 
   std::optional<Match> find(std::vector<NearMiss>& missed) {
     if (!findLogarithm()) return std::nullopt;
@@ -28,39 +28,37 @@ class CrossEntropyFinder {
       reason = obstacle(patterns_, match_);
     }
     if (reason.empty()) return match_;
-    missed.push_back({PatternKind::kCrossEntropy, describeNode(graph().node(loss_)), reason});
+    missed.push_back({PatternKind::kCrossEntropy, describeNode(node(loss_)), reason});
     return std::nullopt;
   }
 
  private:
-  const Graph& graph() const { return patterns_.graph; }
-
   // The LogSoftmax behind the log-probabilities and a Reshape at most.
   bool findLogarithm() {
-    NodeId maker = patterns_.uses.producer[graph().node(loss_).inputs[0].index()];
-    if (maker.valid() && graph().node(maker).is("Reshape")) {
+    NodeId maker = producer(node(loss_).inputs[0]);
+    if (maker.valid() && node(maker).is("Reshape")) {
       view_ = maker;
-      maker = patterns_.uses.producer[graph().node(maker).inputs[0].index()];
+      maker = producer(node(maker).inputs[0]);
     }
-    if (!maker.valid() || !graph().node(maker).is("LogSoftmax")) return false;
+    if (!maker.valid() || !node(maker).is("LogSoftmax")) return false;
     logarithm_ = maker;
     return true;
   }
 
   // The classes must be axis 1 of what the loss reads.
   std::string fault() const {
-    const Node& node = graph().node(logarithm_);
-    const Shape& scores = graph().shape(node.inputs[0]);
-    const Shape& read = graph().shape(graph().node(loss_).inputs[0]);
-    const size_t axis = normalizeAxis(node.intAttribute("axis", -1), scores.size());
+    const Node& logarithm = node(logarithm_);
+    const Shape& scores = shape(logarithm.inputs[0]);
+    const Shape& read = shape(node(loss_).inputs[0]);
+    const size_t axis = normalizeAxis(logarithm.intAttribute("axis", -1), scores.size());
     if (read[1] == scores[axis] && read[0] == product(scores, axis)) return "";
-    return fmt::format("{} is over axis {} of {}, but classes are axis 1 of {}", describeNode(node), axis,
-                       shapeToString(scores), shapeToString(read));
+    return fmt::format("{} is over axis {} of {}, but classes are axis 1 of {}", describeNode(logarithm),
+                       axis, shapeToString(scores), shapeToString(read));
   }
 
   void describe() {
-    const Node& loss = graph().node(loss_);
-    const ValueId scores = graph().node(logarithm_).inputs[0];
+    const Node& loss = node(loss_);
+    const ValueId scores = node(logarithm_).inputs[0];
     match_.kind = PatternKind::kCrossEntropy;
     match_.is_standard = true;
     match_.function = "SoftmaxCrossEntropyLoss";
@@ -79,7 +77,6 @@ class CrossEntropyFinder {
     match_.made.push_back(view);
   }
 
-  const PatternGraph& patterns_;
   NodeId loss_, logarithm_, view_;
   Match match_;
 };

@@ -16,11 +16,9 @@ namespace pipeshard {
 namespace {
 
 // What the two finders have in common.
-class NormalizationFinder {
+class NormalizationFinder : protected PatternReader {
  protected:
-  NormalizationFinder(const PatternGraph& patterns, NodeId mean) : patterns_(patterns), mean_(mean) {}
-
-  const Graph& graph() const { return patterns_.graph; }
+  NormalizationFinder(const PatternGraph& patterns, NodeId mean) : PatternReader(patterns), mean_(mean) {}
 
   // The first of the axes that a ReduceMean is over, if these are the last ones, and kept.
   std::optional<size_t> meanFrom(NodeId id) const {
@@ -97,7 +95,6 @@ class NormalizationFinder {
   }
   std::optional<double> numberOf(ValueId value) const { return patterns_.numberOf(value); }
 
-  const PatternGraph& patterns_;
   NodeId mean_;
   ValueId x_;
   Match match_;

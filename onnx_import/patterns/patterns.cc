@@ -13,9 +13,11 @@
 #include "onnx_import/autodiff/functions.h"
 #include "onnx_import/patterns/activations.h"
 #include "onnx_import/patterns/attention.h"
+#include "onnx_import/patterns/fused_projections.h"
 #include "onnx_import/patterns/losses.h"
 #include "onnx_import/patterns/match.h"
 #include "onnx_import/patterns/normalizations.h"
+#include "onnx_import/patterns/turned_views.h"
 
 namespace pipeshard {
 namespace {
@@ -155,13 +157,15 @@ std::string_view patternName(PatternKind kind) {
     case PatternKind::kRmsNorm: return "RMSNorm";
     case PatternKind::kLayerNorm: return "LayerNorm";
     case PatternKind::kCrossEntropy: return "cross-entropy";
+    case PatternKind::kFusedProjection: return "fused projection";
   }
   return "";
 }
 
-FoundPatterns recognisePatterns(Graph& graph) {
-  FoundPatterns result;
-  result.nodes_before = result.nodes_after = graph.nodes.size();
+namespace {
+
+// Groups of nodes that become one call each.
+void replaceGroups(Graph& graph, FoundPatterns& result) {
   std::vector<std::pair<NodeId, Match>> matches;
   {
     const PatternGraph patterns(graph);
@@ -181,7 +185,7 @@ FoundPatterns recognisePatterns(Graph& graph) {
       matches.emplace_back(last, std::move(*match));
     }
   }
-  if (matches.empty()) return result;
+  if (matches.empty()) return;
   const bool normalizes = std::any_of(matches.begin(), matches.end(), [](const auto& found) {
     return found.second.kind == PatternKind::kLayerNorm;
   });
@@ -193,6 +197,17 @@ FoundPatterns recognisePatterns(Graph& graph) {
   }
   rewriter.finish();
   removeDeadCode(graph);
+}
+
+}  // namespace
+
+FoundPatterns recognisePatterns(Graph& graph) {
+  FoundPatterns result;
+  result.nodes_before = graph.nodes.size();
+  replaceGroups(graph, result);
+  if (const int divided = divideFusedProjections(graph, result.missed); divided > 0)
+    result.found[PatternKind::kFusedProjection] = divided;
+  if (turnViews(graph) > 0) removeDeadCode(graph);
   result.nodes_after = graph.nodes.size();
   return result;
 }
@@ -200,8 +215,10 @@ FoundPatterns recognisePatterns(Graph& graph) {
 std::string patternsToString(const FoundPatterns& patterns) {
   if (patterns.found.empty()) return "";
   std::vector<std::string> parts;
-  for (const auto& [kind, count] : patterns.found)
-    parts.push_back(fmt::format("{} {}", count, patternName(kind)));
+  for (const auto& [kind, count] : patterns.found) {
+    const bool several = kind == PatternKind::kFusedProjection && count > 1;
+    parts.push_back(fmt::format("{} {}{}", count, patternName(kind), several ? "s" : ""));
+  }
   return fmt::format("{}: {} nodes became {}", fmt::join(parts, ", "), patterns.nodes_before,
                      patterns.nodes_after);
 }

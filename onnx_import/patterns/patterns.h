@@ -18,13 +18,14 @@
 namespace pipeshard {
 
 enum class PatternKind : uint8_t {
-  kGelu,          // x cdf(x) by the error function
-  kGeluTanh,      // its approximation by tanh
-  kSwish,         // x sigmoid(alpha x); with alpha 1 SiLU
-  kAttention,     // softmax(q k^T) v
-  kRmsNorm,       // x w / sqrt(mean(x^2) + epsilon) over the last axis
-  kLayerNorm,     // (x - mean) / sqrt(variance + epsilon) w + b: LayerNormalization
-  kCrossEntropy,  // log-softmax, then the likelihood of labels: SoftmaxCrossEntropyLoss
+  kGelu,             // x cdf(x) by the error function
+  kGeluTanh,         // its approximation by tanh
+  kSwish,            // x sigmoid(alpha x); with alpha 1 SiLU
+  kAttention,        // softmax(q k^T) v
+  kRmsNorm,          // x w / sqrt(mean(x^2) + epsilon) over the last axis
+  kLayerNorm,        // (x - mean) / sqrt(variance + epsilon) w + b: LayerNormalization
+  kCrossEntropy,     // log-softmax, then the likelihood of labels: SoftmaxCrossEntropyLoss
+  kFusedProjection,  // a product whose columns are queries, keys and values: a product of each
 };
 std::string_view patternName(PatternKind kind);  // "Gelu (tanh)"
 

@@ -40,6 +40,20 @@ struct PatternGraph {
   bool isArithmetic(NodeId node) const;
 };
 
+// What finders of patterns ask of a graph all the time.
+class PatternReader {
+ protected:
+  explicit PatternReader(const PatternGraph& patterns) : patterns_(patterns) {}
+
+  const Graph& graph() const { return patterns_.graph; }
+  const Node& node(NodeId id) const { return graph().node(id); }
+  const Shape& shape(ValueId value) const { return graph().shape(value); }
+  NodeId producer(ValueId value) const { return patterns_.uses.producer[value.index()]; }
+  const std::vector<NodeId>& readers(ValueId value) const { return patterns_.uses.consumers[value.index()]; }
+
+  const PatternGraph& patterns_;
+};
+
 // Writes values as polynomials of x and f (f may be invalid: of x alone).
 class PolynomialWriter {
  public:

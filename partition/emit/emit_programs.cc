@@ -44,22 +44,26 @@ IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const P
 
 namespace {
 
-// Marks the results that hold the transposed matrix of the module's: such a parameter, its gradient, its
-// states. States of other shapes (a row's mean) have no other orientation.
-void markTransposed(const Graph& graph, const std::vector<Parameter>& parameters, Program& program) {
-  std::map<std::string_view, const Shape*> transposed;
+// Marks the results that the module has in another form: a parameter that lies transposed or has an axis as
+// two, its gradient, its states. States of other shapes (a row's mean) have no other form.
+void markOtherForms(const Graph& graph, const std::vector<Parameter>& parameters, Program& program) {
+  std::map<std::string_view, const Value*> changed;
   for (const Parameter& parameter : parameters) {
     const Value& value = graph.value(parameter.value);
-    if (isStoredTransposed(value) && value.shape && value.shape->size() == 2)
-      transposed.emplace(value.name, &*value.shape);
+    if (value.shape && (isStoredTransposed(value) || dividedAxis(value))) changed.emplace(value.name, &value);
   }
   for (Result& result : program.results) {
-    const auto found = transposed.find(result.name);
+    const auto found = changed.find(result.name);
     const bool of_parameter = result.kind == Result::Kind::kParameter ||
                               result.kind == Result::Kind::kGradient ||
                               result.kind == Result::Kind::kOptimizerState;
-    result.transposed = of_parameter && found != transposed.end() &&
-                        wholeShape(program.buffer(result.buffer)) == *found->second;
+    if (!of_parameter || found == changed.end()) continue;
+    const Value& value = *found->second;
+    const Shape& whole = wholeShape(program.buffer(result.buffer));
+    const bool is_divided = dividedAxis(value) && whole == value.shape;
+    if (!is_divided && whole != storedShape(value)) continue;
+    result.transposed = isStoredTransposed(value) && storedShape(value).size() == 2;
+    if (is_divided) result.divided_axis = static_cast<int>(*dividedAxis(value));
   }
 }
 
@@ -110,7 +114,7 @@ class StepEmitter {
 
  private:
   void complete(const Schedule& schedule, EmittedRank& emitted) const {
-    markTransposed(training_.graph, training_.parameters, emitted.rank.program);
+    markOtherForms(training_.graph, training_.parameters, emitted.rank.program);
     if (!trained_elsewhere_.empty()) keepLossAlone(training_, emitted.rank.program);
     if (!schedule.asynchronous()) postGradientBuckets(emitted.rank, plan_.given.bucket_bytes, separator_);
     if (plan_.given.overlap_receives == OverlapReceives::kOff) return;

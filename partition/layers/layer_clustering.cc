@@ -158,23 +158,36 @@ void checkProblem(const ClusteringProblem& problem) {
                   "{} layers of {} nodes", problem.layers, count);
 }
 
-// The bounds, or those next to them that layers can keep: first a higher upper one, where an operator is
-// larger, then no lower one.
-FlopsBounds bestBounds(const ClusteringProblem& problem, const Places& places) {
-  const std::vector<int64_t> all = places.upTo(INT64_MAX);
-  FlopsBounds bounds = boundsOf(problem, places.total());
-  if (places.feasible(all, bounds)) return bounds;
-  int64_t low = places.total() / problem.layers, high = places.total();
+// The first of [low, high) for which `holds` does, as it does for all that follow; `high` for none.
+template <typename Predicate>
+int64_t firstThat(int64_t low, int64_t high, Predicate holds) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (places.feasible(all, {0, middle})) {
+    if (holds(middle)) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  bounds.most = std::max(bounds.most, low);
-  if (!places.feasible(all, bounds)) bounds.least = 0;
+  return low;
+}
+
+// The bounds, or those next to them that layers can keep: first a higher upper one, where an operator is
+// larger, with room for what stands beside it; then the highest lower one. (Without that room what follows
+// the largest operator, a loss, would be a layer of next to nothing; without a lower bound so would many
+// others.)
+FlopsBounds bestBounds(const ClusteringProblem& problem, const Places& places) {
+  const std::vector<int64_t> all = places.upTo(INT64_MAX);
+  FlopsBounds bounds = boundsOf(problem, places.total());
+  if (places.feasible(all, bounds)) return bounds;
+  const int64_t most = firstThat(places.total() / problem.layers, places.total(), [&](int64_t flops) {
+    return places.feasible(all, {0, flops});
+  });
+  const int64_t room = (bounds.most - bounds.least) / 2;
+  bounds.most = std::max(bounds.most, most + std::min(room, INT64_MAX - most));
+  bounds.least = firstThat(0, bounds.least, [&](int64_t flops) {
+    return !places.feasible(all, {flops + 1, bounds.most});
+  });
   return bounds;
 }
 

@@ -14,7 +14,8 @@
 // Repeated blocks (runs of structurally equal nodes, found by structuralKey, not by name) count as atoms:
 // layers end at their borders, unless there are more layers than blocks, or no solution keeps the bounds.
 // Where none does anyway (an operator is larger than a layer may be), the upper bound is the least that can
-// be kept.
+// be kept, and half the bounds' distance for what stands beside that operator; the lower one is the highest
+// that can be kept then.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,7 @@ struct ClusteringProblem {
 LayerEnds clusterLayers(const ClusteringProblem& problem);
 
 // clusterLayers; where one layer cannot keep within the tolerance whatever is done (an operator is larger),
-// with the least bound that can be kept. Empty: there are fewer places than layers.
+// with the bounds next to it that can be kept. Empty: there are fewer places than layers.
 LayerEnds clusterAsEvenlyAsPossible(const ClusteringProblem& problem);
 
 struct ClusteringOptions {

@@ -146,7 +146,7 @@ class FileWeights {
       std::vector<std::byte> bytes = file.read(entry);
       if (transposed) {
         const std::vector<std::byte> stored = bytes;
-        transposeMatrix(stored, entry.shape, dataTypeSize(entry.data_type), bytes);
+        transposeMatrix(stored, entry.shape[0], entry.shape[1], dataTypeSize(entry.data_type), bytes);
       }
       std::vector<std::byte> elements(byteCount(value.data_type, entry.shape));
       convertElements(entry.data_type, bytes.data(), value.data_type, elements.data(),

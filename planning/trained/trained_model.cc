@@ -123,7 +123,7 @@ class Trained {
       if (!parameter && !name.starts_with(kForwardState)) continue;
       const ValueId id = findValue(graph_, name.substr(parameter ? kParameter.size() : kForwardState.size()));
       const Shape& shape = tensors_.find(name).whole;
-      if (!id.valid() || !graph_.initializers.contains(id) || graph_.value(id).shape != shape) {
+      if (!id.valid() || !graph_.initializers.contains(id) || !isStoredAs(shape, graph_.shape(id))) {
         strange.push_back(name);
         continue;
       }
@@ -158,7 +158,7 @@ class Trained {
       JoinedTensors::Tensor state = tensors_.read(tensor);
       std::vector<std::byte> bytes(byteCount(type, state.shape));
       convertElements(state.data_type, state.bytes.data(), type, bytes.data(), elementCount(state.shape));
-      content = Constant{type, state.shape, std::move(bytes)};
+      content = Constant{type, algorithm.shape(id), std::move(bytes)};
     }
   }
 
@@ -299,7 +299,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
     Shape shape = *value.shape;
     if (isStoredTransposed(value)) {
       const std::vector<std::byte> stored = content;
-      transposeMatrix(stored, shape, dataTypeSize(value.data_type), content);
+      transposeMatrix(stored, shape[0], shape[1], dataTypeSize(value.data_type), content);
       std::reverse(shape.begin(), shape.end());
     }
     if (value.name.ends_with(kRunningMean) && trained.isTrained(id)) {

@@ -8,6 +8,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
+#include "ir/graph/weight_role.h"
 
 namespace pipeshard {
 namespace {
@@ -52,8 +53,9 @@ std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint) 
   for (const CheckpointTensor& tensor : checkpoint.tensors) {
     const auto [begin, end] = boxes.equal_range(tensor.name);
     for (const CheckpointSlice& slice : tensor.slices) {
+      // Where the program has other axes all of the tensor is read.
       const bool is_held = std::any_of(begin, end, [&](const auto& held) {
-        return slice.start.size() == held.second.start.size() &&
+        return slice.start.size() != held.second.start.size() ||
                haveCommonElement(held.second, {slice.start, slice.shape});
       });
       if (is_held) files.insert(slice.file);
@@ -78,6 +80,19 @@ JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint) 
   return JoinedTensors::openSome(paths, fmt::format("checkpoint {}", checkpoint.directory));
 }
 
+namespace {
+
+// A part of a tensor that the checkpoint may have with other axes: it was made with other --patterns.
+void readPart(const JoinedTensors& tensors, const std::string& name, const Buffer& buffer,
+              std::span<std::byte> out) {
+  const Shape& whole = wholeShape(buffer);
+  if (tensors.find(name).whole == whole) return tensors.readBox(name, boxOf(buffer), out);
+  const JoinedTensors::Tensor all = tensors.read(name);
+  copyOutOfBox(buffer.data_type, all.bytes, whole, boxOf(buffer), out);
+}
+
+}  // namespace
+
 void adoptState(Executor& executor, const JoinedTensors& tensors) {
   for (size_t b = 0; b < executor.program().buffers.size(); ++b) {
     const Buffer& buffer = executor.program().buffer(BufferId(b));
@@ -86,7 +101,9 @@ void adoptState(Executor& executor, const JoinedTensors& tensors) {
     const auto fits = [&] {
       if (!tensors.has(name)) return false;
       const JoinedTensors::Pieces& found = tensors.find(name);
-      return found.data_type == buffer.data_type && found.whole == wholeShape(buffer);
+      const Shape& whole = wholeShape(buffer);
+      const bool is_same = isStoredAs(whole, found.whole) || isStoredAs(found.whole, whole);
+      return found.data_type == buffer.data_type && is_same;
     };
     if (!fits()) {
       fail(ErrorCode::kConfiguration,
@@ -94,7 +111,7 @@ void adoptState(Executor& executor, const JoinedTensors& tensors) {
            "--precision",
            tensors.description(), name, dataTypeName(buffer.data_type), shapeToString(wholeShape(buffer)));
     }
-    executor.write(BufferId(b), [&](std::span<std::byte> out) { tensors.readBox(name, boxOf(buffer), out); });
+    executor.write(BufferId(b), [&](std::span<std::byte> out) { readPart(tensors, name, buffer, out); });
   }
 }
 

@@ -29,17 +29,42 @@ bool isSelected(const DumpSelection& selection, Result::Kind kind) {
   return false;
 }
 
-// Of the transposed matrix.
-Shard transposedBox(Shard box) {
-  std::reverse(box.start.begin(), box.start.end());
-  std::reverse(box.size.begin(), box.size.end());
-  return box;
-}
-
 std::vector<std::byte> transposedBytes(std::span<const std::byte> matrix, const Shape& shape, DataType type) {
   std::vector<std::byte> bytes(matrix.size());
-  transposeMatrix(matrix, shape, dataTypeSize(type), bytes);
+  transposeMatrix(matrix, shape.front(), elementCount(shape) / shape.front(), dataTypeSize(type), bytes);
   return bytes;
+}
+
+// Of a result's buffer in the model's orientation: the first of two axes that are one in the model.
+size_t dividedAxisOf(const Result& result) { return result.divided_axis - (result.transposed ? 1 : 0); }
+
+// A part has the model's axes where it has all of the two that are one there.
+bool hasModelsAxes(const Result& result, const Buffer& buffer) {
+  if (result.divided_axis < 0) return true;
+  const Shape& whole = wholeShape(buffer);
+  const auto hasAll = [&](int axis) { return buffer.shape[axis] == whole[axis]; };
+  return hasAll(result.divided_axis) && hasAll(result.divided_axis + 1);
+}
+
+// In the model's orientation; `joins`: and with its axes.
+Shape modelsShape(const Result& result, Shape shape, bool joins) {
+  if (result.transposed) shape = firstAxisLast(std::move(shape));
+  return joins && result.divided_axis >= 0 ? withAxesJoined(std::move(shape), dividedAxisOf(result)) : shape;
+}
+
+// A box with two axes that the dump has as one: entry by entry of the first of the two.
+void readEntries(const JoinedTensors& dump, const std::string& name, const Shard& box, const Shape& whole,
+                 size_t axis, DataType type, std::span<std::byte> out) {
+  Shard entry = box;
+  entry.size[axis] = 1;
+  std::vector<std::byte> bytes(byteCount(type, entry.size));
+  for (int64_t e = 0; e < box.size[axis]; ++e) {
+    entry.start[axis] = box.start[axis] + e;
+    dump.readBox(name, withAxesJoined(entry, whole, axis), bytes);
+    Shard place{Shape(box.size.size(), 0), entry.size};
+    place.start[axis] = e;
+    copyIntoBox(type, bytes, box.size, place, out);
+  }
 }
 
 }  // namespace
@@ -107,11 +132,16 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
       const size_t size = byteCount(buffer.data_type, buffer.shape);
       transposed.push_back(transposedBytes({content, size}, buffer.shape, buffer.data_type));
       tensor.data = transposed.back().data();
-      std::swap(tensor.shape[0], tensor.shape[1]);
-      if (part) {
-        std::swap(part->whole[0], part->whole[1]);
-        std::swap(part->start[0], part->start[1]);
-      }
+    }
+    const bool joins = hasModelsAxes(result, buffer);
+    tensor.shape = modelsShape(result, std::move(tensor.shape), joins);
+    if (part) {
+      const Shape start = result.transposed ? firstAxisLast(part->start) : part->start;
+      const Shape whole = modelsShape(result, part->whole, false);
+      const Shard box{start, modelsShape(result, buffer.shape, false)};
+      *part = {modelsShape(result, part->whole, joins),
+               joins && result.divided_axis >= 0 ? withAxesJoined(box, whole, dividedAxisOf(result)).start
+                                                 : start};
     }
     tensors.push_back(std::move(tensor));
     if (part) metadata.insert(partEntry(tensors.back().name, *part));
@@ -123,11 +153,19 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
 
 void readResult(const JoinedTensors& dump, const Result& result, const Buffer& buffer,
                 std::span<std::byte> out) {
-  if (!result.transposed) return dump.readBox(dumpTensorName(result), boxOf(buffer), out);
-  const Shard box = transposedBox(boxOf(buffer));
-  std::vector<std::byte> matrix(out.size());
-  dump.readBox(dumpTensorName(result), box, matrix);
-  transposeMatrix(matrix, box.size, dataTypeSize(buffer.data_type), out);
+  const std::string name = dumpTensorName(result);
+  const Shard box = result.transposed ? firstAxisLast(boxOf(buffer)) : boxOf(buffer);
+  std::vector<std::byte> matrix(result.transposed ? out.size() : 0);
+  const std::span<std::byte> oriented = result.transposed ? std::span<std::byte>(matrix) : out;
+  if (dump.find(name).whole.size() == box.size.size()) {
+    dump.readBox(name, box, oriented);
+  } else {
+    readEntries(dump, name, box, modelsShape(result, wholeShape(buffer), false), dividedAxisOf(result),
+                buffer.data_type, oriented);
+  }
+  if (!result.transposed) return;
+  const int64_t rows = buffer.shape.front();
+  transposeMatrix(matrix, elementCount(box.size) / rows, rows, dataTypeSize(buffer.data_type), out);
 }
 
 std::vector<std::byte> dumpedContent(const Result& result, const Buffer& buffer,
@@ -142,9 +180,9 @@ void adoptStepDump(Executor& executor, const JoinedTensors& dump) {
     if (!isPersistent(buffer.kind)) continue;
     const std::string name = dumpTensorName(result);
     const JoinedTensors::Pieces& found = dump.find(name);
-    Shape whole = wholeShape(buffer);
-    if (result.transposed) std::swap(whole[0], whole[1]);
-    PIPESHARD_CHECK(found.data_type == buffer.data_type && found.whole == whole,
+    const Shape whole = modelsShape(result, wholeShape(buffer), true);
+    const bool fits = found.whole == whole || found.whole == modelsShape(result, wholeShape(buffer), false);
+    PIPESHARD_CHECK(found.data_type == buffer.data_type && fits,
                     "'{}' is {}{} in the dump, {}{} in the program", name, dataTypeName(found.data_type),
                     shapeToString(found.whole), dataTypeName(buffer.data_type), shapeToString(whole));
     executor.write(result.buffer, [&](std::span<std::byte> out) { readResult(dump, result, buffer, out); });

@@ -52,16 +52,6 @@ std::optional<BufferPart> parsePart(std::string_view text) {
   return BufferPart{*whole, *start};
 }
 
-void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shape& whole, const Shard& box,
-                 std::span<std::byte> bytes) {
-  const std::byte* from = box_bytes.data();
-  forEachRun(whole, box, [&](int64_t first, int64_t count) {
-    const size_t run = count * dataTypeSize(type);
-    std::memcpy(bytes.data() + first * dataTypeSize(type), from, run);
-    from += run;
-  });
-}
-
 // The part of `box` that lies in `other`; nothing if they have no element in common.
 std::optional<Shard> commonBox(const Shard& box, const Shard& other) {
   Shard common = box;
@@ -102,6 +92,16 @@ std::vector<std::byte> readBoxOf(const TensorFile& file, const TensorEntry& entr
 
 std::pair<std::string, std::string> partEntry(const std::string& tensor, const BufferPart& part) {
   return {kPartPrefix + tensor, printPart(part)};
+}
+
+void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shape& whole, const Shard& box,
+                 std::span<std::byte> bytes) {
+  const std::byte* from = box_bytes.data();
+  forEachRun(whole, box, [&](int64_t first, int64_t count) {
+    const size_t run = count * dataTypeSize(type);
+    std::memcpy(bytes.data() + first * dataTypeSize(type), from, run);
+    from += run;
+  });
 }
 
 void copyOutOfBox(DataType type, std::span<const std::byte> bytes, const Shape& whole, const Shard& box,

@@ -21,6 +21,8 @@ namespace pipeshard {
 std::pair<std::string, std::string> partEntry(const std::string& tensor, const BufferPart& part);
 
 // Copies the elements of a box from or into all of a tensor; row-major.
+void copyIntoBox(DataType type, std::span<const std::byte> box_bytes, const Shape& whole, const Shard& box,
+                 std::span<std::byte> whole_bytes);
 void copyOutOfBox(DataType type, std::span<const std::byte> whole_bytes, const Shape& whole, const Shard& box,
                   std::span<std::byte> box_bytes);
 

@@ -110,13 +110,16 @@ void loadFromFile(const Buffer& buffer, const WeightReference& weight, DataType 
   Shard box = boxOfSource(buffer);
   std::vector<std::byte> as_stored(weight.transposed ? out.size() : 0);
   if (weight.transposed) {
-    for (Shape* shape : {&whole, &box.start, &box.size}) std::reverse(shape->begin(), shape->end());
+    whole = firstAxisLast(whole);
+    box = firstAxisLast(box);
   }
   RunReader reader(path, weight.offset, source_type, buffer.data_type,
                    weight.transposed ? std::span<std::byte>(as_stored) : out);
   forEachRun(whole, box, [&](int64_t first, int64_t count) { reader.add(first, count); });
   reader.flush();
-  if (weight.transposed) transposeMatrix(as_stored, box.size, dataTypeSize(buffer.data_type), out);
+  if (!weight.transposed) return;
+  const int64_t rows = buffer.shape.front();
+  transposeMatrix(as_stored, elementCount(box.size) / rows, rows, dataTypeSize(buffer.data_type), out);
 }
 
 // As step 0, which no input is drawn in.

@@ -1,6 +1,7 @@
 // Contractions.
 #include <algorithm>
 
+#include "ir/operators/fused_projection.h"
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -108,6 +109,62 @@ std::optional<FactorRule> gemmRule(const Graph& graph, const Node& node) {
   return builder.build(contractionFlops({y[0], contracted, y[1]}));
 }
 
+// [b.., k] x [k, g, j], or the other way round [g, j, k], -> [b.., g, j]: no device has some of the parts g.
+std::optional<FactorRule> fusedProjectionRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const Shape& x = builder.inputShape(0);
+  const Shape& y = builder.outputShape(0);
+  std::vector<int> left, row;
+  for (size_t axis = 0; axis + 1 < x.size(); ++axis)
+    left.push_back(builder.factor(fmt::format("b{}", axis), x[axis]));
+  row = left;
+  const int k = builder.factor("k", x.back(), FactorKind::kSum);
+  const int g = builder.factor("g", y[y.size() - 2], FactorKind::kWhole);
+  const int j = builder.factor("j", y.back());
+  left.push_back(k);
+  row.insert(row.end(), {g, j});
+  builder.alignInput(0, left);
+  builder.alignInput(1, hasRowsOfParts(node) ? std::vector{g, j, k} : std::vector{k, g, j});
+  builder.alignInput(2, {g, j});
+  builder.alignOutput(0, row);
+  if (builder.hasInput(2)) {  // a partial sum over k would add it once per part
+    builder.setKind(k, FactorKind::kWhole);
+    builder.setAddedOnce(k, 2);
+  }
+  return builder.build(contractionFlops({x.back()}) * builder.outputElements(0));
+}
+
+// dY [i, g, j] x W -> dX [i, k]
+std::optional<FactorRule> fusedProjectionInputRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const Shape& dy = builder.inputShape(0);
+  const Shape& dx = builder.outputShape(0);
+  const int i = builder.factor("i", dy[0]);
+  const int g = builder.factor("g", dy[1], FactorKind::kWhole);
+  const int j = builder.factor("j", dy[2], FactorKind::kSum);
+  const int k = builder.factor("k", dx[1]);
+  builder.alignInput(0, {i, g, j});
+  builder.alignInput(1, hasRowsOfParts(node) ? std::vector{g, j, k} : std::vector{k, g, j});
+  builder.alignOutput(0, {i, k});
+  return builder.build(contractionFlops({dx[1]}) * builder.inputElements(0));
+}
+
+// X [i, k], dY [i, g, j] -> dW [k, g, j]; or dY first, and [g, j, k]
+std::optional<FactorRule> fusedProjectionWeightRule(const Graph& graph, const Node& node) {
+  RuleBuilder builder(graph, node);
+  const size_t of_x = hasRowsOfParts(node) ? 1 : 0;
+  const Shape& x = builder.inputShape(of_x);
+  const Shape& dy = builder.inputShape(1 - of_x);
+  const int i = builder.factor("i", x[0], FactorKind::kSum);
+  const int k = builder.factor("k", x[1]);
+  const int g = builder.factor("g", dy[1], FactorKind::kWhole);
+  const int j = builder.factor("j", dy[2]);
+  builder.alignInput(of_x, {i, k});
+  builder.alignInput(1 - of_x, {i, g, j});
+  builder.alignOutput(0, hasRowsOfParts(node) ? std::vector{g, j, k} : std::vector{k, g, j});
+  return builder.build(contractionFlops({x[1]}) * builder.inputElements(1 - of_x));
+}
+
 }  // namespace
 
 void registerMatmulRules(RuleTable& table) {
@@ -115,6 +172,9 @@ void registerMatmulRules(RuleTable& table) {
   table.add("", "MatMul", matMulRule);
   table.add("", "Gemm", gemmRule);
   table.add("com.microsoft", "FusedMatMul", fusedMatMulRule);
+  table.add(kPipeshardDomain, "FusedProjection", fusedProjectionRule);
+  table.add(kPipeshardDomain, "FusedProjectionInputGrad", fusedProjectionInputRule);
+  table.add(kPipeshardDomain, "FusedProjectionWeightGrad", fusedProjectionWeightRule);
 }
 
 }  // namespace pipeshard

@@ -55,14 +55,15 @@ class Rank:
         session = self.sessions.get(phase)
         if session is None:
             return
-        feeds = {value.name: values[value.name] for value in session.get_inputs()}
+        # A matrix of queries, keys and values has one axis in the model and in dumps, and two in subgraphs.
+        feeds = {value.name: np.reshape(values[value.name], value.shape) for value in session.get_inputs()}
         names = [value.name for value in session.get_outputs()]
         values.update(zip(names, session.run(names, feeds)))
 
 
 def relative_error(got, want, all_norm, all_size):
     floor = 1e-4 * all_norm * np.sqrt(want.size / all_size)
-    return np.linalg.norm(got.astype(np.float64) - want) / max(np.linalg.norm(want), floor, 1e-300)
+    return np.linalg.norm(got.astype(np.float64).reshape(want.shape) - want) / max(np.linalg.norm(want), floor, 1e-300)
 
 
 def initial_weights(model_path):

@@ -146,7 +146,7 @@ TEST_F(Advice, RecomputesWholeStagesWhereThatNeedsLess) {
 // The search chooses between never and layers itself, if it may.
 TEST_F(Advice, OfASearchThatMustNotRecomputeSaysSo) {
   const std::vector<std::string> line =
-      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000");
+      wordsOf("plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1100000");
   const CommandResult refused = plan(line, "");
   ASSERT_EQ(refused.exit_code, 83) << refused.errors;
   EXPECT_THAT(advised(refused.errors), Contains("--recompute layers"));
@@ -166,7 +166,7 @@ TEST_F(Advice, WithoutProgramsSaysWhatWasForeseen) {
     std::string asked, change;
   };
   const Case cases[] = {
-      {"plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1200000",
+      {"plan examples/gpt2.onnx --cluster 1x2 --stages auto --recompute never --memory 1100000",
        "--recompute layers"},
       {"plan examples/mlp.onnx --cluster 1x2 --stages uniform:1 --method data-parallel --optimizer adamw "
        "--dim batch=64 --microbatches 2 --memory 250000",

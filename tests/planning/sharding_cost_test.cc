@@ -1,6 +1,8 @@
 // What a plan predicts is what its programs hold: FLOPs and bytes counted from every subgraph and instruction
 // of a rank, as often as it runs them in a step.
 
+#include <map>
+
 #include <gtest/gtest.h>
 
 #include "ir/program/background.h"
@@ -78,6 +80,27 @@ TEST(PredictedCommunication, IsThatOfGradientsInBuckets) {
     EXPECT_EQ(counted.communication_ns, sharding.communication_ns) << method;
     EXPECT_GE(counted.compute_ns, sharding.compute_ns) << method;
     EXPECT_FALSE(backgroundWaits(planned.whole.ranks.ofAllRanks().back().program).lane.empty()) << method;
+  }
+}
+
+// GPT-2 has queries, keys and values in one matrix, Llama in three: both are cut by heads, so that sums are
+// exchanged, two a layer and direction; beside them the embedding's or the loss's, and the logits with their
+// gradient.
+TEST(TensorParallelism, OfLanguageModelsExchangesSumsAlone) {
+  for (const char* model : {"gpt2", "llama"}) {
+    const PlannedTraining planned = plannedBy(model, "megatron:2,2");
+    std::map<std::string, std::map<Phase, int>> counts;
+    const RankProgram rank = planned.whole.ranks.ofAllRanks().back();
+    for (size_t s = 0; s < rank.subgraphs.size(); ++s) {
+      for (const Node& node : rank.subgraphs[s].nodes) {
+        if (node.domain == kPipeshardDomain) ++counts[node.op_type][rank.program.subgraphs[s].phase];
+      }
+    }
+    EXPECT_TRUE(counts["AllToAll"].empty()) << model;
+    EXPECT_TRUE(counts["ReduceScatter"].empty()) << model;
+    EXPECT_LE(counts["AllGather"][Phase::kForward] + counts["AllGather"][Phase::kBackward], 2) << model;
+    EXPECT_GE(counts["AllReduce"][Phase::kForward], 2 * 4) << model;
+    EXPECT_LE(counts["AllReduce"][Phase::kForward], 2 * 4 + 1) << model;
   }
 }
 

@@ -260,7 +260,7 @@ TEST(TrapFiles, DumpsHaveTheModulesOrientation) {
   const auto& stored = std::get<Constant>(graph.initializers.at(findValue(graph, "val_0")));
   ASSERT_EQ(stored.shape, (Shape{4, 2}));
   std::vector<std::byte> expected(stored.bytes.size());
-  transposeMatrix(stored.bytes, stored.shape, sizeof(float), expected);
+  transposeMatrix(stored.bytes, stored.shape[0], stored.shape[1], sizeof(float), expected);
   for (const auto& [cluster, method] : {std::pair("1x1", "auto"), std::pair("1x2", "megatron:1,2,1")}) {
     const TemporaryFolder folder;
     const std::string plan = folder.file("plan"), dump = folder.file("dump");

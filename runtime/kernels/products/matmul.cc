@@ -1,4 +1,6 @@
 #include "runtime/kernels/products/matmul.h"
+
+#include "ir/operators/fused_projection.h"
 #include "runtime/kernels/base/broadcast.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
@@ -190,12 +192,61 @@ std::unique_ptr<Kernel> gemm(const KernelSpec& spec) {
   });
 }
 
+// The first axes as rows, the others as columns.
+void flatten(TensorSpec& tensor, size_t row_axes) {
+  const auto split = tensor.shape.begin() + static_cast<std::ptrdiff_t>(row_axes);
+  tensor.shape = {elementCount(Shape(tensor.shape.begin(), split)),
+                  elementCount(Shape(split, tensor.shape.end()))};
+}
+
+// A Gemm of matrices one axis of which is two, as matrices. `axes`: those of the rows, of each tensor.
+std::unique_ptr<Kernel> flattenedGemm(const KernelSpec& spec, std::initializer_list<size_t> input_axes,
+                                      size_t output_axes, const char* transposes) {
+  KernelSpec flat = spec;
+  size_t i = 0;
+  for (const size_t axes : input_axes) {
+    if (flat.inputs[i].shape.size() < axes)
+      refuse(spec, "input {} of shape {}", i, shapeToString(flat.inputs[i].shape));
+    flatten(flat.inputs[i++], axes);
+  }
+  flatten(flat.outputs[0], output_axes);
+  Node node = *spec.node;
+  node.attributes = {};
+  if (*transposes != 0) node.attributes[transposes] = int64_t{1};
+  flat.node = &node;
+  return gemm(flat);
+}
+
+std::unique_ptr<Kernel> fusedProjection(const KernelSpec& spec) {
+  checkArity(spec, 2, 3);
+  const bool by_rows = hasRowsOfParts(*spec.node);
+  const size_t rows = spec.inputs[0].shape.size() - 1;
+  KernelSpec with_row = spec;
+  if (hasInput(spec, 2)) with_row.inputs[2].shape = {elementCount(spec.inputs[2].shape)};
+  return flattenedGemm(with_row, {rows, by_rows ? 2U : 1U}, rows, by_rows ? "transB" : "");
+}
+
+std::unique_ptr<Kernel> fusedProjectionInputGrad(const KernelSpec& spec) {
+  checkArity(spec, 2, 2);
+  const bool by_rows = hasRowsOfParts(*spec.node);
+  return flattenedGemm(spec, {1, by_rows ? 2U : 1U}, 1, by_rows ? "" : "transB");
+}
+
+std::unique_ptr<Kernel> fusedProjectionWeightGrad(const KernelSpec& spec) {
+  checkArity(spec, 2, 2);
+  return flattenedGemm(spec, {1, 1}, hasRowsOfParts(*spec.node) ? 2 : 1, "transA");
+}
+
 }  // namespace
 
 void addMatMulKernels(KernelRegistry& registry) {
   registry.add("", "MatMul", matMul);
   registry.add("com.microsoft", "FusedMatMul", fusedMatMul);
   registry.add("", "Gemm", gemm);
+  const std::string ours(kPipeshardDomain);
+  registry.add(ours, "FusedProjection", fusedProjection);
+  registry.add(ours, "FusedProjectionInputGrad", fusedProjectionInputGrad);
+  registry.add(ours, "FusedProjectionWeightGrad", fusedProjectionWeightGrad);
 }
 
 }  // namespace pipeshard::kernels

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ir/operators/attention_form.h"
+#include "ir/operators/fused_projection.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
 
 namespace pipeshard::testing {
@@ -407,13 +408,34 @@ std::vector<Call> poolAndBatchNormalizationCalls() {
   return calls;
 }
 
+std::vector<Call> projectionCalls() {
+  std::vector<Call> calls;
+  for (const bool transposed : {false, true}) {
+    const std::map<std::string, Attribute> attributes = {{"transposed", int64_t{transposed}}};
+    const std::string overload = projectionOverload(transposed, false);
+    const Shape weight = transposed ? Shape{3, 4, 5} : Shape{5, 3, 4};
+    const Constant x = numbers({6, 5}), dy = numbers({6, 3, 4});
+    calls.push_back(
+        {"FusedProjection", overload, {numbers({2, 3, 5}), numbers(weight)}, {{2, 3, 3, 4}}, attributes});
+    calls.push_back({"FusedProjection",
+                     projectionOverload(transposed, true),
+                     {x, numbers(weight), numbers({3, 4})},
+                     {{6, 3, 4}},
+                     attributes});
+    calls.push_back({"FusedProjectionInputGrad", overload, {dy, numbers(weight)}, {{6, 5}}, attributes});
+    const std::vector<Constant> factors = transposed ? std::vector{dy, x} : std::vector{x, dy};
+    calls.push_back({"FusedProjectionWeightGrad", overload, {factors[0], factors[1]}, {weight}, attributes});
+  }
+  return calls;
+}
+
 }  // namespace
 
 std::vector<Call> allCalls() {
   std::vector<Call> calls;
   for (const auto& family : {activationCalls(), layerNormalizationCalls(), attentionCalls(), gatherCalls(),
                              lossCalls(), optimizerCalls(), updatePartCalls(), convolutionCalls(),
-                             averagePoolCalls(), poolAndBatchNormalizationCalls()}) {
+                             averagePoolCalls(), poolAndBatchNormalizationCalls(), projectionCalls()}) {
     calls.insert(calls.end(), family.begin(), family.end());
   }
   return calls;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/prepare/inference.h"
 
@@ -92,6 +93,17 @@ ValueId TestGraph::weightedSum(const std::vector<ValueId>& values) {
     sums.push_back(op("ReduceSum", {op("Mul", {value, constant(weights)})}, {{"keepdims", int64_t{0}}}));
   }
   return sums.size() == 1 ? sums[0] : op("Sum", sums);
+}
+
+void giveDivided(TestGraph& test) {
+  for (const auto& [id, initializer] : test.graph().initializers) {
+    const Value& value = test.graph().value(id);
+    if (!dividedAxis(value)) continue;
+    Constant content = test.contents().at(value.name);
+    EXPECT_EQ(content.shape, storedShape(value));
+    content.shape = *value.shape;
+    test.giveContent(value.name, content);
+  }
 }
 
 CheckedTraining trainAndRun(TestGraph& test, ValueId loss) {

@@ -44,6 +44,9 @@ class TestGraph {
   uint64_t seed_ = 1;
 };
 
+// The contents of weights that a rewrite has divided get their new shapes.
+void giveDivided(TestGraph& test);
+
 struct CheckedTraining {
   TrainingGraph training;
   std::map<std::string, Constant> gradients;  // by parameter name: the sum of its parts

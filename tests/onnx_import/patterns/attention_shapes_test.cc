@@ -69,7 +69,7 @@ std::vector<Form> viewedForms() {
          const ValueId s = add(w, scaled(w), positions(w));
          return w.attend(outOfWindows(w, add(w, inWindows(w, s), windowMask(w))));
        },
-       "bias_bias", 6},
+       "bias_bias", 5},
       {"WindowsByUnsqueeze",
        [](W& w) {
          const ValueId s = unsqueezed(w, w.scores(), 0);
@@ -96,7 +96,7 @@ std::vector<Form> viewedForms() {
          const ValueId v = w.reshaped(w.v, {kBatch * kHeads, kKeys, kWidth});
          return w.op("MatMul", {w.softmax(s), v});
        },
-       "bias", 3},
+       "bias", 1},
       {"ViewsThatDoNothing", [](W& w) { return w.attend(outOfWindows(w, inWindows(w, scaled(w)))); }, "", 4},
   };
 }
@@ -125,7 +125,7 @@ std::vector<Form> groupedForms() {
          const ValueId bias = w.reshaped(w.bias(kGrouped), {kGrouped, kQueries, kKeys});
          return attendGrouped(w, add(w, add(w, groupedScores(w), bias), w.padding()));
        },
-       "bias_bias", 7},
+       "bias_bias", 6},
       // torch.export's decomposition, with groups.
       {"RepeatedAndTurnedAsMatrices",
        [](W& w) {

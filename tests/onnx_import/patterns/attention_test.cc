@@ -51,7 +51,7 @@ std::vector<Form> plainForms() {
          const ValueId k = w.turned(w.op("Sin", {w.k}), {0, 2, 1, 3});
          return w.attend(w.mul(w.op("MatMul", {w.q, w.turned(k, {0, 2, 3, 1})}), scale));
        },
-       "", 3},
+       "", 2},
       {"KeysFromElsewhere",
        [=](W& w) {
          const ValueId turned = w.op("Cos", {w.turned(w.k)});

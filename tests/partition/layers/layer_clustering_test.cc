@@ -111,6 +111,15 @@ TEST(LayerClusteringTest, TheLargestCutCountsBeforeTheSum) {
   EXPECT_THAT(clusterLayers({{1, 1, 1, 1, 1}, {5, 6, 5, 9, 0}, {}, 3, 2}), ElementsAre(0, 2, 4));
 }
 
+// A head that is larger than a layer may be: masks before the blocks, where little crosses, and the loss
+// behind it are no layers of their own.
+TEST(LayerClusteringTest, OneLargeOperatorLeavesTheOthersEven) {
+  const ClusteringProblem problem{
+      {0, 0, 10, 10, 10, 10, 10, 10, 10, 10, 100, 1}, {1, 1, 5, 5, 5, 5, 5, 5, 5, 5, 9, 0}, {}, 5, 0.5};
+  EXPECT_THAT(clusterLayers(problem), IsEmpty());
+  EXPECT_THAT(clusterAsEvenlyAsPossible(problem), ElementsAre(3, 5, 7, 9, 11));
+}
+
 // ---- repeats ----
 
 TEST(RepeatsTest, TheHeaviestRunIsFoundWithItsExtent) {

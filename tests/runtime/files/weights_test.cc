@@ -67,12 +67,13 @@ void expectPart(Buffer buffer, const TemporaryFolder& folder, std::mt19937_64& g
   buffer.source = Constant{buffer.source_type, wholeShape(buffer), bytes};
   EXPECT_TRUE(contentOf(buffer) == expected);
   const Shape& whole = wholeShape(buffer);
-  if (whole.size() != 2) return;
+  if (whole.size() != 2 && whole.size() != 3) return;  // a matrix, or one whose columns are two axes
+  const int64_t rows = whole[0], columns = elementCount(whole) / rows;
   const size_t element = dataTypeSize(buffer.source_type);
   std::string transposed(bytes.size(), '\0');
-  for (int64_t i = 0; i < whole[0]; ++i) {
-    for (int64_t j = 0; j < whole[1]; ++j) {
-      const size_t from = static_cast<size_t>(i * whole[1] + j), to = static_cast<size_t>(j * whole[0] + i);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const size_t from = static_cast<size_t>(i * columns + j), to = static_cast<size_t>(j * rows + i);
       std::memcpy(transposed.data() + to * element, bytes.data() + from * element, element);
     }
   }

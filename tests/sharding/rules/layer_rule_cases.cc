@@ -3,6 +3,24 @@
 
 namespace pipeshard::testing {
 
+void addProjections(std::vector<RuleCase>& cases) {
+  for (const bool transposed : {false, true}) {
+    const std::map<std::string, Attribute> attributes = {{"transposed", int64_t{transposed}}};
+    const std::string suffix = transposed ? "Transposed" : "";
+    const Shape weight = transposed ? Shape{3, 4, 6} : Shape{6, 3, 4};
+    const Argument x = real({8, 6}), dy = real({8, 3, 4});
+    const auto add = [&](const std::string& op, const std::string& name, std::vector<Argument> inputs,
+                         const Shape& output) {
+      cases.push_back(
+          {op + name + suffix, "pipeshard", op, std::move(inputs), {{kReal, output}}, attributes});
+    };
+    add("FusedProjection", "", {real({2, 4, 6}), real(weight)}, {2, 4, 3, 4});
+    add("FusedProjection", "WithBias", {x, real(weight), real({3, 4})}, {8, 3, 4});
+    add("FusedProjectionInputGrad", "", {dy, real(weight)}, {8, 6});
+    add("FusedProjectionWeightGrad", "", transposed ? std::vector{dy, x} : std::vector{x, dy}, weight);
+  }
+}
+
 void addConvolutions(std::vector<RuleCase>& cases) {
   const std::map<std::string, Attribute> window = {{"kernel_shape", Ints{3, 3}},
                                                    {"pads", Ints{1, 1, 1, 1}},

@@ -15,6 +15,7 @@ using Ints = std::vector<int64_t>;
 
 inline int64_t typeNumber(DataType type) { return static_cast<int64_t>(type); }
 
+void addProjections(std::vector<RuleCase>& cases);
 void addConvolutions(std::vector<RuleCase>& cases);
 void addNormalizations(std::vector<RuleCase>& cases);
 void addAttention(std::vector<RuleCase>& cases);

@@ -373,6 +373,7 @@ std::vector<RuleCase> ruleCases() {
   addMatmul(cases);
   addReductions(cases);
   addMovement(cases);
+  addProjections(cases);
   addConvolutions(cases);
   addNormalizations(cases);
   addAttention(cases);

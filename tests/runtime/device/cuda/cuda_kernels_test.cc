@@ -286,6 +286,17 @@ TEST(CudaKernels, Products) {
   check("", "MatMul", {floats({3, 0}), floats({0, 2}, 2)}, {{kFloat, {3, 2}}});
   check("com.microsoft", "FusedMatMul", {floats({4, 3}), floats({4, 5}, 2)}, {{kFloat, {3, 5}}},
         {{"transA", int64_t{1}}, {"alpha", 0.25f}});
+  for (const int64_t transposed : {0, 1}) {
+    const std::map<std::string, Attribute> attributes = {{"transposed", transposed}};
+    const Shape weight = transposed ? Shape{3, 4, 5} : Shape{5, 3, 4};
+    check(kOurs, "FusedProjection", {floats({2, 3, 5}), floats(weight, 2), floats({3, 4}, 3)},
+          {{kFloat, {2, 3, 3, 4}}}, attributes);
+    check(kOurs, "FusedProjectionInputGrad", {floats({6, 3, 4}), floats(weight, 2)}, {{kFloat, {6, 5}}},
+          attributes);
+    const auto x = doubles({6, 5}), dy = doubles({6, 3, 4}, 2);
+    check(kOurs, "FusedProjectionWeightGrad", {transposed ? dy : x, transposed ? x : dy}, {{kDouble, weight}},
+          attributes);
+  }
 }
 
 // Causal, with a row that the mask hides wholly, and more keys than a block has threads.

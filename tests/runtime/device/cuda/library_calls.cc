@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids.h"
+#include "ir/operators/fused_projection.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/tensor_file.h"
 #include "tests/runtime/device/cuda/like_the_cpu.h"
@@ -44,6 +45,17 @@ std::string matrixRoles(size_t rank, bool transposed, const char* roles) {
   return text;
 }
 
+// A matrix of several and its gradients; `g` of them.
+Roles projectionRoles(const Node& node, const std::vector<Shape>& inputs) {
+  const bool transposed = hasRowsOfParts(node);
+  const std::string weight = transposed ? "gnk" : "kgn";
+  if (node.op_type == "FusedProjectionInputGrad") return {{"mgn", weight}, {"mk"}};
+  if (node.op_type == "FusedProjectionWeightGrad")
+    return {{transposed ? "mgn" : "mk", transposed ? "mk" : "mgn"}, {weight}};
+  const std::string rows = std::string(inputs[0].size() - 2, 'b') + "m";
+  return {{rows + "k", weight, "gn"}, {rows + "gn"}};
+}
+
 // Nothing: no operator that a library does.
 Roles rolesOf(const Node& node, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const bool transpose_a = node.intAttribute("transA", 0) != 0,
@@ -56,6 +68,7 @@ Roles rolesOf(const Node& node, const std::vector<Shape>& inputs, const std::vec
     if (inputs.size() > 2) roles.inputs.push_back(inputs[2].size() < 2 ? "n" : "mn");
     return roles;
   }
+  if (node.op_type.starts_with("FusedProjection")) return projectionRoles(node, inputs);
   if (node.op_type == "Conv") return {{"NC*", "FC*", "F"}, {"NF*"}};
   if (node.op_type == "ConvInputGrad") return {{"NF*", "FC*"}, {"NC*"}};
   if (node.op_type == "ConvTranspose") return {{"NF*", "FC*", "C"}, {"NC*"}};
