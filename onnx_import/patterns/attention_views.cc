@@ -1,7 +1,5 @@
 #include "onnx_import/patterns/attention_views.h"
 
-#include <algorithm>
-
 #include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
@@ -30,39 +28,18 @@ std::optional<std::vector<int>> axesOfEach(const Shape& coarse, const Shape& fin
   return counts;
 }
 
-// An axis ends where one of either ends: by the elements before that place.
-std::optional<Shape> commonAxes(const Shape& a, const Shape& b) {
-  std::vector<int64_t> ends;
-  for (const Shape& shape : {a, b}) {
-    int64_t elements = 1;
-    for (const int64_t size : shape) ends.push_back(elements *= size);
-  }
-  std::ranges::sort(ends);
-  Shape result;
-  int64_t before = 1;
-  for (const int64_t end : ends) {
-    if (end == before) continue;
-    if (before == 0 || end % before != 0) return std::nullopt;
-    result.push_back(end / before);
-    before = end;
-  }
-  return result;
-}
-
+// The same axes at every size of the batch, at one row, too: [s,1,hd] is [s,h,d], and [1,h] its heads.
 std::optional<Shape> headsOfRows(const Graph& graph, const UseDef& uses, ValueId operand) {
   const NodeId transpose = uses.producer[operand.index()];
   if (!transpose.valid() || !graph.node(transpose).is("Transpose")) return std::nullopt;
   const std::vector<int64_t> order = graph.node(transpose).intsAttribute("perm");
   const NodeId view = uses.producer[graph.node(transpose).inputs[0].index()];
-  if (order.size() != 3 || order[0] == 2 || !view.valid() || !isView(graph.node(view))) return std::nullopt;
-  const Shape& viewed = graph.shape(graph.node(view).outputs[0]);
-  const std::optional<Shape> common = commonAxes(graph.shape(graph.node(view).inputs[0]), viewed);
-  if (!common) return std::nullopt;
-  const auto counts = axesOfEach(viewed, *common);
-  if (!counts || (*counts)[order[0]] != 2) return std::nullopt;
-  int64_t first = 0;
-  for (int64_t axis = 0; axis < order[0]; ++axis) first += (*counts)[axis];
-  return Shape{(*common)[first], (*common)[first + 1]};
+  if (order.size() != 3 || order[0] != 1 || !view.valid() || !isView(graph.node(view))) return std::nullopt;
+  const Shape& from = graph.shape(graph.node(view).inputs[0]);
+  const Shape& to = graph.shape(graph.node(view).outputs[0]);
+  if (from.size() != 3 || from[0] != to[0] || from[1] == 0 || to[1] % from[1] != 0) return std::nullopt;
+  const int64_t heads = to[1] / from[1];
+  return heads > 1 && from[2] == heads * to[2] ? std::optional(Shape{from[1], heads}) : std::nullopt;
 }
 
 std::optional<Shape> viewOfOverlay(const Shape& overlay, const Shape& coarse, const Shape& fine) {

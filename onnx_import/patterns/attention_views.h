@@ -20,10 +20,6 @@ Shape withMatrices(Shape leading, const Shape& matrices);
 // match. At another size of a batch, the same.
 std::optional<std::vector<int>> axesOfEach(const Shape& coarse, const Shape& fine);
 
-// The axes of both, of two views of the same elements: [s,b,hd] and [s,bh,d] are [s,b,h,d]. nullopt: there
-// are none.
-std::optional<Shape> commonAxes(const Shape& a, const Shape& b);
-
 // Matrices of heads that are one axis with the rows of the batch: the operand of an attention is Transpose of
 // a view [s,bh,d] of [s,b,hd]. Its leading axes when these are two, [b,h]; nullopt where they are not.
 std::optional<Shape> headsOfRows(const Graph& graph, const UseDef& uses, ValueId operand);

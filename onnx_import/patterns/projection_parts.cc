@@ -164,10 +164,8 @@ class Follower : PatternReader {
     }
     if (pieces.size() < 2 || end != shape(at_)[axis_] || columns_ <= std::ssize(pieces)) return;
     for (const Piece& piece : pieces) result_.values.push_back(piece.value);
-    if (std::ranges::count(counts, counts[0]) != std::ssize(counts) || (hasOwnAxis() && counts[0] != 1)) {
+    if (std::ranges::count(counts, counts[0]) != std::ssize(counts) || (hasOwnAxis() && counts[0] != 1))
       result_.reason = fmt::format("its parts have {} columns", fmt::join(counts, ", "));
-      return;
-    }
   }
 
   ValueId at_;

@@ -31,10 +31,23 @@ Shape ordered(const Shape& shape, const Axes& order) {
   return result;
 }
 
+// axesOfEach where the first axis alone is several: of others an axis of one row could go to either side, and
+// the graph would be another at that size of a batch.
+std::optional<std::vector<int>> axesOfFirst(const Shape& coarse, const Shape& fine) {
+  std::optional<std::vector<int>> counts = axesOfEach(coarse, fine);
+  const bool is_first = counts && std::all_of(counts->begin() + (counts->empty() ? 0 : 1), counts->end(),
+                                              [](int n) { return n == 1; });
+  return is_first ? counts : std::nullopt;
+}
+
 class ViewTurner {
  public:
   explicit ViewTurner(Graph& graph)
-      : graph_(graph), builder_(graph), uses_(computeUseDef(graph)), gone_(graph.nodes.size(), false) {
+      : graph_(graph),
+        builder_(graph),
+        uses_(computeUseDef(graph)),
+        gone_(graph.nodes.size(), false),
+        changed_(graph.nodes.size(), false) {
     for (const ValueId output : graph.outputs) kept_.push_back(output);
   }
 
@@ -53,7 +66,9 @@ class ViewTurner {
  private:
   Node& node(NodeId id) { return graph_.node(id); }
   const Shape& shape(ValueId value) const { return graph_.shape(value); }
-  bool isTranspose(NodeId id) { return node(id).is("Transpose") && !node(id).intsAttribute("perm").empty(); }
+  bool isTranspose(NodeId id) {
+    return node(id).is("Transpose") && !node(id).intsAttribute("perm").empty() && node(id).opaque.empty();
+  }
   // Not an Identity: it may stop a gradient.
   bool isShown(NodeId id) {
     return node(id).domain.empty() && isView(node(id)) && !node(id).is("Identity") && node(id).opaque.empty();
@@ -78,10 +93,12 @@ class ViewTurner {
     return is_transpose ? mergeBehind(first, id) : joinViews(first, id);
   }
 
-  // A view of the same shape.
+  // A view of the same shape, which it has become here: what the file has may be one at some sizes alone.
   bool leaveOut(NodeId id) {
     const ValueId source = node(id).inputs[0], shown = node(id).outputs[0];
-    if (shape(source) != shape(shown) || std::ranges::find(kept_, shown) != kept_.end()) return false;
+    if (!changed_[id.index()] || shape(source) != shape(shown) ||
+        std::ranges::find(kept_, shown) != kept_.end())
+      return false;
     std::vector<NodeId>& readers = uses_.consumers[source.index()];
     std::erase(readers, id);
     for (const NodeId reader : uses_.consumers[shown.index()]) {
@@ -118,7 +135,7 @@ class ViewTurner {
     const NodeId first = before(transpose);
     if (!first.valid() || !isShown(first)) return false;
     const Shape& fine = shape(node(view).outputs[0]);
-    const auto counts = axesOfEach(shape(node(view).inputs[0]), fine);
+    const auto counts = axesOfFirst(shape(node(view).inputs[0]), fine);
     if (!counts) return false;
     // Back through the Transpose: which axes of `fine` the first view makes, in its order.
     const Axes order = node(transpose).intsAttribute("perm");
@@ -144,7 +161,7 @@ class ViewTurner {
     const std::vector<NodeId>& readers = uses_.consumers[turned.index()];
     if (is_kept || readers.size() != 1 || !isShown(readers[0])) return false;
     const Shape& fine = shape(node(view).inputs[0]);
-    const auto counts = axesOfEach(shape(node(view).outputs[0]), fine);
+    const auto counts = axesOfFirst(shape(node(view).outputs[0]), fine);
     if (!counts) return false;
     const Axes order = divided(node(transpose).intsAttribute("perm"), *counts);
     node(transpose).attributes["perm"] = order;
@@ -160,6 +177,7 @@ class ViewTurner {
     const ValueId sizes =
         builder_.addConstant(node(id).name + "/sizes", makeConstant<int64_t>({std::ssize(to)}, to));
     graph_.value(sizes).metadata.emplace_back(kConstantMark, "made");
+    changed_[id.index()] = true;
     node(id).op_type = "Reshape";
     node(id).opset_version = graph_.opset_imports.at("");
     node(id).attributes.clear();
@@ -178,6 +196,7 @@ class ViewTurner {
   UseDef uses_;
   std::vector<ValueId> kept_;  // the graph's outputs
   std::vector<bool> gone_;     // by node
+  std::vector<bool> changed_;  // by node: a view to another shape, or of another value, than in the file
 };
 
 }  // namespace
