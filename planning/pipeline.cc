@@ -23,14 +23,6 @@
 namespace pipeshard {
 namespace {
 
-// Weights of which the request says what becomes of them. What a file does not have can be left out alone.
-std::vector<std::string> decidedWeights(const PlanRequest& request, const ForwardModel& model) {
-  std::vector<std::string> decided = request.given.freeze;
-  if (model.parameters.torchscript)
-    decided.insert(decided.end(), request.given.train.begin(), request.given.train.end());
-  return decided;
-}
-
 // An evaluation makes no updates.
 void refuseUpdateOptions(const GivenOptions& given) {
   const auto refuse = [](bool is_given, const char* flag) {
@@ -85,6 +77,16 @@ void useFileOptimizer(ForwardModel& model, OptimizerSpec& optimizer) {
 }
 
 // Nothing of a file is left out without a word.
+// By --freeze, or because --train takes what the file has in their place.
+void noteLostParameters(const ModuleParameters& parameters, Plan& plan) {
+  constexpr size_t kMost = 6;
+  if (parameters.lost.empty()) return;
+  std::vector<std::string> names;
+  for (const LostParameter& lost : parameters.lost) names.push_back(lost.name);
+  plan.notes.push_back(fmt::format("not in the file as the module has them, and not trained as such: {}",
+                                   listed(names, kMost)));
+}
+
 void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
   if (model.outputs.empty()) return;
   plan.notes.push_back(
@@ -116,7 +118,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     if (measured) planned.plan.profile = request.profile->digest;
 
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
-      refuseUntrainable(model, decidedWeights(request, model));
+      refuseUntrainable(model, request.given.freeze, request.given.train);
+      noteLostParameters(model.parameters, planned.plan);
       for (std::string& note : groupNotes(model.graph, model.groups))
         planned.plan.notes.push_back(std::move(note));
       for (std::string& note : muonNotes(model.graph, request.given.optimizer, model.groups))

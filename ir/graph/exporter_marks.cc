@@ -6,6 +6,8 @@
 namespace pipeshard {
 namespace {
 
+constexpr std::string_view kStackTrace = "pkg.torch.onnx.stack_trace";
+
 bool isNameCharacter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // The name behind the % at `percent`.
@@ -87,7 +89,7 @@ ExportedCall exportedCall(const Node& node) {
 
 TracedRegion tracedRegion(const Node& node) {
   constexpr std::string_view kBegin = "File \"";
-  const std::string_view text = metadataOf(node.metadata, "pkg.torch.onnx.stack_trace");
+  const std::string_view text = metadataOf(node.metadata, kStackTrace);
   TracedRegion region;
   if (!text.starts_with(kBegin) || !text.substr(kBegin.size()).starts_with("<eval_with_key>")) return region;
   const std::string_view name = text.substr(kBegin.size());
@@ -100,6 +102,11 @@ TracedRegion tracedRegion(const Node& node) {
     region.numbers_arguments = region.numbers_arguments || numbered;
   }
   return region;
+}
+
+std::string lastLineOfCode(const Node& node) {
+  const std::string_view text = metadataOf(node.metadata, kStackTrace);
+  return std::string(text.substr(text.rfind('\n') + 1));  // all of it where it has one line
 }
 
 std::vector<std::string> foldedFrom(const Value& value) {

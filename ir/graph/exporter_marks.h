@@ -53,6 +53,9 @@ struct TracedRegion {
 };
 TracedRegion tracedRegion(const Node& node);
 
+// The line of the module's code that the node comes from; "" where the file does not say.
+std::string lastLineOfCode(const Node& node);
+
 // Values, also such that are gone, that the exporter's optimizer computed this constant from.
 std::vector<std::string> foldedFrom(const Value& value);
 // A rule of the exporter's optimizer made the node ("FuseBatchNormIntoConv").

@@ -104,6 +104,10 @@ std::optional<std::string_view> exportedKind(const Value& value) {
   return std::nullopt;
 }
 
+void setExportedKind(Value& value, std::string_view kind) {
+  value.metadata.emplace_back("pkg.torch.export.graph_signature.InputSpec.kind", kind);
+}
+
 bool namesParameter(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find("::") != std::string_view::npos || namesBuffer(name))
     return false;

@@ -35,6 +35,7 @@ bool isStoredAs(const Shape& shape, const Shape& stored);
 // What torch.export says that an initializer is ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"); nothing where it
 // says nothing.
 std::optional<std::string_view> exportedKind(const Value& value);
+void setExportedKind(Value& value, std::string_view kind);  // of a value that has none
 inline bool isMarkedParameter(const Value& value) { return exportedKind(value) == "PARAMETER"; }
 
 // Does a name alone tell that a tensor of one element is a parameter? That is the name of a module's

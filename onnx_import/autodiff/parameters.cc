@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/name_pattern.h"
 #include "ir/graph/weight_role.h"
@@ -66,12 +67,6 @@ bool holdsCodes(const Value& value) {
   return (four_bits || eight_bits) && std::ssize(*value.shape) >= 2 && elementCount(*value.shape) > 1;
 }
 
-std::string listNames(const std::vector<std::string>& names) {
-  if (names.size() <= kMostNames) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "),
-                     names.size() - kMostNames);
-}
-
 }  // namespace
 
 std::vector<ValueId> trainableParameters(const Graph& graph) {
@@ -124,7 +119,7 @@ void refuseUnclearWeights(const Graph& graph) {
   fail(ErrorCode::kBadModel,
        "the file does not tell whether the module trains {}: operators read {} as a choice or limit, where "
        "weights are seldom. --train NAME_REGEX trains {}, --freeze NAME_REGEX leaves {} as in the file",
-       listNames(names), names.size() == 1 ? "it" : "them", names.size() == 1 ? "it" : "them",
+       listed(names, kMostNames), names.size() == 1 ? "it" : "them", names.size() == 1 ? "it" : "them",
        names.size() == 1 ? "it" : "them");
 }
 
@@ -136,7 +131,7 @@ std::string quantizedNote(const Graph& graph) {
     names.push_back(
         fmt::format("{} ({} {})", value.name, dataTypeName(value.data_type), shapeToString(*value.shape)));
   }
-  return names.empty() ? "" : fmt::format("quantized weights, not trained: {}", listNames(names));
+  return names.empty() ? "" : fmt::format("quantized weights, not trained: {}", listed(names, kMostNames));
 }
 
 std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
@@ -160,17 +155,19 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
   }
   std::vector<std::string> notes;
   if (!frozen.empty())
-    notes.push_back(fmt::format("not trained (--freeze, or no gradient in the file): {}", listNames(frozen)));
+    notes.push_back(
+        fmt::format("not trained (--freeze, or no gradient in the file): {}", listed(frozen, kMostNames)));
   if (!beside.empty())
-    notes.push_back(fmt::format(
-        "no gradient of the loss reaches these parameters, which stay as they are: {}", listNames(beside)));
+    notes.push_back(
+        fmt::format("no gradient of the loss reaches these parameters, which stay as they are: {}",
+                    listed(beside, kMostNames)));
   if (!constants.empty())
     notes.push_back(fmt::format("taken for constants, not trained: {} (--train NAME_REGEX trains them)",
-                                listNames(constants)));
+                                listed(constants, kMostNames)));
   if (!single.empty())
     notes.push_back(
         fmt::format("trained although they have one element: {} (--freeze NAME_REGEX leaves them out)",
-                    listNames(single)));
+                    listed(single, kMostNames)));
   return notes;
 }
 

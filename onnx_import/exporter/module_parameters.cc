@@ -7,21 +7,20 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/name_pattern.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/folded_parameters.h"
 #include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/exporter/torchscript_parameters.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
-
-constexpr std::string_view kKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
 
 // What a call of the module became: its nodes in order, and the floating-point initializers that they read.
 struct Call {
@@ -230,7 +229,7 @@ class Restorer {
     Value& value = graph_.value(id);
     value.name = name;
     names_.insert(name);
-    value.metadata.emplace_back(kKindKey, "PARAMETER");
+    setExportedKind(value, "PARAMETER");
     if (transposed) value.metadata.emplace_back(kStoredTransposed, "true");
     parameter_[name] = id;
   }
@@ -355,7 +354,7 @@ class Restorer {
     }
     if (findValue(graph_, parameter.name).valid() || normalizes) {
       result_.lost.push_back(
-          {parameter.name, "a batch normalisation is folded into it, or it into a convolution"});
+          {parameter.name, "a batch normalisation is folded into it, or it into a convolution", true});
     } else if (read_.contains(parameter.name)) {
       result_.lost.push_back({parameter.name, "folded into other constants"});
     } else {
@@ -421,13 +420,32 @@ class Restorer {
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };
 
+std::string remedyFor(bool torchscript, bool in_others) {
+  if (torchscript) {
+    return "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
+           "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...). Or, to train or to "
+           "freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX";
+  }
+  std::string remedy =
+      "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if they are not to be "
+      "trained: --freeze NAME_REGEX";
+  if (in_others) {
+    remedy +=
+        ". Or, to train the network that the file has, whose convolutions have the normalisations in them: "
+        "--train 'weight|bias'";
+  }
+  return remedy;
+}
+
 }  // namespace
 
 ModuleParameters restoreParameters(Graph& graph) {
   if (!isTorchScript(graph)) {
     const int statistics = separateStatistics(graph);
+    const int unfolded = unfoldParameters(graph);
     ModuleParameters found = Restorer(graph).run();
     found.statistics = statistics;
+    found.unfolded = unfolded;
     return found;
   }
   ModuleParameters found;
@@ -436,32 +454,33 @@ ModuleParameters restoreParameters(Graph& graph) {
   return found;
 }
 
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& decided) {
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
+                          const std::vector<std::string>& trained) {
   constexpr size_t kMost = 8;
-  std::vector<NamePattern> patterns;
-  for (const std::string& text : decided)
-    patterns.emplace_back(fmt::format("--freeze or --train '{}'", text), text);
+  const auto patternsOf = [](const char* option, const std::vector<std::string>& texts) {
+    std::vector<NamePattern> patterns;
+    for (const std::string& text : texts) patterns.emplace_back(fmt::format("{} '{}'", option, text), text);
+    return patterns;
+  };
+  const auto names = [](const std::vector<NamePattern>& patterns, const LostParameter& lost) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const NamePattern& pattern) { return pattern.isFoundIn(lost.name); });
+  };
+  const std::vector<NamePattern> freeze = patternsOf("--freeze", frozen),
+                                 train = patternsOf("--train", trained);
   std::vector<std::string> lines;
+  bool in_others = true;
   for (const LostParameter& lost : parameters.lost) {
-    const bool known = std::any_of(patterns.begin(), patterns.end(), [&](const NamePattern& pattern) {
-      return pattern.isFoundIn(lost.name);
-    });
-    if (!known) lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
+    const bool can_train = lost.in_others || parameters.torchscript;
+    if (names(freeze, lost) || (can_train && names(train, lost))) continue;
+    lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
+    in_others = in_others && lost.in_others;
   }
   if (lines.empty()) return;
-  const size_t more = lines.size() > kMost ? lines.size() - kMost : 0;
-  lines.resize(lines.size() - more);
-  const std::string_view remedy =
-      parameters.torchscript
-          ? "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
-            "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...). Or, to train or to "
-            "freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX"
-          : "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if they are not to be "
-            "trained: --freeze NAME_REGEX";
   fail(ErrorCode::kBadModel,
-       "the exporter's optimizer has changed parameters of the module so that they cannot be trained: {}{}. "
+       "the exporter's optimizer has changed parameters of the module so that they cannot be trained: {}. "
        "Export the module without it: {}",
-       fmt::join(lines, ", "), more > 0 ? fmt::format(" and {} more", more) : "", remedy);
+       listed(lines, kMost), remedyFor(parameters.torchscript, in_others));
 }
 
 }  // namespace pipeshard

@@ -13,9 +13,9 @@
 //                that mentions another parameter than it reads gets one of its own, with the same content; so
 //                do running statistics that were merged with scale and bias.
 //   leaves out   a bias that is zero. The parameter is made again.
-//   folds        position rows, batch normalisations; and calls that merging has made equal become one.
-//   Numbers,
-//                or places, are lost: such parameters are listed.
+//   folds        what depends on parameters alone. Where it only moves their numbers they are made again
+//                (folded_parameters.h). Of position rows, batch normalisations, and calls that merging has
+//                made equal and so are one, numbers or places are lost: such parameters are listed.
 #pragma once
 
 #include <string>
@@ -28,6 +28,8 @@ namespace pipeshard {
 struct LostParameter {
   std::string name;
   std::string reason;  // "folded into the constant 'embedding_1'"
+  bool in_others = false;  // what the file has in its place are parameters, too: convolutions with
+                           // normalisations in them
 };
 
 // Another name of a tied parameter: "head.weight" of "words.weight".
@@ -51,13 +53,16 @@ struct ModuleParameters {
   int separated = 0;                   // merged ones that are their own again
   int statistics = 0;                  // likewise, of batch normalisations
   int zero_biases = 0;                 // left out, and made again
+  int unfolded = 0;                    // folded into constants, and made again
 };
 
 // To be called on the graph as read; all parameters that it finds are marked as such (weight_role.h).
 ModuleParameters restoreParameters(Graph& graph);
 
 // Error(kBadModel) that lists the lost parameters, why, and what to do; but for those whose names contain a
-// match of one of the regular expressions `decided` (of --freeze and --train).
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& decided);
+// match of one of the regular expressions `frozen`, and of `trained` (--freeze, --train) where the file has
+// something to be trained in their place.
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
+                          const std::vector<std::string>& trained = {});
 
 }  // namespace pipeshard

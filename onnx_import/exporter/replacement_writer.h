@@ -30,6 +30,18 @@ class ReplacementWriter {
                std::map<std::string, Attribute> attributes = {}) {
     addTo(replaced_.outputs[0], op_type, std::move(inputs), std::move(attributes));
   }
+  void addTo(ValueId output, const char* op_type, std::vector<ValueId> inputs,
+             std::map<std::string, Attribute> attributes = {}) {
+    Node node;
+    node.op_type = op_type;
+    node.opset_version = replaced_.opset_version;
+    node.name = graph_.value(output).name;
+    node.metadata = replaced_.metadata;
+    node.inputs = std::move(inputs);
+    node.outputs = {output};
+    node.attributes = std::move(attributes);
+    nodes_.push_back(std::move(node));
+  }
   ValueId number(DataType type, double number) { return constant("number", makeScalar(type, number)); }
   ValueId integers(const std::vector<int64_t>& numbers) {
     return constant("integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
@@ -50,19 +62,6 @@ class ReplacementWriter {
     graph_.value(id).metadata.emplace_back(kConstantMark, "made");
     return id;
   }
-  void addTo(ValueId output, const char* op_type, std::vector<ValueId> inputs,
-             std::map<std::string, Attribute> attributes) {
-    Node node;
-    node.op_type = op_type;
-    node.opset_version = replaced_.opset_version;
-    node.name = graph_.value(output).name;
-    node.metadata = replaced_.metadata;
-    node.inputs = std::move(inputs);
-    node.outputs = {output};
-    node.attributes = std::move(attributes);
-    nodes_.push_back(std::move(node));
-  }
-
   Graph& graph_;
   GraphBuilder& builder_;
   const Node& replaced_;

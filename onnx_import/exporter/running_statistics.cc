@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr size_t kFirstStatistic = 3;  // inputs of a BatchNormalization: mean, and variance behind it
-constexpr const char* kBufferKey = "pkg.torch.export.graph_signature.InputSpec.kind";
 
 }  // namespace
 
@@ -34,7 +34,7 @@ int separateStatistics(Graph& graph) {
       if (!own) {
         own = builder.addValue(names[i], graph.dataType(statistic), graph.shape(statistic));
         graph.initializers[*own] = content->second;
-        graph.value(*own).metadata.emplace_back(kBufferKey, "BUFFER");
+        setExportedKind(graph.value(*own), "BUFFER");
         ++made;
       } else if (!graph.initializers.contains(*own)) {
         continue;  // the name of something else

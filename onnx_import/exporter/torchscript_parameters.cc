@@ -1,8 +1,6 @@
 #include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,6 +10,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "onnx_import/format/initializer_bytes.h"
 
 namespace pipeshard {
 namespace {
@@ -189,8 +188,8 @@ class TorchScript {
     if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[1] != b[0] ||
         graph_.dataType(weight) != graph_.dataType(table))
       return false;
-    const std::optional<std::vector<std::byte>> left = bytesOf(weight);
-    const std::optional<std::vector<std::byte>> right = bytesOf(table);
+    const std::optional<std::vector<std::byte>> left = initializerBytes(graph_, weight);
+    const std::optional<std::vector<std::byte>> right = initializerBytes(graph_, table);
     if (!left || !right) return false;
     const size_t size = dataTypeSize(graph_.dataType(weight));
     for (int64_t row = 0; row < a[0]; ++row) {
@@ -201,18 +200,6 @@ class TorchScript {
       }
     }
     return true;
-  }
-
-  // Nothing where the file is not there.
-  std::optional<std::vector<std::byte>> bytesOf(ValueId id) const {
-    const Initializer& initializer = graph_.initializers.at(id);
-    if (const auto* constant = std::get_if<Constant>(&initializer)) return constant->bytes;
-    const auto& reference = std::get<WeightReference>(initializer);
-    std::ifstream file(std::filesystem::path(graph_.directory) / reference.location, std::ios::binary);
-    std::vector<std::byte> bytes(reference.length);
-    file.seekg(static_cast<std::streamoff>(reference.offset));
-    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    return file ? std::optional(std::move(bytes)) : std::nullopt;
   }
 
   Graph& graph_;

@@ -4,8 +4,8 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/forms/gradient_pairing.h"
@@ -15,12 +15,10 @@ namespace {
 
 constexpr size_t kMostListed = 12;
 
-std::string listed(const StepGraph& step, const std::vector<ValueId>& values) {
+std::string describeAll(const StepGraph& step, const std::vector<ValueId>& values) {
   std::vector<std::string> names;
   for (ValueId id : values) names.push_back(describeValue(step.value(id)));
-  const size_t more = names.size() > kMostListed ? names.size() - kMostListed : 0;
-  names.resize(names.size() - more);
-  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  return listed(names, kMostListed);
 }
 
 class GradientFinder {
@@ -58,7 +56,7 @@ class GradientFinder {
          "Call "
          "each output grad_<weight> (output_names of torch.onnx.export), or leave the gradients out: the "
          "backward pass is made anew anyway",
-         listed(step_, gradients_), listed(step_, parameters_));
+         describeAll(step_, gradients_), describeAll(step_, parameters_));
   }
 
  private:

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
@@ -18,17 +18,11 @@ namespace {
 
 constexpr size_t kMostNamed = 6;
 
-std::string enumerate(std::vector<std::string> names) {
-  const size_t more = names.size() > kMostNamed ? names.size() - kMostNamed : 0;
-  names.resize(names.size() - more);
-  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
-}
-
 std::string whyUpdated(const ImportedUpdates& updates) {
   std::vector<std::string> names;
   for (const ImportedGradient& gradient : updates.gradients) names.push_back(gradient.parameter);
   const std::string& rate = updates.optimizer.learning_rate;
-  return fmt::format("outputs are {} after an update by {}{}", enumerate(names),
+  return fmt::format("outputs are {} after an update by {}{}", listed(names, kMostNamed),
                      optimizerToString(updates.optimizer.spec),
                      rate.empty() ? "" : fmt::format(", with the learning rate from '{}'", rate));
 }
@@ -39,7 +33,7 @@ std::string whyJoint(const JointGradients& found) {
     outputs.push_back(gradient.output);
     parameters.push_back(gradient.parameter);
   }
-  const std::string who = enumerate(outputs), whose = enumerate(parameters);
+  const std::string who = listed(outputs, kMostNamed), whose = listed(parameters, kMostNamed);
   return found.by_name
              ? fmt::format("outputs {} are called gradients of {}", who, whose)
              : fmt::format("outputs {} have the shapes of {} and follow from the loss's inputs", who, whose);

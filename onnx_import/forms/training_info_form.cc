@@ -5,8 +5,8 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/parameters.h"
@@ -21,12 +21,6 @@ namespace {
 using Variables = std::map<ValueId, ValueId>;  // and what they are set to
 
 constexpr size_t kMostShown = 6;
-
-std::string shown(std::vector<std::string> names) {
-  const size_t more = names.size() > kMostShown ? names.size() - kMostShown : 0;
-  names.resize(names.size() - more);
-  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
-}
 
 bool has(const std::vector<ValueId>& values, ValueId id) {
   return std::find(values.begin(), values.end(), id) != values.end();
@@ -219,8 +213,9 @@ class InfoReducer {
       if (!initial_.isZero(state.value)) started.push_back(state.value);
     }
     if (started.empty()) return;
-    reduced_.notes.push_back(fmt::format(
-        "states of the optimizer start at 0, not with their content in the file: {}", shown(started)));
+    reduced_.notes.push_back(
+        fmt::format("states of the optimizer start at 0, not with their content in the file: {}",
+                    listed(started, kMostShown)));
   }
 
   void checkStep(const StepGraph& step) const {
@@ -250,7 +245,7 @@ class InfoReducer {
     reduced_.found.why =
         fmt::format("TrainingInfoProto: {} of '{}', update_binding sets {} {}",
                     hasGradients() ? "Gradient operators give gradients" : "the algorithm computes gradients",
-                    name(loss_), shown({trained_.begin(), trained_.end()}), by);
+                    name(loss_), listed({trained_.begin(), trained_.end()}, kMostShown), by);
     if (updates_) reduced_.optimizer = updates_->optimizer;
     if (!options_.loss.empty() && options_.loss != reduced_.loss)
       note("the file's gradients are of '{}'; --loss takes '{}' in its place", reduced_.loss, options_.loss);
@@ -270,14 +265,15 @@ class InfoReducer {
     for (const auto& [of, gradient] : combined_.gradients) {
       if (!trained_.contains(name(of))) untrained.push_back(name(of));
     }
-    if (!unused.empty()) note("update_binding also sets what no update reads, left out: {}", shown(unused));
+    if (!unused.empty())
+      note("update_binding also sets what no update reads, left out: {}", listed(unused, kMostShown));
     if (!untrained.empty())
-      note("has a gradient in the file, but no update: not trained: {}", shown(untrained));
+      note("has a gradient in the file, but no update: not trained: {}", listed(untrained, kMostShown));
     if (!made.empty())
       note(
           "the file's initialization is not done: training starts with what the file has (--weights "
           "random:NAME_REGEX draws weights): {}",
-          shown(made));
+          listed(made, kMostShown));
   }
 
   template <typename... Args>
@@ -300,7 +296,7 @@ class InfoReducer {
       if (output != loss_) reduced_.others.push_back(name(output));
     }
     graph_.outputs = std::move(kept);
-    if (!gone.empty()) note("outputs that depend on gradients, left out: {}", shown(gone));
+    if (!gone.empty()) note("outputs that depend on gradients, left out: {}", listed(gone, kMostShown));
     std::set<std::string> state_names;
     for (const auto& [state, updated] : states_) state_names.insert(name(state));
     if (updates_ && !hasGradients()) removeUpdates(graph_, *updates_);

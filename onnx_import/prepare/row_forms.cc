@@ -298,17 +298,63 @@ class RowForms {
       if (!isInteger(constant->data_type)) return std::nullopt;
       return placesInRows(integerElements(*constant), rows, size);
     }
-    const Node* sum = producerOf(value);
-    if (sum == nullptr || !sum->is("Add")) return std::nullopt;
-    const Shape& shape = graph_.shape(value);
-    for (const size_t first : {0, 1}) {
-      const Constant *starts = constantInput(*sum, first), *places = constantInput(*sum, 1 - first);
-      if (starts == nullptr || places == nullptr || !isInteger(places->data_type) ||
-          elementCount(places->shape) * rows != elementCount(shape) || !startsRows(*starts, shape, size))
-        continue;
-      return placesInRows(integerElements(*places), 1, size);
+    std::vector<const Constant*> addends;
+    if (!collectAddends(value, addends)) return std::nullopt;
+    Shape shape = graph_.shape(value);
+    shape[0] = 1;
+    std::vector<int64_t> places(elementCount(shape));
+    bool counts_rows = false;
+    for (const Constant* addend : addends) {
+      const std::optional<Constant> of_row =
+          counts_rows ? std::nullopt : withoutRows(*addend, rows, size, shape.size());
+      counts_rows = counts_rows || of_row;
+      if (!addBroadcast(of_row ? *of_row : *addend, shape, places)) return std::nullopt;
     }
-    return std::nullopt;
+    if (!counts_rows) return std::nullopt;
+    return placesInRows(std::move(places), 1, size);
+  }
+
+  // Of row * size + place, with the same places in each row: the places, as [1, ...].
+  static std::optional<Constant> withoutRows(const Constant& addend, int64_t rows, int64_t size,
+                                             size_t rank) {
+    if (addend.shape.size() != rank || addend.shape[0] != rows) return std::nullopt;
+    const std::optional<std::vector<int64_t>> places = placesInRows(integerElements(addend), rows, size);
+    if (!places) return std::nullopt;
+    Shape shape = addend.shape;
+    shape[0] = 1;
+    return makeConstant<int64_t>(shape, *places);
+  }
+
+  // The constants that sums of sums add up; false if something else is among them.
+  bool collectAddends(ValueId value, std::vector<const Constant*>& addends) const {
+    constexpr size_t kMost = 8;
+    if (const Constant* constant = value.valid() ? graph_.constant(value) : nullptr) {
+      addends.push_back(constant);
+      return isInteger(constant->data_type) && addends.size() <= kMost;
+    }
+    const Node* sum = producerOf(value);
+    return sum != nullptr && sum->is("Add") && collectAddends(sum->inputs[0], addends) &&
+           collectAddends(sum->inputs[1], addends);
+  }
+
+  // numbers, of `shape`, += the constant, if it can be broadcast to it.
+  static bool addBroadcast(const Constant& constant, const Shape& shape, std::vector<int64_t>& numbers) {
+    const size_t rank = constant.shape.size();
+    if (rank > shape.size()) return false;
+    const size_t added = shape.size() - rank;
+    for (size_t axis = 0; axis < rank; ++axis) {
+      if (constant.shape[axis] != 1 && constant.shape[axis] != shape[axis + added]) return false;
+    }
+    const std::vector<int64_t> elements = integerElements(constant);
+    for (int64_t i = 0; i < std::ssize(numbers); ++i) {
+      int64_t rest = i, at = 0, stride = 1;
+      for (size_t axis = rank; axis-- > 0; rest /= shape[axis + added]) {
+        if (constant.shape[axis] > 1) at += rest % shape[axis + added] * stride;
+        stride *= constant.shape[axis];
+      }
+      numbers[i] += elements[at];
+    }
+    return true;
   }
 
   // Whether it holds row * size, as [B, 1, ..., 1], for indices of that shape.

@@ -16,6 +16,7 @@
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/no_grad_regions.h"
 #include "onnx_import/exporter/soft_labels.h"
+#include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/patterns/patterns.h"
@@ -37,6 +38,7 @@ namespace {
 
 // Larger weights stay in the .onnx file and are read by the workers that need them.
 constexpr uint64_t kInlineWeightBytes = 4096;
+constexpr uint64_t kInlineIntegerBytes = 65536;
 
 // Several batches for one update are one larger batch in more microbatches, of the same size.
 void accumulate(int64_t batches, ForwardModel& model) {
@@ -181,6 +183,10 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
     notes.push_back(fmt::format(
         "{} that the exporter's optimizer had left out, as zero, made again",
         parameters.zero_biases == 1 ? "1 bias" : fmt::format("{} biases", parameters.zero_biases)));
+  }
+  if (parameters.unfolded > 0) {
+    notes.push_back(fmt::format("{} that the exporter's optimizer had folded into constants, made again",
+                                counted(parameters.unfolded, "parameter")));
   }
   if (!parameters.tied.empty()) {
     notes.push_back(
@@ -410,6 +416,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   read.require_external_data = !request.allow_missing_weights && !draws;
   read.inline_weight_bytes = kInlineWeightBytes;
   Graph raw = readModel(request.model_path, read);
+  inlineIntegers(raw, kInlineIntegerBytes);
   try {
     std::optional<FileShardings> file_shardings;
     const ShardingRequest& sharding = request.partition.sharding;

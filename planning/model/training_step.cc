@@ -53,8 +53,9 @@ std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& gr
 
 }  // namespace
 
-void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& decided) {
-  refuseLostParameters(model.parameters, decided);
+void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
+                       const std::vector<std::string>& trained) {
+  refuseLostParameters(model.parameters, frozen, trained);
   refuseUnclearWeights(model.graph);
   if (trainableParameters(model.graph).empty()) {
     fail(ErrorCode::kBadModel,

@@ -22,9 +22,10 @@ struct BatchCut {
 TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& optimizer,
                               const BatchCut& batch);
 
-// What cannot be trained is refused before anything is searched: a search may take a minute. `decided`:
-// regular expressions of weights that may be left out (refuseLostParameters). Error(kBadModel).
-void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& decided);
+// What cannot be trained is refused before anything is searched: a search may take a minute. `frozen`,
+// `trained`: as for refuseLostParameters. Error(kBadModel).
+void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
+                       const std::vector<std::string>& trained = {});
 
 // How a plan takes the batch.
 BatchCut batchCutOf(const Plan& plan, const ForwardModel& model);

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/convert.h"
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "ir/graph/exporter_marks.h"
@@ -37,6 +38,7 @@ namespace {
 constexpr uint64_t kInlineWeightBytes = 4096;  // larger ones are read when they are written
 constexpr std::string_view kParameter = "parameter/";
 constexpr std::string_view kForwardState = "forward_state/";
+constexpr std::string_view kBatchesTracked = ".num_batches_tracked";
 
 // The model's graph, and for its initializers the name of the checkpoint's tensor that they get.
 class Trained {
@@ -234,6 +236,21 @@ struct StateTensors {
   }
 };
 
+// The exporter has computed with them what the file has in their place.
+void noteMissingBuffers(const std::set<std::string>& buffers, const StateTensors& state,
+                        TrainedModelSummary& summary) {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> missing;
+  for (const std::string& name : buffers) {
+    if (!name.ends_with(kBatchesTracked) && state.find(name) == nullptr) missing.push_back(name);
+  }
+  if (missing.empty()) return;
+  summary.notes.push_back(fmt::format(
+      "{} of the module not in the model's file, so not here: {}; load_state_dict(..., strict=False) keeps "
+      "the module's own",
+      counted(std::ssize(missing), "buffer"), listed(missing, kMost)));
+}
+
 }  // namespace
 
 void addTiedNames(const std::string& text, TrainedModelRequest& request) {
@@ -304,7 +321,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
     }
     if (value.name.ends_with(kRunningMean) && trained.isTrained(id)) {
       const Constant batches = makeScalar(DataType::kInt64, checkpoint.step * trained.plan().microbatches);
-      state.add(value.name.substr(0, value.name.size() - kRunningMean.size()) + ".num_batches_tracked",
+      state.add(value.name.substr(0, value.name.size() - kRunningMean.size()) + std::string(kBatchesTracked),
                 DataType::kInt64, {}, batches.bytes);
     }
     for (const TiedName& other : trained.otherNames()) {
@@ -313,6 +330,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
     state.add(value.name, value.data_type, shape, std::move(content));
   }
   for (const TiedName& tied : request.tied) state.addTied(tied);
+  if (buffers) noteMissingBuffers(*buffers, state, trained.summary());
   writeTensorFile(path, state.views, {{"format", "pt"}}, true);
   return trained.summary();
 }

@@ -2,7 +2,7 @@
 """Writes tests/golden/traps/: tiny modules as torch.onnx.export writes them, one for each thing that an exporter does to a
 module without a word, and traps.json: how many elements PyTorch would train. Needs tools/export/requirements.txt.
 
-    tests/oracle/make_traps.py
+    tests/oracle/make_traps.py [NAME ...]
 
 Modules are unmodified and the calls are default ones; NAME_torchscript is by the older exporter (dynamo=False), NAME_again by
 the call that pipeshard's message gives. Of what the exporter wrote only the places in Python's sources are left out, which
@@ -10,6 +10,7 @@ nobody reads and which are another machine's.
 """
 import json
 import pathlib
+import sys
 import tempfile
 import warnings
 
@@ -66,6 +67,43 @@ class LayerScale(nn.Module):
 
     def forward(self, x):
         return self.conv(x).mul(self.gamma.reshape(1, -1, 1, 1)).square().mean()
+
+
+class ClassToken(nn.Module):
+    """The first token of a transformer on images, as torchvision and timm write it: of zeros at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.class_token, self.fc = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        hidden = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
+        return self.fc(hidden).tanh().sum(1).square().mean()
+
+
+class Windows(nn.Module):
+    """The biases of an attention in windows of 2 x 2 places, by the places' distance: Swin's."""
+
+    def __init__(self):
+        super().__init__()
+        self.relative_position_bias_table = nn.Parameter(torch.rand(9, 2))
+        places = torch.stack(torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij")).flatten(1)
+        distances = (places[:, :, None] - places[:, None, :] + 1).permute(1, 2, 0)
+        self.register_buffer("relative_position_index", (distances * torch.tensor([3, 1])).sum(-1))
+
+    def forward(self, x):
+        biases = self.relative_position_bias_table[self.relative_position_index.view(-1)].view(4, 4, -1)
+        scores = x[..., :, None] * x[..., None, :] + biases.permute(2, 0, 1).contiguous().unsqueeze(0)
+        return scores.softmax(-1).square().mean()
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cells, self.head = kind(WIDTH, 3, batch_first=True, bidirectional=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0]).square().mean()
 
 
 class BiasTable(nn.Module):
@@ -200,6 +238,10 @@ def convolved():
     return normalised(nn.Conv2d(2, 2, 1))
 
 
+def normalized():
+    return Squared(nn.Conv2d(2, WIDTH, 1), nn.GroupNorm(2, WIDTH), nn.Tanh(), nn.Conv2d(WIDTH, WIDTH, 1), nn.GroupNorm(2, WIDTH))
+
+
 def fresh():
     return Squared(nn.Tanh(), nn.BatchNorm2d(2))
 
@@ -230,6 +272,10 @@ def tokens():
     return (torch.randn(ROWS, TOKENS, WIDTH),)
 
 
+def windows():
+    return (torch.randn(ROWS, 2, 4),)
+
+
 def rows():
     return (torch.randn(ROWS, WIDTH),)
 
@@ -247,7 +293,9 @@ def rows_and_labels():
 
 
 def export(module, inputs, path, **options):
-    if options.get("dynamo", True):
+    if "dynamic_shapes" in options:
+        shapes = {}
+    elif options.get("dynamo", True):
         shapes = {"dynamic_shapes": tuple({0: "batch"} for _ in inputs)}
     else:
         names = [f"input_{i}" for i in range(len(inputs))]
@@ -285,6 +333,7 @@ def optimized(proto):
 
 
 SCRIPT = {"dynamo": False}
+FIXED = {"dynamic_shapes": None}  # as people call it who give no shapes
 WHOLE = {"optimize": False}  # as pipeshard says where the exporter's optimizer has lost something
 WHOLE_SCRIPT = {**SCRIPT, "training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
 # name: module, its inputs, options of the export
@@ -303,6 +352,11 @@ EVALUATED = {
     "positions_folded_torchscript": (Positions, words, SCRIPT),
     "layer_scale_folded": (LayerScale, images, {}),
     "layer_scale_folded_torchscript": (LayerScale, images, SCRIPT),
+    "class_token_folded": (ClassToken, tokens, FIXED),
+    "group_norms_folded": (normalized, images, {}),
+    "lstm_folded": (lambda: Recurrent(nn.LSTM), tokens, {}),
+    "gru_folded": (lambda: Recurrent(nn.GRU), tokens, {}),
+    "windows_folded": (Windows, windows, {}),
     "bias_table_folded": (BiasTable, tokens, {}),
     "bias_table_folded_again": (BiasTable, tokens, WHOLE),
     "bias_table_folded_torchscript": (BiasTable, tokens, SCRIPT),
@@ -344,16 +398,22 @@ def elements_that_learn(module, inputs):
 
 def main():
     OUTPUT.mkdir(exist_ok=True, parents=True)
-    manifest = {}
+    wanted = sys.argv[1:]  # others stay as they are
+    manifest = json.loads((OUTPUT / "traps.json").read_text()) if wanted else {}
     for name, (build, make_inputs, options) in {**EVALUATED, **TRAINING}.items():
+        if wanted and name not in wanted:
+            continue
         torch.manual_seed(0)
         module, inputs, path = build().train(name in TRAINING), make_inputs(), OUTPUT / f"{name}.onnx"
         export(module, inputs, path, **options)
         onnx.save(without_sources(onnx.load(path)), path)
         manifest[name] = elements_that_learn(module, inputs)
     for name, (source, make) in MADE_OF.items():
+        if wanted and name not in wanted:
+            continue
         onnx.save(make(onnx.load(OUTPUT / f"{source}.onnx")), OUTPUT / f"{name}.onnx")
         manifest[name] = manifest[source]
+    manifest = {name: manifest[name] for name in {**EVALUATED, **TRAINING, **MADE_OF}}
     (OUTPUT / "traps.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Unmodified modules, exported by default calls, trained by pipeshard, compared with PyTorch.
 
-    real_models.py PIPESHARD [--only REGEX] [--plans NAME,...] [--precision TYPE] [--work DIR] [--table FILE]
+    real_models.py PIPESHARD [--only REGEX] [--plans NAME,...] [--precision TYPE] [--fixed-batch] [--work DIR]
+                   [--table FILE]
 
 Each architecture (real_modules.py) is built from its library as people build it (a small configuration, random
 weights), exported by torch.onnx.export without options, or by its dynamo=False, the TorchScript exporter, and
@@ -15,7 +16,8 @@ that the message prints. Then it says
              times PyTorch's own error in float32, those of a file exported in float64 to 1e-8 (relative to the
              largest of each tensor, at least a millionth of the largest of all). Modules are in evaluation
              mode, or where their name says so in training mode, with `--mode training`
-             With --precision bfloat16 or float16 the first two alone
+             With --precision bfloat16 or float16 the first two alone. With --fixed-batch files are exported
+             without dynamic shapes, and take one microbatch
     refused  exit code 65 and the reason
     FAIL     anything else
 
@@ -46,9 +48,14 @@ TRAINS_IN_MODE = ["--mode", "training"]
 LOST = "the exporter's optimizer has "  # changed parameters, removed a detach()
 
 
-def export(module, inputs, path, **options):
+FIXED = {"fixed_batch": True}
+
+
+def export(module, inputs, path, fixed_batch=False, **options):
     axes = [{getattr(module, "rows_axis", 0): "batch"} for _ in inputs]
-    if options.get("dynamo", True):
+    if fixed_batch:
+        shapes = {}
+    elif options.get("dynamo", True):
         shapes = {"dynamic_shapes": tuple(axes)}
     else:
         names = [f"input{i}" for i in range(len(inputs))]
@@ -70,7 +77,11 @@ PLANS = {  # each is validated with 4 microbatches on 4 devices
 MORE_PLANS = {"tensor-parallel": ["--stages", "uniform:1", "--method", "tensor-parallel"]}  # if they are asked for
 
 
-def trained_parameters(pipeshard, path, folder, inputs, precision, extra):
+def cut(microbatches, fixed_batch):
+    return ["--microbatches", "1"] if fixed_batch else ["--dim", f"batch={ROWS}", "--microbatches", microbatches]
+
+
+def trained_parameters(pipeshard, path, folder, inputs, precision, extra, fixed_batch):
     """The parameters after a step of SGD that pipeshard takes, by the names of the file."""
     names = [value.name for value in onnx.load(path, load_external_data=False).graph.input]
     data, plan, dump = (os.path.join(folder, name) for name in ("data.npz", "gradients.plan", "dump"))
@@ -79,9 +90,8 @@ def trained_parameters(pipeshard, path, folder, inputs, precision, extra):
         shutil.rmtree(old, ignore_errors=True)
     # The statistics of a batch normalisation in training mode are those of a microbatch.
     microbatches = "1" if TRAINS_IN_MODE[0] in extra else "2"
-    for command in (["plan", path, "--dim", f"batch={ROWS}", "--cluster", "1x2", "--stages", "uniform:2",
-                     "--microbatches", microbatches, "--precision", precision, "--optimizer", f"sgd:lr={RATE}",
-                     "-o", plan, *extra],
+    for command in (["plan", path, *cut(microbatches, fixed_batch), "--cluster", "1x2", "--stages", "uniform:2",
+                     "--precision", precision, "--optimizer", f"sgd:lr={RATE}", "-o", plan, *extra],
                     ["run", plan, "--data", data, "--steps", "1", "--dump", dump]):
         code, _, errors = run([pipeshard, *command])
         if code != 0:
@@ -163,7 +173,8 @@ def compare_gradients(pipeshard, path, folder, module, inputs, options, extra):
     """(pass, note). In float32, where each parameter's gradient is to be within 1e-4 of PyTorch's in float64, or
     four times as far as PyTorch's own in float32; and in float64, of a file that is exported in float64, 1e-8."""
     own = {name: [gradient] for name, gradient in torch_gradients(module, inputs).items()}
-    taken = trained_parameters(pipeshard, path, folder, inputs, "float32", extra)
+    fixed_batch = options.get("fixed_batch", False)
+    taken = trained_parameters(pipeshard, path, folder, inputs, "float32", extra, fixed_batch)
     found = trained_gradients(module, taken, names_in_file(path, module, taken))
     module.double()
     with InFloat64():
@@ -181,7 +192,7 @@ def compare_gradients(pipeshard, path, folder, module, inputs, options, extra):
             export(module, double(inputs), exact_path, **options)
     except Exception as error:  # the exporter's own
         return passes, ", ".join([*notes, f"PyTorch does not export it in float64: {type(error).__name__}"])
-    taken = trained_parameters(pipeshard, exact_path, folder, double(inputs), "float64", extra)
+    taken = trained_parameters(pipeshard, exact_path, folder, double(inputs), "float64", extra, fixed_batch)
     errors = gradient_errors(trained_gradients(module, taken, names_in_file(exact_path, module, taken)), exact)
     worst = max(errors, key=errors.get)
     notes.append(f"float64 {errors[worst]:.0e}")
@@ -201,11 +212,11 @@ def freeze_options(path, names):
     return options
 
 
-def try_plans(pipeshard, path, extra, numbers, plans):
+def try_plans(pipeshard, path, extra, numbers, plans, fixed_batch):
     """(exit code, what stderr said, what failed)"""
     for plan in plans:
-        code, output, errors = run([pipeshard, "validate", path, "--dim", f"batch={ROWS}", "--cluster", "1x4",
-                                    "--microbatches", "4", "--steps", "1", *(PLANS | MORE_PLANS)[plan], *extra])
+        code, output, errors = run([pipeshard, "validate", path, *cut("4", fixed_batch), "--cluster", "1x4",
+                                    "--steps", "1", *(PLANS | MORE_PLANS)[plan], *extra])
         said = (errors.strip().splitlines() or [""])[-1]
         if code != 0:
             return code, errors, f"{plan}: exit code {code}: {said}"
@@ -215,7 +226,7 @@ def try_plans(pipeshard, path, extra, numbers, plans):
     return 0, "", ""
 
 
-def trial(pipeshard, name, work, plans, precision):
+def trial(pipeshard, name, work, plans, precision, fixed_batch):
     build, *makers = {**MODELS, **MORE, **TORCH_SCRIPT, **TRAINING_MODE}[name]
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
@@ -234,12 +245,14 @@ def trial(pipeshard, name, work, plans, precision):
         ways = [({"dynamo": False}, ""),
                 ({"dynamo": False, **torch_script}, "exported again with training=PRESERVE and no constant folding; ")]
     for options, note in ways:
+        options = options | (FIXED if fixed_batch else {})
         try:
             export(module, inputs, path, **options)
         except Exception as error:  # the exporter's own
             return "refused", numbers, f"PyTorch does not export it: {type(error.__cause__ or error).__name__}"
         extra = freeze_options(path, frozen) + (TRAINS_IN_MODE if name in TRAINING_MODE else [])
-        code, errors, failure = try_plans(pipeshard, path, ["--precision", precision, *extra], numbers, plans)
+        code, errors, failure = try_plans(pipeshard, path, ["--precision", precision, *extra], numbers, plans,
+                                          fixed_batch)
         if code != 65 or LOST not in errors:
             break
     if code == 65:
@@ -258,6 +271,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--plans", default=",".join(PLANS), help="of: " + ", ".join(PLANS | MORE_PLANS))
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--fixed-batch", action="store_true")
     parser.add_argument("--work", default="/tmp/real_models")
     parser.add_argument("--table", help="write the table, as Markdown, to this file")
     arguments = parser.parse_args()
@@ -269,7 +283,8 @@ def main():
         try:
             plans = arguments.plans.split(",")
             plans = plans[:1] if name in MORE else plans
-            result, numbers, note = trial(arguments.pipeshard, name, arguments.work, plans, arguments.precision)
+            result, numbers, note = trial(arguments.pipeshard, name, arguments.work, plans, arguments.precision,
+                                          arguments.fixed_batch)
         except Exception as error:  # one of them shall not end the others
             result, numbers, note = "FAIL", 0, f"{type(error).__name__}: {error}"
         failed = failed or result == "FAIL"

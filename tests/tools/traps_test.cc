@@ -41,6 +41,8 @@ const std::map<std::string, Trap>& traps() {
       "2 parameters that the exporter's optimizer had merged with equal ones, apart again";
   static const std::string statistics =
       "2 running statistics that the exporter's optimizer had merged with equal tensors, apart again";
+  static const std::string folded = " that the exporter's optimizer had folded into constants, made again";
+  static const std::string unfolded = "parameter" + folded, unfolded_ones = "parameters" + folded;
   static const std::string computed = " (computed by the exporter, from parameters or constants)";
   static const std::string gone =
       "norm.second.weight (no operator reads it: unused, or merged with an equal one, and what reads it, "
@@ -76,7 +78,12 @@ const std::map<std::string, Trap>& traps() {
       {"positions_folded",
        {"trained: positions.weight (folded into the constant 'embedding_1')", kExportWhole, {}}},
       {"positions_folded_torchscript", {"onnx::Add_15" + computed, kExportWholeTorchScript, {}}},
-      {"layer_scale_folded", {"trained: gamma (folded into the constant 'view')", kExportWhole, {}}},
+      {"layer_scale_folded", {"", "", {"1 " + unfolded}}},
+      {"class_token_folded", {"", "", {"1 " + unfolded}}},
+      {"group_norms_folded", {"", "", {"4 " + unfolded_ones}}},
+      {"lstm_folded", {"", "", {"8 " + unfolded_ones}}},
+      {"gru_folded", {"", "", {"8 " + unfolded_ones}}},
+      {"windows_folded", {"", "", {"1 " + unfolded}}},
       {"layer_scale_folded_torchscript", {"onnx::Mul_10" + computed, kExportWholeTorchScript, {}}},
       {"bias_table_folded", {"trained: table (folded into the constant 'view')", kExportWhole, {}}},
       {"bias_table_folded_again", none},
@@ -216,6 +223,11 @@ TEST(TrapFiles, TheOptionsThatMessagesNameHelp) {
       {"layer_scale_folded_torchscript", {"--train", "onnx::Mul_10"}, trains(16, 16)},
       {"positions_folded", {"--freeze", "positions"}, trains(29, 29)},
       {"lost", {"--freeze", "second"}, trains(8, 8)},
+      {"batch_norm_folded", {"--train", "weight|bias"}, trains(6, 6)},
+      {"batch_norm_folded",
+       {"--train", "weight|bias"},
+       "not in the file as the module has them, and not trained as such: layers.0.weight, layers.0.bias, "
+       "layers.1.weight, layers.1.bias"},
       {"inference_mode",
        {"--mode", "training"},
        "put into training mode, which the file does not have: 1 batch"},

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/format/reader.h"
 #include "tests/onnx_import/model_files.h"
 
@@ -211,6 +212,33 @@ TEST_F(ExternalDataTest, InlineWeightsCanBecomeReferencesIntoTheModel) {
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   EXPECT_EQ(bytes, big.raw_data());
   EXPECT_NE(readModel(path).constant(findValue(readModel(path), "big")), nullptr);
+}
+
+TEST_F(ExternalDataTest, SmallIntegersComeIn) {
+  onnx::ModelProto model = modelWith({{"location", "w.bin"}, {"length", "16"}});
+  onnx::TensorProto indices = model.graph().initializer(0);
+  indices.set_name("indices");
+  indices.set_data_type(onnx::TensorProto::INT32);
+  *model.mutable_graph()->add_initializer() = indices;
+  folder_.write("model/w.bin", std::string("\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0", 16));
+  Graph graph = readModel(folder_.write("model/m.onnx", model));
+  inlineIntegers(graph, 15);
+  EXPECT_EQ(graph.constant(findValue(graph, "indices")), nullptr);  // too large
+  inlineIntegers(graph, 16);
+  const Constant* constant = graph.constant(findValue(graph, "indices"));
+  ASSERT_NE(constant, nullptr);
+  EXPECT_EQ(integerElements(*constant), (std::vector<int64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(graph.constant(findValue(graph, "w")),
+            nullptr);  // numbers that may be trained stay where they are
+}
+
+TEST_F(ExternalDataTest, IntegersWithoutTheirFileStayReferences) {
+  onnx::ModelProto model = modelWith({{"location", "w.bin"}, {"length", "16"}});
+  model.mutable_graph()->mutable_initializer(0)->set_data_type(onnx::TensorProto::INT32);
+  Graph graph = readModel(folder_.write("model/m.onnx", model));
+  fs::remove(fs::path(graph.directory) / "w.bin");
+  inlineIntegers(graph, 16);
+  EXPECT_EQ(graph.constant(findValue(graph, "w")), nullptr);
 }
 
 }  // namespace

@@ -120,6 +120,28 @@ TEST(RowForms, LargeBatchesAreWrittenAsSmallOnes) {
   }
 }
 
+// as_strided((4, 2, 3), (6, 3, 1)) of a batch so large that its sum of places is not folded.
+TEST(RowForms, PlacesOfALargeBatchMayBeASumOfSeveral) {
+  PrepareOptions options;
+  options.fold_limit_bytes = 64;
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,6] x) => (float[4,2,3] y)
+      <int64[4,1,1] row = {0, 6, 12, 18}, int64[2,1] middle = {0, 3}, int64[3] last = {0, 1, 2},
+       int64[1] flat = {-1}> {
+      f = Reshape(x, flat)
+      partly = Add(row, middle)
+      places = Add(partly, last)
+      y = Gather(f, places) })"),
+                                   options);
+  const Node& node = graph.nodes.back();
+  EXPECT_TRUE(node.is("Gather"));
+  EXPECT_EQ(node.intAttribute("axis", 0), 1);
+  const Constant* places = graph.constant(node.inputs[1]);
+  ASSERT_NE(places, nullptr);
+  EXPECT_EQ(places->shape, (Shape{2, 3}));
+  EXPECT_EQ(integerElements(*places), (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+}
+
 TEST(RowForms, AllRowsInOrderAreTheWhole) {
   EXPECT_TRUE(
       only(prepared(std::string(kRows) + "g = GatherND(x, rows) y = Relu(g)", "float[4,5] x", "float[4,5] y"))

@@ -1,0 +1,80 @@
+#include "onnx_import/exporter/parameter_unfolding.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+namespace pipeshard {
+
+bool Fold::hasOnly(std::initializer_list<std::string_view> kinds) const {
+  return std::ranges::all_of(
+      calls, [&](const std::string& call) { return std::ranges::find(kinds, call) != kinds.end(); });
+}
+
+int64_t Fold::count(std::string_view kind) const { return std::ranges::count(calls, kind); }
+
+std::string_view callKind(std::string_view name) {
+  size_t end = name.size();
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1])) != 0) --end;
+  return end > 1 && end < name.size() && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
+}
+
+Unfolding::Unfolding(Graph& graph) : graph_(graph), builder_(graph) {
+  for (const SignatureParameter& parameter : signatureParameters(graph)) {
+    name_of_[parameter.argument] = parameter.name;
+    parameters_.insert(parameter.name);
+  }
+  for (const SignatureParameter& buffer : signatureBuffers(graph)) buffers_.insert(buffer.name);
+}
+
+Fold Unfolding::foldOf(ValueId id) const {
+  Fold fold;
+  const bool constant =
+      id.valid() && graph_.initializers.contains(id) && isFloatingPoint(graph_.dataType(id));
+  if (!constant) return fold;
+  std::vector<std::string> sources = foldedFrom(graph_.value(id));
+  if (!sources.empty()) sources.push_back(graph_.value(id).name);
+  for (const std::string& source : sources) {
+    if (isParameter(source)) {
+      fold.parameters.push_back(source);
+    } else if (buffers_.contains(source)) {
+      fold.buffers.push_back(source);
+    } else if (callKind(source) != "val") {
+      fold.calls.emplace_back(callKind(source));
+    }
+  }
+  return fold;
+}
+
+std::vector<std::string> Unfolding::mentioned(const ExportedCall& call) const {
+  std::vector<std::string> names;
+  for (const std::string& argument : call.arguments) {
+    const auto found = name_of_.find(argument);
+    if (found != name_of_.end() && std::ranges::find(names, found->second) == names.end())
+      names.push_back(found->second);
+  }
+  return names;
+}
+
+ValueId Unfolding::addParameter(const std::string& name, DataType type, const Shape& shape,
+                                Initializer content) {
+  const ValueId id = builder_.addValue(name, type, shape);
+  if (auto* constant = std::get_if<Constant>(&content)) constant->shape = shape;
+  graph_.initializers[id] = std::move(content);
+  setExportedKind(graph_.value(id), "PARAMETER");
+  ++made_;
+  return id;
+}
+
+int Unfolding::finish() {
+  std::vector<Node> nodes;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const auto added = before_.find(n);
+    if (added != before_.end()) std::ranges::move(added->second, std::back_inserter(nodes));
+    nodes.push_back(std::move(graph_.nodes[n]));
+  }
+  graph_.nodes = std::move(nodes);
+  return made_;
+}
+
+}  // namespace pipeshard

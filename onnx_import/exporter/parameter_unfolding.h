@@ -1,0 +1,67 @@
+// What the ways of folded_parameters.h share. Internal to onnx_import/exporter.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/graph.h"
+#include "onnx_import/exporter/replacement_writer.h"
+
+namespace pipeshard {
+
+// What a constant was computed from.
+struct Fold {
+  std::vector<std::string> parameters;
+  std::vector<std::string> buffers;
+  // Kinds of the module's calls: "unsqueeze" of 'unsqueeze_13', its own among them; without what belongs to a
+  // call ('val_3').
+  std::vector<std::string> calls;
+  bool hasOnly(std::initializer_list<std::string_view> kinds) const;
+  int64_t count(std::string_view kind) const;
+};
+
+// A graph in which parameters are made again. New nodes stand before the node that reads what they give.
+class Unfolding {
+ public:
+  explicit Unfolding(Graph& graph);
+
+  Graph& graph() { return graph_; }
+  bool hasParameters() const { return !name_of_.empty(); }
+  // Of a value that is a floating-point initializer; nothing in it without a parameter.
+  Fold foldOf(ValueId id) const;
+  // The parameters that a call mentions, in its order, each once.
+  std::vector<std::string> mentioned(const ExportedCall& call) const;
+  bool isParameter(const std::string& name) const { return parameters_.contains(name); }
+  // Nothing in the file has the name.
+  bool isFree(const std::string& name) const { return !builder_.find(name); }
+
+  // `content` has the elements of `shape`, in order; its own shape does not count.
+  ValueId addParameter(const std::string& name, DataType type, const Shape& shape, Initializer content);
+  // `write` adds nodes for the node `reader`, in front of it.
+  template <typename Write>
+  void addBefore(size_t reader, Write write) {
+    const Node node = graph_.nodes[reader];
+    ReplacementWriter writer(graph_, builder_, node);
+    write(writer);
+    for (Node& made : writer.take()) before_[reader].push_back(std::move(made));
+  }
+  // Puts the nodes into the graph. How many parameters were made.
+  int finish();
+
+ private:
+  Graph& graph_;
+  GraphBuilder builder_;
+  std::map<std::string, std::string> name_of_;  // by argument
+  std::set<std::string> parameters_, buffers_;
+  int made_ = 0;
+  std::map<size_t, std::vector<Node>> before_;  // by the node behind them
+};
+
+// "unsqueeze" of 'unsqueeze_13'.
+std::string_view callKind(std::string_view name);
+
+}  // namespace pipeshard

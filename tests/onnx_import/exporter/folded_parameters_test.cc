@@ -1,0 +1,223 @@
+// Parameters that the exporter's optimizer has folded into constants, and what looks like it. Whole files are
+// in tests/golden/traps; gradients of real modules are compared with PyTorch's by
+// tests/oracle/real_models.py.
+#include "onnx_import/exporter/folded_parameters.h"
+
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/expect_error.h"
+#include "tests/onnx_import/exporter/exported_module.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+class FoldedParametersTest : public ExportedModule {
+ protected:
+  ValueId folded(const std::string& name, const Shape& shape, const std::vector<float>& numbers,
+                 const std::string& from) {
+    const ValueId id = weight(name, shape, from);
+    graph.initializers.at(id) = makeConstant<float>(shape, numbers);
+    return id;
+  }
+  std::vector<double> numbersOf(const std::string& name) const {
+    return numericElements(*graph.constant(findValue(graph, name)));
+  }
+  Shape shapeOf(const std::string& name) const { return graph.shape(findValue(graph, name)); }
+  // Of the nodes in front of the last one.
+  std::vector<std::string> before() const {
+    std::vector<std::string> kinds;
+    for (size_t n = 0; n + 1 < graph.nodes.size(); ++n) kinds.push_back(graph.nodes[n].op_type);
+    return kinds;
+  }
+  void code(const std::string& line) {
+    graph.nodes.back().metadata.emplace_back("pkg.torch.onnx.stack_trace",
+                                             "File \"model.py\", line 5, in forward\n    " + line);
+  }
+  // A token of a class for three rows, read by a concatenation.
+  void token(const std::vector<float>& numbers, const Shape& shape,
+             const std::string& from = "['token', 'val_6', 'val_7']") {
+    parameter("token");
+    node("Concat", {folded("expand", shape, numbers, from)}, "cat", "aten.cat.default", "[%x, %expand], 1");
+  }
+};
+
+std::vector<float> countUp(size_t count, float first = 0) {
+  std::vector<float> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+TEST_F(FoldedParametersTest, ATokenOfEveryRowIsOneAgain) {
+  token({1, 2, 3, 1, 2, 3}, {2, 1, 3});
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 1);
+  EXPECT_THAT(found.lost, SizeIs(0));
+  EXPECT_TRUE(isParameter("token"));
+  EXPECT_EQ(shapeOf("token"), (Shape{1, 1, 3}));
+  EXPECT_THAT(numbersOf("token"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(before(), ElementsAre("Expand"));
+  EXPECT_EQ(read(1, 1), "expand");  // calls that mention it find it
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, ATokenOfZerosIsOneOfTheBatch) {
+  token(std::vector<float>(6, 0), {2, 1, 3});
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("token"), (Shape{1, 1, 3}));
+}
+
+TEST_F(FoldedParametersTest, ZerosThatMayBeRepeatedAlongTwoAxesAreLost) {
+  token(std::vector<float>(12, 0), {2, 2, 3});
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 0);
+  EXPECT_THAT(found.lost, SizeIs(1));
+}
+
+TEST_F(FoldedParametersTest, WhatIsMoreThanMovedIsLost) {
+  for (const char* call : {"detach", "mul", "exp", "slice_2", "index_1", "add_3"}) {
+    begin();
+    token({1, 2, 3, 1, 2, 3}, {2, 1, 3}, std::string("['token', 'val_6', '") + call + "']");
+    const ModuleParameters found = restore();
+    EXPECT_EQ(found.unfolded, 0) << call;
+    EXPECT_THAT(found.lost, SizeIs(1)) << call;
+  }
+}
+
+TEST_F(FoldedParametersTest, WhatNoGradComputesIsLost) {
+  token({1, 2, 3, 1, 2, 3}, {2, 1, 3});
+  graph.nodes.back().metadata.emplace_back("pkg.torch.onnx.stack_trace",
+                                           "File \"<eval_with_key>.36\", line 5, in forward\n    cat");
+  EXPECT_EQ(restore().unfolded, 0);
+}
+
+TEST_F(FoldedParametersTest, AxesThatWereAddedAreGone) {
+  parameter("scale");
+  node("Mul", {folded("unsqueeze_1", {4, 1, 1}, countUp(4), "['scale', 'unsqueeze', 'val_3']")}, "mul",
+       "aten.mul.Tensor", "%x, %unsqueeze_1");
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("scale"), (Shape{4}));
+  EXPECT_THAT(numbersOf("scale"), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(before(), ElementsAre("Reshape"));
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, EveryGroupNormHasItsOwn) {
+  for (const char* name : {"a.weight", "a.bias", "b.weight", "b.bias"}) parameter(name);
+  const ValueId scale = folded("val_22", {4, 1, 1}, {1, 1, 1, 1}, "['a.weight', 'val_3']");
+  const ValueId bias = folded("val_24", {4, 1, 1}, {0, 0, 0, 0}, "['a.bias', 'val_3']");
+  const auto norm = [&](const std::string& module) {
+    const std::string call = "group_norm_" + module;
+    const std::string arguments = "%x, 2, %p_" + module + "_weight, %p_" + module + "_bias, 1e-05";
+    node("Mul", {scale}, call, "aten.group_norm.default", arguments);
+    node("Add", {bias}, call + "_sum", "aten.group_norm.default", arguments);
+  };
+  norm("a");
+  norm("b");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 4);
+  EXPECT_THAT(found.lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Reshape", "Mul", "Reshape", "Add", "Reshape", "Mul", "Reshape"));
+  EXPECT_EQ(read(4, 0), "b.weight");
+  EXPECT_EQ(read(6, 0), "b.bias");
+  EXPECT_THAT(numbersOf("b.weight"), Each(1));
+  EXPECT_THAT(numbersOf("b.bias"), Each(0));
+  EXPECT_FALSE(graph.initializers.contains(scale));  // nothing reads it any more
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, GatesOfAnLstmAreInPyTorchsOrder) {
+  for (const char* name : {"w_ih", "w_hh", "b_ih", "b_hh"}) parameter(name);
+  // One row per gate: ONNX has input, output, forget, cell.
+  const ValueId weights = folded("val_41", {1, 4, 1}, {0, 1, 2, 3}, "['w_ih', 'val_0', 'zeros']");
+  const ValueId recurrent = folded("val_42", {1, 4, 1}, {4, 5, 6, 7}, "['w_hh', 'val_0']");
+  const ValueId biases = folded("val_64", {1, 8}, countUp(8, 8), "['b_hh', 'b_ih', 'val_0']");
+  node("LSTM", {weights, recurrent, biases}, "lstm", "aten.lstm.input",
+       "%x, [%zeros, %zeros_1], [%p_w_ih, %p_w_hh, %p_b_ih, %p_b_hh], True");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 4);
+  EXPECT_THAT(found.lost, SizeIs(0));
+  EXPECT_THAT(numbersOf("w_ih"), ElementsAre(0, 2, 3, 1));
+  EXPECT_THAT(numbersOf("w_hh"), ElementsAre(4, 6, 7, 5));
+  EXPECT_THAT(numbersOf("b_ih"), ElementsAre(8, 10, 11, 9));
+  EXPECT_THAT(numbersOf("b_hh"), ElementsAre(12, 14, 15, 13));
+  EXPECT_EQ(shapeOf("w_ih"), (Shape{4, 1}));
+  EXPECT_EQ(shapeOf("b_hh"), (Shape{4}));
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, AnLstmThatMentionsOneOfTwoIsLeftAsItIs) {
+  for (const char* name : {"b_ih", "b_hh"}) parameter(name);
+  const ValueId biases = folded("val_64", {1, 8}, countUp(8), "['b_hh', 'b_ih']");
+  node("LSTM", {weight("w", {1, 4, 1}), weight("r", {1, 4, 1}), biases}, "lstm", "aten.lstm.input",
+       "%x, [%p_b_ih]");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 0);
+  EXPECT_THAT(found.lost, SizeIs(2));
+}
+
+// The table of a window of 2 x 2 places for one head; by pair of places, which differ by -1 to 1 rows,
+// columns.
+const std::vector<float> kPairs = {4, 3, 1, 0, 5, 4, 2, 1, 7, 6, 4, 3, 8, 7, 5, 4};
+
+constexpr const char* kIndex = "b_relative_position_index: BUFFER target='relative_position_index'\n";
+
+TEST_F(FoldedParametersTest, AWindowsTableHasARowPerDifference) {
+  parameter("relative_position_bias_table");
+  const ValueId biases = folded("unsqueeze", {1, 1, 4, 4}, kPairs,
+                                "['clone', 'index', 'permute', 'relative_position_bias_table', "
+                                "'relative_position_index', 'view']");
+  signature += kIndex;
+  node("Add", {biases}, "add", "aten.add.Tensor", "%x, %unsqueeze");
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("relative_position_bias_table"), (Shape{9, 1}));
+  EXPECT_THAT(numbersOf("relative_position_bias_table"), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(before(), ElementsAre("Gather", "Transpose", "Reshape"));
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, AnotherTableIsLost) {
+  parameter("relative_position_bias_table");
+  std::vector<float> other = kPairs;
+  other.back() = 9;  // of the same difference as the first
+  signature += kIndex;
+  node("Add",
+       {folded("index", {16, 1}, other, "['relative_position_bias_table', 'relative_position_index']")},
+       "add", "aten.add.Tensor", "%x, %index");
+  EXPECT_EQ(restore().unfolded, 0);
+}
+
+TEST_F(FoldedParametersTest, OnePlusAWeightIsKnownByItsCode) {
+  for (const char* name : {"a.weight", "b.weight"}) parameter(name);
+  const ValueId sum = folded("add_4", {3}, {1, 1.5, 0.25}, "['a.weight', 'val_3']");
+  for (const char* module : {"a", "b"}) {  // equal weights: one sum
+    node("Mul", {sum}, std::string("mul_") + module, "aten.mul.Tensor", "%x, %add_4");
+    scope(module);
+    code("output = output * (1.0 + self.weight.float())");
+  }
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 2);
+  EXPECT_THAT(found.lost, SizeIs(0));
+  EXPECT_THAT(numbersOf("a.weight"), ElementsAre(0, 0.5, -0.75));
+  EXPECT_THAT(numbersOf("b.weight"), ElementsAre(0, 0.5, -0.75));
+  EXPECT_THAT(before(), ElementsAre("Add", "Mul", "Add"));
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, ASumOfOtherCodeIsLost) {
+  parameter("a.weight");
+  node("Mul", {folded("add_4", {3}, {1, 2, 3}, "['a.weight', 'val_3']")}, "mul", "aten.mul.Tensor",
+       "%x, %add_4");
+  scope("a");
+  code("output = output * (self.offset + self.weight)");
+  EXPECT_EQ(restore().unfolded, 0);
+}
+
+}  // namespace
+}  // namespace pipeshard
