@@ -11,9 +11,9 @@
 
 namespace pipeshard {
 
-// One action is made for all instructions of a form whose buffers lie in the same places and are used in the
-// same way. A schedule's steady state comes back to the same places after a few microbatches, so that there
-// are about as many actions for a thousand microbatches as for ten.
+// One action is made for all instructions of a form whose buffers have the same types and shapes, lie in the
+// same places and are used in the same way. A schedule's steady state comes back to the same places after a
+// few microbatches, so that there are about as many actions for a thousand microbatches as for ten.
 class Executor::ActionMaker {
  public:
   explicit ActionMaker(Executor& executor) : executor_(executor) {
@@ -35,12 +35,13 @@ class Executor::ActionMaker {
                                 hasOwnAction(form) ? static_cast<int64_t>(position) : -1,
                                 executor_.memory_.run_of[position]};
     for (const BufferId id : instruction.inputs) {
-      key.push_back(offsetOf(id));
+      addBuffer(id, key);
       key.push_back(hasOwnPlace(id));
     }
     for (const BufferId id : instruction.outputs) {
-      key.push_back(offsetOf(id));
+      addBuffer(id, key);
       key.push_back(executor_.accumulation_.adds[id.index()]);
+      if (form.kind == InstructionKind::kLoadInput) addLoaded(id, key);
     }
     key.insert(key.end(), aliasing.inputs.begin(), aliasing.inputs.end());
     key.insert(key.end(), aliasing.outputs.begin(), aliasing.outputs.end());
@@ -51,6 +52,19 @@ class Executor::ActionMaker {
   }
 
  private:
+  // A loop's iterations may be for tensors of other sizes, one behind the other in the same memory.
+  void addBuffer(BufferId id, std::vector<int64_t>& key) const {
+    const Buffer& of = buffer(id);
+    key.insert(key.end(), {offsetOf(id), static_cast<int64_t>(of.data_type), std::ssize(of.shape)});
+    key.insert(key.end(), of.shape.begin(), of.shape.end());
+  }
+  // And for other inputs.
+  void addLoaded(BufferId id, std::vector<int64_t>& key) const {
+    const Buffer& of = buffer(id);
+    const auto& inputs = executor_.program().inputs;
+    key.push_back(std::ranges::find(inputs, of.value, &ProgramInput::name) - inputs.begin());
+    if (of.part) key.insert(key.end(), of.part->start.begin(), of.part->start.end());
+  }
   int64_t offsetOf(BufferId id) const { return executor_.memory_.offsets[id.index()]; }
   // False: it is computed in its accumulator.
   bool hasOwnPlace(BufferId id) const { return executor_.accumulation_.placeOf(id) == id; }

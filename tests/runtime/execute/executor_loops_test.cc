@@ -24,6 +24,11 @@ PlannedCase ofBatch(PlannedCase of, int64_t rows) {
   return of;
 }
 
+// A loop over the gradients of shared weights, which have several sizes.
+void sharesWeights(PlanRequest& request) {
+  request.model_path = PIPESHARD_SOURCE_DIR "/tests/golden/forms/joint_decay.onnx";
+}
+
 void receivesPosted(PlanRequest& request) { request.given.overlap_receives = OverlapReceives::kOn; }
 
 std::vector<PlannedCase> cases() {
@@ -35,6 +40,7 @@ std::vector<PlannedCase> cases() {
       ofBatch({"Interleaved", "gpt2", "1x2", "uniform:4", "interleaved", "", 32}, 32),
       ofBatch({"ReceivesPosted", "mlp", "1x2", "uniform:2", "1f1b", "", 32, receivesPosted}, 32),
       ofBatch({"Sharded", "gpt2", "1x4", "uniform:2", "1f1b", "zero3", 16}, 32),
+      ofBatch({"SharedWeights", "mlp", "1x2", "uniform:2", "1f1b", "", 32, sharesWeights}, 32),
       ofBatch({"TwoVersions", "mlp", "1x2", "uniform:2", "pipedream-2bw", "", 32}, 64),
   };
 }
