@@ -135,4 +135,24 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
   return batch;
 }
 
+int64_t fixedBatch(const Graph& raw) {
+  for (const ValueId input : raw.inputs) {
+    const Value& value = raw.value(input);
+    if (raw.initializers.contains(input) || value.drawn || !value.shape || value.shape->empty()) continue;
+    return std::max<int64_t>(0, value.shape->front());
+  }
+  return 0;
+}
+
+std::map<std::string, int> fixedBatchAxes(const Graph& raw, int64_t examples) {
+  std::map<std::string, int> axes;
+  for (const ValueId input : raw.inputs) {
+    const Value& value = raw.value(input);
+    if (!raw.initializers.contains(input) && value.shape && !value.shape->empty() &&
+        value.shape->front() == examples)
+      axes[value.name] = 0;
+  }
+  return axes;
+}
+
 }  // namespace pipeshard

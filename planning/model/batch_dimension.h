@@ -31,4 +31,10 @@ struct BatchDimension {
 // several dimensions may be the batch.
 BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw);
 
+// Examples in the batch of a graph that has no symbolic one: axis 0 of its first input. 0: there is no such
+// axis.
+int64_t fixedBatch(const Graph& raw);
+// Axis 0 of each input that has so many examples there.
+std::map<std::string, int> fixedBatchAxes(const Graph& raw, int64_t examples);
+
 }  // namespace pipeshard

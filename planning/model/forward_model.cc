@@ -27,6 +27,7 @@
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
 #include "planning/model/given_weights.h"
+#include "planning/model/microbatches.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/sequence_lengths.h"
 #include "planning/model/update_extras.h"
@@ -39,47 +40,6 @@ namespace {
 // Larger weights stay in the .onnx file and are read by the workers that need them.
 constexpr uint64_t kInlineWeightBytes = 4096;
 constexpr uint64_t kInlineIntegerBytes = 65536;
-
-// Several batches for one update are one larger batch in more microbatches, of the same size.
-void accumulate(int64_t batches, ForwardModel& model) {
-  model.batch *= batches;
-  model.microbatches *= batches;
-  model.dimensions[model.batch_dimension] = model.batch;
-  model.notes.push_back(fmt::format("an update takes {} batches (--accumulate): {} = {}", batches,
-                                    model.batch_dimension, model.batch));
-}
-
-void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
-  const auto bound = model.dimensions.find(model.batch_dimension);
-  if (bound == model.dimensions.end()) {
-    if (request.accumulate > 1) {
-      fail(ErrorCode::kConfiguration,
-           "--accumulate {} needs a batch that can be cut, but no input has a symbolic batch dimension",
-           request.accumulate);
-    }
-    if (request.microbatches > 1 && model.batch_dimension.empty()) {
-      fail(
-          ErrorCode::kConfiguration,
-          "--microbatches {} needs a batch that can be cut, but no input has a symbolic batch dimension; "
-          "export the model with a dynamic batch axis (torch.export.Dim(\"batch\")), or use --microbatches 1",
-          request.microbatches);
-    }
-    model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
-    return;
-  }
-  model.batch = bound->second;
-  model.microbatches = request.microbatches > 0 ? request.microbatches
-                                                : chooseMicrobatches(model.batch, request.partition, stages);
-  if (model.microbatches > model.batch) {
-    fail(ErrorCode::kConfiguration,
-         "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
-         model.batch_dimension, model.microbatches, model.batch);
-  }
-  if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
-    model.notes.push_back(
-        fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
-  if (request.accumulate > 1) accumulate(request.accumulate, model);
-}
 
 std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
   std::map<std::string, int> axes;
@@ -435,8 +395,10 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.dimensions = std::move(batch.dimensions);
     model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
     takeLengths(request, model);
+    if (model.batch_dimension.empty()) model.fixed_batch = fixedBatch(raw);
     decideMicrobatches(request, stages, model);
-    model.batch_axes = batchAxes(raw, model.batch_dimension);
+    model.batch_axes = model.fixed_batch > 0 ? fixedBatchAxes(raw, model.fixed_batch)
+                                             : batchAxes(raw, model.batch_dimension);
 
     progress("preparing the graph of one microbatch");
     const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();

@@ -40,6 +40,9 @@ struct ForwardModel {
   std::string batch_dimension;                // "" if nothing can be cut
   int64_t batch = 1;                          // rows of the whole batch; 1 if nothing can be cut
   int64_t microbatches = 1;
+  // Examples of a file whose batch has a fixed size, on axis 0 of its inputs; 0 for other files. It cannot be
+  // cut: each microbatch is one such batch, which counts as one row of `batch`.
+  int64_t fixed_batch = 0;
   // Lengths of sequences that the plan is to have programs for beside the longest, as PlanRequest has them.
   std::string length_dimension;
   std::vector<int64_t> shorter_lengths;

@@ -42,13 +42,31 @@ std::vector<BatchInput> batchInputs(const Graph& prepared, const Graph* other,
 std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& graph, int64_t rows) {
   if (model.outputs.empty()) return {};
   const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(2 * rows);
+  const auto axisOf = [&](const Value& value) {
+    if (other != nullptr) return growingAxis(value, *other);
+    const bool whole = value.shape->empty() || value.shape->front() != model.fixed_batch;
+    return whole ? -1 : 0;
+  };
   std::vector<ModelOutput> outputs;
   for (const std::string& name : model.outputs) {
     const ValueId value = findValue(graph, name);
     PIPESHARD_CHECK(value.valid(), "the output '{}' was lost in preparation", name);
-    outputs.push_back({value, other == nullptr ? -1 : growingAxis(graph.value(value), *other)});
+    outputs.push_back({value, axisOf(graph.value(value))});
   }
   return outputs;
+}
+
+// Microbatches that are whole batches of a file: each gives its part of the mean.
+TimeAxisResult meanOfBatches(Graph& graph, const WantedValues& wanted, int64_t batches) {
+  TimeAxisResult time{{}, {}, wanted.loss};
+  if (!wanted.loss.valid() || batches == 1) return time;
+  GraphBuilder builder(graph);
+  const DataType type = graph.dataType(wanted.loss);
+  const ValueId share =
+      builder.addConstant("batch_share", makeScalar(type, 1 / static_cast<double>(batches)));
+  time.loss = builder.addValue(graph.value(wanted.loss).name + ".share", type, graph.shape(wanted.loss));
+  builder.addNode("", "Mul", {wanted.loss, share}, {time.loss});
+  return time;
 }
 
 }  // namespace
@@ -71,7 +89,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
   return TrainingFamily(batch.rows, batch.microbatches, [&model, &optimizer, batch](int64_t rows) {
     Graph graph = model.prepared(rows);
     BatchShare share{rows, batch.rows, nullptr, 0};
-    if (batch.cut) {
+    if (batch.cut && model.fixed_batch == 0) {
       share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
       share.other = &model.prepared(share.other_rows);
     }
@@ -80,7 +98,8 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     std::vector<ModelOutput> outputs;
     if (optimizer.kind == OptimizerSpec::Kind::kNone) outputs = modelOutputs(model, graph, rows);
     for (const ModelOutput& output : outputs) wanted.outputs.push_back(output.value);
-    TimeAxisResult time = splitTimeAxis(graph, wanted, inputs, share);
+    TimeAxisResult time = model.fixed_batch > 0 ? meanOfBatches(graph, wanted, batch.microbatches)
+                                                : splitTimeAxis(graph, wanted, inputs, share);
     TrainingGraph training =
         buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals),
                                         batch.microbatches, std::move(outputs)},

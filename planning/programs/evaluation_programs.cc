@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "onnx_import/exporter/evaluation_mode.h"
 #include "partition/cut/cut_training.h"
@@ -266,7 +269,8 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
   BatchCut whole = batch;
   programs.whole = emitter.emit(whole, programs);
   const Program& program = programs.whole.set.kinds.front().program;
-  programs.batch = batch.rows;
+  const int64_t of_row = std::max<int64_t>(1, model.fixed_batch);
+  programs.batch = batch.rows * of_row;
   const std::vector<ForwardModel> shorter = shorterModels(model);
   emitShorter(shorter, training, plan, whole, programs);
   const bool has_rows = std::any_of(program.inputs.begin(), program.inputs.end(),
@@ -274,24 +278,30 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
   ShorterInputs shorter_inputs;
   for (const EmittedPrograms& of_length : programs.shorter)
     shorter_inputs.push_back(of_length.set.kinds.front().program.inputs);
-  const int64_t rows = rows_of(program, shorter_inputs);
+  const int64_t examples = rows_of(program, shorter_inputs), rows = examples / of_row;
   if (!has_rows) return programs;
   if (rows < whole.rows) {
-    emitRest(emitter, whole, rows, programs);
+    if (rows > 0 && examples % of_row == 0) emitRest(emitter, whole, rows, programs);
     if (!programs.last) {
       fail(ErrorCode::kConfiguration,
-           "the held-out data have {} example(s), which the plan's devices cannot share; give at least a "
-           "batch, {}",
-           rows, whole.rows);
+           "the held-out data have {}, which the plan's devices cannot share{}; give at least a batch, {}",
+           counted(examples, "example"),
+           of_row > 1 ? fmt::format(" (the file takes {} at a time)", of_row) : "", programs.batch);
     }
     programs.whole = *std::exchange(programs.last, std::nullopt);
-    programs.batch = std::exchange(programs.last_batch, 0);
+    programs.batch = std::exchange(programs.last_batch, 0) * of_row;
     whole.rows = rows;
     whole.microbatches = programs.whole.set.kinds.front().program.microbatches;
     emitShorter(shorter, training, plan, whole, programs);
     return programs;
   }
-  if (rows % whole.rows != 0) emitRest(emitter, whole, rows % whole.rows, programs);
+  if (examples % of_row != 0) {
+    programs.left_out = examples % programs.batch;
+  } else if (rows % whole.rows != 0) {
+    emitRest(emitter, whole, rows % whole.rows, programs);
+    programs.last_batch *= of_row;
+    programs.left_out *= of_row;
+  }
   return programs;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "partition/cut/shard_stages.h"
@@ -18,10 +19,11 @@ namespace pipeshard {
 namespace {
 
 void refuseDataParallelism(const ForwardModel& model) {
-  if (model.batch > 1) return;
+  if (model.batch > 1 && !model.batch_dimension.empty()) return;
   fail(ErrorCode::kConfiguration,
        "the plan has stages of several data-parallel devices, but {}; export the model with a dynamic batch "
-       "axis (torch.export.Dim(\"batch\")) and a batch that can be shared, or use one device per stage",
+       "axis (torch.export.Dim(\"batch\")) and a batch that can be shared, or use one device per stage, or "
+       "stages that a --method shards",
        model.batch_dimension.empty() ? "no input of the model has a symbolic batch dimension"
                                      : "the batch has one example");
 }
@@ -60,13 +62,36 @@ std::vector<ProgramInput> dataInputs(const ForwardModel& model, const Graph& gra
     inputs.push_back({graph.value(input).name, DataType::kUndefined, graph.shape(input),
                       axis == model.batch_axes.end() ? -1 : axis->second});
     inputs.back().drawn = graph.value(input).drawn;
+    if (model.fixed_batch > 0 && axis != model.batch_axes.end())
+      inputs.back().shape[axis->second] *= model.batch;
   }
   return inputs;
 }
 
-// Rows of the shorter batch that ends an epoch, as told or as the data file says.
-int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, const Plan& plan) {
+// Of data that do not fill batches of a fixed size.
+int64_t noteRest(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
+  if (request.data.path.empty()) return 0;
+  const int64_t rest = lastBatchOf(request.data, dataInputs(model, model.graph), {});
+  if (rest > 0) {
+    plan.notes.push_back(
+        fmt::format("the last {} of {} fill no batch of the size that the file of the model has: `run` them "
+                    "with --drop-last, which leaves them out",
+                    counted(rest, "example"), request.data.path));
+  }
+  return 0;
+}
+
+// Rows of the shorter batch that ends an epoch, as told or as the data file says; 0 for a file of fixed
+// batches.
+int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
   int64_t rows = request.last_batch;
+  if (model.batch_dimension.empty()) {
+    if (rows == 0) return noteRest(request, model, plan);
+    fail(ErrorCode::kUsage,
+         "--last-batch {}: no input of the model has a symbolic batch dimension, so it takes no shorter "
+         "batch; {}",
+         rows, kWithoutLastBatch);
+  }
   if (scheduleOf(plan).asynchronous()) {
     if (rows == 0) return 0;
     fail(ErrorCode::kConfiguration,
@@ -85,9 +110,8 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, con
     rows = lastBatchOf(request.data, inputs, shorter);
   }
   if (rows == 0 || rows < model.batch) return rows;
-  fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}{}",
-       rows, model.batch,
-       model.batch_axes.empty() ? "; no input of the model has a symbolic batch dimension" : "");
+  fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}",
+       rows, model.batch);
 }
 
 void refuseAsynchronousLengths(const Plan& plan) {

@@ -1,0 +1,62 @@
+#include "planning/model/microbatches.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ir/base/counted.h"
+#include "ir/base/error.h"
+
+namespace pipeshard {
+namespace {
+
+// Several batches for one update are one larger batch in more microbatches, of the same size.
+void accumulate(int64_t batches, ForwardModel& model) {
+  model.batch *= batches;
+  model.microbatches *= batches;
+  model.dimensions[model.batch_dimension] = model.batch;
+  model.notes.push_back(fmt::format("an update takes {} batches (--accumulate): {} = {}", batches,
+                                    model.batch_dimension, model.batch));
+}
+
+// Every microbatch is a batch of the file.
+void takeFixedBatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
+  model.microbatches = std::max({int64_t{1}, request.microbatches, stages.microbatches}) * request.accumulate;
+  model.batch = model.microbatches;
+  const std::string fixed =
+      fmt::format("the batch of the file has a fixed size of {}", counted(model.fixed_batch, "example"));
+  if (model.microbatches > 1) {
+    model.notes.push_back(
+        fmt::format("{}: a step takes {} such batches, one per microbatch, and the mean of their losses",
+                    fixed, model.microbatches));
+  } else if (stages.ranks > 1) {
+    model.notes.push_back(fixed +
+                          ": one microbatch, so that stages take turns (--microbatches N takes N such "
+                          "batches in a step)");
+  }
+}
+
+}  // namespace
+
+void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
+  const auto bound = model.dimensions.find(model.batch_dimension);
+  if (bound == model.dimensions.end()) {
+    model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
+    if (model.fixed_batch > 0) takeFixedBatches(request, stages, model);
+    return;
+  }
+  model.batch = bound->second;
+  model.microbatches = request.microbatches > 0 ? request.microbatches
+                                                : chooseMicrobatches(model.batch, request.partition, stages);
+  if (model.microbatches > model.batch) {
+    fail(ErrorCode::kConfiguration,
+         "a batch of {} ({}) cannot be cut into {} microbatches; choose at most {}", model.batch,
+         model.batch_dimension, model.microbatches, model.batch);
+  }
+  if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
+    model.notes.push_back(
+        fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
+  if (request.accumulate > 1) accumulate(request.accumulate, model);
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,20 @@
+// How many microbatches a step has, and how many rows of the batch.
+#pragma once
+
+#include "partition/stages/asked_stages.h"
+#include "planning/model/forward_model.h"
+#include "planning/request/plan_request.h"
+
+namespace pipeshard {
+
+// Decides ForwardModel::batch and microbatches from the request, or from the schedule where it does not say,
+// once dimensions and fixed_batch are known; notes what was chosen.
+//
+// A batch with a symbolic size is cut. A file whose batch is fixed is taken as it is: a step of
+// --microbatches N has N such batches, and its loss is the mean of theirs. So are N batches of --accumulate
+// N.
+//
+// Errors: kConfiguration where the batch has too few rows.
+void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model);
+
+}  // namespace pipeshard

@@ -1,0 +1,148 @@
+// Files whose batch has a fixed size, as exporters write them where nobody names dynamic shapes: each
+// microbatch is one such batch.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "onnx_import/format/reader.h"
+#include "onnx_import/format/writer.h"
+#include "runtime/files/npz.h"
+#include "tests/tools/command.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+constexpr int64_t kFixed = 8;
+const std::string kDynamic = "examples/mlp.onnx";
+
+class FixedBatch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Graph graph = readModel(PIPESHARD_SOURCE_DIR "/" + kDynamic);
+    for (const ValueId input : graph.inputs) {
+      graph.value(input).shape->front() = kFixed;
+      graph.value(input).symbols.clear();
+    }
+    graph.model_metadata.clear();  // the size that the example has for its batch
+    writeModel(graph, model_);
+    std::filesystem::copy_file(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", folder_.file("mlp.onnx.data"));
+    writeData("data.npz", 72);
+  }
+
+  void writeData(const std::string& name, int64_t rows) const {
+    std::vector<float> numbers(rows * 32);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+    NpzArray array{DataType::kFloat32, {rows, 32}, std::vector<std::byte>(numbers.size() * 4)};
+    std::memcpy(array.bytes.data(), numbers.data(), array.bytes.size());
+    writeNpz(folder_.file(name), {{"x", array}, {"y", array}});
+  }
+
+  CommandResult plan(const std::string& model, const Words& words) const {
+    Words line = {"plan", model, "--cluster", "1x2", "--optimizer", "sgd:lr=0.1", "-o", folder_.file("plan")};
+    line.insert(line.end(), words.begin(), words.end());
+    return runPipeshard(line);
+  }
+  CommandResult run(const Words& words) const {
+    Words line = {"run", folder_.file("plan"), "--json", folder_.file("run.json")};
+    line.insert(line.end(), words.begin(), words.end());
+    return runPipeshard(line);
+  }
+  std::vector<double> losses(const std::string& model, const Words& words, int steps) const {
+    const CommandResult planned = plan(model, words);
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    const CommandResult ran = run({"--data", folder_.file("data.npz"), "--steps", std::to_string(steps)});
+    EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+    const auto report = nlohmann::json::parse(readFile(folder_.file("run.json")));
+    std::vector<double> losses;
+    for (const auto& step : report.at("steps")) losses.push_back(step.at("loss"));
+    return losses;
+  }
+  std::string heldOut(int64_t rows) const {
+    writeData("held_out.npz", rows);
+    const CommandResult result =
+        run({"--data", folder_.file("data.npz"), "--steps", "1", "--eval", folder_.file("held_out.npz")});
+    return result.exit_code == 0 ? result.output + result.errors : result.errors;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string model_ = folder_.file("fixed.onnx");
+};
+
+TEST_F(FixedBatch, TrainsAsTheSameModelWithADynamicBatch) {
+  for (const Words& words :
+       {Words{"--microbatches", "3"}, Words{"--microbatches", "3", "--schedule", "gpipe"},
+        Words{"--stages", "uniform:1", "--method", "zero2", "--microbatches", "3"},
+        Words{"--accumulate", "3"}}) {
+    const std::vector<double> fixed = losses(model_, words, 6);
+    const std::vector<double> dynamic =
+        losses(kDynamic, {"--dim", "batch=24", "--microbatches", "3", "--stages", "uniform:2"}, 6);
+    ASSERT_EQ(fixed.size(), 6u) << words.back();
+    ASSERT_EQ(dynamic.size(), 6u);
+    for (size_t step = 0; step < fixed.size(); ++step)
+      EXPECT_NEAR(fixed[step], dynamic[step], 1e-6 * dynamic[step]) << words.back() << " step " << step;
+  }
+}
+
+TEST_F(FixedBatch, TakesABatchAtATimeFromData) {
+  const std::vector<double> twice = losses(model_, {}, 18);  // of nine batches
+  ASSERT_EQ(twice.size(), 18u);
+  EXPECT_LT(twice[9], twice[0]);
+  EXPECT_THAT(
+      plan(model_, {}).output,
+      HasSubstr("the batch of the file has a fixed size of 8 examples: one microbatch, so that stages take "
+                "turns (--microbatches N takes N such batches in a step)"));
+}
+
+TEST_F(FixedBatch, EqualsOneDevice) {
+  for (const char* schedule : {"1f1b", "zb-h1", "interleaved:v=2"}) {
+    const CommandResult result =
+        runPipeshard({"validate", model_, "--cluster", "1x2", "--microbatches", "4", "--schedule", schedule});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output,
+                HasSubstr("a step takes 4 such batches, one per microbatch, and the mean of their"));
+  }
+}
+
+TEST_F(FixedBatch, LeavesOutWhatFillsNoBatch) {
+  writeData("data.npz", 70);
+  const CommandResult planned = plan(model_, {"--microbatches", "3", "--data", folder_.file("data.npz")});
+  EXPECT_THAT(planned.output, HasSubstr("the last 22 examples of"));
+  EXPECT_EQ(run({"--data", folder_.file("data.npz"), "--epochs", "1"}).exit_code, 78);
+  EXPECT_EQ(run({"--data", folder_.file("data.npz"), "--epochs", "1", "--drop-last"}).exit_code, 0);
+  const CommandResult refused = plan(model_, {"--last-batch", "3"});
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_THAT(refused.errors, HasSubstr("so it takes no shorter batch"));
+}
+
+TEST_F(FixedBatch, IsEvaluatedInWholeBatches) {
+  ASSERT_EQ(plan(model_, {"--microbatches", "3"}).exit_code, 0);
+  EXPECT_THAT(heldOut(48), HasSubstr("48 examples in 2 batches"));
+  EXPECT_THAT(heldOut(40), HasSubstr("40 examples in 2 batches"));  // 24 and 16
+  EXPECT_THAT(heldOut(8), HasSubstr("8 examples in 1 batch,"));
+  EXPECT_THAT(heldOut(50),
+              HasSubstr("the last 2 examples that the plan's devices cannot share are left out"));
+  EXPECT_THAT(heldOut(5), HasSubstr("(the file takes 8 at a time)"));
+}
+
+TEST_F(FixedBatch, IsNotSharedByDataParallelStages) {
+  const CommandResult result = plan(model_, {"--stages", "uniform:1", "--microbatches", "2"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.errors, HasSubstr("or stages that a --method shards"));
+}
+
+TEST_F(FixedBatch, GivesItsOutputsInTheOrderOfTheData) {
+  ASSERT_EQ(plan(model_, {"--microbatches", "3", "--schedule", "forward-only"}).exit_code, 0);
+  EXPECT_EQ(run({"--data", folder_.file("data.npz"), "--steps", "3"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace pipeshard
