@@ -135,6 +135,17 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
   return batch;
 }
 
+std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions) {
+  for (const char* usual : kUsualNames) {
+    const auto given = dimensions.find(usual);
+    if (given == dimensions.end()) continue;
+    const int64_t size = given->second;
+    dimensions.erase(given);
+    return size;
+  }
+  return std::nullopt;
+}
+
 int64_t fixedBatch(const Graph& raw) {
   for (const ValueId input : raw.inputs) {
     const Value& value = raw.value(input);

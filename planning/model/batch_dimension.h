@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct BatchDimension {
 // Errors: kUsage for a batch dimension that the model does not have, or if microbatches are asked for and
 // several dimensions may be the batch.
 BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw);
+
+// A size that is given for "batch", by a usual name, and nothing in the graph has it: what is asked of a
+// batch of fixed size. Taken out of the dimensions.
+std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions);
 
 // Examples in the batch of a graph that has no symbolic one: axis 0 of its first input. 0: there is no such
 // axis.

@@ -1,11 +1,13 @@
 #include "planning/model/microbatches.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "planning/model/batch_dimension.h"
 
 namespace pipeshard {
 namespace {
@@ -19,9 +21,26 @@ void accumulate(int64_t batches, ForwardModel& model) {
                                     model.batch_dimension, model.batch));
 }
 
+// How many batches of the file --dim batch=N asks for; 0: it does not say.
+int64_t batchesAskedFor(const PlanRequest& request, ForwardModel& model) {
+  const std::optional<int64_t> examples = takeUsualBatch(model.dimensions);
+  if (!examples) return 0;
+  const int64_t batches = *examples / model.fixed_batch;
+  const bool whole = batches > 0 && *examples % model.fixed_batch == 0;
+  if (whole && (request.microbatches == 0 || request.microbatches == batches)) return batches;
+  fail(ErrorCode::kConfiguration,
+       "a batch of {} does not fit: the batch of the file has a fixed size of {}, and each microbatch is "
+       "one; give "
+       "--microbatches N alone, for N * {} examples in a step, or export the model with a dynamic batch axis "
+       "(torch.export.Dim(\"batch\"))",
+       *examples, model.fixed_batch, model.fixed_batch);
+}
+
 // Every microbatch is a batch of the file.
 void takeFixedBatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
-  model.microbatches = std::max({int64_t{1}, request.microbatches, stages.microbatches}) * request.accumulate;
+  const int64_t asked = batchesAskedFor(request, model);
+  model.microbatches =
+      std::max({int64_t{1}, asked, request.microbatches, stages.microbatches}) * request.accumulate;
   model.batch = model.microbatches;
   const std::string fixed =
       fmt::format("the batch of the file has a fixed size of {}", counted(model.fixed_batch, "example"));

@@ -25,16 +25,16 @@ int growingAxis(const Value& value, const Graph& other) {
 }
 
 // Which axis of each input of a prepared graph the batch is. `other`: the same model for another batch;
-// nullptr: the batch is not cut.
-std::vector<BatchInput> batchInputs(const Graph& prepared, const Graph* other,
-                                    const std::map<std::string, int>& axes) {
+// nullptr: the batch is not cut, or has a fixed size. Then every microbatch has its own random numbers, too.
+std::vector<BatchInput> batchInputs(const ForwardModel& model, const Graph& prepared, const Graph* other) {
+  const auto axisOf = [&](const Value& value) {
+    if (value.drawn && other != nullptr) return growingAxis(value, *other);
+    if (value.drawn && model.fixed_batch > 0) return value.shape->empty() ? -1 : 0;
+    const auto axis = model.batch_axes.find(value.name);
+    return axis == model.batch_axes.end() ? -1 : axis->second;
+  };
   std::vector<BatchInput> inputs;
-  for (ValueId input : prepared.inputs) {
-    const Value& value = prepared.value(input);
-    const auto axis = axes.find(value.name);
-    const bool drawn = value.drawn.has_value() && other != nullptr;
-    inputs.push_back({input, drawn ? growingAxis(value, *other) : axis == axes.end() ? -1 : axis->second});
-  }
+  for (ValueId input : prepared.inputs) inputs.push_back({input, axisOf(prepared.value(input))});
   return inputs;
 }
 
@@ -93,7 +93,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
       share.other_rows = rows != batch.rows ? batch.rows : batch.rows > 1 ? batch.rows / 2 : 2;
       share.other = &model.prepared(share.other_rows);
     }
-    const std::vector<BatchInput> inputs = batchInputs(graph, share.other, model.batch_axes);
+    const std::vector<BatchInput> inputs = batchInputs(model, graph, share.other);
     WantedValues wanted{model.loss.valid() ? findValue(graph, lossName(model)) : ValueId()};
     std::vector<ModelOutput> outputs;
     if (optimizer.kind == OptimizerSpec::Kind::kNone) outputs = modelOutputs(model, graph, rows);
@@ -121,7 +121,7 @@ BatchCut batchCutOf(const Plan& plan, const ForwardModel& model) {
 }
 
 bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, Plan& plan) {
-  if (model.batch < 2) return false;
+  if (model.batch < 2 || model.fixed_batch > 0) return false;
   try {
     trainingFamily(model, optimizer, {model.batch, 1, true}).base();
     return true;

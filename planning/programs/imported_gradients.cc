@@ -136,6 +136,8 @@ std::optional<RankProgram> importedGradients(const ForwardModel& model, const Tr
     reason = whyNotCompared(graph, training, reference);
     if (reason.empty() && !model.shorter_lengths.empty())
       reason = "they are of one length of sequences, and the plan has several";
+    if (model.fixed_batch > 0 && model.microbatches > 1)
+      reason = "they are of one batch of a fixed size, and a step has several";
   } catch (const Error& error) {
     reason = error.message();
   }

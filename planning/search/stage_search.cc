@@ -123,9 +123,10 @@ class Search {
     if (options_.schedule) search.schedule = std::get<ScheduleSpec>(*options_.schedule);
     const bool asynchronous = search.schedule && isAsynchronous(*search.schedule);
     if (asynchronous) search.updates = options_.window > 0 ? options_.window : kDefaultWindow;
-    search.microbatches = request_.microbatches > 0 ? std::vector<int64_t>{request_.microbatches}
-                          : cut_                    ? divisors(model_.batch)
-                                                    : std::vector<int64_t>{1};
+    search.microbatches = model_.fixed_batch > 0      ? std::vector<int64_t>{model_.microbatches}
+                          : request_.microbatches > 0 ? std::vector<int64_t>{request_.microbatches}
+                          : cut_                      ? divisors(model_.batch)
+                                                      : std::vector<int64_t>{1};
     search.first = firstOf(search.microbatches, asynchronous ? 1 : 2 * options_.cluster.deviceCount());
     if (!asynchronous)
       search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));

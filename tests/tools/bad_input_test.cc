@@ -120,8 +120,8 @@ TEST(BadInput, MessagesNameTheFileOnce) {
   const TemporaryFolder folder;
   writeFile(folder.file("w"), std::string(64, '\0'));
   writeModelWithLocation(folder.file("static.onnx"), "w");
-  const CommandResult result = validateFile(folder.file("static.onnx"), {"--microbatches", "2"});
-  expectFault(result, 78, {"static.onnx: --microbatches 2 needs a batch"});
+  const CommandResult result = validateFile(folder.file("static.onnx"), {"--dim", "batch=3"});
+  expectFault(result, 78, {"static.onnx: a batch of 3 does not fit"});
   EXPECT_EQ(result.errors.find("static.onnx"), result.errors.rfind("static.onnx")) << result.errors;
 }
 

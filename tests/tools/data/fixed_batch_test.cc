@@ -27,15 +27,19 @@ const std::string kDynamic = "examples/mlp.onnx";
 class FixedBatch : public ::testing::Test {
  protected:
   void SetUp() override {
-    Graph graph = readModel(PIPESHARD_SOURCE_DIR "/" + kDynamic);
+    makeFixed(PIPESHARD_SOURCE_DIR "/" + kDynamic);
+    std::filesystem::copy_file(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", folder_.file("mlp.onnx.data"));
+    writeData("data.npz", 72);
+  }
+
+  void makeFixed(const std::string& dynamic) const {
+    Graph graph = readModel(dynamic);
     for (const ValueId input : graph.inputs) {
       graph.value(input).shape->front() = kFixed;
       graph.value(input).symbols.clear();
     }
     graph.model_metadata.clear();  // the size that the example has for its batch
     writeModel(graph, model_);
-    std::filesystem::copy_file(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", folder_.file("mlp.onnx.data"));
-    writeData("data.npz", 72);
   }
 
   void writeData(const std::string& name, int64_t rows) const {
@@ -81,7 +85,8 @@ TEST_F(FixedBatch, TrainsAsTheSameModelWithADynamicBatch) {
   for (const Words& words :
        {Words{"--microbatches", "3"}, Words{"--microbatches", "3", "--schedule", "gpipe"},
         Words{"--stages", "uniform:1", "--method", "zero2", "--microbatches", "3"},
-        Words{"--accumulate", "3"}}) {
+        Words{"--accumulate", "3"}, Words{"--dim", "batch=24"},
+        Words{"--stages", "auto", "--dim", "batch=24"}, Words{"--stages", "auto", "--accumulate", "3"}}) {
     const std::vector<double> fixed = losses(model_, words, 6);
     const std::vector<double> dynamic =
         losses(kDynamic, {"--dim", "batch=24", "--microbatches", "3", "--stages", "uniform:2"}, 6);
@@ -90,6 +95,25 @@ TEST_F(FixedBatch, TrainsAsTheSameModelWithADynamicBatch) {
     for (size_t step = 0; step < fixed.size(); ++step)
       EXPECT_NEAR(fixed[step], dynamic[step], 1e-6 * dynamic[step]) << words.back() << " step " << step;
   }
+}
+
+// Masks belong to places of the whole batch.
+TEST_F(FixedBatch, DropsWhatTheSameModelWithADynamicBatchDrops) {
+  const std::string with_dropout = PIPESHARD_SOURCE_DIR "/tests/golden/traps/dropout.onnx";
+  makeFixed(with_dropout);
+  const auto loss = [&](const std::string& model, const Words& words) {
+    Words line = {"run",    folder_.file("plan"),    "--steps", "2", "--seed", "7",
+                  "--json", folder_.file("run.json")};
+    EXPECT_EQ(plan(model, words).exit_code, 0);
+    EXPECT_EQ(runPipeshard(line).exit_code, 0);
+    return nlohmann::json::parse(readFile(folder_.file("run.json")))
+        .at("steps")
+        .at(1)
+        .at("loss")
+        .get<double>();
+  };
+  const double fixed = loss(model_, {"--microbatches", "3"});
+  EXPECT_NEAR(fixed, loss(with_dropout, {"--dim", "batch=24", "--microbatches", "3"}), 1e-6 * fixed);
 }
 
 TEST_F(FixedBatch, TakesABatchAtATimeFromData) {
@@ -131,6 +155,14 @@ TEST_F(FixedBatch, IsEvaluatedInWholeBatches) {
   EXPECT_THAT(heldOut(50),
               HasSubstr("the last 2 examples that the plan's devices cannot share are left out"));
   EXPECT_THAT(heldOut(5), HasSubstr("(the file takes 8 at a time)"));
+}
+
+TEST_F(FixedBatch, HasAWholeNumberOfTheFilesBatches) {
+  for (const Words& words : {Words{"--dim", "batch=20"}, Words{"--dim", "batch=24", "--microbatches", "2"}}) {
+    const CommandResult result = plan(model_, words);
+    EXPECT_EQ(result.exit_code, 78);
+    EXPECT_THAT(result.errors, HasSubstr("does not fit: the batch of the file has a fixed size of 8"));
+  }
 }
 
 TEST_F(FixedBatch, IsNotSharedByDataParallelStages) {
