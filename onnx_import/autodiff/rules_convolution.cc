@@ -1,6 +1,8 @@
 // Convolutions, pools and batch normalisation.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -48,6 +50,15 @@ Integers axesButChannels(size_t rank) {
   return axes;
 }
 
+void biasGradient(GradientContext& c, ValueId dy) {
+  const Shape wanted = {c.shape(dy)[1]};
+  if (c.shape(c.input(2)) != wanted) {
+    c.refuse(fmt::format("its bias has shape {}; it must be {}", shapeToString(c.shape(c.input(2))),
+                         shapeToString(wanted)));
+  }
+  c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false, c.gradientType(2)));
+}
+
 void convGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const ValueId w = c.input(1);
@@ -71,7 +82,7 @@ void convGradient(GradientContext& c) {
     c.give(0, c.function("ConvInputGrad", "", {dy, w}, type, image, std::move(with_padding)));
   }
   if (c.needs(1)) c.give(1, c.function("ConvWeightGrad", "", {dy, x}, c.gradientType(1), weight, attributes));
-  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(output.size()), false, c.gradientType(2)));
+  if (c.needs(2)) biasGradient(c, dy);
 }
 
 // The window of a transposed convolution as that of the convolution from its output to its input. Its pads at
@@ -129,7 +140,7 @@ void convTransposeGradient(GradientContext& c) {
     if (c.needs(1))
       c.give(1, c.function("ConvWeightGrad", "", {x, image}, c.gradientType(1), weight, attributes));
   }
-  if (c.needs(2)) c.give(2, c.reduceSum(dy, axesButChannels(c.shape(dy).size()), false, c.gradientType(2)));
+  if (c.needs(2)) biasGradient(c, dy);
 }
 
 void maxPoolGradient(GradientContext& c) {

@@ -278,6 +278,19 @@ TEST(TrainingGraph, NamesTheOperatorWithoutGradientRule) {
   }
 }
 
+TEST(TrainingGraph, RefusesABiasOfTwoAxes) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({1, 2, 4, 4}, 1));
+  const ValueId y = test.op("Conv", {x, test.parameter("w", {3, 2, 1, 1}), test.parameter("b", {3, 1})});
+  try {
+    build(test, sumOf(test, y));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.what(), HasSubstr("its bias has shape [3,1]; it must be [3]"));
+  }
+}
+
 TEST(TrainingGraph, AllowsAnOperatorWithoutGradientRuleBesideThePath) {
   TestGraph test;
   const ValueId x = test.input("x", randomTensor({3}, 1));
