@@ -76,7 +76,6 @@ void useFileOptimizer(ForwardModel& model, OptimizerSpec& optimizer) {
                                     optimizerToString(imported.spec)));
 }
 
-// Nothing of a file is left out without a word.
 // By --freeze, or because --train takes what the file has in their place.
 void noteLostParameters(const ModuleParameters& parameters, Plan& plan) {
   constexpr size_t kMost = 6;
@@ -87,6 +86,7 @@ void noteLostParameters(const ModuleParameters& parameters, Plan& plan) {
                                    listed(names, kMost)));
 }
 
+// Nothing of a file is left out without a word.
 void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
   if (model.outputs.empty()) return;
   plan.notes.push_back(

@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "ir/graph/weight_role.h"
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/patterns/patterns.h"
@@ -28,7 +29,7 @@ class Model {
   ValueId parameter(const Shape& shape) {
     const ValueId id =
         builder_.addValue("weight" + std::to_string(graph_.values.size()), DataType::kFloat32, shape);
-    graph_.value(id).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
+    setExportedKind(graph_.value(id), "PARAMETER");
     const uint64_t bytes = byteCount(DataType::kFloat32, shape);
     graph_.initializers[id] = WeightReference{"none", 0, bytes};
     return id;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/base/convert.h"
+#include "ir/base/tensor_box.h"
 #include "onnx_import/exporter/parameter_unfolding.h"
 #include "onnx_import/exporter/recurrent_parameters.h"
 #include "onnx_import/exporter/window_biases.h"
@@ -175,18 +176,14 @@ class Unfolder {
 
   // The elements at place 0 of the axes that `shape` has as 1.
   std::vector<std::byte> firstOf(ValueId constant, const Shape& shape) const {
-    const Shape whole = graph_.shape(constant);
     const std::vector<std::byte> bytes = *initializerBytes(graph_, constant);
-    const size_t element = dataTypeSize(graph_.dataType(constant));
+    const auto element = static_cast<int64_t>(dataTypeSize(graph_.dataType(constant)));
     std::vector<std::byte> first;
-    for (int64_t at = 0; at < elementCount(whole); ++at) {
-      bool is_first = true;
-      int64_t rest = at;
-      for (size_t axis = whole.size(); axis-- > 0; rest /= whole[axis])
-        is_first = is_first && (shape[axis] == whole[axis] || rest % whole[axis] == 0);
-      const auto from = bytes.begin() + at * static_cast<int64_t>(element);
-      if (is_first) first.insert(first.end(), from, from + static_cast<int64_t>(element));
-    }
+    const Shard box{Shape(shape.size(), 0), shape};
+    forEachRun(graph_.shape(constant), box, [&](int64_t begin, int64_t count) {
+      const auto from = bytes.begin() + begin * element;
+      first.insert(first.end(), from, from + count * element);
+    });
     return first;
   }
 

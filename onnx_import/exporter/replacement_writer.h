@@ -62,6 +62,7 @@ class ReplacementWriter {
     graph_.value(id).metadata.emplace_back(kConstantMark, "made");
     return id;
   }
+
   Graph& graph_;
   GraphBuilder& builder_;
   const Node& replaced_;

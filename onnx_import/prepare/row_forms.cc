@@ -326,15 +326,16 @@ class RowForms {
   }
 
   // The constants that sums of sums add up; false if something else is among them.
-  bool collectAddends(ValueId value, std::vector<const Constant*>& addends) const {
+  bool collectAddends(ValueId value, std::vector<const Constant*>& addends, size_t depth = 0) const {
     constexpr size_t kMost = 8;
     if (const Constant* constant = value.valid() ? graph_.constant(value) : nullptr) {
       addends.push_back(constant);
       return isInteger(constant->data_type) && addends.size() <= kMost;
     }
     const Node* sum = producerOf(value);
-    return sum != nullptr && sum->is("Add") && collectAddends(sum->inputs[0], addends) &&
-           collectAddends(sum->inputs[1], addends);
+    return sum != nullptr && sum->is("Add") && depth < kMost &&
+           collectAddends(sum->inputs[0], addends, depth + 1) &&
+           collectAddends(sum->inputs[1], addends, depth + 1);
   }
 
   // numbers, of `shape`, += the constant, if it can be broadcast to it.

@@ -147,12 +147,16 @@ std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions
 }
 
 int64_t fixedBatch(const Graph& raw) {
+  int64_t examples = 0;
   for (const ValueId input : raw.inputs) {
     const Value& value = raw.value(input);
-    if (raw.initializers.contains(input) || value.drawn || !value.shape || value.shape->empty()) continue;
-    return std::max<int64_t>(0, value.shape->front());
+    if (raw.initializers.contains(input) || value.drawn) continue;
+    if (!value.shape) return 0;
+    if (value.shape->empty()) continue;  // a number for all
+    if (value.shape->front() < 1 || (examples > 0 && value.shape->front() != examples)) return 0;
+    examples = value.shape->front();
   }
-  return 0;
+  return examples;
 }
 
 std::map<std::string, int> fixedBatchAxes(const Graph& raw, int64_t examples) {

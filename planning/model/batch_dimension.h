@@ -36,8 +36,8 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
 // batch of fixed size. Taken out of the dimensions.
 std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions);
 
-// Examples in the batch of a graph that has no symbolic one: axis 0 of its first input. 0: there is no such
-// axis.
+// Examples in the batch of a graph that has no symbolic one: axis 0 of all its inputs. 0 where they differ:
+// an input that stays while others go on would pair what does not belong together.
 int64_t fixedBatch(const Graph& raw);
 // Axis 0 of each input that has so many examples there.
 std::map<std::string, int> fixedBatchAxes(const Graph& raw, int64_t examples);

@@ -36,6 +36,19 @@ int64_t batchesAskedFor(const PlanRequest& request, ForwardModel& model) {
        *examples, model.fixed_batch, model.fixed_batch);
 }
 
+// A graph without a batch, symbolic or fixed, is taken whole.
+void refuseSeveralBatches(const PlanRequest& request) {
+  const bool cuts = request.microbatches > 1;
+  if (!cuts && request.accumulate == 1) return;
+  fail(ErrorCode::kConfiguration,
+       "{} {} needs a batch, but no input has a symbolic batch dimension, and the inputs do not all have the "
+       "same "
+       "number of examples on axis 0; export the model with a dynamic batch axis "
+       "(torch.export.Dim(\"batch\")), "
+       "or leave it out",
+       cuts ? "--microbatches" : "--accumulate", cuts ? request.microbatches : request.accumulate);
+}
+
 // Every microbatch is a batch of the file.
 void takeFixedBatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model) {
   const int64_t asked = batchesAskedFor(request, model);
@@ -61,7 +74,11 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
   const auto bound = model.dimensions.find(model.batch_dimension);
   if (bound == model.dimensions.end()) {
     model.microbatches = 1;  // unbound: prepareModel says which dimensions exist
-    if (model.fixed_batch > 0) takeFixedBatches(request, stages, model);
+    if (model.fixed_batch > 0) {
+      takeFixedBatches(request, stages, model);
+    } else if (model.batch_dimension.empty()) {
+      refuseSeveralBatches(request);
+    }
     return;
   }
   model.batch = bound->second;

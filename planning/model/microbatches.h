@@ -14,7 +14,7 @@ namespace pipeshard {
 // --microbatches N has N such batches, and its loss is the mean of theirs. So are N batches of --accumulate
 // N.
 //
-// Errors: kConfiguration where the batch has too few rows.
+// Errors: kConfiguration where the batch has too few rows, or there is none and several are asked for.
 void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model);
 
 }  // namespace pipeshard

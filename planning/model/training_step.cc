@@ -44,8 +44,13 @@ std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& gr
   const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(2 * rows);
   const auto axisOf = [&](const Value& value) {
     if (other != nullptr) return growingAxis(value, *other);
-    const bool whole = value.shape->empty() || value.shape->front() != model.fixed_batch;
-    return whole ? -1 : 0;
+    if (model.fixed_batch == 0) return -1;
+    if (!value.shape->empty()) return 0;  // those of the microbatches, one behind the other
+    if (model.microbatches == 1) return -1;
+    fail(ErrorCode::kConfiguration,
+         "the output '{}' is one number for each batch of the file, which has a fixed size; give "
+         "--microbatches 1",
+         value.name);
   };
   std::vector<ModelOutput> outputs;
   for (const std::string& name : model.outputs) {

@@ -69,8 +69,8 @@ std::vector<ProgramInput> dataInputs(const ForwardModel& model, const Graph& gra
 }
 
 // Of data that do not fill batches of a fixed size.
-int64_t noteRest(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
-  if (request.data.path.empty()) return 0;
+void noteRest(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
+  if (request.data.path.empty()) return;
   const int64_t rest = lastBatchOf(request.data, dataInputs(model, model.graph), {});
   if (rest > 0) {
     plan.notes.push_back(
@@ -78,7 +78,6 @@ int64_t noteRest(const PlanRequest& request, const ForwardModel& model, Plan& pl
                     "with --drop-last, which leaves them out",
                     counted(rest, "example"), request.data.path));
   }
-  return 0;
 }
 
 // Rows of the shorter batch that ends an epoch, as told or as the data file says; 0 for a file of fixed
@@ -86,7 +85,10 @@ int64_t noteRest(const PlanRequest& request, const ForwardModel& model, Plan& pl
 int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
   int64_t rows = request.last_batch;
   if (model.batch_dimension.empty()) {
-    if (rows == 0) return noteRest(request, model, plan);
+    if (rows == 0) {
+      noteRest(request, model, plan);
+      return 0;
+    }
     fail(ErrorCode::kUsage,
          "--last-batch {}: no input of the model has a symbolic batch dimension, so it takes no shorter "
          "batch; {}",

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/execute/dump.h"
 #include "runtime/execute/rank_image.h"
@@ -58,7 +60,16 @@ void writeOutputs(const std::vector<Result>& outputs, const std::string& dump_di
       if (!dump.has(name)) continue;  // a shorter last batch has fewer microbatches
       Parts& of = parts[output.name];
       of.axis = output.axis;
-      if (of.axis >= 0 || of.tensors.empty()) of.tensors.push_back(dump.read(name));
+      StepDump::Tensor tensor = dump.read(name);
+      if (of.axis >= 0 || of.tensors.empty()) {
+        of.tensors.push_back(std::move(tensor));
+      } else if (tensor.bytes != of.tensors.front().bytes) {
+        fail(ErrorCode::kConfiguration,
+             "{}: the output '{}' has no axis of rows, but another content in step {} than in the first; run "
+             "one "
+             "step at a time",
+             path, output.name, step);
+      }
     }
   }
   std::map<std::string, NpzArray> arrays;

@@ -172,8 +172,44 @@ TEST_F(FixedBatch, IsNotSharedByDataParallelStages) {
 }
 
 TEST_F(FixedBatch, GivesItsOutputsInTheOrderOfTheData) {
-  ASSERT_EQ(plan(model_, {"--microbatches", "3", "--schedule", "forward-only"}).exit_code, 0);
-  EXPECT_EQ(run({"--data", folder_.file("data.npz"), "--steps", "3"}).exit_code, 0);
+  const auto outputs = [&](const std::string& model, const Words& words) {
+    const CommandResult planned = plan(model, words);
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    const CommandResult result =
+        run({"--data", folder_.file("data.npz"), "--steps", "3", "--outputs", folder_.file("outputs.npz")});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    const NpzFile file = NpzFile::open(folder_.file("outputs.npz"));
+    return file.read(file.names().at(0));
+  };
+  Graph graph = readModel(PIPESHARD_SOURCE_DIR "/" + kDynamic);
+  ValueId product;  // the last one
+  for (const Node& node : graph.nodes) {
+    if (node.is("Gemm") || node.is("MatMul")) product = node.outputs[0];
+  }
+  ASSERT_TRUE(product.valid());
+  graph.outputs = {product};
+  writeModel(graph, folder_.file("dynamic.onnx"));
+  makeFixed(folder_.file("dynamic.onnx"));
+  const NpzArray fixed = outputs(model_, {"--microbatches", "3", "--schedule", "forward-only"});
+  const NpzArray dynamic = outputs(folder_.file("dynamic.onnx"), {"--dim", "batch=24", "--microbatches", "3",
+                                                                  "--schedule", "forward-only"});
+  EXPECT_EQ(fixed.shape.at(0), 72);
+  EXPECT_EQ(fixed.shape, dynamic.shape);
+  EXPECT_EQ(fixed.bytes, dynamic.bytes);
+}
+
+// What stays while others go on would be paired with what does not belong to it.
+TEST_F(FixedBatch, IsNoneWhereInputsHaveOtherNumbersOfExamples) {
+  Graph graph = readModel(model_);
+  graph.value(graph.inputs.at(1)).shape->front() = 1;  // broadcast to the other
+  writeModel(graph, model_);
+  for (const char* option : {"--microbatches", "--accumulate"}) {
+    const CommandResult result = plan(model_, {option, "3"});
+    EXPECT_EQ(result.exit_code, 78) << result.output;
+    EXPECT_THAT(result.errors, HasSubstr("do not all have the same number of examples on axis 0"));
+  }
+  EXPECT_EQ(plan(model_, {}).exit_code, 0);
+  EXPECT_EQ(run({"--data", folder_.file("data.npz"), "--steps", "1"}).exit_code, 78);
 }
 
 }  // namespace
