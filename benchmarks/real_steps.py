@@ -8,8 +8,12 @@ with its fused AdamW. Each side is a process of its own; rounds of all sides alt
 the first steps of a process do not count. Peak memory is VmHWM of the process that computes. The last column is what
 `run --operators` found to take longest.
 
+--forward: the loss alone (`--schedule forward-only`) of modules in evaluation mode, exported with all defaults; a peer more is
+onnxruntime, on the same file.
+
     py=$(tools/export/setup.sh)
     $py benchmarks/real_steps.py --pipeshard build/release/tools/pipeshard --only 'ResNet|BERT'
+    $py benchmarks/real_steps.py --pipeshard build/release/tools/pipeshard --forward --modes onnxruntime
 """
 
 import argparse
@@ -108,31 +112,53 @@ MODULES = {
 }
 
 
-def build(name):
+def build(options):
     import torch
 
     torch.manual_seed(0)
-    module, batch = MODULES[name]()
-    return module.train(), batch
+    module, batch = MODULES[options.only]()
+    return module.train(not options.forward), batch
 
 
-def take_steps(options) -> None:
-    """The peer process: prints one JSON object."""
+def torch_step(options):
     import torch
 
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    module, batch = build(options.only)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+    module, batch = build(options)
     forward = torch.compile(module) if options.peer == "compile" else module
-    seconds = []
-    for _ in range(WARM_UP + options.steps):
-        start = time.perf_counter()
+    if options.forward:
+        return torch.no_grad()(lambda: forward(*batch).item())
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+
+    def step():
         optimizer.zero_grad(set_to_none=True)
         loss = forward(*batch)
         loss.backward()
         loss.item()
         optimizer.step()
+
+    return step
+
+
+def onnxruntime_step(options):
+    import numpy as np
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    session = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
+    batch = dict(np.load(options.model.with_suffix(".npz")))
+    return lambda: session.run(None, batch)
+
+
+def take_steps(options) -> None:
+    """The peer process: prints one JSON object."""
+    step = onnxruntime_step(options) if options.peer == "onnxruntime" else torch_step(options)
+    seconds = []
+    for _ in range(WARM_UP + options.steps):
+        start = time.perf_counter()
+        step()
         seconds.append(time.perf_counter() - start)
     status = pathlib.Path("/proc/self/status").read_text()
     peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
@@ -146,20 +172,22 @@ def export(options, path) -> None:
     import torch
 
     warnings.filterwarnings("ignore")
-    module, batch = build(options.only)
+    module, batch = build(options)
     with torch.no_grad():  # else some versions cannot export T5
-        torch.onnx.export(module, batch, str(path), optimize=False, verbose=False)
+        torch.onnx.export(module, batch, str(path), optimize=options.forward, verbose=False)
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     names = [value.name for value in graph.input if value.name not in weights]
     np.savez(path.with_suffix(".npz"), **{name: tensor.numpy() for name, tensor in zip(names, batch)})
-    command = [options.pipeshard, "plan", path, "--microbatches", 1, "--optimizer", "adamw:lr=1e-4", "--cluster", "1x1",
-               "--mode", "training", "-o", path.with_suffix(".plan")]
+    training = ["--optimizer", "adamw:lr=1e-4", "--mode", "training"]
+    command = [options.pipeshard, "plan", path, "--microbatches", 1, "--cluster", "1x1", "-o", path.with_suffix(".plan"),
+               *(["--schedule", "forward-only"] if options.forward else training)]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def of_itself(options, name, *arguments) -> str:
-    command = [sys.executable, __file__, "--only", name, "--pipeshard", options.pipeshard, "--threads", options.threads, "--steps", options.steps]
+def of_itself(options, name, path, *arguments) -> str:
+    command = [sys.executable, __file__, "--only", name, "--pipeshard", options.pipeshard, "--threads", options.threads, "--steps", options.steps,
+               *(["--forward"] if options.forward else []), "--model", path]
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
     return subprocess.run([str(word) for word in [*command, *arguments]], env=environment, check=True, stdout=subprocess.PIPE,
                           stderr=None if options.verbose else subprocess.DEVNULL, text=True).stdout
@@ -179,11 +207,11 @@ def own_round(options, path) -> dict:
 
 def compare(options, name, folder) -> dict:
     path = pathlib.Path(folder) / (re.sub(r"\W+", "_", name) + ".onnx")
-    of_itself(options, name, "--export", path)
+    of_itself(options, name, path, "--export")
     rounds = {side: [] for side in [*options.modes.split(","), "pipeshard"]}
     for _ in range(options.rounds):
         for side, found in rounds.items():
-            found.append(own_round(options, path) if side == "pipeshard" else json.loads(of_itself(options, name, "--peer", side).splitlines()[-1]))
+            found.append(own_round(options, path) if side == "pipeshard" else json.loads(of_itself(options, name, path, "--peer", side).splitlines()[-1]))
     table = {side: {"seconds": statistics.median(s for r in found for s in r["seconds"]), "peak_bytes": max(r["peak_bytes"] for r in found)}
              for side, found in rounds.items()}
     ours, peers = table["pipeshard"], {side: row for side, row in table.items() if side != "pipeshard"}
@@ -198,20 +226,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipeshard", default="pipeshard", metavar="PROGRAM")
     parser.add_argument("--only", default="", metavar="REGEX", help="some modules: " + "; ".join(MODULES))
-    parser.add_argument("--modes", default="eager", help="of PyTorch: eager, compile, or both with a comma (default: %(default)s)")
+    parser.add_argument("--modes", default="eager", help="of PyTorch: eager, compile, or both with a comma; onnxruntime (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=4, help=f"that count in a round, after {WARM_UP} (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--json", metavar="FILE", help="also write every time")
     parser.add_argument("--verbose", action="store_true", help="show what the peers say")
-    parser.add_argument("--peer", choices=("eager", "compile"), help=argparse.SUPPRESS)
-    parser.add_argument("--export", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--forward", action="store_true", help="the loss alone, without gradients")
+    parser.add_argument("--peer", choices=("eager", "compile", "onnxruntime"), help=argparse.SUPPRESS)
+    parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer:
         return take_steps(options)
     if options.export:
-        return export(options, options.export)
-    print("| module | step | PyTorch | ratio | peak | of PyTorch's | longest |\n|---|---|---|---|---|---|---|")
+        return export(options, options.model)
+    if "onnxruntime" in options.modes and not options.forward:
+        parser.error("onnxruntime takes no training steps: --forward")
+    print("| module | step | peer | ratio | peak | of the peer's | longest |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         rows = []
         for name in filter(re.compile(options.only).search, MODULES):

@@ -139,8 +139,7 @@ void readStage(const JsonReader& json, JsonFaults& faults, KnownStages& known, P
   amount("parameter_bytes", stage.parameter_bytes);
   amount("peak_activations", stage.peak_activations);
   faults.attemptField(json, "recomputation", [&](const JsonReader& mode) {
-    stage.recomputation =
-        *recomputationFromName(mode.string({"never", "always", "except-last", "layers", "selective"}));
+    stage.recomputation = *recomputationFromName(mode.string(recomputationNames()));
   });
   plan.stages.push_back(std::move(stage));
 }

@@ -14,6 +14,8 @@ constexpr std::array<std::string_view, 5> kRecomputations = {"never", "selective
 
 }  // namespace
 
+std::vector<std::string> recomputationNames() { return {kRecomputations.begin(), kRecomputations.end()}; }
+
 std::string_view recomputationName(Recomputation recomputation) {
   return kRecomputations.at(static_cast<size_t>(recomputation));
 }

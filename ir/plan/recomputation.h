@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipeshard {
 
@@ -19,7 +20,9 @@ enum class Recomputation : uint8_t {
 };
 // "never", "selective", "layers", "always", "except-last"
 std::string_view recomputationName(Recomputation recomputation);
-// All of them, for messages.
+// All of them, in the order of the type.
+std::vector<std::string> recomputationNames();
+// For messages.
 inline constexpr std::string_view kRecomputationNames = "never, selective, layers, always or except-last";
 // Layer by layer, wholly or in part.
 bool isByLayers(Recomputation recomputation);

@@ -34,8 +34,7 @@ SearchedStage stageFromJson(const JsonReader& json) {
   stage.mesh.clear();
   for (const int64_t size : json.at("mesh").integers(1, INT32_MAX)) stage.mesh.push_back(size);
   stage.method = json.at("method").parsed(parseShardingMethod);
-  stage.recomputation = *recomputationFromName(
-      json.at("recomputation").string({"never", "always", "except-last", "layers", "selective"}));
+  stage.recomputation = *recomputationFromName(json.at("recomputation").string(recomputationNames()));
   stage.pass_ns = json.at("pass_ns").integer(0, INT64_MAX);
   stage.step_ns = json.at("step_ns").integer(0, INT64_MAX);
   stage.memory_bytes = json.at("memory_bytes").integer(0, INT64_MAX);

@@ -7,6 +7,7 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/tensor_box.h"
+#include "onnx_import/exporter/folded_functions.h"
 #include "onnx_import/exporter/parameter_unfolding.h"
 #include "onnx_import/exporter/recurrent_parameters.h"
 #include "onnx_import/exporter/window_biases.h"
@@ -60,8 +61,18 @@ class Unfolder {
     const bool is_argument = std::ranges::find(call.arguments, name) != call.arguments.end();
     if (!is_argument || !unfolding_.isFree(fold.parameters[0])) return;
     if (unfoldWindowBiases(unfolding_, reader, constant, fold)) return;
-    if (fold.hasOnly({"unsqueeze", "view", "reshape", "expand", "clone", "contiguous"}))
-      unfoldViews(reader, constant, fold);
+    unfoldMoved(reader, constant, fold);
+  }
+
+  // Functions of single numbers and views, in any order: what is moved does not change what they give.
+  void unfoldMoved(size_t reader, ValueId constant, Fold fold) {
+    const std::optional<std::vector<std::byte>> bytes = initializerBytes(graph_, constant);
+    if (!bytes) return;
+    const DataType type = graph_.dataType(constant);
+    const std::optional<FoldedFunction> function = takeFunction(fold, type, *bytes);
+    if (!function || !fold.hasOnly({"unsqueeze", "view", "reshape", "expand", "clone", "contiguous"})) return;
+    const std::optional<std::vector<std::byte>> before = beforeFunction(*function, type, *bytes);
+    if (before) unfoldViews(reader, constant, fold, *function, *before);
   }
 
   // Every call has parameters of its own. It mentions scale and bias in this order.
@@ -126,19 +137,29 @@ class Unfolder {
     return round() == *bytes ? std::optional(std::move(less)) : std::nullopt;
   }
 
-  // The same numbers in the same order, some of them again along axes that expand() has made longer.
-  void unfoldViews(size_t reader, ValueId constant, const Fold& fold) {
+  // The same numbers in the same order, some of them again along axes that expand() has made longer, `before`
+  // a function was computed of each.
+  void unfoldViews(size_t reader, ValueId constant, const Fold& fold, const FoldedFunction& function,
+                   const std::vector<std::byte>& before) {
     const Shape shape = graph_.shape(constant);
     const bool expands = fold.count("expand") > 0;
     const std::optional<Shape> own = expands ? notExpanded(constant) : notViewed(shape, fold);
     if (!own) return;
     const DataType type = graph_.dataType(constant);
     Initializer content = graph_.initializers.at(constant);
-    if (*own != shape && expands) content = Constant{type, *own, firstOf(constant, *own)};
+    if (expands || !function.empty())
+      content = Constant{type, *own, expands ? firstOf(before, type, shape, *own) : before};
     const ValueId parameter = unfolding_.addParameter(fold.parameters[0], type, *own, std::move(content));
     graph_.initializers.erase(constant);
     unfolding_.addBefore(reader, [&](ReplacementWriter& writer) {
-      writer.addTo(constant, expands ? "Expand" : "Reshape", {parameter, writer.integers(shape)});
+      const bool views = function.empty() || *own != shape;
+      ValueId value = parameter;
+      for (size_t i = 0; i < function.size(); ++i) {
+        const bool last = !views && i + 1 == function.size();
+        if (last) return writer.addTo(constant, function[i].c_str(), {value});
+        value = writer.add(function[i].c_str(), {value}, type);
+      }
+      writer.addTo(constant, expands ? "Expand" : "Reshape", {value, writer.integers(shape)});
     });
   }
 
@@ -165,6 +186,7 @@ class Unfolder {
   // Without the axes that unsqueeze() has added, where the file tells which they are; a vector, where only
   // one axis is longer than 1.
   static Shape notViewed(const Shape& shape, const Fold& fold) {
+    if (fold.calls.empty()) return shape;
     const bool vector = longAxes(shape) == 1 && fold.count("unsqueeze") == 0;
     const auto ones = std::ranges::count(shape, int64_t{1});
     if (!vector && (ones != fold.count("unsqueeze") || !fold.hasOnly({"unsqueeze", "clone", "contiguous"})))
@@ -174,13 +196,13 @@ class Unfolder {
     return own;
   }
 
-  // The elements at place 0 of the axes that `shape` has as 1.
-  std::vector<std::byte> firstOf(ValueId constant, const Shape& shape) const {
-    const std::vector<std::byte> bytes = *initializerBytes(graph_, constant);
-    const auto element = static_cast<int64_t>(dataTypeSize(graph_.dataType(constant)));
+  // Of elements of `shape` those at place 0 of the axes that `own` has as 1.
+  static std::vector<std::byte> firstOf(const std::vector<std::byte>& bytes, DataType type,
+                                        const Shape& shape, const Shape& own) {
+    const auto element = static_cast<int64_t>(dataTypeSize(type));
     std::vector<std::byte> first;
-    const Shard box{Shape(shape.size(), 0), shape};
-    forEachRun(graph_.shape(constant), box, [&](int64_t begin, int64_t count) {
+    const Shard box{Shape(own.size(), 0), own};
+    forEachRun(shape, box, [&](int64_t begin, int64_t count) {
       const auto from = bytes.begin() + begin * element;
       first.insert(first.end(), from, from + count * element);
     });

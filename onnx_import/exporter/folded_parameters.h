@@ -13,10 +13,10 @@
 //   windows      a table of biases by relative position (Swin), read for each pair of a window's places
 //                  table [169,h]  →  Gather, Transpose  →  'unsqueeze' [1,h,49,49]
 //   one plus     the scale of Gemma's norms: weight  →  1 + weight, 'add_4'. (Of the weight are left the
-//   digits
-//                that the sum has.)
-// What else was computed of a parameter (rows of a table whose places are not told, products, exp) stays as
-// it is, and the parameter is lost (module_parameters.h).
+//                digits that the sum has.)
+//   functions    the temperature of a contrastive loss: logit_scale  →  Exp  →  'exp' (folded_functions.h)
+// What else was computed of a parameter (rows of a table whose places are not told, products, squares) stays
+// as it is, and the parameter is lost (module_parameters.h).
 #pragma once
 
 #include "ir/graph/graph.h"

@@ -171,7 +171,9 @@ class ArrayData : public DataSource {
     if (left != 0 && left != end.last_batch && !end.drop_last) {
       fail(ErrorCode::kConfiguration,
            "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; "
-           "plan again with --data or --last-batch {}, or leave these examples out with --drop-last",
+           "leave these examples out with --drop-last, or plan again with --data or --last-batch {} (of a "
+           "model "
+           "whose batch has a dynamic size)",
            description_.path, input.name, column.rows, batch, left,
            end.last_batch == 0 ? std::string("has programs for whole batches only")
                                : fmt::format("is for a last batch of {}", end.last_batch),

@@ -81,6 +81,19 @@ class ClassToken(nn.Module):
         return self.fc(hidden).tanh().sum(1).square().mean()
 
 
+class Functions(nn.Module):
+    """A temperature, gates and rates, each by a function of a parameter: of CLIP, of Mamba, and of notebooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.temperature = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.tensor(1.3))
+        self.rates, self.gates = nn.Parameter(torch.rand(WIDTH)), nn.Parameter(torch.rand(WIDTH, 1) - 0.5)
+
+    def forward(self, x):
+        hidden = self.fc(x) * self.temperature.exp() + -torch.exp(self.rates)
+        return (hidden * torch.sigmoid(self.gates).view(1, -1)).tanh().square().mean()
+
+
 class Windows(nn.Module):
     """The biases of an attention in windows of 2 x 2 places, by the places' distance: Swin's."""
 
@@ -353,6 +366,7 @@ EVALUATED = {
     "layer_scale_folded": (LayerScale, images, {}),
     "layer_scale_folded_torchscript": (LayerScale, images, SCRIPT),
     "class_token_folded": (ClassToken, tokens, FIXED),
+    "functions_folded": (Functions, tokens, {}),
     "group_norms_folded": (normalized, images, {}),
     "lstm_folded": (lambda: Recurrent(nn.LSTM), tokens, {}),
     "gru_folded": (lambda: Recurrent(nn.GRU), tokens, {}),
@@ -414,7 +428,7 @@ def main():
         onnx.save(make(onnx.load(OUTPUT / f"{source}.onnx")), OUTPUT / f"{name}.onnx")
         manifest[name] = manifest[source]
     manifest = {name: manifest[name] for name in {**EVALUATED, **TRAINING, **MADE_OF}}
-    (OUTPUT / "traps.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    (OUTPUT / "traps.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 if __name__ == "__main__":

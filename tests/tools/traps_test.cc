@@ -80,6 +80,7 @@ const std::map<std::string, Trap>& traps() {
       {"positions_folded_torchscript", {"onnx::Add_15" + computed, kExportWholeTorchScript, {}}},
       {"layer_scale_folded", {"", "", {"1 " + unfolded}}},
       {"class_token_folded", {"", "", {"1 " + unfolded}}},
+      {"functions_folded", {"", "", {"3 " + unfolded_ones}}},
       {"group_norms_folded", {"", "", {"4 " + unfolded_ones}}},
       {"lstm_folded", {"", "", {"8 " + unfolded_ones}}},
       {"gru_folded", {"", "", {"8 " + unfolded_ones}}},

@@ -3,6 +3,7 @@
 // tests/oracle/real_models.py.
 #include "onnx_import/exporter/folded_parameters.h"
 
+#include <cmath>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -14,6 +15,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
@@ -81,7 +83,7 @@ TEST_F(FoldedParametersTest, ZerosThatMayBeRepeatedAlongTwoAxesAreLost) {
 }
 
 TEST_F(FoldedParametersTest, WhatIsMoreThanMovedIsLost) {
-  for (const char* call : {"detach", "mul", "exp", "slice_2", "index_1", "add_3"}) {
+  for (const char* call : {"detach", "mul", "square", "slice_2", "index_1", "add_3"}) {
     begin();
     token({1, 2, 3, 1, 2, 3}, {2, 1, 3}, std::string("['token', 'val_6', '") + call + "']");
     const ModuleParameters found = restore();
@@ -106,6 +108,64 @@ TEST_F(FoldedParametersTest, AxesThatWereAddedAreGone) {
   EXPECT_THAT(numbersOf("scale"), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(before(), ElementsAre("Reshape"));
   verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, ATemperatureIsTheLogarithm) {
+  parameter("temperature");
+  node("Mul", {folded("exp", {}, {14.2857F}, "['temperature']")}, "mul", "aten.mul.Tensor", "%x, %exp");
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("temperature"), Shape());
+  EXPECT_THAT(numbersOf("temperature"), ElementsAre(DoubleNear(std::log(14.2857), 1e-6)));
+  EXPECT_THAT(before(), ElementsAre("Exp"));
+  verifyGraph(graph);
+}
+
+TEST_F(FoldedParametersTest, FunctionsAndViewsAreUndoneTogether) {
+  parameter("gate");
+  node(
+      "Mul",
+      {folded("unsqueeze_1", {3, 1, 1}, {0.25F, 0.5F, 0.75F}, "['gate', 'sigmoid_2', 'unsqueeze', 'val_3']")},
+      "mul", "aten.mul.Tensor", "%x, %unsqueeze_1");
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("gate"), Shape{3});
+  const double third = std::log(3);
+  EXPECT_THAT(numbersOf("gate"),
+              ElementsAre(DoubleNear(-third, 1e-6), DoubleNear(0, 1e-6), DoubleNear(third, 1e-6)));
+  EXPECT_THAT(before(), ElementsAre("Sigmoid", "Reshape"));
+}
+
+TEST_F(FoldedParametersTest, AFunctionKeepsItsParametersAxes) {
+  parameter("gate");
+  node("Mul", {folded("tanh", {1, 4, 1}, {0, 0.1F, 0.2F, 0.3F}, "['gate']")}, "mul", "aten.mul.Tensor",
+       "%x, %tanh");
+  EXPECT_EQ(restore().unfolded, 1);
+  EXPECT_EQ(shapeOf("gate"), (Shape{1, 4, 1}));
+}
+
+TEST_F(FoldedParametersTest, TheSignTellsWhichOfTwoFunctionsWasFirst) {
+  for (const float sign : {-1.0F, 1.0F}) {
+    begin();
+    parameter("rates");
+    const std::string last = sign < 0 ? "neg" : "exp", first = sign < 0 ? "exp" : "neg";
+    node("Mul", {folded(last, {2}, {sign * 2, sign * 3}, "['rates', '" + first + "']")}, "mul",
+         "aten.mul.Tensor", "%x, %" + last);
+    EXPECT_EQ(restore().unfolded, 1);
+    EXPECT_THAT(numbersOf("rates"),
+                ElementsAre(DoubleNear(-sign * std::log(2), 1e-6), DoubleNear(-sign * std::log(3), 1e-6)));
+    EXPECT_EQ(before().front(), sign < 0 ? "Exp" : "Neg");
+  }
+}
+
+TEST_F(FoldedParametersTest, WhatAFunctionHasSwallowedIsLost) {
+  for (const float saturated : {0.999994F, 1.0F, 0.0F}) {
+    begin();
+    parameter("gate");
+    node("Mul", {folded("sigmoid", {2}, {0.5F, saturated}, "['gate']")}, "mul", "aten.mul.Tensor",
+         "%x, %sigmoid");
+    const ModuleParameters found = restore();
+    EXPECT_EQ(found.unfolded, 0) << saturated;
+    EXPECT_THAT(found.lost, SizeIs(1)) << saturated;
+  }
 }
 
 TEST_F(FoldedParametersTest, EveryGroupNormHasItsOwn) {
