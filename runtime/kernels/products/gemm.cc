@@ -15,23 +15,16 @@
 #include "runtime/kernels/base/one_thread.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
+#include "runtime/kernels/products/float_tile.h"
 #include "runtime/kernels/products/onednn.h"
 
 namespace pipeshard::kernels {
 namespace {
 
-template <typename T>
-struct Operand {
-  const T* data;
-  int64_t leading;
-  bool transposed;
-};
-
 // One thread: C[m,n] (rows `ldc` apart) = alpha * op(A) * op(B) + beta * C.
 void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<float> a, Operand<float> b, double beta,
               float* c, int64_t ldc) {
-  onednnGemm(a.transposed, b.transposed, m, n, k, static_cast<float>(alpha), a.data, a.leading, b.data,
-             b.leading, static_cast<float>(beta), c, ldc);
+  floatTile(m, n, k, static_cast<float>(alpha), a, b, static_cast<float>(beta), c, ldc);
 }
 
 void tileGemm(int64_t m, int64_t n, int64_t k, double alpha, Operand<double> a, Operand<double> b,
