@@ -55,7 +55,7 @@ Examples:
   pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
   pipeshard validate examples/mlp.onnx --cluster 1x4 --schedule gpipe --microbatches 8 --optimizer adamw:lr=1e-3 --steps 3
 
-Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model, 66 missing input, 69 worker or node lost, 70 bug,
+Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model or data, 66 missing input, 69 worker or node lost, 70 bug,
 73 cannot write, 75 stopped, with a checkpoint to go on from, 76 version mismatch, 77 key refused, 78 configuration,
 80 no progress after restarts, 81 hang, 82 not a number, 83 out of memory, 84 address or folder in use, 85 no good
 checkpoint, 128+N stopped by signal N.)";

@@ -95,7 +95,7 @@ struct RunCommand {
     if (!log.empty()) job.log_directory = std::filesystem::absolute(log).string();
     job.checkpoint = checkpoint.spec();
     job.check_replicas = checkpoint.check_replicas;
-    const std::vector<Result> given = outputsToWrite();
+    const std::vector<Result> given = outputsToWrite(trains);
     std::optional<ScratchFolder> scratch;
     job.dump.outputs = !given.empty();
     job.dump.parameters = !job.dump_directory.empty();
@@ -267,10 +267,16 @@ struct RunCommand {
   }
 
   // What --outputs asks for.
-  std::vector<Result> outputsToWrite() const {
+  std::vector<Result> outputsToWrite(bool trains) const {
     if (outputs.empty()) return {};
     std::vector<Result> given = listedOutputs(job.plan_directory);
     if (!given.empty()) return given;
+    if (!trains) {
+      fail(ErrorCode::kUsage,
+           "--outputs {}: the only output of the model of {} is its loss; `run --json FILE` and `--log DIR` "
+           "write the loss of every batch",
+           outputs, directory);
+    }
     fail(ErrorCode::kUsage,
          "--outputs {}: the plan {} gives no outputs; those of a model are there when it is planned with "
          "--schedule forward-only",

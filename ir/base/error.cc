@@ -42,7 +42,7 @@ std::string shorten(std::string text) {
 std::string_view errorCodeName(ErrorCode code) {
   switch (code) {
     case ErrorCode::kUsage: return "usage";
-    case ErrorCode::kBadModel: return "bad model";
+    case ErrorCode::kBadModel: return "bad model or data";
     case ErrorCode::kMissingInput: return "missing input";
     case ErrorCode::kPeerUnavailable: return "peer unavailable";
     case ErrorCode::kInternal: return "internal error";

@@ -14,7 +14,7 @@ namespace pipeshard {
 // What a caller (or a job scheduler) can do about the error. The value is the exit code of the command.
 enum class ErrorCode : int {
   kUsage = 64,             // wrong command line: read --help
-  kBadModel = 65,          // the model is malformed, or asks for something pipeshard does not support
+  kBadModel = 65,          // a model or data file is malformed, or asks for what pipeshard does not support
   kMissingInput = 66,      // a file that was named does not exist or cannot be read
   kPeerUnavailable = 69,   // a worker or node died or cannot be reached
   kInternal = 70,          // a bug in pipeshard
@@ -32,7 +32,7 @@ enum class ErrorCode : int {
   kReplicasDiffer = 86,    // ranks that hold copies of a tensor hold different numbers
 };
 
-// "bad model", "missing input", ...: the name used in messages and JSON.
+// "bad model or data", "missing input", ...: the name used in messages and JSON.
 std::string_view errorCodeName(ErrorCode code);
 
 // A message that says what was found, what was expected and what to do, and context lines added on the way up

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ir/graph/exporter_marks.h"
 #include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
@@ -40,12 +41,18 @@ bool passesOn(const OperatorFacts& facts, size_t position) {
   return facts.keeps.contains(position) || facts.passes.contains(position);
 }
 
-// What input `position` of the node may hold when a number out of range makes it fail.
+// A call of PyTorch's embedding, which refuses the indices below 0 that a Gather takes.
+bool isEmbedding(const Node& node) {
+  return exportedCall(node).function.find("aten.embedding.") != std::string::npos;
+}
+
+// What input `position` of the node may hold when a number out of range makes it, or the module that it is
+// from, fail.
 std::optional<AllowedIntegers> acceptedBy(const Graph& graph, const Node& node, size_t position) {
   const std::optional<int64_t> count = selectableCount(graph, node, position);
   if (!count || node.op_type == "OneHot") return std::nullopt;
   if (node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "NegativeLogLikelihoodLoss")
-    return AllowedIntegers{-*count, *count};
+    return AllowedIntegers{node.op_type == "Gather" && isEmbedding(node) ? 0 : -*count, *count};
   AllowedIntegers labels{0, *count};
   if (node.hasAttribute("ignore_index")) labels.ignored = node.intAttribute("ignore_index", 0);
   return labels;

@@ -22,8 +22,10 @@ IntegerRange inputRange(const Graph& graph, ValueId input);
 // What an integer graph input may hold without an operator refusing it, or nothing when the graph does not
 // tell. Other than inputRange it knows negative indices and the loss's ignore_index, and tells what came
 // through operators that keep every element (Cast, Reshape, Transpose, ...) from the rest (Slice, Where,
-// Clip: a number out of range may never be used; not exact).
-//   ids read by a Gather of 50 rows: [-50, 50);  labels of 10 classes: [0, 10) or -100
+// Clip: a number out of range may never be used; not exact). A Gather that is a call of PyTorch's embedding
+// (exporter_marks.h) takes no negative indices, as the module refuses them.
+//   ids read by a Gather of 50 rows: [-50, 50), by an embedding: [0, 50);  labels of 10 classes: [0, 10) or
+//   -100
 std::optional<AllowedIntegers> allowedIntegers(const Graph& graph, ValueId input);
 
 }  // namespace pipeshard

@@ -68,10 +68,18 @@ std::vector<ProgramInput> dataInputs(const ForwardModel& model, const Graph& gra
   return inputs;
 }
 
+// The rest of an epoch; what no input takes becomes a note.
+int64_t lookAtData(const PlanRequest& request, const std::vector<ProgramInput>& inputs,
+                   const ShorterInputs& shorter, Plan& plan) {
+  const DataOutline outline = outlineData(request.data, inputs, shorter);
+  if (!outline.unused.empty()) plan.notes.push_back(fmt::format("{}: {}", request.data.path, outline.unused));
+  return outline.last_batch;
+}
+
 // Of data that do not fill batches of a fixed size.
 void noteRest(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
   if (request.data.path.empty()) return;
-  const int64_t rest = lastBatchOf(request.data, dataInputs(model, model.graph), {});
+  const int64_t rest = lookAtData(request, dataInputs(model, model.graph), {}, plan);
   if (rest > 0) {
     plan.notes.push_back(
         fmt::format("the last {} of {} fill no batch of the size that the file of the model has: `run` them "
@@ -109,7 +117,7 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Pla
       for (const int64_t length : model.shorter_lengths)
         shorter.push_back(dataInputs(model, model.prepared_at(model.batch, length)));
     }
-    rows = lastBatchOf(request.data, inputs, shorter);
+    rows = lookAtData(request, inputs, shorter, plan);
   }
   if (rows == 0 || rows < model.batch) return rows;
   fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}",

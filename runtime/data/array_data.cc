@@ -30,14 +30,19 @@ class ArrayData : public DataSource {
       std::unique_ptr<StoredArray> array = store.open(inputs_[i]);
       columns_[i].axis = store.rowAxis(inputs_[i]);
       checkArray(i, *array);
-      checkRows(i);
+      checkSameRows(i);
       if (lengths_.pads()) takeLengths(i, *array);
-      if (!needed.empty() && !needed[i]) continue;
-      array->prepare();
-      if (array->isSmall()) checkAll(i, *array);
-      columns_[i].array = std::move(array);
+      if (needed.empty() || needed[i]) columns_[i].array = std::move(array);
+    }
+    for (size_t i = 0; i < inputs_.size(); ++i) checkRest(i);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (columns_[i].array == nullptr) continue;
+      columns_[i].array->prepare();
+      if (columns_[i].array->isSmall()) checkAll(i, *columns_[i].array);
     }
     decisions_ = store.decisions();
+    const std::string unused = describeUnused(store, inputs_);
+    if (!unused.empty()) decisions_ += (decisions_.empty() ? "" : "; ") + unused;
     if (description_.shuffle && rows_of_ < 0)
       fail(ErrorCode::kConfiguration,
            "--shuffle: no input of the model has a batch axis, so there are no rows");
@@ -51,6 +56,15 @@ class ArrayData : public DataSource {
     return isLastBatch(step) ? 0 : length_;
   }
   int64_t stepsPerEpoch() const override { return steps_per_epoch_; }
+
+  std::optional<FileRow> fileRowOf(int64_t step, int64_t row) const override {
+    if (rows_of_ < 0) return std::nullopt;
+    if (order_) return FileRow{description_.path, order_->rowsOf(step).at(row)};
+    const int64_t batch = inputs_[rows_of_].shape[columns_[rows_of_].axis];
+    const int64_t place = (step - 1) % steps_per_epoch_ * batch + row;
+    const RowPermutation row_at(columns_[rows_of_].rows, description_.seed, (step - 1) / steps_per_epoch_);
+    return FileRow{description_.path, description_.shuffle ? row_at(place) : place};
+  }
 
   std::string decisions() const override { return decisions_; }
   std::string describe() const override {
@@ -159,9 +173,16 @@ class ArrayData : public DataSource {
     if (has_rows) column.rows = column.shape[axis];
   }
 
-  // As many examples in every array: otherwise steps would pair what does not belong together. Of what is
-  // left over, a batch that the plan has programs for.
-  void checkRows(size_t index) {
+  void checkSameRows(size_t index) {
+    const Column& column = columns_[index];
+    if (column.axis < 0) return;
+    if (rows_of_ < 0) rows_of_ = static_cast<int64_t>(index);
+    requireSameRows(description_.path, {inputs_[rows_of_].name, columns_[rows_of_].rows},
+                    {inputs_[index].name, column.rows});
+  }
+
+  // Of what is left over, a batch that the plan has programs for.
+  void checkRest(size_t index) {
     const ProgramInput& input = inputs_[index];
     const Column& column = columns_[index];
     const EpochEnd& end = description_.end;
@@ -181,12 +202,6 @@ class ArrayData : public DataSource {
     }
     has_last_batch_ = left != 0 && !end.drop_last;
     steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, column.rows / batch + (has_last_batch_ ? 1 : 0)) : 1;
-    if (rows_of_ < 0) rows_of_ = static_cast<int64_t>(index);
-    const Column& other = columns_[rows_of_];
-    if (other.rows == column.rows) return;
-    fail(ErrorCode::kConfiguration,
-         "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", description_.path,
-         inputs_[rows_of_].name, other.rows, input.name, column.rows);
   }
 
   // An example has one length: along all axes of all its arrays.

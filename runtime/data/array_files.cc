@@ -21,6 +21,7 @@ class NpyFolder : public ArrayStore {
   explicit NpyFolder(const std::string& path) : path_(path) {}
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    taken_.insert(input.name);
     const std::string path = fmt::format("{}/{}.npy", path_, input.name);
     if (!std::filesystem::exists(path)) {
       fail(ErrorCode::kMissingInput, "{} holds no array '{}' ({}.npy); it holds: {}", path_, input.name,
@@ -46,6 +47,7 @@ class NpyFolder : public ArrayStore {
                                        std::make_shared<Descriptor>(std::move(file)), path,
                                        header.data_offset);
   }
+  std::vector<std::string> unused() const override { return namesBut(names(), taken_); }
 
  private:
   static int64_t bytesOfArray(const NpyHeader& header, const std::string& path) {
@@ -68,6 +70,7 @@ class NpyFolder : public ArrayStore {
   }
 
   std::string path_;
+  std::set<std::string> taken_;
 };
 
 class TensorArray : public StoredArray {
@@ -89,16 +92,23 @@ class SafetensorsArrays : public ArrayStore {
       : file_(std::make_shared<TensorFile>(TensorFile::open(path))) {}
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    taken_.insert(input.name);
     if (const TensorEntry* entry = file_->find(input.name))
       return std::make_unique<TensorArray>(file_, *entry);
-    std::vector<std::string> names;
-    for (const TensorEntry& entry : file_->tensors()) names.push_back(entry.name);
     fail(ErrorCode::kMissingInput, "{} holds no tensor '{}'; it holds: {}", file_->path(), input.name,
-         fmt::join(names, ", "));
+         fmt::join(names(), ", "));
   }
+  std::vector<std::string> unused() const override { return namesBut(names(), taken_); }
 
  private:
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const TensorEntry& entry : file_->tensors()) names.push_back(entry.name);
+    return names;
+  }
+
   std::shared_ptr<const TensorFile> file_;
+  std::set<std::string> taken_;
 };
 
 }  // namespace

@@ -76,11 +76,33 @@ std::optional<std::string> rangeFault(const ProgramInput& input, DataType found,
       dataTypeName(wanted));
 }
 
-// The batch of a step, of one input.
-std::vector<std::byte> batchOf(const ProgramInput& input, DataSource& data, size_t index, int64_t step) {
-  std::vector<std::byte> bytes(byteCount(input.data_type, input.shape));
-  data.fill(index, step, 0, bytes);
+// A box of the batch of a step, of one input.
+std::vector<std::byte> readBatch(const ProgramInput& input, DataSource& data, size_t index, int64_t step,
+                                 const Shard& box) {
+  std::vector<std::byte> bytes(byteCount(input.data_type, box.size));
+  data.fill(index, step, box, bytes);
   return bytes;
+}
+
+// describeNotAllowed of an input of the step's batch. Row by row, as rows of a batch lie anywhere in a file.
+std::optional<std::string> faultOfBatch(const ProgramInput& input, DataSource& data, size_t index,
+                                        int64_t step) {
+  Shard box = wholeBox(input.shape);
+  const int64_t rows = input.axis < 0 ? 1 : input.shape[input.axis];
+  for (int64_t row = 0; row < rows; ++row) {
+    std::optional<FileRow> place;
+    if (input.axis >= 0) {
+      box.start[input.axis] = row;
+      box.size[input.axis] = 1;
+      place = data.fileRowOf(step, row);
+    }
+    const std::vector<std::byte> bytes = readBatch(input, data, index, step, box);
+    Shard in_file = box;
+    if (place) in_file.start[input.axis] = place->row;
+    if (const auto fault = describeNotAllowed(input, input.data_type, in_file, bytes))
+      return (place ? place->path : "in the step's batch") + ", " + *fault;
+  }
+  return std::nullopt;
 }
 
 // "0 to 9 (or -100, which is ignored)".
@@ -106,10 +128,18 @@ int64_t batchRowsOf(const std::vector<ProgramInput>& inputs, const std::string& 
   return first == nullptr ? 1 : first->shape[first->axis];
 }
 
+void requireSameRows(const std::string& path, const ArrayRows& one, const ArrayRows& other) {
+  if (one.count == other.count) return;
+  fail(ErrorCode::kConfiguration,
+       "{}: array '{}' has {} examples but array '{}' has {}; they must be as many", path, one.input,
+       one.count, other.input, other.count);
+}
+
 bool mayStandFor(DataType found, DataType wanted) {
   if (found == wanted) return true;
   if (isFloatingPoint(found)) return isFloatingPoint(wanted);
-  return isInteger(found) && (isInteger(wanted) || wanted == DataType::kBool);
+  const auto counts = [](DataType type) { return isInteger(type) || type == DataType::kBool; };
+  return counts(found) && counts(wanted);
 }
 
 std::optional<std::string> numberFault(const ProgramInput& input, DataType found, const Shard& box,
@@ -146,9 +176,7 @@ std::string explainFailedStep(const Program& program, DataSource& data, int64_t 
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const ProgramInput& input = program.inputs[i];
     if (!input.allowed || !isLoaded(program, input.name)) continue;
-    if (const auto fault =
-            describeNotAllowed(input, input.data_type, wholeBox(input.shape), batchOf(input, data, i, step)))
-      return "; in this step's batch, " + *fault;
+    if (const auto fault = faultOfBatch(input, data, i, step)) return *fault;
   }
   return "";
 }
@@ -157,7 +185,7 @@ std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const ProgramInput& input = program.inputs[i];
     if (!input.allowed || !input.allowed->ignored || !isLoaded(program, input.name)) continue;
-    const std::vector<std::byte> labels = batchOf(input, data, i, step);
+    const std::vector<std::byte> labels = readBatch(input, data, i, step, wholeBox(input.shape));
     const auto counted = findInteger(input.data_type, labels, elementCount(input.shape),
                                      [&](int64_t label) { return label != input.allowed->ignored; });
     if (!counted) {

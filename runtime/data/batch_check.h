@@ -16,6 +16,15 @@ namespace pipeshard {
 // Error(kConfiguration), which names `source`, where they are not as many of each.
 int64_t batchRowsOf(const std::vector<ProgramInput>& inputs, const std::string& source);
 
+// How many examples an array of a file has.
+struct ArrayRows {
+  std::string input;
+  int64_t count = 0;
+};
+// As many examples in every array: otherwise steps would pair what does not belong together.
+// Error(kConfiguration).
+void requireSameRows(const std::string& path, const ArrayRows& one, const ArrayRows& other);
+
 // Where element `element` of a row-major box stands in the whole.
 Shape placeInBox(const Shard& box, int64_t element);
 
@@ -38,8 +47,9 @@ std::optional<std::string> numberFault(const ProgramInput& input, DataType found
 std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shard& box,
                                               std::span<const std::byte> bytes);
 
-// The same for the batch of a step that failed, over the inputs that the program loads: "; array ...", or "".
-// Rows count from the start of the batch. Reads the batch from `data` again.
+// The same for the batch of a step that failed, over the inputs that the program loads; "": all are allowed.
+// Row and place are those of the file, or "in the step's batch, array ..." where there is none. Reads the
+// batch from `data` again.
 std::string explainFailedStep(const Program& program, DataSource& data, int64_t step);
 
 // Advice that ends the message about step `step` of a program whose loss is not finite. When every label of

@@ -5,6 +5,7 @@
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/data/array_data.h"
+#include "runtime/data/batch_check.h"
 #include "runtime/data/batch_ring.h"
 #include "runtime/data/stored_array.h"
 #include "runtime/files/random_numbers.h"
@@ -90,23 +91,33 @@ void DataSource::fill(size_t input, int64_t step, int64_t offset, std::span<std:
   fill(input, step, box, out);
 }
 
-int64_t lastBatchOf(const DataDescription& description, const std::vector<ProgramInput>& inputs,
-                    const ShorterInputs& shorter) {
+DataOutline outlineData(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+                        const ShorterInputs& shorter) {
   refuseWithoutData(description);
   if (isPipe(description)) {
     fail(ErrorCode::kUsage, "--data {}: what comes through a pipe has no length that is known; leave it out",
          description.path);
   }
-  const auto input = std::find_if(inputs.begin(), inputs.end(),
-                                  [](const ProgramInput& one) { return one.axis >= 0 && !one.drawn; });
-  if (description.path.empty() || input == inputs.end()) return 0;
+  DataOutline outline;
+  if (description.path.empty()) return outline;
   const RowLengths lengths(description, inputs, shorter);
   const std::unique_ptr<ArrayStore> store = openArrays(description, inputs, lengths);
-  const Shape found = store->open(*input)->shape();
-  const int axis = store->rowAxis(*input);
-  const bool whole = axis >= 0 && axis < std::ssize(found) && found[axis] >= input->shape[axis];
-  // what does not fit is refused when the data are opened
-  return whole && !description.end.drop_last ? found[axis] % input->shape[axis] : 0;
+  std::optional<ArrayRows> first;
+  for (const ProgramInput& input : inputs) {
+    if (input.drawn) continue;
+    const Shape found = store->open(input)->shape();
+    const int axis = store->rowAxis(input);
+    // what does not fit is refused when the data are opened
+    if (input.axis < 0 || axis < 0 || axis >= std::ssize(found) || axis >= std::ssize(input.shape)) continue;
+    const ArrayRows rows{input.name, found[axis]};
+    if (first) requireSameRows(description.path, *first, rows);
+    const int64_t batch = input.shape[axis];
+    const bool whole = batch > 0 && rows.count >= batch;
+    if (!first && whole && !description.end.drop_last) outline.last_batch = rows.count % batch;
+    if (!first) first = rows;
+  }
+  outline.unused = describeUnused(*store, inputs);
+  return outline;
 }
 
 std::unique_ptr<DataSource> makeSyntheticData(const std::vector<ProgramInput>& inputs, uint64_t seed,

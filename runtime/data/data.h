@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,11 @@ namespace pipeshard {
 // What a program's inputs are where sequences are shorter: a list for every shorter length of the plan, by
 // StepSize::length from 1 on, in the order of the longest's inputs.
 using ShorterInputs = std::vector<std::vector<ProgramInput>>;
+
+struct FileRow {
+  std::string path;
+  int64_t row = 0;  // from 0 on
+};
 
 class DataSource {
  public:
@@ -42,6 +48,8 @@ class DataSource {
   const std::vector<ProgramInput>& inputs() const { return inputs_; }
   const ShorterInputs& shorter() const { return shorter_; }
   uint64_t seed() const { return seed_; }
+  // Where row `row` of the step's batch comes from; nothing where that is no file, or the same in every step.
+  virtual std::optional<FileRow> fileRowOf(int64_t, int64_t) const { return std::nullopt; }
   // Whether fill() may wait for somebody else, who has a deadline of his own.
   virtual bool mayWait() const { return false; }
   // From another thread: a fill() that waits, and any later one that would, ends with kPeerUnavailable.
@@ -69,11 +77,18 @@ class DataSource {
   uint64_t seed_;
 };
 
-// How many rows of a file's arrays are left for the last, shorter batch of an epoch; 0 when they are a
-// multiple of the batch, or left out (EpochEnd::drop_last). `inputs`: all of the model's, of the whole batch;
-// their types do not matter. Errors as openData; kUsage for what has no length (a pipe).
-int64_t lastBatchOf(const DataDescription& description, const std::vector<ProgramInput>& inputs,
-                    const ShorterInputs& shorter = {});
+// What a plan is made for, of the data that it will be given.
+struct DataOutline {
+  // How many rows of a file's arrays are left for the last, shorter batch of an epoch; 0 when they are a
+  // multiple of the batch, or left out (EpochEnd::drop_last).
+  int64_t last_batch = 0;
+  // What it has that no input takes, for people (describeUnused of stored_array.h); "": nothing.
+  std::string unused;
+};
+// `inputs`: all of the model's, of the whole batch; their types do not matter. Errors of openData, but for
+// shapes and numbers; kUsage for what has no length (a pipe).
+DataOutline outlineData(const DataDescription& description, const std::vector<ProgramInput>& inputs,
+                        const ShorterInputs& shorter = {});
 
 // Counter-based random numbers: element e of input n in step s is a function of (seed, s, n's name, e) alone,
 // so that any split of the batch sees the same numbers. Standard normal for floating-point inputs (the

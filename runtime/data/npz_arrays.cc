@@ -72,11 +72,14 @@ class NpzArrays : public ArrayStore {
       : archive_(std::make_shared<NpzArchive>(
             NpzArchive{NpzFile::open(path), path, unpacked_descriptor, std::nullopt})) {}
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    taken_.insert(input.name);
     return std::make_unique<NpzStoredArray>(archive_, input.name, archive_->file.look(input.name));
   }
+  std::vector<std::string> unused() const override { return namesBut(archive_->file.names(), taken_); }
 
  private:
   std::shared_ptr<NpzArchive> archive_;
+  std::set<std::string> taken_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -90,9 +91,21 @@ class NumberColumn {
   }
 
   bool wantsIntegers() const { return type_ == DataType::kInt64; }
+  bool takesBooleans() const { return !isFloatingPoint(input_.data_type); }
   Shape rowShape() const { return {input_.shape.begin() + 1, input_.shape.end()}; }
   void add(int64_t number) { append(number); }
-  void add(double number) { append(number); }
+  // False for integers: it has a fraction, or it is so large that a double may have rounded it.
+  bool addNumber(double number) {
+    constexpr double kMostExact = 9007199254740992;  // 2^53
+    if (!wantsIntegers()) {
+      append(number);
+    } else if (std::trunc(number) == number && std::abs(number) < kMostExact) {
+      append(static_cast<int64_t>(number));
+    } else {
+      return false;
+    }
+    return true;
+  }
   void pad(int64_t count, double number) {
     for (; count > 0; --count) wantsIntegers() ? append(static_cast<int64_t>(number)) : append(number);
   }
@@ -162,11 +175,13 @@ class CsvTable : public ArrayStore {
     if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a line with the names", path_);
     if (line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // a byte order mark
     names_ = splitFields(line, lines.place());
+    taken_.resize(names_.size(), false);
   }
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
     NumberColumn column(input);
     const std::vector<size_t> wanted = columnsOf(input.name, elementCount(column.rowShape()));
+    for (const size_t place : wanted) taken_[place] = true;
     LineReader lines(path_);
     std::string line;
     lines.next(line);
@@ -182,6 +197,13 @@ class CsvTable : public ArrayStore {
     return column.finish(rows);
   }
   int rowAxis(const ProgramInput&) const override { return 0; }
+  std::vector<std::string> unused() const override {
+    std::vector<std::string> unused;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      if (!taken_[i]) unused.push_back(names_[i]);
+    }
+    return unused;
+  }
 
  private:
   static void addField(const std::string& field, const LinePlace& place, NumberColumn& column) {
@@ -189,9 +211,7 @@ class CsvTable : public ArrayStore {
     double number = 0;
     if (column.wantsIntegers() && parseWhole(field, whole)) {
       column.add(whole);
-    } else if (!column.wantsIntegers() && parseWhole(field, number)) {
-      column.add(number);
-    } else {
+    } else if (!parseWhole(field, number) || !column.addNumber(number)) {
       column.refuse(place, field.empty() ? "nothing" : fmt::format("'{}'", field.substr(0, kMostShown)));
     }
   }
@@ -224,6 +244,7 @@ class CsvTable : public ArrayStore {
 
   std::string path_;
   std::vector<std::string> names_;
+  std::vector<bool> taken_;  // as names_
 };
 
 class JsonLines : public ArrayStore {
@@ -236,6 +257,7 @@ class JsonLines : public ArrayStore {
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
     NumberColumn column(input);
+    taken_.insert(input.name);
     const Shape shape = column.rowShape();
     const double padding = lengths_.padding(input.name);
     std::vector<int> axes;  // of an example
@@ -248,6 +270,9 @@ class JsonLines : public ArrayStore {
         lines.place().refuse(ErrorCode::kBadModel, "values lie in more than {} others", kDeepest);
       const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
       if (!object.is_object()) lines.place().refuse(ErrorCode::kBadModel, "is no JSON object");
+      if (rows == 0 && keys_.empty()) {
+        for (const auto& [key, value] : object.items()) keys_.push_back(key);
+      }
       const auto found = object.find(input.name);
       if (found == object.end())
         lines.place().refuse(ErrorCode::kMissingInput, "has no key '{}'", input.name);
@@ -257,6 +282,7 @@ class JsonLines : public ArrayStore {
     return column.finish(rows);
   }
   int rowAxis(const ProgramInput&) const override { return 0; }
+  std::vector<std::string> unused() const override { return namesBut(keys_, taken_); }
 
  private:
   struct Extents {
@@ -303,20 +329,20 @@ class JsonLines : public ArrayStore {
       column.pad(
           (parts.padded[0] - parts.taken[0]) * elementCount({inner.padded.begin(), inner.padded.end()}),
           padding);
-    } else if (!column.wantsIntegers() && value.is_number()) {
-      column.add(value.get<double>());
-    } else if (column.wantsIntegers() && value.is_boolean()) {
-      column.add(int64_t{value.get<bool>()});
+    } else if (column.takesBooleans() && value.is_boolean()) {
+      column.addNumber(value.get<bool>() ? 1 : 0);
     } else if (column.wantsIntegers() && value.is_number_integer() &&
                (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX)) {
       column.add(value.get<int64_t>());
-    } else {
+    } else if (!value.is_number() || !column.addNumber(value.get<double>())) {
       column.refuse(place, describeFound(value));
     }
   }
 
   std::string path_;
   const RowLengths& lengths_;
+  std::vector<std::string> keys_;  // of the first line
+  std::set<std::string> taken_;
 };
 
 }  // namespace

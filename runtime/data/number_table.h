@@ -13,8 +13,8 @@
 // Where sequences have several lengths (row_lengths.h), lists of JSON Lines along their axes may be shorter
 // than the longest; what is missing is padding.
 //
-// Other columns and keys are not looked at. Inputs of integers and bools take whole numbers alone, and in
-// JSON true and false.
+// Other columns, and other keys of the first line, are unused(). Inputs of integers and bools take whole
+// numbers alone (7, also written as 7.0), and in JSON true and false.
 #pragma once
 
 #include <memory>

@@ -58,20 +58,23 @@ class OnnxTestData : public ArrayStore {
     for (const auto& [number, file] : files) {
       const std::string name = readStoredTensor(file).name;
       if (!name.empty()) by_name_[name] = number;
+      if (name.empty()) without_name_.push_back(fmt::format("{}{}.pb", kInputPrefix, number));
     }
     if (!by_name_.empty()) return;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (files.contains(static_cast<int64_t>(i))) by_name_[inputs[i]->name] = static_cast<int64_t>(i);
     }
+    std::erase_if(without_name_, [&](const std::string& file) {
+      return *numberIn(file, kInputPrefix, ".pb") < std::ssize(inputs);
+    });
   }
 
   std::unique_ptr<StoredArray> open(const ProgramInput& input) override {
+    taken_.insert(input.name);
     const auto found = by_name_.find(input.name);
     if (found == by_name_.end()) {
-      std::vector<std::string> names;
-      for (const auto& [name, number] : by_name_) names.push_back(name);
       fail(ErrorCode::kMissingInput, "{} holds no tensor '{}'; it holds: {}", sets_.at(0), input.name,
-           fmt::join(names, ", "));
+           fmt::join(names(), ", "));
     }
     const std::string file = fmt::format("{}{}.pb", kInputPrefix, found->second);
     std::vector<StoredTensor> tensors;
@@ -87,8 +90,19 @@ class OnnxTestData : public ArrayStore {
   }
 
   std::string decisions() const override { return fmt::format("{} test data set(s)", sets_.size()); }
+  std::vector<std::string> unused() const override {
+    std::vector<std::string> unused = namesBut(names(), taken_);
+    unused.insert(unused.end(), without_name_.begin(), without_name_.end());
+    return unused;
+  }
 
  private:
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, number] : by_name_) names.push_back(name);
+    return names;
+  }
+
   static bool hasRows(const ProgramInput& input, const Constant& tensor) {
     return input.axis >= 0 && input.axis < std::ssize(tensor.shape);
   }
@@ -136,6 +150,8 @@ class OnnxTestData : public ArrayStore {
 
   std::vector<std::string> sets_;
   std::map<std::string, int64_t> by_name_;  // the numbers of files
+  std::vector<std::string> without_name_;   // files that stand for no input
+  std::set<std::string> taken_;
 };
 
 }  // namespace

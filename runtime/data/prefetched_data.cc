@@ -41,6 +41,9 @@ class PrefetchedData : public DataSource {
   size_t lengthOf(int64_t step) const override { return source_->lengthOf(step); }
   int64_t stepsPerEpoch() const override { return source_->stepsPerEpoch(); }
   std::string describe() const override { return source_->describe(); }
+  std::optional<FileRow> fileRowOf(int64_t step, int64_t row) const override {
+    return source_->fileRowOf(step, row);
+  }
   bool mayWait() const override { return source_->mayWait(); }
   void cancel() override { source_->cancel(); }
 

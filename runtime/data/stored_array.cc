@@ -2,6 +2,9 @@
 
 #include <filesystem>
 
+#include <fmt/format.h>
+
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "runtime/data/array_files.h"
 #include "runtime/data/npz_arrays.h"
@@ -39,6 +42,26 @@ std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
        "--data {}: what it holds is known by its name, which ends in .npz, .safetensors, .u16, .bin, .u32 "
        "(tokens), .csv or .jsonl, or is a folder of .npy files or of ONNX test data",
        path);
+}
+
+std::string describeUnused(const ArrayStore& store, const std::vector<ProgramInput>& inputs) {
+  constexpr size_t kMostNamed = 6;
+  std::vector<std::string> unused = store.unused();
+  if (unused.empty()) return "";
+  for (std::string& name : unused) {
+    if (name.empty()) name = "''";  // a column of row numbers, as pandas writes it
+  }
+  std::vector<std::string> names;
+  for (const ProgramInput& input : inputs) {
+    if (!input.drawn) names.push_back(input.name);
+  }
+  return fmt::format("no input takes {}; the model's inputs are {}", listed(unused, kMostNamed),
+                     listed(names, kMostNamed));
+}
+
+std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken) {
+  std::erase_if(names, [&](const std::string& name) { return taken.contains(name); });
+  return names;
 }
 
 }  // namespace pipeshard

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -68,7 +69,15 @@ class ArrayStore {
   // What a person should know about how inputs were filled, when all have been opened; "" when names say it.
   // Errors: kUsage (an option that goes with no input of the model).
   virtual std::string decisions() const { return ""; }
+  // What the file has, by name, that no open() so far has asked for; nothing where arrays have no names.
+  virtual std::vector<std::string> unused() const { return {}; }
 };
+
+// When all inputs have been opened:
+//   "no input takes token_type_ids; the model's inputs are input_ids, labels"; "" where the file has no more.
+std::string describeUnused(const ArrayStore& store, const std::vector<ProgramInput>& inputs);
+// The names that are not among `taken`.
+std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken);
 
 // Chosen by what the path is (docs/data.md). `inputs`: all of the model's; drawn ones are left aside. Errors:
 // kMissingInput (there is none), kUsage (a kind that is not known, an option that does not go with it),

@@ -236,10 +236,13 @@ StepReport Executor::runStep(int64_t step) {
 
 // By a kernel, with what the data say about it.
 void Executor::failInstruction(size_t position, int64_t step, Error error) {
-  error.addContext(fmt::format("step {}, {}", step, describePlace(program(), position)));
   const bool by_kernel = actionAt(position).form->kind == InstructionKind::kRun && data_ != nullptr;
-  failStep(
-      Error(error.code(), error.message() + (by_kernel ? explainFailedStep(program(), *data_, step) : "")));
+  const std::string fault = by_kernel ? explainFailedStep(program(), *data_, step) : "";
+  if (!fault.empty() && error.code() == ErrorCode::kBadModel)  // not the model's fault
+    failStep(Error(ErrorCode::kConfiguration,
+                   fmt::format("{}; step {} failed: {}", fault, step, error.message())));
+  error.addContext(fmt::format("step {}, {}", step, describePlace(program(), position)));
+  failStep(Error(error.code(), error.message() + (fault.empty() ? "" : "; " + fault)));
 }
 
 void Executor::execute(size_t position, int64_t step, StepReport& report) {

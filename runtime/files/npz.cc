@@ -107,8 +107,14 @@ class HeaderParser {
     }
     fail(ErrorCode::kBadModel,
          "{}: elements of type '{}' are not supported (little-endian bool, integers and floats of 2, 4 or 8 "
-         "bytes are)",
-         where_, text);
+         "bytes are){}",
+         where_, text, whatToDo(text));
+  }
+  static std::string whatToDo(const std::string& type) {
+    if (type.starts_with("|O"))
+      return "; these are Python objects, such as lists of several lengths: pad them to one length and save "
+             "numbers, or write JSON Lines (.jsonl)";
+    return type.starts_with(">") ? fmt::format("; save array.astype('<{}')", type.substr(1)) : "";
   }
   bool boolean() {
     skipSpace();

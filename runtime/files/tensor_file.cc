@@ -52,6 +52,18 @@ const char* nameOfType(DataType type) {
   fail(ErrorCode::kBadModel, "{} is not a valid safetensors file: {}", path, what);
 }
 
+// What it looks like instead, and what to do; "" if that is not known.
+std::string whatElse(std::span<const std::byte> head) {
+  const auto begins = [&](std::string_view with) {
+    return head.size() >= with.size() && std::memcmp(head.data(), with.data(), with.size()) == 0;
+  };
+  if (begins("PK\x03\x04") || begins("\x80\x02"))
+    return "; torch.save writes such files: write it by safetensors.torch.save_model(module, FILE)";
+  if (begins("{"))
+    return "; it is text, like the index of a checkpoint in several files: give the files that it names";
+  return "";
+}
+
 // JSON objects silently keep one of two equal keys, so they are counted while parsing. Depth is limited for
 // the same reason as the length: the text is untrusted.
 Json parseHeader(const std::string& text, const std::string& path) {
@@ -157,8 +169,8 @@ void TensorFile::parse(uint64_t file_bytes, const std::function<void(uint64_t, s
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) header_bytes |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
   if (header_bytes > kMostHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
-    malformed(path_, fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {})",
-                                 header_bytes, file_bytes, kMostHeaderBytes));
+    malformed(path_, fmt::format("it claims a header of {} bytes, but has {} bytes in all (limit {}){}",
+                                 header_bytes, file_bytes, kMostHeaderBytes, whatElse(length_bytes)));
   }
   std::string text(header_bytes, '\0');
   read(kLengthBytes, std::as_writable_bytes(std::span(text)));

@@ -128,6 +128,15 @@ TEST_F(Evaluation, TrainingSaysWhichOutputsItLeavesOut) {
   EXPECT_NE(ran.errors.find("--schedule forward-only"), std::string::npos) << ran.errors;
 }
 
+TEST_F(Evaluation, OfALossAloneHasNoOutputs) {
+  const CommandResult planned =
+      runPipeshard({"plan", "examples/mlp.onnx", "--schedule", "forward-only", "-o", folder_.file("plan")});
+  EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult ran = runPipeshard({"run", folder_.file("plan"), "--outputs", folder_.file("o.npz")});
+  EXPECT_EQ(ran.exit_code, 64) << ran.errors;
+  EXPECT_NE(ran.errors.find("is its loss; `run --json FILE`"), std::string::npos) << ran.errors;
+}
+
 TEST_F(Evaluation, RefusesToTrainWithoutALoss) {
   const CommandResult result =
       runPipeshard({"plan", writeMlp(true), "--external-data-root", "examples", "--dim", "batch=8",

@@ -70,6 +70,23 @@ TEST(AllowedIntegers, OfIndicesCountFromTheEndToo) {
   EXPECT_EQ(allowedOf(graph, "a"), std::nullopt);
 }
 
+// PyTorch refuses what ONNX's Gather counts from the end.
+TEST(AllowedIntegers, OfAnEmbeddingAreNotNegative) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (int64[4] ids, int64[4] index, float[10,2] a) => (float[4,2] x, float[4,2] y) {
+      x = Gather (a, ids)
+      y = Gather (a, index) })");
+  const auto mark = [&](size_t node, const std::string& call, const std::string& function) {
+    graph.nodes.at(node).metadata = {
+        {"pkg.torch.onnx.fx_node", "%" + call + " : [num_users=1] = call_function[target=torch.ops." +
+                                       function + "](args = (%p_weight, %ids), kwargs = {})"}};
+  };
+  mark(0, "embedding", "aten.embedding.default");
+  mark(1, "index", "aten.index.Tensor");
+  EXPECT_EQ(allowedOf(graph, "ids"), (AllowedIntegers{0, 10, {}}));
+  EXPECT_EQ(allowedOf(graph, "index"), (AllowedIntegers{-10, 10, {}}));
+}
+
 TEST(AllowedIntegers, OfLabelsAreClassesAndTheIgnoredOne) {
   const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[8,7] scores, int64[2,4] labels, int64[8] plain) => (float x, float y) <int64[1] flat = {-1}> {

@@ -238,6 +238,16 @@ TEST_F(ArrayDataTest, SafetensorsAreReadByRows) {
   EXPECT_ERROR(openData(described("d.safetensors"), {ids}), ErrorCode::kBadModel, "d.safetensors");
 }
 
+// A mask of attention, as numpy compares.
+TEST_F(ArrayDataTest, TruthValuesAreTheIntegersZeroAndOne) {
+  const std::vector<uint8_t> mask = {1, 0, 0, 1};
+  const std::vector<TensorView> tensors = {{"mask", DataType::kBool, {4}, mask.data()}};
+  writeTensorFile(at("d.safetensors"), tensors);
+  const ProgramInput input = batchInput("mask", DataType::kInt64, {4});
+  EXPECT_EQ(batchOfStep<int64_t>(*openData(described("d.safetensors"), {input}), input, 1),
+            (std::vector<int64_t>{1, 0, 0, 1}));
+}
+
 TEST_F(ArrayDataTest, NumbersThatTheTypeCannotHoldAreNamedWhenTheyAreRead) {
   const std::vector<int32_t> numbers = {1, 2, 3, 300};
   const std::vector<TensorView> tensors = {{"ids", DataType::kInt32, {4}, numbers.data()}};
@@ -261,6 +271,21 @@ TEST_F(ArrayDataTest, CsvColumnsAreInputs) {
   EXPECT_EQ(batchOfStep<float>(*data, x, 1), (std::vector<float>{-1e-3f, 0.5, 2, 1}));
   EXPECT_EQ(batchOfStep<int64_t>(*data, y, 2, 1), (std::vector<int64_t>{11, 12, 13, 14}));
   EXPECT_EQ(batchOfStep<int32_t>(*data, id, 2, 2), (std::vector<int32_t>{3, 4}));
+  EXPECT_THAT(data->describe(), ::testing::HasSubstr("d.csv: no input takes note; the model's inputs are x, "
+                                                     "y, id; 4 examples"));
+}
+
+TEST_F(ArrayDataTest, WholeNumbersMayBeWrittenWithAPoint) {
+  const ProgramInput id = tokenInput("id", {2});
+  writeBytes(at("d.csv"), "id\n7.0\n-1e2\n");
+  writeBytes(at("d.jsonl"), "{\"id\": 7.0}\n{\"id\": -1e2}\n");
+  for (const char* name : {"d.csv", "d.jsonl"})
+    EXPECT_EQ(batchOfStep<int64_t>(*openData(described(name), {id}), id, 1), (std::vector<int64_t>{7, -100}));
+  for (const char* number : {"7.5", "1e16", "nan", "inf"}) {
+    writeBytes(at("d.csv"), fmt::format("id\n1\n{}\n", number));
+    EXPECT_ERROR(openData(described("d.csv"), {id}), ErrorCode::kConfiguration,
+                 fmt::format("line 3: input 'id': found '{}', expected an integer of 64 bits", number));
+  }
 }
 
 TEST_F(ArrayDataTest, BadCsvFilesAreRefused) {
@@ -346,9 +371,10 @@ TEST_F(ArrayDataTest, ThePathSaysWhatItHolds) {
 
 TEST_F(ArrayDataTest, TheRestOfAnEpochIsCountedInEveryFormat) {
   writeBytes(at("t.u16"), bytesOf(upTo<uint16_t>(43)));  // ten windows
-  EXPECT_EQ(lastBatchOf(described("t.u16"), {batchInput("attention_mask", DataType::kUndefined, {4, 4})}), 2);
+  const ProgramInput mask = batchInput("attention_mask", DataType::kUndefined, {4, 4});
+  EXPECT_EQ(outlineData(described("t.u16"), {mask}).last_batch, 2);
   writeBytes(at("d.csv"), "id\n1\n2\n3\n4\n5\n");
-  EXPECT_EQ(lastBatchOf(described("d.csv"), {batchInput("id", DataType::kUndefined, {4})}), 1);
+  EXPECT_EQ(outlineData(described("d.csv"), {batchInput("id", DataType::kUndefined, {4})}).last_batch, 1);
   DataDescription description = described("t.u16");
   description.end.last_batch = 2;
   const ProgramInput ids = tokenInput("input_ids", {4, 4});

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "runtime/data/batch_check.h"
+#include "runtime/files/tensor_file.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/files/npz_writer.h"
 #include "tests/temporary_folder.h"
@@ -125,6 +128,54 @@ TEST(NpzData, NamesRowAndRangeOfANumberThatTheModelDoesNotAllow) {
                "row 3: found -1 at [3,1]");
 }
 
+// 9 against 7: what is left of either would be no one's last batch.
+TEST(NpzData, UnequalArraysAreToldBeforeTheRestOfAnEpoch) {
+  const TemporaryFolder folder;
+  writeNpz(folder.file("d.npz"), {{"x.npy", npyArray("<f8", "(9,)", bytesOf(std::vector<double>(9)))},
+                                  {"ids.npy", npyArray("<i8", "(7,)", bytesOf(std::vector<int64_t>(7)))}});
+  const std::vector<ProgramInput> inputs = {floats({4}, 0), integers({4}, 0, 0, 10)};
+  const std::string message = "array 'x' has 9 examples but array 'ids' has 7; they must be as many";
+  EXPECT_ERROR(openData({folder.file("d.npz")}, inputs), ErrorCode::kConfiguration, message);
+  EXPECT_ERROR(outlineData({folder.file("d.npz")}, inputs), ErrorCode::kConfiguration, message);
+}
+
+TEST(ArrayNames, WhatNoInputTakesIsSaid) {
+  const TemporaryFolder folder;
+  const std::vector<float> numbers = {1, 2, 3};
+  std::filesystem::create_directory(folder.file("d"));
+  std::vector<TensorView> tensors;
+  std::vector<std::pair<std::string, std::string>> members;
+  for (const std::string name : {"a", "ids", "x", "z"}) {
+    const bool whole = name == "ids";
+    members.emplace_back(name + ".npy",
+                         npyArray(whole ? "<i4" : "<f4", "(3,)",
+                                  whole ? bytesOf(std::vector<int32_t>{1, 2, 3}) : bytesOf(numbers)));
+    std::ofstream(folder.file("d/" + name + ".npy"), std::ios::binary) << members.back().second;
+    tensors.push_back({name, whole ? DataType::kInt32 : DataType::kFloat32, {3}, numbers.data()});
+  }
+  writeNpz(folder.file("d.npz"), members);
+  writeTensorFile(folder.file("d.safetensors"), tensors);
+  std::ofstream(folder.file("d.csv")) << "a,ids,x,z\n1,2,3,4\n1,2,3,4\n";
+  std::ofstream(folder.file("d.jsonl"))
+      << "{\"x\": 1, \"z\": 2, \"a\": [], \"ids\": 1}\n{\"x\": 1, \"ids\": 0}\n";
+  const std::vector<ProgramInput> inputs = {floats({1}, 0), mask({1}, 0, 0.5), integers({1}, 0, 0, 10)};
+  const std::string said = "no input takes a, z; the model's inputs are x, ids";
+  for (const char* name : {"d", "d.npz", "d.safetensors", "d.csv", "d.jsonl"}) {
+    const std::string path = folder.file(name);
+    EXPECT_THAT(openData({path}, inputs)->describe(), ::testing::HasSubstr(path + ": " + said + "; "));
+    EXPECT_EQ(outlineData({path}, inputs).unused, said) << name;
+  }
+}
+
+// Whoever asks for numbers of rows alone need not know types.
+TEST(ArrayNames, AnInputWithoutATypeMayBeAnything) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("d.jsonl")) << "{\"x\": true}\n{\"x\": 1}\n{\"x\": 1.5}\n";
+  const DataOutline outline = outlineData({folder.file("d.jsonl")}, {floats({2}, 0, DataType::kUndefined)});
+  EXPECT_EQ(outline.last_batch, 1);
+  EXPECT_EQ(outline.unused, "");
+}
+
 TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
   const TemporaryFolder folder;
   Program program;
@@ -139,8 +190,16 @@ TEST(BatchCheck, NamesTheRowOfANumberThatMayHaveFailedTheStep) {
   load.kind = InstructionKind::kLoadInput;
   load.outputs = {BufferId(0)};
   EXPECT_EQ(explainFailedStep(program, *data, 1), "");
-  EXPECT_THAT(explainFailedStep(program, *data, 2),
-              ::testing::HasSubstr("array 'ids', row 1: found 77 at [1]"));
+  EXPECT_EQ(explainFailedStep(program, *data, 2),
+            folder.file("d.npz") +
+                ", array 'ids', row 3: found 77 at [3], but the model takes integers from 0 to 9 (or -100, "
+                "which is ignored)");
+  DataDescription shuffled{folder.file("d.npz")};
+  shuffled.shuffle = true;
+  const auto in_another_order = openData(shuffled, program.inputs);
+  EXPECT_THAT(
+      explainFailedStep(program, *in_another_order, 1) + explainFailedStep(program, *in_another_order, 2),
+      ::testing::HasSubstr("row 3: found 77 at [3]"));
 }
 
 TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {

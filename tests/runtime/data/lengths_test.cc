@@ -263,7 +263,7 @@ TEST_F(DocumentsTest, AreRowsThatArePadded) {
                             "rows of at most 4; left out: 1 row of one token; ids: the row; labels: "),
       std::string::npos)
       << data->describe();
-  EXPECT_EQ(lastBatchOf(description_, inputs_), 1);
+  EXPECT_EQ(outlineData(description_, inputs_).last_batch, 1);
   // every row once, in an order of each epoch
   description_.shuffle = true;
   const auto shuffled = openData(description_, inputs_);
@@ -354,7 +354,8 @@ TEST_F(LengthsTest, WhatCannotBeIsNamed) {
       "has rows that must be padded, which would change the loss: no input of the model is a mask, and none "
       "has labels that its loss ignores (inputs with sequences: ids, labels)");
   EXPECT_NO_THROW(open("d.jsonl", "{\"ids\": [1, 2], \"labels\": [1, 2]}\n", inputs));
-  EXPECT_EQ(lastBatchOf(description_, {tokens("ids", {1, 4})}, {shortened({tokens("ids", {1, 4})})}), 0);
+  const ProgramInput ids = tokens("ids", {1, 4});
+  EXPECT_EQ(outlineData(description_, {ids}, {shortened({ids})}).last_batch, 0);
 
   DataDescription one;
   one.path = description_.path;

@@ -174,7 +174,7 @@ TEST_F(OnnxTestDataTest, SetsFollowEachOtherByNameOrOrder) {
     std::vector<int64_t> ids(2);
     data->fill(1, 2, 0, std::as_writable_bytes(std::span(ids)));
     EXPECT_EQ(ids, (std::vector<int64_t>{1, 10}));
-    EXPECT_EQ(lastBatchOf({folder_.file("d")}, {input("x", DataType::kUndefined, {3, 3})}), 1);
+    EXPECT_EQ(outlineData({folder_.file("d")}, {input("x", DataType::kUndefined, {3, 3})}).last_batch, 1);
   }
   const auto one = open("d/test_data_set_0");
   EXPECT_EQ(stepOf(*one, kX, 1), counted<float>(6));

@@ -65,7 +65,11 @@ TEST(NpyHeader, RefusesWhatItCannotRead) {
   EXPECT_ERROR(parse(std::string("PK\3\4 something else")), ErrorCode::kBadModel, "here is not a .npy array");
   EXPECT_ERROR(parse(npyFile("{}", "", 4)), ErrorCode::kBadModel, "version 4");
   EXPECT_ERROR(parse(npyFile("{'descr': '>f4', 'fortran_order': False, 'shape': (3,)}", "")),
-               ErrorCode::kBadModel, "'>f4'");
+               ErrorCode::kBadModel,
+               "'>f4' are not supported (little-endian bool, integers and floats of 2, "
+               "4 or 8 bytes are); save array.astype('<f4')");
+  EXPECT_ERROR(parse(npyFile("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}", "")),
+               ErrorCode::kBadModel, "pad them to one length and save numbers, or write JSON Lines (.jsonl)");
   EXPECT_ERROR(parse(npyFile("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "")),
                ErrorCode::kBadModel, "structured");
   EXPECT_ERROR(parse(npyFile("{'descr': '<f4', 'shape': (3,)}", "")), ErrorCode::kBadModel, "are all needed");

@@ -213,11 +213,35 @@ TEST_F(DataCommand, BadDataAreOneSentence) {
   tokens[16 * 11 + 2] = 300;
   writeFile(at("range.u16"), bytesOf(tokens));
   refused({"--data", at("range.u16"), "--steps", "2"}, ErrorCode::kConfiguration,
-          "range.u16, array 'input_ids', row 11: found 300 at [11,2], but the model takes integers from -256 "
+          "range.u16, array 'input_ids', row 11: found 300 at [11,2], but the model takes integers from 0 "
           "to 255");
+  // the model cuts labels off, so that a kernel sees it first
+  std::vector<int64_t> ids(16 * 16, 7), labels = ids;
+  labels[16 * 11 + 2] = -1;
+  writeNpz(at("labels.npz"), {{"input_ids.npy", npyArray("<i8", "(16, 16)", bytesOf(ids))},
+                              {"labels.npy", npyArray("<i8", "(16, 16)", bytesOf(labels))}});
+  refused({"--data", at("labels.npz"), "--steps", "2"}, ErrorCode::kConfiguration,
+          "labels.npz, array 'labels', row 11: found -1 at [11,2], but the model takes integers from 0 to "
+          "255 (or -100, which is ignored); step 2 failed: node 'node_cross_entropy_loss'");
   refused({"--epochs", "2"}, ErrorCode::kUsage, "--epochs goes with --data");
   refused({"--shuffle"}, ErrorCode::kUsage, "--shuffle goes with --data");
   refused({"--epochs", "2", "--steps", "3", "--data", at("range.u16")}, ErrorCode::kUsage, "--epochs");
+}
+
+TEST_F(DataCommand, PlanAndRunSayWhatNoInputTakes) {
+  const std::string numbers(2 * 8 * 16 * 8, '\0');
+  writeNpz(at("more.npz"), {{"input_ids.npy", npyArray("<i8", "(16, 16)", numbers)},
+                            {"labels.npy", npyArray("<i8", "(16, 16)", numbers)},
+                            {"token_type_ids.npy", npyArray("<i8", "(16, 16)", numbers)}});
+  const std::string said =
+      at("more.npz") + ": no input takes token_type_ids; the model's inputs are input_ids, labels";
+  const CommandResult planned = runPipeshard(
+      {"plan", "examples/gpt2.onnx", "--cluster", "1x1", "--data", at("more.npz"), "-o", at("plan")});
+  EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+  EXPECT_THAT(planned.output, HasSubstr(said));
+  const CommandResult ran = run(at("plan"), {"--data", at("more.npz"), "--steps", "1"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+  EXPECT_THAT(ran.output, HasSubstr("data: " + said + "; 16 examples"));
 }
 
 TEST_F(DataCommand, TokensTakesATokenizerOfHuggingFace) {
