@@ -33,6 +33,10 @@ namespace pipeshard {
 inline constexpr int kCheckpointVersion = 1;
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kCommitFile = "COMMIT";
+// What names of tensors begin with.
+inline constexpr std::string_view kParameterPrefix = "parameter/";
+inline constexpr std::string_view kStatePrefix = "state/";
+inline constexpr std::string_view kForwardStatePrefix = "forward_state/";
 
 struct CheckpointFile {
   std::string name;  // in the checkpoint's folder

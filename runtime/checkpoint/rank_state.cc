@@ -26,11 +26,15 @@ bool haveCommonElement(const Shard& box, const Shard& other) {
 
 std::string stateTensorName(const Buffer& buffer) {
   switch (buffer.kind) {
-    case BufferKind::kParameter: return "parameter/" + buffer.value;
-    case BufferKind::kOptimizerState: return "state/" + buffer.value;
-    case BufferKind::kForwardState: return "forward_state/" + buffer.value;
+    case BufferKind::kParameter: return std::string(kParameterPrefix) + buffer.value;
+    case BufferKind::kOptimizerState: return std::string(kStatePrefix) + buffer.value;
+    case BufferKind::kForwardState: return std::string(kForwardStatePrefix) + buffer.value;
     default: return "";
   }
+}
+
+bool haveOneShape(const Shape& shape, const Shape& other) {
+  return isStoredAs(shape, other) || isStoredAs(other, shape);
 }
 
 std::vector<BufferId> resultBuffers(const Program& program) {
@@ -101,14 +105,10 @@ void adoptState(Executor& executor, const JoinedTensors& tensors) {
     const auto fits = [&] {
       if (!tensors.has(name)) return false;
       const JoinedTensors::Pieces& found = tensors.find(name);
-      const Shape& whole = wholeShape(buffer);
-      const bool is_same = isStoredAs(whole, found.whole) || isStoredAs(found.whole, whole);
-      return found.data_type == buffer.data_type && is_same;
+      return found.data_type == buffer.data_type && haveOneShape(wholeShape(buffer), found.whole);
     };
     if (!fits()) {
-      fail(ErrorCode::kConfiguration,
-           "the {} has no '{}' of {}{}: it was made of another model, or with another optimizer or "
-           "--precision",
+      fail(ErrorCode::kConfiguration, "the {} has no '{}' of {}{}, which this rank keeps",
            tensors.description(), name, dataTypeName(buffer.data_type), shapeToString(wholeShape(buffer)));
     }
     executor.write(BufferId(b), [&](std::span<std::byte> out) { readPart(tensors, name, buffer, out); });

@@ -14,6 +14,8 @@ namespace pipeshard {
 // "forward_state/bn.running_mean"; "" for one that no checkpoint has. Names are those of the training step,
 // which every plan of a model shares.
 std::string stateTensorName(const Buffer& buffer);
+// Of one tensor, though one of the plans may have an axis of it as two (other --patterns).
+bool haveOneShape(const Shape& shape, const Shape& other);
 
 // Of the buffers that checkpoints have, those that the rank lists as results: of equal copies one rank does.
 std::vector<BufferId> resultBuffers(const Program& program);
@@ -25,7 +27,8 @@ std::vector<int> filesFor(const Program& program, const Checkpoint& checkpoint);
 JoinedTensors openStateOf(const Program& program, const Checkpoint& checkpoint);
 
 // Gives every such buffer its box of the checkpoint's tensor; also where several ranks hold a copy, of which
-// one has saved it. Error(kConfiguration) for a tensor that is missing, or of another type or shape.
+// one has saved it. Error(kConfiguration) for a tensor that is missing, or of another type or shape: what a
+// job's checkpoint lacks is said before, with the reason (resume_check.h).
 void adoptState(Executor& executor, const JoinedTensors& tensors);
 
 }  // namespace pipeshard

@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
+#include "runtime/checkpoint/resume_check.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
@@ -49,11 +52,12 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs,
          "give the same seed, or another --checkpoint folder",
          resumed_->directory, resumed_->seed, common_.seed);
   }
+  const std::vector<std::string> left = requireFits(keptTensors(programs), *resumed_);
   if (resumed_->plan != common_.plan) {
     notice_(fmt::format(
-        "checkpoint {} was saved under another plan; its optimizer's states go on as far as this one has "
-        "them",
-        resumed_->directory));
+        "checkpoint {} was saved under another plan; {}", resumed_->directory,
+        left.empty() ? "all of it goes on"
+                     : fmt::format("this one does not keep {}, the rest goes on", fmt::join(left, ", "))));
   }
   if (resumed_->data != common_.data) {
     notice_(fmt::format("checkpoint {} was made with the data '{}'; going on with '{}'", resumed_->directory,

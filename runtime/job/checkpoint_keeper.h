@@ -23,7 +23,8 @@ class CheckpointKeeper {
   using Notice = std::function<void(const std::string&)>;
 
   // Takes the folder, and finds what to go on from. `programs`: the plan's. `job`: its name. Errors as
-  // CheckpointFolder and newestGoodCheckpoint; kConfiguration where the one found was made with another seed.
+  // CheckpointFolder, newestGoodCheckpoint and requireFits; kConfiguration where the one found was made with
+  // another seed.
   CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job, int ranks,
                    Notice notice);
 
