@@ -61,6 +61,13 @@ std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
   return signatureEntries(graph, ": PARAMETER target=");
 }
 
+std::vector<std::string> mutatedBuffers(const Graph& graph) {
+  std::vector<std::string> names;
+  for (SignatureParameter& buffer : signatureEntries(graph, ": BUFFER_MUTATION target="))
+    names.push_back(std::move(buffer.name));
+  return names;
+}
+
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only) {
   return signatureEntries(graph, ": BUFFER target=", persistent_only ? " persistent=False" : "\n");
 }
@@ -85,6 +92,20 @@ ExportedCall exportedCall(const Node& node) {
   if (begin != std::string_view::npos && end != std::string_view::npos && end > begin)
     call.text = text.substr(begin + kArguments.size(), end - begin - kArguments.size());
   return call;
+}
+
+std::vector<std::string> argumentTexts(const ExportedCall& call) {
+  std::vector<std::string> arguments(1);
+  int depth = 0;
+  for (const char c : call.text) {
+    depth += c == '[' || c == '(' ? 1 : c == ']' || c == ')' ? -1 : 0;
+    if (c == ',' && depth == 0) {
+      arguments.emplace_back();
+    } else if (c != ' ' || depth > 0) {
+      arguments.back() += c;
+    }
+  }
+  return arguments;
 }
 
 TracedRegion tracedRegion(const Node& node) {

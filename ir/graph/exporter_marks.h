@@ -35,6 +35,9 @@ std::vector<SignatureParameter> signatureParameters(const Graph& graph);
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
+// Buffers that the module's forward pass changes, by name.
+std::vector<std::string> mutatedBuffers(const Graph& graph);
+
 // The call that the node is part of; one of several nodes, as a rule.
 struct ExportedCall {
   std::string name;                    // "linear_3", unique; "" where the file does not say
@@ -44,6 +47,8 @@ struct ExportedCall {
   std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"
 };
 ExportedCall exportedCall(const Node& node);
+// All arguments as texts, in order: "%x, [1, 2], None, 0.1" -> "%x", "[1, 2]", "None", "0.1".
+std::vector<std::string> argumentTexts(const ExportedCall& call);
 
 // Code of its own that torch.export makes of a part of the module, such as what is computed under
 // torch.no_grad() or autocast, and traces again.

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "ir/base/tensor_box.h"
 
 namespace pipeshard {
@@ -95,6 +98,42 @@ std::optional<bool> trainedByUser(const Value& value) {
     if (key == kTrainedMark) return mark == "yes";
   }
   return std::nullopt;
+}
+
+void addOtherName(Value& value, const std::string& name) {
+  const std::vector<std::string> known = otherNames(value);
+  if (name == value.name || std::find(known.begin(), known.end(), name) != known.end()) return;
+  for (auto& [key, names] : value.metadata) {
+    if (key != kOtherNames) continue;
+    names += "\n" + name;
+    return;
+  }
+  value.metadata.emplace_back(kOtherNames, name);
+}
+
+std::vector<std::string> otherNames(const Value& value) {
+  std::vector<std::string> names;
+  for (const auto& [key, lines] : value.metadata) {
+    if (key != kOtherNames) continue;
+    for (size_t begin = 0; begin < lines.size();) {
+      const size_t end = std::min(lines.find('\n', begin), lines.size());
+      names.push_back(lines.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return names;
+}
+
+std::string allNames(const Value& value) {
+  const std::vector<std::string> others = otherNames(value);
+  return others.empty() ? value.name : fmt::format("{} (also {})", value.name, fmt::join(others, ", "));
+}
+
+bool isNamedBy(const NamePattern& pattern, const Value& value) {
+  const std::vector<std::string> others = otherNames(value);
+  return pattern.isFoundIn(value.name) ||
+         std::any_of(others.begin(), others.end(),
+                     [&](const std::string& name) { return pattern.isFoundIn(name); });
 }
 
 std::optional<std::string_view> exportedKind(const Value& value) {

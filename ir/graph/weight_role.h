@@ -3,8 +3,11 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "ir/base/name_pattern.h"
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
@@ -31,6 +34,17 @@ std::optional<size_t> dividedAxis(const Value& value);
 Shape storedShape(const Value& value);  // in the file; the value's shape is known
 // A weight that the file has as `stored` may have `shape` in a step: the same, or with an axis divided.
 bool isStoredAs(const Shape& shape, const Shape& stored);
+
+// The metadata key on a tied parameter: the names that the module has for it beside the value's, one a line
+// (onnx_import/exporter/module_parameters.h).
+inline constexpr const char* kOtherNames = "pipeshard.other_names";
+void addOtherName(Value& value, const std::string& name);
+std::vector<std::string> otherNames(const Value& value);
+std::string allNames(const Value& value);  // for people: "head.weight (also words.weight)"
+
+// Does an expression of the user's mean this weight (`--freeze`, `--train`, `--group`, `--weights random:`)?
+// By any of its names.
+bool isNamedBy(const NamePattern& pattern, const Value& value);
 
 // What torch.export says that an initializer is ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"); nothing where it
 // says nothing.

@@ -1,5 +1,6 @@
 #include "ir/plan/loss_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -22,18 +23,19 @@ constexpr std::pair<Kind, std::string_view> kKinds[] = {
 };
 constexpr std::string_view kNone = "none";
 constexpr std::string_view kSmoothing = "smoothing=";
+constexpr std::string_view kAxis = "axis=";
 
 [[noreturn]] void failLossForm(std::string_view text) {
   fail(ErrorCode::kUsage,
        "--loss '{}' is not understood; use --loss NAME (a scalar output of the model), --loss "
-       "cross-entropy:LOGITS,LABELS[,smoothing=0.1], --loss KIND:PREDICTION,TARGET with {}, or a sum of "
-       "these: "
-       "--loss A+0.5*B",
+       "cross-entropy:LOGITS,LABELS[,smoothing=0.1][,axis=1], --loss nll:LOGARITHMS,LABELS[,axis=1], --loss "
+       "KIND:PREDICTION,TARGET with {}, or a sum of these: --loss A+0.5*B",
        text, fmt::join(lossKinds(), ", "));
 }
 
-std::optional<double> numberIn(std::string_view text) {
-  double number = 0;
+template <typename Number = double>
+std::optional<Number> numberIn(std::string_view text) {
+  Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
@@ -56,6 +58,21 @@ std::optional<Kind> kindOf(std::string_view text) {
   return std::nullopt;
 }
 
+// "smoothing=0.1", "axis=1"; each once, of a kind that has it.
+void parseTermOption(std::string_view whole, std::string_view text, LossTerm& term) {
+  const bool has_classes = term.kind == Kind::kCrossEntropy || term.kind == Kind::kNegativeLogLikelihood;
+  if (text.starts_with(kAxis) && has_classes && !term.class_axis) {
+    term.class_axis = numberIn<int>(text.substr(kAxis.size()));
+    if (!term.class_axis) failLossForm(whole);
+    return;
+  }
+  const double smoothing =
+      text.starts_with(kSmoothing) ? numberIn(text.substr(kSmoothing.size())).value_or(-1) : -1;
+  const bool has_smoothing = term.kind == Kind::kCrossEntropy && term.label_smoothing == 0;
+  if (!has_smoothing || !(smoothing >= 0 && smoothing <= 1)) failLossForm(whole);
+  term.label_smoothing = smoothing;
+}
+
 LossTerm parseTerm(std::string_view whole, std::string_view text) {
   LossTerm term;
   const size_t star = text.find('*');
@@ -76,20 +93,19 @@ LossTerm parseTerm(std::string_view whole, std::string_view text) {
   }
   term.kind = *kind;
   const std::vector<std::string_view> parts = split(text.substr(colon + 1), ',');
-  if (parts.size() < 2 || parts.size() > 3 || parts[0].empty() || parts[1].empty()) failLossForm(whole);
+  if (parts.size() < 2 || parts[0].empty() || parts[1].empty()) failLossForm(whole);
   term.prediction = parts[0];
   term.target = parts[1];
-  if (parts.size() == 3) {
-    const std::optional<double> smoothing =
-        parts[2].starts_with(kSmoothing) ? numberIn(parts[2].substr(kSmoothing.size())) : std::nullopt;
-    if (term.kind != Kind::kCrossEntropy || !smoothing || *smoothing < 0 || *smoothing > 1)
-      failLossForm(whole);
-    term.label_smoothing = *smoothing;
-  }
+  for (size_t i = 2; i < parts.size(); ++i) parseTermOption(whole, parts[i], term);
   return term;
 }
 
 }  // namespace
+
+bool LossSpec::readsModelOutput() const {
+  return std::any_of(terms.begin(), terms.end(),
+                     [](const LossTerm& term) { return term.kind == Kind::kModelOutput; });
+}
 
 std::vector<std::string> lossKinds() {
   std::vector<std::string> names;
@@ -116,6 +132,7 @@ std::string lossToString(const LossTerm& term) {
   text += term.prediction;
   if (term.kind != Kind::kModelOutput) text += "," + term.target;
   if (term.label_smoothing != 0) text += fmt::format(",{}{}", kSmoothing, term.label_smoothing);
+  if (term.class_axis) text += fmt::format(",{}{}", kAxis, *term.class_axis);
   return text;
 }
 

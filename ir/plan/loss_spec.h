@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,20 +26,24 @@ struct LossTerm {
   std::string target;
   double weight = 1;
   double label_smoothing = 0;  // kCrossEntropy
+  // kCrossEntropy, kNegativeLogLikelihood: the axis of the classes, from the end if negative; nothing: as the
+  // shapes tell (onnx_import/autodiff/loss.h).
+  std::optional<int> class_axis;
   friend bool operator==(const LossTerm&, const LossTerm&) = default;
 };
 
 struct LossSpec {
   std::vector<LossTerm> terms = {LossTerm()};  // empty: the model has no loss, and gives its outputs
   bool isNone() const { return terms.empty(); }
+  bool readsModelOutput() const;
   bool isModelOutput() const {
     return terms.size() == 1 && terms[0].kind == LossTerm::Kind::kModelOutput && terms[0].weight == 1;
   }
 };
 
 // "" | "none" | TERM | [WEIGHT*]TERM+[WEIGHT*]TERM+..., where TERM is the name of a scalar output or
-// KIND:PREDICTION,TARGET with a KIND of lossKinds(); cross-entropy takes a smoothing:
-// "cross-entropy:LOGITS,LABELS,smoothing=0.1".
+// KIND:PREDICTION,TARGET with a KIND of lossKinds(); cross-entropy takes a smoothing, and it and nll the axis
+// of the classes: "cross-entropy:LOGITS,LABELS,smoothing=0.1,axis=1".
 //   "cross-entropy:logits,labels+0.4*cross-entropy:aux_logits,labels"
 // Error(kUsage) shows the forms. lossToString is the inverse.
 LossSpec parseLoss(std::string_view text);

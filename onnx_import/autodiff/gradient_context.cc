@@ -335,6 +335,27 @@ ValueId GradientContext::untransposed(ValueId x) const {
   return builder_.graph().node(id).inputs[0];
 }
 
+bool GradientContext::isReadBy(std::initializer_list<std::string_view> op_types) const {
+  const std::vector<Node>& nodes = builder_.graph().nodes;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (builder_.forwardNodes()[n].valid() || std::ranges::find(op_types, nodes[n].op_type) == op_types.end())
+      continue;
+    if (std::ranges::find(nodes[n].inputs, output()) != nodes[n].inputs.end()) return true;
+  }
+  return false;
+}
+
+std::optional<double> GradientContext::boundBelow() const {
+  const std::vector<Node>& nodes = builder_.graph().nodes;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const std::vector<ValueId>& inputs = nodes[n].inputs;
+    if (builder_.forwardNodes()[n].valid() || !nodes[n].is("Max") || inputs.size() != 2) continue;
+    if (inputs[0] == output()) return constantNumber(inputs[1]);
+    if (inputs[1] == output()) return constantNumber(inputs[0]);
+  }
+  return std::nullopt;
+}
+
 ValueId GradientContext::transposedOutputGradient() {
   const Graph& graph = builder_.graph();
   if (!isMatrixTranspose(graph, node_)) return {};

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -132,6 +133,10 @@ class GradientContext : public OpEmitter {
   bool needs(size_t position) const { return position < needed_.size() && needed_[position]; }
   // BackwardBuilder::gradientType of an input.
   DataType gradientType(size_t position) const { return builder_.gradientType(input(position)); }
+  // A forward node of one of these operators reads the first output. Looks through the whole graph.
+  bool isReadBy(std::initializer_list<std::string_view> op_types) const;
+  // The constant that a forward Max takes of it and of the first output; nothing without such a Max.
+  std::optional<double> boundBelow() const;
   // Says what the gradient of an input is. The shape must be the input's, and the type gradientType, or the
   // input's, from which it is cast.
   void give(size_t position, ValueId gradient);

@@ -1,6 +1,7 @@
 #include "onnx_import/autodiff/loss.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -19,14 +20,13 @@ bool isScalar(const Value& value) {
 
 // Adds nodes behind existing values, whose shapes may be symbolic.
 //
-// Cross-entropy: ONNX wants the classes on axis 1. Where the labels fit the scores without their last axis,
-// classes are last, and of more than two axes the scores are brought into that form:
+// Cross-entropy: ONNX wants the classes on axis 1; scores that have them elsewhere are brought there.
 //   scores [batch, tokens, 50]             reshaped to [-1, 50], labels to [-1]
 //   scores [batch, tokens, classes]        (classes unknown) transposed to [batch, classes, tokens]
 //   scores [batch, classes, height, width] as they are, with labels [batch, height, width]
 class LossWriter {
  public:
-  explicit LossWriter(Graph& graph) : graph_(graph), builder_(graph) {}
+  LossWriter(Graph& graph, std::vector<std::string>* notes) : graph_(graph), builder_(graph), notes_(notes) {}
 
   // The mean over elements.
   ValueId of(const LossTerm& term);
@@ -40,6 +40,8 @@ class LossWriter {
     Value like;  // the scores as the model gives them
   };
   Scores scoresOf(const LossTerm& term);
+  size_t classAxisOf(const LossTerm& term, const Value& scores, ValueId labels) const;
+  size_t classAxisOfNewLabels(const LossTerm& term, const Value& scores);
   ValueId crossEntropy(const LossTerm& term);
   ValueId smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities, ValueId likelihood);
   ValueId elementwise(const LossTerm& term);
@@ -49,13 +51,16 @@ class LossWriter {
   ValueId mean(std::string_view name, ValueId x, const Value& like);
   ValueId total(ValueId x, const Value& like);
   ValueId prediction(const LossTerm& term) const;
-  ValueId newTarget(const std::string& name, DataType type, const Value& like, size_t rank);
+  ValueId newTarget(const std::string& name, DataType type, const Value& like,
+                    const std::vector<size_t>& axes);
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name, DataType type,
              std::optional<Shape> shape, std::map<std::string, Attribute> attributes = {});
   ValueId flatten(ValueId value, const std::vector<int64_t>& shape);
 
   Graph& graph_;
   GraphBuilder builder_;
+  std::vector<std::string>* notes_;
+  std::map<ValueId, size_t> made_labels_;  // and the axis of the classes in the scores that they are for
 };
 
 ValueId LossWriter::op(std::string_view op_type, std::vector<ValueId> inputs, std::string_view name,
@@ -84,14 +89,21 @@ ValueId LossWriter::prediction(const LossTerm& term) const {
   return *found;
 }
 
-// A graph input of the first `rank` axes of `like`, symbols included, so that it is bound with the others.
-ValueId LossWriter::newTarget(const std::string& name, DataType type, const Value& like, size_t rank) {
-  const Shape shape(like.shape->begin(), like.shape->begin() + rank);
-  std::vector<std::string> symbols = like.symbols;
-  symbols.resize(std::min(symbols.size(), rank));
-  for (size_t axis = 0; axis < rank; ++axis) {
-    const bool unnamed = shape[axis] == kUnknownSize && (axis >= symbols.size() || symbols[axis].empty());
-    if (!unnamed) continue;
+std::vector<size_t> allAxes(const Value& value) {
+  std::vector<size_t> axes(value.shape->size());
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+// A graph input of these axes of `like`, symbols included, so that it is bound with the others.
+ValueId LossWriter::newTarget(const std::string& name, DataType type, const Value& like,
+                              const std::vector<size_t>& axes) {
+  Shape shape;
+  std::vector<std::string> symbols;
+  for (const size_t axis : axes) {
+    shape.push_back(like.shape->at(axis));
+    symbols.push_back(axis < like.symbols.size() ? like.symbols[axis] : "");
+    if (shape.back() != kUnknownSize || !symbols.back().empty()) continue;
     fail(ErrorCode::kUsage,
          "the target '{}' cannot be made: axis {} of '{}' has neither size nor name; export the model with "
          "named dynamic dimensions, or with the target as an input",
@@ -121,6 +133,68 @@ bool fitsClassAxis(const Shape& scores, const Shape& labels, size_t class_axis) 
   return true;
 }
 
+std::vector<size_t> axesWithout(const Value& value, size_t class_axis) {
+  std::vector<size_t> axes = allAxes(value);
+  axes.erase(axes.begin() + static_cast<int64_t>(class_axis));
+  return axes;
+}
+
+// "[batch,16]"
+std::string namedShape(const Value& value, const std::vector<size_t>& axes) {
+  std::vector<std::string> sizes;
+  for (const size_t axis : axes) {
+    const int64_t size = value.shape->at(axis);
+    const bool named = axis < value.symbols.size() && !value.symbols[axis].empty();
+    sizes.push_back(size != kUnknownSize ? std::to_string(size) : named ? value.symbols[axis] : "?");
+  }
+  return fmt::format("[{}]", fmt::join(sizes, ","));
+}
+
+size_t askedClassAxis(const LossTerm& term, const Value& scores) {
+  const int64_t rank = std::ssize(*scores.shape);
+  const int64_t axis = *term.class_axis + (*term.class_axis < 0 ? rank : 0);
+  if (axis < 0 || axis >= rank) {
+    fail(ErrorCode::kUsage, "--loss {}: '{}' {} has no axis {}; its axes are 0 to {} (PyTorch: axis=1)",
+         lossToString(term), scores.name, namedShape(scores, allAxes(scores)), *term.class_axis, rank - 1);
+  }
+  return static_cast<size_t>(axis);
+}
+
+// Of labels that the graph has. Where several axes fit, the first one of these is meant.
+size_t LossWriter::classAxisOf(const LossTerm& term, const Value& scores, ValueId labels) const {
+  const Value& value = graph_.value(labels);
+  if (!isInteger(value.data_type) || !value.shape) {
+    fail(ErrorCode::kUsage, "--loss {}: the labels '{}' are no integer tensor of known rank",
+         lossToString(term), value.name);
+  }
+  const Shape& shape = *scores.shape;
+  std::vector<size_t> possible = {shape.size() - 1, 1};
+  if (const auto made = made_labels_.find(labels); made != made_labels_.end()) possible = {made->second};
+  if (term.class_axis) possible = {askedClassAxis(term, scores)};
+  for (const size_t axis : possible) {
+    if (fitsClassAxis(shape, *value.shape, axis)) return axis;
+  }
+  fail(ErrorCode::kUsage, "--loss {}: labels '{}' of shape {} do not fit logits '{}' of shape {}",
+       lossToString(term), value.name, shapeToString(*value.shape), scores.name, shapeToString(shape));
+}
+
+// Images have their classes on axis 1, sequences of tokens on the last one.
+size_t LossWriter::classAxisOfNewLabels(const LossTerm& term, const Value& scores) {
+  if (term.class_axis) return askedClassAxis(term, scores);
+  const size_t rank = scores.shape->size();
+  const size_t axis = rank == 3 ? 2 : 1, other = rank == 3 ? 1 : rank - 1;
+  if (rank > 2 && notes_ != nullptr) {
+    notes_->push_back(
+        fmt::format("--loss {}: the classes are taken to be axis {} of '{}' {}, so that '{}' is {}; with "
+                    "axis={} they are "
+                    "axis {}, and it is {}",
+                    lossToString(term), axis, scores.name, namedShape(scores, allAxes(scores)), term.target,
+                    namedShape(scores, axesWithout(scores, axis)), other, other,
+                    namedShape(scores, axesWithout(scores, other))));
+  }
+  return axis;
+}
+
 LossWriter::Scores LossWriter::scoresOf(const LossTerm& term) {
   ValueId scores = prediction(term);
   const Value scores_value = graph_.value(scores);
@@ -132,25 +206,20 @@ LossWriter::Scores LossWriter::scoresOf(const LossTerm& term) {
   }
   const size_t rank = shape.size();
   const std::optional<ValueId> existing = builder_.find(term.target);
-  ValueId labels = existing ? *existing : newTarget(term.target, DataType::kInt64, scores_value, rank - 1);
-  const Value labels_value = graph_.value(labels);
-  if (!isInteger(labels_value.data_type) || !labels_value.shape) {
-    fail(ErrorCode::kUsage, "--loss {}: the labels '{}' are no integer tensor of known rank",
-         lossToString(term), labels_value.name);
-  }
-  const bool class_last = fitsClassAxis(shape, *labels_value.shape, rank - 1);
-  if (!class_last && !fitsClassAxis(shape, *labels_value.shape, 1)) {
-    fail(ErrorCode::kUsage, "--loss {}: labels '{}' of shape {} do not fit logits '{}' of shape {}",
-         lossToString(term), labels_value.name, shapeToString(*labels_value.shape), scores_value.name,
-         shapeToString(shape));
-  }
-  if (class_last && rank > 2 && shape.back() != kUnknownSize) {
+  const size_t class_axis =
+      existing ? classAxisOf(term, scores_value, *existing) : classAxisOfNewLabels(term, scores_value);
+  ValueId labels = existing ? *existing
+                            : newTarget(term.target, DataType::kInt64, scores_value,
+                                        axesWithout(scores_value, class_axis));
+  if (!existing) made_labels_[labels] = class_axis;
+  if (class_axis + 1 == rank && rank > 2 && shape.back() != kUnknownSize) {
     scores = flatten(scores, {-1, shape.back()});
     labels = flatten(labels, {-1});
-  } else if (class_last && rank > 2) {
-    std::vector<int64_t> permutation(rank);
-    std::iota(permutation.begin(), permutation.end(), 0);
-    std::rotate(permutation.begin() + 1, permutation.end() - 1, permutation.end());
+  } else if (class_axis != 1) {
+    std::vector<int64_t> permutation;
+    for (const size_t axis : axesWithout(scores_value, class_axis))
+      permutation.push_back(static_cast<int64_t>(axis));
+    permutation.insert(permutation.begin() + 1, static_cast<int64_t>(class_axis));
     scores = op("Transpose", {scores}, scores_value.name + ".classes_second", scores_value.data_type,
                 std::nullopt, {{"perm", permutation}});
   }
@@ -222,7 +291,7 @@ ValueId LossWriter::elementwise(const LossTerm& term) {
   const ValueId predicted = prediction(term);
   const Value value = graph_.value(predicted);
   const std::optional<ValueId> existing = builder_.find(term.target);
-  ValueId target = existing ? *existing : newTarget(term.target, value.data_type, value, value.shape->size());
+  ValueId target = existing ? *existing : newTarget(term.target, value.data_type, value, allAxes(value));
   const Value given = graph_.value(target);
   const bool number = isFloatingPoint(given.data_type)
                           ? given.data_type == value.data_type
@@ -346,9 +415,9 @@ bool hasLossOutput(const Graph& graph) {
                      [&](ValueId output) { return mayBeLoss(graph, output); });
 }
 
-ValueId attachLoss(Graph& graph, const LossSpec& spec) {
+ValueId attachLoss(Graph& graph, const LossSpec& spec, std::vector<std::string>* notes) {
   if (spec.isNone()) return ValueId();
-  LossWriter writer(graph);
+  LossWriter writer(graph, notes);
   std::vector<ValueId> losses;
   for (const LossTerm& term : spec.terms) {
     losses.push_back(term.kind == LossTerm::Kind::kModelOutput

@@ -1,6 +1,8 @@
 #include "onnx_import/autodiff/parameters.h"
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/name_pattern.h"
+#include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -18,7 +21,7 @@ namespace {
 
 constexpr size_t kMostNames = 12;  // in a note
 
-// The floating-point initializers whose names the pattern is found in.
+// The floating-point initializers that the pattern means.
 std::vector<ValueId> matching(const Graph& graph, const std::string& option, const std::string& pattern,
                               const std::vector<std::string>& lost) {
   const NamePattern expression(fmt::format("{} '{}'", option, pattern), pattern);
@@ -26,8 +29,8 @@ std::vector<ValueId> matching(const Graph& graph, const std::string& option, con
   std::vector<std::string> names;
   for (const auto& [id, initializer] : graph.initializers) {
     if (!isFloatingPoint(graph.dataType(id))) continue;
-    names.push_back(graph.value(id).name);
-    if (expression.isFoundIn(graph.value(id).name)) found.push_back(id);
+    names.push_back(allNames(graph.value(id)));
+    if (isNamedBy(expression, graph.value(id))) found.push_back(id);
   }
   const bool is_lost = std::any_of(lost.begin(), lost.end(),
                                    [&](const std::string& name) { return expression.isFoundIn(name); });
@@ -65,6 +68,20 @@ bool holdsCodes(const Value& value) {
   const bool four_bits = value.data_type == DataType::kInt4 || value.data_type == DataType::kUint4;
   const bool eight_bits = isInteger(value.data_type) && dataTypeSize(value.data_type) == 1;
   return (four_bits || eight_bits) && std::ssize(*value.shape) >= 2 && elementCount(*value.shape) > 1;
+}
+
+// Of a module, in a file of an exporter that calls its own constants "onnx::Mul_12" or "/block/Constant".
+bool mayBeAttribute(const std::string& name) {
+  return !name.empty() && std::isalpha(static_cast<unsigned char>(name.front())) != 0 &&
+         name.find("::") == std::string::npos;
+}
+
+// Computed by the exporter from buffers and constants alone, such as the angles of rotary positions.
+bool isOfNoParameter(const Value& value, const std::set<std::string>& parameters) {
+  const std::vector<std::string> sources = foldedFrom(value);
+  return !sources.empty() && std::none_of(sources.begin(), sources.end(), [&](const std::string& source) {
+    return parameters.contains(source);
+  });
 }
 
 }  // namespace
@@ -140,6 +157,9 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
   const bool marked =
       std::any_of(graph.initializers.begin(), graph.initializers.end(),
                   [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
+  std::set<std::string> parameters;  // where the file has a list of all
+  for (const SignatureParameter& parameter : signatureParameters(graph)) parameters.insert(parameter.name);
+  const bool tells_all = !parameters.empty();
   std::vector<std::string> frozen, constants, single, beside;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
@@ -147,8 +167,9 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
     const InitializerRole role = roles[id.index()];
     if (role == InitializerRole::kFrozen) frozen.push_back(value.name);
     if (role == InitializerRole::kParameter && !reached[id.index()]) beside.push_back(value.name);
-    if (role == InitializerRole::kConstant && !isFolded(value) && !(marked && one))
-      constants.push_back(value.name);
+    const bool is_known = marked && (tells_all ? one || isOfNoParameter(value, parameters)
+                                               : one && !mayBeAttribute(value.name));
+    if (role == InitializerRole::kConstant && !isFolded(value) && !is_known) constants.push_back(value.name);
     if (role == InitializerRole::kParameter && one && !exportedKind(value) && !isFolded(value) &&
         !trainedByUser(value))
       single.push_back(value.name);

@@ -12,10 +12,11 @@ namespace pipeshard {
 // of id.
 std::vector<ValueId> trainableParameters(const Graph& graph);
 
-// Trains the floating-point weights whose names contain a match of one of the regular expressions in `train`,
-// and does not train those of `freeze`; `train` wins where both match ("--freeze . --train ^head" trains the
-// head alone). To be called on the graph as read. `lost`: names of parameters that the file has no more,
-// which a pattern may mean. Error(kUsage) for a pattern that is no regular expression or found in no name.
+// Trains the floating-point weights that one of the regular expressions in `train` means (isNamedBy in
+// ir/graph/weight_role.h), and does not train those of `freeze`; `train` wins where both match ("--freeze .
+// --train ^head" trains the head alone). To be called on the graph as read. `lost`: names of parameters that
+// the file has no more, which a pattern may mean. Error(kUsage) for a pattern that is no regular expression
+// or found in no name.
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 

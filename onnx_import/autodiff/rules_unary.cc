@@ -1,6 +1,9 @@
 // Elementwise operators on one tensor.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "ir/graph/exporter_marks.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -8,11 +11,37 @@ namespace {
 
 void pass(GradientContext& c) { c.give(0, c.outputGradient()); }
 void negGradient(GradientContext& c) { c.give(0, c.scale(c.outputGradient(), -1)); }
+// std(x), as the exporter takes it apart: sqrt(%var), or sqrt(%broadcast_in_dim) where axes are kept.
+bool isDeviation(const Node& node) {
+  const ExportedCall call = exportedCall(node);
+  return call.function.find("aten.sqrt.") != std::string::npos && call.arguments.size() == 1 &&
+         (call.arguments[0].starts_with("var") || call.arguments[0].starts_with("broadcast_in_dim"));
+}
+
+// dY / 2Y. That of a standard deviation is 0 where all are equal, as PyTorch has it: not infinity times 0.
 void sqrtGradient(GradientContext& c) {
-  c.give(0, c.binary("Div", c.scale(c.outputGradient(), 0.5), c.output()));
+  ValueId root = c.output();
+  if (isDeviation(c.node())) {
+    const ValueId zero = c.scalar(c.type(root), 0);
+    const ValueId infinity = c.scalar(c.type(root), std::numeric_limits<double>::infinity());
+    root = c.where(c.compare("Equal", root, zero), infinity, root);
+  }
+  c.give(0, c.binary("Div", c.scale(c.outputGradient(), 0.5), root));
 }
 void expGradient(GradientContext& c) { c.give(0, c.binary("Mul", c.outputGradient(), c.output())); }
-void logGradient(GradientContext& c) { c.give(0, c.binary("Div", c.outputGradient(), c.input(0))); }
+// dY / X. Where a bound hides log(0), dY is 0, and so is this: not 0 / 0. The bound of PyTorch's binary
+// cross-entropy is -100, and its gradient has at least 1e-12 below.
+void logGradient(GradientContext& c) {
+  ValueId x = c.input(0);
+  if (c.isReadBy({"Max", "Clip"})) {
+    double least = c.type(x) == DataType::kFloat16   ? std::ldexp(1.0, -24)
+                   : c.type(x) == DataType::kFloat64 ? std::numeric_limits<double>::min()
+                                                     : std::numeric_limits<float>::min();
+    if (c.boundBelow() == -100.0) least = std::max(least, 1e-12);
+    x = c.binary("Max", x, c.scalar(c.type(x), least));
+  }
+  c.give(0, c.binary("Div", c.outputGradient(), x));
+}
 void sinGradient(GradientContext& c) {
   c.give(0, c.binary("Mul", c.outputGradient(), c.unary("Cos", c.input(0))));
 }

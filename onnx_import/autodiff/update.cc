@@ -187,10 +187,10 @@ UpdateRecipe updateRecipe(const OptimizerSpec& optimizer) {
   return recipe;
 }
 
-OptimizerSpec optimizerOf(const std::string& parameter, OptimizerSpec optimizer,
+OptimizerSpec optimizerOf(const Value& parameter, OptimizerSpec optimizer,
                           const std::vector<ParameterGroup>& groups) {
   for (const ParameterGroup& group : groups) {
-    if (patternOf(group).isFoundIn(parameter)) applyGroup(group, optimizer);
+    if (isNamedBy(patternOf(group), parameter)) applyGroup(group, optimizer);
   }
   return optimizer;
 }
@@ -215,9 +215,8 @@ void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
   }
   for (Parameter& parameter : training.parameters) {
     if (parameter.gradient_parts.empty()) continue;
-    const OptimizerSpec spec =
-        optimizerOfShape(optimizerOf(graph.value(parameter.value).name, optimizer, groups),
-                         storedShape(graph.value(parameter.value)));
+    const OptimizerSpec spec = optimizerOfShape(optimizerOf(graph.value(parameter.value), optimizer, groups),
+                                                storedShape(graph.value(parameter.value)));
     const ValueId gradient = addGradient(builder, clipping, parameter);
     if (readsWholeTensors(spec.kind))
       appendTensorUpdate(builder, spec, training.step, gradient, parameter);
@@ -229,13 +228,15 @@ void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
 
 std::vector<std::string> groupNotes(const Graph& graph, const std::vector<ParameterGroup>& groups) {
   constexpr size_t kMost = 12;  // names in a message
-  std::vector<std::string> notes, names;
-  for (const ValueId parameter : trainableParameters(graph)) names.push_back(graph.value(parameter).name);
+  std::vector<std::string> notes;
+  const std::vector<ValueId> parameters = trainableParameters(graph);
   for (const ParameterGroup& group : groups) {
     const NamePattern pattern = patternOf(group);
-    const auto count = std::count_if(names.begin(), names.end(),
-                                     [&](const std::string& name) { return pattern.isFoundIn(name); });
+    const auto count = std::count_if(parameters.begin(), parameters.end(),
+                                     [&](ValueId id) { return isNamedBy(pattern, graph.value(id)); });
     if (count == 0) {
+      std::vector<std::string> names;
+      for (const ValueId id : parameters) names.push_back(allNames(graph.value(id)));
       names.resize(std::min(names.size(), kMost));
       fail(ErrorCode::kUsage, "--group '{}' is found in the name of no trained parameter; such names are {}",
            group.pattern, fmt::join(names, ", "));
@@ -251,7 +252,7 @@ std::vector<std::string> muonNotes(const Graph& graph, const OptimizerSpec& opti
   if (optimizer.kind != OptimizerSpec::Kind::kMuon) return {};
   int64_t matrices = 0, others = 0;
   for (const ValueId parameter : trainableParameters(graph)) {
-    const OptimizerSpec spec = optimizerOfShape(optimizerOf(graph.value(parameter).name, optimizer, groups),
+    const OptimizerSpec spec = optimizerOfShape(optimizerOf(graph.value(parameter), optimizer, groups),
                                                 storedShape(graph.value(parameter)));
     ++(spec.kind == OptimizerSpec::Kind::kMuon ? matrices : others);
   }

@@ -38,9 +38,9 @@ void appendUpdates(BackwardBuilder& builder, const OptimizerSpec& optimizer,
                    const std::vector<ParameterGroup>& groups, const UpdateExtras& extras,
                    TrainingGraph& training);
 
-// The optimizer of the parameter of that name, after what its groups say. Error(kUsage) for a pattern that is
-// no regular expression.
-OptimizerSpec optimizerOf(const std::string& parameter, OptimizerSpec optimizer,
+// The optimizer of the parameter, after what its groups say (isNamedBy in ir/graph/weight_role.h).
+// Error(kUsage) for a pattern that is no regular expression.
+OptimizerSpec optimizerOf(const Value& parameter, OptimizerSpec optimizer,
                           const std::vector<ParameterGroup>& groups);
 
 // "group 'bias|norm': 25 parameters, weight_decay=0" of each group: how many of the weights that are trained

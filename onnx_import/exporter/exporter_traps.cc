@@ -8,52 +8,16 @@
 
 #include "ir/base/counted.h"
 #include "ir/graph/exporter_marks.h"
+#include "onnx_import/exporter/module_mode.h"
 
 namespace pipeshard {
 namespace {
-
-// "%x, [1, 2], None, 0.1" -> "%x", "[1, 2]", "None", "0.1"
-std::vector<std::string> argumentsOf(const std::string& text) {
-  std::vector<std::string> arguments(1);
-  int depth = 0;
-  for (const char c : text) {
-    depth += c == '[' || c == '(' ? 1 : c == ']' || c == ')' ? -1 : 0;
-    if (c == ',' && depth == 0) {
-      arguments.emplace_back();
-    } else if (c != ' ' || depth > 0) {
-      arguments.back() += c;
-    }
-  }
-  return arguments;
-}
-
-// batch_norm(input, weight, bias, running_mean, running_var, training, momentum, ...)
-bool losesTraining(const Node& node, const ExportedCall& call) {
-  constexpr size_t kTraining = 5;
-  if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) != 0 ||
-      call.function.find("batch_norm") == std::string::npos)
-    return false;
-  const std::vector<std::string> arguments = argumentsOf(call.text);
-  return arguments.size() > kTraining && arguments[kTraining] == "True";
-}
-
-// cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
-// The smoothing, as the call says it; "" for none.
-std::string lostSmoothing(const Node& node, const ExportedCall& call) {
-  constexpr size_t kSmoothing = 5;
-  if (!node.is("SoftmaxCrossEntropyLoss") || call.function.find("cross_entropy_loss") == std::string::npos)
-    return "";
-  const std::vector<std::string> arguments = argumentsOf(call.text);
-  const bool smooths =
-      arguments.size() > kSmoothing && std::strtod(arguments[kSmoothing].c_str(), nullptr) > 0;
-  return smooths ? arguments[kSmoothing] : "";
-}
 
 // avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 bool losesDivisor(const Node& node, const ExportedCall& call) {
   constexpr size_t kDivisor = 6;
   if (!node.is("AveragePool") || call.function.find("avg_pool") == std::string::npos) return false;
-  const std::vector<std::string> arguments = argumentsOf(call.text);
+  const std::vector<std::string> arguments = argumentTexts(call);
   return arguments.size() > kDivisor && arguments[kDivisor] != "None";
 }
 
@@ -63,16 +27,9 @@ bool isAttention(const ExportedCall& call) {
 }
 bool dropsInside(const ExportedCall& call) {
   constexpr size_t kDropout = 4;
-  const std::vector<std::string> arguments = argumentsOf(call.text);
+  const std::vector<std::string> arguments = argumentTexts(call);
   return isAttention(call) && arguments.size() > kDropout &&
          std::strtod(arguments[kDropout].c_str(), nullptr) > 0;
-}
-
-std::string optionForSmoothing(const Graph& graph, const Node& node, const std::string& smoothing) {
-  const bool named = node.inputs.size() > 1 && node.inputs[0].valid() && node.inputs[1].valid();
-  return fmt::format("--loss cross-entropy:{},{},smoothing={}",
-                     named ? graph.value(node.inputs[0]).name : "LOGITS",
-                     named ? graph.value(node.inputs[1]).name : "LABELS", smoothing);
 }
 
 // In inference mode, as far as the file tells.
@@ -119,17 +76,11 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
   std::vector<std::string> traps;
   for (const Node& node : graph.nodes) {
     const ExportedCall call = exportedCall(node);
-    normalizations += losesTraining(node, call) ? 1 : 0;
+    normalizations += losesTraining(node) ? 1 : 0;
     divisors += losesDivisor(node, call) ? 1 : 0;
     if (dropsInside(call))
       dropouts.attentions[call.name] = dropouts.attentions[call.name] || node.is("Dropout");
     if (isIdleDropout(graph, node)) ++(isAttention(call) ? dropouts.in_attentions : dropouts.idle);
-    const std::string smoothing = lostSmoothing(node, call);
-    if (smoothing.empty()) continue;
-    traps.push_back(fmt::format(
-        "the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the "
-        "loss is without; {} has it",
-        optionForSmoothing(graph, node, smoothing)));
   }
   if (normalizations > 0) {
     traps.push_back(

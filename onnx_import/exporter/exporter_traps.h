@@ -14,7 +14,6 @@ namespace pipeshard {
 //   - A batch normalisation of a module in training mode is in inference mode: it uses and keeps the running
 //     statistics of the file.
 //   - The dropout inside an attention is in inference mode, or gone; any other is in inference mode.
-//   - The label smoothing of a cross-entropy is gone.
 //   - The divisor_override of an average pooling is gone.
 //   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged.
 //

@@ -8,6 +8,7 @@
 #include "ir/base/convert.h"
 #include "ir/base/tensor_box.h"
 #include "onnx_import/exporter/folded_functions.h"
+#include "onnx_import/exporter/parameter_copies.h"
 #include "onnx_import/exporter/parameter_unfolding.h"
 #include "onnx_import/exporter/recurrent_parameters.h"
 #include "onnx_import/exporter/window_biases.h"
@@ -59,7 +60,8 @@ class Unfolder {
     const std::string& name = graph_.value(constant).name;
     if (callKind(name) == "add") return unfoldOnePlus(reader, input, call, fold);
     const bool is_argument = std::ranges::find(call.arguments, name) != call.arguments.end();
-    if (!is_argument || !unfolding_.isFree(fold.parameters[0])) return;
+    if (!is_argument) return;
+    if (!unfolding_.isFree(fold.parameters[0])) return recomputeCopy(unfolding_, reader, constant, fold);
     if (unfoldWindowBiases(unfolding_, reader, constant, fold)) return;
     unfoldMoved(reader, constant, fold);
   }

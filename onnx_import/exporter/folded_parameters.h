@@ -15,6 +15,7 @@
 //   one plus     the scale of Gemma's norms: weight  →  1 + weight, 'add_4'. (Of the weight are left the
 //                digits that the sum has.)
 //   functions    the temperature of a contrastive loss: logit_scale  →  Exp  →  'exp' (folded_functions.h)
+// So is what reads such a constant beside a parameter that the file has (parameter_copies.h).
 // What else was computed of a parameter (rows of a table whose places are not told, products, squares) stays
 // as it is, and the parameter is lost (module_parameters.h).
 #pragma once
@@ -23,8 +24,8 @@
 
 namespace pipeshard {
 
-// How many are there again, under their names and marked as parameters (weight_role.h). Of the graph as read;
-// restoreParameters begins with it.
+// How many are there again, under their names and marked as parameters (weight_role.h), or read again. Of the
+// graph as read; restoreParameters begins with it.
 int unfoldParameters(Graph& graph);
 
 }  // namespace pipeshard

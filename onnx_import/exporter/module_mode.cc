@@ -1,6 +1,9 @@
 #include "onnx_import/exporter/module_mode.h"
 
+#include <algorithm>
+
 #include "ir/base/error.h"
+#include "ir/graph/exporter_marks.h"
 
 namespace pipeshard {
 namespace {
@@ -20,12 +23,26 @@ bool isTrue(const Graph& graph, ValueId value) {
 
 }  // namespace
 
+// batch_norm(input, weight, bias, running_mean, running_var, training, momentum, ...)
+bool losesTraining(const Node& node) {
+  constexpr size_t kTraining = 5;
+  if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) != 0) return false;
+  const ExportedCall call = exportedCall(node);
+  if (call.function.find("batch_norm") == std::string::npos) return false;
+  const std::vector<std::string> arguments = argumentTexts(call);
+  return arguments.size() > kTraining && arguments[kTraining] == "True";
+}
+
 ChangedModes setTrainingMode(Graph& graph) {
   ChangedModes changed;
   GraphBuilder builder(graph);
   ValueId yes;
+  const bool tells = std::any_of(graph.nodes.begin(), graph.nodes.end(), losesTraining);
   for (Node& node : graph.nodes) {
-    if (node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 0) {
+    const bool is_idle = node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 0;
+    if (is_idle && tells && !losesTraining(node)) {
+      ++changed.in_evaluation;
+    } else if (is_idle) {
       requireMode(node, 14);
       node.attributes["training_mode"] = int64_t{1};
       node.outputs.resize(3);

@@ -15,6 +15,7 @@
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/exporter/folded_parameters.h"
+#include "onnx_import/exporter/parameter_copies.h"
 #include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/exporter/torchscript_parameters.h"
 #include "onnx_import/prepare/splice.h"
@@ -62,6 +63,7 @@ class Restorer {
     for (const SignatureParameter& parameter : signature) {
       if (!parameter_.contains(parameter.name)) explain(parameter);
     }
+    listOldCopies();
     judgeUnread();
     return std::move(result_);
   }
@@ -362,6 +364,15 @@ class Restorer {
     }
   }
 
+  // What is computed of parameters that the file has, too, would stay as it is when they are trained.
+  void listOldCopies() {
+    for (const OldCopy& copy : oldCopies(graph_)) {
+      if (std::ranges::find(result_.lost, copy.parameter, &LostParameter::name) == result_.lost.end())
+        result_.lost.push_back(
+            {copy.parameter, fmt::format("folded into the constant '{}', too", copy.constant)});
+    }
+  }
+
   // "fc", "weight" of "fc.weight"
   static std::pair<std::string, std::string> moduleAndLeaf(const std::string& name) {
     const size_t dot = name.rfind('.');
@@ -396,6 +407,8 @@ class Restorer {
       const std::string tied = found != other_names_.end() ? found->second : innerName(name);
       if (!tied.empty()) {
         result_.other_names.push_back({name, tied});
+        if (const auto at = parameter_.find(tied); at != parameter_.end())
+          addOtherName(graph_.value(at->second), name);
       } else if (calls_are_gone_) {
         result_.lost.push_back(
             {std::move(name),
@@ -472,7 +485,7 @@ void refuseLostParameters(const ModuleParameters& parameters, const std::vector<
   bool in_others = true;
   for (const LostParameter& lost : parameters.lost) {
     const bool can_train = lost.in_others || parameters.torchscript;
-    if (names(freeze, lost) || (can_train && names(train, lost))) continue;
+    if (names(train, lost) ? can_train : names(freeze, lost)) continue;
     lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
     in_others = in_others && lost.in_others;
   }

@@ -41,8 +41,10 @@ struct TiedName {
 
 struct ModuleParameters {
   bool known = false;                 // the file says which parameters there are
-  std::vector<std::string> unread;    // the forward pass does not use them
-  std::vector<TiedName> other_names;  // of tied parameters
+  // The forward pass does not use them; or names of tied parameters that no call goes by (T5's
+  // "shared.weight"), which a file does not tell from these.
+  std::vector<std::string> unread;
+  std::vector<TiedName> other_names;  // of tied parameters, which have them as kOtherNames (weight_role.h)
   std::vector<LostParameter> lost;
   // Tables of embeddings with a padding_idx whose row is trained by the lookup, which PyTorch's is not: the
   // file does not show the lookup. (Of others the row comes detached, so that no gradient reaches it.)
@@ -54,6 +56,13 @@ struct ModuleParameters {
   int statistics = 0;                  // likewise, of batch normalisations
   int zero_biases = 0;                 // left out, and made again
   int unfolded = 0;                    // folded into constants, and made again
+
+  // Names of the module under which the file has no tensor that it could tell.
+  std::vector<std::string> absent() const {
+    std::vector<std::string> names = unread;
+    for (const LostParameter& parameter : lost) names.push_back(parameter.name);
+    return names;
+  }
 };
 
 // To be called on the graph as read; all parameters that it finds are marked as such (weight_role.h).

@@ -55,12 +55,21 @@ class NoGradRegions {
   }
 
  private:
-  // By value: a parameter goes into it, also one that the exporter has folded into a constant.
+  // By value: a parameter goes into it, also one that the exporter has folded into a constant. (Of buffers
+  // and other constants, such as the angles of rotary positions, none is trained.)
   std::vector<bool> dependsOnParameters() const {
+    std::set<std::string> parameters;
+    for (const SignatureParameter& parameter : signatureParameters(graph_)) parameters.insert(parameter.name);
     std::vector<bool> depends(graph_.values.size(), false);
     for (const auto& [id, initializer] : graph_.initializers) {
       const Value& value = graph_.value(id);
-      depends[id.index()] = isMarkedParameter(value) || !foldedFrom(value).empty();
+      const std::vector<std::string> sources = foldedFrom(value);
+      depends[id.index()] =
+          isMarkedParameter(value) ||
+          (parameters.empty() ? !sources.empty()
+                              : std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+                                  return parameters.contains(source);
+                                }));
     }
     for (const Node& node : graph_.nodes) {
       const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),

@@ -49,7 +49,9 @@ class Unfolding {
     write(writer);
     for (Node& made : writer.take()) before_[reader].push_back(std::move(made));
   }
-  // Puts the nodes into the graph. How many parameters were made.
+  // Nodes that were added give what was a constant, of a parameter that the file has.
+  void countCopy() { ++made_; }
+  // Puts the nodes into the graph. How many parameters were made, and copies of others.
   int finish();
 
  private:

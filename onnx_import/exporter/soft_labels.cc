@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "onnx_import/exporter/label_smoothing.h"
 #include "onnx_import/exporter/replacement_writer.h"
 
 namespace pipeshard {
@@ -21,7 +22,13 @@ std::vector<Node> written(Graph& graph, GraphBuilder& builder, const Node& node)
   const ValueId classes = writer.integers({1});
   const ValueId logs = writer.add("LogSoftmax", {node.inputs[0]}, type, {{"axis", int64_t{1}}});
   const ValueId products = writer.add("Mul", {logs, node.inputs[1]}, type);
-  const ValueId sums = writer.add("ReduceSum", {products, classes}, type, {{"keepdims", int64_t{0}}});
+  ValueId sums = writer.add("ReduceSum", {products, classes}, type, {{"keepdims", int64_t{0}}});
+  if (const double smoothing = droppedSmoothing(node); smoothing > 0) {
+    const ValueId means = writer.add("ReduceMean", {logs, classes}, type, {{"keepdims", int64_t{0}}});
+    const ValueId sharp = writer.add("Mul", {sums, writer.number(type, 1 - smoothing)}, type);
+    const ValueId smooth = writer.add("Mul", {means, writer.number(type, smoothing)}, type);
+    sums = writer.add("Add", {sharp, smooth}, type);
+  }
   const std::string reduction = node.stringAttribute("reduction", "mean");
   if (reduction == "none") {
     writer.addLast("Neg", {sums});

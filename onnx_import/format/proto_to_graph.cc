@@ -89,7 +89,11 @@ ValueId GraphReader::define(const std::string& name, const std::string& by) {
   if (name.empty()) fail(ErrorCode::kBadModel, "{} defines a value without a name", by);
   const ValueId id(graph_.values.size());
   if (!scope_.names.emplace(name, id).second)
-    fail(ErrorCode::kBadModel, "{} defines '{}', which is already defined", by, name);
+    fail(ErrorCode::kBadModel,
+         "{} defines '{}', which is already defined (PyTorch's exporter does so where a parameter or buffer "
+         "of "
+         "the module is called like an operator: rename it in the module)",
+         by, name);
   graph_.values.emplace_back().name = name;
   return id;
 }

@@ -133,7 +133,8 @@ class TrainingWriter {
   }
 
   void addUpdate(ValueId parameter, ValueId gradient) {
-    const OptimizerSpec spec = optimizerOf(nameOf(parameter), training_.optimizer, training_.groups);
+    const OptimizerSpec spec =
+        optimizerOf(algorithm_.value(parameter), training_.optimizer, training_.groups);
     const UpdateRecipe recipe = updateRecipe(spec);
     const ValueId updated = addLike(parameter, "updated");
     const DataType type = algorithm_.dataType(parameter);

@@ -119,7 +119,8 @@ class Cutter {
     if (read == updated) return;
     fail(ErrorCode::kConfiguration,
          "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; "
-         "choose stages that keep all uses of this normalisation together (--boundary)",
+         "choose stages that keep all uses of this normalisation together (--boundary), or one stage "
+         "(--stages uniform:1 --method auto)",
          graph_.value(state.value).name, read, updated);
   }
 

@@ -68,6 +68,8 @@ struct Clustering {
 // their own; runs of other blocks before and behind likewise. Of fewer than 16 layers, blocks are cut in
 // equal places where a cut costs no more than between them. Without repeats (less than half of the FLOPs),
 // the largest number of layers whose largest cut is at most 1.5 times that of two layers.
+// No layer ends between two uses of one running statistic (a batch normalisation that is called twice), so
+// there may be fewer layers than asked for.
 // Error(kConfiguration): more layers than forward nodes.
 Clustering clusterTraining(const TrainingGraph& training, const ClusteringOptions& options);
 

@@ -13,9 +13,10 @@
 #include "onnx_import/exporter/detached_values.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
+#include "onnx_import/exporter/label_smoothing.h"
+#include "onnx_import/exporter/mistaken_calls.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/no_grad_regions.h"
-#include "onnx_import/exporter/soft_labels.h"
 #include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
@@ -167,7 +168,9 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
   }
   if (!parameters.unread.empty()) {
     notes.push_back(
-        fmt::format("never read by the forward pass, so that training leaves them as they are: {}",
+        fmt::format("never read by the forward pass, so that training leaves them as they are: {} (or names "
+                    "of a tied parameter that no call goes by, like T5's shared.weight: that one is trained, "
+                    "and `export --tied` writes it under them, too)",
                     fmt::join(parameters.unread, ", ")));
   }
   return notes;
@@ -181,6 +184,10 @@ void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
   notes.push_back(fmt::format("put into training mode, which the file does not have: {}, {}",
                               counted(changed.normalizations, "batch normalization"),
                               counted(changed.dropouts, "dropout")));
+  if (changed.in_evaluation > 0) {
+    notes.push_back(fmt::format("{} stay in evaluation mode, as the module had them",
+                                counted(changed.in_evaluation, "batch normalization")));
+  }
 }
 
 // The loss that is asked for. A model that has none is evaluated, or looked at, without.
@@ -217,16 +224,19 @@ std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
   return names;
 }
 
-// Weights that are not in the file, for the model and (if it has outputs) the file as a whole. To look, any
-// numbers will do.
-void takeWeights(const PlanRequest& request, Graph& raw, Graph& whole, ForwardModel& model) {
-  std::vector<std::string> sources = request.given.weights;
-  if (request.any_sizes && sources.empty() && !model.form.weight_inputs.empty()) sources = {"random"};
-  GivenWeights given = takeGivenWeights(raw, sources, model.form.weight_inputs);
+// Where the weights come from that are not in the file. To look, any numbers will do.
+std::vector<std::string> weightSources(const PlanRequest& request, const ForwardModel& model) {
+  const std::vector<std::string>& sources = request.given.weights;
+  if (request.any_sizes && sources.empty() && !model.form.weight_inputs.empty()) return {"random"};
+  return sources;
+}
+
+void takeWeights(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  GivenWeights given = takeGivenWeights(raw, weightSources(request, model), model.form.weight_inputs,
+                                        model.parameters.absent());
   for (std::string& note : given.notes) model.notes.push_back(std::move(note));
   given.stored_types.merge(model.source_types);
   model.source_types = std::move(given.stored_types);
-  if (!whole.outputs.empty()) takeGivenWeights(whole, sources, model.form.weight_inputs);
   std::vector<std::string> open;
   for (const ValueId input : raw.inputs) {
     const std::vector<std::string>& weights = model.form.weight_inputs;
@@ -255,11 +265,23 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
+// Where the file computes another thing than the module did.
+void noteUnlikeModule(const PlanRequest& request, const Graph& raw, std::vector<std::string>& notes) {
+  if (!request.any_sizes)
+    refuseMistakenCalls(raw, request.given.optimizer.kind != OptimizerSpec::Kind::kNone);
+  for (std::string& note : exporterTraps(raw)) notes.push_back(std::move(note));
+  if (const std::vector<std::string> changed = changedBuffers(raw); !changed.empty()) {
+    notes.push_back(
+        fmt::format("the module's forward pass changes buffers, which the file does not: {} stay as they are",
+                    listed(changed, 6)));
+  }
+}
+
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name; "" without a loss.
 std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   takeEmbeddingBags(raw);
-  takeSoftLabels(raw);
+  const std::vector<std::string> smoothing = restoreCrossEntropies(raw);
   const bool names_output = request.loss.isModelOutput();
   const bool takes_optimizer = !request.optimizer_given && !request.any_sizes &&
                                request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
@@ -268,10 +290,12 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   model.form = std::move(reduced.found);
   model.optimizer = std::move(reduced.optimizer);
   model.notes = std::move(reduced.notes);
+  if (request.loss.readsModelOutput())
+    model.notes.insert(model.notes.end(), smoothing.begin(), smoothing.end());
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
   if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);
-  for (std::string& note : exporterTraps(raw)) model.notes.push_back(std::move(note));
+  noteUnlikeModule(request, raw, model.notes);
   if (const int detached = stopAtDetachedValues(raw); detached > 0) {
     model.notes.push_back(
         fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
@@ -287,10 +311,10 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
   if (std::string note = quantizedNote(raw); !note.empty()) model.notes.push_back(std::move(note));
   widenWhatIsTrained(request, raw, whole, model);
-  takeWeights(request, raw, whole, model);
+  takeWeights(request, raw, model);
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
-  const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss));
+  const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss), &model.notes);
   if (const std::vector<std::string> unread = unreadInputs(raw); !unread.empty()) {
     model.notes.push_back(fmt::format(
         "inputs that nothing reads: {} (if the module does: an example call that passes one tensor "
@@ -302,6 +326,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   if (!loss.valid()) return name;
   const ValueId in_file = findValue(whole, name);
   if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid()) return name;
+  takeGivenWeights(whole, weightSources(request, model), model.form.weight_inputs);
   whole.outputs = {in_file};
   for (const ImportedGradient& gradient : backward.gradients)
     whole.outputs.push_back(findValue(whole, gradient.output));

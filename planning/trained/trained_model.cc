@@ -18,8 +18,10 @@
 #include "ir/graph/weight_files.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/loss.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/exporter/embedding_bag.h"
+#include "onnx_import/exporter/label_smoothing.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/training_info.h"
@@ -36,8 +38,6 @@ namespace pipeshard {
 namespace {
 
 constexpr uint64_t kInlineWeightBytes = 4096;  // larger ones are read when they are written
-constexpr std::string_view kParameter = "parameter/";
-constexpr std::string_view kForwardState = "forward_state/";
 constexpr std::string_view kBatchesTracked = ".num_batches_tracked";
 
 // The model's graph, and for its initializers the name of the checkpoint's tensor that they get.
@@ -62,6 +62,7 @@ class Trained {
   TrainedModelSummary& summary() { return summary_; }
   bool isTrained(ValueId id) const { return trained_.contains(id); }
   const std::vector<TiedName>& otherNames() const { return other_names_; }
+  const std::vector<LostParameter>& lost() const { return lost_; }
   const Plan& plan() const { return plan_; }
 
   // To be called when the initializers have their content.
@@ -79,7 +80,7 @@ class Trained {
     const ValueId value = attachLoss(graph_, loss);
     training.loss = graph_.value(value).name;
     for (const auto& [id, tensor] : trained_) {
-      if (tensor.starts_with(kParameter)) training.parameters.push_back(graph_.value(id).name);
+      if (tensor.starts_with(kParameterPrefix)) training.parameters.push_back(graph_.value(id).name);
     }
     describeTraining(graph_, training);
     std::vector<TrainingInfo> infos = trainingInfo(graph_);
@@ -107,13 +108,16 @@ class Trained {
     Graph reduced = graph_;
     const ReducedForm form = reduceForm(reduced, {.loss = "", .optimizer_given = true});
     takeEmbeddingBags(graph_);
+    restoreCrossEntropies(graph_);
     ModuleParameters parameters = restoreParameters(graph_);
     other_names_ = std::move(parameters.other_names);
+    lost_ = std::move(parameters.lost);
     if (!parameters.unread.empty()) {
       summary_.notes.push_back(fmt::format("not in the file, as the forward pass never reads them: {}",
                                            fmt::join(parameters.unread, ", ")));
     }
-    GivenWeights given = takeGivenWeights(graph_, plan_.given.weights, form.found.weight_inputs);
+    GivenWeights given =
+        takeGivenWeights(graph_, plan_.given.weights, form.found.weight_inputs, parameters.absent());
     stored_types_ = std::move(given.stored_types);
   }
 
@@ -121,9 +125,9 @@ class Trained {
     std::vector<std::string> strange;
     int64_t averages = 0;
     for (const std::string& name : tensors_.names()) {
-      const bool parameter = name.starts_with(kParameter);
-      if (!parameter && !name.starts_with(kForwardState)) continue;
-      const ValueId id = findValue(graph_, name.substr(parameter ? kParameter.size() : kForwardState.size()));
+      const bool parameter = name.starts_with(kParameterPrefix);
+      if (!parameter && !name.starts_with(kForwardStatePrefix)) continue;
+      const ValueId id = findValue(graph_, name.substr(name.find('/') + 1));
       const Shape& shape = tensors_.find(name).whole;
       if (!id.valid() || !graph_.initializers.contains(id) || !isStoredAs(shape, graph_.shape(id))) {
         strange.push_back(name);
@@ -184,6 +188,7 @@ class Trained {
   Graph graph_;
   std::map<ValueId, std::string> trained_;
   std::vector<TiedName> other_names_;
+  std::vector<LostParameter> lost_;
   std::map<std::string, DataType> stored_types_;
   TrainedModelSummary summary_;
 };
@@ -197,12 +202,14 @@ std::vector<ValueId> initializersToWrite(const Trained& trained, const Graph& gr
   return ids;
 }
 
-// What a module's state has. `buffers`: by name, where the file says which there are.
+// What a module's state has. `buffers`: by name, where the file says which there are; else `parameters` are
+// what a plan would train, and whatever is large.
 bool isModules(const Trained& trained, const Graph& graph, ValueId id,
-               const std::optional<std::set<std::string>>& buffers) {
+               const std::optional<std::set<std::string>>& buffers, const std::vector<ValueId>& parameters) {
   const Value& value = graph.value(id);
   if (trained.isTrained(id) || isMarkedParameter(value)) return true;
   if (buffers) return buffers->contains(value.name);
+  if (std::ranges::binary_search(parameters, id)) return true;
   return isFloatingPoint(value.data_type) &&
          std::holds_alternative<WeightReference>(graph.initializers.at(id));
 }
@@ -236,19 +243,39 @@ struct StateTensors {
   }
 };
 
-// The exporter has computed with them what the file has in their place.
-void noteMissingBuffers(const std::set<std::string>& buffers, const StateTensors& state,
-                        TrainedModelSummary& summary) {
-  constexpr size_t kMost = 4;
-  std::vector<std::string> missing;
-  for (const std::string& name : buffers) {
-    if (!name.ends_with(kBatchesTracked) && state.find(name) == nullptr) missing.push_back(name);
-  }
+constexpr size_t kMostNoted = 4;
+
+void noteMissing(const char* noun, const std::vector<std::string>& missing, TrainedModelSummary& summary) {
   if (missing.empty()) return;
   summary.notes.push_back(fmt::format(
       "{} of the module not in the model's file, so not here: {}; load_state_dict(..., strict=False) keeps "
       "the module's own",
-      counted(std::ssize(missing), "buffer"), listed(missing, kMost)));
+      counted(std::ssize(missing), noun), listed(missing, kMostNoted)));
+}
+
+// The exporter has computed with them what the file has in their place.
+void noteMissingBuffers(const std::set<std::string>& buffers, const StateTensors& state,
+                        TrainedModelSummary& summary) {
+  std::vector<std::string> missing;
+  for (const std::string& name : buffers) {
+    if (!name.ends_with(kBatchesTracked) && state.find(name) == nullptr) missing.push_back(name);
+  }
+  noteMissing("buffer", missing, summary);
+}
+
+// Likewise; some it has by their names, with others folded into them.
+void noteLostParameters(const std::vector<LostParameter>& lost, const StateTensors& state,
+                        TrainedModelSummary& summary) {
+  std::vector<std::string> missing, changed;
+  for (const LostParameter& parameter : lost) {
+    (state.find(parameter.name) == nullptr ? missing : changed)
+        .push_back(fmt::format("{} ({})", parameter.name, parameter.reason));
+  }
+  noteMissing("parameter", missing, summary);
+  if (changed.empty()) return;
+  summary.notes.push_back(fmt::format("{} here as the model's file has {}, not as the module: {}",
+                                      counted(std::ssize(changed), "parameter"),
+                                      changed.size() == 1 ? "it" : "them", listed(changed, kMostNoted)));
 }
 
 }  // namespace
@@ -307,10 +334,11 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
   std::optional<std::set<std::string>> buffers;
   if (!signatureParameters(graph).empty()) buffers.emplace();
   for (const SignatureParameter& buffer : signatureBuffers(graph, true)) buffers->insert(buffer.name);
+  const std::vector<ValueId> parameters = trainableParameters(graph);
   constexpr std::string_view kRunningMean = ".running_mean";
   StateTensors state;
   for (const auto& [id, initializer] : graph.initializers) {
-    if (!isModules(trained, graph, id, buffers)) continue;
+    if (!isModules(trained, graph, id, buffers, parameters)) continue;
     const Value& value = graph.value(id);
     std::vector<std::byte> content = trained.content(id);
     Shape shape = *value.shape;
@@ -330,6 +358,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
     state.add(value.name, value.data_type, shape, std::move(content));
   }
   for (const TiedName& tied : request.tied) state.addTied(tied);
+  noteLostParameters(trained.lost(), state, trained.summary());
   if (buffers) noteMissingBuffers(*buffers, state, trained.summary());
   writeTensorFile(path, state.views, {{"format", "pt"}}, true);
   return trained.summary();

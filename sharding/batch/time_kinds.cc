@@ -192,7 +192,8 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
 
 void refuseTimeCut(const Node& node, const std::string& reason) {
   fail(ErrorCode::kBadModel,
-       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch, or change the model so "
+       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch (--microbatches 1), or "
+       "change the model so "
        "that examples meet only in sums and means",
        describeNode(node), reason);
 }

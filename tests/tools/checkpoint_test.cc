@@ -301,6 +301,76 @@ TEST_F(CheckpointCommand, BadOnesAreToldAndOlderOnesTaken) {
   EXPECT_EQ(run(directory, 3, "third", {"--every", "soon"}).exit_code, 64);
 }
 
+// What the model's file has of them is what was there before training.
+TEST_F(CheckpointCommand, NoPlanLosesWhatACheckpointHasLearned) {
+  const std::vector<std::string> place = {"--cluster", "1x2", "--stages", "uniform:2"};
+  const auto planWith = [&](std::vector<std::string> options) {
+    options.insert(options.end(), place.begin(), place.end());
+    return plan("examples/mlp.onnx", options);
+  };
+  const std::string all = planWith({}), frozen = planWith({"--freeze", "dense1"});
+  const auto expectRefused = [&](const std::string& directory, const std::string& saved,
+                                 const std::string& reason) {
+    const CommandResult refused = run(directory, 4, saved);
+    EXPECT_EQ(refused.exit_code, 78) << refused.output;
+    EXPECT_THAT(refused.errors, HasSubstr(reason));
+    EXPECT_THAT(refused.errors, HasSubstr("`pipeshard export " + at(saved)));
+  };
+  ASSERT_EQ(run(all, 2, "all").exit_code, 0);
+  ASSERT_EQ(run(frozen, 2, "frozen").exit_code, 0);
+  expectRefused(frozen, "all", "has 2 parameters that this plan does not train: dense1.bias, dense1.weight.");
+  expectRefused(all, "frozen",
+                "has not 2 parameters that this plan trains: dense1.bias, dense1.weight. The "
+                "plan that saved it did not train them");
+  expectRefused(planWith({"--ema", "0.9"}), "all",
+                "has no moving averages of parameters, which this plan's --ema");
+  expectRefused(planWith({"--precision", "float16"}), "all", "has no scale of the loss, which this plan's");
+  EXPECT_EQ(run(frozen, 4, "frozen").exit_code, 0);
+
+  // What the message says to do.
+  succeed({"export", at("all"), "-o", at("trained.onnx"), "--safetensors", at("before.safetensors")});
+  const std::string goes_on = plan(at("trained.onnx"), {"--freeze", "dense1"});
+  ASSERT_EQ(run(goes_on, 1, "other").exit_code, 0);
+  succeed({"export", at("other"), "--safetensors", at("after.safetensors")});
+  const TensorFile before = TensorFile::open(at("before.safetensors")),
+                   after = TensorFile::open(at("after.safetensors"));
+  for (const char* name : {"dense1.weight", "dense1.bias"})
+    EXPECT_EQ(before.read(*before.find(name)), after.read(*after.find(name)));
+  EXPECT_NE(before.read(*before.find("dense2.weight")), after.read(*after.find("dense2.weight")));
+}
+
+// docs/checkpoints.md says which.
+TEST_F(CheckpointCommand, OptimizersAndPrecisionsOfTheSameStatesGoOn) {
+  const auto planWith = [&](std::vector<std::string> options) {
+    const std::string directory = folder_.file("plan" + std::to_string(++plans_));
+    options.insert(options.begin(), {"plan", "examples/mlp.onnx", "--cluster", "1x1", "-o", directory});
+    succeed(options);
+    return directory;
+  };
+  const std::string first = planWith({"--optimizer", "adamw:lr=1e-2", "--ema", "0.9"});
+  const std::vector<std::pair<std::vector<std::string>, std::string>> plans = {
+      {{"--optimizer", "adam:lr=1e-2", "--ema", "0.9"}, "under another plan; all of it goes on"},
+      {{"--optimizer", "lamb:lr=1e-2"}, "this one does not keep moving_average, the rest goes on"},
+      {{"--optimizer", "sgd:lr=1e-2"},
+       "this one does not keep first_moment, moving_average, second_moment, the rest goes on"},
+      {{"--optimizer", "adamw:lr=1e-2", "--ema", "0.9", "--precision", "bfloat16"}, "all of it goes on"}};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const std::string saved = "saved" + std::to_string(i);
+    ASSERT_EQ(run(first, 2, saved).exit_code, 0);
+    const CommandResult resumed = run(planWith(plans[i].first), 3, saved);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.errors;
+    EXPECT_THAT(resumed.errors, HasSubstr(plans[i].second));
+  }
+  ASSERT_EQ(run(first, 2, "other").exit_code, 0);
+  const CommandResult wider =
+      run(planWith({"--optimizer", "adamw:lr=1e-2", "--ema", "0.9", "--precision", "float64"}), 3, "other");
+  EXPECT_EQ(wider.exit_code, 78);
+  EXPECT_THAT(wider.errors, HasSubstr("as float32, this plan keeps it as float64"));
+  const CommandResult factored = run(planWith({"--optimizer", "adafactor", "--ema", "0.9"}), 3, "other");
+  EXPECT_EQ(factored.exit_code, 78);
+  EXPECT_THAT(factored.errors, HasSubstr("which this plan's --optimizer keeps"));
+}
+
 // What a step of training says of the weights that it begins with, an evaluation of the exported model says
 // too.
 TEST_F(CheckpointCommand, TheExportedModelHasTheTrainedWeights) {
@@ -352,6 +422,36 @@ TEST_F(CheckpointCommand, TheExportedModelMaySayHowItWasTrained) {
   ASSERT_TRUE(head != nullptr && words != nullptr);
   EXPECT_EQ(tensors.read(*head), tensors.read(*words));
   EXPECT_EQ(tensors.read(*head), saved.read("parameter/lm_head.weight").bytes);
+}
+
+// Of a module, what an exporter has folded, or what is small and frozen in a file that lists no parameters.
+TEST_F(CheckpointCommand, TensorsSayWhichOfTheModuleTheyAreNot) {
+  using Case = std::tuple<const char*, std::vector<std::string>, std::string, std::vector<std::string>>;
+  const std::vector<Case> cases = {
+      {"positions_folded",
+       {"--freeze", "positions"},
+       "note: 1 parameter of the module not in the model's "
+       "file, so not here: positions.weight (folded into the constant 'embedding_1'); load_state_dict(",
+       {"head.bias", "head.weight", "words.weight"}},
+      {"batch_norm_folded",
+       {"--train", "weight|bias"},
+       "note: 2 parameters here as the model's file has them, "
+       "not as the module: layers.0.weight (a batch normalisation is folded into it",
+       {"layers.0.bias", "layers.0.weight"}},
+      {"frozen_torchscript",
+       {"--freeze", "^layers.0.weight$"},
+       "tensors: ",
+       {"layers.0.bias", "layers.0.weight", "layers.1.bias", "layers.1.weight"}}};
+  for (const auto& [trap, options, said, names] : cases) {
+    SCOPED_TRACE(trap);
+    ASSERT_EQ(run(plan(fmt::format("tests/golden/traps/{}.onnx", trap), options), 1, trap).exit_code, 0);
+    const CommandResult exported = succeed({"export", at(trap), "--safetensors", at("t.safetensors")});
+    EXPECT_THAT(exported.output, HasSubstr(said));
+    const TensorFile tensors = TensorFile::open(at("t.safetensors"));
+    std::vector<std::string> found;
+    for (const TensorEntry& tensor : tensors.tensors()) found.push_back(tensor.name);
+    EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(names));
+  }
 }
 
 // Names that the module has, and no call of it.

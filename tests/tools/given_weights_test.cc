@@ -15,6 +15,20 @@ namespace pipeshard {
 namespace {
 
 const std::string kMlp = PIPESHARD_SOURCE_DIR "/examples/mlp.onnx";
+const std::string kTied = PIPESHARD_SOURCE_DIR "/tests/golden/traps/tied.onnx";  // head.weight, words.weight
+
+// Of a float32 initializer of the mlp example.
+std::vector<float> numbersOf(const Graph& graph, ValueId id) {
+  const Initializer& initializer = graph.initializers.at(id);
+  std::vector<float> numbers(elementCount(graph.shape(id)));
+  if (const auto* reference = std::get_if<WeightReference>(&initializer)) {
+    const std::string bytes = readFile(PIPESHARD_SOURCE_DIR "/examples/" + reference->location);
+    std::memcpy(numbers.data(), bytes.data() + reference->offset, reference->length);
+  } else {
+    std::memcpy(numbers.data(), std::get<Constant>(initializer).bytes.data(), numbers.size() * sizeof(float));
+  }
+  return numbers;
+}
 
 class GivenWeights : public ::testing::Test {
  protected:
@@ -43,14 +57,7 @@ class GivenWeights : public ::testing::Test {
     std::vector<TensorView> tensors;
     for (const auto& [id, initializer] : graph.initializers) {
       if (!graph.value(id).name.starts_with("dense")) continue;
-      std::vector<float>& tensor = numbers.emplace_back(elementCount(*graph.value(id).shape));
-      if (const auto* reference = std::get_if<WeightReference>(&initializer)) {
-        const std::string bytes = readFile(PIPESHARD_SOURCE_DIR "/examples/" + reference->location);
-        std::memcpy(tensor.data(), bytes.data() + reference->offset, reference->length);
-      } else {
-        std::memcpy(tensor.data(), std::get<Constant>(initializer).bytes.data(),
-                    tensor.size() * sizeof(float));
-      }
+      std::vector<float>& tensor = numbers.emplace_back(numbersOf(graph, id));
       for (float& number : tensor) number *= factor;
       std::vector<double> wide(tensor.size());  // room for any type
       convertElements(DataType::kFloat32, tensor.data(), rounded, wide.data(), tensor.size());
@@ -67,6 +74,51 @@ class GivenWeights : public ::testing::Test {
     return folder_.file("weights.safetensors");
   }
 
+  // The mlp example as half-precision training leaves it.
+  std::string writeModelOfHalves() {
+    Graph graph = readModel(kMlp);
+    const auto half = [](DataType type) { return type == DataType::kFloat32 ? DataType::kBfloat16 : type; };
+    for (auto& [id, initializer] : graph.initializers) {
+      if (graph.dataType(id) != DataType::kFloat32) continue;
+      const std::vector<float> numbers = numbersOf(graph, id);
+      Constant narrow{DataType::kBfloat16, graph.shape(id), std::vector<std::byte>(2 * numbers.size())};
+      convertElements(DataType::kFloat32, numbers.data(), narrow.data_type, narrow.bytes.data(),
+                      std::ssize(numbers));
+      initializer = std::move(narrow);
+    }
+    for (Value& value : graph.values) value.data_type = half(value.data_type);
+    writeModel(graph, folder_.file("halves.onnx"));
+    return folder_.file("halves.onnx");
+  }
+
+  // Tensors of the tied example's embedding, each number times its factor.
+  std::string writeTied(const std::map<std::string, float>& factors) {
+    std::vector<std::vector<float>> numbers;
+    for (const auto& [name, factor] : factors) {
+      std::vector<float>& tensor = numbers.emplace_back(24);
+      for (size_t i = 0; i < tensor.size(); ++i) tensor[i] = factor * std::sin(static_cast<float>(i));
+    }
+    std::vector<TensorView> tensors;
+    for (const auto& [name, factor] : factors)
+      tensors.push_back({name, DataType::kFloat32, {6, 4}, numbers[tensors.size()].data()});
+    const std::string file = folder_.file("tied" + std::to_string(++runs_) + ".safetensors");
+    writeTensorFile(file, tensors);
+    return file;
+  }
+
+  CommandResult planTied(const std::vector<std::string>& files, const std::string& model = kTied) {
+    std::vector<std::string> line = {"plan", model, "--cluster", "1x1", "-o", plan_};
+    for (const std::string& file : files) line.insert(line.end(), {"--weights", file});
+    if (model != kTied) line.insert(line.end(), {"--freeze", "^shared"});  // nothing reads it
+    return runPipeshard(line);
+  }
+
+  double lossOfTied(const std::vector<std::string>& files, const std::string& model = kTied) {
+    const CommandResult planned = planTied(files, model);
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    return lossOfPlan(1, "0");
+  }
+
   CommandResult plan(const std::string& model, const std::vector<std::string>& options) {
     std::vector<std::string> line = {"plan", model, "--external-data-root", "examples", "--dim", "batch=8",
                                      "-o",   plan_};
@@ -78,6 +130,10 @@ class GivenWeights : public ::testing::Test {
                    const std::string& seed = "0") {
     const CommandResult planned = plan(model, options);
     EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    return lossOfPlan(ranks, seed);
+  }
+
+  double lossOfPlan(int ranks, const std::string& seed) {
     const std::string dump = folder_.file("dump" + std::to_string(++runs_));
     const CommandResult ran = runPipeshard({"run", plan_, "--seed", seed, "--dump", dump});
     EXPECT_EQ(ran.exit_code, 0) << ran.errors;
@@ -129,6 +185,49 @@ TEST_F(GivenWeights, AreConvertedToTheModelsType) {
                       "--precision", "float64", "--weights", file});
     EXPECT_EQ(validated.exit_code, 0) << validated.output << validated.errors;
   }
+}
+
+// Such a model is trained in float32: from the file's numbers, not rounded to those of the model.
+TEST_F(GivenWeights, OfAModelInHalfPrecisionAreTakenAsTheyAre) {
+  const std::string model = writeModelOfHalves();
+  const double own = firstLoss(kMlp, {"--cluster", "1x2"}, 2);
+  EXPECT_NE(firstLoss(model, {"--cluster", "1x2"}, 2), own);
+  EXPECT_EQ(firstLoss(model, {"--cluster", "1x2", "--weights", writeWeights("")}, 2), own);
+}
+
+TEST_F(GivenWeights, OfATiedParameterGoByAnyOfItsNames) {
+  const double want = lossOfTied({writeTied({{"head.weight", 1}})});
+  EXPECT_GT(std::abs(lossOfTied({}) - want), 1e-4);
+  EXPECT_EQ(lossOfTied({writeTied({{"words.weight", 1}})}), want);
+  EXPECT_EQ(lossOfTied({writeTied({{"model.words.weight", 1}})}), want);
+  EXPECT_EQ(lossOfTied({writeTied({{"head.weight", 1}, {"words.weight", 1}})}), want);
+  EXPECT_EQ(lossOfTied({writeTied({{"head.weight", 1}}), writeTied({{"words.weight", 1}})}), want);
+  const CommandResult refused = planTied({writeTied({{"head.weight", 1}, {"words.weight", 2}})});
+  EXPECT_EQ(refused.exit_code, 78) << refused.errors;
+  EXPECT_NE(refused.errors.find("'words.weight' is not the same as 'head.weight'"), std::string::npos)
+      << refused.errors;
+  const CommandResult twice = planTied({writeTied({{"head.weight", 1}}), writeTied({{"head.weight", 1}})});
+  EXPECT_EQ(twice.exit_code, 64) << twice.errors;
+}
+
+// As T5's shared.weight, under which the checkpoint has the embedding.
+TEST_F(GivenWeights, UnderANameThatNoCallGoesByAreTheParameterThatIsMissing) {
+  Graph graph = readModel(kTied);
+  for (auto& [key, text] : graph.metadata) {
+    const size_t line = key.ends_with("graph_signature") ? text.find("p_words_weight") : std::string::npos;
+    if (line != std::string::npos) text.insert(line, "p_shared_weight: PARAMETER target='shared.weight'\n");
+  }
+  const std::string model = folder_.file("shared.onnx");
+  writeModel(graph, model);
+  const double want = lossOfTied({writeTied({{"head.weight", 1}})}, model);
+  const std::string shared = writeTied({{"shared.weight", 1}});
+  EXPECT_EQ(lossOfTied({shared}, model), want);
+  EXPECT_NE(planTied({shared}, model).output.find("shared.weight of " + shared + " taken for head.weight"),
+            std::string::npos);
+  const CommandResult both = planTied({writeTied({{"shared.weight", 1}, {"words.weight", 2}})}, model);
+  EXPECT_EQ(both.exit_code, 0) << both.errors;
+  EXPECT_NE(both.output.find("not in the model, and left out: shared.weight"), std::string::npos)
+      << both.output;
 }
 
 TEST_F(GivenWeights, AreDrawnTheSameForEveryPlan) {
@@ -183,6 +282,10 @@ TEST_F(GivenWeights, AreRefusedWhereTheyDoNotFit) {
   const CommandResult ambiguous = refused("bias", {12}, kMlp);
   EXPECT_EQ(ambiguous.exit_code, 64) << ambiguous.errors;
   EXPECT_NE(ambiguous.errors.find("may be each of"), std::string::npos) << ambiguous.errors;
+  const CommandResult folder = plan(kMlp, {"--weights", folder_.path()});
+  EXPECT_EQ(folder.exit_code, 66) << folder.errors;
+  EXPECT_NE(folder.errors.find("a folder; give the .safetensors file in it"), std::string::npos)
+      << folder.errors;
   const CommandResult no_file = plan(kMlp, {"--weights", folder_.file("gone.safetensors")});
   EXPECT_EQ(no_file.exit_code, 66) << no_file.errors;
   const CommandResult nothing = plan(kMlp, {"--weights", "random:nothing_like_this"});

@@ -102,10 +102,7 @@ const std::map<std::string, Trap>& traps() {
         {"never read by the forward pass, so that training leaves them as they are: unused.weight, "
          "unused.bias"}}},
       {"label_smoothing",
-       {"",
-        "",
-        {"the label_smoothing of the cross-entropy is not in the file (the exporter drops it): the loss is "
-         "without; --loss cross-entropy:linear,labels,smoothing=0.1 has it"}}},
+       {"", "", {"the label_smoothing of a cross-entropy, which the exporter drops, is put back"}}},
       {"unusual_place", none},
       {"unusual_place_torchscript", {unclear, decide, {}}},
       {"unmarked", {unclear, decide, {}}},
@@ -223,6 +220,12 @@ TEST(TrapFiles, TheOptionsThatMessagesNameHelp) {
       {"unusual_place_torchscript", {"--train", "mask_token", "--freeze", "least"}, trains(24, 28)},
       {"layer_scale_folded_torchscript", {"--train", "onnx::Mul_10"}, trains(16, 16)},
       {"positions_folded", {"--freeze", "positions"}, trains(29, 29)},
+      {"tied",
+       {"--freeze", "^words.weight$"},
+       "not trained (--freeze, or no gradient in the file): head.weight"},
+      {"tied", {"--freeze", ".", "--train", "^words"}, trains(24, 32)},
+      {"tied", {"--group", "^words:lr_scale=0.5"}, "group '^words': 1 parameter, lr_scale=0.5"},
+      {"unread", {}, "(or names of a tied parameter that no call goes by"},
       {"lost", {"--freeze", "second"}, trains(8, 8)},
       {"batch_norm_folded", {"--train", "weight|bias"}, trains(6, 6)},
       {"batch_norm_folded",
@@ -243,6 +246,18 @@ TEST(TrapFiles, TheOptionsThatMessagesNameHelp) {
     EXPECT_EQ(result.exit_code, 0) << way.trap << result.errors;
     EXPECT_THAT(result.output, HasSubstr(way.output)) << way.trap;
   }
+}
+
+TEST(TrapFiles, ALabelSmoothingThatIsPutBackCanBeCut) {
+  const std::string file = kFolder + "/label_smoothing.onnx";
+  const CommandResult cut =
+      runPipeshard({"validate", file, "--cluster", "1x2", "--dim", "batch=4", "--microbatches", "2"});
+  EXPECT_EQ(cut.exit_code, 0) << cut.output << cut.errors;
+  EXPECT_THAT(cut.output, HasSubstr("the label_smoothing of a cross-entropy, which the exporter drops"));
+  const CommandResult asked =
+      planTrap("label_smoothing", {"--loss", "cross-entropy:linear,labels,smoothing=0.1"});
+  EXPECT_EQ(asked.exit_code, 0) << asked.errors;
+  EXPECT_THAT(asked.output, ::testing::Not(HasSubstr("label_smoothing of"))) << "not of the loss";
 }
 
 TEST(TrapFiles, InspectSaysFirstWhatIsTrainedAndThenWhatIsNot) {

@@ -154,7 +154,11 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       "The loss: a scalar output's name, or KIND:PREDICTION,TARGET with the kinds cross-entropy "
       "(LOGITS,LABELS),\n"
       "nll, bce, bce-with-logits, mse, l1, smooth-l1; a sum of several as A+0.5*B; label smoothing as\n"
-      "cross-entropy:LOGITS,LABELS,smoothing=0.1 (default: the model's only scalar output)");
+      "cross-entropy:LOGITS,LABELS,smoothing=0.1; the axis of the classes as "
+      "cross-entropy:LOGITS,LABELS,axis=1\n"
+      "(without: where the model has LABELS their shape tells, else it is the last of 3 axes, of more axis "
+      "1)\n"
+      "(default: the model's only scalar output)");
   declareGiven(command, options, OptionPlace::kFreeze);
   command.add_flag_callback(
       "--no-patterns", [&options] { options.given["--patterns"] = {"off"}; }, "The same as --patterns off");

@@ -56,6 +56,33 @@ TEST(Gradient, OfPowWithConstantExponentMatchesDifferences) {
   }
 }
 
+// A binary cross-entropy of a prediction that is 0 bounds its logarithm by -100.
+TEST(Gradient, OfABoundedLogarithmIsZeroAtZero) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", makeTensor({3}, {0, 0.5, 1e-30}));
+  const ValueId bounded = test.op("Max", {test.op("Log", {x}), test.constant(makeTensor({}, {-100}))});
+  const std::vector<double> gradient = elementsOf(
+      trainAndRun(test, test.op("ReduceSum", {bounded}, {{"keepdims", int64_t{0}}})).gradients.at("x"));
+  EXPECT_EQ(gradient.at(0), 0);
+  EXPECT_DOUBLE_EQ(gradient.at(1), 2);
+  EXPECT_DOUBLE_EQ(gradient.at(2), 1e12);  // as PyTorch bounds it
+}
+
+TEST(Gradient, OfAStandardDeviationIsZeroWhereAllAreEqual) {
+  TestGraph test;
+  const ValueId x = test.parameter("x", makeTensor({2}, {3, 3}));
+  const ValueId squares = test.op("Mul", {x, x});
+  const ValueId variance = test.op("Sub", {test.op("ReduceMean", {squares}, {{"keepdims", int64_t{0}}}),
+                                           test.constant(makeTensor({}, {9}))});
+  const ValueId deviation = test.op("Sqrt", {variance});
+  test.graph().nodes.back().metadata.emplace_back(
+      "pkg.torch.onnx.fx_node",
+      "%sqrt : [num_users=1] = call_function[target=torch.ops.aten.sqrt.default](args = (%var,), kwargs = "
+      "{})");
+  for (double element : elementsOf(trainAndRun(test, test.weightedSum({deviation})).gradients.at("x")))
+    EXPECT_EQ(element, 0);
+}
+
 TEST(Gradient, OfPowIsFiniteAtABaseOfZero) {
   for (double exponent : {0.0, 1.0, 2.0, 3.0}) {
     TestGraph test;

@@ -34,6 +34,7 @@ double lossOf(const std::string& text, const char* function = "") {
 TEST(LossValues, AreThoseOfPyTorch) {
   EXPECT_NEAR(lossOf("cross-entropy:y,labels"), 0.5550791469128336, 1e-14);
   EXPECT_NEAR(lossOf("cross-entropy:y,labels,smoothing=0.1"), 0.6467458135795002, 1e-14);
+  EXPECT_NEAR(lossOf("cross-entropy:y,labels,axis=1"), 0.5550791469128336, 1e-14);
   EXPECT_NEAR(lossOf("nll:y,labels", "LogSoftmax"), 0.5550791469128336, 1e-14);
   EXPECT_NEAR(lossOf("bce:y,t", "Sigmoid"), 1.0799719127002103, 1e-14);
   EXPECT_NEAR(lossOf("bce-with-logits:y,t"), 1.0799719127002103, 1e-14);

@@ -4,9 +4,11 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/graph_print.h"
+#include "ir/graph/weight_role.h"
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/update.h"
 #include "onnx_import/precision/precision.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
@@ -14,7 +16,9 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 template <typename F>
 std::string usageError(F&& f) {
@@ -37,6 +41,7 @@ TEST(LossOption, ParsesItsForms) {
   EXPECT_EQ(cross_entropy.target, "labels");
   for (const char* text :
        {"mse:y,target", "loss:0", "bce-with-logits:y,t", "cross-entropy:y,t,smoothing=0.1",
+        "cross-entropy:y,t,smoothing=0.1,axis=1", "nll:y,t,axis=-1",
         "cross-entropy:y,labels+0.4*cross-entropy:aux,labels", "main_loss+0.01*router_loss"}) {
     EXPECT_EQ(lossToString(parseLoss(text)), text);
   }
@@ -51,7 +56,8 @@ TEST(LossOption, ParsesItsForms) {
 TEST(LossOption, ShowsTheFormsForEverythingElse) {
   for (const char* text :
        {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy", "a+", "x*a",
-        "mse:a,b,smoothing=0.1", "cross-entropy:a,b,smoothing=2"}) {
+        "mse:a,b,smoothing=0.1", "cross-entropy:a,b,smoothing=2", "cross-entropy:a,b,axis=x",
+        "mse:a,b,axis=1", "cross-entropy:a,b,axis=1,axis=2"}) {
     EXPECT_THAT(usageError([&] { parseLoss(text); }), HasSubstr("cross-entropy:LOGITS,LABELS")) << text;
   }
 }
@@ -174,6 +180,59 @@ TEST(Loss, OfCrossEntropyTakesLabelsThatPutTheClassesSecond) {
   EXPECT_EQ(model.graph.nodes.back().inputs[0], findValue(model.graph, "scores"));
 }
 
+// The shape of the labels that the loss makes, and what it says of them.
+std::pair<Shape, std::vector<std::string>> labelsMadeFor(Shape scores, const std::string& option = "") {
+  Model model;
+  model.output("scores", std::move(scores));
+  std::vector<std::string> notes;
+  attachLoss(model.graph, parseLoss("cross-entropy:scores,labels" + option), &notes);
+  verifyGraph(model.graph);
+  return {*model.graph.value(findValue(model.graph, "labels")).shape, notes};
+}
+
+TEST(Loss, OfCrossEntropyHasTheClassesOfImagesSecondAndOfTokensLast) {
+  const auto [rows, said_of_rows] = labelsMadeFor({kUnknownSize, 10});
+  EXPECT_EQ(rows, Shape{kUnknownSize});
+  EXPECT_THAT(said_of_rows, IsEmpty());
+  const auto [tokens, said_of_tokens] = labelsMadeFor({kUnknownSize, 16, 10});
+  EXPECT_EQ(tokens, (Shape{kUnknownSize, 16}));
+  EXPECT_THAT(
+      said_of_tokens,
+      ElementsAre("--loss cross-entropy:scores,labels: the classes are taken to be axis 2 of 'scores' "
+                  "[batch,16,10], so that 'labels' is [batch,16]; with axis=1 they are axis 1, and "
+                  "it is [batch,10]"));
+  const auto [images, said_of_images] = labelsMadeFor({kUnknownSize, 8, 8, 8});
+  EXPECT_EQ(images, (Shape{kUnknownSize, 8, 8}));
+  EXPECT_THAT(said_of_images, ElementsAre(HasSubstr("to be axis 1 of 'scores' [batch,8,8,8]")));
+}
+
+TEST(Loss, OfCrossEntropyTakesTheAxisOfTheClasses) {
+  for (const char* option : {",axis=1", ",axis=-2,smoothing=0.1"}) {
+    const auto [labels, notes] = labelsMadeFor({kUnknownSize, 16, 10}, option);
+    EXPECT_EQ(labels, (Shape{kUnknownSize, 10})) << option;
+    EXPECT_THAT(notes, IsEmpty());
+  }
+  EXPECT_EQ(labelsMadeFor({kUnknownSize, 5, 8, 16}, ",axis=3").first, (Shape{kUnknownSize, 5, 8}));
+  Model model;
+  model.output("scores", {kUnknownSize, 7, 7});
+  model.input("labels", {kUnknownSize, 7}, DataType::kInt64);
+  attachLoss(model.graph, parseLoss("cross-entropy:scores,labels,axis=1"));
+  EXPECT_EQ(model.graph.nodes.back().inputs[0], findValue(model.graph, "scores"));
+  EXPECT_THAT(usageError([&] {
+                labelsMadeFor({kUnknownSize, 16, 10}, ",axis=3");
+              }),
+              HasSubstr("'scores' [batch,16,10] has no axis 3; its axes are 0 to 2"));
+}
+
+// Of square images all axes would fit.
+TEST(Loss, OfSeveralCrossEntropiesReadsLabelsAlike) {
+  Model model;
+  model.output("y", {kUnknownSize, 8, 8, 8});
+  model.output("aux", {kUnknownSize, 8, 8, 8});
+  attachLoss(model.graph, parseLoss("cross-entropy:y,labels+0.4*cross-entropy:aux,labels"));
+  for (const Node& node : model.graph.nodes) EXPECT_FALSE(node.is("Reshape") || node.is("Transpose"));
+}
+
 TEST(Loss, OfCrossEntropyRefusesLabelsThatDoNotFit) {
   Model model;
   model.output("scores", {kUnknownSize, 10, 7});
@@ -291,6 +350,27 @@ TEST(Parameters, AreWhatTheUserSays) {
               HasSubstr("--freeze 'tail' is found in no"));
   EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {"("}, {}); }),
               HasSubstr("--train '(' is no regular expression"));
+}
+
+TEST(Parameters, OfSeveralNamesAreMeantByEach) {
+  Unmarked model;
+  const ValueId head = model.weight("head.weight", {2}, {1, 2}, "Mul");
+  model.weight("body.weight", {2}, {1, 2}, "Mul");
+  Value& tied = model.graph.value(head);
+  for (const char* name : {"words.weight", "shared.weight", "words.weight", "head.weight"})
+    addOtherName(tied, name);
+  EXPECT_EQ(otherNames(tied), (std::vector<std::string>{"words.weight", "shared.weight"}));
+  EXPECT_EQ(allNames(tied), "head.weight (also words.weight, shared.weight)");
+  EXPECT_THAT(usageError([&] { overrideParameters(model.graph, {}, {"tail"}); }),
+              HasSubstr("such names are head.weight (also words.weight, shared.weight), body.weight"));
+  overrideParameters(model.graph, {}, {"^shared"});
+  EXPECT_EQ(model.trained(), std::vector<std::string>{"body.weight"});
+  overrideParameters(model.graph, {"^words.weight$"}, {"."});
+  EXPECT_EQ(model.trained(), std::vector<std::string>{"head.weight"});
+  EXPECT_THAT(groupNotes(model.graph, {parseParameterGroup("^shared:lr_scale=0.5")}),
+              ::testing::ElementsAre("group '^shared': 1 parameter, lr_scale=0.5"));
+  EXPECT_THAT(usageError([&] { groupNotes(model.graph, {parseParameterGroup("tail:lr_scale=0.5")}); }),
+              HasSubstr("such names are head.weight (also words.weight, shared.weight)"));
 }
 
 TEST(Parameters, ThatTheLossDoesNotDependOnAreNotCounted) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
@@ -262,6 +263,24 @@ TEST(TrainingGraph, GivesGroupsTheirNumbersAndTheLastOnesWin) {
   }
   EXPECT_EQ(numbers, (std::map<std::string, std::pair<double, double>>{
                          {"w1", {0.5, 0.125}}, {"b1", {0.5, 0}}, {"w2", {0.25, 0.125}}, {"b2", {0.25, 2}}}));
+}
+
+TEST(TrainingGraph, GivesGroupsThatGoByAnotherNameTheirNumbers) {
+  Mlp mlp;
+  ForwardGraph forward;
+  forward.graph = mlp.test.graph();
+  forward.loss = mlp.loss;
+  for (ValueId id : forward.graph.inputs) forward.inputs.push_back({id, 0});
+  addOtherName(forward.graph.value(findValue(forward.graph, "w1")), "words.weight");
+  const TrainingGraph training = buildTrainingGraph(std::move(forward), parseOptimizer("sgd:lr=0.5"),
+                                                    {parseParameterGroup("^words:lr_scale=0.5")});
+  std::map<std::string, double> rates;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op_type != "SGD") continue;
+    rates[training.graph.value(node.inputs[0]).name] =
+        numericElements(*training.graph.constant(node.inputs.at(2))).at(0);
+  }
+  EXPECT_EQ(rates, (std::map<std::string, double>{{"w1", 0.25}, {"b1", 0.5}, {"w2", 0.5}, {"b2", 0.5}}));
 }
 
 TEST(TrainingGraph, NamesTheOperatorWithoutGradientRule) {

@@ -32,16 +32,6 @@ TEST(ExporterTraps, ABatchNormalizationInTrainingModeIsExportedInInferenceMode) 
   EXPECT_THAT(exporterTraps(right), IsEmpty());
 }
 
-TEST(ExporterTraps, LabelSmoothingIsDropped) {
-  const auto traps = [](const char* arguments) {
-    return exporterTraps(graphOf("SoftmaxCrossEntropyLoss", "cross_entropy_loss.default", arguments));
-  };
-  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.1"),
-              ElementsAre(HasSubstr("--loss cross-entropy:LOGITS,LABELS,smoothing=0.1")));
-  EXPECT_THAT(traps("%logits, %y, None, 1, -100, 0.0"), IsEmpty());
-  EXPECT_THAT(traps("%logits, %y"), IsEmpty());
-}
-
 TEST(ExporterTraps, ADivisorOfAnAveragePoolingIsDropped) {
   const auto traps = [](const char* arguments) {
     return exporterTraps(graphOf("AveragePool", "avg_pool2d.default", arguments));

@@ -168,6 +168,58 @@ TEST_F(FoldedParametersTest, WhatAFunctionHasSwallowedIsLost) {
   }
 }
 
+// Parameters that the file has, and constants of them for other calls (parameter_copies.h).
+class ParameterCopiesTest : public FoldedParametersTest {
+ protected:
+  // x * p, with all of p 0.5, and then what the constant goes into.
+  ModuleParameters copied(const std::string& constant, const Shape& shape, const std::vector<float>& numbers,
+                          const std::string& from, const Shape& own = {4}) {
+    begin();
+    parameter("p", own);
+    node("Mul", {findValue(graph, "p")}, "mul", "aten.mul.Tensor", "%x, %p_p");
+    node("Mul", {folded(constant, shape, numbers, from)}, "mul_1", "aten.mul.Tensor", "%mul, %" + constant);
+    return restore();
+  }
+};
+
+TEST_F(ParameterCopiesTest, WhatTheFileTellsIsComputedOfTheParameterAgain) {
+  const std::vector<float> halves(4, 0.5F);
+  EXPECT_THAT(copied("sub", {4}, halves, "['p', 'scalar_tensor_default', 'val_3']").lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Mul", "Sub"));
+  EXPECT_THAT(copied("t", {1, 4}, halves, "['p']", {4, 1}).lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Mul", "Transpose"));
+  EXPECT_THAT(copied("unsqueeze", {1, 4}, halves, "['p', 'val_3']").lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Mul", "Reshape"));
+  const std::vector<float> exponentials(4, std::exp(0.5F));
+  EXPECT_THAT(copied("unsqueeze", {1, 4}, exponentials, "['p', 'exp']").lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Mul", "Exp", "Reshape"));
+  verifyGraph(graph);
+}
+
+TEST_F(ParameterCopiesTest, OthersAreListed) {
+  const ModuleParameters found = copied("pow_1", {}, {0.25F}, "['p', 'sub', 'val_3']");
+  ASSERT_THAT(found.lost, SizeIs(1));
+  EXPECT_EQ(found.lost[0].name, "p");
+  EXPECT_EQ(found.lost[0].reason, "folded into the constant 'pow_1', too");
+  EXPECT_THAT(copied("sub", {4}, std::vector<float>(4, 0.4F), "['p', 'scalar_tensor_default']").lost,
+              SizeIs(1));
+  EXPECT_THAT(copied("exp", {4}, std::vector<float>(4, 0.5F), "['p']").lost, SizeIs(1));
+  EXPECT_THAT(copied("detach", {4}, std::vector<float>(4, 0.5F), "['p']").lost, SizeIs(1));
+}
+
+TEST_F(ParameterCopiesTest, WhatTakesItsSizeAloneMayStay) {
+  EXPECT_THAT(copied("zeros_like", {4}, std::vector<float>(4, 0), "['p']").lost, SizeIs(0));
+  EXPECT_THAT(copied("add", {4}, {0, 1, 2, 3}, "['p', 'zeros_like']").lost, SizeIs(1));
+}
+
+TEST_F(ParameterCopiesTest, OneThatIsToBeTrainedIsRefusedAlsoWhereAllElseIsFrozen) {
+  const ModuleParameters found = copied("pow_1", {}, {0.25F}, "['p', 'val_3']");
+  const std::vector<std::string> all = {"."}, one = {"^p$"};
+  EXPECT_NO_THROW(refuseLostParameters(found, all));
+  EXPECT_ERROR(refuseLostParameters(found, all, one), ErrorCode::kBadModel,
+               "p (folded into the constant 'pow_1', too)");
+}
+
 TEST_F(FoldedParametersTest, EveryGroupNormHasItsOwn) {
   for (const char* name : {"a.weight", "a.bias", "b.weight", "b.bias"}) parameter(name);
   const ValueId scale = folded("val_22", {4, 1, 1}, {1, 1, 1, 1}, "['a.weight', 'val_3']");

@@ -1,5 +1,6 @@
 #include "onnx_import/exporter/module_mode.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/onnx_import/model_files.h"
@@ -36,6 +37,30 @@ TEST(ModuleMode, NormalizationsAndDropoutsInInferenceModeAreTrained) {
   verifyGraph(graph);
   const ChangedModes again = setTrainingMode(graph);
   EXPECT_EQ(again.normalizations + again.dropouts, 0);
+}
+
+// A network that is trained, on a backbone whose normalisations are in evaluation mode.
+TEST(ModuleMode, WhereTheFileTellsTheOthersStayInEvaluationMode) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3,4,4] x) => (float[2,3,4,4] y)
+<float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0}, float[3] mean = {0, 0, 0}, float[3] var = {1, 1, 1}>
+{
+  a = BatchNormalization (x, scale, bias, mean, var)
+  y = BatchNormalization (a, scale, bias, mean, var)
+})");
+  for (size_t n = 0; n < 2; ++n) {
+    graph.nodes[n].metadata = {
+        {"pkg.torch.onnx.fx_node",
+         fmt::format(
+             "%norm_{} : [num_users=1] = call_function[target=torch.ops.aten.batch_norm.default](args = (%x, "
+             "%p_w, %p_b, %b_m, %b_v, {}, 0.1, 1e-05, True), kwargs = {{}})",
+             n, n == 0 ? "False" : "True")}};
+  }
+  const ChangedModes changed = setTrainingMode(graph);
+  EXPECT_EQ(changed.normalizations, 1);
+  EXPECT_EQ(changed.in_evaluation, 1);
+  EXPECT_EQ(graph.nodes[0].intAttribute("training_mode", 0), 0);
+  EXPECT_EQ(graph.nodes[1].intAttribute("training_mode", 0), 1);
 }
 
 TEST(ModuleMode, OldOpsetsHaveNone) {

@@ -192,6 +192,7 @@ TEST_F(ModuleParametersTest, AnotherNameOfATiedParameterIsNotLost) {
   const ModuleParameters found = restore();
   EXPECT_THAT(found.other_names,
               ElementsAre(TiedName{"wte.weight", "lm.head.weight"}, TiedName{"lm.bias", "lm.head.bias"}));
+  EXPECT_THAT(otherNames(graph.value(findValue(graph, "lm.head.weight"))), ElementsAre("wte.weight"));
   EXPECT_THAT(found.unread, IsEmpty());
   ASSERT_EQ(found.lost.size(), 1u);
   EXPECT_EQ(found.lost[0].name, "ln2.bias");

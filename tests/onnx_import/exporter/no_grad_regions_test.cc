@@ -101,6 +101,19 @@ TEST_F(NoGradRegionsTest, WithoutParametersThereIsNothingToStop) {
   EXPECT_EQ(stopAfterNoGrad(graph), 0);
 }
 
+// Angles of rotary positions: computed beforehand of a buffer, and read by calls that name another.
+TEST_F(NoGradRegionsTest, ConstantsOfBuffersAreNoParameters) {
+  graph.metadata = {{"pkg.torch.export.ExportedProgram.graph_signature",
+                     "p_other: PARAMETER target='other'\nb_frequencies: BUFFER target='frequencies'\n"}};
+  graph.value(w).metadata = {{"pkg.onnxscript.optimizer.folded_from", "['frequencies', 'val_3']"}};
+  const ValueId target = teacher(kNoGrad);
+  const ValueId student = node("Tanh", {target}, "tanh", "%relu_1", kModule);
+  graph.outputs = {node("Sub", {student, target}, "sub", "%tanh, %relu", kModule)};
+  EXPECT_EQ(stopAfterNoGrad(graph), 0);
+  graph.value(w).metadata = {{"pkg.onnxscript.optimizer.folded_from", "['other', 'val_3']"}};
+  EXPECT_ERROR(stopAfterNoGrad(graph), ErrorCode::kBadModel, "computes under torch.no_grad()");
+}
+
 TEST_F(NoGradRegionsTest, MergedValuesAreRefused) {
   const ValueId target = teacher(kNoGrad);
   const ValueId student = node("Tanh", {target}, "tanh", "%relu_1", kModule);

@@ -11,12 +11,13 @@ namespace {
 
 using testing::graphFromText;
 
-std::vector<double> lossOf(const std::string& reduction, const std::string& output) {
+std::vector<double> lossOf(const std::string& reduction, const std::string& output, const char* mark = "") {
   Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[2,3] scores, float[2,3] labels) => (float)" +
                               output + R"( loss) {
       loss = SoftmaxCrossEntropyLoss <reduction = ")" +
                               reduction + R"("> (scores, labels) })");
+  graph.nodes[0].metadata = {{"pkg.torch.onnx.fx_node", mark}};
   EXPECT_EQ(takeSoftLabels(graph), 1);
   const Graph prepared = prepareModel(graph, {});
   const testing::Tensors computed = testing::Interpreter(prepared).run(
@@ -32,6 +33,17 @@ TEST(SoftLabels, AreCrossEntropyWithProbabilities) {
   const std::vector<double> each = lossOf("none", "[2]");
   EXPECT_NEAR(each.at(0), 1.1076060, 1e-6);
   EXPECT_NEAR(each.at(1), 0.6041306, 1e-6);
+}
+
+TEST(SoftLabels, AreSmoothedAsTheModuleHasIt) {
+  const char* const mark =
+      "%loss : [num_users=1] = call_function[target=torch.ops.aten.cross_entropy_loss.default](args = "
+      "(%scores, %labels, None, 1, -100, 0.1), kwargs = {})";
+  EXPECT_NEAR(lossOf("mean", "", mark).at(0), 0.9042016, 1e-6);
+  EXPECT_NEAR(lossOf("sum", "", mark).at(0), 1.8084033, 1e-6);
+  const std::vector<double> each = lossOf("none", "[2]", mark);
+  EXPECT_NEAR(each.at(0), 1.1376059, 1e-6);
+  EXPECT_NEAR(each.at(1), 0.6707973, 1e-6);
 }
 
 TEST(SoftLabels, ClassNumbersStayWhatTheyAre) {

@@ -223,6 +223,20 @@ TEST(LayerClusteringTest, WhatOnlyAWeightGoesIntoIsCutFromNoReader) {
     EXPECT_THAT(formLayers(flops, cutBytes(training, forward), layers), Not(Contains(position))) << layers;
 }
 
+// A batch normalisation of two towers: its running mean goes from one use to the other.
+TEST(LayerClusteringTest, NoLayerEndsBetweenTwoUsesOfAStatistic) {
+  TrainingGraph training =
+      testing::gpt({.layers = 6, .batch = 2, .sequence = 32, .hidden = 64, .heads = 4, .vocabulary = 100});
+  const std::vector<NodeId> forward = forwardNodes(training);
+  LayerEnds ends = clusterTraining(training, {.most_layers = 6}).ends;
+  ASSERT_THAT(ends, SizeIs(6));
+  const Node& reader = training.graph.node(forward[ends[LayerId(0)] + 2]);
+  const Node& updater = training.graph.node(forward[ends[LayerId(2)] + 2]);
+  training.forward_states.push_back({reader.inputs[0], updater.outputs[0]});
+  EXPECT_THAT(clusterTraining(training, {.most_layers = 6}).ends,
+              ElementsAre(ends[LayerId(0)], ends[LayerId(3)], ends[LayerId(4)], ends[LayerId(5)]));
+}
+
 TEST(LayerClusteringTest, MoreLayersThanNodesAreRefused) {
   const TrainingGraph training = testing::twoLayers({.batch = 4, .width = 8});
   EXPECT_ERROR(clusterTraining(training, {.layers = 1000}), ErrorCode::kConfiguration, "--layers 1000");
