@@ -26,22 +26,10 @@ constexpr std::array<Invertible, 7> kInvertible = {{
 }};
 constexpr double kKnownTo = 1e-5;
 
-std::vector<double> numbersOf(DataType type, const std::vector<std::byte>& bytes) {
-  std::vector<double> numbers(bytes.size() / dataTypeSize(type));
-  convertElements(type, bytes.data(), DataType::kFloat64, numbers.data(), numbers.size());
-  return numbers;
-}
-
 // Distance of the type's numbers about 1.
 double stepOf(DataType type) {
   double step = 1;
-  const auto isSeen = [&](double sum) {
-    double back = 0;
-    std::array<std::byte, sizeof(double)> rounded{};
-    convertElements(DataType::kFloat64, &sum, type, rounded.data(), 1);
-    convertElements(type, rounded.data(), DataType::kFloat64, &back, 1);
-    return back != 1;
-  };
+  const auto isSeen = [&](double sum) { return numbersOf(type, bytesOf(type, {sum})).front() != 1; };
   while (isSeen(1 + step / 2)) step /= 2;
   return step;
 }
@@ -82,9 +70,7 @@ std::optional<std::vector<std::byte>> beforeFunction(const FoldedFunction& funct
     if (!std::isfinite(before) || !(off <= kKnownTo * std::max(1.0, std::abs(before)))) return std::nullopt;
     number = before;
   }
-  std::vector<std::byte> result(bytes.size());
-  convertElements(DataType::kFloat64, numbers.data(), type, result.data(), numbers.size());
-  return result;
+  return bytesOf(type, numbers);
 }
 
 }  // namespace pipeshard

@@ -124,19 +124,12 @@ class Unfolder {
     const DataType type = graph_.dataType(constant);
     std::optional<std::vector<std::byte>> bytes = initializerBytes(graph_, constant);
     if (!bytes || !isConvertible(type, DataType::kFloat64)) return std::nullopt;
-    const auto count = static_cast<size_t>(elementCount(graph_.shape(constant)));
-    std::vector<double> numbers(count);
-    const auto round = [&] {
-      std::vector<std::byte> rounded(bytes->size());
-      convertElements(DataType::kFloat64, numbers.data(), type, rounded.data(), count);
-      convertElements(type, rounded.data(), DataType::kFloat64, numbers.data(), count);
-      return rounded;
-    };
-    convertElements(type, bytes->data(), DataType::kFloat64, numbers.data(), count);
+    std::vector<double> numbers = numbersOf(type, *bytes);
     for (double& number : numbers) number -= 1;
-    std::vector<std::byte> less = round();
+    std::vector<std::byte> less = bytesOf(type, numbers);
+    numbers = numbersOf(type, less);
     for (double& number : numbers) number += 1;
-    return round() == *bytes ? std::optional(std::move(less)) : std::nullopt;
+    return bytesOf(type, numbers) == *bytes ? std::optional(std::move(less)) : std::nullopt;
   }
 
   // The same numbers in the same order, some of them again along axes that expand() has made longer, `before`
@@ -152,17 +145,9 @@ class Unfolder {
     if (expands || !function.empty())
       content = Constant{type, *own, expands ? firstOf(before, type, shape, *own) : before};
     const ValueId parameter = unfolding_.addParameter(fold.parameters[0], type, *own, std::move(content));
-    graph_.initializers.erase(constant);
-    unfolding_.addBefore(reader, [&](ReplacementWriter& writer) {
-      const bool views = function.empty() || *own != shape;
-      ValueId value = parameter;
-      for (size_t i = 0; i < function.size(); ++i) {
-        const bool last = !views && i + 1 == function.size();
-        if (last) return writer.addTo(constant, function[i].c_str(), {value});
-        value = writer.add(function[i].c_str(), {value}, type);
-      }
-      writer.addTo(constant, expands ? "Expand" : "Reshape", {value, writer.integers(shape)});
-    });
+    std::vector<std::string> operators = function;
+    if (function.empty() || *own != shape) operators.emplace_back(expands ? "Expand" : "Reshape");
+    unfolding_.compute(reader, constant, parameter, operators);
   }
 
   // With 1 for each axis along which all is equal. Equal numbers everywhere (a token of zeros) do not tell:

@@ -30,23 +30,15 @@ Bytes transposed(const Bytes& bytes, const Shape& shape, size_t element) {
   return result;
 }
 
-std::vector<double> numbersOf(const Bytes& bytes, DataType type) {
-  std::vector<double> numbers(bytes.size() / dataTypeSize(type));
-  convertElements(type, bytes.data(), DataType::kFloat64, numbers.data(), numbers.size());
-  return numbers;
-}
-
 Bytes oneLess(const Bytes& bytes, DataType type) {
-  std::vector<double> numbers = numbersOf(bytes, type);
+  std::vector<double> numbers = numbersOf(type, bytes);
   for (double& number : numbers) number = 1 - number;
-  Bytes result(bytes.size());
-  convertElements(DataType::kFloat64, numbers.data(), type, result.data(), numbers.size());
-  return result;
+  return bytesOf(type, numbers);
 }
 
 bool isClose(const Bytes& a, const Bytes& b, DataType type) {
   constexpr double kKnownTo = 2e-5;
-  const std::vector<double> left = numbersOf(a, type), right = numbersOf(b, type);
+  const std::vector<double> left = numbersOf(type, a), right = numbersOf(type, b);
   return std::ranges::equal(left, right, [](double x, double y) {
     return std::abs(x - y) <= kKnownTo * std::max({1.0, std::abs(x), std::abs(y)});
   });
@@ -64,70 +56,39 @@ bool isOfSizesAlone(const Graph& graph, ValueId id, const std::vector<std::strin
                    std::equal(bytes->begin() + element, bytes->end(), bytes->begin()));
 }
 
-class Copy {
- public:
-  Copy(Unfolding& unfolding, size_t reader, ValueId constant, ValueId parameter)
-      : unfolding_(unfolding), reader_(reader), constant_(constant), parameter_(parameter) {}
-
-  void recompute(Fold fold) {
-    Graph& graph = unfolding_.graph();
-    const std::optional<Bytes> bytes = initializerBytes(graph, constant_);
-    const std::optional<Bytes> own = initializerBytes(graph, parameter_);
-    const DataType type = graph.dataType(constant_);
-    if (!bytes || !own || type != graph.dataType(parameter_) || bytes->size() != own->size() ||
-        !isConvertible(type, DataType::kFloat64))
-      return;
-    const Shape &shape = graph.shape(constant_), &from = graph.shape(parameter_);
-    const bool turns = from.size() == 2 && shape == Shape{from[1], from[0]};
-    if (turns && fold.hasOnly({"t", "transpose", "permute", "numpy_t"}) &&
-        *bytes == transposed(*own, from, dataTypeSize(type)))
-      return write({"Transpose"});
-    if (fold.hasOnly({"sub", "rsub", "scalar_tensor_default"}) && shape == from &&
-        *bytes == oneLess(*own, type))
-      return write({"Sub"});
-    std::optional<FoldedFunction> function = takeFunction(fold, type, *bytes);
-    if (!function || !fold.hasOnly({"unsqueeze", "view", "reshape", "clone", "contiguous"})) return;
-    const std::optional<Bytes> before = beforeFunction(*function, type, *bytes);
-    if (!before || !(function->empty() ? *before == *own : isClose(*before, *own, type))) return;
-    if (function->empty() || shape != from) function->emplace_back("Reshape");
-    write(*function);
-  }
-
- private:
-  void write(const std::vector<std::string>& operators) {
-    Graph& graph = unfolding_.graph();
-    const Shape shape = graph.shape(constant_);
-    const DataType type = graph.dataType(constant_);
-    graph.initializers.erase(constant_);
-    unfolding_.addBefore(reader_, [&](ReplacementWriter& writer) {
-      ValueId value = parameter_;
-      for (size_t i = 0; i < operators.size(); ++i) {
-        const std::string& name = operators[i];
-        std::vector<ValueId> inputs = {value};
-        std::map<std::string, Attribute> attributes;
-        if (name == "Reshape") inputs.push_back(writer.integers(shape));
-        if (name == "Sub") inputs.insert(inputs.begin(), writer.number(type, 1));
-        if (name == "Transpose") attributes["perm"] = std::vector<int64_t>{1, 0};
-        if (i + 1 == operators.size())
-          return writer.addTo(constant_, name.c_str(), std::move(inputs), std::move(attributes));
-        value = writer.add(name.c_str(), std::move(inputs), type, std::move(attributes));
-      }
-    });
-    unfolding_.countCopy();
-  }
-
-  Unfolding& unfolding_;
-  size_t reader_;
-  ValueId constant_;
-  ValueId parameter_;
-};
+// The operators that give `constant` of `parameter`; none where they are not known.
+std::vector<std::string> operatorsOf(const Graph& graph, ValueId constant, ValueId parameter, Fold fold) {
+  const std::optional<Bytes> bytes = initializerBytes(graph, constant);
+  const std::optional<Bytes> own = initializerBytes(graph, parameter);
+  const DataType type = graph.dataType(constant);
+  if (!bytes || !own || type != graph.dataType(parameter) || bytes->size() != own->size() ||
+      !isConvertible(type, DataType::kFloat64))
+    return {};
+  const Shape &shape = graph.shape(constant), &from = graph.shape(parameter);
+  const bool turns = from.size() == 2 && shape == Shape{from[1], from[0]};
+  if (turns && fold.hasOnly({"t", "transpose", "permute", "numpy_t"}) &&
+      *bytes == transposed(*own, from, dataTypeSize(type)))
+    return {"Transpose"};
+  if (fold.hasOnly({"sub", "rsub", "scalar_tensor_default"}) && shape == from &&
+      *bytes == oneLess(*own, type))
+    return {"Sub"};
+  std::optional<FoldedFunction> function = takeFunction(fold, type, *bytes);
+  if (!function || !fold.hasOnly({"unsqueeze", "view", "reshape", "clone", "contiguous"})) return {};
+  const std::optional<Bytes> before = beforeFunction(*function, type, *bytes);
+  if (!before || !(function->empty() ? *before == *own : isClose(*before, *own, type))) return {};
+  if (function->empty() || shape != from) function->emplace_back("Reshape");
+  return *function;
+}
 
 }  // namespace
 
 void recomputeCopy(Unfolding& unfolding, size_t reader, ValueId constant, const Fold& fold) {
   const ValueId parameter = findValue(unfolding.graph(), fold.parameters.at(0));
-  if (parameter.valid() && unfolding.graph().initializers.contains(parameter))
-    Copy(unfolding, reader, constant, parameter).recompute(fold);
+  if (!parameter.valid() || !unfolding.graph().initializers.contains(parameter)) return;
+  const std::vector<std::string> operators = operatorsOf(unfolding.graph(), constant, parameter, fold);
+  if (operators.empty()) return;
+  unfolding.compute(reader, constant, parameter, operators);
+  unfolding.countCopy();
 }
 
 std::vector<OldCopy> oldCopies(const Graph& graph) {

@@ -4,7 +4,21 @@
 #include <cctype>
 #include <utility>
 
+#include "ir/base/convert.h"
+
 namespace pipeshard {
+
+std::vector<double> numbersOf(DataType type, const std::vector<std::byte>& bytes) {
+  std::vector<double> numbers(bytes.size() / dataTypeSize(type));
+  convertElements(type, bytes.data(), DataType::kFloat64, numbers.data(), numbers.size());
+  return numbers;
+}
+
+std::vector<std::byte> bytesOf(DataType type, const std::vector<double>& numbers) {
+  std::vector<std::byte> bytes(numbers.size() * dataTypeSize(type));
+  convertElements(DataType::kFloat64, numbers.data(), type, bytes.data(), numbers.size());
+  return bytes;
+}
 
 bool Fold::hasOnly(std::initializer_list<std::string_view> kinds) const {
   return std::ranges::all_of(
@@ -64,6 +78,27 @@ ValueId Unfolding::addParameter(const std::string& name, DataType type, const Sh
   setExportedKind(graph_.value(id), "PARAMETER");
   ++made_;
   return id;
+}
+
+void Unfolding::compute(size_t reader, ValueId constant, ValueId parameter,
+                        const std::vector<std::string>& operators) {
+  const Shape shape = graph_.shape(constant);
+  const DataType type = graph_.dataType(constant);
+  graph_.initializers.erase(constant);
+  addBefore(reader, [&](ReplacementWriter& writer) {
+    ValueId value = parameter;
+    for (size_t i = 0; i < operators.size(); ++i) {
+      const std::string& name = operators[i];
+      std::vector<ValueId> inputs = {value};
+      std::map<std::string, Attribute> attributes;
+      if (name == "Reshape" || name == "Expand") inputs.push_back(writer.integers(shape));
+      if (name == "Sub") inputs.insert(inputs.begin(), writer.number(type, 1));
+      if (name == "Transpose") attributes["perm"] = std::vector<int64_t>{1, 0};
+      if (i + 1 == operators.size())
+        return writer.addTo(constant, name.c_str(), std::move(inputs), std::move(attributes));
+      value = writer.add(name.c_str(), std::move(inputs), type, std::move(attributes));
+    }
+  });
 }
 
 int Unfolding::finish() {

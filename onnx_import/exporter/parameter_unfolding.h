@@ -49,6 +49,10 @@ class Unfolding {
     write(writer);
     for (Node& made : writer.take()) before_[reader].push_back(std::move(made));
   }
+  // Before node `reader`, a chain of ONNX's operators, the first on `parameter`, of which the last gives
+  // `constant`: functions of single numbers, "Sub" (from 1), "Transpose" (of a matrix), "Reshape" and
+  // "Expand" (to the constant's shape). It is no initializer any more.
+  void compute(size_t reader, ValueId constant, ValueId parameter, const std::vector<std::string>& operators);
   // Nodes that were added give what was a constant, of a parameter that the file has.
   void countCopy() { ++made_; }
   // Puts the nodes into the graph. How many parameters were made, and copies of others.
@@ -62,6 +66,10 @@ class Unfolding {
   int made_ = 0;
   std::map<size_t, std::vector<Node>> before_;  // by the node behind them
 };
+
+// The elements as numbers, and the other way. Of types that convert to float64.
+std::vector<double> numbersOf(DataType type, const std::vector<std::byte>& bytes);
+std::vector<std::byte> bytesOf(DataType type, const std::vector<double>& numbers);
 
 // "unsqueeze" of 'unsqueeze_13'.
 std::string_view callKind(std::string_view name);

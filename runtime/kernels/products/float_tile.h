@@ -4,9 +4,10 @@
 // is large. Rows of a power of two, or of 3072, floats are a multiple of 4096 bytes apart: all of them belong
 // into one set of the first cache, which has room for eight lines. Such a product takes twice its time:
 //
-//   [512,768] x [768,3072], an AMD EPYC without AVX-512, two threads: 80 GFLOP/s, and 154 of rows copied
-//   first [512,768] x [768,2304]: 133, and 149 (four sets); [512,3072] x [768,3072] transposed: 158, no copy
-//
+//   [512,768] x [768,3072]               80 GFLOP/s, and 154 of rows that were copied first
+//   [512,768] x [768,2304]              133, and 149 (four sets)
+//   [512,3072] x [768,3072] transposed  158, no copy
+// (AMD EPYC without AVX-512, two threads.)
 // So rows are copied an odd number of lines apart where that pays: k rows of a tile, of at most kDepth at a
 // time.
 #pragma once
