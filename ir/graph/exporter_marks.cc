@@ -61,6 +61,12 @@ std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
   return signatureEntries(graph, ": PARAMETER target=");
 }
 
+std::set<std::string> signatureParameterNames(const Graph& graph) {
+  std::set<std::string> names;
+  for (SignatureParameter& parameter : signatureParameters(graph)) names.insert(std::move(parameter.name));
+  return names;
+}
+
 std::vector<std::string> mutatedBuffers(const Graph& graph) {
   std::vector<std::string> names;
   for (SignatureParameter& buffer : signatureEntries(graph, ": BUFFER_MUTATION target="))

@@ -11,6 +11,7 @@
 // change; what is not understood is left out.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ struct SignatureParameter {
 };
 // In the module's order; empty where the file does not say.
 std::vector<SignatureParameter> signatureParameters(const Graph& graph);
+// Their own names.
+std::set<std::string> signatureParameterNames(const Graph& graph);
 // Likewise; without those that the module does not keep in its state (persistent=False), if they are not
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);

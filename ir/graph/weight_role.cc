@@ -14,6 +14,9 @@
 namespace pipeshard {
 namespace {
 
+// On what was computed of a weight that the user does not train: "768 fc.weight".
+constexpr const char* kFrozenWeight = "pipeshard.frozen_weight";
+
 // Words for a learned number, wherever they stand alone; "scale", "alpha" and the like need a module before
 // them.
 constexpr std::string_view kParameterWords[] = {"weight", "bias",        "kernel",        "slope",
@@ -98,6 +101,22 @@ std::optional<bool> trainedByUser(const Value& value) {
     if (key == kTrainedMark) return mark == "yes";
   }
   return std::nullopt;
+}
+
+FrozenWeights frozenWeights(const Value& value) {
+  if (trainedByUser(value) != std::optional(false)) return {};
+  FrozenWeights weights;
+  for (const auto& [key, text] : value.metadata) {
+    if (key == kFrozenWeight) weights.emplace(text.substr(text.find(' ') + 1), std::stoll(text));
+  }
+  if (weights.empty()) weights.emplace(value.name, elementCount(*value.shape));
+  return weights;
+}
+
+void addFrozenWeights(Value& computed, const FrozenWeights& weights) {
+  computed.metadata.emplace_back(kTrainedMark, "no");
+  for (const auto& [name, elements] : weights)
+    computed.metadata.emplace_back(kFrozenWeight, fmt::format("{} {}", elements, name));
 }
 
 void addOtherName(Value& value, const std::string& name) {

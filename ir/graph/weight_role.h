@@ -2,6 +2,7 @@
 // ir/operators/initializer_role.h decides.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,12 @@ bool isMade(const Value& value);
 // The user's decision, "yes" or "no", as metadata of the value (`--train`, `--freeze`).
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
 std::optional<bool> trainedByUser(const Value& value);
+
+// Weights that the user does not train, by name, with their elements: the value itself, or those that it was
+// computed of (addFrozenWeights). Empty where trainedByUser is not false.
+using FrozenWeights = std::map<std::string, int64_t>;
+FrozenWeights frozenWeights(const Value& value);
+void addFrozenWeights(Value& computed, const FrozenWeights& weights);
 
 // The metadata key on a parameter whose tensor is the transposed one of the module's.
 inline constexpr const char* kStoredTransposed = "pipeshard.transposed";

@@ -113,16 +113,19 @@ std::string trainedSummary(const Graph& graph, ValueId loss) {
   const std::vector<ValueId> trainable = trainableParameters(graph);
   const std::vector<bool> reached = reachedFrom(graph, loss);
   int64_t elements = 0, all = 0, tensors = 0;
+  FrozenWeights frozen;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
     if (!isFloatingPoint(value.data_type)) continue;
     const bool is_trainable = std::binary_search(trainable.begin(), trainable.end(), id);
-    const bool counts = isMarkedParameter(value) || trainedByUser(value) == std::optional(false);
-    if (is_trainable || counts) all += elementCount(graph.shape(id));
+    const FrozenWeights weights = frozenWeights(value);
+    if (weights.empty() && (is_trainable || isMarkedParameter(value))) all += elementCount(graph.shape(id));
+    frozen.insert(weights.begin(), weights.end());
     if (!is_trainable || !reached[id.index()]) continue;
     elements += elementCount(graph.shape(id));
     ++tensors;
   }
+  for (const auto& [name, count] : frozen) all += count;
   return fmt::format("trains {} of {} parameters in {} tensors", elements, all, tensors);
 }
 
@@ -157,15 +160,19 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
   const bool marked =
       std::any_of(graph.initializers.begin(), graph.initializers.end(),
                   [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
-  std::set<std::string> parameters;  // where the file has a list of all
-  for (const SignatureParameter& parameter : signatureParameters(graph)) parameters.insert(parameter.name);
+  const std::set<std::string> parameters =
+      signatureParameterNames(graph);  // where the file has a list of all
   const bool tells_all = !parameters.empty();
   std::vector<std::string> frozen, constants, single, beside;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);
     const bool one = elementCount(*value.shape) == 1;
     const InitializerRole role = roles[id.index()];
-    if (role == InitializerRole::kFrozen) frozen.push_back(value.name);
+    if (role == InitializerRole::kFrozen) {
+      for (const auto& [name, elements] : frozenWeights(value)) {
+        if (std::find(frozen.begin(), frozen.end(), name) == frozen.end()) frozen.push_back(name);
+      }
+    }
     if (role == InitializerRole::kParameter && !reached[id.index()]) beside.push_back(value.name);
     const bool is_known = marked && (tells_all ? one || isOfNoParameter(value, parameters)
                                                : one && !mayBeAttribute(value.name));

@@ -21,6 +21,14 @@ bool isTrue(const Graph& graph, ValueId value) {
   return constant != nullptr && !constant->bytes.empty() && constant->bytes[0] != std::byte{0};
 }
 
+// PyTorch's momentum of None (an average over all batches) is 0 in the call, and 1 in ONNX; InstanceNorm
+// reads what is computed of its statistics.
+bool movesStatistics(const Graph& graph, const Node& normalization) {
+  constexpr size_t kMean = 3;
+  return normalization.floatAttribute("momentum", 0.9f) != 1 &&
+         graph.initializers.contains(normalization.inputs.at(kMean));
+}
+
 }  // namespace
 
 // batch_norm(input, weight, bias, running_mean, running_var, training, momentum, ...)
@@ -53,6 +61,7 @@ ChangedModes setTrainingMode(Graph& graph) {
         graph.value(node.outputs[statistic]).shape = state.shape;
       }
       ++changed.normalizations;
+      if (!movesStatistics(graph, node)) ++changed.standing;
     }
     if (!node.is("Dropout")) continue;
     const bool has_mode = node.inputs.size() > 2 && node.inputs[2].valid();

@@ -9,6 +9,7 @@ struct ChangedModes {
   int normalizations = 0;
   int dropouts = 0;
   int in_evaluation = 0;  // normalisations that stay as they are
+  int standing = 0;       // of those changed: normalisations whose running statistics do not move
 };
 
 // A batch normalisation in inference mode that the module had in training mode, as the exporter's mark tells.

@@ -58,8 +58,7 @@ class NoGradRegions {
   // By value: a parameter goes into it, also one that the exporter has folded into a constant. (Of buffers
   // and other constants, such as the angles of rotary positions, none is trained.)
   std::vector<bool> dependsOnParameters() const {
-    std::set<std::string> parameters;
-    for (const SignatureParameter& parameter : signatureParameters(graph_)) parameters.insert(parameter.name);
+    const std::set<std::string> parameters = signatureParameterNames(graph_);
     std::vector<bool> depends(graph_.values.size(), false);
     for (const auto& [id, initializer] : graph_.initializers) {
       const Value& value = graph_.value(id);

@@ -98,8 +98,7 @@ std::vector<OldCopy> oldCopies(const Graph& graph) {
     read.insert(node.inputs.begin(), node.inputs.end());
     collectCaptures(node, captured);
   }
-  std::set<std::string> parameters;
-  for (const SignatureParameter& parameter : signatureParameters(graph)) parameters.insert(parameter.name);
+  const std::set<std::string> parameters = signatureParameterNames(graph);
   std::vector<OldCopy> copies;
   for (const auto& [id, initializer] : graph.initializers) {
     const Value& value = graph.value(id);

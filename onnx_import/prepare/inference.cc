@@ -434,14 +434,15 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
     if (!foldable(node)) continue;
     ++folded;
     // What is computed from a frozen weight is frozen: a layer that reads it would be taken for trained.
-    const bool frozen = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-      return id.valid() && trainedByUser(graph.value(id)) == std::optional(false);
-    });
+    FrozenWeights frozen;
+    for (ValueId id : node.inputs) {
+      if (id.valid()) frozen.merge(frozenWeights(graph.value(id)));
+    }
     const char* mark = holdsNoWeight(graph, node) ? "made" : "folded";
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
       graph.value(id).metadata.emplace_back(kConstantMark, mark);
-      if (frozen) graph.value(id).metadata.emplace_back(kTrainedMark, "no");
+      if (!frozen.empty()) addFrozenWeights(graph.value(id), frozen);
       graph.initializers.emplace(id, std::move(computed.at(id)));
     }
   }

@@ -56,6 +56,15 @@ void refuseControlFlow(Graph& graph, const Node& node) {
   if (!obstacle.empty()) fail(ErrorCode::kBadModel, "{}: {}", describeNode(node), obstacle);
 }
 
+// What to write in place of a selection by a mask, x[mask].
+std::string_view waysRoundSelection(const Node& node) {
+  if (!node.is("NonZero") && !node.is("Compress")) return "";
+  return ". It selects by a mask, as x[mask] does: keep all elements, and leave those out of the loss that "
+         "the "
+         "mask leaves out: labels of -100 (torch.where(mask, labels, -100)), or a mean written as "
+         "(loss * mask).sum() / mask.sum()";
+}
+
 [[noreturn]] void failUnknown(const Node& node, const Value& value) {
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
@@ -78,9 +87,9 @@ void refuseControlFlow(Graph& graph, const Node& node) {
   }
   fail(ErrorCode::kBadModel,
        "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; "
-       "pipeshard needs static shapes",
+       "pipeshard needs static shapes{}",
        where, value.name, dataTypeName(value.data_type),
-       value.shape ? shapeToString(*value.shape) : " of unknown rank");
+       value.shape ? shapeToString(*value.shape) : " of unknown rank", waysRoundSelection(node));
 }
 
 // Optional outputs that nobody reads need no shape: they go.

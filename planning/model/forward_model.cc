@@ -184,6 +184,12 @@ void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
   notes.push_back(fmt::format("put into training mode, which the file does not have: {}, {}",
                               counted(changed.normalizations, "batch normalization"),
                               counted(changed.dropouts, "dropout")));
+  if (changed.standing > 0) {
+    notes.push_back(
+        fmt::format("the running statistics of {} stay as they are: the file has no momentum for them "
+                    "(PyTorch's momentum=None), or computes them of others (InstanceNorm)",
+                    counted(changed.standing, "batch normalization")));
+  }
   if (changed.in_evaluation > 0) {
     notes.push_back(fmt::format("{} stay in evaluation mode, as the module had them",
                                 counted(changed.in_evaluation, "batch normalization")));

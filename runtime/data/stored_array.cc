@@ -45,8 +45,11 @@ std::unique_ptr<ArrayStore> openArrays(const DataDescription& description,
 }
 
 std::string describeUnused(const ArrayStore& store, const std::vector<ProgramInput>& inputs) {
+  return describeUnused(store.unused(), inputs);
+}
+
+std::string describeUnused(std::vector<std::string> unused, const std::vector<ProgramInput>& inputs) {
   constexpr size_t kMostNamed = 6;
-  std::vector<std::string> unused = store.unused();
   if (unused.empty()) return "";
   for (std::string& name : unused) {
     if (name.empty()) name = "''";  // a column of row numbers, as pandas writes it

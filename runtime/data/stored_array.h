@@ -76,6 +76,8 @@ class ArrayStore {
 // When all inputs have been opened:
 //   "no input takes token_type_ids; the model's inputs are input_ids, labels"; "" where the file has no more.
 std::string describeUnused(const ArrayStore& store, const std::vector<ProgramInput>& inputs);
+// The same of names that no input takes.
+std::string describeUnused(std::vector<std::string> unused, const std::vector<ProgramInput>& inputs);
 // The names that are not among `taken`.
 std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken);
 

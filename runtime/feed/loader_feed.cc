@@ -79,6 +79,11 @@ bool LoaderFeed::isAwaited() {
   return ring_.published() <= released_ && released_ < last_step_;
 }
 
+std::optional<std::string> LoaderFeed::takeNotice() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notice_, std::nullopt);
+}
+
 std::optional<Error> LoaderFeed::failure() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failure_, std::nullopt);
@@ -114,6 +119,10 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInpu
       reading_ = step;
       for (size_t i = 0; i < inputs.size(); ++i) places[i] = ring_.batch(step, i);
       if (!stream.next(places)) failEarly(stream, last_step);
+      if (step == steps_done + 1 && !stream.unused().empty()) {
+        const std::lock_guard lock(mutex_);
+        notice_ = fmt::format("{}: {}", source_, stream.unused());
+      }
       ring_.setLength(step, stream.length());
       ring_.publish(step);
       const uint64_t one = 1;

@@ -43,6 +43,8 @@ class LoaderFeed {
   // All batches that came have been used, and more are to come: the job waits for the loader, which has a
   // deadline of its own.
   bool isAwaited();
+  // What people should know of the loader's messages, once.
+  std::optional<std::string> takeNotice();
   // What ended the feeding, once: kPeerUnavailable (the command failed), kMissingInput (it ended too early),
   // kHang (it took longer for a batch than DataDescription::loader_timeout), and as RowStream.
   std::optional<Error> failure();
@@ -71,6 +73,7 @@ class LoaderFeed {
   int64_t last_step_;
   bool stopping_ = false;
   std::optional<Error> failure_;
+  std::optional<std::string> notice_;
   std::thread thread_;  // last: started when all else is there
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 
 #include <fmt/ranges.h>
 
@@ -10,6 +11,7 @@
 #include "ir/base/error.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/data/batch_check.h"
+#include "runtime/data/stored_array.h"
 
 namespace pipeshard {
 namespace {
@@ -192,6 +194,7 @@ bool RowStream::receive() {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i].drawn) lookAt(i);
     }
+    if (messages_ == 0) noteUnused();
     if (message_rows_ < 0) message_rows_ = 1;  // no input has an axis: a message is a batch
     if (lengths_.several() && whole_batches_ && message_rows_ % batch_ != 0) {
       fail(ErrorCode::kConfiguration,
@@ -203,6 +206,16 @@ bool RowStream::receive() {
     ++messages_;
   } while (message_rows_ == 0);
   return true;
+}
+
+void RowStream::noteUnused() {
+  std::set<std::string> taken;
+  for (const ProgramInput& input : inputs_) {
+    if (!input.drawn) taken.insert(input.name);
+  }
+  std::vector<std::string> names;
+  for (const TensorEntry& entry : entries_) names.push_back(entry.name);
+  unused_ = describeUnused(namesBut(std::move(names), taken), inputs_);
 }
 
 bool RowStream::readMessage() {

@@ -4,7 +4,7 @@
 //
 // A message has a tensor per input, named as the input, each with any number of rows along the input's axis,
 // as many in all; inputs without an axis stay what the last message that had them said. Batches are cut from
-// the rows as they come. Tensors of other names are not looked at.
+// the rows as they come. Tensors of other names are left aside; the first message's are told (unused()).
 //
 // Where sequences have several lengths (row_lengths.h) all of a message have one. Rows are put with those
 // that the same of the plan's lengths holds (length_groups.h), and padded to it; or, where the sender goes by
@@ -43,6 +43,9 @@ class RowStream {
   int64_t batchRows() const { return batch_; }
   int64_t rows() const { return rows_; }          // that came
   int64_t messages() const { return messages_; }  // that are complete
+  // What the first message had that no input takes, for people (describeUnused of stored_array.h); "":
+  // nothing.
+  const std::string& unused() const { return unused_; }
 
   // The next batch: `out` has a span per input, of the whole batch in the input's type; empty ones are left
   // out. In shorter sequences it is the first part of a span that is the batch. False when the stream ended
@@ -88,9 +91,11 @@ class RowStream {
   std::string here() const;
   void copyRows(size_t input, int64_t first, int64_t count, std::span<std::byte> out, int64_t have) const;
 
+  void noteUnused();
+
   std::vector<ProgramInput> inputs_;
   RowLengths lengths_;
-  std::string source_;
+  std::string source_, unused_;
   Read read_;
   int64_t batch_;
   int64_t rows_ = 0, messages_ = 0;

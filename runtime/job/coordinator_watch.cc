@@ -73,6 +73,8 @@ std::optional<Failure> Coordinator::lookAround() {
   if (keeper_) tellWhatIsSaved();
   if (feed_) {
     feed_->takeNews();
+    if (const auto notice = feed_->takeNotice())
+      report({.kind = JobProgress::Kind::kNotice, .text = *notice});
     placement_->sendBatches();
   }
   if (const auto notice = server_->takeNotice())

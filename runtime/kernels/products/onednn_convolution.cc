@@ -152,8 +152,10 @@ std::shared_ptr<const OnednnConvolution> OnednnConvolution::create(ConvolutionTa
     end[a] = std::max<int64_t>(0, reach - w.in[a] - w.pad[a]);
     dilation[a] = w.dilation[a] - 1;
   }
-  const OneThread one_thread;  // oneDNN shares work out when it makes a primitive
+  // oneDNN shares work out when it makes a primitive: a convolution is one thread's. Reorders are all
+  // threads', outside of parallel regions.
   try {
+    const OneThread one_thread;
     if (!made->make(task, last(w.stride, axes), last(dilation, axes), last(w.pad, axes), last(end, axes)))
       return nullptr;
   } catch (const dnnl::error& e) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
@@ -11,66 +12,138 @@ namespace {
 
 constexpr int64_t kRowPart = 256;  // output positions of a row that are looked at together
 
-// Output i of [begin, end) sees image[row + i * step] next. kStep: the step where it is known, which spares
-// gathering elements one by one; else 0.
-template <int32_t kStep, typename T>
-PIPESHARD_INLINE void lookAt(const T* image, int32_t row, int32_t given_step, int32_t begin, int32_t end,
-                             T* best, int32_t* place) {
-  const int32_t step = kStep > 0 ? kStep : given_step;
-#pragma omp simd
-  for (int32_t i = begin; i < end; ++i) {
-    const int32_t offset = row + i * step;
-    const T element = image[offset];
-    const bool larger = (place[i] < 0) | (element > best[i]);
-    best[i] = larger ? element : best[i];
-    place[i] = larger ? offset : place[i];
+// Of output positions [first, first + count) of the row (oz, oy): body(row, begin, end) for every kernel
+// position that sees something; output i of [begin, end) sees element row + i * stride of the image. In
+// row-major order of kernel positions; where kLastFirst, those of a line from the last to the first.
+template <bool kLastFirst = false, typename Body>
+PIPESHARD_INLINE void forSeen(const Window& w, int64_t oz, int64_t oy, int64_t first, int64_t count,
+                              const Body& body) {
+  const int64_t stride = w.stride[2];
+  for (int64_t line = 0; line < w.kernel[0] * w.kernel[1]; ++line) {
+    const int64_t z = oz * w.stride[0] - w.pad[0] + line / w.kernel[1] * w.dilation[0];
+    const int64_t y = oy * w.stride[1] - w.pad[1] + line % w.kernel[1] * w.dilation[1];
+    if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) continue;
+    for (int64_t k = 0; k < w.kernel[2]; ++k) {
+      const int64_t kx = kLastFirst ? w.kernel[2] - 1 - k : k;
+      const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
+      const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
+      const int64_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
+      body(static_cast<int32_t>((z * w.in[1] + y) * w.in[2] + x), static_cast<int32_t>(begin),
+           static_cast<int32_t>(end));
+    }
   }
 }
 
-// Of output positions [first, first + count) of the row (oz, oy): the first largest element in sight and its
-// offset in the image, -1 when nothing is in sight.
-template <typename T>
+// body(output, element of the image) for outputs [begin, end) that see elements row + i * stride; steps that
+// are known spare gathering elements one by one. No two elements are one.
+template <typename Body>
+PIPESHARD_INLINE void forOutputs(int64_t stride, int32_t row, int32_t begin, int32_t end, const Body& body) {
+  if (stride == 1) {
+#pragma omp simd
+    for (int32_t i = begin; i < end; ++i) body(i, row + i);
+  } else if (stride == 2) {
+#pragma omp simd
+    for (int32_t i = begin; i < end; ++i) body(i, row + 2 * i);
+  } else {
+    const int32_t step = static_cast<int32_t>(stride);
+#pragma omp simd
+    for (int32_t i = begin; i < end; ++i) body(i, row + step * i);
+  }
+}
+
+// The first largest element in sight and, where kPlaced, its offset in the image, -1 when nothing is in
+// sight. What is no number is larger than all numbers.
+template <typename T, bool kPlaced>
 struct LargestOfRow {
   PIPESHARD_INLINE static void run(const Window* window, const T* image, int64_t oz, int64_t oy,
                                    int64_t first, int64_t count, T* best, int32_t* place) {
-    const Window& w = *window;
-    for (int64_t i = 0; i < count; ++i) {
-      best[i] = std::numeric_limits<T>::lowest();
-      place[i] = -1;
-    }
-    const int64_t stride = w.stride[2];
-    for (int64_t line = 0; line < w.kernel[0] * w.kernel[1]; ++line) {
-      const int64_t z = oz * w.stride[0] - w.pad[0] + line / w.kernel[1] * w.dilation[0];
-      const int64_t y = oy * w.stride[1] - w.pad[1] + line % w.kernel[1] * w.dilation[1];
-      if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) continue;
-      for (int64_t kx = 0; kx < w.kernel[2]; ++kx) {
-        const int64_t x = first * stride - w.pad[2] + kx * w.dilation[2];
-        const int64_t begin = x >= 0 ? 0 : (-x + stride - 1) / stride;
-        const int64_t end = x >= w.in[2] ? 0 : std::min(count, (w.in[2] - x + stride - 1) / stride);
-        const int64_t row = (z * w.in[1] + y) * w.in[2] + x;
-        if (stride == 1)
-          lookAt<1>(image, row, 1, begin, end, best, place);
-        else if (stride == 2)
-          lookAt<2>(image, row, 2, begin, end, best, place);
-        else
-          lookAt<0>(image, row, stride, begin, end, best, place);
-      }
-    }
+    std::fill_n(best, count, -std::numeric_limits<T>::infinity());
+    if constexpr (kPlaced) std::fill_n(place, count, -1);
+    const int64_t stride = window->stride[2];
+    forSeen(*window, oz, oy, first, count,
+            [=](int32_t row, int32_t begin, int32_t end) PIPESHARD_LAMBDA_INLINE {
+              forOutputs(stride, row, begin, end, [=](int32_t i, int32_t from) PIPESHARD_LAMBDA_INLINE {
+                const T element = image[from];
+                bool larger = (element > best[i]) | (element != element);
+                if constexpr (kPlaced) larger |= place[i] < 0;
+                best[i] = larger ? element : best[i];
+                if constexpr (kPlaced) place[i] = larger ? from : place[i];
+              });
+            });
   }
 };
+
+// The sum of what is in sight, over `counts`.
+template <typename T>
+struct AverageOfRow {
+  PIPESHARD_INLINE static void run(const Window* window, const T* image, int64_t oz, int64_t oy,
+                                   int64_t first, int64_t count, const T* counts, T* average) {
+    std::fill_n(average, count, T(0));
+    const int64_t stride = window->stride[2];
+    forSeen(*window, oz, oy, first, count,
+            [=](int32_t row, int32_t begin, int32_t end) PIPESHARD_LAMBDA_INLINE {
+              forOutputs(stride, row, begin, end,
+                         [=](int32_t i, int32_t from) PIPESHARD_LAMBDA_INLINE { average[i] += image[from]; });
+            });
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) average[i] /= counts[i];
+  }
+};
+
+// The adjoint: dy over `counts` is added to what is in sight. Each element is added to by outputs in their
+// order.
+template <typename T>
+struct SpreadOfRow {
+  PIPESHARD_INLINE static void run(const Window* window, const T* dy, int64_t oz, int64_t oy, int64_t first,
+                                   int64_t count, const T* counts, T* image) {
+    T share[kRowPart];
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) share[i] = dy[i] / counts[i];
+    const T* const given = share;
+    const int64_t stride = window->stride[2];
+    forSeen<true>(*window, oz, oy, first, count,
+                  [=](int32_t row, int32_t begin, int32_t end) PIPESHARD_LAMBDA_INLINE {
+                    forOutputs(stride, row, begin, end,
+                               [=](int32_t i, int32_t to) PIPESHARD_LAMBDA_INLINE { image[to] += given[i]; });
+                  });
+  }
+};
+
+// body(row, first, count) for parts of the rows of output positions of a plane, in order.
+template <typename Body>
+void forRowParts(const Window& w, const Body& body) {
+  for (int64_t row = 0; row < w.out[0] * w.out[1]; ++row)
+    for (int64_t first = 0; first < w.out[2]; first += kRowPart)
+      body(row, first, std::min(kRowPart, w.out[2] - first));
+}
 
 // body(output position, largest element, its offset or -1) for every output position of a plane, in order.
 template <typename T, typename Body>
 void forLargest(const Window& w, const T* image, const Body& body) {
   T best[kRowPart];
   int32_t place[kRowPart];
-  for (int64_t row = 0; row < w.out[0] * w.out[1]; ++row) {
-    for (int64_t first = 0; first < w.out[2]; first += kRowPart) {
-      const int64_t count = std::min(kRowPart, w.out[2] - first);
-      runVectorised<LargestOfRow<T>>(&w, image, row / w.out[1], row % w.out[1], first, count, best, place);
-      for (int64_t i = 0; i < count; ++i) body(row * w.out[2] + first + i, best[i], place[i]);
-    }
-  }
+  forRowParts(w, [&](int64_t row, int64_t first, int64_t count) {
+    runVectorised<LargestOfRow<T, true>>(&w, image, row / w.out[1], row % w.out[1], first, count, best,
+                                         place);
+    for (int64_t i = 0; i < count; ++i) body(row * w.out[2] + first + i, best[i], place[i]);
+  });
+}
+
+// The largest element in sight of every output position of a plane.
+template <typename T>
+void writeLargest(const Window& w, const T* image, T* largest) {
+  forRowParts(w, [&](int64_t row, int64_t first, int64_t count) {
+    runVectorised<LargestOfRow<T, false>>(&w, image, row / w.out[1], row % w.out[1], first, count,
+                                          largest + row * w.out[2] + first, static_cast<int32_t*>(nullptr));
+  });
+}
+
+// By how many the average of each output position divides.
+template <typename T>
+std::vector<T> countsOf(const Window& w, bool with_padding) {
+  std::vector<T> counts(w.outSize());
+  for (int64_t o = 0; o < w.outSize(); ++o) counts[o] = static_cast<T>(averageCount(w, o, with_padding));
+  return counts;
 }
 
 // body(plane) for all planes, which threads share out.
@@ -89,10 +162,10 @@ LargestPooling<T> preparePoolLargest(const Pool& pool, bool column_major, bool) 
     const Window& w = pool.window;
     forPlanes(pool, [&](int64_t plane) {
       const T* image = x + plane * w.inSize();
+      if (indices == nullptr) return writeLargest(w, image, y + plane * w.outSize());
       forLargest(w, image, [&](int64_t o, T best, int64_t place) {
         y[plane * w.outSize() + o] = best;
-        if (indices != nullptr)
-          indices[plane * w.outSize() + o] = numberOfPlace(w, plane, place, column_major);
+        indices[plane * w.outSize() + o] = numberOfPlace(w, plane, place, column_major);
       });
     });
   };
@@ -114,11 +187,14 @@ void poolLargestGrad(DeviceQueue*, const Pool& pool, const T* dy, const T* x, in
 
 template <typename T>
 AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding) {
-  return [pool, with_padding](DeviceQueue*, const T* x, T* y) {
+  return [pool, counts = countsOf<T>(pool.window, with_padding)](DeviceQueue*, const T* x, T* y) {
     const Window& w = pool.window;
     forPlanes(pool, [&](int64_t plane) {
-      for (int64_t o = 0; o < w.outSize(); ++o)
-        y[plane * w.outSize() + o] = averageAt(w, x + plane * w.inSize(), o, with_padding);
+      forRowParts(w, [&](int64_t row, int64_t first, int64_t count) {
+        const int64_t at = row * w.out[2] + first;
+        runVectorised<AverageOfRow<T>>(&w, x + plane * w.inSize(), row / w.out[1], row % w.out[1], first,
+                                       count, counts.data() + at, y + plane * w.outSize() + at);
+      });
     });
   };
 }
@@ -126,13 +202,15 @@ AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding) {
 template <typename T>
 void poolAverageGrad(DeviceQueue*, const Pool& pool, bool with_padding, const T* dy, T* dx) {
   const Window& w = pool.window;
+  const std::vector<T> counts = countsOf<T>(w, with_padding);
   forPlanes(pool, [&](int64_t plane) {
     T* image = dx + plane * w.inSize();
     std::fill_n(image, w.inSize(), T(0));
-    for (int64_t o = 0; o < w.outSize(); ++o) {
-      const T share = dy[plane * w.outSize() + o] / static_cast<T>(averageCount(w, o, with_padding));
-      Visible(w, o).forEach(w, [&](int64_t offset) { image[offset] += share; });
-    }
+    forRowParts(w, [&](int64_t row, int64_t first, int64_t count) {
+      const int64_t at = row * w.out[2] + first;
+      runVectorised<SpreadOfRow<T>>(&w, dy + plane * w.outSize() + at, row / w.out[1], row % w.out[1], first,
+                                    count, counts.data() + at, image);
+    });
   });
 }
 

@@ -62,14 +62,16 @@ PIPESHARD_INLINE T averageAt(const Window& w, const T* image, int64_t position, 
   return sum / static_cast<T>(averageCount(w, position, with_padding));
 }
 
-// The offset of the first largest element in sight of `position`, -1 when nothing is in sight.
+// The offset of the first largest element in sight of `position`, -1 when nothing is in sight. What is no
+// number is larger than all numbers.
 template <typename T>
 PIPESHARD_INLINE int64_t placeOfLargest(const Window& w, const T* image, int64_t position) {
   T best = 0;
   int64_t place = -1;
   Visible(w, position).forEach(w, [&](int64_t offset) {
-    if (place >= 0 && !(image[offset] > best)) return;
-    best = image[offset];
+    const T element = image[offset];
+    if (place >= 0 && !(element > best) && element == element) return;
+    best = element;
     place = offset;
   });
   return place;

@@ -119,6 +119,31 @@ TEST(Gradient, OfWhereMatchesDifferencesAndBroadcasts) {
       test, {test.op("Where", {test.constant(mask), test.parameter("a", {4, 3}), test.parameter("b", {1})})});
 }
 
+// As PyTorch at the ends of a range: clamp passes the gradient to what it limits, activations are flat.
+TEST(Gradient, AtTheEndsOfARangeIsTheCalls) {
+  const auto gradientOf = [](const std::string& function, const char* op_type, std::vector<double> limits) {
+    TestGraph test;
+    std::vector<ValueId> inputs = {test.parameter("x", makeTensor({3}, {0, 3, 6}))};
+    for (double limit : limits) inputs.push_back(test.constant(makeTensor({}, {limit})));
+    const ValueId limited = test.op(op_type, inputs);
+    if (!function.empty()) {
+      test.graph().nodes.back().metadata.emplace_back(
+          "pkg.torch.onnx.fx_node", "%a : [num_users=1] = call_function[target=torch.ops.aten." + function +
+                                        "](args = (%x,), kwargs = {})");
+    }
+    const ValueId loss = test.op("ReduceSum", {limited}, {{"keepdims", int64_t{0}}});
+    return elementsOf(trainAndRun(test, loss).gradients.at("x"));
+  };
+  EXPECT_EQ(gradientOf("", "Clip", {0, 6}), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(gradientOf("clamp.default", "Clip", {0, 6}), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(gradientOf("relu6.default", "Clip", {0, 6}), (std::vector<double>{0, 1, 0}));
+  EXPECT_EQ(gradientOf("hardtanh.default", "Clip", {0, 6}), (std::vector<double>{0, 1, 0}));
+  EXPECT_EQ(gradientOf("", "Max", {0}), (std::vector<double>{0.5, 1, 1}));
+  EXPECT_EQ(gradientOf("maximum.default", "Max", {0}), (std::vector<double>{0.5, 1, 1}));
+  EXPECT_EQ(gradientOf("clamp.Tensor", "Max", {0}), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(gradientOf("clamp.Tensor", "Min", {3}), (std::vector<double>{1, 1, 0}));
+}
+
 TEST(Gradient, OfClipMatchesDifferences) {
   const auto limit = [](double number) { return makeTensor({}, {number}); };
   for (int limits = 0; limits < 4; ++limits) {

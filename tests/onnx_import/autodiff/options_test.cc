@@ -403,6 +403,26 @@ TEST(Parameters, ThatNoGradientReachesAreNotCounted) {
                                   "gate"));
 }
 
+// What is computed of a frozen weight has its name, and counts once (GroupNorm writes its scale in several
+// shapes).
+TEST(Parameters, ThatAreFrozenAreNamedAsInTheFile) {
+  Graph raw = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[2,2] y)
+      <float[3] scale = {1,2,3}, float[3,2] head = {1,2,3,4,5,6}, int64[2] row = {1,3}> {
+      wide = Reshape(scale, row)
+      twice = Add(wide, wide)
+      a = Mul(x, wide)
+      b = Mul(a, twice)
+      y = MatMul(b, head) })");
+  overrideParameters(raw, {}, {"^scale$"});
+  PrepareOptions options;
+  options.fold_limit_bytes = 1 << 20;
+  const Graph graph = prepareModel(raw, options);
+  EXPECT_EQ(trainedSummary(graph, ValueId()), "trains 6 of 9 parameters in 1 tensors");
+  EXPECT_THAT(parameterNotes(graph, ValueId()),
+              ::testing::ElementsAre("not trained (--freeze, or no gradient in the file): scale"));
+}
+
 // Neither the codes of a weight nor its scales are parameters, whether they are folded or not.
 TEST(Parameters, AreNotTheNumbersOfAQuantizedWeight) {
   for (const int64_t fold_limit : {0, 1 << 20}) {

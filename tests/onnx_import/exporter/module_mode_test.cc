@@ -63,6 +63,21 @@ m (float[2,3,4,4] x) => (float[2,3,4,4] y)
   EXPECT_EQ(graph.nodes[1].intAttribute("training_mode", 0), 1);
 }
 
+TEST(ModuleMode, StatisticsThatDoNotMoveAreCounted) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3,4,4] x) => (float[2,3,4,4] y)
+<float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0}, float[3] mean = {0, 0, 0}, float[3] var = {1, 1, 1}>
+{
+  a = BatchNormalization (x, scale, bias, mean, var)
+  b = BatchNormalization <momentum = 1.0> (a, scale, bias, mean, var)
+  others = Identity (mean)
+  y = BatchNormalization (b, scale, bias, others, var)
+})");
+  const ChangedModes changed = setTrainingMode(graph);
+  EXPECT_EQ(changed.normalizations, 3);
+  EXPECT_EQ(changed.standing, 2);
+}
+
 TEST(ModuleMode, OldOpsetsHaveNone) {
   std::string old = kModel;
   old.replace(old.find("18]"), 2, "13");

@@ -379,7 +379,11 @@ TEST(Prepare, ADataDependentShapeIsNamed) {
   EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[4] x, bool[4] keep) => (float[n] y) { y = Compress(x, keep) })"),
                             {}),
-               kBadModel, "Compress", "'y'", "depends on data");
+               kBadModel, "Compress", "'y'", "depends on data", "(loss * mask).sum() / mask.sum()");
+  EXPECT_ERROR(prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (bool[4] keep) => (int64[1,n] y) { y = NonZero(keep) })"),
+                            {}),
+               kBadModel, "NonZero", "'y'", "labels of -100");
 }
 
 TEST(Prepare, AContradictingShapeIsNamed) {

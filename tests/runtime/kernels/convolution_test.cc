@@ -56,6 +56,8 @@ const Case kCases[] = {
     {"one_image_in_pieces", 1, 128, 256, {9, 9}, {3, 3}, 1, 1},
     {"two_images_in_pieces", 2, 192, 128, {8, 8}, {3, 3}, 1, 1},
     {"many_features", 2, 24, 512, {5, 5}, {3, 3}, 1, 1},
+    {"tiles_over_images", 7, 48, 24, {17, 19}, {3, 3}, 1, 1},
+    {"tiles_of_an_image", 2, 80, 24, {33, 40}, {3, 3}, 2, 1},
     {"pointwise_small", 9, 96, 160, {7, 7}, {1, 1}},
     {"pointwise_large", 3, 160, 96, {24, 23}, {1, 1}},
     {"pointwise_large_single", 1, 64, 72, {40, 40}, {1, 1}},
@@ -128,6 +130,49 @@ TEST_P(Convolutions, WeightGradInFloat32EqualsFloat64) {
   const Tensor dy = randomTensor(kF64, c.output(), 7), x = randomTensor(kF64, c.image(), 8);
   expectAgreement(makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{kF64, c.weight()}}, c.attributes()),
                   c.batch * product(c.out()));
+}
+
+// By the definition: what kernel position k of output position o sees of the image, times dy.
+std::vector<double> weightGradByDefinition(const Case& c, const std::vector<double>& dy,
+                                           const std::vector<double>& x) {
+  const Shape out = c.out();
+  const int64_t ins = product(c.in), outs = product(out), kernels = product(c.kernel);
+  const int64_t group_channels = c.channels / c.groups, group_features = c.features / c.groups;
+  std::vector<double> dw(product(c.weight()));
+  for (int64_t o = 0; o < outs; ++o) {
+    for (int64_t k = 0; k < kernels; ++k) {
+      int64_t at = 0, rest_o = o, rest_k = k, step = 1;
+      bool inside = true;
+      for (size_t a = c.in.size(); a-- > 0;) {
+        const int64_t place = rest_o % out[a] * c.stride - c.pad + rest_k % c.kernel[a] * c.dilation;
+        inside &= place >= 0 && place < c.in[a];
+        at += place * step;
+        step *= c.in[a];
+        rest_o /= out[a];
+        rest_k /= c.kernel[a];
+      }
+      if (!inside) continue;
+      for (int64_t n = 0; n < c.batch; ++n)
+        for (int64_t f = 0; f < c.features; ++f)
+          for (int64_t i = 0; i < group_channels; ++i)
+            dw[(f * group_channels + i) * kernels + k] +=
+                dy[(n * c.features + f) * outs + o] *
+                x[(n * c.channels + f / group_features * group_channels + i) * ins + at];
+    }
+  }
+  return dw;
+}
+
+TEST_P(Convolutions, WeightGradIsItsDefinition) {
+  const Case& c = GetParam();
+  const Tensor dy = randomTensor(kF64, c.output(), 9), x = randomTensor(kF64, c.image(), 10);
+  const KernelCall call =
+      makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{kF64, c.weight()}}, c.attributes());
+  const std::vector<double> got = numbersOf(runOnOneAndTwoThreads(call)[0]);
+  const std::vector<double> want = weightGradByDefinition(c, numbersOf(dy), numbersOf(x));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], 1e-12 * (1 + std::abs(want[i]))) << "element " << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases),

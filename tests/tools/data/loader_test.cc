@@ -101,6 +101,17 @@ TEST_F(LoaderCommand, TrainsOnWhatAFileOfTheSameRowsGives) {
   }
 }
 
+TEST_F(LoaderCommand, SaysWhatNoInputTakes) {
+  std::vector<TensorView> sent = tensors(0, kRows);
+  sent.push_back({"weights_of_rows", DataType::kFloat32, {kRows, kWidth}, x_.data()});
+  folder_.write("stream", message(sent));
+  const CommandResult result =
+      run({"--data-command", "cat " + at("stream"), "--steps", std::to_string(kRows / kBatch)});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  const std::string said = "no input takes weights_of_rows; the model's inputs are x, y";
+  EXPECT_THAT(result.output + result.errors, HasSubstr(said));
+}
+
 TEST_F(LoaderCommand, ARunThatGoesOnGetsTheRowsBehind) {
   const std::vector<double> want = losses({"--data", at("d.safetensors"), "--steps", "12"});
   const std::vector<double> rest(want.begin() + 5, want.end());
