@@ -106,7 +106,7 @@ struct LossScaling {
 struct TrainingGraph {
   Graph graph;
   std::vector<Phase> node_phase;  // by node index
-  // by node index: for a backward node the forward node that it differentiates, else invalid
+  // by node: the forward node that a backward one is of (of a sum, the value's first reader), else invalid
   std::vector<NodeId> forward_node;
   std::vector<BatchInput> inputs;     // every input that the user's data provides
   std::vector<Parameter> parameters;  // in the model's order of initializers

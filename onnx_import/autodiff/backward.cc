@@ -120,9 +120,18 @@ class Differentiation {
     if (!active(value)) return {};
     std::vector<Contribution>& contributions = contributions_[value.index()];
     if (contributions.empty()) return {};
-    if (contributions.size() > 1 || contributions[0].part.axis)
-      contributions = {{{joined(contributions, value, producer)}, NodeId()}};
+    if (contributions.size() > 1 || contributions[0].part.axis) {
+      const NodeId by = contributions.size() > 1 ? firstReader(contributions) : producer;
+      contributions = {{{joined(contributions, value, by)}, NodeId()}};
+    }
     return contributions[0].part.gradient;
+  }
+
+  // Gradients are added where the first reader is: between stages, one goes to the value's producer, not one
+  // of each reader (a residual connection has two).
+  static NodeId firstReader(const std::vector<Contribution>& contributions) {
+    const auto first = std::ranges::min_element(contributions, {}, &Contribution::reader);
+    return first->reader;
   }
 
   // Emitted for the forward node `by`.

@@ -11,8 +11,8 @@ namespace pipeshard {
 
 // The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer;
 // prologue nodes with each of their readers (they are cheap and replicated: the list holds the first);
-// backward nodes with the forward node that they differentiate; an update with the owner of its parameter,
-// the first stage that reads it. Error(kConfiguration) when the plan is of another model.
+// backward nodes with the forward node that they are of (TrainingGraph); an update with the owner of its
+// parameter, the first stage that reads it. Error(kConfiguration) when the plan is of another model.
 std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan);
 
 // By node of a pass: its layer in the plan, one of its stage's. Forward nodes never read what a later layer

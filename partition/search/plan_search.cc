@@ -30,7 +30,9 @@ constexpr int64_t kWorseTimes = 4;
 // and so many times as much upwards, where rows that divide badly come first at times
 constexpr int64_t kMoreTimes = 32;
 constexpr size_t kScheduled = 4;  // plans that every schedule is tried for
-constexpr int kRounds = 12;       // of taking the best neighbour
+// and in all, with those that may become the fastest by a schedule with fewer gaps
+constexpr size_t kScheduledAtMost = 24;
+constexpr int kRounds = 12;  // of taking the best neighbour
 // simulated in each part of the search: about as many microseconds
 constexpr int64_t kMostPasses = 3'000'000;
 constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
@@ -328,14 +330,24 @@ class PlanSearch {
     return schedules;
   }
 
+  // With a schedule that leaves no rank idle.
+  bool mayBeBest(const PredictedPlan& plan) const {
+    return std::ranges::all_of(plan.stages, [&](const AssignedStage& stage) {
+      return plan.microbatches * stage.option.pass_ns + stage.option.step_ns < plans_.front().second.step_ns;
+    });
+  }
+
   void trySchedules() {
     say("trying schedules");
     int64_t passes = kMostPasses;
-    const auto first = plans_.begin();
-    const std::vector<std::pair<size_t, PredictedPlan>> best(
-        first, first + std::min<ptrdiff_t>(kScheduled, std::ssize(plans_)));
-    for (const auto& [count, plan] : best) {
-      for (const ScheduleSpec& schedule : schedulesFor(plan)) {
+    std::vector<std::pair<size_t, PredictedPlan>> best;
+    for (const auto& entry : plans_) {
+      if (best.size() < kScheduled || (best.size() < kScheduledAtMost && mayBeBest(entry.second)))
+        best.push_back(entry);
+    }
+    for (size_t i = 0; i < best.size(); ++i) {
+      const auto& [count, plan] = best[i];
+      for (const ScheduleSpec& schedule : schedulesFor(plan, i < kScheduled)) {
         if (stopped()) return;
         if (auto other = predict(count, plan.stages, schedule, passes)) keep(count, std::move(*other));
       }
