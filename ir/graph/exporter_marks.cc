@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "ir/graph/weight_role.h"
+
 namespace pipeshard {
 namespace {
 
@@ -65,6 +67,33 @@ std::set<std::string> signatureParameterNames(const Graph& graph) {
   std::set<std::string> names;
   for (SignatureParameter& parameter : signatureParameters(graph)) names.insert(std::move(parameter.name));
   return names;
+}
+
+std::vector<bool> dependsOnParameters(const Graph& graph) {
+  const std::set<std::string> parameters = signatureParameterNames(graph);
+  const auto carriesGradient = [&](ValueId id) {
+    const DataType type = graph.value(id).data_type;
+    return type != DataType::kBool && !isInteger(type);
+  };
+  std::vector<bool> depends(graph.values.size(), false);
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    const std::vector<std::string> sources = foldedFrom(value);
+    depends[id.index()] =
+        isMarkedParameter(value) ||
+        (parameters.empty() ? !sources.empty()
+                            : std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+                                return parameters.contains(source);
+                              }));
+  }
+  for (const Node& node : graph.nodes) {
+    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                 [&](ValueId id) { return id.valid() && depends[id.index()]; });
+    for (ValueId output : node.outputs) {
+      if (output.valid()) depends[output.index()] = any && carriesGradient(output);
+    }
+  }
+  return depends;
 }
 
 std::vector<std::string> mutatedBuffers(const Graph& graph) {
@@ -134,6 +163,24 @@ TracedRegion tracedRegion(const Node& node) {
 std::string lastLineOfCode(const Node& node) {
   const std::string_view text = metadataOf(node.metadata, kStackTrace);
   return std::string(text.substr(text.rfind('\n') + 1));  // all of it where it has one line
+}
+
+std::vector<CodeLine> linesOfCode(const Node& node) {
+  constexpr std::string_view kFile = "File \"";
+  std::vector<CodeLine> lines;
+  std::string_view text = metadataOf(node.metadata, kStackTrace);
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    if (line.starts_with(kFile)) {
+      line.remove_prefix(kFile.size());
+      lines.push_back({std::string(line.substr(0, line.find('"'))), ""});
+    } else if (!lines.empty()) {
+      lines.back().code += line;
+    }
+  }
+  return lines;
 }
 
 std::vector<std::string> foldedFrom(const Value& value) {

@@ -38,6 +38,11 @@ std::set<std::string> signatureParameterNames(const Graph& graph);
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
+// By value: a gradient of it passes to a parameter, also to one that the exporter has folded into a constant.
+// (Of buffers and other constants, such as the angles of rotary positions, none is trained; through integers
+// and booleans none passes.)
+std::vector<bool> dependsOnParameters(const Graph& graph);
+
 // Buffers that the module's forward pass changes, by name.
 std::vector<std::string> mutatedBuffers(const Graph& graph);
 
@@ -63,6 +68,12 @@ TracedRegion tracedRegion(const Node& node);
 
 // The line of the module's code that the node comes from; "" where the file does not say.
 std::string lastLineOfCode(const Node& node);
+// A line of code on the way from the module's forward() to the node's call.
+struct CodeLine {
+  std::string file;
+  std::string code;
+};
+std::vector<CodeLine> linesOfCode(const Node& node);  // from forward() on
 
 // Values, also such that are gone, that the exporter's optimizer computed this constant from.
 std::vector<std::string> foldedFrom(const Value& value);

@@ -10,6 +10,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/lost_calls.h"
 #include "ir/graph/stopped_gradient.h"
 
 namespace pipeshard {
@@ -23,6 +24,48 @@ bool namesDetach(const std::string& name) {
   if (!name.starts_with(kName)) return false;
   return std::all_of(name.begin() + kName.size(), name.end(),
                      [](unsigned char c) { return c == '_' || std::isdigit(c); });
+}
+
+// ".detach()", ".detach_()", ".data", and not ".data_format".
+bool detaches(std::string_view code) {
+  constexpr std::string_view kData = ".data";
+  if (code.find(".detach(") != std::string_view::npos || code.find(".detach_(") != std::string_view::npos)
+    return true;
+  for (size_t at = code.find(kData); at != std::string_view::npos; at = code.find(kData, at + 1)) {
+    const size_t end = at + kData.size();
+    if (end == code.size() || (std::isalnum(static_cast<unsigned char>(code[end])) == 0 && code[end] != '_'))
+      return true;
+  }
+  return false;
+}
+
+// The line by which a node's call comes about, if it detaches something; "" without one.
+std::string lineThatDetaches(const Node& node) {
+  for (const CodeLine& line : linesOfCode(node)) {
+    if (detaches(line.code)) return line.code;
+  }
+  return "";
+}
+
+// The optimizer has dropped or merged what a node reads, with the detach() before it: that is how a line of
+// code may still tell of one.
+void refuseLost(const Graph& graph) {
+  const std::vector<LostCall> lost_calls = lostCalls(graph);
+  if (lost_calls.empty()) return;
+  const UseDef uses = computeUseDef(graph);
+  const std::vector<bool> trained = dependsOnParameters(graph);
+  for (const LostCall& call : lost_calls) {
+    if (!trained[call.value.index()]) continue;
+    const Node& reader = graph.node(call.reader);
+    std::string line = lineThatDetaches(reader);
+    if (line.empty()) line = lineThatDetaches(graph.node(uses.producer[call.value.index()]));
+    if (line.empty()) continue;
+    fail(ErrorCode::kBadModel,
+         "{}: the module gives it '{}', but the exporter's optimizer has put '{}' in its place; where the "
+         "module detaches that one, a gradient would pass (the line of code: {}). Export the module without "
+         "it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
+         describeNode(reader), call.lost, call.kept, line);
+  }
 }
 
 class Detaching {
@@ -81,6 +124,7 @@ int stopAtDetachedValues(Graph& graph) {
   Detaching detaching;
   detaching.mark(graph);
   detaching.refuseRemoved();
+  refuseLost(graph);
   return detaching.stops();
 }
 

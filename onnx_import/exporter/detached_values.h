@@ -10,7 +10,9 @@ namespace pipeshard {
 // gradient (ir/graph/stopped_gradient.h). Returns how many. To be called on the graph as read.
 //
 // Error(kBadModel) where a call mentions a detach() that is not in the file: the exporter's optimizer removes
-// Identities, and merges what is equal but for them. What it leaves no mention of cannot be seen here.
+// Identities, and merges what is equal but for them. Also where it has dropped or merged what a call mentions
+// (ir/graph/lost_calls.h), of a parameter, on a line of code that detaches. Two equal values that are merged
+// without such a line are the same file with detach() and without it: exporterTraps names them.
 int stopAtDetachedValues(Graph& graph);
 
 }  // namespace pipeshard

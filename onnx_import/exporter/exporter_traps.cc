@@ -1,13 +1,16 @@
 #include "onnx_import/exporter/exporter_traps.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "ir/base/counted.h"
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/lost_calls.h"
 #include "onnx_import/exporter/module_mode.h"
 
 namespace pipeshard {
@@ -40,6 +43,11 @@ bool isIdleDropout(const Graph& graph, const Node& node) {
   return mode != nullptr && !mode->bytes.empty() && mode->bytes[0] == std::byte{0};
 }
 
+bool readsShapeAlone(const Node& node) {
+  return node.is("Shape") || node.is("Size") || node.is("EyeLike") || node.is("RandomNormalLike") ||
+         node.is("RandomUniformLike");
+}
+
 struct Dropouts {
   int idle = 0;                            // not of attentions
   int in_attentions = 0;                   // idle, too
@@ -65,6 +73,56 @@ void tellDropouts(const Dropouts& found, std::vector<std::string>& traps) {
   if (found.idle > 0) {
     traps.push_back(fmt::format("{} in inference mode, so that nothing is dropped; --mode training drops",
                                 counted(found.idle, "dropout")));
+  }
+}
+
+// With detach() and without it the file is the same.
+void tellMerged(const Graph& graph, std::vector<std::string>& traps) {
+  const std::vector<LostCall> lost_calls = lostCalls(graph);
+  if (lost_calls.empty()) return;
+  const std::vector<bool> trained = dependsOnParameters(graph);
+  std::map<std::string, std::string> merged;  // the lost ones, and with which
+  for (const LostCall& call : lost_calls) {
+    if (call.is_merged && trained[call.value.index()]) merged.emplace(call.lost, call.kept);
+  }
+  if (merged.empty()) return;
+  const auto& [lost, kept] = *merged.begin();
+  traps.push_back(
+      fmt::format("{} that the exporter's optimizer has merged with equal ones ('{}' with '{}'{}): if the "
+                  "module detaches one of them the file does not say so, and its gradient passes; exported "
+                  "with torch.onnx.export(..., optimize=False) it does",
+                  counted(merged.size(), "value"), lost, kept, merged.size() > 1 ? ", ..." : ""));
+}
+
+// "Reverse.apply(x)" of a class, and not "layer.apply(f)" of an object.
+bool appliesFunction(std::string_view code) {
+  constexpr std::string_view kApply = ".apply(";
+  for (size_t at = code.find(kApply); at != std::string_view::npos; at = code.find(kApply, at + 1)) {
+    size_t begin = at;
+    while (begin > 0 && (std::isalnum(static_cast<unsigned char>(code[begin - 1])) || code[begin - 1] == '_'))
+      --begin;
+    while (begin < at && code[begin] == '_') ++begin;
+    if (begin < at && std::isupper(static_cast<unsigned char>(code[begin]))) return true;
+  }
+  return false;
+}
+
+// PyTorch's own functions have the derivatives of what they compute (checkpointing).
+bool hasOwnBackward(const CodeLine& line) {
+  if (line.file.find("/torch/") != std::string::npos) return false;
+  return appliesFunction(line.code) || line.code.find(".register_hook(") != std::string::npos;
+}
+
+void tellOwnBackward(const Graph& graph, std::vector<std::string>& traps) {
+  std::set<std::string> told;
+  for (const Node& node : graph.nodes) {
+    for (const CodeLine& line : linesOfCode(node)) {
+      if (!hasOwnBackward(line) || !told.insert(line.code).second) continue;
+      traps.push_back(
+          fmt::format("a backward pass of the module's own is not in the file (a function's, or a hook's): "
+                      "only the derivative of the forward pass is taken: {}",
+                      line.code));
+    }
   }
 }
 
@@ -96,6 +154,8 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
                     counted(divisors, "average pooling")));
   }
   tellDropouts(dropouts, traps);
+  tellMerged(graph, traps);
+  tellOwnBackward(graph, traps);
   // Every file that a session saves imports this domain.
   if (graph.opset_imports.contains("com.microsoft.nchwc") && signatureParameters(graph).empty()) {
     traps.emplace_back(
@@ -107,13 +167,23 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
 }
 
 std::vector<std::string> unreadInputs(const Graph& graph) {
-  std::vector<bool> is_read(graph.values.size());
-  for (const ValueId output : graph.outputs) is_read[output.index()] = true;
+  std::vector<bool> has_reader(graph.values.size()), is_read(graph.values.size());
+  for (const ValueId output : graph.outputs) has_reader[output.index()] = is_read[output.index()] = true;
   for (const Node& node : graph.nodes) {
     for (const auto& [name, attribute] : node.attributes) {
       if (std::holds_alternative<std::shared_ptr<const Graph>>(attribute)) return {};
     }
     for (const ValueId input : node.inputs) {
+      if (input.valid()) has_reader[input.index()] = true;
+    }
+  }
+  // From the end: a node reads content where that of an output is read. What nothing reads may be read later.
+  const auto gives = [&](ValueId output) {
+    return output.valid() && (is_read[output.index()] || !has_reader[output.index()]);
+  };
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    if (readsShapeAlone(*node) || std::none_of(node->outputs.begin(), node->outputs.end(), gives)) continue;
+    for (const ValueId input : node->inputs) {
       if (input.valid()) is_read[input.index()] = true;
     }
   }

@@ -15,13 +15,16 @@ namespace pipeshard {
 //     statistics of the file.
 //   - The dropout inside an attention is in inference mode, or gone; any other is in inference mode.
 //   - The divisor_override of an average pooling is gone.
+//   - Equal values are merged, of which the module may detach one.
+//   - A line of code has a backward pass of its own: a function's apply(), a hook.
 //   - ONNX Runtime's optimizer has written the file: without the exporter's marks, with equal weights merged.
 //
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);
 
-// Names of inputs that nothing reads. An example call that passes one tensor twice makes the exporter read
-// one of the two for both. Empty for graphs with subgraphs in attributes, whose reads are hidden.
+// Names of inputs whose content nothing reads; their shapes may be read. An example call that passes one
+// tensor twice makes the exporter read one of the two for both. Empty for graphs with subgraphs in
+// attributes, whose reads are hidden.
 std::vector<std::string> unreadInputs(const Graph& graph);
 
 }  // namespace pipeshard

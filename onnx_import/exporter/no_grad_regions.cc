@@ -9,8 +9,8 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/lost_calls.h"
 #include "ir/graph/stopped_gradient.h"
-#include "ir/graph/weight_role.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
@@ -18,7 +18,8 @@ namespace {
 
 class NoGradRegions {
  public:
-  explicit NoGradRegions(Graph& graph) : graph_(graph), uses_(computeUseDef(graph)), of_(graph.nodes.size()) {
+  explicit NoGradRegions(Graph& graph)
+      : graph_(graph), uses_(computeUseDef(graph)), lost_(lostCalls(graph)), of_(graph.nodes.size()) {
     std::set<std::string> under_autocast;
     for (size_t n = 0; n < of_.size(); ++n) {
       TracedRegion region = tracedRegion(graph.nodes[n]);
@@ -36,7 +37,7 @@ class NoGradRegions {
   int run() {
     if (std::all_of(of_.begin(), of_.end(), [](const std::string& region) { return region.empty(); }))
       return 0;
-    const std::vector<bool> trained = dependsOnParameters();
+    const std::vector<bool> trained = dependsOnParameters(graph_);
     std::map<ValueId, ValueId> stopped;
     GraphBuilder builder(graph_);
     std::vector<Node> nodes;
@@ -55,31 +56,6 @@ class NoGradRegions {
   }
 
  private:
-  // By value: a parameter goes into it, also one that the exporter has folded into a constant. (Of buffers
-  // and other constants, such as the angles of rotary positions, none is trained.)
-  std::vector<bool> dependsOnParameters() const {
-    const std::set<std::string> parameters = signatureParameterNames(graph_);
-    std::vector<bool> depends(graph_.values.size(), false);
-    for (const auto& [id, initializer] : graph_.initializers) {
-      const Value& value = graph_.value(id);
-      const std::vector<std::string> sources = foldedFrom(value);
-      depends[id.index()] =
-          isMarkedParameter(value) ||
-          (parameters.empty() ? !sources.empty()
-                              : std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
-                                  return parameters.contains(source);
-                                }));
-    }
-    for (const Node& node : graph_.nodes) {
-      const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                   [&](ValueId id) { return id.valid() && depends[id.index()]; });
-      for (ValueId output : node.outputs) {
-        if (output.valid()) depends[output.index()] = any;
-      }
-    }
-    return depends;
-  }
-
   // Whether a graph output, or a node of another region or of none, is what node n of a region gives.
   bool leaves(ValueId output, size_t n) const {
     const auto& outputs = graph_.outputs;
@@ -88,24 +64,28 @@ class NoGradRegions {
     for (const NodeId reader : uses_.consumers[output.index()]) {
       if (of_[reader.index()] == of_[n]) continue;
       found = true;
-      requireMeant(graph_.node(reader), graph_.nodes[n], output);
+      requireMeant(reader, graph_.nodes[n], output);
     }
     return found;
   }
 
-  // The reader's own call names the maker's, or the file does not say.
-  void requireMeant(const Node& reader, const Node& maker, ValueId output) const {
-    const std::vector<std::string> arguments = exportedCall(reader).arguments;
-    const std::string name = exportedCall(maker).name;
-    if (arguments.empty() || name.empty() ||
-        std::find(arguments.begin(), arguments.end(), name) != arguments.end())
-      return;
+  // The reader's own call names the maker's, for each operand, or the file does not say.
+  void requireMeant(NodeId reader, const Node& maker, ValueId output) const {
+    const Node& node = graph_.node(reader);
+    const std::vector<std::string> arguments = exportedCall(node).arguments;
+    const std::string name = mentionedAs(maker, graph_.value(output));
+    const bool is_merged = std::any_of(lost_.begin(), lost_.end(), [&](const LostCall& lost) {
+      return lost.is_merged && lost.reader == reader && lost.value == output;
+    });
+    const bool is_named = arguments.empty() || name.empty() ||
+                          std::find(arguments.begin(), arguments.end(), name) != arguments.end();
+    if (is_named && !is_merged) return;
     fail(
         ErrorCode::kBadModel,
         "{}: it reads '{}', which the module computes under torch.no_grad(), so that no gradient passes, but "
         "its own call does not name that: the exporter's optimizer has merged two equal values. Export the "
         "module without it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
-        describeNode(reader), graph_.value(output).name);
+        describeNode(node), graph_.value(output).name);
   }
 
   Node stopOf(ValueId output, size_t n, GraphBuilder& builder) {
@@ -144,7 +124,8 @@ class NoGradRegions {
   }
 
   Graph& graph_;
-  const UseDef uses_;               // of the graph as given
+  const UseDef uses_;  // of the graph as given
+  const std::vector<LostCall> lost_;
   std::set<std::string> captured_;  // what branches and loops read from outside
   std::vector<std::string> of_;     // by node: its region under torch.no_grad(), or ""
 };

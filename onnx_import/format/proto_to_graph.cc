@@ -115,7 +115,11 @@ ValueId GraphReader::resolve(const std::string& name, const std::string& reader)
          "{} reads '{}' before {} defines it: the nodes form a cycle or are not in topological order", reader,
          name, later->second);
   }
-  fail(ErrorCode::kBadModel, "{} reads '{}', which nothing defines", reader, name);
+  fail(ErrorCode::kBadModel,
+       "{} reads '{}', which nothing defines: the file is not valid ONNX (onnx.checker refuses it, too). "
+       "PyTorch's exporter writes such a file where its optimizer merges equal calls, as of torch.clamp; "
+       "export the model with torch.onnx.export(..., optimize=False)",
+       reader, name);
 }
 
 void GraphReader::describe(ValueId id, const onnx::ValueInfoProto& info) {

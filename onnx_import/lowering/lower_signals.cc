@@ -21,29 +21,39 @@ struct FourierWay {
   int64_t length = 0;   // of the transform; the signal is cut to it, or goes on with zeros
   int64_t results = 0;  // the first ones only, if it is one-sided
   bool inverse = false;
+  bool mirrored = false;  // of the first numbers alone, which say the others; gives real numbers
+
+  int64_t read() const { return mirrored ? length / 2 + 1 : length; }  // samples, at most
+  int64_t resultParts() const { return mirrored ? 1 : 2; }
 };
 
-// [samples * parts, results * 2]: rows are a real part, or real and imaginary parts by turns, columns are
-// both by turns. What is zero beyond the signal's end needs no rows.
+// How often a sample of a mirrored transform counts: once more for the conjugate that is left out.
+double timesCounted(const FourierWay& way, int64_t sample) {
+  return way.mirrored && sample > 0 && 2 * sample != way.length ? 2 : 1;
+}
+
+// [samples * parts, results * resultParts]: rows and columns are a real part, or real and imaginary parts by
+// turns. What is zero beyond the signal's end needs no rows.
 ValueId fourierMatrix(LoweringContext& c, const FourierWay& way, int64_t samples, int64_t parts,
                       DataType type) {
   const int64_t rows = samples * parts;
-  const int64_t columns = way.results * 2;
+  const int64_t of_result = way.resultParts();
+  const int64_t columns = way.results * of_result;
   c.requireTable({rows, columns});
   std::vector<double> matrix(rows * columns);
   const double sign = way.inverse ? 1 : -1;
-  const double size = way.inverse ? 1 / static_cast<double>(way.length) : 1;
   for (int64_t n = 0; n < samples; ++n) {
+    const double size = timesCounted(way, n) / (way.inverse ? static_cast<double>(way.length) : 1);
     for (int64_t k = 0; k < way.results; ++k) {
       const double turns = static_cast<double>(n * k % way.length) / static_cast<double>(way.length);
       const double real = size * std::cos(2 * std::numbers::pi * turns);
       const double imaginary = size * sign * std::sin(2 * std::numbers::pi * turns);
-      double* of_real = &matrix[n * parts * columns + 2 * k];
+      double* of_real = &matrix[n * parts * columns + of_result * k];
       of_real[0] = real;
-      of_real[1] = imaginary;
+      if (of_result == 2) of_real[1] = imaginary;
       if (parts == 1) continue;
       of_real[columns] = -imaginary;
-      of_real[columns + 1] = real;
+      if (of_result == 2) of_real[columns + 1] = real;
     }
   }
   return c.numbers(type, {rows, columns}, matrix);
@@ -57,14 +67,14 @@ ValueId fourierTransform(LoweringContext& c, const FourierWay& way, ValueId x) {
   if (parts != 1 && parts != 2) c.refuse(fmt::format("its last axis has {} elements, not 1 or 2", parts));
   if (way.length < 1) c.refuse(fmt::format("its length is {}", way.length));
   const int64_t along = std::ssize(shape) - 2;
-  const int64_t samples = std::min(shape[along], way.length);
+  const int64_t samples = std::min(shape[along], way.read());
   x = c.slice(c.cast(x, signalWork(type)), along, 0, samples);
   Shape flat(shape.begin(), shape.end() - 2);
   if (flat.empty()) flat.push_back(1);
   flat.push_back(samples * parts);
   const ValueId matrix = fourierMatrix(c, way, samples, parts, signalWork(type));
   shape[along] = way.results;
-  shape.back() = 2;
+  shape.back() = way.resultParts();
   return c.cast(c.reshape(c.matMul(c.reshape(x, flat), matrix), shape), type);
 }
 
@@ -73,6 +83,12 @@ int64_t constantNumber(const LoweringContext& c, size_t position, int64_t otherw
   if (!numbers) return otherwise;
   if (numbers->size() != 1) c.refuse(fmt::format("its input {} is not one number", position));
   return numbers->at(0);
+}
+
+// A later form of DFT: one-sided and inverse, which PyTorch writes for torch.fft.irfft. Without a length it
+// is that of an even number.
+bool isMirrored(const Node& node) {
+  return node.intAttribute("inverse", 0) != 0 && node.intAttribute("onesided", 0) != 0;
 }
 
 void lowerDft(LoweringContext& c) {
@@ -84,11 +100,11 @@ void lowerDft(LoweringContext& c) {
   const int64_t axis = normalizeAxis(given, rank);
   if (axis == rank - 1) c.refuse("its axis is that of real and imaginary parts");
   FourierWay way;
-  way.length = constantNumber(c, 1, c.shape(x)[axis]);
-  way.results = c.outputShape()[axis];
+  way.mirrored = isMirrored(c.node());
+  const int64_t given_samples = c.shape(x)[axis];
+  way.length = constantNumber(c, 1, way.mirrored ? 2 * (given_samples - 1) : given_samples);
+  way.results = way.mirrored ? way.length : c.outputShape()[axis];
   way.inverse = c.node().intAttribute("inverse", 0) != 0;
-  if (way.inverse && c.node().intAttribute("onesided", 0) != 0)
-    c.refuse("what a one-sided inverse is, is not said");
   if (axis == rank - 2) return c.give(0, fourierTransform(c, way, x));
   // The axis takes the place before the last, and goes back.
   std::vector<int64_t> there(rank);
@@ -405,6 +421,7 @@ void lowerDeformConv(LoweringContext& c) {
 
 void addSignalLowerings(LoweringRules& rules) {
   rules[{"", "DFT"}] = lowerDft;
+  rules[{"", "DFT"}].beyond_schema = isMirrored;
   rules[{"", "DeformConv"}] = lowerDeformConv;
   rules[{"", "Det"}] = lowerDet;
   rules[{"", "RoiAlign"}] = lowerRoiAlign;

@@ -27,6 +27,7 @@ namespace pipeshard {
 struct LoweringRule {
   using Apply = void (*)(LoweringContext&);
   using Claims = bool (*)(const Graph&, const Node&);
+  using IsForm = bool (*)(const Node&);
 
   LoweringRule() = default;
   LoweringRule(Apply apply, Claims claims = nullptr, bool types_outputs = false)
@@ -35,6 +36,12 @@ struct LoweringRule {
   Apply apply = nullptr;
   Claims claims = nullptr;  // the nodes it is for, which it takes although their operator can be run; or all
   bool types_outputs = false;  // the rule needs only the types of inputs, and says those of outputs
+  // Nodes of a form that came after our ONNX, whose inference refuses it: it is not asked, and the rule types
+  // their outputs.
+  IsForm beyond_schema = nullptr;
+
+  bool isBeyondSchema(const Node& node) const { return beyond_schema != nullptr && beyond_schema(node); }
+  bool typesOutputs(const Node& node) const { return types_outputs || isBeyondSchema(node); }
 };
 using LoweringRules = std::map<std::pair<std::string, std::string>, LoweringRule>;
 

@@ -269,6 +269,7 @@ class Mixer {
     return result;
   }
 
+  // What is finite becomes a number that the narrow type can hold.
   ValueId withinRange(ValueId value, const Node& reader) {
     if (!least_.valid()) {
       const auto limit = [&](const char* name, double number) {
@@ -280,23 +281,26 @@ class Mixer {
       for (const ValueId limit : {least_, most_})
         graph_.value(limit).metadata.emplace_back(kConstantMark, "made");
     }
-    return add("Clip", {value, least_, most_}, {}, DataType::kFloat32, "clipped", reader);
+    // An infinity of the data stays one: the step is not a number, as in float32.
+    const ValueId infinite = add("IsInf", value, {value}, {}, DataType::kBool, "infinite", reader);
+    const ValueId within =
+        add("Clip", value, {value, least_, most_}, {}, DataType::kFloat32, "within", reader);
+    return add("Where", value, {infinite, value, within}, {}, DataType::kFloat32, "clipped", reader);
   }
 
   ValueId cast(ValueId value, DataType type, std::string_view suffix, const Node& reader) {
     ++(is_weight_[value.index()] ? count_.weight_casts : count_.casts);
-    return add("Cast", {value}, {{"to", static_cast<int64_t>(type)}}, type, suffix, reader);
+    return add("Cast", value, {value}, {{"to", static_cast<int64_t>(type)}}, type, suffix, reader);
   }
 
   std::string nameOf(ValueId value, std::string_view suffix) const {
     return fmt::format("{}/{}", graph_.value(value).name, suffix);
   }
 
-  // A node with the place of its reader in the module, and an output with the shape of its first input.
-  ValueId add(std::string_view op_type, std::vector<ValueId> inputs,
+  // A node with the place of its reader in the module, and an output with the shape of `from`.
+  ValueId add(std::string_view op_type, ValueId from, std::vector<ValueId> inputs,
               std::map<std::string, Attribute> attributes, DataType type, std::string_view suffix,
               const Node& reader) {
-    const ValueId from = inputs[0];
     const ValueId output = builder_.addValue(nameOf(from, suffix), type, graph_.shape(from));
     graph_.value(output).symbols = graph_.value(from).symbols;
     const NodeId id = builder_.addNode("", op_type, std::move(inputs), {output}, std::move(attributes));

@@ -43,8 +43,8 @@ struct MixedNodes {
 
 // Changes a prepared graph (static shapes) whose floats are float32. Outputs of the graph keep name and type.
 // Masks and the like that the type cannot hold (float32's least number) become its least finite number, not
-// infinity. Value names: "<value>/bfloat16" and "<value>/float32" for what the Casts give. The same graph at
-// another batch size is changed at the same nodes.
+// infinity; what is infinite, or no number, stays so. Value names: "<value>/bfloat16" and "<value>/float32"
+// for what the Casts give. The same graph at another batch size is changed at the same nodes.
 //
 // `keep_float32`: regular expressions. An operator in whose type ("MatMul", "pipeshard::Attention"), name or
 // output's name one is found works in float32. Error(kUsage) where one is found in none of the operators that

@@ -105,7 +105,7 @@ bool hasStaticTypes(const Graph& graph, const std::vector<ValueId>& values) {
 bool lower(GraphBuilder& builder, const Node& node, const LoweringRule* rule) {
   const Graph& graph = builder.graph();
   if (rule == nullptr || !hasStaticTypes(graph, node.inputs)) return false;
-  if (!rule->types_outputs && !hasStaticTypes(graph, node.outputs)) return false;
+  if (!rule->typesOutputs(node) && !hasStaticTypes(graph, node.outputs)) return false;
   if (std::none_of(node.outputs.begin(), node.outputs.end(), [](ValueId id) { return id.valid(); }))
     return false;  // nobody asks for anything
   LoweringContext context(builder, node);

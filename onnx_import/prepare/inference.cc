@@ -232,7 +232,7 @@ void Inference::inferCall(const Node& node, const Function& function) {
 // One that refuses the node says why when the node is replaced.
 bool Inference::inferByLowering(const Node& node) {
   const LoweringRule* rule = findLowering(graph_, node);
-  if (rule == nullptr || !rule->types_outputs) return false;
+  if (rule == nullptr || !rule->typesOutputs(node)) return false;
   Graph wrapper;
   wrapper.opset_imports = graph_.opset_imports;
   GraphBuilder builder(wrapper);
@@ -273,7 +273,8 @@ void Inference::inferBySchema(Node& node) {
   checkNumbers(node);
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
-  if (schema == nullptr) {
+  const LoweringRule* rule = findLowering(graph_, node);
+  if (schema == nullptr || (rule != nullptr && rule->isBeyondSchema(node))) {
     inferByLowering(node);
     return;
   }

@@ -187,7 +187,19 @@ class RowForms {
     return row;
   }
 
-  // Row numbers beside indices that depend on data, which is what pooling reads of each row.
+  // Which input of a Concat of indices numbers the rows, and so which axis of the data they are. Others
+  // before it index one axis each.
+  std::optional<size_t> rowInput(const Node& concat, const Shape& data) const {
+    for (size_t i = 0; i < std::min(concat.inputs.size(), data.size()); ++i) {
+      const ValueId column = concat.inputs[i];
+      if (isRowColumn(column, data[i])) return i;
+      if (!isStaticallyShaped(graph_, column) || graph_.shape(column).back() != 1) return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  // Row numbers beside indices that depend on data, which is what pooling reads of each row. Rows that are
+  // not the first axis (x[i, arange(B)], where time comes first) become it.
   bool gatherInRows(Node& node, std::vector<Node>& nodes) {
     if (!isPlainGatherND(node)) return false;
     const Node* concat = producerOf(node.inputs[1]);
@@ -197,8 +209,11 @@ class RowForms {
     const Shape& indices = graph_.shape(node.inputs[1]);
     const int64_t axis = concat->intAttribute("axis", 0);
     const bool columns = indices.size() >= 2 && (axis == -1 || axis == std::ssize(indices) - 1);
-    if (!columns || !isRowColumn(concat->inputs[0], graph_.shape(node.inputs[0])[0])) return false;
-    std::vector<ValueId> rest(concat->inputs.begin() + 1, concat->inputs.end());
+    const std::optional<size_t> row =
+        columns ? rowInput(*concat, graph_.shape(node.inputs[0])) : std::nullopt;
+    if (!row) return false;
+    std::vector<ValueId> rest = concat->inputs;
+    rest.erase(rest.begin() + static_cast<int64_t>(*row));
     ValueId places = rest[0];
     if (rest.size() > 1) {
       Node made = *concat;
@@ -210,9 +225,27 @@ class RowForms {
       made.outputs = {places};
       nodes.push_back(std::move(made));
     }
-    node.inputs[1] = places;
+    if (*row > 0) nodes.push_back(axisFirst(node, *row));
+    node.inputs = {*row > 0 ? nodes.back().outputs[0] : node.inputs[0], places};
     node.attributes["batch_dims"] = int64_t{1};
     return true;
+  }
+
+  // The Transpose that puts an axis of a node's data before the others.
+  Node axisFirst(const Node& reader, size_t axis) {
+    Shape shape = graph_.shape(reader.inputs[0]);
+    std::vector<int64_t> permutation(shape.size());
+    std::iota(permutation.begin(), permutation.end(), 0);
+    const auto from = static_cast<int64_t>(axis);
+    std::rotate(permutation.begin(), permutation.begin() + from, permutation.begin() + from + 1);
+    std::rotate(shape.begin(), shape.begin() + from, shape.begin() + from + 1);
+    Node turn = reader;
+    turn.op_type = "Transpose";
+    turn.attributes = {{"perm", permutation}};
+    turn.inputs = {reader.inputs[0]};
+    turn.outputs = {builder_.addValue("rows_first", graph_.dataType(reader.inputs[0]), shape)};
+    turn.name = graph_.value(turn.outputs[0]).name;
+    return turn;
   }
 
   bool gatherWhole(Node& node) {

@@ -12,6 +12,7 @@ namespace pipeshard {
 //   GatherND(x, [row])               ->  x
 //   GatherND(x, [row, i])            ->  GatherND(x, [i], batch_dims 1); Gather(x, i, axis 1) where i is the
 //                                        same for all rows
+//   GatherND(x, [i, row])            ->  GatherND(Transpose(x), [i], batch_dims 1): rows of another axis
 //   Gather(Reshape(x, [-1]), 0..n)   ->  Reshape(x): every element, in order (as_strided of a whole tensor)
 //   Gather(Reshape(x, [-1]), row * n + i)  ->  Gather(Reshape(x, [B, n]), i, axis 1): as_strided that reads
 //                                        the same of every row, or an attention's mask (by Flatten, of the

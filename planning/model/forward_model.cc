@@ -323,7 +323,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss), &model.notes);
   if (const std::vector<std::string> unread = unreadInputs(raw); !unread.empty()) {
     model.notes.push_back(fmt::format(
-        "inputs that nothing reads: {} (if the module does: an example call that passes one tensor "
+        "inputs whose content nothing reads: {} (if the module does: an example call that passes one tensor "
         "for two arguments makes the exporter take one for both)",
         fmt::join(unread, ", ")));
   }

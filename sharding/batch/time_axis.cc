@@ -131,6 +131,15 @@ class TimeAxisPass {
       const Constant* part = graph_.constant(input);
       const Constant* whole = other_.constant(input);
       if (part == nullptr || whole == nullptr || is(input, Kind::kSplit) || *part == *whole) continue;
+      if (part->shape != whole->shape && numbersExamples(*whole, share_.batch)) {
+        refuseTimeCut(
+            node,
+            fmt::format("'{}' numbers the examples of the batch (as torch.arange(batch) does), as an "
+                        "index beside others",
+                        name(input)),
+            "take what is each example's own by torch.gather, torch.take_along_dim or "
+            "torch.scatter along another axis");
+      }
       if (part->shape != whole->shape) {
         refuseTimeCut(
             node,

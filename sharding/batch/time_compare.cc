@@ -68,6 +68,20 @@ bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& ot
   return allLike(constant, rows) && allLike(other, other_rows);
 }
 
+bool numbersExamples(const Constant& constant, int64_t rows) {
+  if (constant.data_type != DataType::kInt64 || rows == 0) return false;
+  const std::vector<int64_t> numbers = integerElements(constant);
+  const Shape strides = rowMajorStrides(constant.shape);
+  for (size_t axis = 0; axis < constant.shape.size(); ++axis) {
+    if (constant.shape[axis] != rows) continue;
+    bool counts = true;
+    for (int64_t i = 0; counts && i < std::ssize(numbers); ++i)
+      counts = numbers[i] == i / strides[axis] % rows;
+    if (counts) return true;
+  }
+  return false;
+}
+
 bool isShapeArgument(const Node& node, size_t input) {
   return operatorFacts(node).shape_inputs.contains(input);
 }

@@ -47,6 +47,9 @@ class OtherBatch {
 bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows,
                       size_t axis);
 
+// Integers that count along an axis of `rows` and are the same along all others: 0, 1, 2, .., rows - 1.
+bool numbersExamples(const Constant& constant, int64_t rows);
+
 // The input says where or how large, not what: its content belongs to the microbatch's shapes and stays as it
 // is.
 bool isShapeArgument(const Node& node, size_t input);

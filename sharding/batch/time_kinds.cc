@@ -190,12 +190,10 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
   return kinds;
 }
 
-void refuseTimeCut(const Node& node, const std::string& reason) {
+void refuseTimeCut(const Node& node, const std::string& reason, const std::string& way_out) {
   fail(ErrorCode::kBadModel,
-       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch (--microbatches 1), or "
-       "change the model so "
-       "that examples meet only in sums and means",
-       describeNode(node), reason);
+       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch (--microbatches 1), or {}",
+       describeNode(node), reason, way_out);
 }
 
 }  // namespace pipeshard

@@ -47,7 +47,10 @@ struct OutputKind {
 std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
                                 bool one_example);
 
-// Throws Error(kBadModel): "<node>: the batch cannot be cut into microbatches here: <reason>. ..."
-[[noreturn]] void refuseTimeCut(const Node& node, const std::string& reason);
+// Throws Error(kBadModel): "<node>: the batch cannot be cut into microbatches here: <reason>. Use one
+// microbatch (--microbatches 1), or <way out>".
+[[noreturn]] void refuseTimeCut(
+    const Node& node, const std::string& reason,
+    const std::string& way_out = "change the model so that examples meet only in sums and means");
 
 }  // namespace pipeshard

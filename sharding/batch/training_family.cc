@@ -30,7 +30,9 @@ const TrainingFamily::Member& TrainingFamily::member(int64_t rows) const {
   const int64_t base_rows = largestMicrobatch();
   Member made;
   if (rows == 1 && base_rows > 1) {
-    const SizedTraining longer{at(base_rows + 1), base_rows + 1};
+    // Not the whole batch: its share is 1, by which gradients are not multiplied, and that is another form.
+    const int64_t longer_rows = base_rows + (base_rows + 1 == batch_ ? 2 : 1);
+    const SizedTraining longer{at(longer_rows), longer_rows};
     made.training = trainingOfRows({base(), base_rows}, longer, rows);
   } else {
     made.training = maker_(rows);

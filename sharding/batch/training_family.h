@@ -31,7 +31,7 @@ Rows shareOf(Rows rows, int64_t index, int64_t parts);
 class TrainingFamily {
  public:
   // The training graph of one part of the batch that has `rows` rows; asked for one row more than the largest
-  // microbatch, too.
+  // microbatch, too, or two where that is the batch.
   using Maker = std::function<TrainingGraph(int64_t rows)>;
 
   TrainingFamily(int64_t batch, int64_t microbatches, Maker maker);

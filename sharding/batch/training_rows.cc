@@ -1,6 +1,7 @@
 #include "sharding/batch/training_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -16,7 +17,7 @@ namespace {
 [[noreturn]] void refuseForm(const std::string& what, int64_t rows, int64_t base_rows) {
   fail(ErrorCode::kBadModel,
        "the model for {} examples has another form than for {}: {}; cut the batch into parts of equal size "
-       "(microbatches that divide it)",
+       "(microbatches that divide it), and leave out a shorter last batch (--drop-last)",
        rows, base_rows, what);
 }
 
@@ -107,6 +108,23 @@ class RowAdapter {
     result_.graph.nodes[node].inputs[position] = replacement;
   }
 
+  // A share of the batch grows with the rows, what divides a mean by them shrinks, and a product of both
+  // stays, but for rounding. Any other number is refused: two sizes do not tell what it is at a third.
+  double adaptedNumber(double at_base, double at_longer, DataType type, size_t node) const {
+    const auto base = static_cast<double>(base_.rows), longer = static_cast<double>(longer_.rows),
+               rows = static_cast<double>(rows_);
+    const double tolerance = std::min(isHalf(type) ? 1e-2 : 1e-5, 0.25 / longer);
+    const auto same = [&](double x, double y) {
+      return std::abs(x - y) <= tolerance * std::max(std::abs(x), std::abs(y));
+    };
+    if (same(at_base, at_longer)) return at_base;
+    if (same(at_base / base, at_longer / longer)) return at_base / base * rows;
+    if (same(at_base * base, at_longer * longer)) return at_base * base / rows;
+    refuseForm(fmt::format("{} reads the number {}, not {}, and what it is for {} is not known",
+                           describeNode(base_.training.graph.nodes[node]), at_longer, at_base, rows_),
+               longer_.rows, base_.rows);
+  }
+
   Constant adaptedConstant(const Constant& a, const Constant& b, size_t node) const {
     if (a.shape != b.shape) return firstRows(a, adaptedShape(a.shape, b.shape));
     Constant result = a;
@@ -114,9 +132,7 @@ class RowAdapter {
       const std::vector<double> x = numericElements(a);
       const std::vector<double> y = numericElements(b);
       for (size_t i = 0; i < x.size(); ++i) {
-        const double value =
-            x[i] + (y[i] - x[i]) / static_cast<double>(perStep()) * static_cast<double>(steps());
-        writeElement(result, i, makeScalar(a.data_type, value));
+        writeElement(result, i, makeScalar(a.data_type, adaptedNumber(x[i], y[i], a.data_type, node)));
       }
     } else if (a.data_type == DataType::kInt64 || a.data_type == DataType::kInt32) {
       const std::vector<int64_t> x = integerElements(a);

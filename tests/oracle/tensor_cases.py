@@ -192,6 +192,11 @@ def signals():
         yield Case("DFT", inputs(Real(2, 3, 2), Given(5, I64), 1), opset=opset, inverse=1, **place(1))
         yield Case("DFT", inputs(Real(1, 1, 1), None, 1), opset=opset, **place(1))
         yield Case("DFT", inputs(Real(0, 4, 1), None, 1), opset=opset, **place(1))
+        for length, axis in ((None, 1), (6, 1), (7, -2), (10, 1), (4, 1), (1, 1)):
+            mirrored = lambda x, *_, n=length: [np.fft.irfft(x[..., 0] + 1j * x[..., 1], n, axis=1)[..., None]]
+            given = None if length is None else Given(length, I64)
+            yield Case("DFT", inputs(Real(2, 4, 2), given, axis), opset=opset, inverse=1, onesided=1, **place(axis),
+                       judge="formula", why="this ONNX and this runtime do not know torch.fft.irfft yet", expect=mirrored)
     yield Case("DFT", [Real(5, 2)], why="ONNX Runtime takes the first axis for that of a batch")
     yield Case("DFT", [Real(2, 5, 4, 1, dtype=F32)])
     yield Case("DFT", [Real(2, 5, 4, 1, dtype=F16)])

@@ -27,6 +27,17 @@ class DetachedValues : public ::testing::Test {
                                        function + ".default](args = (" + arguments + "), kwargs = {})"}};
     return output;
   }
+  ValueId parameter() {
+    const std::vector<float> zeros(12);
+    const ValueId id = GraphBuilder(graph).addConstant("w", makeConstant<float>({3, 4}, zeros));
+    graph.value(id).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
+    return id;
+  }
+  // Of the last node.
+  void lineOfCode(const std::string& code) {
+    graph.nodes.back().metadata.emplace_back("pkg.torch.onnx.stack_trace",
+                                             "File \"module.py\", line 9, in forward\n    " + code);
+  }
 
   Graph graph;
 };
@@ -70,6 +81,33 @@ TEST_F(DetachedValues, AreNotWhatMerelyHasTheirName) {
   node("Sub", {scaled, x}, "sub", "sub", "%detach_1, %x");
   graph.nodes[0].metadata[0].second.replace(0, 9, "%relu");
   EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "computed from 'detach_1'");
+}
+
+// The merge removes what named the detach(): a line of code still tells of it.
+TEST_F(DetachedValues, ThatTheOptimizerHasMergedAreRefused) {
+  const ValueId half = node("Mul", {parameter(), graph.inputs[0]}, "mul", "mul", "%p_w, %x");
+  graph.outputs = {node("Add", {half, half}, "add", "add", "%mul, %mul_1")};
+  EXPECT_EQ(stopAtDetachedValues(graph), 0);
+  lineOfCode("h = h * 0.5 + h.detach() * 0.5");
+  EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "gives it 'mul_1'");
+  graph.nodes.back().metadata.pop_back();
+  lineOfCode("h = f(h.data_format)");
+  EXPECT_EQ(stopAtDetachedValues(graph), 0);
+}
+
+// x / (x.detach() + 1e-8): a number that is nothing beside one is dropped.
+TEST_F(DetachedValues, ThatTheOptimizerHasDroppedWithTheirReaderAreRefused) {
+  const ValueId root = node("Sqrt", {parameter()}, "sqrt", "sqrt", "%p_w");
+  graph.outputs = {node("Div", {graph.inputs[0], root}, "div", "div", "%x, %add")};
+  lineOfCode("n = torch.sqrt(r).detach() + 1e-8; x = x / n");
+  EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "put 'sqrt' in its place");
+}
+
+TEST_F(DetachedValues, MayBeMergedWhereNoParameterIs) {
+  const ValueId half = node("Tanh", {graph.inputs[0]}, "tanh", "tanh", "%x");
+  graph.outputs = {node("Add", {half, half}, "add", "add", "%tanh, %tanh_1")};
+  lineOfCode("h = torch.tanh(x) + torch.tanh(x.detach())");
+  EXPECT_EQ(stopAtDetachedValues(graph), 0);
 }
 
 }  // namespace

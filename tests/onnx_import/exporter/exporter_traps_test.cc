@@ -54,7 +54,8 @@ TEST(ExporterTraps, TheDropoutInsideAnAttentionIsExportedInInferenceMode) {
   const char* const function = "scaled_dot_product_attention.default";
   Graph graph = graphOf("Dropout", function, "%q, %k, %v, %mask, 0.1");
   EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("dropout inside 1 attention ")));
-  graph.nodes[0].inputs = {ValueId(0), ValueId(1), ValueId(2)};  // training_mode
+  for (const char* name : {"weights", "ratio", "training_mode"})
+    graph.nodes[0].inputs.push_back(GraphBuilder(graph).addValue(name, DataType::kFloat32, {}));
   EXPECT_THAT(exporterTraps(graph), IsEmpty());
   EXPECT_THAT(exporterTraps(graphOf("Softmax", function, "%q, %k, %v, %mask, 0.1")),
               ElementsAre(HasSubstr("optimize=False")));
@@ -87,6 +88,67 @@ TEST(ExporterTraps, AnInputThatNothingReadsIsNamed) {
   EXPECT_THAT(unreadInputs(graph), ElementsAre("ids"));
   builder.addNode("", "If", {labels}, {value("z")}, {{"then_branch", std::make_shared<const Graph>()}});
   EXPECT_THAT(unreadInputs(graph), IsEmpty());
+}
+
+// With a dynamic batch the exporter takes the size of one of two arguments that are one tensor.
+TEST(ExporterTraps, AnInputOfWhichOnlyTheShapeIsReadIsNamed) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name) { return builder.addValue(name, DataType::kFloat32, {2}); };
+  const ValueId ids = value("ids"), labels = value("labels"), same = value("same");
+  const ValueId shape = value("shape"), size = value("size"), zeros = value("zeros"), y = value("y");
+  builder.addNode("", "Identity", {ids}, {same});
+  builder.addNode("", "Shape", {same}, {shape});
+  builder.addNode("", "Size", {ids}, {size});
+  builder.addNode("", "Expand", {size, shape}, {zeros});
+  builder.addNode("", "Add", {labels, zeros}, {y});
+  graph.inputs = {ids, labels};
+  graph.outputs = {y};
+  EXPECT_THAT(unreadInputs(graph), ElementsAre("ids"));
+  graph.outputs = {y, same};
+  EXPECT_THAT(unreadInputs(graph), IsEmpty());
+}
+
+// tanh(h) beside tanh(h.detach()), or beside itself.
+TEST(ExporterTraps, MergedValuesAreNamed) {
+  Graph graph = graphOf("Tanh", "tanh.default", "%p_w");
+  GraphBuilder builder(graph);
+  const ValueId w = builder.addConstant("w", makeConstant<float>({1}, {1.0F}));
+  graph.value(w).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
+  const ValueId kept = builder.addValue("call", DataType::kFloat32, {1});
+  const ValueId sum = builder.addValue("add", DataType::kFloat32, {1});
+  graph.nodes[0].inputs = {w};
+  graph.nodes[0].outputs = {kept};
+  builder.addNode("", "Add", {kept, kept}, {sum});
+  const auto mark = [&](const std::string& arguments) {
+    graph.nodes[1].metadata = {{"pkg.torch.onnx.fx_node",
+                                "%add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor]"
+                                "(args = (" +
+                                    arguments + "), kwargs = {})"}};
+  };
+  mark("%call, %call_1");
+  EXPECT_THAT(exporterTraps(graph), ElementsAre(HasSubstr("('call_1' with 'call')")));
+  mark("%call, %view");
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
+  mark("%call, %call");
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
+  mark("%call, %call_1");
+  graph.value(w).metadata.clear();
+  EXPECT_THAT(exporterTraps(graph), IsEmpty());
+}
+
+TEST(ExporterTraps, ABackwardPassOfTheModulesOwnIsNamed) {
+  const auto traps = [](const std::string& file, const std::string& code) {
+    Graph graph = graphOf("Relu", "relu.default", "%x");
+    graph.nodes[0].metadata.emplace_back("pkg.torch.onnx.stack_trace",
+                                         "File \"" + file + "\", line 5, in forward\n    " + code +
+                                             "\n  File \"lib.py\", line 1, in forward\n    return relu(x)");
+    return exporterTraps(graph);
+  };
+  EXPECT_THAT(traps("m.py", "return d(GRev.apply(h, 0.5))"), ElementsAre(HasSubstr("d(GRev.apply(h, 0.5))")));
+  EXPECT_THAT(traps("m.py", "h.register_hook(scale); y = f(h)"), ElementsAre(HasSubstr("backward pass")));
+  EXPECT_THAT(traps("m.py", "return self.layer.apply(f)"), IsEmpty());
+  EXPECT_THAT(traps("/site-packages/torch/utils/checkpoint.py", "CheckpointFunction.apply(f, x)"), IsEmpty());
 }
 
 }  // namespace

@@ -121,5 +121,30 @@ TEST_F(NoGradRegionsTest, MergedValuesAreRefused) {
   EXPECT_ERROR(stopAfterNoGrad(graph), ErrorCode::kBadModel, "computes under torch.no_grad()");
 }
 
+// relu(h) + t, where t is relu(h) under torch.no_grad(): the call names one of the two operands.
+TEST_F(NoGradRegionsTest, MergedValuesAreFoundByOperand) {
+  const ValueId target = teacher(kNoGrad);
+  graph.outputs = {node("Add", {target, target}, "add", "%relu_1, %relu", kModule)};
+  EXPECT_ERROR(stopAfterNoGrad(graph), ErrorCode::kBadModel, "computes under torch.no_grad()");
+  graph.nodes.pop_back();
+  graph.outputs = {node("Mul", {target, target}, "pow_1", "%relu, 2", kModule)};
+  EXPECT_EQ(stopAfterNoGrad(graph), 1);
+}
+
+// max(1).values: calls name the result, not the call.
+TEST_F(NoGradRegionsTest, ResultsOfACallWithSeveralAreNamed) {
+  const ValueId product = node("MatMul", {x, w}, "linear", "%x, %p_a_weight", kNoGrad);
+  const ValueId best = node("ReduceMax", {product}, "max_1", "%linear, 1", kNoGrad);
+  graph.value(best).name = "getitem";
+  graph.outputs = {node("Mul", {best}, "mul", "%getitem, 0.99", kModule)};
+  Graph other = graph;
+  EXPECT_EQ(stopAfterNoGrad(graph), 1);
+  EXPECT_TRUE(stopsGradient(graph.nodes[2]));
+  other.nodes.back().metadata[0].second =
+      "%mul : [num_users=1] = call_function[target=torch.ops.aten.mul.default](args = (%getitem_2, 0.99), "
+      "kwargs = {})";
+  EXPECT_ERROR(stopAfterNoGrad(other), ErrorCode::kBadModel, "computes under torch.no_grad()");
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -95,7 +95,7 @@ TEST(MalformedModel, AContradictingOpsetImportIsRefused) {
 TEST(MalformedModel, AnUndefinedInputIsRefused) {
   onnx::ModelProto model = reluModel();
   model.mutable_graph()->mutable_node(0)->set_input(0, "nowhere");
-  EXPECT_REFUSED(model, "reads 'nowhere'", "nothing defines");
+  EXPECT_REFUSED(model, "reads 'nowhere'", "nothing defines", "not valid ONNX", "optimize=False");
 }
 
 TEST(MalformedModel, ACycleIsRefused) {

@@ -142,6 +142,26 @@ TEST(LoweredGradient, OfArrangements) {
   }
 }
 
+// torch.fft.rfft and irfft: the last is a form of DFT that our ONNX's own inference refuses.
+TEST(LoweredGradient, OfFourierTransforms) {
+  const auto check = [](const Shape& shape, int64_t inverse, int64_t length) {
+    SCOPED_TRACE(fmt::format("{} {}", inverse, length));
+    TestGraph test;
+    const ValueId size = test.constant(makeScalar(DataType::kInt64, static_cast<double>(length)));
+    const ValueId axis = test.constant(makeScalar(DataType::kInt64, 1));
+    const ValueId y = test.op("DFT", {test.parameter("x", shape), size, axis},
+                              {{"onesided", int64_t{1}}, {"inverse", inverse}});
+    ASSERT_TRUE(hasStaticType(test.graph().value(y)));
+    EXPECT_EQ(test.graph().shape(y).back(), inverse == 1 ? 1 : 2);
+    checkLowered(test, {y});
+  };
+  check({2, 6, 1}, 0, 6);
+  check({2, 4, 3, 2}, 1, 6);
+  check({2, 4, 2}, 1, 7);
+  check({2, 4, 2}, 1, 10);
+  check({2, 4, 2}, 1, 4);
+}
+
 TEST(LoweredGradient, OfGridSample) {
   for (const char* mode : {"bilinear", "bicubic"}) {
     for (const char* padding : {"zeros", "border"}) {

@@ -108,6 +108,25 @@ TEST(MixedPrecision, WhatTheTypeCannotHoldBecomesItsLeastFiniteNumber) {
   EXPECT_DOUBLE_EQ(numericElements(*limit)[0], -std::ldexp(2 - std::ldexp(1, -7), 127));
 }
 
+// An infinity in the data must end the run, as in float32.
+TEST(MixedPrecision, WhatIsInfiniteStaysSo) {
+  SmallModel model;
+  const ValueId floor = model.builder.addConstant("floor", makeConstant<float>({}, {-INFINITY}));
+  const ValueId kept = findValue(model.graph, "kept");
+  const ValueId above = model.op("Max", {kept, floor}, "above", {4, 8});
+  model.graph.outputs[1] = above;
+  mixPrecision(model.graph, DataType::kFloat16);
+  EXPECT_EQ(model.reads("scores", 1), "mask/clipped/float16");
+  EXPECT_EQ(model.reads("mask/clipped/float16", 0), "mask/clipped");
+  EXPECT_EQ(model.reads("mask/clipped", 0), "mask/infinite");  // Where
+  EXPECT_EQ(model.reads("mask/clipped", 1), "mask");
+  EXPECT_EQ(model.reads("mask/clipped", 2), "mask/within");
+  EXPECT_EQ(model.reads("mask/infinite", 0), "mask");
+  const Constant* limit = model.graph.constant(findValue(model.graph, "floor/float16"));
+  ASSERT_NE(limit, nullptr);
+  EXPECT_EQ(numericElements(*limit)[0], -INFINITY);
+}
+
 TEST(MixedPrecision, TheSameParametersAreTrained) {
   SmallModel model;
   const std::vector<InitializerRole> before = initializerRoles(model.graph);

@@ -44,6 +44,30 @@ TEST(RowForms, AnIndexOfEachRowNeedsNoRowNumbers) {
   EXPECT_EQ(graph.nodes[1].inputs[1], graph.nodes[0].outputs[0]);
 }
 
+// x[i, arange(4)] and x[i, j, arange(4)], where the sequence comes first.
+TEST(RowForms, RowsThatAreNotTheFirstAxisBecomeIt) {
+  Graph graph = prepared(std::string(kRows) + R"(
+      column = Unsqueeze(i, last)
+      places = Concat <axis = -1> (column, rows)
+      y = GatherND(x, places))",
+                         "float[6,4,5] x, int64[4] i", "float[4,5] y");
+  ASSERT_EQ(graph.nodes.size(), 3u);
+  EXPECT_TRUE(graph.nodes[1].is("Transpose"));
+  EXPECT_EQ(graph.nodes[1].intsAttribute("perm"), (std::vector<int64_t>{1, 0, 2}));
+  EXPECT_EQ(graph.nodes[2].intAttribute("batch_dims", 0), 1);
+  EXPECT_EQ(graph.nodes[2].inputs[0], graph.nodes[1].outputs[0]);
+  EXPECT_EQ(graph.nodes[2].inputs[1], graph.nodes[0].outputs[0]);
+  graph = prepared(std::string(kRows) + R"(
+      first = Unsqueeze(i, last)
+      second = Unsqueeze(j, last)
+      places = Concat <axis = -1> (first, second, rows)
+      y = GatherND(x, places))",
+                   "float[6,5,4] x, int64[4] i, int64[4] j", "float[4] y");
+  EXPECT_EQ(graph.shape(graph.nodes.back().inputs[0]), (Shape{4, 6, 5}));
+  EXPECT_EQ(graph.shape(graph.nodes.back().inputs[1]), (Shape{4, 2}));
+  EXPECT_EQ(graph.nodes.back().intAttribute("batch_dims", 0), 1);
+}
+
 TEST(RowForms, TheSameColumnOfEveryRowIsAGather) {
   const Graph graph = prepared(std::string(kRows) + R"(
       two = Constant <value_ints: ints = [2]> ()

@@ -207,6 +207,21 @@ TEST(TimeAxisRefuses, ConstantsThatNumberTheExamples) {
   EXPECT_THAT(comparedRefusal(build, 4), HasSubstr("is a constant of shape [8,1] for the whole batch"));
 }
 
+// h[arange(batch), i], with the numbers in an index beside others.
+TEST(TimeAxisRefuses, RowNumbersAsAnIndex) {
+  const BuildModel build = [](Model& model) {
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < model.batch; ++i) rows.insert(rows.end(), {i, i});
+    const ValueId row_numbers = model.constant(makeConstant<int64_t>({model.batch, 2}, rows));
+    const ValueId index = model.op("Add", {model.labels("i", {model.batch, 2}, 4), row_numbers},
+                                   {model.batch, 2}, {}, DataType::kInt64);
+    const ValueId numbers = model.op("Cast", {index}, {model.batch, 2}, {{"to", int64_t{11}}});
+    return model.op("Add", {model.sumAll(numbers), model.sumAll(hidden(model))}, {});
+  };
+  EXPECT_THAT(comparedRefusal(build, 2),
+              AllOf(HasSubstr("numbers the examples of the batch"), HasSubstr("torch.take_along_dim")));
+}
+
 TEST(TimeAxisRefuses, ReshapeOfABatchOfOneIntoALongerRow) {
   const BuildModel build = [](Model& model) {
     const ValueId row = model.op("Reshape", {hidden(model), model.integers({1, -1})}, {1, model.batch * 4});

@@ -127,6 +127,35 @@ TEST(TrainingOfRows, TheShareOfTheBatchFollowsTheRows) {
   EXPECT_THAT(numericElements(constantOf(one, 1, 1)), ElementsAre(0.125));
 }
 
+// loss = sum(x) * number, as the gradient of a mean of `rows` numbers is multiplied by 1 / rows.
+TrainingGraph multiplied(int64_t rows, float number) {
+  StepBuilder step(rows);
+  const ValueId sum = step.node("ReduceSum", {step.x()}, "sum", {});
+  return step.finish(step.node("Mul", {sum, step.floats({}, {number})}, "product", {}));
+}
+
+TEST(TrainingOfRows, TheDivisorOfAMeanIsThatOfTheRows) {
+  const auto mean = [](int64_t rows) { return multiplied(rows, 1 / static_cast<float>(rows * 4)); };
+  for (const int64_t longer : {3, 4}) {
+    const TrainingGraph one = trainingOfRows({mean(2), 2}, {mean(longer), longer}, 1);
+    EXPECT_THAT(numericElements(constantOf(one, 1, 1)), ElementsAre(0.25)) << longer;
+  }
+}
+
+TEST(TrainingOfRows, ANumberThatDiffersByRoundingStays) {
+  const TrainingGraph one =
+      trainingOfRows({multiplied(2, 0.33333333F), 2}, {multiplied(3, 0.3333334F), 3}, 1);
+  EXPECT_EQ(constantOf(one, 1, 1), makeConstant({}, std::vector<float>{0.33333333F}));
+}
+
+TEST(TrainingOfRows, RefusesANumberThatFollowsTheRowsInAnotherWay) {
+  expectRefusal(
+      [&] {
+        trainingOfRows({multiplied(2, 0.625F), 2}, {multiplied(3, 0.5F), 3}, 1);
+      },
+      "reads the number 0.5, not 0.625");
+}
+
 // A mask per example, with the batch on axis 1.
 TrainingGraph masked(int64_t rows) {
   StepBuilder step(rows);
@@ -206,6 +235,17 @@ TEST(TrainingFamily, AsksTheMakerOncePerSizeAndNeverForOneRow) {
   EXPECT_EQ(&family.at(2), &family.at(2));
   std::sort(asked.begin(), asked.end());
   EXPECT_THAT(asked, ElementsAre(2, 3, 4));
+}
+
+// The share of the whole batch is 1: nothing is multiplied by it.
+TEST(TrainingFamily, LearnsWhatOneRowIsFromAnotherSizeThanTheBatch) {
+  std::vector<int64_t> asked;
+  const TrainingFamily family(3, 2, [&](int64_t rows) {
+    asked.push_back(rows);
+    return reshaped(rows);
+  });
+  EXPECT_EQ(family.at(1).graph.shape(family.at(1).inputs[0].value), (Shape{1, 16, 8}));
+  EXPECT_THAT(asked, ElementsAre(2, 4));
 }
 
 TEST(TrainingFamily, FindsTheCounterpartOfAValue) {
