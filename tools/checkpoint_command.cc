@@ -35,11 +35,15 @@ struct CheckpointCommand {
     if (!other.empty()) return compare();
     const std::vector<std::string> found = listCheckpoints(directory);
     if (!deleted.empty()) return remove(found);
+    const std::vector<std::string> damaged = listDamaged(directory);
+    for (const std::string& path : damaged) fmt::print(stderr, "{}\n", describeDamaged(path));
+    if (found.empty() && !damaged.empty()) return static_cast<int>(ErrorCode::kNoGoodCheckpoint);
     if (found.empty()) {
       fmt::print("no checkpoint in {}\n", directory);
       return 0;
     }
-    return list(found);
+    const int code = list(found);
+    return code == 0 && !damaged.empty() ? static_cast<int>(ErrorCode::kNoGoodCheckpoint) : code;
   }
 
   // Bad ones are told, and decide the exit code.
@@ -94,7 +98,7 @@ struct CheckpointCommand {
       if (at == found.end())
         fail(ErrorCode::kMissingInput, "{} has no checkpoint of step {}; see `pipeshard checkpoint {}`",
              directory, step, directory);
-      removeCheckpoint(*at);
+      deleteCheckpoint(*at);
       fmt::print("removed {}\n", *at);
     }
     return 0;

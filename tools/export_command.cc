@@ -81,6 +81,10 @@ CommandFunction addExportCommand(CLI::App& app) {
   sub->add_flag(
       "--ema", command->request.moving_average,
       "The moving averages of the trained parameters in their place, which a plan with --ema keeps");
+  sub->add_option("--model", command->request.model,
+                  "Where the planned model's file is now, if it has been moved or copied since; its weights "
+                  "beside it")
+      ->type_name("FILE.onnx");
   sub->add_option("--external-data-root", command->request.external_data_root, "As given to `plan`")
       ->type_name("DIR");
   sub->footer(

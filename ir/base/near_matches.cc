@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 namespace pipeshard {
 
 namespace {
@@ -37,6 +39,16 @@ std::vector<std::string> nearMatches(std::string_view name, const std::vector<st
   std::vector<std::string> result;
   for (size_t i = 0; i < std::min(kMost, ranked.size()); ++i) result.push_back(ranked[i].second);
   return result;
+}
+
+std::string hintOfCase(std::string_view name, const std::vector<std::string>& candidates) {
+  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  const auto found = std::ranges::find_if(candidates, [&](const std::string& candidate) {
+    return std::ranges::equal(name, candidate, {}, small, small);
+  });
+  if (found == candidates.end()) return "";
+  return fmt::format(" ('{}' differs in case only: save it as '{}', as the model calls the input)", *found,
+                     name);
 }
 
 }  // namespace pipeshard

@@ -11,4 +11,9 @@ namespace pipeshard {
 // most three.
 std::vector<std::string> nearMatches(std::string_view name, const std::vector<std::string>& candidates);
 
+// Ends a message that lists which arrays a file holds, where the array of an input is not among them:
+//   " ('T' differs in case only: save it as 't', as the model calls the input)"
+// "" where none differs in case only.
+std::string hintOfCase(std::string_view name, const std::vector<std::string>& candidates);
+
 }  // namespace pipeshard

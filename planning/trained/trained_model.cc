@@ -38,6 +38,10 @@ namespace pipeshard {
 namespace {
 
 constexpr uint64_t kInlineWeightBytes = 4096;  // larger ones are read when they are written
+constexpr WeightRemedies kRemedies = {
+    "say where the model is now, with its weights beside it: `export --model FILE.onnx`",
+    "the weights that were planned are needed: put them back, or say where they are: `export --model "
+    "FILE.onnx`"};
 constexpr std::string_view kBatchesTracked = ".num_batches_tracked";
 
 // The model's graph, and for its initializers the name of the checkpoint's tensor that they get.
@@ -47,7 +51,7 @@ class Trained {
       : checkpoint_(checkpoint),
         plan_(readPlanFile((std::filesystem::path(checkpoint.directory) / "plan.json").string())),
         tensors_(openTensors(checkpoint)) {
-    checkWeightFiles(checkpoint.directory);
+    findModel(request.model);
     ReadOptions read;
     read.external_data_root = request.external_data_root;
     read.require_external_data =
@@ -104,6 +108,31 @@ class Trained {
   }
 
  private:
+  // A project may have been moved, or copied to another machine, since it was planned.
+  void findModel(const std::string& now) {
+    namespace fs = std::filesystem;
+    std::vector<WeightFile> files = readWeightFiles(checkpoint_.directory);
+    if (!now.empty()) {
+      const fs::path old_model = plan_.model_path, model = fs::absolute(now);
+      const auto move = [&](std::string& path) {
+        const fs::path beside = fs::path(path).lexically_relative(old_model.parent_path());
+        if (path == old_model)
+          path = model.string();
+        else if (!beside.empty() && *beside.begin() != ".." && fs::path(path).is_absolute())
+          path = (model.parent_path() / beside).string();
+      };
+      for (WeightFile& file : files) move(file.path);
+      for (std::string& path : plan_.given.weights) move(path);
+      plan_.model_path = model.string();
+    }
+    if (!fs::exists(plan_.model_path)) {
+      fail(ErrorCode::kMissingInput,
+           "checkpoint {} is of the model {}, which does not exist; put it back, or {}",
+           checkpoint_.directory, plan_.model_path, kRemedies.of_missing);
+    }
+    checkWeightFiles(files, checkpoint_.directory, kRemedies);
+  }
+
   void nameParameters() {
     Graph reduced = graph_;
     const ReducedForm form = reduceForm(reduced, {.loss = "", .optimizer_given = true});

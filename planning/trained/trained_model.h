@@ -16,6 +16,9 @@ namespace pipeshard {
 
 struct TrainedModelRequest {
   std::string external_data_root;  // as of ReadOptions
+  // Where the model's file is now; "": where it was planned. Files of weights that were in its folder, or
+  // below, are expected there, too.
+  std::string model;
   // Weights beyond this are written into a file beside the model ("trained.onnx.data"), as protobuf allows no
   // more.
   int64_t most_inline_bytes = 1'800'000'000;

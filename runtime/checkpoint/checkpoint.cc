@@ -54,6 +54,33 @@ CheckpointTensor tensorFromJson(const JsonReader& json, size_t files) {
 
 bool isWhole(const fs::path& directory) { return fs::exists(directory / kCommitFile); }
 
+bool isDamaged(const fs::path& directory) {
+  const std::string name =
+      (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+  const std::optional<int64_t> step = stepOfCheckpoint(name);
+  if (!step || name != checkpointName(*step) || !fs::is_directory(directory) || isWhole(directory))
+    return false;
+  try {
+    return checkpointFromJson(requireTextFile((directory / kManifestFile).string())).step == *step;
+  } catch (const Error&) {
+    return false;  // somebody else's
+  }
+}
+
+// Whatever of the folder `which` takes, newest first; or the folder itself.
+std::vector<std::string> listWhere(const std::string& folder, bool (*which)(const fs::path&)) {
+  if (which(folder)) return {folder};
+  std::vector<std::pair<int64_t, std::string>> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::optional<int64_t> step = stepOfCheckpoint(entry.path().filename().string());
+    if (step && entry.is_directory() && which(entry.path())) found.emplace_back(*step, entry.path().string());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> directories;
+  for (auto& [step, path] : found) directories.push_back(std::move(path));
+  return directories;
+}
+
 [[noreturn]] void notGood(const std::string& directory, const std::string& what) {
   fail(ErrorCode::kNoGoodCheckpoint, "checkpoint {}: {}", directory, what);
 }
@@ -64,6 +91,10 @@ std::string checkpointToJson(const Checkpoint& checkpoint) {
   Json document = {{"version", kCheckpointVersion}, {"step", checkpoint.step}, {"job", checkpoint.job},
                    {"plan", checkpoint.plan},       {"data", checkpoint.data}, {"seed", checkpoint.seed},
                    {"files", Json::array()},        {"tensors", Json::array()}};
+  if (checkpoint.extent) {
+    document["examples_per_step"] = checkpoint.extent->examples;
+    document["updates_per_step"] = checkpoint.extent->updates;
+  }
   for (const CheckpointFile& file : checkpoint.files) {
     Json entry = {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hashText(file.hash)}};
     if (!file.host.empty()) entry["host"] = file.host;
@@ -78,7 +109,8 @@ Checkpoint checkpointFromJson(std::string_view text) {
     const Json document = parseJson(text, "manifest.json");
     checkJsonVersion(document, "manifest.json", kCheckpointVersion, "use the pipeshard that wrote it");
     const JsonReader json(document, "manifest.json");
-    json.expectObject({"version", "step", "job", "plan", "data", "seed", "files", "tensors"});
+    json.expectObject({"version", "step", "job", "plan", "data", "seed", "files", "tensors"},
+                      {"examples_per_step", "updates_per_step"});
     Checkpoint checkpoint;
     checkpoint.step = json.at("step").integer(0, INT64_MAX);
     checkpoint.job = json.at("job").string();
@@ -86,6 +118,10 @@ Checkpoint checkpointFromJson(std::string_view text) {
     checkpoint.data = json.at("data").string();
     if (!document["seed"].is_number_unsigned()) json.at("seed").failExpected("an integer of at least 0");
     checkpoint.seed = document["seed"].get<uint64_t>();
+    if (json.has("examples_per_step") || json.has("updates_per_step")) {
+      checkpoint.extent = StepExtent{json.at("examples_per_step").integer(0, INT64_MAX),
+                                     json.at("updates_per_step").integer(1, INT64_MAX)};
+    }
     for (const JsonReader& file : json.at("files").elements()) checkpoint.files.push_back(fileFromJson(file));
     for (const JsonReader& tensor : json.at("tensors").elements())
       checkpoint.tensors.push_back(tensorFromJson(tensor, checkpoint.files.size()));
@@ -116,17 +152,21 @@ std::vector<std::string> listCheckpoints(const std::string& folder) {
         ErrorCode::kMissingInput,
         "there is no folder '{}'; checkpoints are in the folder that `pipeshard run --checkpoint DIR` writes",
         folder);
-  if (isWhole(folder)) return {folder};
-  std::vector<std::pair<int64_t, std::string>> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::optional<int64_t> step = stepOfCheckpoint(entry.path().filename().string());
-    if (step && entry.is_directory() && isWhole(entry.path()))
-      found.emplace_back(*step, entry.path().string());
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<std::string> directories;
-  for (auto& [step, path] : found) directories.push_back(std::move(path));
-  return directories;
+  return listWhere(folder, isWhole);
+}
+
+bool isCheckpoint(const std::string& folder) { return isWhole(folder) || isDamaged(folder); }
+
+std::vector<std::string> listDamaged(const std::string& folder) {
+  if (!fs::is_directory(folder)) return {};
+  return listWhere(folder, isDamaged);
+}
+
+std::string describeDamaged(const std::string& directory) {
+  return fmt::format(
+      "checkpoint {} is not whole: it has no {}, which is written last; was a copy of it cut off? Copy it "
+      "again; it stays as it is until its step is saved again",
+      directory, kCommitFile);
 }
 
 Checkpoint readManifest(const std::string& directory) {
@@ -198,9 +238,15 @@ std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
                                                const std::function<void(const std::string&)>& notice,
                                                int64_t before) {
   if (!fs::exists(folder)) return std::nullopt;
-  const std::vector<std::string> directories = listCheckpoints(folder);
+  const std::vector<std::string> directories = listCheckpoints(folder), damaged = listDamaged(folder);
+  const auto isTooNew = [&](const std::string& directory) {
+    return stepOfCheckpoint(fs::path(directory).filename().string()).value_or(0) >= before;
+  };
+  for (const std::string& directory : damaged) {
+    if (!isTooNew(directory)) notice(fmt::format("warning: {}", describeDamaged(directory)));
+  }
   for (const std::string& directory : directories) {
-    if (stepOfCheckpoint(fs::path(directory).filename().string()).value_or(0) >= before) continue;
+    if (isTooNew(directory)) continue;
     try {
       Checkpoint checkpoint = readCheckpoint(directory);
       verifyCheckpoint(checkpoint);
@@ -210,10 +256,10 @@ std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
       notice(fmt::format("{}; looking for an older one", error.message()));
     }
   }
-  if (directories.empty()) return std::nullopt;
+  if (directories.empty() && damaged.empty()) return std::nullopt;
   fail(ErrorCode::kNoGoodCheckpoint,
-       "none of the {} checkpoints in {} is good; name another folder to start anew", directories.size(),
-       folder);
+       "none of the {} checkpoints in {} is good; name another folder to start anew",
+       directories.size() + damaged.size(), folder);
 }
 
 std::string describeElsewhere(const Checkpoint& checkpoint, const std::vector<int>& files) {

@@ -62,6 +62,15 @@ struct CheckpointTensor {
   friend bool operator==(const CheckpointTensor&, const CheckpointTensor&) = default;
 };
 
+// What a step takes and does. The place in the data and the learning rate follow from the steps that are done
+// and from this.
+//   a batch of 8, a window of 4 updates: {32, 4}
+struct StepExtent {
+  int64_t examples = 0;  // rows of the whole batch; 0: inputs have none
+  int64_t updates = 1;
+  friend bool operator==(const StepExtent&, const StepExtent&) = default;
+};
+
 struct Checkpoint {
   std::string directory;  // not in the file
   int64_t step = 0;       // done
@@ -69,7 +78,8 @@ struct Checkpoint {
   std::string plan;       // hash of its plan.json: to tell, never to refuse (another plan may load it)
   std::string data;       // path; "": synthetic
   uint64_t seed = 0;
-  std::vector<CheckpointFile> files;  // by rank
+  std::optional<StepExtent> extent = {};  // of the plan's steps; nothing: an older pipeshard wrote it
+  std::vector<CheckpointFile> files;      // by rank
   std::vector<CheckpointTensor> tensors;
   // Not in the file: those of `files` that are on another host's disk, and not in `directory`; ascending.
   std::vector<int> elsewhere = {};
@@ -88,6 +98,13 @@ std::string checkpointFileName(RankId rank);
 // The whole checkpoints of a folder, newest first; also that of the folder itself, where it is one. Those
 // that are being written are not listed. Error(kMissingInput) when there is no such folder.
 std::vector<std::string> listCheckpoints(const std::string& folder);
+// Whether the folder is one checkpoint, and no folder of them.
+bool isCheckpoint(const std::string& folder);
+// Folders that are named as checkpoints and have a manifest, and no COMMIT: copies that were cut off. Newest
+// first; also the folder itself, where it is one. None where there is no such folder.
+std::vector<std::string> listDamaged(const std::string& folder);
+// What people are told of one.
+std::string describeDamaged(const std::string& directory);
 // Reads the manifest, and checks COMMIT and the sizes of the files that are here. Error(kNoGoodCheckpoint)
 // naming what is wrong.
 Checkpoint readCheckpoint(const std::string& directory);
@@ -104,8 +121,8 @@ std::string describeHash(const CheckpointFile& file, uint64_t found);
 // found. `done`: told after each file, and asked by throwing to stop.
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
 // The newest one that can be read and verified, of a step before `before`; what is wrong with newer ones goes
-// to `notice`. Nothing if the folder holds none, or does not exist. Error(kNoGoodCheckpoint) if it has some,
-// and none is good.
+// to `notice`, with whatever listDamaged finds. Nothing if the folder holds none, or does not exist.
+// Error(kNoGoodCheckpoint) if it has some, and none is good.
 std::optional<Checkpoint> newestGoodCheckpoint(const std::string& folder,
                                                const std::function<void(const std::string&)>& notice,
                                                int64_t before = std::numeric_limits<int64_t>::max());

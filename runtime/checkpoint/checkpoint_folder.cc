@@ -16,11 +16,46 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial-";
+constexpr const char* kRemoved = "removed";  // in the place of a job's name: is being removed
+constexpr const char* kLatest = "LATEST";
 constexpr const char* kUnfinishedLatest = "LATEST.tmp.";  // writeDurably's, while it writes
 
 void writeManifest(const fs::path& folder, const std::string& manifest) {
   writeDurably(folder / kManifestFile, manifest);
   writeDurably(folder / kCommitFile, hashText(contentHash(manifest)) + "\n");
+}
+
+// "step-000140.partial-4f2a"
+bool isPartialName(std::string_view name) {
+  const size_t end = name.find(kPartial);
+  if (end == std::string_view::npos) return false;
+  const std::optional<int64_t> step = stepOfCheckpoint(name.substr(0, end));
+  return step && name.substr(0, end) == checkpointName(*step);
+}
+
+// A new checkpoint of the step may not take its place.
+bool isSomebodyElses(const fs::path& path) {
+  if (!fs::exists(fs::symlink_status(path)) || isCheckpoint(path.string())) return false;
+  return !fs::is_directory(path) || !fs::is_empty(path);
+}
+
+std::string describeObstacle(const fs::path& path) {
+  return fmt::format(
+      "{} is no checkpoint of pipeshard, and in the way of the one of that step, which cannot be saved: move "
+      "it away, or name another folder by --checkpoint",
+      path.string());
+}
+
+[[noreturn]] void refuseOneCheckpoint(fs::path path) {
+  if (!path.has_filename()) path = path.parent_path();
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::optional<int64_t> named = stepOfCheckpoint(path.filename().string());
+  const int64_t step = named ? *named : readManifest(path.string()).step;
+  fail(ErrorCode::kConfiguration,
+       "{0} is a checkpoint, and --checkpoint names the folder that has them. To go on from the newest: "
+       "--checkpoint {1}. To go on from step {2}: copy this one into a folder of its own (`mkdir from-{2} && "
+       "cp -r {0} from-{2}/{3}`) and give --checkpoint from-{2}",
+       path.string(), folder.string(), step, checkpointName(step));
 }
 
 void requireParts(const Checkpoint& checkpoint) {
@@ -55,9 +90,28 @@ std::string partialName(const std::string& directory, const std::string& job) {
 
 void removeCheckpoint(const std::string& directory) {
   std::error_code error;
-  fs::remove(fs::path(directory) / kCommitFile, error);
-  if (!error) fs::remove_all(directory, error);
+  std::string gone = directory;
+  if (!isPartialName(fs::path(directory).filename().string())) {
+    gone = partialName(directory, kRemoved);
+    fs::remove_all(gone, error);
+    if (!error) fs::rename(directory, gone, error);
+  }
+  if (!error) fs::remove_all(gone, error);
   if (error) fail(ErrorCode::kDiskFull, "cannot remove {}: {}", directory, error.message());
+}
+
+void deleteCheckpoint(const std::string& directory) {
+  const fs::path path(directory);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::string latest = (folder / kLatest).string();
+  removeCheckpoint(directory);
+  if (readTextFile(latest) != path.filename().string() + "\n") return;
+  const std::vector<std::string> left = listCheckpoints(folder.string());
+  if (left.empty()) {
+    fs::remove(latest);
+  } else {
+    writeDurably(latest, fs::path(left.front()).filename().string() + "\n");
+  }
 }
 
 CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
@@ -65,6 +119,7 @@ CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
                                    std::chrono::milliseconds patience, const std::string& adopted)
     : path_(std::move(path)), job_(std::move(job)), keep_(keep), companions_(std::move(companions)) {
   PIPESHARD_CHECK(keep_ >= 1, "{} checkpoints are to be kept", keep_);
+  if (isCheckpoint(path_)) refuseOneCheckpoint(path_);
   makeFolder(path_);
   lock_ = FolderLock(fs::path(path_) / "lock", path_, "another job writes its checkpoints into", patience);
   if (!adopted.empty()) adopt(adopted);
@@ -77,14 +132,19 @@ void CheckpointFolder::adopt(const std::string& manifest) const {
   const fs::path partial = partialName(directory.string(), checkpoint.job);
   const bool is_there = fs::exists(directory / kCommitFile);
   if (is_there && readTextFile((directory / kManifestFile).string()) == manifest) return;
+  if (fs::exists(partial) && isSomebodyElses(directory))
+    fail(ErrorCode::kConfiguration, "{}", describeObstacle(directory));
   if (fs::exists(partial)) {  // the crash came before this host had heard of the commit, or while it did it
     writeManifest(partial, manifest);
     exchangeNames(partial, directory);
     syncFolder(path_);
     if (fs::exists(partial)) removeCheckpoint(partial.string());
   } else if (!is_there) {
-    makeFolder(directory);
-    writeManifest(directory, manifest);
+    const bool has_files = fs::exists(directory);  // somebody has copied them
+    const fs::path place = has_files ? directory : partial;
+    makeFolder(place);
+    writeManifest(place, manifest);
+    if (!has_files) exchangeNames(place, directory);
     syncFolder(path_);
   } else {
     fail(ErrorCode::kConfiguration,
@@ -100,13 +160,21 @@ void CheckpointFolder::sweep() const {
     const std::string name = entry.path().filename().string();
     if (std::error_code ignored; name.starts_with(kDiskProbe) || name.starts_with(kUnfinishedLatest))
       fs::remove(entry.path(), ignored);
-    if (entry.is_directory() && name.starts_with("step-") && !fs::exists(entry.path() / kCommitFile))
-      rubbish.push_back(entry.path());
-    if (entry.is_directory() && name.find(kPartial) != std::string::npos &&
-        fs::exists(entry.path() / kCommitFile))
-      rubbish.push_back(entry.path());  // it died between COMMIT and the new name
+    if (entry.is_directory() && isPartialName(name)) rubbish.push_back(entry.path());
   }
   for (const fs::path& path : rubbish) removeCheckpoint(path.string());
+}
+
+std::vector<std::string> CheckpointFolder::describeObstacles() const {
+  std::vector<std::string> texts;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    const std::string name = entry.path().filename().string();
+    const std::optional<int64_t> step = stepOfCheckpoint(name);
+    if (step && name == checkpointName(*step) && isSomebodyElses(entry.path()))
+      texts.push_back(describeObstacle(entry.path()));
+  }
+  std::ranges::sort(texts);
+  return texts;
 }
 
 std::string CheckpointFolder::partialOf(int64_t step) const {
@@ -148,6 +216,7 @@ Checkpoint CheckpointFolder::commit(Checkpoint checkpoint,
 void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
   const fs::path partial = checkpoint.directory;
   const fs::path final_name = fs::path(path_) / checkpointName(checkpoint.step);
+  if (isSomebodyElses(final_name)) fail(ErrorCode::kConfiguration, "{}", describeObstacle(final_name));
   const std::string manifest = checkpointToJson(checkpoint);
   for (const auto& [name, text] : companions_) writeDurably(partial / name, text);
   writeManifest(partial, manifest);
@@ -158,7 +227,7 @@ void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
 // Of a step that had a checkpoint, that one has the partial name now.
 void CheckpointFolder::announce(const Checkpoint& checkpoint) const {
   if (fs::exists(partialOf(checkpoint.step))) removeCheckpoint(partialOf(checkpoint.step));
-  writeDurably(fs::path(path_) / "LATEST", checkpointName(checkpoint.step) + "\n");
+  writeDurably(fs::path(path_) / kLatest, checkpointName(checkpoint.step) + "\n");
 }
 
 void CheckpointFolder::prune(int keep) const {

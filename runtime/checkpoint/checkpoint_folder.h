@@ -3,7 +3,9 @@
 //
 // The order of commit() is what keeps a crash at any moment from losing anything: ranks have synced their
 // files; then manifest.json, COMMIT, the folder and its new name reach the disk, each before the next; only
-// then are older checkpoints removed, their COMMIT first. Whatever lies there without COMMIT is rubbish.
+// then are older checkpoints removed, which get a partial name first. So what has a partial name is rubbish,
+// and nothing else is: a folder with another name that has no COMMIT is a copy that was cut off, or is not
+// pipeshard's; it is named, and stays.
 //
 // Where hosts write on disks of their own, each has such a folder. The coordinator's decides: it commits when
 // all ranks of all hosts have synced their files, and the others do so after it. At least two checkpoints
@@ -18,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/files/durable_folder.h"
@@ -28,10 +31,11 @@ class CheckpointFolder {
  public:
   // `companions`: further files of every checkpoint, by name.
   // Creates the folder where there is none, takes its lock, and removes what jobs that died have left
-  // half-written. `keep`: how many checkpoints stay, at least 1. Errors: kDiskFull; kAddressInUse naming the
-  // process that writes here, when it has not ended within `patience`.
-  // `adopted`: the text of the manifest of a checkpoint that another host has committed. It is one here then,
-  // with as many of its files as there are. Error(kConfiguration) where there is another one of its step.
+  // half-written, under partial names. `keep`: how many checkpoints stay, at least 1. Errors: kDiskFull;
+  // kAddressInUse naming the process that writes here, when it has not ended within `patience`;
+  // kConfiguration where `path` is itself a checkpoint. `adopted`: the text of the manifest of a checkpoint
+  // that another host has committed. It is one here then, with as many of its files as there are.
+  // Error(kConfiguration) where there is another one of its step.
   CheckpointFolder(std::string path, std::string job, int keep,
                    std::map<std::string, std::string> companions = {},
                    std::chrono::milliseconds patience = FolderLock::kPatience,
@@ -42,7 +46,8 @@ class CheckpointFolder {
   // Every rank has written its file there and synced it: checks that the parts make whole tensors, which
   // fills `tensors` in where it is empty, and turns the folder into a checkpoint. Of the files `elsewhere`
   // none is looked for here: then the caller says what `tensors` are. Error(kDiskFull); kBadModel,
-  // kMissingInput for files that are not what they should be. After an error the folder of the step is gone,
+  // kMissingInput for files that are not what they should be; kConfiguration where something that is no
+  // checkpoint has the checkpoint's name. After an error the folder of the step is gone,
   // and the older checkpoints are there. `notice`: told what could not be done beside a checkpoint that is
   // there.
   Checkpoint commit(Checkpoint checkpoint, const std::function<void(const std::string&)>& notice = {});
@@ -52,6 +57,8 @@ class CheckpointFolder {
   void discard(int64_t step);
 
   const std::string& path() const { return path_; }
+  // Of what has the name of a checkpoint and is none: what it is in the way of, for people.
+  std::vector<std::string> describeObstacles() const;
 
  private:
   void adopt(const std::string& manifest) const;
@@ -77,7 +84,10 @@ std::string partialName(const std::string& directory, const std::string& job);
 // How names of files begin that hosts look for to find out whether they see the same folder.
 inline constexpr const char* kDiskProbe = ".probe-";
 
-// Removes a checkpoint: its COMMIT first. Error(kDiskFull) where that is not allowed.
+// Removes a checkpoint, or a partial one. A crash leaves it whole, or under a partial name. Error(kDiskFull)
+// where that is not allowed.
 void removeCheckpoint(const std::string& directory);
+// The same of one that people do not want any more: LATEST names the newest of those that are left.
+void deleteCheckpoint(const std::string& directory);
 
 }  // namespace pipeshard

@@ -61,6 +61,9 @@ std::optional<std::string> ReplicaCheck::take(RankId rank, int64_t step,
   if (said.complete < ranks_) return std::nullopt;
   const Said all = std::move(said);
   said_.erase(step);
+  has_no_copies_ = std::ranges::all_of(all.parts, [](const auto& part) {
+    return part.second.size() == 1 && part.second.begin()->second.size() == 1;
+  });
   for (const auto& [part, groups] : all.parts) {
     if (groups.size() > 1) return fmt::format("after step {} {}", step, describe(part, groups));
   }

@@ -33,6 +33,8 @@ class ReplicaCheck {
   // and where all is well. Error(kInternal) for a text that is none.
   std::optional<std::string> take(RankId rank, int64_t step, const std::vector<std::string>& texts,
                                   bool is_last);
+  // A step was compared, and no part of it was held twice: there is nothing to compare in this job.
+  bool hasNoCopies() const { return has_no_copies_; }
 
  private:
   using ByHash = std::map<std::string, std::vector<RankId>>;
@@ -44,6 +46,7 @@ class ReplicaCheck {
 
   int ranks_;
   std::map<int64_t, Said> said_;  // by step
+  bool has_no_copies_ = false;
 };
 
 }  // namespace pipeshard

@@ -43,6 +43,25 @@ std::set<std::string> kindsOf(const std::vector<std::string>& tensors) {
   return kinds;
 }
 
+// What goes on in any case.
+std::string exportIt(const Checkpoint& checkpoint) {
+  return fmt::format(
+      "export it (`pipeshard export {} -o trained.onnx`), plan trained.onnx with this plan's options, and "
+      "run that plan with another --checkpoint folder",
+      checkpoint.directory);
+}
+
+// Of a damaged manifest the most that can be counted.
+int64_t times(int64_t steps, int64_t each) {
+  int64_t all = 0;
+  return __builtin_mul_overflow(steps, each, &all) ? INT64_MAX : all;
+}
+
+std::string describeExtent(const StepExtent& extent, int64_t steps) {
+  return fmt::format("{} and {}", counted(times(steps, extent.examples), "example"),
+                     counted(times(steps, extent.updates), "update"));
+}
+
 class ResumeCheck {
  public:
   ResumeCheck(const KeptTensors& kept, const Checkpoint& checkpoint) : kept_(kept), checkpoint_(checkpoint) {
@@ -79,14 +98,6 @@ class ResumeCheck {
     fail(ErrorCode::kConfiguration, "checkpoint {} {}", checkpoint_.directory, reason);
   }
 
-  // What goes on in any case.
-  std::string exportIt() const {
-    return fmt::format(
-        "export it (`pipeshard export {} -o trained.onnx`), plan trained.onnx with this plan's options, and "
-        "run that plan with another --checkpoint folder",
-        checkpoint_.directory);
-  }
-
   [[noreturn]] void refuseModel() const {
     refuse(fmt::format(
         "has none of the parameters that this plan trains ({}): it was made of another model, or its plan "
@@ -108,7 +119,7 @@ class ResumeCheck {
       refuse(fmt::format(
           "has '{}' as {}, this plan keeps it as {}. Plan with the --precision of the plan that saved it; or "
           "{}",
-          tensor.name, dataTypeName(tensor.data_type), dataTypeName(data_type), exportIt()));
+          tensor.name, dataTypeName(tensor.data_type), dataTypeName(data_type), exportIt(checkpoint_)));
     }
   }
 
@@ -118,7 +129,7 @@ class ResumeCheck {
     refuse(fmt::format(
         "has {} that this plan does not {}: {}. The plan would take what the model's file has, and what was "
         "learned would be lost. Plan with the {} of the plan that saved it; or {}",
-        counted(std::ssize(names), noun), verb, listed(names, kMost), options, exportIt()));
+        counted(std::ssize(names), noun), verb, listed(names, kMost), options, exportIt(checkpoint_)));
   }
 
   void refuseMissing(std::string_view prefix, const char* noun, const char* verb, const char* reason) const {
@@ -126,7 +137,7 @@ class ResumeCheck {
     if (names.empty()) return;
     refuse(fmt::format(
         "has not {} that this plan {}: {}. The plan that saved it {}. Plan with its options; or {}",
-        counted(std::ssize(names), noun), verb, listed(names, kMost), reason, exportIt()));
+        counted(std::ssize(names), noun), verb, listed(names, kMost), reason, exportIt(checkpoint_)));
   }
 
   void refuseMissingStates() const {
@@ -136,11 +147,12 @@ class ResumeCheck {
     std::set<std::string> kinds = kindsOf(missing_);
     if (kinds.empty()) return;
     if (kinds.contains(std::string(kLossScale)))
-      refuse(fmt::format(kText, "scale of the loss", "--precision float16", exportIt()));
+      refuse(fmt::format(kText, "scale of the loss", "--precision float16", exportIt(checkpoint_)));
     if (kinds == std::set<std::string>{std::string(kMovingAverage)})
-      refuse(fmt::format(kText, "moving averages of parameters", "--ema", exportIt()));
+      refuse(fmt::format(kText, "moving averages of parameters", "--ema", exportIt(checkpoint_)));
     kinds.erase(std::string(kMovingAverage));
-    refuse(fmt::format(kText, listed({kinds.begin(), kinds.end()}, kMost), "--optimizer", exportIt()));
+    refuse(fmt::format(kText, listed({kinds.begin(), kinds.end()}, kMost), "--optimizer",
+                       exportIt(checkpoint_)));
   }
 
   const KeptTensors& kept_;
@@ -167,6 +179,25 @@ KeptTensors keptTensors(ProgramFolder& programs) {
 
 std::vector<std::string> requireFits(const KeptTensors& kept, const Checkpoint& checkpoint) {
   return ResumeCheck(kept, checkpoint).run();
+}
+
+void requireSameExtent(const StepExtent& plan, const Checkpoint& checkpoint) {
+  if (!checkpoint.extent || *checkpoint.extent == plan) return;
+  const StepExtent& saved = *checkpoint.extent;
+  const int64_t batch = saved.examples / saved.updates;
+  const std::string same =
+      saved.updates > 1
+          ? fmt::format("`--schedule pipedream --window {} --dim batch={}`", saved.updates, batch)
+          : fmt::format("`--dim batch={}`{}", batch,
+                        plan.updates > 1 ? " and a synchronous schedule (1f1b)" : "");
+  fail(ErrorCode::kConfiguration,
+       "checkpoint {} is of step {} of a plan whose steps are {}: it has done {}. This plan's steps are {}: "
+       "{} of them stand for {}, so data would be left out or used again, and learning rates be those of "
+       "other updates. Plan with steps of the same size ({}, where the batch's dimension is named so; with "
+       "--accumulate N, an Nth of it); or {}: data and learning rates begin anew there",
+       checkpoint.directory, checkpoint.step, describeExtent(saved, 1),
+       describeExtent(saved, checkpoint.step), describeExtent(plan, 1), checkpoint.step,
+       describeExtent(plan, checkpoint.step), same, exportIt(checkpoint));
 }
 
 }  // namespace pipeshard

@@ -6,6 +6,7 @@
 //   state/w.first_moment      -                            another optimizer: it is left behind, and said
 //   parameter/frozen          -                            refused: it would be the model file's again
 //   -                         state/w.moving_average       refused: --ema was added
+//   250 steps of 8 examples   steps of 16                  refused: 2000 examples are done, not 4000
 #pragma once
 
 #include <map>
@@ -36,5 +37,10 @@ KeptTensors keptTensors(ProgramFolder& programs);
 // - the plan does not train a parameter, or keep a running statistic, of the checkpoint: it would take what
 //   the model's file has, and no later checkpoint would have what was learned.
 std::vector<std::string> requireFits(const KeptTensors& kept, const Checkpoint& checkpoint);
+
+// Steps of `plan` count as many examples and updates as those that are done. Error(kConfiguration) where they
+// do not: data would be left out or repeated, and learning rates be those of other updates. A checkpoint that
+// does not say what its steps took is not refused.
+void requireSameExtent(const StepExtent& plan, const Checkpoint& checkpoint);
 
 }  // namespace pipeshard

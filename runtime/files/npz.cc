@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/near_matches.h"
 
 namespace pipeshard {
 namespace {
@@ -393,8 +394,8 @@ bool isReordered(const NpyHeader& header) { return header.fortran_order && heade
 size_t NpzFile::indexOf(const std::string& name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found == names_.end())
-    fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}", path_, name,
-         fmt::join(names_, ", "));
+    fail(ErrorCode::kMissingInput, "{} holds no array '{}'; it holds: {}{}", path_, name,
+         fmt::join(names_, ", "), hintOfCase(name, names_));
   return static_cast<size_t>(found - names_.begin());
 }
 

@@ -88,14 +88,14 @@ std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& pro
   return files;
 }
 
-void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory) {
+void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory,
+                      const WeightRemedies& remedies) {
   for (const WeightFile& file : files) {
     std::error_code ignored;
     const std::string path = (fs::path(directory) / file.path).string();
     if (!fs::exists(path, ignored)) {
-      fail(ErrorCode::kMissingInput,
-           "the weight file {} does not exist; put it back, or plan again with the model where it is now",
-           path);
+      fail(ErrorCode::kMissingInput, "the weight file {} does not exist; put it back, or {}", path,
+           remedies.of_missing);
     }
     const uint64_t bytes = fileBytes(openForReading(path), path);
     if (!file.content) {
@@ -106,27 +106,29 @@ void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& d
     }
     if (bytes != file.content->bytes) {
       fail(ErrorCode::kConfiguration,
-           "the weight file {} changed since planning: it had {} bytes and has {} now; plan again", path,
-           file.content->bytes, bytes);
+           "the weight file {} changed since planning: it had {} bytes and has {} now; {}", path,
+           file.content->bytes, bytes, remedies.of_changed);
     }
     if (contentOf(path) != *file.content)
-      fail(ErrorCode::kConfiguration,
-           "the weight file {} has other content: it changed since planning; plan again", path);
+      fail(ErrorCode::kConfiguration, "the weight file {} has other content: it changed since planning; {}",
+           path, remedies.of_changed);
   }
 }
 
-void checkWeightFiles(const std::string& plan_directory) {
+std::vector<WeightFile> readWeightFiles(const std::string& plan_directory) {
   const std::string path = (fs::path(plan_directory) / kWeightFilesName).string();
-  if (!fs::exists(path)) return;
+  if (!fs::exists(path)) return {};
   const std::string text = requireTextFile(path);
-  std::vector<WeightFile> files;
   try {
-    files = weightFilesFromJson(text);
+    return weightFilesFromJson(text);
   } catch (Error& error) {
     error.addContext(plan_directory);
     throw;
   }
-  checkWeightFiles(files, plan_directory);
+}
+
+void checkWeightFiles(const std::string& plan_directory) {
+  checkWeightFiles(readWeightFiles(plan_directory), plan_directory);
 }
 
 }  // namespace pipeshard

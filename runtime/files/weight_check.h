@@ -9,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph/weight_files.h"
@@ -25,11 +26,20 @@ inline constexpr const char* kWeightFilesName = "weights.json";
 std::vector<WeightFile> recordWeightFiles(const std::vector<const Program*>& programs,
                                           const std::string& directory = "");
 
+// What to do, for people.
+struct WeightRemedies {
+  std::string_view of_missing = "plan again with the model where it is now";  // "put it back, or ..."
+  std::string_view of_changed = "plan again";
+};
+
 // Compares with what is there now. Errors, naming the file: kMissingInput (it does not exist, cannot be read,
 // or was not there when the plan was made and is too short), kConfiguration (changed since planning).
-void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory = "");
+void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& directory = "",
+                      const WeightRemedies& remedies = {});
 
-// The same for what a plan directory records. A directory without the file (made by hand) is not checked.
+// What a plan directory, or a checkpoint, records; of one without the file (made by hand): nothing.
+std::vector<WeightFile> readWeightFiles(const std::string& plan_directory);
+// checkWeightFiles of that.
 void checkWeightFiles(const std::string& plan_directory);
 
 }  // namespace pipeshard

@@ -38,14 +38,21 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs,
       folder_(spec_.directory, job, spec_.keep, companionsOf(spec.plan_directory)),
       resumed_(newestGoodCheckpoint(spec_.directory, notice_, spec_.before)),
       committer_(folder_) {
+  for (const std::string& text : folder_.describeObstacles()) notice_(fmt::format("warning: {}", text));
   common_.job = job;
   const auto plan = readTextFile((std::filesystem::path(spec.plan_directory) / "plan.json").string());
   common_.plan = hashText(contentHash(plan.value_or("")));
   common_.data = describeData(spec, programs);
   common_.seed = spec.data.seed;
+  const Program program = programs.program(RankId(0));
+  common_.extent = StepExtent{batchRows(program), program.updates_per_step};
   if (!resumed_) return;
   last_begun_ = resumed_->step;
   folder_.goOnAfter(resumed_->step);
+  checkResumed(programs);
+}
+
+void CheckpointKeeper::checkResumed(ProgramFolder& programs) const {
   if (resumed_->seed != common_.seed) {
     fail(ErrorCode::kConfiguration,
          "checkpoint {} was made with --seed {}, this run has --seed {}: the random numbers would be others; "
@@ -53,11 +60,18 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs,
          resumed_->directory, resumed_->seed, common_.seed);
   }
   const std::vector<std::string> left = requireFits(keptTensors(programs), *resumed_);
+  requireSameExtent(*common_.extent, *resumed_);
   if (resumed_->plan != common_.plan) {
     notice_(fmt::format(
         "checkpoint {} was saved under another plan; {}", resumed_->directory,
         left.empty() ? "all of it goes on"
                      : fmt::format("this one does not keep {}, the rest goes on", fmt::join(left, ", "))));
+  }
+  if (resumed_->plan != common_.plan && !resumed_->extent) {
+    notice_(fmt::format(
+        "warning: checkpoint {} does not say how many examples its steps took (an older pipeshard wrote it); "
+        "if they were not {}, data are left out or used again now",
+        resumed_->directory, common_.extent->examples));
   }
   if (resumed_->data != common_.data) {
     notice_(fmt::format("checkpoint {} was made with the data '{}'; going on with '{}'", resumed_->directory,

@@ -23,8 +23,8 @@ class CheckpointKeeper {
   using Notice = std::function<void(const std::string&)>;
 
   // Takes the folder, and finds what to go on from. `programs`: the plan's. `job`: its name. Errors as
-  // CheckpointFolder, newestGoodCheckpoint and requireFits; kConfiguration where the one found was made with
-  // another seed.
+  // CheckpointFolder, newestGoodCheckpoint, requireFits and requireSameExtent; kConfiguration where the one
+  // found was made with another seed.
   CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job, int ranks,
                    Notice notice);
 
@@ -59,6 +59,9 @@ class CheckpointKeeper {
   const std::string& failure() const { return failure_; }
 
  private:
+  // Whether the plan can go on from what was found, and what there is to say of it.
+  void checkResumed(ProgramFolder& programs) const;
+
   struct Pending {
     std::vector<std::optional<CheckpointFile>> files;  // by rank
     std::vector<int> elsewhere;                        // of these, on disks that are not the coordinator's

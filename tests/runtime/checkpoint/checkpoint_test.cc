@@ -44,6 +44,7 @@ class CheckpointTest : public ::testing::Test {
     checkpoint.step = step;
     checkpoint.job = "job";
     checkpoint.seed = 7;
+    checkpoint.extent = StepExtent{32, 4};
     for (const int rank : {0, 1})
       checkpoint.files.push_back(writeRank(partial, rank, static_cast<float>(step), rank == 0 ? rows : 2));
     return folder.commit(std::move(checkpoint));
@@ -79,6 +80,7 @@ TEST_F(CheckpointTest, ComesBackWithItsTensorsWhole) {
   verifyCheckpoint(read);
   EXPECT_EQ(read.step, 3);
   EXPECT_EQ(read.seed, 7u);
+  EXPECT_EQ(read.extent, (StepExtent{32, 4}));
   EXPECT_EQ(read.files, written.files);
   EXPECT_EQ(read.tensors, written.tensors);
   const CheckpointTensor w{
@@ -134,17 +136,93 @@ TEST_F(CheckpointTest, PartsThatAreNotTheWholeAreNotCommitted) {
 TEST_F(CheckpointTest, WhatDeadJobsHaveLeftIsSweptAway) {
   fs::create_directories(path());
   std::ofstream(path() + "/LATEST.tmp.7") << "step-";  // its writer was killed
-  for (const char* name : {"step-000004.partial-dead", "step-000005"}) {
+  for (const char* name : {"step-000004.partial-dead", "step-000005.partial-removed"}) {
     fs::create_directories(path() + "/" + name);
     writeRank(path() + "/" + name, 0, 1);
   }
-  fs::create_directories(path() + "/mine");
   CheckpointFolder folder(path(), "job", 2);
   EXPECT_THAT(listCheckpoints(path()), IsEmpty());
   EXPECT_FALSE(fs::exists(path() + "/step-000004.partial-dead"));
   EXPECT_FALSE(fs::exists(path() + "/LATEST.tmp.7"));
-  EXPECT_FALSE(fs::exists(path() + "/step-000005"));
-  EXPECT_TRUE(fs::exists(path() + "/mine"));
+  EXPECT_FALSE(fs::exists(path() + "/step-000005.partial-removed"));
+}
+
+// Other programs name theirs much the same.
+TEST_F(CheckpointTest, WhatIsNotItsOwnStays) {
+  const std::vector<std::string> names = {"mine",        "step-7",      "step-100",
+                                          "step-000004", "step-000005", "step-000007.bak"};
+  for (const std::string& name : names) {
+    fs::create_directories(path() + "/" + name);
+    std::ofstream(path() + "/" + name + "/model.pt") << "precious";
+  }
+  std::ofstream(stepPath(6)) << "precious";
+  CheckpointFolder folder(path(), "job", 1);
+  EXPECT_THAT(folder.describeObstacles(),
+              ElementsAre(HasSubstr(stepPath(4) + " is no checkpoint of pipeshard, and in the way"),
+                          HasSubstr(stepPath(5)), HasSubstr(stepPath(6))));
+  EXPECT_FALSE(newestGoodCheckpoint(path(), notice_));
+  commit(folder, 3);
+  for (const int64_t step : {5, 6}) {
+    EXPECT_ERROR(commit(folder, step), ErrorCode::kConfiguration,
+                 stepPath(step) + " is no checkpoint of pipeshard");
+    EXPECT_FALSE(fs::exists(folder.partialOf(step)));
+  }
+  commit(folder, 8);
+  EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(8)));
+  for (const std::string& name : names) EXPECT_EQ(contentOf(path() + "/" + name + "/model.pt"), "precious");
+  EXPECT_EQ(contentOf(stepPath(6)), "precious");
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+// Copies that were cut off, say. They are replaced when their step is done again, and not before.
+TEST_F(CheckpointTest, OneWithoutCommitIsNamedAndStays) {
+  {
+    CheckpointFolder folder(path(), "job", 3);
+    for (const int64_t step : {1, 2, 3}) commit(folder, step);
+  }
+  for (const int64_t step : {2, 3}) fs::remove(stepPath(step) + "/COMMIT");
+  CheckpointFolder folder(path(), "next", 3);
+  EXPECT_THAT(folder.describeObstacles(), IsEmpty());
+  EXPECT_THAT(listDamaged(path()), ElementsAre(stepPath(3), stepPath(2)));
+  EXPECT_EQ(newestGoodCheckpoint(path(), notice_)->step, 1);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr(stepPath(3) + " is not whole: it has no COMMIT"),
+                                    HasSubstr(stepPath(2) + " is not whole")));
+  folder.goOnAfter(1);
+  commit(folder, 2);
+  EXPECT_THAT(listCheckpoints(path()), ElementsAre(stepPath(2), stepPath(1)));
+  EXPECT_TRUE(fs::exists(stepPath(3) + "/rank-0001.safetensors"));
+  for (const int64_t step : {1, 2}) fs::remove(stepPath(step) + "/COMMIT");
+  EXPECT_ERROR(newestGoodCheckpoint(path(), notice_), ErrorCode::kNoGoodCheckpoint,
+               "none of the 3 checkpoints");
+}
+
+TEST_F(CheckpointTest, OneOfThemIsNoFolderForOthers) {
+  {
+    CheckpointFolder folder(path(), "job", 3);
+    for (const int64_t step : {1, 2}) commit(folder, step);
+  }
+  for (const char* ending : {"", "/"}) {
+    EXPECT_ERROR(CheckpointFolder(stepPath(1) + ending, "job", 2), ErrorCode::kConfiguration,
+                 stepPath(1) +
+                     " is a checkpoint, and --checkpoint names the folder that has them. To go on "
+                     "from the newest: --checkpoint " +
+                     path());
+  }
+  EXPECT_ERROR(CheckpointFolder(stepPath(1), "job", 2), ErrorCode::kConfiguration,
+               "cp -r " + stepPath(1) + " from-1/step-000001`) and give --checkpoint from-1");
+  EXPECT_FALSE(fs::exists(stepPath(1) + "/lock"));
+  verifyCheckpoint(readCheckpoint(stepPath(1)));
+}
+
+TEST_F(CheckpointTest, LatestNamesTheNewestThatIsLeft) {
+  CheckpointFolder folder(path(), "job", 3);
+  for (const int64_t step : {1, 2, 3}) commit(folder, step);
+  deleteCheckpoint(stepPath(2));
+  EXPECT_EQ(contentOf(path() + "/LATEST"), "step-000003\n");
+  deleteCheckpoint(stepPath(3));
+  EXPECT_EQ(contentOf(path() + "/LATEST"), "step-000001\n");
+  deleteCheckpoint(stepPath(1));
+  EXPECT_FALSE(fs::exists(path() + "/LATEST"));
 }
 
 TEST_F(CheckpointTest, AManifestThatHasChangedIsNamedOnce) {
@@ -193,6 +271,7 @@ TEST(CheckpointManifest, TakesNoNumberThatIsNone) {
   const std::string good = checkpointToJson(checkpoint);
   EXPECT_EQ(checkpointFromJson(good).tensors, checkpoint.tensors);
   EXPECT_EQ(checkpointFromJson(good).seed, UINT64_MAX);
+  EXPECT_FALSE(checkpointFromJson(good).extent);  // as older ones
   for (const auto& [field, number, named] :
        {std::tuple("step", "5", "step"), std::tuple("bytes", "24", "files[0].bytes"),
         std::tuple("seed", "18446744073709551615", "seed"),

@@ -16,6 +16,17 @@ TEST(ReplicaCheck, EqualCopiesAndDifferentPartsAreWell) {
   EXPECT_FALSE(check.take(RankId(1), 5, {"aa w [0]+[2]", "cc v [0]+[4]"}, true));
 }
 
+TEST(ReplicaCheck, KnowsWhereThereAreNoCopies) {
+  ReplicaCheck check(2), copies(2);
+  check.take(RankId(0), 5, {"aa w [0]+[2]"}, true);
+  EXPECT_FALSE(check.hasNoCopies()) << "not known yet";
+  check.take(RankId(1), 5, {"aa w [2]+[2]"}, true);
+  EXPECT_TRUE(check.hasNoCopies());
+  copies.take(RankId(0), 5, {"aa w [0]+[2]"}, true);
+  copies.take(RankId(1), 5, {"aa w [0]+[2]"}, true);
+  EXPECT_FALSE(copies.hasNoCopies());
+}
+
 TEST(ReplicaCheck, ADifferenceIsToldWhenAllHaveSaidWhatTheyHave) {
   ReplicaCheck check(2);
   EXPECT_FALSE(check.take(RankId(1), 5, {"aa w [0]+[2]"}, false));

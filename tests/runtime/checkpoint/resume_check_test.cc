@@ -98,5 +98,29 @@ TEST(ResumeCheck, OtherTypesShapesAndModelsAreTold) {
                 "has none of the parameters that this plan trains (other): it was made of another model");
 }
 
+// A batch of 16 in the place of 8, a window in the place of a batch, and windows of as many examples.
+TEST(ResumeCheck, StepsThatTakeOtherExamplesOrMakeOtherUpdatesAreRefusedWithBothNumbers) {
+  Checkpoint saved = savedOf({"parameter/w"});
+  saved.step = 3;
+  const auto expect = [&](const StepExtent& plan, const std::string& reason) {
+    EXPECT_ERROR(requireSameExtent(plan, saved), ErrorCode::kConfiguration, reason);
+    EXPECT_ERROR(requireSameExtent(plan, saved), ErrorCode::kConfiguration, kExport);
+  };
+  EXPECT_NO_THROW(requireSameExtent({16, 1}, saved));  // an older one does not say
+  saved.extent = {8, 1};
+  EXPECT_NO_THROW(requireSameExtent({8, 1}, saved));
+  expect(
+      {16, 1},
+      "checkpoint saved/step-000003 is of step 3 of a plan whose steps are 8 examples and 1 update: it has "
+      "done 24 examples and 3 updates. This plan's steps are 16 examples and 1 update: 3 of them stand "
+      "for 48 examples and 3 updates");
+  expect({16, 1}, "(`--dim batch=8`, where");
+  expect({32, 4}, "3 of them stand for 96 examples and 12 updates");
+  expect({32, 4}, "(`--dim batch=8` and a synchronous schedule (1f1b), where");
+  saved.extent = {32, 4};
+  expect({32, 8}, "it has done 96 examples and 12 updates");
+  expect({32, 8}, "(`--schedule pipedream --window 4 --dim batch=8`, where");
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -37,6 +37,8 @@ TEST(NpzFile, ReadsCompressedAndStoredArrays) {
     EXPECT_EQ(file.read("mask").data_type, DataType::kBool);
     EXPECT_EQ(file.read("one").shape, Shape{});
     EXPECT_ERROR(file.read("labels"), ErrorCode::kMissingInput, "it holds: ids, mask, one");
+    EXPECT_ERROR(file.read("Mask"), ErrorCode::kMissingInput,
+                 "it holds: ids, mask, one ('mask' differs in case only: save it as 'Mask'");
   }
 }
 
