@@ -55,10 +55,6 @@ PlanRequest completed(PlanRequest request) {
          "them); give one with --schedule forward-only",
          request.length_dimension);
   }
-  if (options.sharding.memory_bytes == 0) {
-    options.sharding.memory_bytes = options.cluster.leastDeviceMemory();
-    options.sharding.memory_by_cluster = true;
-  }
   return request;
 }
 

@@ -88,8 +88,7 @@ struct ExplainCommand {
   void print(const StagePlan& stage, const StageExplanation& explanation) const {
     const ShardingPlan& sharding = *stage.sharding;
     fmt::print("\nstage {} on devices {}, logical mesh {}, method {}\n", explanation.stage,
-               fmt::join(stage.devices, ","), fmt::join(sharding.mesh, "x"),
-               shardingMethodToString(sharding.method));
+               fmt::join(stage.devices, ","), meshText(stage), shardingMethodToString(sharding.method));
     fmt::print("  predicted per step: {}; {}\n", predictedTimes(sharding, explanation.decisions),
                sharding.optimal ? std::string("proven optimal")
                                 : fmt::format("no sharding costs less than {}",

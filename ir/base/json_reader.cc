@@ -135,8 +135,20 @@ std::string dumpJsonLine(const Json& value) {
   try {
     return value.dump();
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kBadModel, "a name in the model cannot be written to JSON: {}; names must be UTF-8",
-         error.what());
+    const std::string_view text = error.what();  // "[json.exception.type_error.316] invalid UTF-8 ..."
+    const size_t told = text.find("] ");
+    fail(ErrorCode::kBadModel,
+         "a name in the model, or a path, cannot be written to JSON: {}; names and paths must be UTF-8",
+         told == text.npos ? text : text.substr(told + 2));
+  }
+}
+
+bool isUtf8(const std::string& text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::exception&) {
+    return false;
   }
 }
 

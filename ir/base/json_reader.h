@@ -32,10 +32,12 @@ void checkJsonVersion(const Json& document, std::string_view what, int version,
 
 // The document as text: one line per key of the outermost object, and one line per element of arrays in it;
 // integers, strings, and numbers as given (nlohmann-json writes the shortest text that reads back as the same
-// number), so the same data gives the same bytes. Error(kBadModel) for names that are not UTF-8.
+// number), so the same data gives the same bytes. Error(kBadModel) for names and paths that are not UTF-8.
 std::string dumpJson(const Json& document);
 // A value of it, as it stands in one line. Errors likewise.
 std::string dumpJsonLine(const Json& value);
+// What JSON can hold as a string.
+bool isUtf8(const std::string& text);
 
 // A view of one JSON value and its path ("stages[2].devices"). The document must outlive it. Every getter
 // throws Error(kConfiguration) when the value is not what it asks for.

@@ -72,6 +72,12 @@ void failToWrite(const std::string& path, int error_number) {
 
 namespace {
 
+// Elsewhere "-" is standard output, where these commands print for people.
+void refuseDash(const std::string& path) {
+  if (path == "-")
+    fail(ErrorCode::kUsage, "- as a file to be written: expected a path; /dev/stdout is standard output");
+}
+
 // For writing; a named pipe that nobody reads, which would wait for a reader, is refused.
 int openForWriting(const std::string& path, int flags) {
   const int opened =
@@ -119,6 +125,7 @@ bool replaceWhole(const std::string& path, const struct stat* older, const std::
 }  // namespace
 
 void requireWritable(const std::string& path) {
+  refuseDash(path);
   std::error_code ignored;
   const bool was_there = std::filesystem::exists(path, ignored);
   { const OpenFile file(openForWriting(path, O_APPEND)); }
@@ -126,6 +133,7 @@ void requireWritable(const std::string& path) {
 }
 
 void writeTextFile(const std::string& path, const std::string& text) {
+  refuseDash(path);
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0;
   if (!is_there || S_ISREG(status.st_mode)) {

@@ -24,6 +24,7 @@ std::string requireTextFile(const std::string& path, uint64_t most_bytes = kMost
 // Error(kConfiguration) where it is a folder or not for this user to write, else Error(kDiskFull).
 [[noreturn]] void failToWrite(const std::string& path, int error_number);
 
+// "-" is no file: Error(kUsage), which names /dev/stdout, here and in writeTextFile.
 // Throws as failToWrite does if the file cannot be opened for writing: asked before long work. Leaves no new
 // file, and never waits: Error(kConfiguration) for a named pipe that nobody reads.
 void requireWritable(const std::string& path);

@@ -177,10 +177,10 @@ int Cluster::firstDeviceOf(int node) const {
 
 const DeviceKind& Cluster::kindOf(int device) const { return kinds[nodes[nodeOf(device)].kind]; }
 
-int64_t Cluster::leastDeviceMemory() const {
+int64_t Cluster::leastMemory(const std::vector<RankId>& devices) const {
   int64_t least = 0;
-  for (const ClusterNode& node : nodes) {
-    const int64_t memory = kinds[node.kind].memory_bytes;
+  for (const RankId device : devices) {
+    const int64_t memory = kindOf(device.index()).memory_bytes;
     if (memory > 0 && (least == 0 || memory < least)) least = memory;
   }
   return least;

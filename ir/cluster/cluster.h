@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ir/base/data_type.h"
+#include "ir/base/ids.h"
 
 namespace pipeshard {
 
@@ -135,8 +136,8 @@ struct Cluster {
   int nodeOf(int device) const;
   int firstDeviceOf(int node) const;
   const DeviceKind& kindOf(int device) const;
-  // The least memory that a device is known to have; 0: unknown.
-  int64_t leastDeviceMemory() const;
+  // What the least of these devices is known to have; 0: unknown.
+  int64_t leastMemory(const std::vector<RankId>& devices) const;
   // All nodes are of one kind, with as many devices and the same links.
   bool isUniform() const;
   friend bool operator==(const Cluster&, const Cluster&) = default;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 
@@ -49,12 +50,13 @@ std::string duration(int64_t ns) {
   return fmt::format("{:.2f} s", static_cast<double>(ns) / 1e9);
 }
 
-std::string shardingLine(StageId stage, const ShardingPlan& sharding) {
+std::string shardingLine(StageId s, const StagePlan& stage) {
+  const ShardingPlan& sharding = *stage.sharding;
   const std::string bound = sharding.optimal ? "optimal" : "at least " + duration(sharding.lower_bound_ns);
   return fmt::format("  sharding of stage {}: {} on {}, {} compute + {} communication ({}), {} per device\n",
-                     stage, shardingMethodToString(sharding.method), fmt::join(sharding.mesh, "x"),
+                     s, shardingMethodToString(sharding.method), meshText(stage),
                      duration(sharding.compute_ns), duration(sharding.communication_ns), bound,
-                     scaled(sharding.memory_bytes, "B"));
+                     formatBytes(sharding.memory_bytes));
 }
 
 // "always", where all stages do the same; else "stage 0 always, stage 2 except-last"; "" where none does.
@@ -77,6 +79,13 @@ std::string recomputationText(const Plan& plan) {
 bool hasShardedStage(const Plan& plan) {
   return std::any_of(plan.stages.begin(), plan.stages.end(),
                      [](const StagePlan& stage) { return stage.sharding.has_value(); });
+}
+
+std::string meshText(const StagePlan& stage) {
+  if (stage.sharding) return fmt::format("{}", fmt::join(stage.sharding->mesh, "x"));
+  const int data = stage.mesh_shape.at(0), copies = stage.mesh_shape.at(1);
+  if (copies == 1) return fmt::format("{}", data);
+  return data == 1 ? fmt::format("{} copies", copies) : fmt::format("{} x {} copies", data, copies);
 }
 
 std::string printPlan(const Plan& plan) {
@@ -114,21 +123,21 @@ std::string printPlan(const Plan& plan) {
     return meshes ? fmt::format("  {:>12}", cell) : std::string();
   };
   text += fmt::format("\n  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", "stage",
-                      "devices", mesh("data x model"), "layers", "forward", "backward", "share", "parameters",
+                      "devices", mesh("mesh"), "layers", "forward", "backward", "share", "parameters",
                       "in flight", "ends with");
   for (const StageId s : plan.stages.ids()) {
     const StagePlan& stage = plan.stages[s];
     text += fmt::format("  {:>5}  {:>9}{}  {:>9}  {:>12}  {:>12}  {:>6}  {:>13}  {:>9}  {}\n", s.index(),
-                        deviceList(stage.devices), mesh(fmt::format("{}", fmt::join(stage.mesh_shape, "x"))),
+                        deviceList(stage.devices), mesh(meshText(stage)),
                         fmt::format("{}..{}", stage.first_layer, stage.last_layer),
                         scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
                         percent(stage.forward_flops + stage.backward_flops, total),
-                        scaled(stage.parameter_bytes, "B"), stage.peak_activations,
+                        formatBytes(stage.parameter_bytes), stage.peak_activations,
                         plan.layers.at(stage.last_layer).last_node);
   }
   if (hasShardedStage(plan)) text += "\n";
   for (const StageId s : plan.stages.ids()) {
-    if (plan.stages[s].sharding) text += shardingLine(s, *plan.stages[s].sharding);
+    if (plan.stages[s].sharding) text += shardingLine(s, plan.stages[s]);
   }
   if (!plan.notes.empty()) text += "\n";
   for (const std::string& note : plan.notes) text += "  note: " + note + "\n";

@@ -49,7 +49,7 @@ struct ShardingPlan {
   int64_t memory_bytes = 0;    // the largest peak of a device
   int64_t lower_bound_ns = 0;  // no choice costs less than this; of compute and communication together
   bool optimal = false;        // proven: the bound is met
-  // As given, to explain the choice: --shard, and --memory (0: no limit).
+  // To explain the choice: --shard as given, and what each device was planned to hold at most (0: no limit).
   std::vector<ShardConstraint> constraints = {};
   int64_t memory_limit = 0;
 };
@@ -80,6 +80,7 @@ struct Plan {
   Cluster cluster;
   // profileDigest of the measured operators that it was made with (ir/cluster/profile.h); "": none
   std::string profile;
+  int64_t memory = 0;  // of each device, as given: --memory; 0: what the cluster says of each
   int64_t microbatches = 1;
   // The loss is a sum over parts of the batch: microbatches, rows that devices share, or what a chosen
   // sharding cuts. False: the batch is computed whole.
@@ -113,6 +114,11 @@ struct Plan {
 
 // Some stage has a chosen sharding.
 bool hasShardedStage(const Plan& plan);
+
+// The mesh of a stage for people, by what its axes are for: "16" (one axis, which the stage's method or the
+// rows of microbatches are shared over), "2x4" (of a chosen sharding), "2 copies" (all compute the same), "3
+// x 2 copies" (three share the rows).
+std::string meshText(const StagePlan& stage);
 
 // A table for people.
 std::string printPlan(const Plan& plan);

@@ -306,6 +306,7 @@ std::string planToJson(const Plan& plan) {
   addGivenOptions(plan.given, OptionPlace::kTraining, document);
   document["cluster"] = clusterOf(plan);
   if (!plan.profile.empty()) document["profile"] = plan.profile;
+  if (plan.memory > 0) document["memory"] = plan.memory;
   document["microbatches"] = plan.microbatches;
   document["cut_batch"] = plan.cut_batch;
   if (plan.last_batch > 0)
@@ -352,6 +353,8 @@ void readTraining(const JsonReader& json, JsonFaults& faults, Plan& plan) {
   const bool has_cluster = faults.attemptField(
       json, "cluster", [&](const JsonReader& cluster) { plan.cluster = readCluster(cluster); });
   text("profile", plan.profile);
+  faults.attemptField(json, "memory",
+                      [&](const JsonReader& bytes) { plan.memory = bytes.integer(1, INT64_MAX); });
   if (!has_cluster) plan.cluster = uniformCluster(1, INT32_MAX);  // no device is out of range
   faults.attemptField(json, "microbatches",
                       [&](const JsonReader& count) { plan.microbatches = count.integer(1, INT32_MAX); });
@@ -393,7 +396,7 @@ void expectPlan(const JsonReader& json) {
   addGivenKeys(OptionPlace::kTraining, required);
   for (const char* key : {"cluster", "microbatches", "cut_batch", "schedule", "layers", "stages"})
     required.push_back(key);
-  std::vector<std::string_view> optional = {"notes", "profile"};
+  std::vector<std::string_view> optional = {"notes", "profile", "memory"};
   addGivenKeys(OptionPlace::kTrain, optional);
   addGivenKeys(OptionPlace::kFreeze, optional);
   for (const char* key : {"boundaries", "balance", "layer_count", "last_batch", "lengths", "copies_weights",

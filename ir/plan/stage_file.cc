@@ -308,6 +308,9 @@ class StageFileReader {
     stage.mesh_shape = method == kReplicated ? std::vector<int>{1, devices} : std::vector<int>{devices, 1};
     if (!json.has("mesh")) return;
     stage.mesh_shape = narrow(json.at("mesh").integers(1, INT32_MAX));
+    // one axis alone is the one that the method has a use for
+    if (stage.mesh_shape.size() == 1)
+      stage.mesh_shape.insert(method == kReplicated ? stage.mesh_shape.begin() : stage.mesh_shape.end(), 1);
     const bool is_valid =
         stage.mesh_shape.size() == 2 && int64_t{stage.mesh_shape[0]} * stage.mesh_shape[1] == devices;
     if (!is_valid)

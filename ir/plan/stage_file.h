@@ -26,7 +26,8 @@ struct StageSpec {
   std::string until;
   // ranks, at least one; two stages share all of them (one pipeline rank) or none
   std::vector<RankId> devices;
-  // {data, model}, the product is the number of devices; {1, n} when operators are sharded
+  // {data, model}, the product is the number of devices; {1, n} when operators are sharded. A file may say
+  // one axis alone: of data, or of the model under "replicated"
   std::vector<int> mesh_shape;
   // The stage's operators are sharded so, on this mesh (empty: the best). Nothing: they are not, as the
   // file's words "data-parallel" and "replicated" say, or nothing is said.

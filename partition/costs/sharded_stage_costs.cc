@@ -258,12 +258,8 @@ int64_t ShardedStageCosts::transfer(int layer, const Submesh& from, int from_bou
 
 int64_t ShardedStageCosts::memoryBytes(const Submesh& submesh) const {
   if (state_->options.memory_bytes > 0) return state_->options.memory_bytes;
-  int64_t least = INT64_MAX;
-  for (RankId device : devicesOf(submesh)) {
-    const int64_t bytes = state_->cluster.kindOf(device.index()).memory_bytes;
-    if (bytes > 0) least = std::min(least, bytes);
-  }
-  return least;
+  const int64_t least = state_->cluster.leastMemory(devicesOf(submesh));
+  return least > 0 ? least : INT64_MAX;
 }
 
 std::shared_ptr<const StageCosts> ShardedStageCosts::leastCosts() const {

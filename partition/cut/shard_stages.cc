@@ -309,6 +309,19 @@ void noteReplicated(const ShardingResult& result, Plan& plan) {
   }
 }
 
+// Of the stage that an error is about: with the device that limits its memory, where that is the cluster's.
+std::string stageOfError(const Plan& plan, StageId s, const ShardingRequest& request, ErrorCode code) {
+  const std::vector<RankId>& devices = plan.stages[s].devices;
+  const int64_t least = plan.cluster.leastMemory(devices);
+  if (code != ErrorCode::kOutOfMemory || request.memory_bytes > 0 || least == 0)
+    return fmt::format("stage {}", s);
+  const RankId device = *std::find_if(devices.begin(), devices.end(), [&](RankId one) {
+    return plan.cluster.kindOf(one.index()).memory_bytes == least;
+  });
+  return fmt::format("stage {} (device {}, {}, has {} bytes)", s, device,
+                     plan.cluster.kindOf(device.index()).name, least);
+}
+
 // Error(kConfiguration) when the method wants more devices than a stage has.
 void noteNothingSharded(const ShardingMethod& method, Plan& plan) {
   meshesFor(1, method);
@@ -319,6 +332,16 @@ void noteNothingSharded(const ShardingMethod& method, Plan& plan) {
 }
 
 }  // namespace
+
+int64_t ShardingRequest::memoryOf(const Cluster& cluster, const std::vector<RankId>& devices) const {
+  return memory_bytes > 0 ? memory_bytes : cluster.leastMemory(devices);
+}
+
+int64_t ShardingRequest::plannedMemory(const Cluster& cluster, const std::vector<RankId>& devices) const {
+  const int64_t has = memoryOf(cluster, devices);
+  const auto planned = planned_memory.find(has);
+  return planned == planned_memory.end() ? has : planned->second;
+}
 
 std::vector<StageCombinations> shardStages(const TrainingGraph& training, const ShardingRequest& request,
                                            Plan& plan,
@@ -335,7 +358,7 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
   for (StagePlan& stage : plan.stages) {
     if (!stage.sharding) continue;
     stage.sharding->constraints = request.constraints;
-    stage.sharding->memory_limit = request.memory_bytes;
+    stage.sharding->memory_limit = request.plannedMemory(plan.cluster, stage.devices);
   }
   const Plan asked = plan;
   StageSearch search(training, asked, cut);
@@ -365,12 +388,12 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
                                          : bestSharding(training, nodes, meshes, model_for, options_for);
       ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
       chosen.constraints = request.constraints;
-      chosen.memory_limit = request.memory_bytes;
+      chosen.memory_limit = stage.sharding->memory_limit;
       stage.sharding = std::move(chosen);
       noteReplicated(result, plan);
       search.decide(s, std::move(result.sharding));
     } catch (Error& error) {
-      error.addContext(fmt::format("stage {}", s));
+      error.addContext(stageOfError(plan, s, request, error.code()));
       throw;
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,8 +24,14 @@ struct ShardingRequest {
   std::optional<ShardingMethod> method;  // nothing: the devices share the rows of every microbatch
   std::optional<LogicalMesh> mesh;       // nothing: the best of the logical meshes that have as many devices
   std::vector<ShardConstraint> constraints;
-  int64_t memory_bytes = 0;        // of each device; 0: no limit
-  bool memory_by_cluster = false;  // it is what the cluster's devices have, and nobody asked for it
+  int64_t memory_bytes = 0;  // of each device, as given; 0: what the cluster says of each
+  // By what devices have: what is planned for them instead, where more or less is needed than was foreseen.
+  std::map<int64_t, int64_t> planned_memory = {};
+
+  // Of a stage on these devices: what the least of them has; 0: no limit.
+  int64_t memoryOf(const Cluster& cluster, const std::vector<RankId>& devices) const;
+  // The same, or what is planned instead.
+  int64_t plannedMemory(const Cluster& cluster, const std::vector<RankId>& devices) const;
 };
 
 // Fills in the shardings that partitionTraining has asked for (StagePlan::sharding with a method): for each

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/amounts.h"
 #include "partition/search/plan_prediction.h"
 #include "partition/search/stage_assignment.h"
 
@@ -13,8 +14,6 @@ namespace pipeshard {
 namespace {
 
 using Stages = std::vector<AssignedStage>;
-
-std::string gigabytes(int64_t bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); }
 
 bool sameWay(const StageConfig& a, const StageConfig& b) {
   return a.mesh == b.mesh && a.method == b.method && a.recomputation == b.recomputation;
@@ -116,7 +115,8 @@ class Neighbours {
     for (size_t s = 0; s < plan.stages.size(); ++s) {
       const int64_t room = request_.costs.costs->memoryBytes(plan.stages[s].submesh);
       if (plan.memory_bytes[s] > room)
-        return fmt::format("stage {} needs {} of {}", s, gigabytes(plan.memory_bytes[s]), gigabytes(room));
+        return fmt::format("stage {} needs {} of {}", s, formatBytes(plan.memory_bytes[s]),
+                           formatBytes(room));
     }
     return "";
   }

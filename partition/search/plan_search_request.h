@@ -50,7 +50,7 @@ struct Neighbour {
   std::string chosen;   // "behind layer 3"
   std::string instead;  // "behind layer 4"
   int64_t step_ns = 0;  // 0: it cannot be
-  std::string why;      // it cannot be: "20.1 GB of 16.0 GB"
+  std::string why;      // it cannot be: "stage 1 needs 18.7 GiB of 14.9 GiB"
 };
 
 // Of one number of microbatches.

@@ -111,6 +111,13 @@ void requireSameTensors(const EmittedPrograms& programs, const ProgramSet& train
 
 Record makePrograms(const Plan& plan, const fs::path& plan_directory, const DataDescription& data,
                     HeldOut& held_out, const ProgressCallback& progress) {
+  std::optional<PartialFolder> built;  // first: where it cannot be made is said at once
+  try {
+    built.emplace(plan_directory / kEvaluationFolder);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: programs that evaluate are kept in the plan; copy it to where you may write",
+         error.message());
+  }
   const ReplayedModel replayed = replayModel(plan, progress);
   progress("writing the programs of the evaluation");
   Record record;
@@ -131,14 +138,13 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   requireSameTensors(programs.whole, trains);
   if (programs.last) requireSameTensors(*programs.last, trains);
   for (const EmittedPrograms& shorter : programs.shorter) requireSameTensors(shorter, trains);
-  PartialFolder built(plan_directory / kEvaluationFolder);
   ProgramsBySize sizes;
   sizes[StepSize::kWholeBatch] = std::move(programs.whole);
   if (programs.last) sizes[StepSize::kLastBatch] = std::move(*programs.last);
   for (size_t k = 0; k < programs.shorter.size(); ++k) sizes[{false, k + 1}] = std::move(programs.shorter[k]);
-  writePrograms(std::move(sizes), built.path().string());
-  writeTextFile((built.path() / kRecordName).string(), toJson(record));
-  built.publish();
+  writePrograms(std::move(sizes), built->path().string());
+  writeTextFile((built->path() / kRecordName).string(), toJson(record));
+  built->publish();
   return record;
 }
 

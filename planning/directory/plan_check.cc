@@ -20,9 +20,9 @@ namespace {
 
 // The bytes that a device may use, as the plan says; 0: any number.
 int64_t memoryLimit(const Plan& plan, const StagePlan& stage, RankId rank) {
-  const int64_t kind = plan.cluster.kindOf(rank.index()).memory_bytes;
-  const int64_t given = stage.sharding ? stage.sharding->memory_limit : 0;
-  return kind > 0 && given > 0 ? std::min(kind, given) : std::max(kind, given);
+  const int64_t has = plan.memory > 0 ? plan.memory : plan.cluster.leastMemory({rank});
+  const int64_t planned = stage.sharding ? stage.sharding->memory_limit : 0;
+  return has > 0 && planned > 0 ? std::min(has, planned) : std::max(has, planned);
 }
 
 void checkMemory(const PlannedTraining& planned, std::vector<std::string>& faults) {

@@ -182,11 +182,8 @@ PlanRequest requestFor(const Plan& plan, int devices, const Trial& trial) {
   options.stage_devices = trial.stage_devices;
   options.sharding.method = trial.method;
   options.schedule = trial.schedule;
-  for (const StagePlan& stage : plan.stages) {
+  for (const StagePlan& stage : plan.stages)
     options.recomputation.all = std::max(options.recomputation.all, stage.recomputation);
-    if (stage.sharding)
-      options.sharding.memory_bytes = std::max(options.sharding.memory_bytes, stage.sharding->memory_limit);
-  }
   return request;
 }
 

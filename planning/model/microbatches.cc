@@ -90,8 +90,8 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
          model.batch_dimension, model.microbatches, model.batch);
   }
   if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
-    model.notes.push_back(
-        fmt::format("{} microbatches were chosen (--microbatches sets them)", model.microbatches));
+    model.notes.push_back(fmt::format("{} microbatch{} chosen (--microbatches sets them)", model.microbatches,
+                                      model.microbatches == 1 ? " was" : "es were"));
   if (request.accumulate > 1) accumulate(request.accumulate, model);
 }
 

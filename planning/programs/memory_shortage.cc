@@ -8,17 +8,6 @@
 #include "runtime/execute/worker_threads.h"
 
 namespace pipeshard {
-namespace {
-
-// 0: there is no limit.
-int64_t memoryOf(const PartitionOptions& options, RankId rank) {
-  const ShardingRequest& asked = options.sharding;
-  return asked.memory_bytes > 0 && !asked.memory_by_cluster
-             ? asked.memory_bytes
-             : options.cluster.kindOf(rank.index()).memory_bytes;
-}
-
-}  // namespace
 
 std::pair<KindId, int> PlannedMemory::keyOf(RankId rank) const {
   const ClusterNode& node = cluster_.nodes.at(cluster_.nodeOf(rank.index()));
@@ -56,7 +45,7 @@ Shortage largestShortage(const PartitionOptions& options, StepPrograms& step) {
   Shortage worst;
   PlannedMemory memory(step.ranks, options.cluster, step.memory);
   for (const RankId rank : step.ranks.set.ranks.ids()) {
-    const int64_t room = memoryOf(options, rank);
+    const int64_t room = options.sharding.memoryOf(options.cluster, {rank});
     if (room == 0) continue;
     const Shortage found = {rank, memory.of(rank), room};
     if (found.excess() > worst.excess()) worst = found;

@@ -1,12 +1,14 @@
 #include "planning/programs/plan_within_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/base/ids.h"
 #include "ir/base/ids_format.h"
 #include "partition/cut/shard_stages.h"
 #include "partition/families/plan_schedule.h"
@@ -147,6 +149,24 @@ void decideLastBatch(int64_t rows, Plan& plan) {
   plan.last_microbatches = std::min(plan.microbatches, rows / widest);
 }
 
+// Those of its stage: what is planned for a stage is planned for all of them.
+const std::vector<RankId>& devicesBeside(const Plan& plan, RankId rank) {
+  const auto has = [rank](const StagePlan& stage) {
+    return std::find(stage.devices.begin(), stage.devices.end(), rank) != stage.devices.end();
+  };
+  return std::find_if(plan.stages.begin(), plan.stages.end(), has)->devices;
+}
+
+// What devices have, by itself: nothing else is planned for them yet.
+std::map<int64_t, int64_t> memoryAsIs(const PartitionOptions& options) {
+  std::map<int64_t, int64_t> memory;
+  for (const RankId device : idsBelow<RankId>(options.cluster.deviceCount())) {
+    const int64_t has = options.sharding.memoryOf(options.cluster, {device});
+    memory[has] = has;
+  }
+  return memory;
+}
+
 }  // namespace
 
 BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
@@ -156,7 +176,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
   constexpr int kAttemptsBeyond = 3;
   const Plan undecided = planned.plan;
   PartitionOptions options = asked;
-  int64_t& limit = options.sharding.memory_bytes;
+  std::map<int64_t, int64_t>& limits = options.sharding.planned_memory = memoryAsIs(asked);
   Shortage least;
   // what is foreseen may be more than what is needed: then a little more is tried
   std::optional<Error> refused;
@@ -170,13 +190,14 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       if (attempt > 0) break;
       refused = error;
-      limit += limit / 4;
+      for (auto& [has, limit] : limits) limit += limit / 4;
       continue;
     }
     refuseAsynchronousLengths(planned.plan);
     decideLastBatch(lastBatchRows(request, model, planned.plan), planned.plan);
     for (StagePlan& stage : planned.plan.stages) {
-      if (stage.sharding) stage.sharding->memory_limit = asked.sharding.memory_bytes;
+      if (stage.sharding)
+        stage.sharding->memory_limit = asked.sharding.memoryOf(asked.cluster, stage.devices);
     }
     if (!request.programs) return batch;
     progress("writing the programs of the ranks");
@@ -187,13 +208,15 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
     const Shortage shortage = largestShortage(asked, planned.whole);
     if (!shortage.rank.valid()) return batch;
     if (!least.rank.valid() || shortage.excess() < least.excess()) least = shortage;
+    const std::vector<RankId>& devices = devicesBeside(planned.plan, shortage.rank);
+    int64_t& limit = limits.at(asked.sharding.memoryOf(asked.cluster, devices));
     limit -= std::max(shortage.excess(), limit / 100);
     if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }
   if (refused) throw *refused;
   fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
-       request.partition.sharding.memory_by_cluster ? "--cluster " + request.partition.cluster.name
-                                                    : fmt::format("--memory {}", asked.sharding.memory_bytes),
+       asked.sharding.memory_bytes == 0 ? "--cluster " + asked.cluster.name
+                                        : fmt::format("--memory {}", asked.sharding.memory_bytes),
        least.rank, least.needed, least.room);
 }
 

@@ -224,11 +224,14 @@ class Search {
            "--stages auto: no plan was found with {} microbatches, whatever the memory; the options exclude "
            "each other",
            tried);
-    fail(ErrorCode::kOutOfMemory,
-         "--stages auto: no plan fits into the devices' memory (tried: {} microbatches); the least that a "
-         "plan was found to need is {} of each device ({} bytes), with {} stages and {} microbatches; allow "
-         "more memory (--memory), more devices (--cluster) or more microbatches",
-         tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
+    fail(
+        ErrorCode::kOutOfMemory,
+        "--stages auto: no plan was found that fits into the devices' memory (tried: {} microbatches); the "
+        "least that a plan of the search was foreseen to need is {} of each device ({} bytes), with {} "
+        "stages and {} microbatches. The search does not try everything: try --stages uniform:1 with a named "
+        "method (--method zero3, megatron-zero2:DP,TP), --recompute layers, more microbatches "
+        "(--microbatches), more memory (--memory) or more devices (--cluster)",
+        tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
   }
 
   StageChoice choiceOf(const PredictedPlan& plan) {
@@ -237,7 +240,6 @@ class Search {
     chosen.layer_ends = stateOf(plan.microbatches).clustering.ends;
     chosen.schedule_costs = plan.schedule_costs;
     chosen.cut_batch = cut_ || plan.microbatches > 1;
-    bool sharded = false;
     for (const AssignedStage& stage : plan.stages) {
       const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
       ChosenStage& one = chosen.stages.emplace_back();
@@ -246,12 +248,11 @@ class Search {
       one.method = config.method;
       one.mesh = config.mesh;
       one.recomputation = config.recomputation;
-      sharded = sharded || one.devices.size() > 1;
     }
     choice.options.schedule = plan.schedule;
     choice.options.recomputation = {};
     choice.options.sharding = {};
-    if (sharded) choice.options.sharding.memory_bytes = options_.sharding.memory_bytes;
+    choice.options.sharding.memory_bytes = options_.sharding.memory_bytes;
     return choice;
   }
 

@@ -117,5 +117,46 @@ TEST(ClusterCommand, MemoryOfDevicesIsALimit) {
   EXPECT_EQ(runPipeshard(more).exit_code, 0);
 }
 
+// Two devices of 4 MB and two of 1 MB; the first stage needs 2 MB of each of its devices, the second 0.5 MB.
+TEST(ClusterCommand, AStageHasTheMemoryOfItsOwnDevices) {
+  const TemporaryFolder folder;
+  writeFile(folder.path() / "two.json", R"({"version": 1,
+    "kinds": {"large": {"memory": "4MB"}, "small": {"memory": "1MB"}},
+    "nodes": [{"kind": "large", "devices": 2}, {"kind": "small", "devices": 2}]})");
+  const auto planned = [&](const std::string& first, const std::string& second) {
+    writeFile(folder.path() / "stages.json",
+              R"({"version": 1, "stages": [{"layer_count": 3, "devices": )" + first +
+                  R"(, "sharding": {"method": "zero2"}}, {"layer_count": 1, "devices": )" + second +
+                  R"(, "sharding": {"method": "zero2"}}]})");
+    return runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", folder.file("two.json"), "--layers", "4",
+                         "--stages", folder.file("stages.json"), "-o", folder.file("two.plan")});
+  };
+  const CommandResult fits = planned("[0, 1]", "[2, 3]");
+  ASSERT_EQ(fits.exit_code, 0) << fits.errors;
+  const json shardings = json::parse(readFile(folder.path() / "two.plan" / "plan.json")).at("shardings");
+  EXPECT_EQ(shardings.at(0).at("memory_limit"), 4'000'000);
+  EXPECT_EQ(shardings.at(1).at("memory_limit"), 1'000'000);
+  EXPECT_EQ(runPipeshard({"plan", "--check", folder.file("two.plan")}).exit_code, 0);
+  const CommandResult swapped = planned("[2, 3]", "[0, 1]");
+  EXPECT_EQ(swapped.exit_code, 83);
+  EXPECT_THAT(swapped.errors, HasSubstr("stage 0 (device 2, small, has 1000000 bytes): method zero2"));
+}
+
+// A plan fits on 16 MB and 1 MB; none does on 1 MB and 1 MB.
+TEST(ClusterCommand, ASearchKnowsTheMemoryOfEveryDevice) {
+  const TemporaryFolder folder;
+  const auto searched = [&](const std::string& first) {
+    writeFile(folder.path() / "two.json", R"({"version": 1,
+      "kinds": {"large": {"memory": "16MB"}, "small": {"memory": "1MB"}},
+      "nodes": [{"kind": ")" + first + R"("}, {"kind": "small"}]})");
+    return runPipeshard({"plan", "examples/gpt2.onnx", "--cluster", folder.file("two.json"), "--layers", "4",
+                         "--microbatches", "8", "--stages", "auto", "-o", folder.file("two.plan")});
+  };
+  const CommandResult found = searched("large");
+  EXPECT_EQ(found.exit_code, 0) << found.errors;
+  EXPECT_EQ(runPipeshard({"plan", "--check", folder.file("two.plan")}).exit_code, 0);
+  EXPECT_EQ(searched("small").exit_code, 83);
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -156,6 +156,28 @@ TEST_F(EditedPlan, NamesDevicesThatNeedMoreMemoryThanTheyHave) {
   EXPECT_EQ(Json::parse(readFile(folder_.file("c.json")))["faults"].size(), 4U);
 }
 
+// --memory counts, below and above what the cluster says, with a sharding and without.
+TEST_F(EditedPlan, HoldsWithTheMemoryThatItWasMadeWith) {
+  writeFile(folder_.path() / "tiny.json", R"({"version": 1, "kinds": {"tiny": {"memory": 4000}},
+    "nodes": [{"kind": "tiny", "devices": 2}]})");
+  for (const char* stages : {"uniform:1", "uniform:2"}) {
+    const CommandResult planned =
+        runPipeshard({"plan", "examples/mlp.onnx", "--cluster", folder_.file("tiny.json"), "--stages", stages,
+                      "--method", "auto", "--memory", "16MB", "-o", directory()});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    const std::string note =
+        "--memory 16000000: above the 3.91 KiB (4000 bytes) that the cluster says of "
+        "device 0 (tiny)";
+    ASSERT_THAT(planned.output, HasSubstr(note));
+    EXPECT_EQ(planned.output.find(note), planned.output.rfind(note));
+    EXPECT_EQ(read()["memory"], 16'000'000);
+    const CommandResult checked = check();
+    EXPECT_EQ(checked.exit_code, 0) << checked.output;
+    edit([](Json& json) { json["memory"] = 5000; });
+    EXPECT_THAT(check().output, HasSubstr("bytes; expected at most 5000"));
+  }
+}
+
 TEST_F(EditedPlan, SaysWhatIsSeldomMeant) {
   plan("mlp", {"--stage-devices", "1,3", "--microbatches", "4"}, "2x2");
   const CommandResult checked = check();

@@ -162,10 +162,12 @@ TEST(SearchCommandErrors, NameTheOptionOrTheLeastMemory) {
   EXPECT_THAT(excluded.errors, HasSubstr("--boundary and --stages auto exclude each other"));
   const CommandResult small = run({"--memory", "1kB"});
   EXPECT_EQ(small.exit_code, 83) << small.errors;
-  EXPECT_THAT(small.errors, HasSubstr("the least that a plan was found to need"));
+  EXPECT_THAT(small.errors, HasSubstr("no plan was found that fits into the devices' memory"));
+  EXPECT_THAT(small.errors, HasSubstr("the least that a plan of the search was foreseen to need"));
+  EXPECT_THAT(small.errors, HasSubstr("try --stages uniform:1 with a named method"));
 }
 
-// "The least that a plan was found to need", in bytes.
+// "The least that a plan of the search was foreseen to need", in bytes.
 int64_t leastMemory(const std::string& model, const std::string& schedule) {
   const TemporaryFolder folder;
   const CommandResult refused =
@@ -174,7 +176,7 @@ int64_t leastMemory(const std::string& model, const std::string& schedule) {
                     "--memory", "100kB", "-o", folder.file("plan")});
   EXPECT_EQ(refused.exit_code, 83);
   std::smatch least;
-  const std::regex needed("found to need is [^(]*\\(([0-9]+) bytes\\)");
+  const std::regex needed("foreseen to need is [^(]*\\(([0-9]+) bytes\\)");
   return std::regex_search(refused.errors, least, needed) ? std::stoll(least[1].str()) : 0;
 }
 

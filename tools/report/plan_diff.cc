@@ -38,7 +38,7 @@ std::string patternOf(const std::string& name) {
 std::string partOf(const std::string& key) {
   static const std::map<std::string, std::vector<std::string>> kKeys = {
       {"training", {"model", "dimensions", "batch_dimension", "loss", "version"}},
-      {"devices", {"cluster", "devices"}},
+      {"devices", {"cluster", "memory", "devices"}},
       {"meshes", {"mesh_shape", "mesh"}},
       {"layers", {"first_node", "last_node", "first", "last", "positions"}},
       {"stages", {"layers", "boundaries"}},

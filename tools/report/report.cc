@@ -169,9 +169,8 @@ std::string planCommand(const Plan& plan) {
     add("--method", shardingMethodToString(sharded->sharding->method));
     for (const ShardConstraint& constraint : sharded->sharding->constraints)
       add("--shard", shardConstraintToString(constraint));
-    if (sharded->sharding->memory_limit > 0)
-      add("--memory", fmt::format("{}", sharded->sharding->memory_limit));
   }
+  if (plan.memory > 0) add("--memory", fmt::format("{}", plan.memory));
   add_given(OptionPlace::kFreeze);
   add_given(OptionPlace::kTrain);
   if (!plan.schedule.isOfFile()) add("--schedule", scheduleSpecToString(plan.schedule));

@@ -1,9 +1,13 @@
 #include "tools/report/report_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "ir/base/counted.h"
+#include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "planning/directory/plan_directory.h"
 #include "tools/report/report.h"
@@ -20,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kReportFileName = "report.html";
 // Of more ranks the page shows some that stand for all (sampleOf).
 constexpr size_t kMostRanksAlone = 16;
 
@@ -108,7 +113,19 @@ RenderedReport renderDirectory(const ReportRequest& request) {
 
 void writeReport(const std::string& directory, const ProgramSet* programs) {
   const ReportRequest request{.directory = directory, .programs = programs};
-  writeTextFile((fs::path(directory) / "report.html").string(), renderDirectory(request).page);
+  writeTextFile((fs::path(directory) / kReportFileName).string(), renderDirectory(request).page);
+}
+
+std::string whyNothingIsKept(const std::string& directory) {
+  try {
+    if (::access(directory.c_str(), W_OK) != 0)
+      failToWrite((fs::path(directory) / kValidationFileName).string(), errno);
+    for (const char* name : {kValidationFileName, kTraceFileName, kReportFileName})
+      requireWritable((fs::path(directory) / name).string());
+    return "";
+  } catch (const Error& error) {
+    return error.message();
+  }
 }
 
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory) {

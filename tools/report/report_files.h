@@ -37,6 +37,9 @@ RenderedReport renderDirectory(const ReportRequest& request);
 // Of the directory, to DIR/report.html. `programs`: as PlanSimulationRequest.
 void writeReport(const std::string& directory, const ProgramSet* programs = nullptr);
 
+// Why the directory cannot take what keepValidation and writeReport write; "" where it can. Asked before long
+// work; writes nothing.
+std::string whyNothingIsKept(const std::string& directory);
 // What `validate` found and the last step of what it recorded, for writeReport to find.
 void keepValidation(const ValidationReport& report, const Trace& trace, const std::string& directory);
 

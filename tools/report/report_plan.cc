@@ -168,7 +168,7 @@ std::string renderStages(const Plan& plan) {
          operatorsCell(plan, stage), numberCell(formatBytes(stage.parameter_bytes)),
          numberCell(formatFlops(stage.forward_flops)), numberCell(formatFlops(stage.backward_flops)),
          workCell(stage, most, all), numberCell(fmt::format("{}", stage.peak_activations))});
-    if (meshes) table.rows.back().push_back(textCell(fmt::format("{}", fmt::join(stage.mesh_shape, " × "))));
+    if (meshes) table.rows.back().push_back(textCell(meshText(stage)));
     if (recomputes)
       table.rows.back().push_back(textCell(std::string(recomputationName(stage.recomputation))));
   }

@@ -51,7 +51,7 @@ class Colours {
 std::string renderPrediction(const StagePlan& stage, const ShardingPlan& sharding) {
   const int64_t cost = sharding.compute_ns + sharding.communication_ns;
   const std::vector<std::pair<const char*, std::string>> facts = {
-      {"Mesh", fmt::format("{} of {} devices", fmt::join(sharding.mesh, " × "), stage.devices.size())},
+      {"Mesh", fmt::format("{} of {} devices", meshText(stage), stage.devices.size())},
       {"Method", shardingMethodToString(sharding.method)},
       {"Compute, predicted", milliseconds(sharding.compute_ns)},
       {"Communication, predicted", milliseconds(sharding.communication_ns)},

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, kTraceWorks> kWorkNames = {
     "forward", "backward", "backward: inputs", "backward: weights", "recomputation", "update", "other"};
 
 int64_t memoryLimit(const Plan& plan, const std::vector<StageId>& stages) {
-  int64_t limit = 0;
+  int64_t limit = plan.memory;
   for (const StageId s : stages) {
     const std::optional<ShardingPlan>& sharding = plan.stages.at(s).sharding;
     if (sharding) limit = std::max(limit, sharding->memory_limit);

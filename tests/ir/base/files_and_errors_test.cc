@@ -114,6 +114,11 @@ TEST(JsonTexts, ObjectsOfManyKeysAreReadInTime) {
   }
 }
 
+TEST(TextFiles, ADashIsNoFile) {
+  EXPECT_ERROR(requireWritable("-"), ErrorCode::kUsage, "/dev/stdout is standard output");
+  EXPECT_ERROR(writeTextFile("-", "{}"), ErrorCode::kUsage, "/dev/stdout is standard output");
+}
+
 TEST(TextFiles, NobodyWaitsForAPipe) {
   const TemporaryFolder folder;
   const std::string pipe = folder.file("pipe");

@@ -335,7 +335,7 @@ TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
   EXPECT_THAT(printPlan(plan), HasSubstr("\n  sharding of stage 0: auto on 2x2, 1.23 ms compute + 450.00 us "
                                          "communication (at least 1.60 ms), 3.00 MB per device\n"));
   plan.stages[StageId(0)].sharding->optimal = true;
-  EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 3.00 MB"));
+  EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 2.86 MiB"));
   EXPECT_THAT(printPlan(examplePlan()), Not(HasSubstr("sharding")));
 }
 
@@ -379,10 +379,10 @@ TEST(PrintPlan, ShowsStagesAndNotes) {
   EXPECT_THAT(text, HasSubstr("batch = 8 (cut into microbatches)"));
   EXPECT_THAT(text, HasSubstr("0..1"));
   EXPECT_THAT(text, HasSubstr("3.00 GFLOP"));
-  EXPECT_THAT(text, HasSubstr("4.00 MB"));
+  EXPECT_THAT(text, HasSubstr("3.81 MiB"));
   EXPECT_THAT(text, HasSubstr("12 B"));
   EXPECT_THAT(text, HasSubstr("note: a \"quoted\" note"));
-  EXPECT_THAT(text, Not(HasSubstr("data x model")));
+  EXPECT_THAT(text, Not(HasSubstr("  mesh")));
 }
 
 TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
@@ -393,9 +393,25 @@ TEST(PrintPlan, ShowsTheDevicesAndTheMeshOfEachStage) {
   plan.stages[StageId(1)].devices = idsAt<RankId>({2, 3, 4, 6, 7, 5});
   plan.stages[StageId(1)].mesh_shape = {3, 2};
   const std::string text = printPlan(plan);
-  EXPECT_THAT(text, HasSubstr("  stage    devices  data x model     layers"));
-  EXPECT_THAT(text, HasSubstr("      0        0,1           2x1       0..1"));
-  EXPECT_THAT(text, HasSubstr("      1  2..4,6,7,5           3x2       2..2"));
+  EXPECT_THAT(text, HasSubstr("  stage    devices          mesh     layers"));
+  EXPECT_THAT(text, HasSubstr("      0        0,1             2       0..1"));
+  EXPECT_THAT(text, HasSubstr("      1  2..4,6,7,5  3 x 2 copies       2..2"));
+}
+
+// {1, n} of a chosen sharding says nothing of what its method cuts.
+TEST(PrintPlan, ShowsTheMeshOfAChosenSharding) {
+  Plan plan = examplePlan();
+  plan.cluster = uniformCluster(1, 5);
+  StagePlan& stage = plan.stages[StageId(0)];
+  stage.devices = idsAt<RankId>({0, 1, 2, 3});
+  stage.mesh_shape = {1, 4};
+  EXPECT_EQ(meshText(stage), "4 copies");
+  stage.sharding.emplace().method = {ShardingKind::kZero2};
+  stage.sharding->mesh = {4};
+  EXPECT_EQ(meshText(stage), "4");
+  EXPECT_THAT(printPlan(plan), AllOf(HasSubstr("0..3             4       0..1"), HasSubstr("zero2 on 4, ")));
+  stage.sharding->mesh = {2, 2};
+  EXPECT_EQ(meshText(stage), "2x2");
 }
 
 }  // namespace

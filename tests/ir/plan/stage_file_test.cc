@@ -46,6 +46,18 @@ TEST(StageFile, SaysLayersDevicesAndMeshes) {
   EXPECT_THAT(read.stages[2].mesh_shape, ElementsAre(2, 2));
 }
 
+// As with the methods that shard operators, which take a mesh of one axis.
+TEST(StageFile, TakesAMeshOfOneAxis) {
+  const auto shape = [](const std::string& sharding) {
+    return parse(file(R"({"layers": [0], "submesh": [1, 2], "mesh": [2])" + sharding + "}"))
+        .stages.at(0)
+        .mesh_shape;
+  };
+  EXPECT_THAT(shape(R"(, "sharding": {"method": "data-parallel"})"), ElementsAre(2, 1));
+  EXPECT_THAT(shape(""), ElementsAre(2, 1));
+  EXPECT_THAT(shape(R"(, "sharding": {"method": "replicated"})"), ElementsAre(1, 2));
+}
+
 TEST(StageFile, CountsLayers) {
   const StageFile read = parse(file(R"({"layer_count": 3}, {"layer_count": 5})"));
   EXPECT_EQ(read.layers, 8);

@@ -159,7 +159,7 @@ TEST(Report, ShowsHowStagesAreSharded) {
   const Plan plan = shardedPlan();
   const std::string page = renderReport({.plan = plan, .parameters = shardedParameters()});
   for (const char* text :
-       {"id=\"sharding\"", "href=\"#sharding\"", "2 × 2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms",
+       {"id=\"sharding\"", "href=\"#sharding\"", "2x2 of 4 devices", "megatron:2,2", "1.250 ms", "0.500 ms",
         "3.00 MiB", "1.500 ms (optimal)", "width:71.4%", "<code>w&lt;1&gt;</code>", "512 KiB", "256 KiB",
         "2 other tensors that are not whole"}) {
     EXPECT_THAT(page, HasSubstr(text));
