@@ -20,6 +20,7 @@
 #include "runtime/job/job.h"
 #include "runtime/machine/limits.h"
 #include "tools/commands.h"
+#include "tools/options/option_checks.h"
 #include "tools/output/standard_streams.h"
 
 namespace {
@@ -82,6 +83,7 @@ int runCommand(int argc, char** argv) {
     CommandFunction run = add(app);
     commands.emplace_back(app.get_subcommands([](CLI::App*) { return true; }).back(), std::move(run));
   }
+  refuseBlankValues(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -99,8 +101,9 @@ int runCommand(int argc, char** argv) {
     }
     return static_cast<int>(ErrorCode::kUsage);
   } catch (const JobInterrupted& error) {
-    report(error);
-    return error.losesNothing() ? static_cast<int>(error.code()) : 128 + error.signal();
+    if (error.losesNothing()) return report(error);
+    fmt::print(stderr, "pipeshard: {}\n", error.message());
+    return 128 + error.signal();
   } catch (const Error& error) {
     return report(error);
   } catch (const std::filesystem::filesystem_error& error) {

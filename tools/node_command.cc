@@ -87,8 +87,13 @@ struct NodeCommand {
       fail(ErrorCode::kUsage, "'{}' cannot be run on nodes; expected `run` or `validate` with their options",
            command.front());
     }
-    if (options.key_file.empty())
-      fail(ErrorCode::kUsage, "the keys of the job need a place that all hosts share: give --key-file FILE");
+    if (options.key_file.empty()) {
+      fail(ErrorCode::kUsage,
+           "{}the keys of the job need a place that all hosts share: give --key-file FILE before `{}`, as "
+           "`pipeshard node --key-file FILE {} ...`",
+           place ? "" : "no launcher (srun, mpirun, torchrun, ...) was recognised; ", command.front(),
+           command.front());
+    }
     const std::string port =
         place && place->coordinator_port ? std::to_string(*place->coordinator_port) : "*";
     const std::string listen = options.join.empty() ? "tcp://0.0.0.0:" + port : options.join;

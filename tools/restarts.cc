@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/fewer/fewer_plans.h"
 #include "runtime/execute/rank_image.h"
@@ -27,15 +28,16 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
   std::string made;
   for (const PlanForFewer& plan : plans) {
     if (plan.directory.empty()) {
-      fmt::print(stderr, "note: there is no plan for {} devices: {}\n", plan.devices, plan.why);
+      fmt::print(stderr, "note: there is no plan for {}: {}\n", counted(plan.devices, "device"), plan.why);
       continue;
     }
     if (!plan.uncut.empty()) {
-      fmt::print(stderr, "note: the plan for {} devices has fewer stages; it is not cut at {} (--boundary)\n",
-                 plan.devices, fmt::join(plan.uncut, ", "));
+      fmt::print(stderr, "note: the plan for {} has fewer stages; it is not cut at {} (--boundary)\n",
+                 counted(plan.devices, "device"), fmt::join(plan.uncut, ", "));
     }
     if (!plan.dropped.empty()) {
-      fmt::print(stderr, "note: the plan for {} devices does not have {}\n", plan.devices, plan.dropped);
+      fmt::print(stderr, "note: the plan for {} does not have {}\n", counted(plan.devices, "device"),
+                 plan.dropped);
     }
     made += fmt::format("{}{}", made.empty() ? "" : ", ", plan.devices);
     FewerPlan& fewer = options.fewer.emplace_back();

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ir/base/amounts.h"
+#include "ir/base/counted.h"
 #include "ir/base/text_file.h"
 #include "planning/directory/evaluation_folder.h"
 #include "planning/directory/plan_directory.h"
@@ -38,6 +39,8 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr const char* kWeightsAreGone = "the trained weights are gone now: --checkpoint DIR saves them";
 
 // --metrics, where it is given.
 class RunMetrics {
@@ -79,7 +82,12 @@ struct RunCommand {
   TraceOptions trace;
 
   int run() {
-    RunFile file(json);
+    ProgressLine line;
+    const auto notice = [&](const std::string& text) {
+      line.endLine();
+      fmt::print(stderr, "{}\n", text);
+    };
+    RunFile file(json, notice);
     if (!outputs.empty()) requireWritable(outputs);
     trace.apply(job);
     if (job.operators && job.device.backend != DeviceBackend::kCpu)
@@ -100,9 +108,7 @@ struct RunCommand {
     job.dump.outputs = !given.empty();
     job.dump.parameters = !job.dump_directory.empty();
     if (!given.empty() && job.dump_directory.empty()) {
-      // Hosts share the folder that people work in more often than /tmp.
-      scratch.emplace(listen.listen.empty() ? std::filesystem::temp_directory_path()
-                                            : std::filesystem::current_path());
+      scratch.emplace(!listen.listen.empty());
       job.dump_directory = scratch->path().string();
     }
     if (!job.data.path.empty() && !isPipe(job.data))
@@ -116,47 +122,62 @@ struct RunCommand {
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
     job.kept_steps = 1;
-    RunMeter meter(factsOf(plan));
-    RunLog run_log(log, meter.facts());
-    ProgressLine line;
-    RunMetrics metrics_of_run(metrics, meter.facts());
+    const RunFacts facts = factsOf(plan);
+    RunLog run_log(log, facts, notice);
     TraceWriter writer(trace);
-    const JobResult result = runWithRestarts(job, restarts, [&](const JobProgress& event) {
-      if (event.kind == JobProgress::Kind::kNotice) line.endLine();
-      showNodes(event);
-      meter.take(event);
-      line.show(event, meter.figures());
-      run_log.take(event, meter.figures());
-      metrics_of_run.take(event, meter.figures());
-      file.take(event);
-    });
-    if (!tellHowItEnded(result, file.firstLoss(), trains)) return 0;
+    const JobResult result = train(restarts, facts, line, run_log, file);
+    if (!tellHowItEnded(result, file, trains)) return 0;
     writer.finish();
     if (!given.empty()) {
       writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
       fmt::print("outputs: {}\n", outputs);
     }
     file.finish(result, tellOfOperators(result));
+    run_log.requireWhole();
     return 0;
   }
 
+  // Shows and writes what happens. What was done is in the file also where the job ends early.
+  JobResult train(const RestartOptions& restarts, const RunFacts& facts, ProgressLine& line, RunLog& run_log,
+                  RunFile& file) const {
+    RunMeter meter(facts);
+    RunMetrics metrics_of_run(metrics, facts);
+    try {
+      return runWithRestarts(job, restarts, [&](const JobProgress& event) {
+        if (event.kind == JobProgress::Kind::kNotice) line.endLine();
+        showNodes(event);
+        meter.take(event);
+        line.show(event, meter.figures());
+        run_log.take(event, meter.figures());
+        metrics_of_run.take(event, meter.figures());
+        file.take(event);
+      });
+    } catch (const Error& error) {
+      line.endLine();
+      file.finishEarly(error.message());
+      const bool trains = facts.optimizer.kind != OptimizerSpec::Kind::kNone;
+      if (job.checkpoint.directory.empty() && trains && file.stepsDone() > 0)
+        fmt::print("{}\n", kWeightsAreGone);
+      throw;
+    }
+  }
+
   // False: nothing was done.
-  bool tellHowItEnded(const JobResult& result, const std::optional<double>& first_loss, bool trains) const {
-    if (result.steps_done == 0) {
+  bool tellHowItEnded(const JobResult& result, const RunFile& file, bool trains) const {
+    if (file.stepsDone() == 0) {
       fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
                  result.resumed_step);
       return false;
     }
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
-    fmt::print(
-        "{} steps on {} worker{}; {}largest worker {}\n", result.steps_done, result.ranks.size(),
-        result.ranks.size() == 1 ? "" : "s",
-        first_loss ? fmt::format("loss {:.6g} -> {:.6g}; ", *first_loss, *result.steps.back().loss) : "",
-        formatBytes(peak));
+    const std::optional<double>&first = file.firstLoss(), &last = file.lastLoss();
+    fmt::print("{} on {}; {}largest worker {}\n", counted(file.stepsDone(), "step"),
+               counted(std::ssize(result.ranks), "worker"),
+               first && last ? fmt::format("loss {:.6g} -> {:.6g}; ", *first, *last) : "", formatBytes(peak));
     if (!log.empty()) fmt::print("log: {}; `pipeshard report {} --log {}` draws it\n", log, directory, log);
-    if (result.steps_left_out > 0)
-      fmt::print("{} of them left out: their gradients were not finite\n", result.steps_left_out);
+    if (file.stepsLeftOut() > 0)
+      fmt::print("{} of them left out: their gradients were not finite\n", file.stepsLeftOut());
     if (trains) tellWhereWeightsAre(result);
     return true;
   }
@@ -259,7 +280,7 @@ struct RunCommand {
 
   static void tellWhereWeightsAre(const JobResult& result) {
     if (result.checkpoint.empty()) {
-      fmt::print("the trained weights are gone now: --checkpoint DIR saves them\n");
+      fmt::print("{}\n", kWeightsAreGone);
     } else {
       fmt::print("saved: {}; `pipeshard export {} -o trained.onnx` makes the trained model of it\n",
                  result.checkpoint, result.checkpoint);

@@ -64,14 +64,14 @@ struct ValidateCommand {
       if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
       progress.phase(phase);
     };
-    // Nodes read the plan and write what is compared: hosts share the folder that people work in more often
-    // than /tmp.
-    const ScratchFolder scratch(listen.listen.empty() ? fs::temp_directory_path() : fs::current_path());
+    const ScratchFolder scratch(!listen.listen.empty());  // nodes read the plan, and write what is compared
     const std::string plan_directory = preparePlan(scratch.path(), signals, progress);
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
     job.signals = &signals;
     progress.clear();
+    const std::string not_kept = whyNothingIsKept(plan_directory);
+    if (!not_kept.empty()) fmt::print("note: the plan will not have what is found: {}\n", not_kept);
     ValidateSpec spec = makeSpec(plan, plan_directory, work);
     // with nodes the data may be where the workers are, and not here
     if (listen.listen.empty() || fs::exists(spec.planned.data.path)) {
@@ -90,9 +90,12 @@ struct ValidateCommand {
     printTables(plan, report);
     writer.finish();
     if (!json.empty()) writeTextFile(json, validationJson(report));
-    keepValidation(report, trace.trace, plan_directory);
+    if (not_kept.empty())
+      keepValidation(report, trace.trace, plan_directory);
+    else
+      fmt::print("not written to the plan, as was said at the beginning (--json FILE writes the result)\n");
     fmt::print("{}", validationVerdict(plan, report, otherwise));  // last: what follows cannot fail any more
-    writeReport(plan_directory);
+    if (not_kept.empty()) writeReport(plan_directory);
     return report.passed() ? 0 : kFailed;
   }
 

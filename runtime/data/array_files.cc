@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/base/near_matches.h"
 #include "runtime/data/file_array.h"
 #include "runtime/files/npz.h"
 #include "runtime/files/tensor_file.h"
@@ -24,8 +25,8 @@ class NpyFolder : public ArrayStore {
     taken_.insert(input.name);
     const std::string path = fmt::format("{}/{}.npy", path_, input.name);
     if (!std::filesystem::exists(path)) {
-      fail(ErrorCode::kMissingInput, "{} holds no array '{}' ({}.npy); it holds: {}", path_, input.name,
-           input.name, fmt::join(names(), ", "));
+      fail(ErrorCode::kMissingInput, "{} holds no array '{}' ({}.npy); it holds: {}{}", path_, input.name,
+           input.name, fmt::join(names(), ", "), hintOfCase(input.name, names()));
     }
     Descriptor file = openForReading(path);
     const uint64_t bytes = fileBytes(file, path);
@@ -95,8 +96,8 @@ class SafetensorsArrays : public ArrayStore {
     taken_.insert(input.name);
     if (const TensorEntry* entry = file_->find(input.name))
       return std::make_unique<TensorArray>(file_, *entry);
-    fail(ErrorCode::kMissingInput, "{} holds no tensor '{}'; it holds: {}", file_->path(), input.name,
-         fmt::join(names(), ", "));
+    fail(ErrorCode::kMissingInput, "{} holds no tensor '{}'; it holds: {}{}", file_->path(), input.name,
+         fmt::join(names(), ", "), hintOfCase(input.name, names()));
   }
   std::vector<std::string> unused() const override { return namesBut(names(), taken_); }
 

@@ -195,6 +195,10 @@ std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64
           input.name, *input.allowed->ignored);
     }
   }
+  if (data.isSynthetic()) {
+    return "its inputs are random numbers, for no data were given, and these alone may be to blame (a length "
+           "of 0, a mask of ones); give real ones (--data FILE), or else lower the learning rate";
+  }
   return "lower the learning rate or check the data (a mean over labels that are all ignored is 0/0)";
 }
 

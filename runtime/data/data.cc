@@ -35,6 +35,7 @@ class SyntheticData : public DataSource {
     }
   }
 
+  bool isSynthetic() const override { return true; }
   bool isLastBatch(int64_t step) const override { return ofStep(step).last_batch; }
   size_t lengthOf(int64_t step) const override { return ofStep(step).length; }
 

@@ -50,6 +50,8 @@ class DataSource {
   uint64_t seed() const { return seed_; }
   // Where row `row` of the step's batch comes from; nothing where that is no file, or the same in every step.
   virtual std::optional<FileRow> fileRowOf(int64_t, int64_t) const { return std::nullopt; }
+  // Made up, from random numbers, for no data were given.
+  virtual bool isSynthetic() const { return false; }
   // Whether fill() may wait for somebody else, who has a deadline of his own.
   virtual bool mayWait() const { return false; }
   // From another thread: a fill() that waits, and any later one that would, ends with kPeerUnavailable.

@@ -41,6 +41,7 @@ class PrefetchedData : public DataSource {
   size_t lengthOf(int64_t step) const override { return source_->lengthOf(step); }
   int64_t stepsPerEpoch() const override { return source_->stepsPerEpoch(); }
   std::string describe() const override { return source_->describe(); }
+  bool isSynthetic() const override { return source_->isSynthetic(); }
   std::optional<FileRow> fileRowOf(int64_t step, int64_t row) const override {
     return source_->fileRowOf(step, row);
   }

@@ -9,4 +9,9 @@ int64_t EvaluationSpec::nextDue(int64_t step) const {
   return (step / every_steps + 1) * every_steps;
 }
 
+bool EvaluationSpec::isFirst(int64_t step) const {
+  if (!asked()) return false;
+  return step == 0 ? at_start : isDue(step) && step != known_step;
+}
+
 }  // namespace pipeshard

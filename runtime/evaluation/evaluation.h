@@ -14,11 +14,16 @@ struct EvaluationSpec {
   std::string divisor;      // the measure that batches are weighted by; "": by their rows
   int64_t every_steps = 0;  // after every so many steps; 0: after the last one alone
   bool at_start = false;    // before the first step, too, unless the job goes on from a checkpoint
+  int64_t known_step = -1;  // after which it was made already; -1: after none
 
   bool asked() const { return !data.path.empty(); }
   // The first step behind `step` after which there is an evaluation, as far as that does not depend on which
   // step is the last one.
   int64_t nextDue(int64_t step) const;
+  bool isDue(int64_t step) const { return nextDue(step - 1) == step; }
+  // Whether a job that goes on behind `step` (0: begins) evaluates before anything else. One that was due
+  // there may have been lost to what ended the job before.
+  bool isFirst(int64_t step) const;
 };
 
 // Losses of batches, weighted. Their mean is the loss of all rows where a batch's loss is a mean over what

@@ -226,7 +226,7 @@ StepReport Executor::runStep(int64_t step) {
          describeNotFinite(*report.loss), describeMadeUpdates(report.losses),
          finder_ ? finder_->firstInfinite() : "",
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step),
-         finder_ ? "" : "; run --on-nan find names the first value that is not a number");
+         finder_ ? "" : "; `pipeshard run --on-nan find` names the first value that is not a number");
   }
   current_step_.store(0);
   if (recorder_ != nullptr) recorder_->endStep(Clock::now());

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ir/base/counted.h"
 #include "runtime/feed/row_stream.h"
 
 namespace pipeshard {
@@ -96,6 +97,34 @@ bool LoaderFeed::waitForPlace(int64_t step) {
   return !stopping_;
 }
 
+void LoaderFeed::bringNews() const {
+  const uint64_t one = 1;
+  if (::write(news_.get(), &one, sizeof one) < 0) {
+    // The counter is at its limit: it is readable already.
+  }
+}
+
+void LoaderFeed::tell(const std::string& notice) {
+  {
+    const std::lock_guard lock(mutex_);
+    notice_ = notice_ ? fmt::format("{}; {}", *notice_, notice) : fmt::format("{}: {}", source_, notice);
+  }
+  bringNews();
+}
+
+void LoaderFeed::skipDone(RowStream& stream, int64_t steps_done, int64_t last_step) {
+  tell(fmt::format(
+      "rows of the first {} are read and left out, as they are done (a --data-command with {} begins "
+      "behind them)",
+      counted(steps_done, "step"), kStepMark));
+  // each of them may take as long as one that is used
+  for (int64_t step = 1; step <= steps_done; ++step) {
+    deadline_ = std::chrono::steady_clock::now() + description_.loader_timeout;
+    reading_ = step;
+    if (!stream.skip(1)) failEarly(stream, last_step);
+  }
+}
+
 void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInputs& shorter,
                       int64_t steps_done, int64_t last_step) {
   try {
@@ -104,14 +133,7 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInpu
         RowLengths(description_, inputs, shorter), description_.command.find(kStepMark) != std::string::npos);
     reading_ = steps_done + 1;
     deadline_ = std::chrono::steady_clock::now() + description_.loader_timeout;
-    if (skips_) {
-      // each of them may take as long as one that is used
-      for (int64_t step = 1; step <= steps_done; ++step) {
-        deadline_ = std::chrono::steady_clock::now() + description_.loader_timeout;
-        reading_ = step;
-        if (!stream.skip(1)) failEarly(stream, last_step);
-      }
-    }
+    if (skips_) skipDone(stream, steps_done, last_step);
     std::vector<std::span<std::byte>> places(inputs.size());
     for (int64_t step = steps_done + 1; step <= last_step; ++step) {
       if (!waitForPlace(step)) return;
@@ -119,16 +141,10 @@ void LoaderFeed::feed(const std::vector<ProgramInput>& inputs, const ShorterInpu
       reading_ = step;
       for (size_t i = 0; i < inputs.size(); ++i) places[i] = ring_.batch(step, i);
       if (!stream.next(places)) failEarly(stream, last_step);
-      if (step == steps_done + 1 && !stream.unused().empty()) {
-        const std::lock_guard lock(mutex_);
-        notice_ = fmt::format("{}: {}", source_, stream.unused());
-      }
+      if (step == steps_done + 1 && !stream.unused().empty()) tell(stream.unused());
       ring_.setLength(step, stream.length());
       ring_.publish(step);
-      const uint64_t one = 1;
-      if (::write(news_.get(), &one, sizeof one) < 0) {
-        // The counter is at its limit: it is readable already.
-      }
+      bringNews();
     }
   } catch (const Stopped&) {
     return;

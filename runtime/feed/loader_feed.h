@@ -23,8 +23,8 @@ class RowStream;  // row_stream.h
 class LoaderFeed {
  public:
   // Starts the command of a pipe (isPipe). Of steps that were done before, the command is told where it has
-  // "{step}"; else their rows are read and left out. Nothing is read behind `last_step`. Errors: kUsage
-  // (standard input is a terminal), as LoaderProcess and BatchRing.
+  // "{step}"; else their rows are read and left out, with a notice. Nothing is read behind `last_step`.
+  // Errors: kUsage (standard input is a terminal), as LoaderProcess and BatchRing.
   LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs,
              const ShorterInputs& shorter, int64_t steps_done, int64_t last_step);
   LoaderFeed(const LoaderFeed&) = delete;
@@ -43,7 +43,7 @@ class LoaderFeed {
   // All batches that came have been used, and more are to come: the job waits for the loader, which has a
   // deadline of its own.
   bool isAwaited();
-  // What people should know of the loader's messages, once.
+  // What people should know of the loader's messages, and of rows that are left out, once.
   std::optional<std::string> takeNotice();
   // What ended the feeding, once: kPeerUnavailable (the command failed), kMissingInput (it ended too early),
   // kHang (it took longer for a batch than DataDescription::loader_timeout), and as RowStream.
@@ -55,6 +55,9 @@ class LoaderFeed {
   size_t read(std::span<std::byte> out);
   [[noreturn]] void failEarly(const RowStream& stream, int64_t last_step);
   bool waitForPlace(int64_t step);
+  void skipDone(RowStream& stream, int64_t steps_done, int64_t last_step);
+  void tell(const std::string& notice);
+  void bringNews() const;
 
   DataDescription description_;
   std::string source_;  // for messages

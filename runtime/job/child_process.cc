@@ -207,7 +207,8 @@ SignalWatch::SignalWatch() {
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
-    const bool stays_ignored = kSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN;
+    const bool stays_ignored =
+        (kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE) && previous_[i].sa_handler == SIG_IGN;
     if (!stays_ignored) ::sigaction(kSignals[i], &action, nullptr);
   }
 }

@@ -57,8 +57,9 @@ class ChildProcess {
   std::optional<std::chrono::steady_clock::time_point> kill_sent_;
 };
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGUSR1 make `descriptor()` readable instead of ending the
-// process; SIGHUP stays ignored where it was (nohup). One at a time.
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGPIPE (who read the output is gone) make
+// `descriptor()` readable instead of ending the process; SIGHUP and SIGPIPE stay ignored where they were
+// (nohup). One at a time.
 class SignalWatch {
  public:
   SignalWatch();
@@ -72,7 +73,7 @@ class SignalWatch {
  private:
   Descriptor read_end_;
   Descriptor write_end_;
-  static constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+  static constexpr std::array<int, 5> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
   std::array<struct sigaction, kSignals.size()> previous_{};
 };
 

@@ -168,13 +168,13 @@ JobResult Coordinator::run() {
     worker.last_progress = worker.last_moved = Clock::now();
     worker.steps_done = result_.resumed_step;
   }
-  if (spec_.evaluation.asked() && spec_.evaluation.at_start && result_.resumed_step == 0) evaluate(0);
+  if (spec_.evaluation.isFirst(result_.resumed_step)) evaluate(result_.resumed_step);
   for (int64_t step = result_.resumed_step + 1; step <= last_step_; ++step) {
     grantSteps(step - 1);
     waitFor([&](const Worker& worker) { return worker.steps_done >= step; },
             Clock::now() + spec_.step_timeout, fmt::format("step {}", step));
     finishStep(step);
-    if (step < last_step_ && spec_.evaluation.nextDue(step - 1) == step) evaluate(step);
+    if (step < last_step_ && spec_.evaluation.isDue(step)) evaluate(step);
   }
   return finish();
 }
@@ -198,7 +198,7 @@ void Coordinator::requireSpaceToWrite() {
 // What the ranks are still writing, and their end.
 JobResult Coordinator::finish() {
   if (keeper_ && keeper_->lastBegun() != last_step_) save(last_step_);
-  if (spec_.evaluation.asked() && interrupted_by_ == 0) evaluate(last_step_);
+  if (spec_.evaluation.asked() && last_evaluated_ != last_step_) evaluate(last_step_);
   sendToAll("finish", nlohmann::json::object());
   const auto is_saving = [&] { return keeper_ && (keeper_->isSaving() || placement_->isPublishing()); };
   waitFor([&](const Worker& worker) { return worker.finished && !is_saving(); },
@@ -267,15 +267,12 @@ void Coordinator::save(int64_t step) {
 // Batches are asked for in turns that are short, so that a job that is asked to end does so soon.
 void Coordinator::evaluate(int64_t step) {
   const Clock::time_point start = Clock::now();
+  last_evaluated_ = step;
   evaluated_ = {};
   for (Worker& worker : workers_) worker.batches_done = 0;
   int64_t count = 1;
   for (int64_t first = 1; first <= spec_.evaluation.batches; first += count) {
-    if (interrupted_by_ != 0) {
-      report({.kind = JobProgress::Kind::kNotice,
-              .text = fmt::format("asked to end: held-out data were not evaluated after step {}", step)});
-      return;
-    }
+    if (interrupted_by_ != 0) return tellUnevaluated(step);
     if (first > 1) {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       const double fitting = kEvaluationTurn / std::max(seconds / static_cast<double>(first - 1), 1e-6);
@@ -290,6 +287,14 @@ void Coordinator::evaluate(int64_t step) {
           .step = step,
           .loss = evaluated_.mean(),
           .seconds = std::chrono::duration<double>(Clock::now() - start).count()});
+}
+
+void Coordinator::tellUnevaluated(int64_t step) {
+  const bool is_due = spec_.evaluation.isDue(step), is_last = step >= spec_.steps;
+  if (!is_due && !is_last) return;
+  report({.kind = JobProgress::Kind::kNotice,
+          .text = fmt::format("asked to end: held-out data were not evaluated after step {}{}", step,
+                              is_last ? ", the last one" : "; the run that goes on begins with that")});
 }
 
 // The steps that are granted are done and saved; so nothing is lost.

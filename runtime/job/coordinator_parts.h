@@ -65,6 +65,7 @@ class Coordinator {
   int64_t nextReplicaCheck(int64_t after) const;
   std::optional<Failure> handleHashes(RankId rank, const nlohmann::json& body);
   void evaluate(int64_t step);
+  void tellUnevaluated(int64_t step);
   void endEarly(int signal);
   JobResult finish();
   bool isDone(int64_t step) const;  // by all ranks
@@ -157,6 +158,7 @@ class Coordinator {
   double last_seconds_ = 1;          // that a step took
   Clock::duration longest_pause_{};  // in which a worker inside a step did not get to its next instruction
   WeightedLoss evaluated_;           // so far, by the evaluation that goes on
+  int64_t last_evaluated_ = -1;      // the step of the last one that was begun
   // addresses that workers have left for each other, as they came
   std::vector<nlohmann::json> stored_;
   IdVector<RankId, Worker> workers_;

@@ -111,7 +111,8 @@ void Coordinator::heedSignals() {
   NodePool* const nodes = spec_.nodes;
   int signal = signals_ == nullptr ? 0 : signals_->take();
   // Schedulers signal all processes of a job: what this one is sent after its nodes is the same request.
-  bool is_repeated = signal == SIGUSR1 && interrupted_by_ != 0;
+  // Every line for a reader that is gone is a SIGPIPE.
+  bool is_repeated = (signal == SIGUSR1 || signal == SIGPIPE) && interrupted_by_ != 0;
   if (signal != 0 && nodes != nullptr) {
     is_repeated |= interrupted_by_ != 0 && !nodes->wasAskedItself();
     nodes->setAskedItself();
@@ -247,9 +248,15 @@ std::optional<Failure> Coordinator::handleLoaded(RankId rank, const nlohmann::js
 
 std::optional<Failure> Coordinator::handleHashes(RankId rank, const nlohmann::json& body) {
   PIPESHARD_CHECK(replica_check_.has_value(), "rank {} sends hashes that nobody asked for", rank);
+  const bool was_known = replica_check_->hasNoCopies();
   std::optional<std::string> difference =
       replica_check_->take(rank, body.at("step").get<int64_t>(),
                            body.at("parts").get<std::vector<std::string>>(), body.at("last").get<bool>());
+  if (!was_known && replica_check_->hasNoCopies()) {
+    report(
+        {.kind = JobProgress::Kind::kNotice,
+         .text = "no two ranks of this plan hold copies of the same weights: there is nothing to compare"});
+  }
   if (!difference) return std::nullopt;
   if (keeper_) *difference += "; checkpoints since the last good comparison may have it too";
   return Failure{ErrorCode::kReplicasDiffer, std::move(*difference)};

@@ -99,8 +99,7 @@ struct JobSpec {
   std::function<bool(int exit_code)> goes_on_after;
   KeptWorkers* kept_workers = nullptr;
 
-  // SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop the job while runJob runs (JobInterrupted); previous handlers
-  // return
+  // what SignalWatch takes stops the job while runJob runs (JobInterrupted); previous handlers return
   bool handle_signals = true;
   // the caller's watch, used instead of an own one (for a command that is more than a job)
   SignalWatch* signals = nullptr;

@@ -282,7 +282,7 @@ void NodeDaemon::lookAtFiles() {
 
 void NodeDaemon::checkSignals() {
   const int signal = signals_.take();
-  if (signal == 0) return;
+  if (signal == 0 || (signal == SIGPIPE && ending_)) return;  // stdout and stderr each raise one
   if (signal != SIGUSR1 && saves_ && !ending_ && !over_) {
     ending_ = true;
     say_(fmt::format("asked to end by SIG{}: the job is saved first; once more ends at once",

@@ -51,7 +51,7 @@ using NodeMessages = std::function<void(const std::string&)>;
 // Returns the exit code that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no
 // coordinator, or it was lost), kAuthentication, kVersionMismatch (also of a generation that is over),
 // kConfiguration (also for an address beyond loopback without keys); JobInterrupted on SIGINT, SIGTERM,
-// SIGHUP.
+// SIGHUP, SIGPIPE.
 int runNode(const NodeOptions& options, const NodeMessages& say);
 
 }  // namespace pipeshard

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/job/child_process.h"
@@ -48,7 +49,8 @@ class Restarts {
   JobResult run() {
     while (true) {
       try {
-        spec_.evaluation.at_start &= !has_evaluated_;
+        spec_.evaluation.at_start &= evaluated_step_ < 0;
+        spec_.evaluation.known_step = evaluated_step_;
         step_of_attempt_ = newest_step_;
         resumed_step_.reset();
         return runJob(spec_, hear_);
@@ -201,11 +203,12 @@ class Restarts {
     std::string names;
     for (const int number : used)
       names += fmt::format("{}{}", names.empty() ? "" : ", ", nodes.nameOf(number));
-    return fmt::format("; going on on {}{}", names,
-                       chosen->directory == whole_.directory
-                           ? ""
-                           : fmt::format(" with the plan for {} devices, {}", chosen->node_of_rank.size(),
-                                         chosen->directory));
+    return fmt::format(
+        "; going on on {}{}", names,
+        chosen->directory == whole_.directory
+            ? ""
+            : fmt::format(" with the plan for {}, {}", counted(std::ssize(chosen->node_of_rank), "device"),
+                          chosen->directory));
   }
 
   std::string describeShortage(const std::string& why) const {
@@ -221,7 +224,7 @@ class Restarts {
 
   void hear(const JobProgress& event) {
     has_started_ |= event.kind == JobProgress::Kind::kStarted;
-    has_evaluated_ |= event.kind == JobProgress::Kind::kEvaluated;
+    if (event.kind == JobProgress::Kind::kEvaluated) evaluated_step_ = event.step;
     if (event.kind == JobProgress::Kind::kStarted) noteProcess(event);
     if (event.kind == JobProgress::Kind::kResumed) resumed_step_ = event.step;
     if (event.kind == JobProgress::Kind::kCheckpoint) spec_.checkpoint.before = INT64_MAX;
@@ -285,7 +288,7 @@ class Restarts {
   const JobProgressCallback& progress_;
   const JobProgressCallback hear_;
   std::optional<SignalWatch> own_signals_;
-  bool has_evaluated_ = false;
+  int64_t evaluated_step_ = -1;          // after which held-out data were evaluated last; -1: never
   bool has_started_ = false;             // workers, in any attempt: what fails before is no loss
   int64_t newest_step_ = 0;              // done by any attempt
   int64_t step_of_attempt_ = 0;          // newest_step_ when it began

@@ -140,7 +140,7 @@ TEST_F(NodeRestarts, ALostWorkerAndALostNodeLeaveTheWeightsAsTheyWouldBe) {
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, HasSubstr("; going on on node 0 (host "));
   EXPECT_THAT(ended.errors, HasSubstr(", node 2 (host "));
-  EXPECT_THAT(ended.errors, Not(HasSubstr("with the plan for 1 devices")));
+  EXPECT_THAT(ended.errors, Not(HasSubstr("with the plan for 1 device,")));
   finish(second);
   for (const Process& node : {first, spare}) {
     const CommandResult left = finish(node, seconds(10));
@@ -201,7 +201,7 @@ TEST_F(NodeRestarts, FewerDevicesEvaluateAsMoreDo) {
   finish(second);
   const CommandResult ended = finish(run_);
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
-  EXPECT_THAT(ended.errors, HasSubstr("with the plan for 1 devices"));
+  EXPECT_THAT(ended.errors, HasSubstr("with the plan for 1 device,"));
   const std::vector<double> want = lossesIn(at("whole") + "/evaluations.jsonl");
   const std::vector<double> got = lossesIn(at("log") + "/evaluations.jsonl");
   EXPECT_EQ(want.size(), 6u);
@@ -258,7 +258,7 @@ TEST_F(NodeRestarts, AStoppedDaemonRejoinsAndItsOldWorkersAreNotHeard) {
   ASSERT_TRUE(comes(run_, "checkpoint: ")) << errorsOf(run_);
   ::kill(second.pid, SIGSTOP);
   ASSERT_TRUE(comes(run_, "has not answered for 4 s", seconds(15))) << errorsOf(run_);
-  ASSERT_TRUE(comes(run_, "with the plan for 1 devices")) << errorsOf(run_);
+  ASSERT_TRUE(comes(run_, "with the plan for 1 device,")) << errorsOf(run_);
   ::kill(second.pid, SIGCONT);
   ASSERT_TRUE(comes(second, "joining again", seconds(15))) << errorsOf(second);
   EXPECT_TRUE(eventually([&] { return workerOf(1) < 0; }, seconds(5)));

@@ -42,6 +42,16 @@ TEST_F(Replicas, CopiesStayEqual) {
   }
 }
 
+TEST_F(Replicas, APlanWithoutCopiesIsToldSoOnce) {
+  plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
+  const CommandResult result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  const std::string text = "there is nothing to compare";
+  const size_t found = result.errors.find(text);
+  EXPECT_NE(found, std::string::npos) << result.errors;
+  EXPECT_EQ(result.errors.find(text, found + 1), std::string::npos) << result.errors;
+}
+
 TEST_F(Replicas, AChangedBitNamesTensorAndRanks) {
   plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:1"});
   ::setenv("PIPESHARD_FLIP_BIT", "1:4", 1);

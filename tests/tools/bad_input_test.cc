@@ -303,5 +303,43 @@ TEST(BigModel, IsPlannedWithoutReadingItsWeights) {
   EXPECT_LT(result.peak_kilobytes, 500 * 1024);
 }
 
+// An unset variable of the shell: what the option is for would silently not be done.
+TEST(BadInput, EmptyValuesOfOptionsAreRefused) {
+  const std::vector<std::vector<std::string>> lines = {
+      {"run", "a.plan", "--data", ""},          {"run", "a.plan", "--data-command", " "},
+      {"run", "a.plan", "--checkpoint", ""},    {"run", "a.plan", "--eval", ""},
+      {"run", "a.plan", "--log", ""},           {"run", "a.plan", "--json", ""},
+      {"run", "a.plan", "--trace", ""},         {"run", "a.plan", "--steps", ""},
+      {"validate", "a.plan", "--listen", ""},   {"run", "a.plan", "--metrics", "\t"},
+      {"plan", "a.onnx", "--data", ""},         {"plan", "a.onnx", "--loss", ""},
+      {"plan", "a.onnx", "--stages", ""},       {"plan", "a.onnx", "--method", ""},
+      {"export", "saved", "--safetensors", ""}, {"plan", "a.onnx", "--freeze", ""}};
+  for (const std::vector<std::string>& line : lines) {
+    const CommandResult result = runPipeshard(line, std::chrono::seconds(20));
+    expectFault(result, 64, {line[2] + ": expected ", "found an empty value"});
+  }
+  expectFault(runPipeshard({"run", "a.plan", "--data", ""}), 64, {"--data: expected FILE|DIR|-, found"});
+}
+
+TEST(BadInput, AFolderForTemporaryFilesThatIsNotThereIsNamed) {
+  const TemporaryFolder folder;
+  const std::string none = folder.file("none");
+  const auto set = [&] { setenv("TMPDIR", none.c_str(), 1); };
+  const pid_t pid = startPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x2"},
+                                   folder.path() / "out", folder.path() / "err", set);
+  expectFault(finishPipeshard(pid, folder.path() / "out", folder.path() / "err", std::chrono::seconds(20)),
+              78, {"'" + none + "', which TMPDIR says, cannot be used"});
+}
+
+TEST(BadInput, APathThatIsNoUtf8IsNotTheModelsFault) {
+  const TemporaryFolder folder;
+  const std::filesystem::path odd = folder.path() / "caf\xe9";
+  std::filesystem::create_directory(odd);
+  for (const char* name : {"mlp.onnx", "mlp.onnx.data"})
+    std::filesystem::copy(std::filesystem::path(PIPESHARD_SOURCE_DIR) / "examples" / name, odd / name);
+  expectFault(runPipeshard({"plan", (odd / "mlp.onnx").string(), "--cluster", "1x2", "-o", folder.file("p")}),
+              78, {"mlp.onnx' has bytes that are not UTF-8"});
+}
+
 }  // namespace
 }  // namespace pipeshard

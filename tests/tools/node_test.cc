@@ -353,6 +353,14 @@ TEST_F(Nodes, JoiningAnotherMachineNeedsKeys) {
   EXPECT_EQ(insecure.exit_code, 69) << insecure.errors;
 }
 
+// Options behind the command are the command's.
+TEST_F(Nodes, WithoutALauncherTheKeyFileStandsBeforeTheCommand) {
+  const CommandResult result = runPipeshard({"node", "run", "job.plan", "--steps", "3", "--key-file", key_});
+  EXPECT_EQ(result.exit_code, 64);
+  EXPECT_THAT(result.errors, HasSubstr("no launcher (srun, mpirun, torchrun, ...) was recognised"));
+  EXPECT_THAT(result.errors, HasSubstr("give --key-file FILE before `run`"));
+}
+
 TEST_F(Nodes, WhatEncryptionLeavesOfAFastLinkIsSaid) {
   const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "g4dn.12xlarge:2",
                                               "--stages", "uniform:2", "--microbatches", "2", "-o", plan_});

@@ -105,6 +105,8 @@ TEST_F(SignalsTest, WithoutACheckpointTheSignalIsTheCode) {
     for (const pid_t process : processesMentioning(plan())) ::kill(process, signal);
     EXPECT_EQ(codeOf(pid), 128 + signal);
     EXPECT_THAT(readFile(at("err")), HasSubstr(signal == SIGUSR1 ? "by SIGUSR1" : "by SIGHUP"));
+    EXPECT_THAT(readFile(at("err")), testing::Not(HasSubstr("requeue")));
+    EXPECT_THAT(readFile(at("out")), HasSubstr("the trained weights are gone now"));
     EXPECT_THAT(processesMentioning(plan()), IsEmpty());
   }
 }
@@ -139,6 +141,34 @@ TEST_F(SignalsTest, ClosedDescriptorsAreNobodysFiles) {
     EXPECT_EQ(codeOf({"explain", at("none")}, closed), 66) << closed;
     EXPECT_EQ(codeOf({"validate", plan()}, closed), 0) << closed;
   }
+}
+
+// As `run ... | head` does.
+TEST_F(SignalsTest, AReaderThatIsGoneEndsARunThatSaves) {
+  for (const bool saves : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    std::vector<std::string> arguments = runOf(10'000'000);
+    if (saves) arguments.insert(arguments.end(), {"--checkpoint", at("saved")});
+    const pid_t pid = start(arguments, [&] {
+      ::signal(SIGPIPE, SIG_DFL);
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::close(ends[0]);
+      ::close(ends[1]);
+    });
+    ::close(ends[1]);
+    std::string shown;
+    char buffer[256];
+    for (ssize_t got = 1; got > 0 && shown.find("step ") == std::string::npos;) {
+      got = ::read(ends[0], buffer, sizeof buffer);
+      if (got > 0) shown.append(buffer, static_cast<size_t>(got));
+    }
+    ::close(ends[0]);
+    EXPECT_EQ(codeOf(pid), saves ? 75 : 128 + SIGPIPE);
+    EXPECT_GT(stepsOf(), 0U);
+    EXPECT_THAT(processesMentioning(plan()), IsEmpty());
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(at("saved")));
 }
 
 TEST_F(SignalsTest, AFullDiskUnderStandardOutputIsSaid) {

@@ -1,5 +1,6 @@
 #include "tools/observe/run_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -13,7 +14,7 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "runtime/files/durable_folder.h"
-#include "tools/observe/log_lines.h"
+#include "tools/output/log_lines.h"
 
 namespace pipeshard {
 namespace {
@@ -67,10 +68,14 @@ std::string tableLine(const Columns& columns) {
 
 }  // namespace
 
-RunLog::RunLog(const std::string& directory, const RunFacts& facts) : directory_(directory), facts_(facts) {
+RunLog::RunLog(const std::string& directory, const RunFacts& facts,
+               const std::function<void(const std::string&)>& notice, std::chrono::milliseconds patience)
+    : directory_(directory), facts_(facts), notice_(notice), files_(notice) {
   if (directory_.empty()) return;
   makeFolder(directory_);
-  const std::string table = (fs::path(directory_) / kTable).string();
+  for (const char* name : {kSteps, kTable, kEvaluations, kEvents}) requireWritable(pathOf(name));
+  lock_ = FolderLock(pathOf("lock"), directory_, "another job writes its log into", patience);
+  const std::string table = pathOf(kTable);
   const std::optional<std::string> found = firstLineOf(table, kMostShown);
   if (found && *found + "\n" != kHeading) {
     fail(ErrorCode::kConfiguration,
@@ -82,8 +87,10 @@ RunLog::RunLog(const std::string& directory, const RunFacts& facts) : directory_
   event_file_.emplace(directory_);
 }
 
+std::string RunLog::pathOf(const std::string& name) const { return (fs::path(directory_) / name).string(); }
+
 RunLog::File RunLog::open(const std::string& name, const std::string& heading) const {
-  const std::string path = (fs::path(directory_) / name).string();
+  const std::string path = pathOf(name);
   File file(std::fopen(path.c_str(), "ae"));
   if (!file) failToWrite(path, errno);
   if (std::fseek(file.get(), 0, SEEK_END) == 0 && std::ftell(file.get()) == 0)
@@ -91,29 +98,34 @@ RunLog::File RunLog::open(const std::string& name, const std::string& heading) c
   return file;
 }
 
-void RunLog::dropStepsBehind(int64_t step) {
+std::optional<int64_t> RunLog::dropStepsBehind(int64_t step) {
   steps_.reset();
   table_.reset();
   evaluations_.reset();
+  std::optional<int64_t> last;
   for (const auto& [name, heading] : {std::pair{kSteps, ""}, {kTable, kHeading}, {kEvaluations, ""}})
-    cutLogBehind((fs::path(directory_) / name).string(), step, heading);
+    last = std::max(last, cutLogBehind(pathOf(name), step, heading));
+  return last;
 }
 
 void RunLog::write(File& file, const std::string& line, const std::string& name) {
-  if (std::fputs(line.c_str(), file.get()) < 0) failToWrite((fs::path(directory_) / name).string(), errno);
+  if (std::fputs(line.c_str(), file.get()) < 0) failToWrite(pathOf(name), errno);
 }
 
 void RunLog::flush() {
   flushed_ = std::chrono::steady_clock::now();
   for (const auto& [file, name] :
        {std::pair{&steps_, kSteps}, {&table_, kTable}, {&evaluations_, kEvaluations}, {&events_, kEvents}}) {
-    if (*file && std::fflush(file->get()) != 0) failToWrite((fs::path(directory_) / name).string(), errno);
+    if (*file && std::fflush(file->get()) != 0) failToWrite(pathOf(name), errno);
   }
   event_file_->flush();
 }
 
 void RunLog::take(const JobProgress& event, const RunFigures& figures) {
-  if (directory_.empty()) return;
+  if (!directory_.empty()) files_.attempt([&] { record(event, figures); });
+}
+
+void RunLog::record(const JobProgress& event, const RunFigures& figures) {
   if (const char* name = eventName(event.kind); name != nullptr) takeEvent(name, event);
   if (event.kind == JobProgress::Kind::kStep) takeStep(event, figures);
   if (event.kind == JobProgress::Kind::kEvaluated) takeEvaluation(event);
@@ -131,7 +143,14 @@ void RunLog::takeEvent(const char* name, const JobProgress& event) {
 }
 
 void RunLog::beginAt(int64_t step) {
-  dropStepsBehind(step - 1);
+  const std::optional<int64_t> dropped = dropStepsBehind(step - 1);
+  if (dropped && last_step_ == 0) {  // else a restart, which is said
+    const std::string text = fmt::format(
+        "--log {}: what an earlier run has left of steps {} to {} is taken out; they are done again",
+        directory_, step, *dropped);
+    if (notice_) notice_(text);
+    takeEvent("notice", {.kind = JobProgress::Kind::kNotice, .text = text});
+  }
   steps_ = open(kSteps, "");
   table_ = open(kTable, kHeading);
   event_file_->beginAgainAt(now(), step);
@@ -175,7 +194,11 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
 }
 
 void RunLog::takeEvaluation(const JobProgress& event) {
-  if (!evaluations_) evaluations_ = open(kEvaluations, "");
+  if (!evaluations_ || event.step < last_step_) {  // the first one, or the job went back
+    evaluations_.reset();
+    cutLogBehind(pathOf(kEvaluations), event.step - 1);
+    evaluations_ = open(kEvaluations, "");
+  }
   const double time = now();
   write(evaluations_,
         jsonLine({{"step", std::to_string(event.step)},

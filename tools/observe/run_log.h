@@ -13,31 +13,43 @@
 //                          the numbers for TensorBoard (event_file.h); each beginning has a file
 //
 // Rates are of the one step. What there is no number for is null, and empty in the table. A run that goes on
-// from a checkpoint appends; steps behind the checkpoint, which are done again, are taken out first. Lines
-// are there a twentieth of a second after the step, at the latest when the next step is done.
+// from a checkpoint appends; steps behind the checkpoint, which are done again, are taken out first. So are
+// those of an earlier run, where one begins anew in its folder; a notice says which. Lines are there a
+// twentieth of a second after the step, at the latest when the next step is done.
+//
+// One job at a time: DIR/lock is held as long as it writes.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "runtime/files/durable_folder.h"
 #include "runtime/job/job.h"
 #include "tools/observe/event_file.h"
 #include "tools/observe/run_figures.h"
+#include "tools/output/beside_training.h"
 
 namespace pipeshard {
 
 class RunLog {
  public:
-  // "": nothing is written. Error(kDiskFull, kConfiguration) where the folder cannot be written, or has a
-  // table of other columns.
-  RunLog(const std::string& directory, const RunFacts& facts);
+  // "": nothing is written. `notice` hears what people should know. Error(kDiskFull, kConfiguration) where
+  // the folder cannot be written, or has a table of other columns; kAddressInUse: another job writes its log
+  // there, and has not ended within `patience`.
+  RunLog(const std::string& directory, const RunFacts& facts,
+         const std::function<void(const std::string&)>& notice = {},
+         std::chrono::milliseconds patience = FolderLock::kPatience);
 
-  // `figures`: of the step, or those of the last one.
+  // `figures`: of the step, or those of the last one. What cannot be written is a notice, and the log ends
+  // there.
   void take(const JobProgress& event, const RunFigures& figures);
+  // At the end of the run: the error that ended the log before, if one did.
+  void requireWhole() const { files_.requireWhole(); }
 
  private:
   struct Closer {
@@ -45,18 +57,23 @@ class RunLog {
   };
   using File = std::unique_ptr<std::FILE, Closer>;
 
+  std::string pathOf(const std::string& name) const;
   File open(const std::string& name, const std::string& heading) const;
+  void record(const JobProgress& event, const RunFigures& figures);
   void beginAt(int64_t step);
   void takeStep(const JobProgress& event, const RunFigures& figures);
   void takeEvaluation(const JobProgress& event);
   void takeEvent(const char* name, const JobProgress& event);
-  void dropStepsBehind(int64_t step);
+  std::optional<int64_t> dropStepsBehind(int64_t step);  // the last that was there
   void write(File& file, const std::string& line, const std::string& name);
   void flush();
 
   std::string directory_;
+  FolderLock lock_;
   RunFacts facts_;
-  int64_t last_step_ = 0;
+  std::function<void(const std::string&)> notice_;
+  BesideTraining files_;
+  int64_t last_step_ = 0;  // that was written; 0: none
   File steps_;
   File table_;
   File evaluations_;

@@ -42,6 +42,20 @@ CLI::Validator numberFrom(double low, double high) {
   return CLI::Validator(check, "");
 }
 
+void refuseBlankValues(CLI::App& app) {
+  for (CLI::Option* option : app.get_options([](const CLI::Option*) { return true; })) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    const auto check = [wanted = option->get_type_name()](std::string& text) -> std::string {
+      if (text.find_first_not_of(" \t\r\n\v\f") != std::string::npos) return "";
+      return fmt::format(
+          "expected {}, found an empty value (an unset variable of the shell?); give one, or leave it out",
+          wanted.empty() ? "a value" : wanted);
+    };
+    option->transform(CLI::Validator(check, ""));  // before all other checks
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) refuseBlankValues(*command);
+}
+
 std::vector<RankId> parseRanks(const std::string& option, const std::string& text) {
   constexpr size_t kMost = 1024;
   std::vector<RankId> ranks;

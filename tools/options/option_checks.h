@@ -17,6 +17,10 @@ CLI::Validator positiveWhole(int64_t high = INT32_MAX);
 // A number from `low` to `high`, both included; not "nan".
 CLI::Validator numberFrom(double low, double high);
 
+// A value of nothing but blanks is a usage error that names the option and what it takes; so is an unset
+// variable of the shell. For all options of `app` and its subcommands; to be called when they are declared.
+void refuseBlankValues(CLI::App& app);
+
 // Ranks as people list them: "17,500-503" is 17, 500, 501, 502, 503. Error(kUsage) naming `option` for what
 // is no such list, or has more than 1,024.
 std::vector<RankId> parseRanks(const std::string& option, const std::string& text);

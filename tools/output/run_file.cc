@@ -3,16 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "ir/base/text_file.h"
 #include "runtime/files/posix_file.h"
+#include "tools/output/log_lines.h"
 
 namespace pipeshard {
 namespace {
@@ -55,7 +57,8 @@ std::FILE* openWithoutName(const std::string& path) {
 
 }  // namespace
 
-RunFile::RunFile(std::string path) : path_(std::move(path)) {
+RunFile::RunFile(std::string path, const std::function<void(const std::string&)>& notice)
+    : path_(std::move(path)), file_(notice) {
   if (path_.empty()) return;
   requireWritable(path_);
   steps_.reset(openWithoutName(path_));
@@ -63,21 +66,36 @@ RunFile::RunFile(std::string path) : path_(std::move(path)) {
 }
 
 void RunFile::take(const JobProgress& event) {
-  if (event.kind == JobProgress::Kind::kEvaluated)
+  if (event.kind == JobProgress::Kind::kEvaluated) {
+    std::erase_if(evaluations_, [&](const Evaluation& of) { return of.step >= event.step; });
     evaluations_.push_back({event.step, event.loss, event.seconds});
+  }
   if (event.kind != JobProgress::Kind::kStep) return;
-  const bool goes_on = event.step == last_step_ + 1;
-  last_step_ = event.step;
-  if (!goes_on) {
+  const bool goes_back = event.step <= last_step_;
+  if (goes_back) goBackBehind(event.step - 1);
+  if (first_step_ < 0 || event.step <= first_step_) {
+    first_step_ = event.step;
     first_loss_ = event.loss;
-    evaluations_.clear();
   }
-  if (!steps_) return;
-  if (!goes_on) {
-    std::rewind(steps_.get());
-    if (::ftruncate(::fileno(steps_.get()), 0) != 0) failToWrite(path_, errno);
+  last_step_ = event.step;
+  last_loss_ = event.loss;
+  if (!event.result->applied) left_out_.push_back(event.step);
+  if (steps_) file_.attempt([&] { writeStep(*event.result, goes_back); });
+}
+
+void RunFile::goBackBehind(int64_t step) {
+  std::erase_if(evaluations_, [&](const Evaluation& of) { return of.step > step; });
+  std::erase_if(left_out_, [&](int64_t of) { return of > step; });
+}
+
+void RunFile::writeStep(const StepResult& step, bool goes_back) {
+  if (goes_back) {
+    if (std::fflush(steps_.get()) != 0) failToWrite(path_, errno);
+    // the only name that the file has
+    cutLogBehind(fmt::format("/proc/self/fd/{}", ::fileno(steps_.get())), step.step - 1);
+    if (std::fseek(steps_.get(), 0, SEEK_END) != 0) failToWrite(path_, errno);
   }
-  const std::string line = (goes_on ? ",\n  " : "  ") + lineOf(*event.result);
+  const std::string line = lineOf(step) + "\n";
   if (std::fwrite(line.data(), 1, line.size(), steps_.get()) != line.size()) failToWrite(path_, errno);
 }
 
@@ -91,7 +109,23 @@ std::string RunFile::evaluationsText() const {
 }
 
 void RunFile::finish(const JobResult& result, const std::string& operators) {
+  file_.requireWhole();
   if (!steps_) return;
+  writeFile("{\n \"load_seconds\": " + OrderedJson(result.load_seconds).dump() + ",\n",
+            (operators.empty() ? "" : ",\n \"operators\": " + operators) +
+                ",\n \"ranks\": " + ranksOf(result).dump() + "\n}\n");
+}
+
+void RunFile::finishEarly(const std::string& ended) {
+  if (!steps_ || stepsDone() == 0) return;
+  file_.attempt([&] {
+    writeFile("{\n \"ended\": " +
+                  OrderedJson(ended).dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + ",\n",
+              "\n}\n");
+  });
+}
+
+void RunFile::writeFile(const std::string& head, const std::string& tail) {
   errno = 0;
   if (std::fflush(steps_.get()) != 0) failToWrite(path_, errno);
   std::rewind(steps_.get());
@@ -110,14 +144,16 @@ void RunFile::finish(const JobResult& result, const std::string& operators) {
     if (file) return file->append(text.data(), text.size());
     stream.write(text.data(), static_cast<std::streamsize>(text.size()));
   };
-  write("{\n \"load_seconds\": " + OrderedJson(result.load_seconds).dump() + ",\n \"steps\": [\n");
-  std::array<char, 1 << 16> block;
-  while (const size_t got = std::fread(block.data(), 1, block.size(), steps_.get()))
-    write({block.data(), got});
-  write("\n ],\n");
-  if (!evaluations_.empty()) write(" \"evaluations\": " + evaluationsText() + ",\n");
-  if (!operators.empty()) write(" \"operators\": " + operators + ",\n");
-  write(" \"ranks\": " + ranksOf(result).dump() + "\n}\n");
+  write(head + " \"steps\": [");
+  char* line = nullptr;
+  size_t room = 0;
+  const char* between = "\n  ";
+  for (ssize_t got; (got = ::getline(&line, &room, steps_.get())) > 0; between = ",\n  ")
+    write(between + std::string(line, got - 1));
+  std::free(line);
+  write("\n ]");
+  if (!evaluations_.empty()) write(",\n \"evaluations\": " + evaluationsText());
+  write(tail);
   if (file) return file->commit(false);
   stream.close();
   if (!stream) failToWrite(path_, errno);

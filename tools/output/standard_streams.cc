@@ -18,6 +18,7 @@ struct Output {
   unsigned char lead = 0;  // of a character of UTF-8 whose first bytes were printed
   int missing = 0;         // its other bytes
   int first_error = 0;
+  bool is_gone = false;  // who would have seen it: a terminal, the reader of a pipe
 };
 
 Output standard_output{STDOUT_FILENO};
@@ -61,6 +62,7 @@ std::string escaped(std::string_view text, Output& output) {
 // Always takes all: what cannot be written is dropped, and the first reason kept.
 ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
   Output& output = *static_cast<Output*>(cookie);
+  if (output.is_gone) return static_cast<ssize_t>(bytes);  // and no second SIGPIPE
   const std::string text =
       output.is_raw ? std::string(data, bytes) : escaped(std::string_view(data, bytes), output);
   for (size_t done = 0; done < text.size();) {
@@ -72,8 +74,9 @@ ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
       continue;
     }
     if (got < 0) {
-      const bool is_gone = errno == EIO || errno == ENXIO;  // a terminal's
-      if (!is_gone && output.first_error == 0) output.first_error = errno;
+      output.is_gone = errno == EPIPE;
+      const bool is_error = errno != EIO && errno != ENXIO && errno != EPIPE;  // a terminal's; a pipe's
+      if (is_error && output.first_error == 0) output.first_error = errno;
       break;
     }
     done += static_cast<size_t>(got);

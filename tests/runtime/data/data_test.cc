@@ -221,6 +221,15 @@ TEST(BatchCheck, TellsWhetherAllLabelsAreIgnored) {
               ::testing::HasSubstr("every label of its batch ('ids') is -100"));
 }
 
+TEST(BatchCheck, SaysThatSyntheticDataMayBeToBlame) {
+  Program program;
+  program.inputs = {floats({2, 4}, 0)};
+  const auto data = openData({}, program.inputs);
+  EXPECT_THAT(explainNotFiniteLoss(program, *data, 1),
+              ::testing::AllOf(::testing::HasSubstr("random numbers, for no data were given"),
+                               ::testing::HasSubstr("--data FILE")));
+}
+
 TEST(SyntheticData, CutsAnInnerAxis) {
   const ProgramInput input = floats({2, 4}, 1);
   const auto source = makeSyntheticData({input}, 3);

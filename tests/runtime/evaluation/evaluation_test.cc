@@ -26,6 +26,22 @@ TEST(EvaluationSpecTest, IsDueAfterEverySoManySteps) {
   EXPECT_EQ(spec.nextDue(0), std::numeric_limits<int64_t>::max()) << "at the end alone";
 }
 
+TEST(EvaluationSpecTest, IsFirstWhereOneWasDueThatIsNotKnown) {
+  EvaluationSpec spec;
+  spec.every_steps = 10;
+  spec.at_start = true;
+  EXPECT_FALSE(spec.isFirst(0) || spec.isFirst(10)) << "nothing was asked for";
+  spec.data.path = "held.npz";
+  EXPECT_TRUE(spec.isFirst(0));
+  EXPECT_TRUE(spec.isFirst(10));
+  EXPECT_FALSE(spec.isFirst(11));
+  spec.at_start = false;
+  spec.known_step = 10;
+  EXPECT_FALSE(spec.isFirst(0));
+  EXPECT_FALSE(spec.isFirst(10));
+  EXPECT_TRUE(spec.isFirst(20));
+}
+
 TEST(EvaluationSpecTest, LossesAreWeighted) {
   WeightedLoss some, others;
   some.add(2, 8);

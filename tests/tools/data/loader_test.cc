@@ -1,6 +1,8 @@
 // `--data-command` and `--data -`: batches that another program writes, and what is said when it does not.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <span>
@@ -17,6 +19,7 @@ namespace pipeshard {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kRows = 96, kBatch = 8, kWidth = 32;
 
@@ -125,6 +128,33 @@ TEST_F(LoaderCommand, ARunThatGoesOnGetsTheRowsBehind) {
     EXPECT_EQ(losses({"--data-command", command, "--steps", "12", "--checkpoint", at(folder)}), rest)
         << folder;
   }
+}
+
+// Who pipes only the rows behind would lose as many again.
+TEST_F(LoaderCommand, ARunThatGoesOnSaysWhichRowsItLeavesOut) {
+  const std::string bytes = stream({kBatch});
+  folder_.write("stream", bytes);
+  const std::string said = "rows of the first 2 steps are read and left out";
+  const auto goesOn = [&](const std::string& steps, const std::string& command) {
+    const CommandResult result =
+        run({"--data-command", command, "--steps", steps, "--checkpoint", at("saved")});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    return result.output + result.errors;
+  };
+  EXPECT_THAT(goesOn("2", "cat " + at("stream")), Not(HasSubstr(said)));
+  EXPECT_THAT(goesOn("4", "cat " + at("stream")), HasSubstr(said));
+  const size_t each = bytes.size() / (kRows / kBatch);
+  const std::string behind = fmt::format("tail -c +$((1 + {{step}} * {})) {}", each, at("stream"));
+  EXPECT_THAT(goesOn("6", behind), Not(HasSubstr("are read and left out")));
+
+  const auto pipe = [&] { dup2(open(at("stream").c_str(), O_RDONLY), STDIN_FILENO); };
+  const pid_t pid =
+      startPipeshard({"run", at("p"), "--data", "-", "--steps", "8", "--checkpoint", at("saved")}, at("out"),
+                     at("err"), pipe);
+  const CommandResult result = finishPipeshard(pid, at("out"), at("err"), std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output + result.errors,
+              HasSubstr("standard input: rows of the first 6 steps are read and left out"));
 }
 
 // The coordinator reads; the daemons' workers get the batches from it, also those of a run that goes on.

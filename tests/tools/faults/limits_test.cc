@@ -100,6 +100,20 @@ TEST_F(Limits, OfOpenFiles) {
                    "open files " + std::to_string(files));
 }
 
+// Another user's plan: said first, then all is compared; what evaluates is refused at once.
+TEST_F(Limits, OfAPlanThatMayNotBeWritten) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becomes another user";
+  const std::string plan = folder_.file("mlp.plan");
+  const CommandResult result = run({"validate", plan}, becomeNobody);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  const size_t note = result.output.find("note: the plan will not have what is found: " + plan);
+  const size_t tables = result.output.find("compared "), pass = result.output.find("PASS");
+  EXPECT_LT(note, tables) << result.output;
+  EXPECT_LT(tables, pass) << result.output;
+  EXPECT_LT(result.output.find("not written to the plan"), pass) << result.output;
+  EXPECT_FALSE(fs::exists(plan + "/validation.json"));
+}
+
 TEST_F(Limits, OfProcesses) {
   if (::geteuid() != 0) GTEST_SKIP() << "counts processes of a user who has no others";
   const auto lower = [&](rlim_t tasks) {

@@ -343,9 +343,10 @@ TEST_F(HeldOut, ASignalEndsALongEvaluationAndSavesTheStep) {
   const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 8 * 4000);
   const std::string directory = plan(kGpt2, {"--cluster", "1x2", "--microbatches", "2"});
   const std::filesystem::path out = at("out"), err = at("err");
-  const pid_t pid = startPipeshard({"run", directory, "--data", data, "--steps", "3", "--checkpoint",
-                                    at("saved"), "--eval", held_out, "--eval-every", "1"},
-                                   out, err);
+  const pid_t pid =
+      startPipeshard({"run", directory, "--data", data, "--steps", "3", "--checkpoint", at("saved"), "--eval",
+                      held_out, "--eval-every", "1", "--json", at("run.json")},
+                     out, err);
   EXPECT_TRUE(eventually([&] { return readFile(out).find("step 1/3") != std::string::npos; },
                          std::chrono::seconds(30)))
       << readFile(err);
@@ -353,6 +354,32 @@ TEST_F(HeldOut, ASignalEndsALongEvaluationAndSavesTheStep) {
   const CommandResult result = finishPipeshard(pid, out, err, std::chrono::seconds(20));
   EXPECT_EQ(result.exit_code, 75) << result.errors;
   EXPECT_TRUE(std::filesystem::exists(at("saved") + "/step-000001/COMMIT")) << result.output;
+  EXPECT_THAT(result.errors, HasSubstr("not evaluated after step 1; the run that goes on begins with that"));
+  const nlohmann::json json = nlohmann::json::parse(readFile(at("run.json")));
+  EXPECT_EQ(json.at("steps").size(), 1U);
+  EXPECT_THAT(json.at("ended").get<std::string>(), HasSubstr("stopped by SIGTERM"));
+}
+
+TEST_F(HeldOut, ARunThatGoesOnMakesUpForTheEvaluationThatWasDue) {
+  const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 8);
+  const std::string directory = plan(kGpt2, {"--cluster", "1x2", "--microbatches", "2"});
+  const auto run = [&](const char* steps, std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"run", directory, "--data", data, "--steps", steps, "--checkpoint", at("saved")});
+    return succeed(more);
+  };
+  run("2", {});  // as one that was stopped before it could evaluate
+  const std::vector<std::string> evaluates = {"--eval", held_out,  "--eval-every", "2",
+                                              "--log",  at("log"), "--json",       at("run.json")};
+  run("5", evaluates);
+  const auto stepsOf = [](const auto& lines) {
+    std::vector<int64_t> steps;
+    for (const nlohmann::json& line : lines) steps.push_back(line.at("step"));
+    return steps;
+  };
+  const std::vector<int64_t> expected = {2, 4, 5};
+  EXPECT_EQ(stepsOf(logLines(at("log") + "/evaluations.jsonl")), expected);
+  EXPECT_EQ(stepsOf(nlohmann::json::parse(readFile(at("run.json"))).at("evaluations")), expected);
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/observe/log_lines.h"
+#include "tools/output/log_lines.h"
 
 namespace pipeshard {
 namespace {
@@ -90,6 +91,55 @@ TEST(RunLogTest, IsCutAsIfItWereReadFromTheBeginning) {
     cutLogBehind(path, step, heading);
     ASSERT_TRUE(readFile(path) == keptOf(text, step, heading));
   }
+}
+
+JobProgress stepOf(int64_t step) {
+  return {.kind = JobProgress::Kind::kStep, .step = step, .loss = 1, .seconds = 0.5};
+}
+
+TEST(RunLogTest, HasOneWriter) {
+  const TemporaryFolder folder;
+  {
+    const RunLog log(folder.path().string(), RunFacts{});
+    EXPECT_ERROR(RunLog(folder.path().string(), RunFacts{}, {}, std::chrono::milliseconds(0)),
+                 ErrorCode::kAddressInUse, "another job writes its log into");
+  }
+  const RunLog log(folder.path().string(), RunFacts{}, {}, std::chrono::milliseconds(0));
+}
+
+TEST(RunLogTest, SaysWhatItTakesOutOfAnEarlierRun) {
+  const TemporaryFolder folder;
+  const JobProgress evaluation = {.kind = JobProgress::Kind::kEvaluated, .step = 0, .loss = 2};
+  std::vector<std::string> notices;
+  const auto notice = [&](const std::string& text) { notices.push_back(text); };
+  for (const int64_t steps : {5, 2}) {
+    RunLog log(folder.path().string(), RunFacts{}, notice);
+    log.take(evaluation, RunFigures{});
+    for (int64_t step = 1; step <= steps; ++step) log.take(stepOf(step), RunFigures{});
+    if (steps == 5) log.take(stepOf(4), RunFigures{});  // a restart, which is said by itself
+  }
+  ASSERT_EQ(notices.size(), 1U);
+  EXPECT_NE(notices[0].find("steps 1 to 4"), std::string::npos) << notices[0];
+  EXPECT_NE(readFile(folder.file("events.jsonl")).find("steps 1 to 4"), std::string::npos);
+  const std::string steps = readFile(folder.file("steps.jsonl"));
+  EXPECT_EQ(std::count(steps.begin(), steps.end(), '\n'), 2) << steps;
+  const std::string evaluations = readFile(folder.file("evaluations.jsonl"));
+  EXPECT_EQ(std::count(evaluations.begin(), evaluations.end(), '\n'), 1) << evaluations;
+}
+
+TEST(RunLogTest, AFullDiskEndsTheLogAndNotTheRun) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder.file("events.jsonl"));
+  std::vector<std::string> notices;
+  RunLog log(folder.path().string(), RunFacts{}, [&](const std::string& text) { notices.push_back(text); });
+  for (int64_t step = 1; step <= 3; ++step) {
+    log.take({.kind = JobProgress::Kind::kNotice, .text = "not written"}, RunFigures{});
+    log.take(stepOf(step), RunFigures{});
+  }
+  ASSERT_EQ(notices.size(), 1U);
+  EXPECT_NE(notices[0].find("No space left on device; training goes on without it"), std::string::npos)
+      << notices[0];
+  EXPECT_ERROR(log.requireWhole(), ErrorCode::kDiskFull, "the steps are done, but");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tools/observe/log_lines.h"
+#include "tools/output/log_lines.h"
 
 #include <unistd.h>
 
@@ -74,7 +74,8 @@ class LinesFromBehind {
   std::string block_;
 };
 
-uint64_t bytesToKeep(LinesFromBehind& lines, int64_t step, std::string_view heading) {
+uint64_t bytesToKeep(LinesFromBehind& lines, int64_t step, std::string_view heading,
+                     std::optional<int64_t>& last_cut) {
   // what stands behind the last line feed was cut off
   uint64_t end = lines.beginOfLine(lines.bytes());
   while (end > 0) {
@@ -82,6 +83,7 @@ uint64_t bytesToKeep(LinesFromBehind& lines, int64_t step, std::string_view head
     const std::optional<int64_t> of_line =
         stepOfLine(lines.textAt(begin, std::min(kStartBytes, end - begin)));
     if (of_line && *of_line <= step) return end;
+    if (!last_cut) last_cut = of_line;
     end = begin;
   }
   return !heading.empty() && lines.textAt(0, heading.size()) == heading ? heading.size() : 0;
@@ -89,12 +91,14 @@ uint64_t bytesToKeep(LinesFromBehind& lines, int64_t step, std::string_view head
 
 }  // namespace
 
-void cutLogBehind(const std::string& path, int64_t step, std::string_view heading) {
+std::optional<int64_t> cutLogBehind(const std::string& path, int64_t step, std::string_view heading) {
+  std::optional<int64_t> last_cut;
   LinesFromBehind lines(path);
-  if (!lines.isThere()) return;
-  const uint64_t kept = bytesToKeep(lines, step, heading);
+  if (!lines.isThere()) return last_cut;
+  const uint64_t kept = bytesToKeep(lines, step, heading, last_cut);
   if (kept < lines.bytes() && ::truncate(path.c_str(), static_cast<off_t>(kept)) != 0)
     failToWrite(path, errno);
+  return last_cut;
 }
 
 std::optional<std::string> firstLineOf(const std::string& path, size_t most_bytes) {
