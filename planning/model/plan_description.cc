@@ -30,7 +30,7 @@ std::string pathInPlan(const std::string& given) {
   std::string path = std::filesystem::absolute(given).lexically_normal().string();
   if (!isUtf8(path)) {
     fail(ErrorCode::kConfiguration,
-         "{}: the path has bytes that are not UTF-8, and a plan cannot name it; rename the folder, or move "
+         "the path '{}' has bytes that are not UTF-8, and a plan cannot name it; rename the folder, or move "
          "the file",
          path);
   }

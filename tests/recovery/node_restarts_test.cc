@@ -235,10 +235,10 @@ TEST_F(NodeRestarts, WhereTooFewAreLeftItWaitsForANodeAndSaysForWhich) {
   const Process first = startNode("node0", {"--index", "0"});
   const Process second = startNode("node1", {"--index", "1"});
   ASSERT_TRUE(comes(run_, "checkpoint: ")) << errorsOf(run_);
-  EXPECT_THAT(errorsOf(run_), HasSubstr("there is no plan for 1 devices: what the schedule"));
+  EXPECT_THAT(errorsOf(run_), HasSubstr("there is no plan for 1 device: what the schedule"));
   ::kill(second.pid, SIGKILL);
   finish(second);
-  ASSERT_TRUE(comes(run_, "have 1 devices, too few for the plan's 2; waiting 20 s")) << errorsOf(run_);
+  ASSERT_TRUE(comes(run_, "have 1 device, too few for the plan's 2; waiting 20 s")) << errorsOf(run_);
   const Process back = startNode("back");
   ASSERT_TRUE(comes(run_, "restart 1 of 5: node 1")) << errorsOf(run_);
   ASSERT_TRUE(comes(run_, "s after the loss"));

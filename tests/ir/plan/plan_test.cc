@@ -333,7 +333,7 @@ TEST(PlanJson, NamesWhatIsWrongWithASharding) {
 TEST(PrintPlan, ShowsTheShardingOfAStageInOneLine) {
   Plan plan = shardedPlan();
   EXPECT_THAT(printPlan(plan), HasSubstr("\n  sharding of stage 0: auto on 2x2, 1.23 ms compute + 450.00 us "
-                                         "communication (at least 1.60 ms), 3.00 MB per device\n"));
+                                         "communication (at least 1.60 ms), 2.86 MiB per device\n"));
   plan.stages[StageId(0)].sharding->optimal = true;
   EXPECT_THAT(printPlan(plan), HasSubstr("450.00 us communication (optimal), 2.86 MiB"));
   EXPECT_THAT(printPlan(examplePlan()), Not(HasSubstr("sharding")));

@@ -126,7 +126,7 @@ TEST(TrainingGraph, KeepsTheContributionsToAParameterApart) {
   checkLossGradients(test, loss);
 }
 
-TEST(TrainingGraph, SumsTheContributionsToAnActivationInOneNodeOfItsProducer) {
+TEST(TrainingGraph, SumsTheContributionsToAnActivationInOneNodeOfItsFirstReader) {
   TestGraph test;
   const ValueId x = test.input("x", randomTensor({2, 3}, 1));
   const ValueId h = test.op("Mul", {x, test.parameter("w", {3})});
@@ -139,7 +139,7 @@ TEST(TrainingGraph, SumsTheContributionsToAnActivationInOneNodeOfItsProducer) {
     ++sums;
     EXPECT_EQ(training.graph.nodes[n].inputs.size(), 3u);
     EXPECT_EQ(training.graph.value(training.graph.nodes[n].outputs[0]).name, "Mul_grad");
-    EXPECT_EQ(training.graph.node(training.forward_node[n]).op_type, "Mul");
+    EXPECT_EQ(training.graph.node(training.forward_node[n]).op_type, "Tanh");
   }
   EXPECT_EQ(sums, 1);
   checkLossGradients(test, loss);
