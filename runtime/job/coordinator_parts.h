@@ -66,6 +66,7 @@ class Coordinator {
   std::optional<Failure> handleHashes(RankId rank, const nlohmann::json& body);
   void evaluate(int64_t step);
   void tellUnevaluated(int64_t step);
+  void measurePace();
   void endEarly(int signal);
   JobResult finish();
   bool isDone(int64_t step) const;  // by all ranks
@@ -154,8 +155,11 @@ class Coordinator {
     std::vector<std::string> dumps;  // by rank
   };
   std::deque<OpenStep> open_steps_;
-  std::optional<Failure> spoiled_;   // the first step whose weights cannot be saved, as they have NaN
-  double last_seconds_ = 1;          // that a step took
+  std::optional<Failure> spoiled_;  // the first step whose weights cannot be saved, as they have NaN
+  double last_seconds_ = 1;         // that a step took, or the coordinator with it, if that was longer
+  Clock::time_point pace_start_{};  // of the steps by which pace_ is measured next
+  int64_t pace_steps_ = 0;
+  double pace_ = 0.02;               // seconds in which the coordinator gets on by a step
   Clock::duration longest_pause_{};  // in which a worker inside a step did not get to its next instruction
   WeightedLoss evaluated_;           // so far, by the evaluation that goes on
   int64_t last_evaluated_ = -1;      // the step of the last one that was begun
