@@ -160,8 +160,8 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
   const bool marked =
       std::any_of(graph.initializers.begin(), graph.initializers.end(),
                   [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
-  const std::set<std::string> parameters =
-      signatureParameterNames(graph);  // where the file has a list of all
+  // where the file has a list of all
+  const std::set<std::string> parameters = signatureParameterNames(graph);
   const bool tells_all = !parameters.empty();
   std::vector<std::string> frozen, constants, single, beside;
   for (const auto& [id, initializer] : graph.initializers) {

@@ -8,12 +8,10 @@
 namespace pipeshard {
 namespace {
 
-// The module's call that the node is: "clamp" of torch.ops.aten.clamp.Tensor; "" where the file does not say.
-std::string functionOf(const GradientContext& c) {
-  constexpr std::string_view kOperators = "torch.ops.aten.";
-  const std::string function = exportedCall(c.node()).function;
-  if (!function.starts_with(kOperators)) return "";
-  return function.substr(kOperators.size(), function.find('.', kOperators.size()) - kOperators.size());
+// The node is, or is part of, a call of the module whose function has this in its name; false where the file
+// does not say.
+bool isCallOf(const GradientContext& c, std::string_view function) {
+  return exportedCall(c.node()).function.find(function) != std::string::npos;
 }
 
 // The chosen input gets the gradient; equal ones share it, but for a limit (clamp), which is chosen where the
@@ -27,7 +25,7 @@ void chooseGradient(GradientContext& c, std::string_view wins) {
     c.refuse("it has more than two inputs; write it as a chain of operators with two inputs");
   const ValueId dy = c.outputGradient();
   const ValueId zero = c.scalar(c.type(dy), 0);
-  if (functionOf(c).starts_with("clamp")) {
+  if (isCallOf(c, "aten.clamp")) {
     const ValueId beyond = c.compare(wins, c.input(1), c.input(0));
     if (c.needs(0)) c.giveReduced(0, c.where(beyond, zero, dy));
     if (c.needs(1)) c.giveReduced(1, c.where(beyond, dy, zero));
@@ -56,8 +54,7 @@ void clipGradient(GradientContext& c) {
   if (c.needs(1) || c.needs(2)) c.refuse("a limit of Clip depends on a parameter; use Min and Max");
   ValueId gradient = c.outputGradient();
   const ValueId zero = c.scalar(c.type(gradient), 0);
-  const std::string function = functionOf(c);
-  const bool flat_ends = function == "relu6" || function == "hardtanh";
+  const bool flat_ends = isCallOf(c, "aten.relu6.") || isCallOf(c, "aten.hardtanh.");
   // `inside` compares x with the limit where the gradient passes; `outside`, where it does not.
   const auto passInside = [&](size_t limit, std::string_view inside, std::string_view outside) {
     if (!c.hasInput(limit)) return;

@@ -17,13 +17,12 @@ bool losesTraining(const Node& node);
 
 // Puts batch normalisations and dropouts that the file has in inference mode into training mode:
 //   BatchNormalization(x, scale, bias, mean, var)  normalises by the moments of a microbatch, and keeps
-//   running
-//                                                  statistics (autodiff/forward_states.h)
+//                                                  running statistics (autodiff/forward_states.h)
 //   Dropout(x, ratio)                              drops
 // Where the file tells that some normalisations were in training mode, others were in evaluation mode (those
 // of a frozen backbone), and stay so. A dropout that the exporter has left out is not in the file, and stays
-// out. To be called on the graph as
-// read. Error(kBadModel) for a file whose opset has no training mode (below 14 and 12).
+// out. To be called on the graph as read. Error(kBadModel) for a file whose opset has no training mode (below
+// 14 and 12).
 ChangedModes setTrainingMode(Graph& graph);
 
 }  // namespace pipeshard

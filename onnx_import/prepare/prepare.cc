@@ -59,9 +59,8 @@ void refuseControlFlow(Graph& graph, const Node& node) {
 // What to write in place of a selection by a mask, x[mask].
 std::string_view waysRoundSelection(const Node& node) {
   if (!node.is("NonZero") && !node.is("Compress")) return "";
-  return ". It selects by a mask, as x[mask] does: keep all elements, and leave those out of the loss that "
-         "the "
-         "mask leaves out: labels of -100 (torch.where(mask, labels, -100)), or a mean written as "
+  return ". It selects by a mask, as x[mask] does: keep all elements, and leave out of the loss those that "
+         "the mask leaves out: labels of -100 (torch.where(mask, labels, -100)), or a mean written as "
          "(loss * mask).sum() / mask.sum()";
 }
 

@@ -47,9 +47,8 @@ class CheckpointFolder {
   // fills `tensors` in where it is empty, and turns the folder into a checkpoint. Of the files `elsewhere`
   // none is looked for here: then the caller says what `tensors` are. Error(kDiskFull); kBadModel,
   // kMissingInput for files that are not what they should be; kConfiguration where something that is no
-  // checkpoint has the checkpoint's name. After an error the folder of the step is gone,
-  // and the older checkpoints are there. `notice`: told what could not be done beside a checkpoint that is
-  // there.
+  // checkpoint has the checkpoint's name. After an error the folder of the step is gone, and the older
+  // checkpoints are there. `notice`: told what could not be done beside a checkpoint that is there.
   Checkpoint commit(Checkpoint checkpoint, const std::function<void(const std::string&)>& notice = {});
   // The job goes on after this step: later checkpoints, which were no good, go away with the next commit.
   void goOnAfter(int64_t step) { resumed_step_ = step; }

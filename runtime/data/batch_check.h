@@ -55,8 +55,7 @@ std::string explainFailedStep(const Program& program, DataSource& data, int64_t 
 // Advice that ends the message about step `step` of a program whose loss is not finite. When every label of
 // the step's batch is the one that the loss ignores, the mean over labels is 0/0 whatever the weights are,
 // and the advice says so; where the data are synthetic, it says that. Otherwise the learning rate or the data
-// are the usual causes. Reads the labels from
-// `data` again.
+// are the usual causes. Reads the labels from `data` again.
 std::string explainNotFiniteLoss(const Program& program, DataSource& data, int64_t step);
 
 }  // namespace pipeshard

@@ -216,9 +216,8 @@ class Restarts {
     for (const JoinedNode& node : spec_.nodes->nodes())
       devices += node.control_rank >= 0 && !node.ending ? node.devices : 0;
     return fmt::format(
-        "{}; the nodes that are left have {}, too few for the plan's {}{}; waiting {} s for a node: "
-        "{}",
-        why, counted(devices, "device"), whole_.node_of_rank.size(),
+        "{}; the nodes that are left have {}, too few for the plan's {}{}; waiting {} s for a node: {}", why,
+        counted(devices, "device"), whole_.node_of_rank.size(),
         options_.fewer.empty() ? "" : " and for those for fewer", spec_.nodes->wait().count(),
         spec_.nodes->joinCommand());
   }
