@@ -17,6 +17,9 @@ pkg_check_modules(re2 REQUIRED IMPORTED_TARGET re2)
 pkg_check_modules(jemalloc REQUIRED IMPORTED_TARGET jemalloc)
 set_target_properties(PkgConfig::re2 PROPERTIES INTERFACE_COMPILE_OPTIONS "")  # -pthread: precompiled headers have none
 pkg_check_modules(cpphttplib REQUIRED IMPORTED_TARGET cpp-httplib)
+# Its header calls libcrypto since version 0.16 (Debian 13), and says so only to those who link it statically.
+pkg_check_modules(libcrypto REQUIRED IMPORTED_TARGET libcrypto)
+target_link_libraries(PkgConfig::cpphttplib INTERFACE PkgConfig::libcrypto)
 if(PIPESHARD_BUILD_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

@@ -13,7 +13,7 @@ source tools/lib.sh
 
 packages=(g++ cmake ninja-build ccache git pkg-config python3 python3-pip python3-venv
   libprotobuf-dev protobuf-compiler libdnnl-dev libzmq3-dev cppzmq-dev libgloo-dev libcli11-dev nlohmann-json3-dev
-  libfmt-dev libicu-dev libcpp-httplib-dev libzip-dev libxxhash-dev libre2-dev libeigen3-dev libjemalloc-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev)
+  libfmt-dev libicu-dev libcpp-httplib-dev libssl-dev libzip-dev libxxhash-dev libre2-dev libeigen3-dev libjemalloc-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev)
 
 install_packages() {
   local missing=() package

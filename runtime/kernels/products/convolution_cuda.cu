@@ -7,7 +7,7 @@
 #include "runtime/kernels/products/convolution.h"
 #include "runtime/kernels/products/cudnn_convolution.h"
 #include "runtime/kernels/products/matmul.h"
-#include "runtime/kernels/products/window_viewers.h"
+#include "runtime/kernels/products/window_positions.h"
 
 namespace pipeshard::kernels {
 

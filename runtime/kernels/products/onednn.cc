@@ -8,6 +8,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/kernels/base/one_thread.h"
+#include "runtime/kernels/products/onednn_description.h"
 
 namespace pipeshard::kernels {
 
@@ -54,8 +55,7 @@ std::shared_ptr<const OnednnBfloat16Gemm> OnednnBfloat16Gemm::create(bool transp
   try {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(made->a, made->b, made->c), attributes,
-                                                   cpuEngine());
+    const auto description = describe<dnnl::matmul>(cpuEngine(), attributes, made->a, made->b, made->c);
     const std::string_view name = description.impl_info_str();
     const bool is_native = name.find("bf16") != name.npos || name.find("amx") != name.npos;
     if (!name.starts_with("brg") || !is_native) return nullptr;

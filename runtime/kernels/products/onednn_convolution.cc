@@ -8,6 +8,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/kernels/base/one_thread.h"
+#include "runtime/kernels/products/onednn_description.h"
 
 namespace pipeshard::kernels {
 namespace {
@@ -50,7 +51,7 @@ size_t spatialAxes(const Window& w) {
 memory::dims last(const Triple& sizes, size_t count) { return {sizes.end() - count, sizes.end()}; }
 
 memory::desc anyLayout(const memory::desc& plain) {
-  return {plain.dims(), memory::data_type::f32, memory::format_tag::any};
+  return {sizesOf(plain), memory::data_type::f32, memory::format_tag::any};
 }
 
 bool madeForThisProcessor(const dnnl::primitive_desc_base& description) {
@@ -91,25 +92,22 @@ struct OnednnConvolution::Primitives {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     using Forward = dnnl::convolution_forward;
-    const Forward::primitive_desc forward(Forward::desc(dnnl::prop_kind::forward_training, direct, image,
-                                                        weight, output, strides, dilations, begin, end),
-                                          attributes, cpu());
+    const auto forward = describe<Forward>(cpu(), attributes, dnnl::prop_kind::forward_training, direct,
+                                           image, weight, output, strides, dilations, begin, end);
     if (task == ConvolutionTask::kForward) {
       return take<Forward>(forward, {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
                            {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST});
     }
     if (task == ConvolutionTask::kInputGrad) {
       using Backward = dnnl::convolution_backward_data;
-      const Backward::primitive_desc data(
-          Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
-          forward);
+      const auto data = describeBackward<Backward>(cpu(), attributes, forward, direct, image, weight, output,
+                                                   strides, dilations, begin, end);
       return take<Backward>(data, {data.diff_src_desc(), data.weights_desc(), data.diff_dst_desc()},
                             {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST});
     }
     using Backward = dnnl::convolution_backward_weights;
-    const Backward::primitive_desc weights(
-        Backward::desc(direct, image, weight, output, strides, dilations, begin, end), attributes, cpu(),
-        forward);
+    const auto weights = describeBackward<Backward>(cpu(), attributes, forward, direct, image, weight, output,
+                                                    strides, dilations, begin, end);
     return take<Backward>(weights, {weights.src_desc(), weights.diff_weights_desc(), weights.diff_dst_desc()},
                           {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST});
   }

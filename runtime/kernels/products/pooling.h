@@ -42,7 +42,7 @@ AveragePooling<T> preparePoolAverage(const Pool& pool, bool with_padding);
 template <typename T>
 void poolAverageGrad(DeviceQueue* queue, const Pool& pool, bool with_padding, const T* dy, T* dx);
 
-// One number for each plane of `size` elements: the largest, or the average. size > 0.
+// One number for each plane of `size` elements: the largest (NaN, if there is one), or the average. size > 0.
 template <typename T>
 void poolAll(DeviceQueue* queue, bool largest, int64_t planes, int64_t size, const T* x, T* y);
 

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"
+#include "runtime/kernels/elementwise/binary_functors.h"
 #include "runtime/kernels/products/pooling.h"
 #include "runtime/kernels/products/window_positions.h"
 
@@ -219,10 +221,11 @@ void poolAll(DeviceQueue*, bool largest, int64_t planes, int64_t size, const T* 
   forRows(planes, size, [&](int64_t first, int64_t last) {
     for (int64_t plane = first; plane < last; ++plane) {
       const T* begin = x + plane * size;
-      double sum = 0;
-      for (int64_t i = 0; !largest && i < size; ++i) sum += static_cast<double>(begin[i]);
-      y[plane] =
-          largest ? *std::max_element(begin, begin + size) : static_cast<T>(sum / static_cast<double>(size));
+      if (largest) {
+        y[plane] = std::accumulate(begin, begin + size, begin[0], MaxOp::apply<T>);
+      } else {
+        y[plane] = static_cast<T>(std::accumulate(begin, begin + size, 0.0) / static_cast<double>(size));
+      }
     }
   });
 }

@@ -2,10 +2,10 @@
 
 #include "runtime/kernels/base/cuda_block.h"
 #include "runtime/kernels/base/cudnn_use.h"
+#include "runtime/kernels/elementwise/binary_functors.h"
 #include "runtime/kernels/products/cudnn_pooling.h"
 #include "runtime/kernels/products/pooling.h"
 #include "runtime/kernels/products/window_positions.h"
-#include "runtime/kernels/products/window_viewers.h"
 
 namespace pipeshard::kernels {
 
@@ -78,14 +78,13 @@ __global__ void poolAllKernel(bool largest, int64_t planes, int64_t size, const 
   __shared__ double values[kBlockThreads];
   for (int64_t plane = blockIdx.x; plane < planes; plane += gridDim.x) {
     const T* from = x + plane * size;
-    // The largest as the CPU finds it: NaN stays only where it is the first.
     auto value = largest ? static_cast<double>(from[0]) : 0.0;
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
       const auto element = static_cast<double>(from[i]);
-      value = largest ? (value < element ? element : value) : value + element;
+      value = largest ? MaxOp::apply(value, element) : value + element;
     }
     value =
-        combineBlock(value, values, [=](double a, double b) { return largest ? (a < b ? b : a) : a + b; });
+        combineBlock(value, values, [=](double a, double b) { return largest ? MaxOp::apply(a, b) : a + b; });
     if (threadIdx.x == 0) y[plane] = static_cast<T>(largest ? value : value / static_cast<double>(size));
   }
 }
