@@ -8,19 +8,6 @@
 namespace pipeshard::kernels {
 namespace {
 
-// Offsets of every index of the axes (sizes, strides), outermost first.
-std::vector<int64_t> allOffsets(const Shape& sizes, const Shape& strides) {
-  std::vector<int64_t> offsets = {0};
-  for (size_t axis = 0; axis < sizes.size(); ++axis) {
-    std::vector<int64_t> next;
-    next.reserve(offsets.size() * sizes[axis]);
-    for (int64_t base : offsets)
-      for (int64_t i = 0; i < sizes[axis]; ++i) next.push_back(base + i * strides[axis]);
-    offsets = std::move(next);
-  }
-  return offsets;
-}
-
 std::vector<bool> reducedAxes(const KernelSpec& spec) {
   const size_t rank = spec.inputs[0].shape.size();
   const std::vector<int64_t> axes = integersFromAttributeOrInput(spec, "axes", 1);
@@ -88,15 +75,15 @@ ReducePlan planReduce(const Shape& shape, const std::vector<bool>& reduced) {
   plan.inner = sizes.back();
   plan.inner_reduced = kinds.back();
   for (size_t i = 0; i + 1 < sizes.size(); ++i) {
-    (kinds[i] ? plan.row_sizes : plan.kept_sizes).push_back(sizes[i]);
-    (kinds[i] ? plan.row_strides : plan.kept_strides).push_back(strides[i]);
+    ReduceAxes& axes = kinds[i] ? plan.row_axes : plan.kept_axes;
+    axes.sizes.push_back(sizes[i]);
+    axes.strides.push_back(strides[i]);
   }
-  plan.kept_starts = allOffsets(plan.kept_sizes, plan.kept_strides);
-  plan.row_starts = allOffsets(plan.row_sizes, plan.row_strides);
-  plan.kept = std::ssize(plan.kept_starts);
-  plan.count = std::ssize(plan.row_starts) * (plan.inner_reduced ? plan.inner : 1);
+  const int64_t rows = plan.row_axes.count();
+  plan.kept = plan.kept_axes.count();
+  plan.count = rows * (plan.inner_reduced ? plan.inner : 1);
   if (plan.inner_reduced && plan.inner > 2 * kReduceCut && plan.kept <= 64) {
-    plan.partials = plan.kept * std::ssize(plan.row_starts) * ((plan.inner + kReduceCut - 1) / kReduceCut);
+    plan.partials = plan.kept * rows * ((plan.inner + kReduceCut - 1) / kReduceCut);
   }
   return plan;
 }

@@ -24,14 +24,29 @@ enum class Reduction { kSum, kMean, kMax, kMin, kProduct, kL1, kL2, kSumSquare }
 // Elements of one partial result of a long row.
 inline constexpr int64_t kReduceCut = int64_t{1} << 15;
 
+// Axes, outermost first, whose row-major indices are counted through. [3,2] by strides [100,10] starts at 0,
+// 10, 100, 110, 200, 210. There is no table of them: a long batch has as many rows as numbers.
+struct ReduceAxes {
+  Shape sizes, strides;
+
+  int64_t count() const { return elementCount(sizes); }
+  int64_t start(int64_t index) const {
+    if (sizes.empty()) return 0;
+    int64_t at = 0;
+    for (size_t axis = sizes.size() - 1; axis > 0; --axis) {
+      at += index % sizes[axis] * strides[axis];
+      index /= sizes[axis];
+    }
+    return at + index * strides[0];
+  }
+};
+
 struct ReducePlan {
   int64_t kept = 1;   // outputs, or groups of `inner` outputs
   int64_t inner = 1;  // contiguous elements
   bool inner_reduced = true;
-  std::vector<int64_t> kept_starts;  // per kept index: elements to its first row
-  std::vector<int64_t> row_starts;   // per reduced row: elements from the kept start
-  Shape kept_sizes, kept_strides;    // the same as axes, outermost first: their indices give the starts
-  Shape row_sizes, row_strides;
+  ReduceAxes kept_axes;  // per kept index: elements to its first row
+  ReduceAxes row_axes;   // per reduced row: elements from the kept start
   int64_t count = 1;     // elements per output
   int64_t partials = 0;  // doubles of workspace (a long reduction to few outputs is cut)
 };

@@ -40,7 +40,7 @@ struct RowReduction {
 // `width` neighbouring columns over the plan's rows.
 template <Reduction R, typename T>
 struct ColumnReduction {
-  PIPESHARD_INLINE static void run(const T* x, const int64_t* row_starts, int64_t rows, int64_t width,
+  PIPESHARD_INLINE static void run(const T* x, const ReduceAxes* axes, int64_t rows, int64_t width,
                                    int64_t count, T* y) {
     using A = Narrow<T>;
     Wide<T> totals[kColumns];
@@ -50,7 +50,7 @@ struct ColumnReduction {
       const int64_t end = std::min(rows, begin + kReducedRows);
       for (int64_t c = 0; c < width; ++c) sums[c] = neutral<R, T, A>();
       for (int64_t row = begin; row < end; ++row) {
-        const T* line = x + row_starts[row];
+        const T* line = x + axes->start(row);
 #pragma omp simd
         for (int64_t c = 0; c < width; ++c) sums[c] = combine<R, A>(sums[c], term<R, T>(line[c]));
       }
@@ -64,12 +64,12 @@ struct ColumnReduction {
 template <Reduction R, typename T>
 void reduceColumns(const ReducePlan& plan, const T* x, T* y) {
   const int64_t groups = (plan.inner + kColumns - 1) / kColumns;
-  const int64_t rows = plan.row_starts.size();
+  const int64_t rows = plan.row_axes.count();
   forRows(plan.kept * groups, rows * std::min(plan.inner, kColumns), [&](int64_t first, int64_t last) {
     for (int64_t index = first; index < last; ++index) {
       const int64_t column = index % groups * kColumns;
       const int64_t kept = index / groups;
-      runVectorised<ColumnReduction<R, T>>(x + plan.kept_starts[kept] + column, plan.row_starts.data(), rows,
+      runVectorised<ColumnReduction<R, T>>(x + plan.kept_axes.start(kept) + column, &plan.row_axes, rows,
                                            std::min(kColumns, plan.inner - column), plan.count,
                                            y + kept * plan.inner + column);
     }
@@ -78,7 +78,7 @@ void reduceColumns(const ReducePlan& plan, const T* x, T* y) {
 
 template <Reduction R, typename T>
 void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
-  const int64_t rows = plan.row_starts.size();
+  const int64_t rows = plan.row_axes.count();
   auto* cuts = reinterpret_cast<Wide<T>*>(partials);
   const int64_t pieces = plan.partials == 0 ? 0 : plan.partials / (plan.kept * rows);
   if (pieces > 0) {
@@ -86,7 +86,7 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
       const int64_t begin = index % pieces * kCut;
       const int64_t row = index / pieces;
       cuts[index] = neutral<R, T, Wide<T>>();
-      const T* start = x + plan.kept_starts[row / rows] + plan.row_starts[row % rows] + begin;
+      const T* start = x + plan.kept_axes.start(row / rows) + plan.row_axes.start(row % rows) + begin;
       runVectorised<RowReduction<R, T>>(start, std::min(kCut, plan.inner - begin), cuts + index);
     });
   }
@@ -97,9 +97,9 @@ void reduceRows(const ReducePlan& plan, const T* x, T* y, double* partials) {
         for (int64_t i = 0; i < pieces * rows; ++i)
           total = combine<R, Wide<T>>(total, cuts[kept * pieces * rows + i]);
       } else {
-        for (int64_t start : plan.row_starts) {
-          runVectorised<RowReduction<R, T>>(x + plan.kept_starts[kept] + start, plan.inner, &total);
-        }
+        const T* first_row = x + plan.kept_axes.start(kept);
+        for (int64_t row = 0; row < rows; ++row)
+          runVectorised<RowReduction<R, T>>(first_row + plan.row_axes.start(row), plan.inner, &total);
       }
       y[kept] = finishReduction<R, T>(total, plan.count);
     }

@@ -76,11 +76,11 @@ void reduceOnDevice(cudaStream_t stream, const ReduceWalk& walk, const T* x, T* 
 inline ReduceWalk walkOf(const ReducePlan& plan) {
   ReduceWalk walk;
   bool fits = true;
-  for (size_t a = 0; a < plan.kept_sizes.size(); ++a)
-    fits = fits && walk.kept.add(plan.kept_sizes[a], {plan.kept_strides[a]});
-  for (size_t a = 0; a < plan.row_sizes.size(); ++a)
-    fits = fits && walk.rows.add(plan.row_sizes[a], {plan.row_strides[a]});
-  if (!fits) refuseAxes(plan.kept_sizes.size() + plan.row_sizes.size() + 1);
+  for (size_t a = 0; a < plan.kept_axes.sizes.size(); ++a)
+    fits = fits && walk.kept.add(plan.kept_axes.sizes[a], {plan.kept_axes.strides[a]});
+  for (size_t a = 0; a < plan.row_axes.sizes.size(); ++a)
+    fits = fits && walk.rows.add(plan.row_axes.sizes[a], {plan.row_axes.strides[a]});
+  if (!fits) refuseAxes(plan.kept_axes.sizes.size() + plan.row_axes.sizes.size() + 1);
   walk.inner = plan.inner;
   walk.inner_reduced = plan.inner_reduced;
   walk.outputs = plan.kept * (plan.inner_reduced ? 1 : plan.inner);
