@@ -11,7 +11,7 @@ namespace pipeshard {
 namespace {
 
 // Fewer layers than this leave stages little choice: blocks are cut, where a cut inside costs no more than
-// one between them.
+// one between them, and models without blocks wherever it costs least.
 constexpr int kFewLayers = 16;
 
 int64_t rounded(int64_t amount, int64_t unit) { return (amount + unit / 2) / unit; }
@@ -147,18 +147,20 @@ std::vector<Piece> blockLayers(const LayerMaterial& material, const std::vector<
   return pieces;
 }
 
-// As many layers as possible whose cuts cost at most half more than the best cut into two.
+// As many layers as possible whose cuts cost at most half more than the best cut into two; where these are
+// few, as in convolutional networks, whose images shrink on the way, dearer cuts beside them.
 LayerEnds layersWithoutBlocks(const LayerMaterial& material, int most_layers, double tolerance) {
+  const int few = static_cast<int>(std::min<int64_t>({kFewLayers, most_layers, material.count()}));
   ClusteringProblem problem{material.flops, material.cut_bytes, {}, 2, tolerance};
   const LayerEnds two = material.count() > 1 ? clusterAsEvenlyAsPossible(problem) : LayerEnds{};
   if (two.empty()) return {material.count() - 1};
   const int64_t bytes = material.cut_bytes[two.front()];
   for (int64_t cut : material.cut_bytes) problem.may_end.push_back(cut <= bytes + bytes / 2);
-  for (problem.layers = most_layers; problem.layers > 2; --problem.layers) {
+  for (problem.layers = most_layers; problem.layers >= few; --problem.layers) {
     LayerEnds ends = clusterLayers(problem);
     if (!ends.empty()) return ends;
   }
-  return two;
+  return clusterAsEvenlyAsPossible({material.flops, material.cut_bytes, {}, few, tolerance});
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ struct Clustering {
 // stands before and behind them joined to the first and last where it is small (half a block), else layers of
 // their own; runs of other blocks before and behind likewise. Of fewer than 16 layers, blocks are cut in
 // equal places where a cut costs no more than between them. Without repeats (less than half of the FLOPs),
-// the largest number of layers whose largest cut is at most 1.5 times that of two layers.
+// the largest number of layers whose largest cut is at most 1.5 times that of two layers, or 16, with cuts as
+// cheap as these allow, if there are fewer.
 // No layer ends between two uses of one running statistic (a batch normalisation that is called twice), so
 // there may be fewer layers than asked for.
 // Error(kConfiguration): more layers than forward nodes.

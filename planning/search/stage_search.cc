@@ -16,7 +16,9 @@
 #include "partition/costs/submesh_classes.h"
 #include "partition/families/make_schedule.h"
 #include "partition/families/plan_schedule.h"
+#include "partition/layers/chain.h"
 #include "partition/layers/layer_clustering.h"
+#include "partition/layers/layers.h"
 #include "partition/search/assignment_request.h"
 #include "partition/search/plan_prediction.h"
 #include "partition/search/plan_search.h"
@@ -33,6 +35,12 @@ constexpr int64_t kMostMicrobatches = 4096;  // that are tried where nobody says
 constexpr size_t kMostStageCosts = 200;      // rows of the table of stages' costs
 // devices: where memory binds, methods that need less of it are tried, too
 constexpr int kMostWithMethods = 64;
+// Layers are cut finer where the busiest device works this much longer than the average,
+constexpr double kUneven = 1.125;
+// so that each stage has about as many of them, and there are these at least
+constexpr int kLayersOfStage = 4;
+constexpr int kFineLayers = 16;
+constexpr int kMostFineLayers = 64;
 
 void refuseOptions(const PartitionOptions& options) {
   const auto refuse = [](bool given, const char* option) {
@@ -67,13 +75,21 @@ struct CountState {
   std::unique_ptr<ShardedStageCosts> costs;
 };
 
+// What costs are made with.
+struct Ways {
+  std::vector<ShardingMethod> methods;
+  int layers = 0;  // ClusteringOptions::layers
+  friend auto operator<=>(const Ways&, const Ways&) = default;
+};
+
 // Asks the search of plans (partition/search/plan_search.h) and puts its answer into words that plan files
-// have. What costs refer to (the training step, its layers) is kept in states_ by methods and number of
+// have. What costs refer to (the training step, its layers) is kept in states_ by ways and number of
 // microbatches, and lives as long as this object, since the search's result refers to it, too.
 //
-// `methods_` are those that costs are made with at the moment: the search asks first with the usual ones, and
-// again with more where memory is short (costsWith sets them). Before anything is described they are set back
-// to those of the plan that was found, because stateOf looks its state up under them.
+// `ways_` are those that costs are made with at the moment: the search asks first with the usual methods, and
+// again with more where memory is short (costsWith sets them), or with finer layers (moreEven). Before
+// anything is described they are set back to those of the plan that was found, because stateOf looks its
+// state up under them.
 class Search {
  public:
   Search(const PlanRequest& request, const ForwardModel& model, const PartitionOptions& options,
@@ -83,7 +99,7 @@ class Search {
         options_(options),
         progress_(progress),
         interrupted_(interrupted),
-        methods_{options.sharding.method.value_or(ShardingMethod{})} {}
+        ways_{{options.sharding.method.value_or(ShardingMethod{})}, options.layers} {}
 
   StageSearchResult run() {
     refuseOptions(options_);
@@ -92,28 +108,99 @@ class Search {
     StageSearchResult result;
     result.notes = noted.notes;
     const PlanSearchRequest search = searchRequest();
-    const PlanSearchResult found = searchPlans(search);
-    for (const auto& [key, state] : states_) {
-      if (state->costs.get() == found.costs.costs.get()) methods_ = key.first;
-    }
+    PlanSearchResult found = searchPlans(search);
+    setWaysOf(found);
     if (found.plans.empty()) {
       if (!found.complete) return {};
       failInfeasible(search, found);
     }
+    const int finer = found.complete && options_.layers == 0 ? finerLayers(found.plans.front()) : 0;
+    if (finer > 0) found = moreEven(std::move(found), finer, result.notes);
     describe(search, found, result);
     return result;
   }
 
  private:
+  // Those of its costs, for stateOf.
+  void setWaysOf(const PlanSearchResult& found) {
+    for (const auto& [key, state] : states_) {
+      if (state->costs.get() == found.costs.costs.get()) ways_ = key.first;
+    }
+  }
+
+  // How many layers may make the plan's stages more even; 0: they are even, or cannot be made so.
+  int finerLayers(const PredictedPlan& plan) {
+    const CountState& state = stateOf(plan.microbatches);
+    const int stages = static_cast<int>(plan.stages.size());
+    const int layers = std::min(std::max(kFineLayers, kLayersOfStage * stages), kMostFineLayers);
+    if (stages < 2 || layers <= std::ssize(state.clustering.ends)) return 0;
+    double work = 0, devices = 0;
+    const AssignedStage* busiest = &plan.stages.front();
+    for (const AssignedStage& stage : plan.stages) {
+      devices += stage.submesh.deviceCount();
+      work += static_cast<double>(stage.option.pass_ns) * stage.submesh.deviceCount();
+      if (stage.option.pass_ns > busiest->option.pass_ns) busiest = &stage;
+    }
+    const double even = static_cast<double>(busiest->option.pass_ns) / kUneven;
+    const double largest = work * largestShare(state.family.base(), layers);
+    return work / devices < even && largest / busiest->submesh.deviceCount() < even ? layers : 0;
+  }
+
+  // Of the forward FLOPs, what the largest of so many layers has; 1 where there cannot be as many.
+  static double largestShare(const TrainingGraph& training, int layers) {
+    const std::vector<NodeId> order = forwardNodes(training);
+    if (std::ssize(order) < layers) return 1;
+    const LayerEnds ends = clusterTraining(training, {.layers = layers}).ends;
+    const std::vector<int64_t> flops = forwardFlops(training, order);
+    int64_t largest = 0, total = 0, first = 0;
+    for (const int64_t end : ends) {
+      const int64_t layer = sumOver(flops, first, end);
+      largest = std::max(largest, layer);
+      total += layer;
+      first = end + 1;
+    }
+    return static_cast<double>(largest) / static_cast<double>(std::max<int64_t>(total, 1));
+  }
+
+  // The better one of `coarse` and what is found with so many layers.
+  PlanSearchResult moreEven(PlanSearchResult coarse, int layers, std::vector<std::string>& notes) {
+    const PredictedPlan& best = coarse.plans.front();
+    const int64_t before = std::ssize(stateOf(best.microbatches).clustering.ends);
+    progress_(fmt::format("stages are uneven: cutting {} layers instead of {}", layers, before));
+    ways_.layers = layers;
+    PlanSearchRequest search = searchRequest();
+    search.first = firstOf(search.microbatches, best.microbatches);
+    for (const CountTried& tried : coarse.tried) {
+      if (tried.objective_ns > 0) search.bound_ns = std::min(search.bound_ns, tried.objective_ns);
+    }
+    PlanSearchResult fine = searchPlans(search);
+    const bool better = !fine.plans.empty() && fine.plans.front().step_ns < best.step_ns;
+    coarse.complete = fine.complete;
+    const auto addNeighbour = [&](PlanSearchResult& to, int64_t chosen, int64_t instead, int64_t step_ns) {
+      to.neighbours.push_back({"layers", fmt::format("{}", chosen), fmt::format("{}", instead), step_ns, ""});
+    };
+    if (better) {
+      notes.push_back(
+          fmt::format("stages of {} layers were uneven: with {} of them a step is predicted {:.1f} % shorter",
+                      before, layers, 100 - 100.0 * fine.plans.front().step_ns / best.step_ns));
+      addNeighbour(fine, layers, before, best.step_ns);
+    } else if (!fine.plans.empty()) {
+      addNeighbour(coarse, before, layers, fine.plans.front().step_ns);
+    }
+    PlanSearchResult result = better ? std::move(fine) : std::move(coarse);
+    setWaysOf(result);
+    return result;
+  }
+
   PlanSearchRequest searchRequest() {
     PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
     const auto costsWith = [this](const std::vector<ShardingMethod>& methods) {
-      return [this, methods](int64_t count) {
-        methods_ = methods;
+      return [this, ways = Ways{methods, ways_.layers}](int64_t count) {
+        ways_ = ways;
         return costsOf(count);
       };
     };
-    search.costs = costsWith(methods_);
+    search.costs = costsWith(ways_.methods);
     if (!options_.sharding.method) {
       const ShardingMethod automatic, grid{ShardingKind::kMegatronZero2};
       search.costs_in_need = costsWith({automatic, {ShardingKind::kZero2}, {ShardingKind::kZero3}, grid});
@@ -164,26 +251,26 @@ class Search {
   static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
   CountState& stateOf(int64_t count) {
-    const auto found = states_.find({methods_, count});
+    const auto found = states_.find({ways_, count});
     if (found != states_.end()) return *found->second;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
     auto made = std::make_unique<CountState>(
         CountState{trainingFamily(model_, request_.given.optimizer, batch), {}, nullptr});
     const TrainingGraph& training = made->family.base();
     ClusteringOptions clustering;
-    clustering.layers = options_.layers;
+    clustering.layers = ways_.layers;
     made->clustering = clusterTraining(training, clustering);
     made->costs =
         std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
-    return *states_.emplace(std::pair(methods_, count), std::move(made)).first->second;
+    return *states_.emplace(std::pair(ways_, count), std::move(made)).first->second;
   }
 
   StageCostOptions costOptions() const {
     StageCostOptions costs;
-    costs.methods = methods_;
+    costs.methods = ways_.methods;
     // so memory is short
-    costs.cut_shared =
-        std::find(methods_.begin(), methods_.end(), ShardingMethod{ShardingKind::kZero3}) != methods_.end();
+    costs.cut_shared = std::find(ways_.methods.begin(), ways_.methods.end(),
+                                 ShardingMethod{ShardingKind::kZero3}) != ways_.methods.end();
     if (options_.sharding.mesh) {
       costs.meshes = [mesh = *options_.sharding.mesh](const Submesh& submesh) {
         return submesh.deviceCount() == mesh.deviceCount() ? std::vector<std::vector<int>>{mesh.shape}
@@ -338,8 +425,8 @@ class Search {
   const ProgressCallback& progress_;
   const std::atomic<bool>* interrupted_;
   bool cut_ = false;
-  std::vector<ShardingMethod> methods_;  // that are tried now
-  std::map<std::pair<std::vector<ShardingMethod>, int64_t>, std::unique_ptr<CountState>> states_;
+  Ways ways_;  // that are tried now
+  std::map<std::pair<Ways, int64_t>, std::unique_ptr<CountState>> states_;
 };
 
 }  // namespace

@@ -85,6 +85,40 @@ TEST(SearchCommandLimits, NumbersOfMicrobatchesThatTheModelDoesNotTakeAreLeftOut
   EXPECT_LT(planOf(folder).at("microbatches"), 8);
 }
 
+// Three blocks of equal layers for four slow devices: half blocks would leave one stage twice the work of
+// others.
+TEST(SearchCommandLayers, AreCutFinerWhereStagesAreUneven) {
+  const TemporaryFolder folder;
+  writeFile(folder.file("slow.json"), R"({"version": 1, "name": "slow", "kinds": {"k": {
+    "memory_bandwidth": {"gbytes_per_s": 1.0, "latency_ns": 500},
+    "rates": [{"class": "contraction", "type": "float32", "flops": {"gflops": 1.0, "latency_ns": 500}}]}},
+    "nodes": [{"count": 4, "kind": "k", "devices": 1, "inside": {"latency_ns": 1000, "gbytes_per_s": 0.1},
+               "nic": {"latency_ns": 3000, "gbytes_per_s": 0.02}, "nics": 1}]})");
+  const auto plan = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {
+        "plan",  "examples/gpt2.onnx", "--cluster", folder.file("slow.json"),
+        "--dim", "batch=16",           "--stages",  "auto",
+        "-o",    folder.file(name)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult planned = runPipeshard(arguments);
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    return std::pair(planOf(folder, name), planned.output);
+  };
+  const nlohmann::json coarse = plan("coarse", {"--layers", "9"}).first;
+  const auto [found, told] = plan("found", {});
+  EXPECT_THAT(told, HasSubstr("stages of 9 layers were uneven: with 16 of them a step is predicted"));
+  EXPECT_EQ(found.at("layers").size(), 16U);
+  const auto step = [](const nlohmann::json& of) {
+    return of.at("alternatives").at(0).at("step_ns").get<int64_t>();
+  };
+  EXPECT_LT(step(found), 0.97 * step(coarse));
+  const auto& reasons = found.at("reasons");
+  EXPECT_TRUE(std::ranges::any_of(reasons, [&](const nlohmann::json& reason) {
+    return reason.at("about") == "layers" && reason.at("chosen") == "16" && reason.at("instead") == "9" &&
+           reason.at("step_ns") > step(found);
+  })) << reasons;
+}
+
 // Of Alpa's tutorial: two layers on one node of eight devices, sixteen microbatches.
 TEST(SearchCommandTables, ShowStagesWithLayersSubmeshesAndMeshesAndWhatOthersWouldCost) {
   const TemporaryFolder folder;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -15,6 +16,7 @@
 #include "ir/plan/optimizer.h"
 #include "onnx_import/autodiff/training.h"
 #include "partition/cut/node_stages.h"
+#include "partition/layers/chain.h"
 #include "partition/layers/layers.h"
 #include "sharding/stage/repeats.h"
 #include "tests/expect_error.h"
@@ -182,6 +184,21 @@ TEST(LayerClusteringTest, FewBlocksAreCutWhereThatCostsNoMoreThanBetweenThem) {
   EXPECT_EQ(clustering.kinds[LayerId(2)], clustering.kinds[LayerId(4)]);
   EXPECT_EQ(clustering.kinds[LayerId(1)], clustering.kinds[LayerId(3)]);
   EXPECT_NE(clustering.kinds[LayerId(2)], clustering.kinds[LayerId(3)]);
+}
+
+// Images shrink on the way, so cuts cost ever less: the cheap ones alone would leave a few layers at the end.
+TEST(LayerClusteringTest, ConvolutionalNetworksHaveEnoughLayersForStages) {
+  const TrainingGraph training =
+      buildTrainingGraph(testing::exampleForward("resnet.onnx", 4), parseOptimizer("sgd:lr=0.1"));
+  const LayerEnds ends = clusterTraining(training, {}).ends;
+  ASSERT_THAT(ends, SizeIs(16));
+  const std::vector<int64_t> flops = forwardFlops(training, forwardNodes(training));
+  const int64_t total = std::accumulate(flops.begin(), flops.end(), int64_t{0});
+  int64_t first = 0;
+  for (const int64_t end : ends) {
+    EXPECT_LE(sumOver(flops, first, end), total / 8) << end;
+    first = end + 1;
+  }
 }
 
 TEST(LayerClusteringTest, KindsTellParameterShapesAndWiringApart) {
