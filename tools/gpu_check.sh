@@ -8,6 +8,9 @@
 #   --results FILE     where the results are merged into (default: docs/gpu-results.md of the checkout; in a bundle, gpu-results.md)
 #   --record FILE      where the calls of NVIDIA's libraries are kept that the row 'record' has made, for CI to replay (default:
 #                      tests/standin/recorded_calls.safetensors of the checkout; in a bundle, recorded_calls.safetensors)
+#   --keep FOLDER      the results, the record and each row's whole output go there, as gpu-results.md, recorded_calls.safetensors
+#                      and NAME.log: for a machine from which one folder comes back
+#   --at-once          three groups of rows side by side (tests, models, sanitizers): on 16 processors half the time
 #   --seconds N        of the whole check (540)
 #   --standin FOLDER   on the stand-in of NVIDIA's libraries that is built there (tests/standin); no results are kept but with --results
 #
@@ -25,17 +28,19 @@ if [ "${1:-}" = --one ]; then  # this script's own: the process of a row
   exit
 fi
 
-bundle="" chosen='.*' results="" seconds=540 standin="" record=""
+bundle="" chosen='.*' results="" seconds=540 standin="" record="" keep="" at_once=""
 while [ $# -gt 0 ]; do
   case $1 in
     --list) printf '%s\n' "${rows[@]}" | cut -d' ' -f1 && exit ;;
-    --bundle | --rows | --results | --record | --seconds | --standin)
+    --at-once) at_once=yes && shift ;;
+    --bundle | --rows | --results | --record | --keep | --seconds | --standin)
       [ $# -ge 2 ] || { echo "error: $1 needs a value; see the head of this file" >&2; exit 64; }
       case $1 in
         --bundle) bundle=$2 ;;
         --rows) chosen=$2 ;;
         --results) results=$(realpath -m "$2") ;;
         --record) record=$(realpath -m "$2") ;;
+        --keep) keep=$(realpath -m "$2") ;;
         --seconds) seconds=$2 ;;
         --standin) standin=$(realpath -m "$2") ;;
       esac
@@ -66,12 +71,23 @@ fi
 export bundle work standin
 find_libraries
 describe_machine
-if [ -z "$results" ] && [ -z "$standin" ] && [ "$device" != "no GPU" ]; then
-  results=$root/gpu-results.md
-  [ ! -d "$root/docs" ] || results=$root/docs/gpu-results.md
-  folder=$root
-  [ ! -d "$root/tests/standin" ] || folder=$root/tests/standin
-  record=${record:-$folder/recorded_calls.safetensors}
+if [ -z "$standin" ] && [ "$device" != "no GPU" ]; then
+  checkout_docs=$root checkout_standin=$root
+  [ ! -d "$root/docs" ] || checkout_docs=$root/docs
+  [ ! -d "$root/tests/standin" ] || checkout_standin=$root/tests/standin
+  results=${results:-${keep:-$checkout_docs}/gpu-results.md}
+  record=${record:-${keep:-$checkout_standin}/recorded_calls.safetensors}
+fi
+if [ -n "$keep" ]; then
+  mkdir -p "$keep"
+  # what has been there before is kept in it
+  [ -e "$keep/gpu-results.md" ] || [ ! -e "$root/docs/gpu-results.md" ] || cp "$root/docs/gpu-results.md" "$keep/"
+fi
+# The driver starts a GPU anew whenever its first process comes; an open file keeps it up between the rows.
+[ ! -r /dev/nvidia0 ] || exec 9</dev/nvidia0
+if [ -n "$at_once" ]; then
+  run_groups
+  exit
 fi
 
 passed=0 failed=0 not_run=0
@@ -85,6 +101,7 @@ for i in "${!names[@]}"; do
     FAILED) failed=$((failed + 1)) && tail -n 15 "$work/${names[i]}.log" | sed 's/^/    | /' ;;
     *) not_run=$((not_run + 1)) ;;
   esac
+  [ -z "$keep" ] || [ ! -e "$work/${names[i]}.log" ] || head -c 2000000 "$work/${names[i]}.log" >"$keep/${names[i]}.log"
   [ -z "$results" ] || merge_result "$results" "${names[i]}"
   if [ "${names[i]}" = record ] && [ "$verdict" = passed ] && [ -n "$record" ]; then
     cp "$work/recorded_calls.safetensors" "$record" && echo "  the calls are in $record"

@@ -5,7 +5,7 @@
 #   tests/standin/bundle_test.sh BUILD [ROWS]      ROWS: as gpu_check.sh has them
 set -euo pipefail
 build=$(realpath "$1")
-rows=${2:-machine|starts|kernels|record|validate-mlp-.|structure-.*|fault-.*|sanitize-memcheck}
+rows=${2:-machine|starts|kernels.*|record|validate-mlp-.|structure-.*|fault-.*|sanitize-memcheck}
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-bundle-test.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
@@ -50,6 +50,14 @@ echo "Behind the table." >>"$folder/results.md"
 check 0 --rows starts --results "$folder/results.md"
 [ "$(wc -l <"$folder/results.md")" -eq $((lines + 2)) ] || die "rows were not replaced: $(cat "$folder/results.md")"
 [ "$(grep -c 0123abcd "$folder/results.md")" -eq 1 ] || die "the row of another device is gone, or its own is left"
+
+# Groups of rows side by side; everything in one folder.
+check 77 --at-once --rows 'starts|fault-index|validate-mlp-1|sanitize-memcheck' --keep "$folder/kept" --results "$folder/kept/gpu-results.md"
+for row in starts fault-index validate-mlp-1; do
+  [ -s "$folder/kept/$row.log" ] || die "the output of $row was not kept"
+  has kept/gpu-results.md "^\\| $row \\| passed .* stand-in "
+done
+has kept/gpu-results.md '^\| sanitize-memcheck \| not run '
 
 # What is wrong is no pass.
 devices=0 check 1 --rows 'validate-mlp-1'

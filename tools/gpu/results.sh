@@ -1,4 +1,4 @@
-# Sourced by gpu_check.sh: one row run, and its result kept.
+# Sourced by gpu_check.sh: one row run, or groups of rows side by side, and results kept.
 
 # run_row NAME LIMIT LEFT: sets verdict (passed, FAILED, not run), what, took.
 run_row() {
@@ -26,8 +26,39 @@ run_row() {
   fi
 }
 
-# merge_result FILE NAME: the row of this name and device is replaced, others stay as they are.
+# The chosen rows, by groups that need different things: each a process of this script, with a table of its own. Ends as the worst.
+run_groups() {
+  local group code worst=0 options=(--bundle "$bundle" --seconds "$seconds") groups=('machine|starts|kernels.*|record|conformance|fault-.*' 'validate-.*|structure-.*' 'sanitize-.*')
+  [ -z "$results" ] || options+=(--results "$results")
+  [ -z "$record" ] || options+=(--record "$record")
+  [ -z "$keep" ] || options+=(--keep "$keep")
+  [ -z "$standin" ] || options+=(--standin "$standin")
+  local processes=()
+  for group in "${!groups[@]}"; do
+    local inside
+    inside=$(for name in "${names[@]}"; do [[ ! $name =~ ^(${groups[group]})$ ]] || echo "$name"; done | paste -sd '|')
+    [ -n "$inside" ] || continue
+    bash "$here/gpu_check.sh" "${options[@]}" --rows "$inside" >"$work/group-$group" 2>&1 </dev/null &
+    processes+=($!)
+  done
+  for group in "${processes[@]}"; do
+    code=0
+    wait "$group" || code=$?
+    [ $code -eq 0 ] || [ $worst -eq 1 ] || worst=$code
+  done
+  cat "$work"/group-*
+  return $worst
+}
+
+# merge_result FILE NAME: the row of this name and device is replaced, others stay as they are. One process at a time.
 merge_result() {
+  (
+    flock 8
+    merge_locked "$@"
+  ) 8<"$here/gpu_check.sh"
+}
+
+merge_locked() {
   local file=$1 line
   line="| $2 | $verdict | ${what//|/,} | $took | $commit | $(date -u +%F) | $device | $driver |"
   if [ ! -e "$file" ]; then

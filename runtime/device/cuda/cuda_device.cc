@@ -68,7 +68,8 @@ class CudaQueue : public DeviceQueue {
   }
   void download(const std::byte* from, std::byte* to, size_t bytes) override {
     move(from, to, bytes, cudaMemcpyDeviceToHost, "a download");
-    if (bytes > 0 && !device_.isPinned(to)) given_ = false;  // the call has waited
+    // Until CUDA 11 such a call waited; since 12 it may.
+    if (bytes > 0 && !device_.isPinned(to)) synchronize();
   }
   void copy(const void* from, void* to, size_t bytes) override {
     if (from != to) move(from, to, bytes, cudaMemcpyDeviceToDevice, "a copy");

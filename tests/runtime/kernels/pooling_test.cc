@@ -132,6 +132,8 @@ TEST(PoolKernels, WhatIsNoNumberIsTheLargest) {
     EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[2])) << y[0] << " " << y[2];
     EXPECT_EQ(y[1], 4);
   }
+  const KernelCall all = makeCall("", "GlobalMaxPool", 1, {x}, {{kF64, {1, 1, 1, 1}}});
+  EXPECT_TRUE(std::isnan(numbersOf(runKernel(all)[0])[0]));
   const Tensor dy = makeTensor<double>({1, 1, 1, 3}, {1, 2, 3});
   const KernelCall gradient =
       makeCall("pipeshard", "MaxPoolGrad", 1, {dy, x}, {{kF64, {1, 1, 2, 6}}}, attributes);
