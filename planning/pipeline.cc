@@ -13,6 +13,7 @@
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
 #include "planning/model/forward_model.h"
+#include "planning/model/module_notes.h"
 #include "planning/model/plan_description.h"
 #include "planning/model/training_step.h"
 #include "planning/programs/imported_gradients.h"
@@ -72,16 +73,6 @@ void useFileOptimizer(ForwardModel& model, OptimizerSpec& optimizer) {
                                     optimizerToString(imported.spec)));
 }
 
-// By --freeze, or because --train takes what the file has in their place.
-void noteLostParameters(const ModuleParameters& parameters, Plan& plan) {
-  constexpr size_t kMost = 6;
-  if (parameters.lost.empty()) return;
-  std::vector<std::string> names;
-  for (const LostParameter& lost : parameters.lost) names.push_back(lost.name);
-  plan.notes.push_back(fmt::format("not in the file as the module has them, and not trained as such: {}",
-                                   listed(names, kMost)));
-}
-
 // Nothing of a file is left out without a word.
 void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
   if (model.outputs.empty()) return;
@@ -115,7 +106,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
 
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
       refuseUntrainable(model, request.given.freeze, request.given.train);
-      noteLostParameters(model.parameters, planned.plan);
+      if (std::string note = lostNote(model.parameters); !note.empty())
+        planned.plan.notes.push_back(std::move(note));
       for (std::string& note : groupNotes(model.graph, model.groups))
         planned.plan.notes.push_back(std::move(note));
       for (std::string& note : muonNotes(model.graph, request.given.optimizer, model.groups))

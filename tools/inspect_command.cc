@@ -9,6 +9,7 @@
 #include "ir/base/text_file.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "planning/model/forward_model.h"
+#include "planning/model/module_notes.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/training_step.h"
 #include "sharding/rules/factor_rule.h"
@@ -101,8 +102,35 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
   return json;
 }
 
+// Why planning refuses to train it, before it makes a step of it. "": it does not.
+std::string refusalOf(const ForwardModel& model, const GivenOptions& given) {
+  try {
+    refuseUntrainable(model, given.freeze, given.train);
+    return "";
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
+    return error.message();
+  }
+}
+
+// What is trained, or why nothing is, and the notes that planning gives.
+void printTrained(const ForwardModel& model, const std::string& refusal) {
+  if (refusal.empty()) {
+    fmt::print("{}\n", trainedSummary(model.graph, model.loss));
+    if (const std::string note = lostNote(model.parameters); !note.empty()) fmt::print("note: {}\n", note);
+  } else {
+    fmt::print("cannot be trained as it is: {}\n", refusal);
+    for (const LostParameter& lost : model.parameters.lost)
+      fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
+  }
+  for (const std::string& note : model.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : parameterNotes(model.graph, model.loss)) fmt::print("note: {}\n", note);
+  for (const NearMiss& missed : model.missed_patterns)
+    fmt::print("no {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
+}
+
 // What planning says to it: whether it can be trained, and whether its batch can be cut.
-std::vector<std::string> verdicts(const ForwardModel& model) {
+std::vector<std::string> verdicts(const ForwardModel& model, const std::string& refusal) {
   if (!model.loss.valid()) {
     return {
         "training: the model has no loss; --loss says which (such as --loss cross-entropy:LOGITS,LABELS); "
@@ -119,10 +147,12 @@ std::vector<std::string> verdicts(const ForwardModel& model) {
     }
   };
   const OptimizerSpec optimizer;
-  std::vector<std::string> lines = {tell("training", "every operator on the way has a gradient", [&] {
-    refuseUntrainable(model, {});
-    trainingFamily(model, optimizer, {model.batch, 1, false}).base();
-  })};
+  std::vector<std::string> lines = {
+      refusal.empty() ? tell("training", "every operator on the way has a gradient",
+                             [&] {
+                               trainingFamily(model, optimizer, {model.batch, 1, false}).base();
+                             })
+                      : "training: refused: cannot be trained as it is (above)"};
   if (model.batch_dimension.empty()) {
     lines.emplace_back(
         "microbatches: the batch cannot be cut: no input has a symbolic batch dimension (export with "
@@ -180,19 +210,15 @@ struct InspectCommand {
     fmt::print("parameters {} ({}), forward {}, activations {}\n", totals.parameters,
                formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
                formatBytes(totals.activation_bytes));
-    fmt::print("{}\n", trainedSummary(model.graph, model.loss));
-    for (const LostParameter& lost : model.parameters.lost)
-      fmt::print("cannot be trained: {} ({})\n", lost.name, lost.reason);
-    for (const std::string& note : model.notes) fmt::print("note: {}\n", note);
-    for (const NearMiss& missed : model.missed_patterns)
-      fmt::print("no {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
+    const std::string refusal = refusalOf(model, request.given);
+    printTrained(model, refusal);
     fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
     fmt::print("{}\n", formatTable(rows));
     if (model.mixed) fmt::print("{}\n", typesText(*model.mixed, request.given.precision));
-    for (const std::string& line : verdicts(model)) fmt::print("{}\n", line);
+    for (const std::string& line : verdicts(model, refusal)) fmt::print("{}\n", line);
     if (!json.empty()) writeTextFile(json, toJson(model, totals, support).dump(2) + "\n");
     return 0;
   }

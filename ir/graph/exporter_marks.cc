@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "ir/graph/weight_role.h"
 
@@ -17,6 +18,14 @@ std::string nameAt(std::string_view text, size_t percent) {
   size_t end = percent + 1;
   while (end < text.size() && isNameCharacter(text[end])) ++end;
   return std::string(text.substr(percent + 1, end - percent - 1));
+}
+
+// As torch.export calls the argument of a parameter: "p_fc_weight" of "fc.weight".
+std::string argumentOf(std::string_view parameter) {
+  std::string argument = "p_";
+  for (const char c : parameter)
+    argument += isNameCharacter(c) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '_';
+  return argument;
 }
 
 }  // namespace
@@ -61,6 +70,28 @@ std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string
 
 std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
   return signatureEntries(graph, ": PARAMETER target=");
+}
+
+std::vector<SignatureParameter> mentionedParameters(const Graph& graph) {
+  std::map<std::string, std::string> name_of;  // by argument
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    if (!isMarkedParameter(value)) continue;
+    const std::string_view argument = metadataOf(value.metadata, "pkg.torch.onnx.original_node_name");
+    name_of.emplace(argument.empty() ? argumentOf(value.name) : argument, value.name);
+  }
+  if (name_of.empty()) return {};
+  for (const auto& [id, initializer] : graph.initializers) {
+    for (std::string& source : foldedFrom(graph.value(id))) name_of.emplace(argumentOf(source), source);
+  }
+  std::vector<SignatureParameter> parameters;
+  for (const Node& node : graph.nodes) {
+    for (const std::string& argument : exportedCall(node).arguments) {
+      auto found = name_of.extract(argument);
+      if (!found.empty()) parameters.push_back({argument, std::move(found.mapped())});
+    }
+  }
+  return parameters;
 }
 
 std::set<std::string> signatureParameterNames(const Graph& graph) {
@@ -181,6 +212,22 @@ std::vector<CodeLine> linesOfCode(const Node& node) {
     }
   }
   return lines;
+}
+
+bool isOfKeras(const Graph& graph) {
+  const auto isLayer = [](std::string_view part) {
+    const size_t number = part.find_last_not_of("0123456789") + 1;
+    const bool numbered = number > 0 && number < part.size() && part[number - 1] == '_';
+    const std::string_view kind = numbered ? part.substr(0, number - 1) : part;
+    return kind == "sequential" || (numbered && (kind == "dense" || kind == "conv2d"));
+  };
+  const auto tells = [&](std::string_view name) {
+    if (name.find("keras") != std::string_view::npos) return true;
+    for (size_t slash; (slash = name.find('/')) != std::string_view::npos; name.remove_prefix(slash + 1))
+      if (isLayer(name.substr(0, slash))) return true;
+    return false;
+  };
+  return std::ranges::any_of(graph.values, [&](const Value& value) { return tells(value.name); });
 }
 
 std::vector<std::string> foldedFrom(const Value& value) {

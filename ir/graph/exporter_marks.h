@@ -32,7 +32,10 @@ struct SignatureParameter {
 };
 // In the module's order; empty where the file does not say.
 std::vector<SignatureParameter> signatureParameters(const Graph& graph);
-// Their own names.
+// Those that calls mention and marks or constants name: of a file whose signature is gone, as in a part that
+// a tool has cut out (onnx.utils.extract_model). Not all of the module's; in the order of calls.
+std::vector<SignatureParameter> mentionedParameters(const Graph& graph);
+// The own names of signatureParameters.
 std::set<std::string> signatureParameterNames(const Graph& graph);
 // Likewise; without those that the module does not keep in its state (persistent=False), if they are not
 // wanted.
@@ -74,6 +77,9 @@ struct CodeLine {
   std::string code;
 };
 std::vector<CodeLine> linesOfCode(const Node& node);  // from forward() on
+
+// Names tell a model of Keras: "keras_tensor", "sequential/dense_1/..".
+bool isOfKeras(const Graph& graph);
 
 // Values, also such that are gone, that the exporter's optimizer computed this constant from.
 std::vector<std::string> foldedFrom(const Value& value);

@@ -17,6 +17,9 @@ namespace {
 // On what was computed of a weight that the user does not train: "768 fc.weight".
 constexpr const char* kFrozenWeight = "pipeshard.frozen_weight";
 
+// On what was computed of what is taken for a constant: its name.
+constexpr const char* kFoldedConstant = "pipeshard.folded_constant";
+
 // Words for a learned number, wherever they stand alone; "scale", "alpha" and the like need a module before
 // them.
 constexpr std::string_view kParameterWords[] = {"weight", "bias",        "kernel",        "slope",
@@ -67,6 +70,8 @@ bool hasMark(const Value& value, std::string_view key) {
 }  // namespace
 
 bool isFolded(const Value& value) { return hasMark(value, kConstantMark); }
+
+bool isLayerWeight(const Value& value) { return hasMark(value, kLayerWeight); }
 
 bool isStoredTransposed(const Value& value) { return hasMark(value, kStoredTransposed); }
 
@@ -119,6 +124,18 @@ void addFrozenWeights(Value& computed, const FrozenWeights& weights) {
     computed.metadata.emplace_back(kFrozenWeight, fmt::format("{} {}", elements, name));
 }
 
+std::set<std::string> foldedConstants(const Value& value) {
+  std::set<std::string> names;
+  for (const auto& [key, name] : value.metadata) {
+    if (key == kFoldedConstant) names.insert(name);
+  }
+  return names;
+}
+
+void addFoldedConstants(Value& computed, const std::set<std::string>& names) {
+  for (const std::string& name : names) computed.metadata.emplace_back(kFoldedConstant, name);
+}
+
 void addOtherName(Value& value, const std::string& name) {
   const std::vector<std::string> known = otherNames(value);
   if (name == value.name || std::find(known.begin(), known.end(), name) != known.end()) return;
@@ -169,11 +186,16 @@ void setExportedKind(Value& value, std::string_view kind) {
 bool namesParameter(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find("::") != std::string_view::npos || namesBuffer(name))
     return false;
+  if (namesConstant(name)) return false;
   const std::string last = partsOf(name).back();
-  if (isOneOf(kConstantWords, last) || last.starts_with("constant")) return false;
   if (isOneOf(kParameterWords, last) || isModulePath(name)) return true;
   return std::any_of(std::begin(kParameterEnds), std::end(kParameterEnds),
                      [&](std::string_view end) { return last.ends_with(end); });
+}
+
+bool namesConstant(std::string_view name) {
+  const std::string last = partsOf(name).back();
+  return isOneOf(kConstantWords, last) || last.starts_with("constant");
 }
 
 bool namesBuffer(std::string_view name) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +15,16 @@
 namespace pipeshard {
 
 // The metadata key on initializers that are not the file's: "folded" from what the file has (which may be
-// weights), or "made" by a rewrite, of a shape or of integers alone (which never are).
+// weights), or "made" by a rewrite, or of a shape, of integers, of single numbers and constants of the file
+// alone (which never are).
 inline constexpr const char* kConstantMark = "pipeshard.constant";
 bool isFolded(const Value& value);  // has it
 bool isMade(const Value& value);
+
+// The metadata key on a parameter that its place alone tells, for rewrites that take it away from there
+// (keepLayerWeights in ir/operators/initializer_role.h).
+inline constexpr const char* kLayerWeight = "pipeshard.layer_weight";
+bool isLayerWeight(const Value& value);  // has it
 
 // The user's decision, "yes" or "no", as metadata of the value (`--train`, `--freeze`).
 inline constexpr const char* kTrainedMark = "pipeshard.trained";
@@ -28,6 +35,10 @@ std::optional<bool> trainedByUser(const Value& value);
 using FrozenWeights = std::map<std::string, int64_t>;
 FrozenWeights frozenWeights(const Value& value);
 void addFrozenWeights(Value& computed, const FrozenWeights& weights);
+
+// Names of what the file has and is taken for constants, of which a folded value was computed.
+std::set<std::string> foldedConstants(const Value& value);
+void addFoldedConstants(Value& computed, const std::set<std::string>& names);
 
 // The metadata key on a parameter whose tensor is the transposed one of the module's.
 inline constexpr const char* kStoredTransposed = "pipeshard.transposed";
@@ -64,6 +75,9 @@ inline bool isMarkedParameter(const Value& value) { return exportedKind(value) =
 // ("temperature", "logit_scale", "head_bias"); not what exporters call constants ("onnx::Mul_12",
 // "/block/Constant_output_0", "val_3", "attn.eps").
 bool namesParameter(std::string_view name);
+
+// Is it the name of a number of the arithmetic ("attn.eps", "/block/Constant_output_0")?
+bool namesConstant(std::string_view name);
 
 // Is it the name of a buffer that frameworks store beside the weights ("rotary.inv_freq",
 // "attn.causal_mask")?

@@ -22,4 +22,11 @@ enum class InitializerRole : uint8_t {
 // what only a subgraph reads is kUnclear; on a prepared graph kUnclear is read by arithmetic.
 std::vector<InitializerRole> initializerRoles(const Graph& graph);
 
+// An additive mask, by the numbers that it holds.
+bool looksLikeMask(const Constant& constant);
+
+// Marks what is a parameter by its place alone (the slope of a PRelu of one element), which stays one when an
+// operator is lowered or rewritten.
+void keepLayerWeights(Graph& graph);
+
 }  // namespace pipeshard

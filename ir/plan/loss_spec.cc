@@ -107,6 +107,14 @@ bool LossSpec::readsModelOutput() const {
                      [](const LossTerm& term) { return term.kind == Kind::kModelOutput; });
 }
 
+std::vector<std::string> LossSpec::valuesRead() const {
+  std::vector<std::string> names;
+  for (const LossTerm& term : terms) {
+    if (term.kind != Kind::kModelOutput) names.insert(names.end(), {term.prediction, term.target});
+  }
+  return names;
+}
+
 std::vector<std::string> lossKinds() {
   std::vector<std::string> names;
   for (const auto& [kind, name] : kKinds) names.emplace_back(name);

@@ -27,7 +27,7 @@ struct LossTerm {
   double weight = 1;
   double label_smoothing = 0;  // kCrossEntropy
   // kCrossEntropy, kNegativeLogLikelihood: the axis of the classes, from the end if negative; nothing: as the
-  // shapes tell (onnx_import/autodiff/loss.h).
+  // shapes tell (onnx_import/loss/loss.h).
   std::optional<int> class_axis;
   friend bool operator==(const LossTerm&, const LossTerm&) = default;
 };
@@ -36,6 +36,8 @@ struct LossSpec {
   std::vector<LossTerm> terms = {LossTerm()};  // empty: the model has no loss, and gives its outputs
   bool isNone() const { return terms.empty(); }
   bool readsModelOutput() const;
+  // Names of the predictions, and of the targets (which need not be there yet), of terms that say them.
+  std::vector<std::string> valuesRead() const;
   bool isModelOutput() const {
     return terms.size() == 1 && terms[0].kind == LossTerm::Kind::kModelOutput && terms[0].weight == 1;
   }

@@ -146,9 +146,8 @@ DataType BackwardBuilder::gradientType(ValueId value) const {
   if (!node.valid() || !graph_.node(node).is("Cast")) return own;
   const ValueId weight = graph_.node(node).inputs[0];
   const DataType wide = graph_.dataType(weight);
-  const bool is_copy = graph_.initializers.contains(weight) && isFloatingPoint(own) &&
-                       isFloatingPoint(wide) && dataTypeSize(wide) > dataTypeSize(own);
-  return is_copy ? wide : own;
+  const bool is_half = own == DataType::kFloat16 || own == DataType::kBfloat16;
+  return is_half && wide == DataType::kFloat32 && graph_.initializers.contains(weight) ? wide : own;
 }
 
 NodeId BackwardBuilder::addNode(std::string_view domain, std::string_view op_type, std::string_view overload,

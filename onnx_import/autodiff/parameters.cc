@@ -70,6 +70,18 @@ bool holdsCodes(const Value& value) {
   return (four_bits || eight_bits) && std::ssize(*value.shape) >= 2 && elementCount(*value.shape) > 1;
 }
 
+// An operator that tells a quantized file.
+bool isQuantized(const Node& node) {
+  constexpr std::string_view kOperators[] = {
+      "QuantizeLinear",        "DequantizeLinear", "MatMulInteger", "ConvInteger",
+      "DynamicQuantizeLinear", "QAttention",       "QGemm",         "DynamicQuantizeMatMul",
+      "MatMulIntegerToFloat",  "MatMulNBits"};
+  const std::string& op = node.op_type;
+  return op.starts_with("QLinear") || std::ranges::find(kOperators, op) != std::end(kOperators);
+}
+
+bool isSparse(const Node& node) { return node.is("Constant") && node.attributes.contains("sparse_value"); }
+
 // Of a module, in a file of an exporter that calls its own constants "onnx::Mul_12" or "/block/Constant".
 bool mayBeAttribute(const std::string& name) {
   return !name.empty() && std::isalpha(static_cast<unsigned char>(name.front())) != 0 &&
@@ -82,6 +94,16 @@ bool isOfNoParameter(const Value& value, const std::set<std::string>& parameters
   return !sources.empty() && std::none_of(sources.begin(), sources.end(), [&](const std::string& source) {
     return parameters.contains(source);
   });
+}
+
+// The names in the file of what is taken for constants, each once.
+void addConstantNames(const Value& value, InitializerRole role, std::vector<std::string>& names) {
+  const bool constant = role == InitializerRole::kConstant;
+  if (constant && !isFolded(value)) names.push_back(value.name);
+  if (!constant && role != InitializerRole::kFrozen) return;
+  for (const std::string& name : foldedConstants(value)) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
 }
 
 }  // namespace
@@ -143,6 +165,28 @@ void refuseUnclearWeights(const Graph& graph) {
        names.size() == 1 ? "it" : "them");
 }
 
+void refuseQuantizedOrSparse(const Graph& graph, const std::vector<std::string>& train) {
+  std::vector<std::string> what, sparse;
+  for (const Node& node : graph.nodes) {
+    if (isSparse(node)) sparse.push_back(graph.value(node.outputs[0]).name);
+    if (isQuantized(node) && std::ranges::find(what, node.op_type) == what.end())
+      what.push_back(node.op_type);
+  }
+  if (!sparse.empty()) {
+    fail(
+        ErrorCode::kBadModel,
+        "the file has sparse tensors (sparse_initializer or sparse_value): {}: they cannot be trained; store "
+        "them as dense initializers",
+        listed(sparse, kMostNames));
+  }
+  if (what.empty() || !train.empty()) return;
+  fail(
+      ErrorCode::kBadModel,
+      "the file is quantised ({}): quantised weights cannot be trained; train the file it was made from. Or, "
+      "to train what is around them: --train NAME_REGEX",
+      listed(what, kMostNames));
+}
+
 std::string quantizedNote(const Graph& graph) {
   std::vector<std::string> names;
   for (const auto& [id, initializer] : graph.initializers) {
@@ -174,9 +218,9 @@ std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss) {
       }
     }
     if (role == InitializerRole::kParameter && !reached[id.index()]) beside.push_back(value.name);
-    const bool is_known = marked && (tells_all ? one || isOfNoParameter(value, parameters)
-                                               : one && !mayBeAttribute(value.name));
-    if (role == InitializerRole::kConstant && !isFolded(value) && !is_known) constants.push_back(value.name);
+    const bool is_known = marked && (isFolded(value) || (tells_all ? one || isOfNoParameter(value, parameters)
+                                                                   : one && !mayBeAttribute(value.name)));
+    if (!is_known) addConstantNames(value, role, constants);
     if (role == InitializerRole::kParameter && one && !exportedKind(value) && !isFolded(value) &&
         !trainedByUser(value))
       single.push_back(value.name);

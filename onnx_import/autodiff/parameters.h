@@ -29,6 +29,11 @@ std::string trainedSummary(const Graph& graph, ValueId loss);
 // (InitializerRole::kUnclear), and the options that do.
 void refuseUnclearWeights(const Graph& graph);
 
+// Error(kBadModel) for a graph as read that was quantized (by its operators, or weights that are codes), or
+// has sparse tensors: nothing trains such weights. What is around quantized ones is trained where the user
+// has said what (`train`, not empty).
+void refuseQuantizedOrSparse(const Graph& graph, const std::vector<std::string>& train);
+
 // Names the quantized weights of a graph as read, which nothing trains; "" if there are none.
 std::string quantizedNote(const Graph& graph);
 

@@ -7,7 +7,6 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/tensor_box.h"
-#include "onnx_import/exporter/folded_functions.h"
 #include "onnx_import/exporter/parameter_copies.h"
 #include "onnx_import/exporter/parameter_unfolding.h"
 #include "onnx_import/exporter/recurrent_parameters.h"

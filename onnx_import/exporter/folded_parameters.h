@@ -14,7 +14,7 @@
 //                  table [169,h]  →  Gather, Transpose  →  'unsqueeze' [1,h,49,49]
 //   one plus     the scale of Gemma's norms: weight  →  1 + weight, 'add_4'. (Of the weight are left the
 //                digits that the sum has.)
-//   functions    the temperature of a contrastive loss: logit_scale  →  Exp  →  'exp' (folded_functions.h)
+//   functions    the temperature of a contrastive loss: logit_scale  →  Exp  →  'exp' (parameter_unfolding.h)
 // So is what reads such a constant beside a parameter that the file has (parameter_copies.h).
 // What else was computed of a parameter (rows of a table whose places are not told, products, squares) stays
 // as it is, and the parameter is lost (module_parameters.h).

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
+#include "onnx_import/exporter/converter_traps.h"
 
 namespace pipeshard {
 namespace {
@@ -27,6 +29,18 @@ bool movesStatistics(const Graph& graph, const Node& normalization) {
   constexpr size_t kMean = 3;
   return normalization.floatAttribute("momentum", 0.9f) != 1 &&
          graph.initializers.contains(normalization.inputs.at(kMean));
+}
+
+// A folded normalisation has no statistics left: training mode would leave it as it is.
+void requireNormalizations(const Graph& graph) {
+  constexpr size_t kMost = 4;
+  const std::vector<std::string> folded = foldedNormalizations(graph);
+  if (folded.empty()) return;
+  fail(ErrorCode::kConfiguration,
+       "--mode training: tf2onnx has folded the batch normalisations of this file into {}, so that they "
+       "cannot follow batches; expected BatchNormalization operators; leave --mode out to train what the "
+       "file has",
+       listed(folded, kMost));
 }
 
 }  // namespace
@@ -73,6 +87,7 @@ ChangedModes setTrainingMode(Graph& graph) {
     node.inputs[2] = yes;
     ++changed.dropouts;
   }
+  if (changed.normalizations == 0) requireNormalizations(graph);
   return changed;
 }
 

@@ -22,7 +22,8 @@ bool losesTraining(const Node& node);
 // Where the file tells that some normalisations were in training mode, others were in evaluation mode (those
 // of a frozen backbone), and stay so. A dropout that the exporter has left out is not in the file, and stays
 // out. To be called on the graph as read. Error(kBadModel) for a file whose opset has no training mode (below
-// 14 and 12).
+// 14 and 12);
+// Error(kConfiguration) where a converter has folded the normalisations (converter_traps.h).
 ChangedModes setTrainingMode(Graph& graph);
 
 }  // namespace pipeshard

@@ -8,9 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "ir/base/counted.h"
-#include "ir/base/error.h"
-#include "ir/base/name_pattern.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
@@ -46,7 +43,8 @@ class Restorer {
   explicit Restorer(Graph& graph) : graph_(graph) {}
 
   ModuleParameters run() {
-    const std::vector<SignatureParameter> signature = signatureParameters(graph_);
+    std::vector<SignatureParameter> signature = signatureParameters(graph_);
+    if (signature.empty()) signature = mentionedParameters(graph_);
     result_.known = !signature.empty();
     if (!result_.known) return std::move(result_);
     for (const SignatureParameter& parameter : signature) name_of_[parameter.argument] = parameter.name;
@@ -348,20 +346,33 @@ class Restorer {
           {parameter.name, fmt::format("folded into the constant '{}'", graph_.value(id).name)});
       return;
     }
-    bool normalizes = false;
-    for (const Node& node : graph_.nodes) {
-      const std::vector<std::string> arguments = exportedCall(node).arguments;
-      if (std::find(arguments.begin(), arguments.end(), parameter.argument) != arguments.end())
-        normalizes = normalizes || madeByRule(node, "FuseBatchNorm");
-    }
-    if (findValue(graph_, parameter.name).valid() || normalizes) {
+    const ValueId own = findValue(graph_, parameter.name);
+    if (isNormalized(parameter, own)) {
+      result_.lost.push_back({parameter.name,
+                              "a batch normalisation is folded into it, or it into a convolution",
+                              LostParameter::Instead::kNormalized});
+    } else if (own.valid() && graph_.initializers.contains(own)) {
       result_.lost.push_back(
-          {parameter.name, "a batch normalisation is folded into it, or it into a convolution", true});
+          {parameter.name,
+           "the file has it without the exporter's mark, which a tool has dropped: it may hold other numbers",
+           LostParameter::Instead::kUnmarked});
+    } else if (own.valid()) {
+      result_.lost.push_back({parameter.name, "computed in the file, or a Constant: no initializer"});
     } else if (read_.contains(parameter.name)) {
       result_.lost.push_back({parameter.name, "folded into other constants"});
     } else {
       result_.unread.push_back(parameter.name);
     }
+  }
+
+  // The exporter's optimizer has folded a batch normalisation where the parameter, or its name, is read.
+  bool isNormalized(const SignatureParameter& parameter, ValueId own) const {
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+      if (!madeByRule(node, "FuseBatchNorm")) return false;
+      const std::vector<std::string> arguments = exportedCall(node).arguments;
+      return std::ranges::find(arguments, parameter.argument) != arguments.end() ||
+             (own.valid() && std::ranges::find(node.inputs, own) != node.inputs.end());
+    });
   }
 
   // What is computed of parameters that the file has, too, would stay as it is when they are trained.
@@ -433,23 +444,6 @@ class Restorer {
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };
 
-std::string remedyFor(bool torchscript, bool in_others) {
-  if (torchscript) {
-    return "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
-           "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...). Or, to train or to "
-           "freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX";
-  }
-  std::string remedy =
-      "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...). Or, if they are not to be "
-      "trained: --freeze NAME_REGEX";
-  if (in_others) {
-    remedy +=
-        ". Or, to train the network that the file has, whose convolutions have the normalisations in them: "
-        "--train 'weight|bias'";
-  }
-  return remedy;
-}
-
 }  // namespace
 
 ModuleParameters restoreParameters(Graph& graph) {
@@ -459,41 +453,14 @@ ModuleParameters restoreParameters(Graph& graph) {
     ModuleParameters found = Restorer(graph).run();
     found.statistics = statistics;
     found.unfolded = unfolded;
+    found.keras = isOfKeras(graph);
     return found;
   }
   ModuleParameters found;
   found.torchscript = true;
+  found.keras = isOfKeras(graph);
   restoreTorchScript(graph, found);
   return found;
-}
-
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
-                          const std::vector<std::string>& trained) {
-  constexpr size_t kMost = 8;
-  const auto patternsOf = [](const char* option, const std::vector<std::string>& texts) {
-    std::vector<NamePattern> patterns;
-    for (const std::string& text : texts) patterns.emplace_back(fmt::format("{} '{}'", option, text), text);
-    return patterns;
-  };
-  const auto names = [](const std::vector<NamePattern>& patterns, const LostParameter& lost) {
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [&](const NamePattern& pattern) { return pattern.isFoundIn(lost.name); });
-  };
-  const std::vector<NamePattern> freeze = patternsOf("--freeze", frozen),
-                                 train = patternsOf("--train", trained);
-  std::vector<std::string> lines;
-  bool in_others = true;
-  for (const LostParameter& lost : parameters.lost) {
-    const bool can_train = lost.in_others || parameters.torchscript;
-    if (names(train, lost) ? can_train : names(freeze, lost)) continue;
-    lines.push_back(fmt::format("{} ({})", lost.name, lost.reason));
-    in_others = in_others && lost.in_others;
-  }
-  if (lines.empty()) return;
-  fail(ErrorCode::kBadModel,
-       "the exporter's optimizer has changed parameters of the module so that they cannot be trained: {}. "
-       "Export the module without it: {}",
-       listed(lines, kMost), remedyFor(parameters.torchscript, in_others));
 }
 
 }  // namespace pipeshard

@@ -1,8 +1,8 @@
 // The module's parameters, as the file has them: what an exporter's optimizer did to them is undone, and what
 // cannot be undone is named.
 //
-// PyTorch's exporter says which parameters the module has (ir/graph/exporter_marks.h). Its optimizer, which
-// runs by default,
+// PyTorch's exporter says which parameters the module has (ir/graph/exporter_marks.h; where a tool has
+// dropped that list, calls and marks tell those that are used). Its optimizer, which runs by default,
 //   transposes   the weight of a Linear into an anonymous constant. It is that parameter again, by its name,
 //                trained where it lies: kStoredTransposed (ir/graph/weight_role.h).
 //                  fc.weight [32,16]  →  val_2 [16,32], folded from 'fc.weight', read by a MatMul of
@@ -28,8 +28,9 @@ namespace pipeshard {
 struct LostParameter {
   std::string name;
   std::string reason;  // "folded into the constant 'embedding_1'"
-  bool in_others = false;  // what the file has in its place are parameters, too: convolutions with
-                           // normalisations in them
+  // What the file has in its place that can be trained: convolutions with normalisations in them; a tensor of
+  // its name of which nothing tells whether it is the module's.
+  enum class Instead { kNothing, kNormalized, kUnmarked } instead = Instead::kNothing;
 };
 
 // Another name of a tied parameter: "head.weight" of "words.weight".
@@ -40,7 +41,7 @@ struct TiedName {
 };
 
 struct ModuleParameters {
-  bool known = false;                 // the file says which parameters there are
+  bool known = false;  // the file says which parameters there are, or which are used
   // The forward pass does not use them; or names of tied parameters that no call goes by (T5's
   // "shared.weight"), which a file does not tell from these.
   std::vector<std::string> unread;
@@ -50,12 +51,16 @@ struct ModuleParameters {
   // file does not show the lookup. (Of others the row comes detached, so that no gradient reaches it.)
   std::vector<std::string> padded;
   std::vector<std::string> tied = {};  // tables that a TorchScript file had a transposed copy of
-  bool torchscript = false;            // of PyTorch's older exporter
-  int transposed = 0;                  // found again in their transposed places
-  int separated = 0;                   // merged ones that are their own again
-  int statistics = 0;                  // likewise, of batch normalisations
-  int zero_biases = 0;                 // left out, and made again
-  int unfolded = 0;                    // folded into constants, and made again
+  // Matrices whose names the file does not tell, trained under those of the exporter:
+  // "onnx::MatMul_202 (of 'enc.self_attn')".
+  std::vector<std::string> nameless = {};
+  bool torchscript = false;  // of PyTorch's older exporter
+  bool keras = false;        // the module is a model of Keras
+  int transposed = 0;        // found again in their transposed places
+  int separated = 0;         // merged ones that are their own again
+  int statistics = 0;        // likewise, of batch normalisations
+  int zero_biases = 0;       // left out, and made again
+  int unfolded = 0;          // folded into constants, and made again
 
   // Names of the module under which the file has no tensor that it could tell.
   std::vector<std::string> absent() const {
@@ -67,11 +72,5 @@ struct ModuleParameters {
 
 // To be called on the graph as read; all parameters that it finds are marked as such (weight_role.h).
 ModuleParameters restoreParameters(Graph& graph);
-
-// Error(kBadModel) that lists the lost parameters, why, and what to do; but for those whose names contain a
-// match of one of the regular expressions `frozen`, and of `trained` (--freeze, --train) where the file has
-// something to be trained in their place.
-void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
-                          const std::vector<std::string>& trained = {});
 
 }  // namespace pipeshard

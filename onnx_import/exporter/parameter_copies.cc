@@ -10,7 +10,7 @@
 #include "ir/base/convert.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
-#include "onnx_import/exporter/folded_functions.h"
+#include "onnx_import/exporter/parameter_unfolding.h"
 #include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/prepare/splice.h"
 

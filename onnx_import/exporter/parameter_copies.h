@@ -17,8 +17,8 @@
 namespace pipeshard {
 
 // Before node `reader`, the nodes that give `constant` from its one parameter, if the file tells which they
-// are (a transposition, views, 1 - x, folded_functions.h), and they give the constant's numbers. (Others are
-// listed: module_parameters.h.)
+// are (a transposition, views, 1 - x, functions of parameter_unfolding.h), and they give the constant's
+// numbers. (Others are listed: module_parameters.h.)
 void recomputeCopy(Unfolding& unfolding, size_t reader, ValueId constant, const Fold& fold);
 
 struct OldCopy {

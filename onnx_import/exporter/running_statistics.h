@@ -1,5 +1,8 @@
-// Running statistics that an exporter's optimizer has merged with parameters of equal numbers.
+// Running statistics that a file does not have as such: merged with parameters of equal numbers, or those of
+// a batch normalisation that is written in pieces.
 #pragma once
+
+#include <string>
 
 #include "ir/graph/graph.h"
 
@@ -13,5 +16,14 @@ namespace pipeshard {
 // A module that is called twice keeps one pair. To be called on the graph as read. Returns how many tensors
 // were made. Internal to onnx_import.
 int separateStatistics(Graph& graph);
+
+// Finds batch normalisations in inference mode that a converter has written in pieces, without marks:
+//   scale = gamma / sqrt(variance + epsilon);  y = (x - mean) * scale + beta
+//                                              y = x * scale + (beta - mean * scale)
+// A weight that is read for such a root alone is a variance; what is subtracted before its scale, or is
+// multiplied by it and then added, is a mean. They become buffers, as in a file with marks. (A variance that
+// is computed of x, as that of a layer normalisation, is no weight.) To be called on the graph as read.
+// Returns a sentence that names them; "" where there are none.
+std::string takeWrittenStatistics(Graph& graph);
 
 }  // namespace pipeshard

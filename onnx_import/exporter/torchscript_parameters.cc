@@ -10,12 +10,16 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
+#include "onnx_import/format/constant_nodes.h"
 #include "onnx_import/format/initializer_bytes.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr std::string_view kAnonymous = "onnx::";
+constexpr std::string_view kBias = ".bias";
+constexpr std::string_view kProjectionBias = ".in_proj_bias";  // of nn.MultiheadAttention
 
 // "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; "" for a node of the outermost module. A container that
 // is called itself is there twice: "/layers/layers.0/MatMul" is of layers.0.
@@ -46,7 +50,7 @@ class TorchScript {
     separate();
     findBiases();
     for (Node& node : graph_.nodes) {
-      if (node.is("Conv") || node.is("ConvTranspose")) nameFolded(node);
+      if (node.is("Conv") || node.is("ConvTranspose") || node.is("Gemm")) nameFolded(node);
     }
     const std::vector<ValueId> tables = embeddings();
     std::vector<Node> nodes;
@@ -60,7 +64,8 @@ class TorchScript {
 
  private:
   bool isFloatWeight(ValueId id) const {
-    return id.valid() && graph_.initializers.contains(id) && isFloatingPoint(graph_.dataType(id));
+    return id.valid() && graph_.initializers.contains(id) && isFloatingPoint(graph_.dataType(id)) &&
+           !isMade(graph_.value(id));
   }
   bool isAnonymous(ValueId id) const { return graph_.value(id).name.starts_with(kAnonymous); }
 
@@ -86,20 +91,54 @@ class TorchScript {
   }
 
   // Parameters are initializers: what a Constant holds is none, also where a layer reads it (the scale of a
-  // normalisation without parameters).
+  // normalisation without parameters). Unless a tool has made it of an initializer: it is no number and
+  // not called as this exporter calls constants, or a product or convolution reads it.
   void markConstants() {
+    std::set<ValueId> factors;
     for (const Node& node : graph_.nodes) {
       if (node.is("Constant")) graph_.value(node.outputs[0]).metadata.emplace_back(kConstantMark, "made");
+      if (node.op_type.ends_with("Normalization")) continue;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (operatorFacts(node).layer_weights.contains(i)) factors.insert(node.inputs[i]);
+      }
+    }
+    for (const auto& [id, initializer] : graph_.initializers) {
+      Value& value = graph_.value(id);
+      const bool is_computed = value.name.starts_with('/');
+      const bool is_anonymous =
+          isAnonymous(id) || value.name.find_first_not_of("0123456789") == std::string::npos;
+      const bool is_number = elementCount(*value.shape) == 1 && !namesParameter(value.name);
+      if (!isOfConstantNode(value)) continue;
+      if (is_computed || ((is_anonymous || is_number) && !factors.contains(id)))
+        value.metadata.emplace_back(kConstantMark, "made");
     }
   }
 
+  // The exporter's "onnx::Conv_196", or onnxsim's "_v_51".
+  bool isNameless(ValueId id) const { return isAnonymous(id) || graph_.value(id).name.starts_with("_v_"); }
+
+  // A normalisation that is folded in gives the convolution a bias, too. A tool may leave the weight's name;
+  // then the result is the normalisation's yet: '/bn1/BatchNormalization_output_0', or an element of what
+  // torch.export's call gives, 'getitem_3'.
+  bool hasNormalization(const Node& node) const {
+    const std::string& result = graph_.value(node.outputs[0]).name;
+    const bool gets_bias = !node.is("Gemm") && node.inputs.size() > 2 && isFloatWeight(node.inputs[2]) &&
+                           isNameless(node.inputs[2]);
+    return gets_bias || result.starts_with("getitem") || madeByRule(node, "FuseBatchNorm") ||
+           result.find("/BatchNormalization_output_") != std::string::npos;
+  }
+
   void nameFolded(const Node& node) {
-    if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1]) || !isAnonymous(node.inputs[1])) return;
-    const std::string path = modulePath(node.name);
+    if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1])) return;
+    const bool normalized = hasNormalization(node);
+    if (!normalized && (node.is("Gemm") || !isNameless(node.inputs[1]))) return;
+    const std::string path = modulePath(node.name), layer = node.is("Gemm") ? "a Linear" : "a convolution";
     found_.lost.push_back(
         {graph_.value(node.inputs[1]).name,
-         fmt::format("the weight of {}, into which the batch normalization behind it is folded",
-                     path.empty() ? "a convolution" : "'" + path + "'")});
+         fmt::format("the weight of {}, {}", path.empty() ? layer : "'" + path + "'",
+                     normalized ? "into which the batch normalization behind it is folded"
+                                : "computed by the exporter from the module's parameters: a weight "
+                                  "normalization, a transposition, ..")});
   }
 
   std::vector<ValueId> embeddings() const {
@@ -112,20 +151,35 @@ class TorchScript {
     return tables;
   }
 
-  // The module that a product belongs to: its bias, which is added next, has a name.
-  std::string linearName(const Node& product) const {
+  // Of the matrix of a product: its bias, which is added next, has a name. A Linear without one is called as
+  // the product's module; a module that has others in it is no Linear, so that its matrix may be called
+  // anything. "": not told.
+  std::string matrixName(const Node& product) const {
+    const std::string path = modulePath(product.name);
     const auto bias = bias_of_.find(product.outputs[0]);
-    return bias == bias_of_.end() ? modulePath(product.name) : bias->second;
+    if (bias != bias_of_.end()) {
+      if (bias->second.ends_with(kBias))
+        return bias->second.substr(0, bias->second.size() - kBias.size()) + ".weight";
+      if (bias->second == path + std::string(kProjectionBias)) return path + ".in_proj_weight";
+    }
+    return path.empty() || hasModules(path) ? "" : path + ".weight";
+  }
+
+  // "enc.self_attn" has a parameter 'enc.self_attn.out_proj.weight'.
+  bool hasModules(const std::string& path) const {
+    return std::any_of(graph_.initializers.begin(), graph_.initializers.end(), [&](const auto& entry) {
+      const std::string& name = graph_.value(entry.first).name;
+      return name.starts_with(path + ".") && name.find('.', path.size() + 1) != std::string::npos;
+    });
   }
 
   void findBiases() {
-    constexpr std::string_view kBias = ".bias";
     for (const Node& node : graph_.nodes) {
       if (!node.is("Add") || node.inputs.size() != 2) continue;
       for (size_t i = 0; i < 2; ++i) {
         if (!isFloatWeight(node.inputs[i])) continue;
         const std::string& bias = graph_.value(node.inputs[i]).name;
-        if (bias.ends_with(kBias)) bias_of_[node.inputs[1 - i]] = bias.substr(0, bias.size() - kBias.size());
+        if (bias.ends_with(kBias) || bias.ends_with(kProjectionBias)) bias_of_[node.inputs[1 - i]] = bias;
       }
     }
   }
@@ -137,10 +191,13 @@ class TorchScript {
       if (isTransposed(weight, table)) return tie(node, weight, table, nodes);
     }
     if (!isAnonymous(weight)) return;
-    factors_.insert(weight);
-    const std::string path = linearName(node);
-    const std::string name = path + ".weight";
-    if (path.empty() || !names_.insert(name).second) return;
+    if (!factors_.insert(weight).second) return;
+    const std::string name = matrixName(node);
+    if (name.empty() || !names_.insert(name).second) {
+      const std::string path = modulePath(node.name);
+      found_.nameless.push_back(graph_.value(weight).name + (path.empty() ? "" : " (of '" + path + "')"));
+      return;
+    }
     graph_.value(weight).name = name;
     graph_.value(weight).metadata.emplace_back(kStoredTransposed, "true");
     ++found_.transposed;
@@ -207,13 +264,14 @@ class TorchScript {
   std::set<std::string> names_;
   std::set<ValueId> tied_;
   std::set<ValueId> factors_;               // without a name: of products
-  std::map<ValueId, std::string> bias_of_;  // a product: the module whose bias is added to it
+  std::map<ValueId, std::string> bias_of_;  // a product: the bias that is added to it
 };
 
 }  // namespace
 
 bool isTorchScript(const Graph& graph) {
-  return graph.producer_name == "pytorch" && signatureParameters(graph).empty();
+  return graph.producer_name == "pytorch" && signatureParameters(graph).empty() &&
+         mentionedParameters(graph).empty();
 }
 
 void restoreTorchScript(Graph& graph, ModuleParameters& found) { TorchScript(graph, found).run(); }

@@ -5,10 +5,13 @@
 //   merges     parameters that hold equal numbers (fresh biases and normalisations): an Identity of one gives
 //              the other's name. Each gets its own again.
 //   transposes the weight of a Linear, as 'onnx::MatMul_34' read by '/decoder/fc/MatMul': it is called
-//              'decoder.fc.weight' again, and stored transposed. Where it holds the numbers of an embedding,
-//              transposed, the two are tied again.
-//   folds      batch normalisations into the convolution before: its weight is 'onnx::Conv_196'; rows of
-//              tables, and parameters under another shape: 'onnx::Add_20'. The module's parameters are lost.
+//              'decoder.fc.weight' again, and stored transposed. (In nn.MultiheadAttention it is
+//              'in_proj_weight', as its bias tells. Where nothing tells, it keeps the file's name.) Where it
+//              holds the numbers of an embedding, transposed, the two are tied again.
+//   folds      batch normalisations into the convolution before: its weight and bias are 'onnx::Conv_196' and
+//              'onnx::Conv_197' (after a tool, its result is called like the normalisation's); weight
+//              normalisations, likewise (the bias keeps its name); rows of tables, and parameters under
+//              another shape: 'onnx::Add_20'. The module's parameters are lost.
 #pragma once
 
 #include "ir/graph/graph.h"
@@ -19,8 +22,8 @@ namespace pipeshard {
 // Whether PyTorch wrote the file, and not by torch.export.
 bool isTorchScript(const Graph& graph);
 
-// To be called on the graph as read. Adds to what is found: `separated`, `statistics`,
-// `transposed`, `tied`, `lost`. Constants are marked as such (weight_role.h): parameters are initializers.
+// To be called on the graph as read. Adds to what is found: `separated`, `statistics`, `transposed`,
+// `nameless`, `tied`, `lost`. Constants are marked as such (weight_role.h): parameters are initializers.
 void restoreTorchScript(Graph& graph, ModuleParameters& found);
 
 }  // namespace pipeshard

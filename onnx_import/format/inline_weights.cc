@@ -1,10 +1,13 @@
 #include "onnx_import/format/inline_weights.h"
 
 #include <limits>
+#include <vector>
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
+
+#include "onnx_import/format/proto_checks.h"
 
 namespace pipeshard {
 namespace {
@@ -49,8 +52,8 @@ bool inside(CodedInputStream& in, int length, Body&& body) {
 
 class Scanner {
  public:
-  Scanner(CodedInputStream& in, uint64_t threshold, InlineWeights& weights)
-      : in_(in), threshold_(threshold), weights_(weights) {}
+  Scanner(CodedInputStream& in, uint64_t threshold, InlineWeights& weights, ConstantPlaces& constants)
+      : in_(in), threshold_(threshold), weights_(weights), constants_(constants) {}
 
   bool model(std::string& out) {
     return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
@@ -62,6 +65,8 @@ class Scanner {
  private:
   bool graph(std::string& out) {
     return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
+      if (number == onnx::GraphProto::kNodeFieldNumber)
+        return inside(in_, length, [&] { return node(field); });
       if (number != onnx::GraphProto::kInitializerFieldNumber) return in_.ReadString(&field, length);
       const bool good = inside(in_, length, [&] { return tensor(field); });
       ++position_;
@@ -79,21 +84,53 @@ class Scanner {
     });
   }
 
+  bool node(std::string& out) {
+    using Node = onnx::NodeProto;
+    std::string op_type, domain, output;
+    std::vector<std::pair<uint64_t, uint64_t>> places;
+    const bool good = copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
+      if (number == Node::kAttributeFieldNumber)
+        return inside(in_, length, [&] { return attribute(field, places); });
+      if (!in_.ReadString(&field, length)) return false;
+      if (number == Node::kOpTypeFieldNumber) op_type = field;
+      if (number == Node::kDomainFieldNumber) domain = field;
+      if (number == Node::kOutputFieldNumber) output = field;
+      return true;
+    });
+    const bool is_constant = op_type == "Constant" && normalDomain(domain).empty() && places.size() == 1;
+    if (is_constant && places[0].second > threshold_) constants_[output] = places[0];
+    return good;
+  }
+
+  bool attribute(std::string& out, std::vector<std::pair<uint64_t, uint64_t>>& places) {
+    return copyFields(in_, out, [&](int number, int length, std::string& field, bool&) {
+      if (number != onnx::AttributeProto::kTFieldNumber) return in_.ReadString(&field, length);
+      return inside(in_, length, [&] {
+        return copyFields(in_, field, [&](int inner, int bytes, std::string& content, bool&) {
+          if (inner == onnx::TensorProto::kRawDataFieldNumber)
+            places.emplace_back(static_cast<uint64_t>(in_.CurrentPosition()), static_cast<uint64_t>(bytes));
+          return in_.ReadString(&content, bytes);
+        });
+      });
+    });
+  }
+
   CodedInputStream& in_;
   uint64_t threshold_;
   InlineWeights& weights_;
+  ConstantPlaces& constants_;
   int position_ = 0;
 };
 
 }  // namespace
 
 bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold,
-                         onnx::ModelProto& model, InlineWeights& weights) {
+                         onnx::ModelProto& model, InlineWeights& weights, ConstantPlaces& constants) {
   std::string bytes;
   {
     CodedInputStream in(&stream);
     in.SetTotalBytesLimit(std::numeric_limits<int>::max());
-    if (!Scanner(in, threshold, weights).model(bytes)) return false;
+    if (!Scanner(in, threshold, weights, constants).model(bytes)) return false;
   }
   return model.ParseFromString(bytes);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ir/base/error.h"
+#include "onnx_import/format/constant_nodes.h"
 #include "onnx_import/format/external_data.h"
 #include "onnx_import/format/inline_weights.h"
 #include "onnx_import/format/proto_checks.h"
@@ -79,11 +80,12 @@ std::string explainGarbage(std::string_view start) {
 }
 
 Graph convert(onnx::ModelProto& model, ExternalData& external, const ReadOptions& options, std::string file,
-              InlineWeights inline_weights) {
+              InlineWeights inline_weights, const ConstantPlaces& constants) {
   checkStructure(model, options.limits, external);
   const ProtoSource source{options.limits, &external, std::move(file), std::move(inline_weights)};
   Graph graph = graphFromModel(model, source);
   graph.directory = external.base();
+  if (options.lift_constant_nodes) liftConstantNodes(graph, constants, source.file);
   return graph;
 }
 
@@ -97,11 +99,12 @@ Graph readModel(const std::string& path, const ReadOptions& options) {
   if (started < 0) fail(ErrorCode::kMissingInput, "cannot read '{}': {}", path, std::strerror(errno));
   onnx::ModelProto model;
   InlineWeights inline_weights;
+  ConstantPlaces constants;
   bool parsed = false;
   {
     google::protobuf::io::FileInputStream stream(file.get(), 1 << 16);
     if (options.inline_weight_bytes != kKeepInline) {
-      parsed = parseWithoutWeights(stream, options.inline_weight_bytes, model, inline_weights);
+      parsed = parseWithoutWeights(stream, options.inline_weight_bytes, model, inline_weights, constants);
     } else {
       parsed = model.ParseFromZeroCopyStream(&stream);
     }
@@ -117,7 +120,7 @@ Graph readModel(const std::string& path, const ReadOptions& options) {
                           options.require_external_data);
     external.setOwner(owner);
     return convert(model, external, options, std::filesystem::path(path).filename().string(),
-                   std::move(inline_weights));
+                   std::move(inline_weights), constants);
   } catch (Error& error) {
     error.addContext(path);
     throw;
@@ -138,7 +141,7 @@ Graph parseModel(const std::string& bytes, const std::string& directory, const s
   }
   try {
     ExternalData external(directory, "", options.external_data_root, options.require_external_data);
-    return convert(model, external, options, "", {});
+    return convert(model, external, options, "", {}, {});
   } catch (Error& error) {
     error.addContext(name);
     throw;

@@ -35,6 +35,8 @@ struct ReadOptions {
   // Initializers of the main graph with more inline raw bytes than this are not loaded: they become
   // references into the .onnx file itself (readModel only). kKeepInline loads all of them as Constants.
   uint64_t inline_weight_bytes = kKeepInline;
+  // Weights in Constant nodes become initializers (constant_nodes.h), large ones as above.
+  bool lift_constant_nodes = false;
   ImportLimits limits;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 
 #include "ir/base/error.h"
@@ -188,6 +189,19 @@ void constantToTensor(const Constant& constant, TensorProto& tensor) {
   }
 }
 
+namespace {
+
+// torch.onnx.dynamo_export writes a fixed size as a name: "12".
+int64_t sizeOfAxis(const onnx::TensorShapeProto::Dimension& dim) {
+  if (dim.has_dim_value()) return dim.dim_value();
+  const std::string& name = dim.dim_param();
+  int64_t size = kUnknownSize;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), size);
+  return error == std::errc() && end == name.data() + name.size() && size > 0 ? size : kUnknownSize;
+}
+
+}  // namespace
+
 void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit,
                         const std::string& what, Value& value) {
   if (type.value_case() == onnx::TypeProto::VALUE_NOT_SET) return;
@@ -213,7 +227,7 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
   bool symbolic = false;
   uint64_t count = 1;
   for (const auto& dim : dims) {
-    const int64_t size = dim.has_dim_value() ? dim.dim_value() : kUnknownSize;
+    const int64_t size = sizeOfAxis(dim);
     if (size > 0) {
       if (count > element_limit / static_cast<uint64_t>(size)) {
         fail(ErrorCode::kBadModel, "{} has a shape of more than the limit of {} elements", what,
@@ -221,7 +235,7 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
       }
       count *= static_cast<uint64_t>(size);
     }
-    if (dim.has_dim_param() && !dim.dim_param().empty()) {
+    if (size == kUnknownSize && dim.has_dim_param() && !dim.dim_param().empty()) {
       symbols[shape.size()] = dim.dim_param();
       symbolic = true;
     }

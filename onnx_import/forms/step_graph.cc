@@ -11,6 +11,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/format/constant_nodes.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
@@ -65,6 +66,9 @@ std::string describeValue(const Value& value) {
 }
 
 StepGraph::StepGraph(Graph as_read, const std::string& loss) : graph_(std::move(as_read)) {
+  for (Value& value : graph_.values) {  // in a step these are numbers: no step updates a Constant node
+    if (isOfConstantNode(value)) value.metadata.emplace_back(kConstantMark, "made");
+  }
   std::set<std::string> trained;
   for (ValueId id : trainableParameters(graph_)) trained.insert(graph_.value(id).name);
   try {

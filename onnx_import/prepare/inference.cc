@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include <onnx/defs/schema.h>
 
@@ -408,15 +409,44 @@ void inferShapes(Graph& graph) {
 
 namespace {
 
-// No weight of the file is in it: zeros of some shape, and what is computed from such alone (the first state
-// of a recurrence). Nor what is computed from integers alone, which nothing trains: positions, the codes of a
-// quantized weight.
-bool holdsNoWeight(const Graph& graph, const Node& node) {
+// The file has it, and it is no weight: a limit, a buffer, what is taken for a number of the arithmetic.
+bool isConstantOfFile(const Value& value, InitializerRole role) {
+  using enum InitializerRole;
+  return !isFolded(value) && (role == kConstant || role == kBuffer || role == kSetting);
+}
+
+// No weight of the file is in it: zeros of some shape, one number or a constant of the file, and what is
+// computed from such alone (the first state of a recurrence). Nor what is computed from integers alone, which
+// nothing trains: positions, the codes of a quantized weight.
+bool holdsNoWeight(const Graph& graph, const std::vector<InitializerRole>& roles, const Node& node) {
   if (node.is("ConstantOfShape")) return true;
-  const auto number = [&](ValueId id) { return id.valid() && isFloatingPoint(graph.dataType(id)); };
+  const auto isNoWeight = [&](ValueId id) {
+    if (!id.valid()) return true;
+    const Value& value = graph.value(id);
+    return !isFloatingPoint(value.data_type) || isMade(value) || elementCount(*value.shape) == 1 ||
+           isConstantOfFile(value, roles[id.index()]);
+  };
   return std::any_of(node.inputs.begin(), node.inputs.end(), [](ValueId id) { return id.valid(); }) &&
-         std::all_of(node.inputs.begin(), node.inputs.end(),
-                     [&](ValueId id) { return !number(id) || isMade(graph.value(id)); });
+         std::all_of(node.inputs.begin(), node.inputs.end(), isNoWeight);
+}
+
+// Marks what is computed of frozen weights (a layer that reads it would be taken for trained), and of what is
+// taken for constants (the notes name it).
+void tellSources(Graph& graph, const std::vector<InitializerRole>& roles, const Node& node) {
+  FrozenWeights frozen;
+  std::set<std::string> constants;
+  for (ValueId id : node.inputs) {
+    if (!id.valid() || !isFloatingPoint(graph.dataType(id))) continue;
+    const Value& value = graph.value(id);
+    frozen.merge(frozenWeights(value));
+    constants.merge(foldedConstants(value));
+    if (roles[id.index()] == InitializerRole::kConstant && !isFolded(value)) constants.insert(value.name);
+  }
+  for (ValueId id : node.outputs) {
+    if (!id.valid() || !isFloatingPoint(graph.dataType(id))) continue;
+    if (!frozen.empty()) addFrozenWeights(graph.value(id), frozen);
+    if (!constants.empty()) addFoldedConstants(graph.value(id), constants);
+  }
 }
 
 }  // namespace
@@ -430,20 +460,16 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
       return !id.valid() || computed.contains(id);
     });
   };
+  const std::vector<InitializerRole> roles = initializerRoles(graph);  // of what the file has
   int folded = 0;
   for (const Node& node : graph.nodes) {
     if (!foldable(node)) continue;
     ++folded;
-    // What is computed from a frozen weight is frozen: a layer that reads it would be taken for trained.
-    FrozenWeights frozen;
-    for (ValueId id : node.inputs) {
-      if (id.valid()) frozen.merge(frozenWeights(graph.value(id)));
-    }
-    const char* mark = holdsNoWeight(graph, node) ? "made" : "folded";
+    const char* mark = holdsNoWeight(graph, roles, node) ? "made" : "folded";
+    tellSources(graph, roles, node);
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
       graph.value(id).metadata.emplace_back(kConstantMark, mark);
-      if (!frozen.empty()) addFrozenWeights(graph.value(id), frozen);
       graph.initializers.emplace(id, std::move(computed.at(id)));
     }
   }

@@ -5,7 +5,9 @@
 #include <onnx/defs/schema.h>
 
 #include "ir/base/error.h"
+#include "ir/operators/initializer_role.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/lowering/unknown_operators.h"
 #include "onnx_import/prepare/branches.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/expand.h"
@@ -64,7 +66,7 @@ std::string_view waysRoundSelection(const Node& node) {
          "(loss * mask).sum() / mask.sum()";
 }
 
-[[noreturn]] void failUnknown(const Node& node, const Value& value) {
+[[noreturn]] void failUnknown(const Graph& graph, const Node& node, const Value& value) {
   const auto* schema =
       onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
   const std::string where = describeNode(node);
@@ -77,6 +79,12 @@ std::string_view waysRoundSelection(const Node& node) {
          for_one_machine ? "take the exporter's file, or have ONNX Runtime optimise it with "
                            "ORT_ENABLE_EXTENDED, which leaves such layouts out"
                          : "export the model without it");
+  }
+  if (isUnknownOperator(graph, node)) {
+    fail(ErrorCode::kBadModel,
+         "{}: operator {}::{} is not supported; export the model without it, or train a part of it that does "
+         "not need it: --loss KIND:VALUE,LABELS names any value of the file",
+         where, node.domain, node.op_type);
   }
   if (!value.opaque_type.empty()) {
     fail(ErrorCode::kBadModel,
@@ -191,7 +199,7 @@ void checkStatic(Graph& graph, const PrepareOptions& options) {
     if (options.supported && !options.supported(node)) refuseControlFlow(graph, node);
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
-      if (!hasStaticType(graph.value(id))) failUnknown(node, graph.value(id));
+      if (!hasStaticType(graph.value(id))) failUnknown(graph, node, graph.value(id));
       checkSize(graph.value(id), options.tensor_elements, describeNode(node) + ": its output");
     }
     checkGemm(graph, node);
@@ -211,6 +219,7 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   bindDimensions(graph, options.dimensions);
   upgradeOperators(graph);
   foldAll(graph, options.fold_limit_bytes);
+  keepLayerWeights(graph);
   if (options.supported) expandAll(graph, options);
   adoptImportedOpset(graph);
   omitUnreadOutputs(graph);

@@ -8,8 +8,8 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
-#include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/exporter/converter_traps.h"
 #include "onnx_import/exporter/detached_values.h"
 #include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
@@ -17,18 +17,22 @@
 #include "onnx_import/exporter/mistaken_calls.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/no_grad_regions.h"
+#include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
+#include "onnx_import/loss/axis_names.h"
+#include "onnx_import/loss/loss.h"
+#include "onnx_import/lowering/unknown_operators.h"
 #include "onnx_import/patterns/patterns.h"
 #include "onnx_import/precision/mixed_precision.h"
 #include "onnx_import/precision/precision.h"
-#include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
 #include "planning/model/given_weights.h"
 #include "planning/model/microbatches.h"
+#include "planning/model/module_notes.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/sequence_lengths.h"
 #include "planning/model/update_extras.h"
@@ -122,59 +126,6 @@ class Preparer {
   std::vector<size_t> order_;
   std::map<std::pair<int64_t, int64_t>, Graph> made_;  // by length and rows
 };
-
-// What became of the module's parameters.
-std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
-  std::vector<std::string> notes;
-  if (parameters.transposed > 0) {
-    notes.push_back(
-        fmt::format("{} that the exporter's optimizer has stored transposed, trained as such under {} own {}",
-                    counted(parameters.transposed, "parameter"), parameters.transposed == 1 ? "its" : "their",
-                    parameters.transposed == 1 ? "name" : "names"));
-  }
-  if (parameters.separated > 0) {
-    notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal ones, apart again",
-                                counted(parameters.separated, "parameter")));
-  }
-  if (parameters.statistics > 0) {
-    notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal tensors, apart again",
-                                counted(parameters.statistics, "running statistic")));
-  }
-  if (parameters.zero_biases > 0) {
-    notes.push_back(fmt::format(
-        "{} that the exporter's optimizer had left out, as zero, made again",
-        parameters.zero_biases == 1 ? "1 bias" : fmt::format("{} biases", parameters.zero_biases)));
-  }
-  if (parameters.unfolded > 0) {
-    notes.push_back(fmt::format("{} that the exporter's optimizer had folded into constants, made again",
-                                counted(parameters.unfolded, "parameter")));
-  }
-  if (!parameters.tied.empty()) {
-    notes.push_back(
-        fmt::format("tied again, as the file has a transposed copy: {}", fmt::join(parameters.tied, ", ")));
-  }
-  if (!parameters.padded.empty()) {
-    notes.push_back(
-        fmt::format("the row of padding_idx is trained like any other, which PyTorch does not (the file does "
-                    "not show the lookup): {}",
-                    fmt::join(parameters.padded, ", ")));
-  }
-  if (!parameters.other_names.empty()) {
-    std::vector<std::string> names;
-    for (const TiedName& other : parameters.other_names)
-      names.push_back(fmt::format("{} ({})", other.name, other.parameter));
-    notes.push_back(
-        fmt::format("other names of tied parameters, trained as one: {}", fmt::join(names, ", ")));
-  }
-  if (!parameters.unread.empty()) {
-    notes.push_back(
-        fmt::format("never read by the forward pass, so that training leaves them as they are: {} (or names "
-                    "of a tied parameter that no call goes by, like T5's shared.weight: that one is trained, "
-                    "and `export --tied` writes it under them, too)",
-                    fmt::join(parameters.unread, ", ")));
-  }
-  return notes;
-}
 
 void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
   if (changed.normalizations + changed.dropouts == 0) {
@@ -271,16 +222,45 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
+// A model that is only looked at keeps the reason why planning refuses it.
+template <typename Check>
+void refuseOrKeep(const PlanRequest& request, ForwardModel& model, Check check) {
+  if (!request.any_sizes) return check();
+  try {
+    check();
+  } catch (const Error& error) {
+    if (model.refusal.empty()) model.refusal = error.message();
+  }
+}
+
 // Where the file computes another thing than the module did.
-void noteUnlikeModule(const PlanRequest& request, const Graph& raw, std::vector<std::string>& notes) {
-  if (!request.any_sizes)
-    refuseMistakenCalls(raw, request.given.optimizer.kind != OptimizerSpec::Kind::kNone);
+void noteUnlikeModule(const PlanRequest& request, const Graph& raw, ForwardModel& model) {
+  refuseOrKeep(request, model,
+               [&] { refuseMistakenCalls(raw, request.given.optimizer.kind != OptimizerSpec::Kind::kNone); });
+  std::vector<std::string>& notes = model.notes;
   for (std::string& note : exporterTraps(raw)) notes.push_back(std::move(note));
+  for (std::string& note : converterTraps(raw)) notes.push_back(std::move(note));
   if (const std::vector<std::string> changed = changedBuffers(raw); !changed.empty()) {
     notes.push_back(
         fmt::format("the module's forward pass changes buffers, which the file does not: {} stay as they are",
                     listed(changed, 6)));
   }
+}
+
+void noteLeftOut(const std::vector<std::string>& outputs, std::vector<std::string>& notes) {
+  if (outputs.empty()) return;
+  notes.push_back(
+      fmt::format("outputs left out, as the loss does not need them and their operators are not "
+                  "supported: {}",
+                  listed(outputs, 6)));
+}
+
+void noteUnread(const std::vector<std::string>& inputs, std::vector<std::string>& notes) {
+  if (inputs.empty()) return;
+  notes.push_back(fmt::format(
+      "inputs whose content nothing reads: {} (if the module does: an example call that passes one tensor "
+      "for two arguments makes the exporter take one for both)",
+      fmt::join(inputs, ", ")));
 }
 
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
@@ -301,7 +281,7 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   Graph whole;
   if (raw.outputs.size() > 1) whole = raw;
   if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);
-  noteUnlikeModule(request, raw, model.notes);
+  noteUnlikeModule(request, raw, model);
   if (const int detached = stopAtDetachedValues(raw); detached > 0) {
     model.notes.push_back(
         fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
@@ -315,18 +295,18 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
+  if (std::string note = takeWrittenStatistics(raw); !note.empty()) model.notes.push_back(std::move(note));
   if (std::string note = quantizedNote(raw); !note.empty()) model.notes.push_back(std::move(note));
   widenWhatIsTrained(request, raw, whole, model);
   takeWeights(request, raw, model);
   ImportedBackward backward = takeBackward(raw);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
-  const ValueId loss = attachLoss(raw, lossToAttach(request, raw, reduced.loss), &model.notes);
-  if (const std::vector<std::string> unread = unreadInputs(raw); !unread.empty()) {
-    model.notes.push_back(fmt::format(
-        "inputs whose content nothing reads: {} (if the module does: an example call that passes one tensor "
-        "for two arguments makes the exporter take one for both)",
-        fmt::join(unread, ", ")));
-  }
+  if (std::string note = likelyBuffers(raw); !note.empty()) model.notes.push_back(std::move(note));
+  const LossSpec asked = lossToAttach(request, raw, reduced.loss);
+  nameAxes(raw, asked.valuesRead());
+  const ValueId loss = attachLoss(raw, asked, &model.notes);
+  if (loss.valid()) noteLeftOut(leaveOutUnknownOutputs(raw, loss), model.notes);
+  noteUnread(unreadInputs(raw), model.notes);
   const std::string name = loss.valid() ? raw.value(loss).name : "";
   model.outputs = furtherOutputs(raw, loss);
   if (!loss.valid()) return name;
@@ -376,17 +356,6 @@ void takeLengths(const PlanRequest& request, ForwardModel& model) {
        request.length_dimension);
 }
 
-// Outputs that the file gives no rank: found out, for a loss is known by being a scalar.
-void findRanksOfOutputs(Graph& graph) {
-  const auto isOpen = [&](ValueId output) { return !graph.value(output).shape; };
-  if (std::none_of(graph.outputs.begin(), graph.outputs.end(), isOpen)) return;
-  Graph known = graph;
-  inferShapes(known);
-  for (const ValueId output : graph.outputs) {
-    if (isOpen(output)) graph.value(output).shape = known.value(output).shape;
-  }
-}
-
 }  // namespace
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
@@ -406,6 +375,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   const bool draws = std::any_of(request.given.weights.begin(), request.given.weights.end(), drawsMissing);
   read.require_external_data = !request.allow_missing_weights && !draws;
   read.inline_weight_bytes = kInlineWeightBytes;
+  read.lift_constant_nodes = true;
   Graph raw = readModel(request.model_path, read);
   inlineIntegers(raw, kInlineIntegerBytes);
   try {
@@ -415,6 +385,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
       file_shardings = readFileShardings(raw, sharding.mesh);
     findRanksOfOutputs(raw);
     ForwardModel model;
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
+      refuseOrKeep(request, model, [&] { refuseQuantizedOrSparse(raw, request.given.train); });
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
     model.in_float64 = request.in_float64;

@@ -61,6 +61,7 @@ struct ForwardModel {
   std::optional<MixedNodes> mixed;                // --precision bfloat16: what computes in which type
   bool in_float64 = false;                        // PlanRequest::in_float64: the training graph, not this one
   std::vector<NearMiss> missed_patterns;          // groups of nodes that begin like a pattern
+  std::string refusal;                            // only looked at: why it would be refused; "": it is not
   std::vector<std::string> notes;
 };
 

@@ -7,6 +7,7 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
+#include "onnx_import/exporter/lost_parameters.h"
 #include "onnx_import/precision/precision.h"
 #include "partition/families/plan_schedule.h"
 #include "sharding/batch/time_axis.h"
@@ -78,6 +79,7 @@ TimeAxisResult meanOfBatches(Graph& graph, const WantedValues& wanted, int64_t b
 
 void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
                        const std::vector<std::string>& trained) {
+  if (!model.refusal.empty()) fail(ErrorCode::kBadModel, "{}", model.refusal);
   refuseLostParameters(model.parameters, frozen, trained);
   refuseUnclearWeights(model.graph);
   if (trainableParameters(model.graph).empty()) {

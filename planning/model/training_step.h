@@ -23,7 +23,8 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
                               const BatchCut& batch);
 
 // What cannot be trained is refused before anything is searched: a search may take a minute. `frozen`,
-// `trained`: as for refuseLostParameters. Error(kBadModel).
+// `trained`: as for refuseLostParameters. Also what a look at the model has kept (ForwardModel::refusal).
+// Error(kBadModel).
 void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
                        const std::vector<std::string>& trained = {});
 

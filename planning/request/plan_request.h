@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ir/plan/given_options.h"
-#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/loss/loss.h"
 #include "partition/search/search_limits.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"

@@ -17,7 +17,6 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_files.h"
 #include "ir/graph/weight_role.h"
-#include "onnx_import/autodiff/loss.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/exporter/embedding_bag.h"
@@ -28,6 +27,8 @@
 #include "onnx_import/format/writer.h"
 #include "onnx_import/forms/describe_training.h"
 #include "onnx_import/forms/model_form.h"
+#include "onnx_import/loss/axis_names.h"
+#include "onnx_import/loss/loss.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/model/given_weights.h"
 #include "runtime/files/posix_file.h"
@@ -57,6 +58,7 @@ class Trained {
     read.require_external_data =
         false;  // weights that were drawn have no file; others are missed when they are read
     read.inline_weight_bytes = kInlineWeightBytes;
+    read.lift_constant_nodes = true;  // as planning does
     graph_ = readModel(plan_.model_path, read);
     nameParameters();
     findTrained(request.moving_average);
@@ -65,6 +67,8 @@ class Trained {
   Graph& graph() { return graph_; }
   TrainedModelSummary& summary() { return summary_; }
   bool isTrained(ValueId id) const { return trained_.contains(id); }
+  // Of what is trained: as the checkpoint has it.
+  DataType trainedType(ValueId id) const { return tensors_.find(trained_.at(id)).data_type; }
   const std::vector<TiedName>& otherNames() const { return other_names_; }
   const std::vector<LostParameter>& lost() const { return lost_; }
   const Plan& plan() const { return plan_; }
@@ -81,6 +85,7 @@ class Trained {
     training.optimizer = plan_.given.optimizer;
     for (const std::string& group : plan_.given.groups) training.groups.push_back(parseParameterGroup(group));
     const LossSpec loss = parseLoss(plan_.loss);
+    nameAxes(graph_, loss.valuesRead());
     const ValueId value = attachLoss(graph_, loss);
     training.loss = graph_.value(value).name;
     for (const auto& [id, tensor] : trained_) {
@@ -307,6 +312,64 @@ void noteLostParameters(const std::vector<LostParameter>& lost, const StateTenso
                                       changed.size() == 1 ? "it" : "them", listed(changed, kMostNoted)));
 }
 
+// Weights that were trained in a wider type than the file has.
+void noteRounded(Trained& trained) {
+  std::vector<std::string> names;
+  DataType narrow = DataType::kUndefined;
+  for (const auto& [id, initializer] : trained.graph().initializers) {
+    const DataType type = trained.graph().dataType(id);
+    if (!trained.isTrained(id) || dataTypeSize(type) >= dataTypeSize(trained.trainedType(id))) continue;
+    names.push_back(trained.graph().value(id).name);
+    narrow = type;
+  }
+  if (names.empty()) return;
+  trained.summary().notes.push_back(
+      fmt::format("rounded to {}, which the model's file has (the checkpoint keeps what was trained): {}",
+                  dataTypeName(narrow), listed(names, kMostNoted)));
+}
+
+// "onnx::MatMul_330", "val_14"
+bool isExportersName(std::string_view name) {
+  constexpr std::string_view kValue = "val_";
+  return name.starts_with("onnx::") ||
+         (name.starts_with(kValue) && name.find_first_not_of("0123456789", kValue.size()) == name.npos);
+}
+
+// Tensors that load_state_dict does not find in the module.
+void noteExportersNames(const Graph& graph, const StateTensors& state, TrainedModelSummary& summary) {
+  std::vector<std::string> names;
+  for (const TensorView& view : state.views) {
+    if (!isExportersName(view.name)) continue;
+    const ValueId id = findValue(graph, view.name);
+    const bool factor = view.shape.size() == 2 && std::ranges::any_of(graph.nodes, [&](const Node& node) {
+                          return node.is("MatMul") && node.inputs.size() == 2 && node.inputs[1] == id;
+                        });
+    names.push_back(view.name + (factor ? " (of a Linear: transposed)" : ""));
+  }
+  if (names.empty()) return;
+  summary.notes.push_back(
+      fmt::format("{} under the exporter's names, which the module does not have; its own are not in the "
+                  "model's file: {}",
+                  counted(std::ssize(names), "tensor"), listed(names, kMostNoted)));
+}
+
+// Of a file that does not list the module's buffers: small ones, and what is taken for constants.
+void noteTensorsLeftOut(const Graph& graph, const StateTensors& state, TrainedModelSummary& summary) {
+  std::vector<std::string> names;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const std::string& name = graph.value(id).name;
+    const bool may_be_modules = isFloatingPoint(graph.dataType(id)) && !isMade(graph.value(id)) &&
+                                (namesBuffer(name) || namesParameter(name));
+    if (may_be_modules && state.find(name) == nullptr) names.push_back(name);
+  }
+  if (names.empty()) return;
+  summary.notes.push_back(
+      fmt::format("{} of the model's file not here, as nothing trains {}: {}; where the module has {}, "
+                  "load_state_dict(..., strict=False) keeps its own",
+                  counted(std::ssize(names), "tensor"), names.size() == 1 ? "it" : "them",
+                  listed(names, kMostNoted), names.size() == 1 ? "it" : "them"));
+}
+
 }  // namespace
 
 void addTiedNames(const std::string& text, TrainedModelRequest& request) {
@@ -351,6 +414,7 @@ TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const Traine
     data.commit(true);
     trained.summary().data_path = data_path;
   }
+  noteRounded(trained);
   if (request.training_info) trained.describe();
   writeModel(graph, path);
   return trained.summary();
@@ -389,6 +453,9 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
   for (const TiedName& tied : request.tied) state.addTied(tied);
   noteLostParameters(trained.lost(), state, trained.summary());
   if (buffers) noteMissingBuffers(*buffers, state, trained.summary());
+  if (!buffers) noteTensorsLeftOut(graph, state, trained.summary());
+  noteExportersNames(graph, state, trained.summary());
+  noteRounded(trained);
   writeTensorFile(path, state.views, {{"format", "pt"}}, true);
   return trained.summary();
 }

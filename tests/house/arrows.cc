@@ -39,6 +39,7 @@ const Arrows& neighbourhoodArrows() {
       {"onnx_import/format", {}},
       {"onnx_import/prepare", {"onnx_import/format"}},
       {"onnx_import/exporter", {"onnx_import/format", "onnx_import/prepare"}},
+      {"onnx_import/loss", {"onnx_import/prepare"}},
       {"onnx_import/autodiff", {}},
       {"onnx_import/forms", {}},
       {"onnx_import/lowering", {}},

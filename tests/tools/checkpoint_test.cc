@@ -438,6 +438,10 @@ TEST_F(CheckpointCommand, TensorsSayWhichOfTheModuleTheyAreNot) {
        "note: 2 parameters here as the model's file has them, "
        "not as the module: layers.0.weight (a batch normalisation is folded into it",
        {"layers.0.bias", "layers.0.weight"}},
+      {"batch_norm_folded_torchscript",
+       {"--train", "Conv"},
+       "note: 2 tensors under the exporter's names, which the module does not have",
+       {"onnx::Conv_13", "onnx::Conv_14"}},
       {"frozen_torchscript",
        {"--freeze", "^layers.0.weight$"},
        "tensors: ",

@@ -14,12 +14,14 @@
 #include "ir/base/tensor_box.h"
 #include "onnx_import/format/reader.h"
 #include "runtime/execute/dump.h"
+#include "tests/onnx_import/model_files.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kFolder = PIPESHARD_SOURCE_DIR "/tests/golden/traps";
 constexpr const char* kExportWhole = "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)";
@@ -257,15 +259,112 @@ TEST(TrapFiles, ALabelSmoothingThatIsPutBackCanBeCut) {
   const CommandResult asked =
       planTrap("label_smoothing", {"--loss", "cross-entropy:linear,labels,smoothing=0.1"});
   EXPECT_EQ(asked.exit_code, 0) << asked.errors;
-  EXPECT_THAT(asked.output, ::testing::Not(HasSubstr("label_smoothing of"))) << "not of the loss";
+  EXPECT_THAT(asked.output, Not(HasSubstr("label_smoothing of"))) << "not of the loss";
 }
 
-TEST(TrapFiles, InspectSaysFirstWhatIsTrainedAndThenWhatIsNot) {
-  const CommandResult result = runPipeshard({"inspect", kFolder + "/positions_folded.onnx"});
-  EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_THAT(result.output, HasSubstr("trains 29 of 29 parameters in 3 tensors\n"
-                                       "cannot be trained: positions.weight (folded into the constant"));
-  EXPECT_THAT(result.output, HasSubstr("training: refused: the exporter's optimizer has changed parameters"));
+TEST(TrapFiles, InspectSaysFirstWhetherTheFileIsTrained) {
+  const std::string file = kFolder + "/positions_folded.onnx";
+  const CommandResult refused = runPipeshard({"inspect", file});
+  EXPECT_EQ(refused.exit_code, 0) << refused.errors;
+  EXPECT_THAT(refused.output,
+              HasSubstr("\ncannot be trained as it is: the exporter's optimizer has changed"));
+  EXPECT_THAT(refused.output, HasSubstr("\ncannot be trained: positions.weight (folded into the constant"));
+  EXPECT_THAT(refused.output, HasSubstr("training: refused: cannot be trained as it is (above)"));
+  EXPECT_THAT(refused.output, Not(HasSubstr("trains ")));
+  const CommandResult taken = runPipeshard({"inspect", file, "--freeze", "positions"});
+  EXPECT_EQ(taken.exit_code, 0) << taken.errors;
+  EXPECT_THAT(taken.output,
+              HasSubstr("\ntrains 29 of 29 parameters in 3 tensors\n"
+                        "note: not in the file as the module has them, and not trained as such: "
+                        "positions.weight"));
+  EXPECT_THAT(taken.output, Not(HasSubstr("cannot be trained")));
+}
+
+// As planning does: what is taken for constants is said.
+TEST(TrapFiles, InspectGivesTheNotesOfPlanning) {
+  const testing::ModelFolder folder;
+  const std::string file = folder.write("constants.onnx", testing::parseText(R"(
+    <ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,2] x, float[n,2] t) => (float loss)
+      <float[2,2] w = {1,2,3,4}, float[1,2] run_mask = {0,1}> {
+      h = MatMul(x, w)
+      m = Add(h, run_mask)
+      d = Sub(m, t)
+      s = Mul(d, d)
+      loss = ReduceMean <keepdims = 0> (s) })"));
+  for (const char* command : {"inspect", "validate"}) {
+    const CommandResult result = runPipeshard({command, file, "--dim", "n=2"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("taken for constants, not trained: run_mask")) << command;
+  }
+}
+
+// Whatever else is wrong with it.
+TEST(TrapFiles, AQuantizedFileIsRefusedByThatWord) {
+  const testing::ModelFolder folder;
+  const std::string file = folder.write("quantized.onnx", testing::parseText(R"(
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[n,3] x) => (float[n,2] y)
+      <int8[3,4] codes = {1,2,3,4,5,6,7,8,9,10,11,12}, float[4] scales = {1,2,3,4},
+       float[4,2] head = {1,2,3,4,5,6,7,8}> {
+      weight = DequantizeLinear <axis = 1> (codes, scales)
+      h = MatMul(x, weight)
+      y = MatMul(h, head) })"));
+  const std::string why = "the file is quantised (DequantizeLinear): quantised weights cannot be trained";
+  const CommandResult refused = runPipeshard({"validate", file, "--dim", "n=2"});
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_THAT(refused.errors, HasSubstr(why));
+  const CommandResult looked = runPipeshard({"inspect", file});
+  EXPECT_EQ(looked.exit_code, 0) << looked.errors;
+  EXPECT_THAT(looked.output, HasSubstr("cannot be trained as it is: " + why));
+  const CommandResult around = runPipeshard({"inspect", file, "--train", "head"});
+  EXPECT_EQ(around.exit_code, 0) << around.errors;
+  EXPECT_THAT(around.output, HasSubstr("trains 8 of 8 parameters in 1 tensors"));
+  EXPECT_THAT(around.output, HasSubstr("quantized weights, not trained: codes (int8 [3,4])"));
+}
+
+// Of a file that lists no buffers, with weights in half precision.
+TEST(TrapFiles, ExportSaysWhatTheModuleWouldMiss) {
+  const testing::ModelFolder folder;
+  onnx::ModelProto model = testing::parseText(R"(
+    <ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,2] x) => (float loss)
+      <float[2] norm__scale = {1,1}, float[2] norm__bias = {0,0}, float[2] norm__running_mean = {0,0},
+       float[2] norm__running_var = {1,1}> {
+      wide = Cast <to = 1> (fc__weight)
+      h = MatMul(x, wide)
+      y = BatchNormalization(h, norm__scale, norm__bias, norm__running_mean, norm__running_var)
+      s = Mul(y, y)
+      loss = ReduceMean <keepdims = 0> (s) })");
+  const auto withDots = [](std::string& name) {
+    if (const size_t at = name.find("__"); at != name.npos) name.replace(at, 2, ".");
+  };
+  for (auto& tensor : *model.mutable_graph()->mutable_initializer()) withDots(*tensor.mutable_name());
+  for (auto& node : *model.mutable_graph()->mutable_node()) {
+    for (std::string& input : *node.mutable_input()) withDots(input);
+  }
+  onnx::TensorProto& weight = *model.mutable_graph()->add_initializer();
+  weight = testing::floatTensor("fc.weight", {2, 2}, {});
+  weight.clear_float_data();
+  weight.set_data_type(onnx::TensorProto::FLOAT16);
+  weight.set_raw_data(std::string("\0\x3c\0\x3c\0\x3c\0\x3c", 8));  // ones
+  const std::string file = folder.write("half.onnx", model), plan = folder.file("plan");
+  const std::string saved = folder.file("saved");
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"plan", file, "--dim", "n=2", "-o", plan},
+                                             {"run", plan, "--steps", "1", "--checkpoint", saved}}) {
+    const CommandResult result = runPipeshard(words);
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+  }
+  const CommandResult exported =
+      runPipeshard({"export", saved, "--safetensors", folder.file("t.safetensors")});
+  EXPECT_EQ(exported.exit_code, 0) << exported.errors;
+  EXPECT_THAT(exported.output,
+              HasSubstr("note: rounded to float16, which the model's file has (the checkpoint "
+                        "keeps what was trained): fc.weight"));
+  EXPECT_THAT(exported.output,
+              HasSubstr("note: 2 tensors of the model's file not here, as nothing trains them: "
+                        "norm.running_mean, norm.running_var"));
 }
 
 // A trained scale must not be the variance, too.

@@ -1,9 +1,10 @@
 // The losses of --loss: numbers of PyTorch 2.15 in float64, and gradients against differences.
 #include <gtest/gtest.h>
 
-#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/loss/loss.h"
 #include "onnx_import/prepare/inference.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -46,6 +47,54 @@ TEST(LossValues, AreThoseOfPyTorch) {
 TEST(LossValues, AddUp) {
   EXPECT_NEAR(lossOf("cross-entropy:y,labels+0.5*mse:y,t"), 0.5550791469128336 + 0.5 * 2.3702604166666665,
               1e-14);
+}
+
+// A model whose output y is made of scores s by some nodes.
+Graph scoring(const std::string& nodes) {
+  const std::string type = "float[batch,3]";
+  return graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]> g ()" + type + " x) => (" + type +
+                       " y) <" + type + " s, int64[2] rows = {-1, 3}> { s = Relu(x) " + nodes + " }");
+}
+
+constexpr const char* kProbabilities = "p = Softmax(s) r = Reshape(p, rows) y = Identity(r)";
+
+TEST(LossForms, ASecondSoftmaxOrSigmoidIsRefusedWithTheLogits) {
+  const auto attach = [](const std::string& nodes, const std::string& loss) {
+    Graph graph = scoring(nodes);
+    attachLoss(graph, parseLoss(loss));
+  };
+  constexpr auto kUsage = ErrorCode::kUsage;
+  EXPECT_ERROR(attach(kProbabilities, "cross-entropy:y,labels,smoothing=0.1"), kUsage,
+               "'y' are probabilities", "onnx::Softmax", "--loss cross-entropy:s,labels,smoothing=0.1");
+  EXPECT_ERROR(attach("y = Softmax<axis = 1>(s)", "nll:y,labels"), kUsage, "'y' are probabilities",
+               "nll reads their logarithms", "--loss cross-entropy:s,labels");
+  EXPECT_ERROR(attach("p = Sigmoid(s) y = Cast<to = 1>(p)", "bce-with-logits:y,t"), kUsage,
+               "'y' are probabilities", "--loss bce-with-logits:s,t", "--loss bce:y,t");
+}
+
+TEST(LossForms, WhatIsRightIsLeft) {
+  const auto attach = [](const std::string& nodes, const std::string& loss) {
+    Graph graph = scoring(nodes);
+    EXPECT_TRUE(attachLoss(graph, parseLoss(loss)).valid()) << loss;
+  };
+  attach(kProbabilities, "cross-entropy:s,labels");
+  attach(kProbabilities, "mse:y,t");
+  attach("y = LogSoftmax(s)", "nll:y,labels");
+  attach("y = LogSoftmax(s)", "cross-entropy:y,labels");
+  attach("y = Softmax<axis = 0>(s)", "cross-entropy:y,labels");  // over the batch
+  attach("p = Softmax(s) y = Log(p)", "nll:y,labels");
+  attach("y = Sigmoid(s)", "bce:y,t");
+}
+
+TEST(LossForms, TheAdviceNamesWhatALossReads) {
+  const auto advise = [](const std::string& nodes) {
+    Graph graph = scoring(nodes);
+    attachLoss(graph, {});
+  };
+  EXPECT_ERROR(advise(kProbabilities), ErrorCode::kUsage,
+               "--loss cross-entropy:s,labels\n  --loss mse:y,target");
+  EXPECT_ERROR(advise("y = Sigmoid(s)"), ErrorCode::kUsage, "--loss bce:y,target\n  --loss mse:y,target");
+  EXPECT_ERROR(advise("y = Relu(s)"), ErrorCode::kUsage, "--loss cross-entropy:y,labels");
 }
 
 }  // namespace

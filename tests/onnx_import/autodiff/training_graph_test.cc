@@ -8,6 +8,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/plan/optimizer.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 
@@ -348,6 +349,33 @@ TEST(TrainingGraph, RefusesParametersOfOtherTypes) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("float16"));
+  }
+}
+
+// A product gives float32, whatever the weight is cast from: only halves are summed in more.
+TEST(TrainingGraph, GradientsOfAWeightInFloat64AreOfTheTypeThatIsRead) {
+  TestGraph test;
+  const ValueId x = test.input("x", randomTensor({4, 3}, 1)), w = test.parameter("w", {3, 5});
+  const ValueId narrow = test.op("Cast", {w}, {{"to", int64_t{1}}});
+  const ValueId y = test.op("MatMul", {test.op("Cast", {x}, {{"to", int64_t{1}}}), narrow});
+  const TrainingGraph training = build(test, sumOf(test, test.op("Mul", {y, y})));
+  for (const Node& node : training.graph.nodes) {
+    if (!node.is("MatMul") && !node.is("Gemm")) continue;
+    EXPECT_EQ(training.graph.dataType(node.outputs[0]), DataType::kFloat32) << node.name;
+  }
+}
+
+TEST(Parameters, AreNoSparseTensors) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const ValueId sparse = builder.addValue("net.3.weight", DataType::kFloat32, {2, 2});
+  builder.addNode("", "Constant", {}, {sparse}, {{"sparse_value", OpaqueAttribute{}}});
+  try {
+    refuseQuantizedOrSparse(graph, {"."});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.what(), HasSubstr("sparse_value): net.3.weight: they cannot be trained"));
   }
 }
 

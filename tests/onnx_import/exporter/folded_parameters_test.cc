@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_import/exporter/lost_parameters.h"
 #include "tests/expect_error.h"
 #include "tests/onnx_import/exporter/exported_module.h"
 

@@ -7,6 +7,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/lost_parameters.h"
 #include "tests/expect_error.h"
 #include "tests/onnx_import/exporter/exported_module.h"
 
@@ -61,6 +62,30 @@ TEST_F(ModuleParametersTest, ATransposedWeightIsTheParameterAgain) {
   EXPECT_TRUE(isParameter("fc.weight"));
   EXPECT_EQ(metadataOf(graph.value(findValue(graph, "fc.weight")).metadata, kStoredTransposed), "true");
   refuseLostParameters(found, {});
+}
+
+// onnx.utils.extract_model keeps the marks of values and nodes, but not the graph's list.
+TEST_F(ModuleParametersTest, WithoutAListCallsAndMarksTellTheParameters) {
+  parameter("head.weight", {5, 4});
+  parameter("fc.bias", {4});
+  const ValueId matrix = weight("val_2", {4, 4}, "['fc.weight']");
+  const ValueId table = weight("embedding_1", {3, 4}, "['arange', 'wpe.weight']");
+  const ValueId mask = weight("val_3", {4, 4}, "['arange']");
+  node("Add", {table}, "add", "aten.add.Tensor", "%x, %embedding_1");
+  node("MatMul", {matrix}, "linear", "aten.linear.default", "%add, %p_fc_weight, %p_fc_bias");
+  node("Add", {findValue(graph, "fc.bias")}, "linear", "aten.linear.default", "%x, %p_fc_weight, %p_fc_bias");
+  node("Mul", {mask}, "mul", "aten.mul.Tensor", "%linear, %mask");
+  node("MatMul", {weight("val_9", {4, 5}, "['head.weight']")}, "linear_1", "aten.linear.default",
+       "%mul, %p_head_weight");
+  const ModuleParameters found = restoreParameters(graph);
+  EXPECT_EQ(found.transposed, 1);
+  EXPECT_THAT(found.lost, IsEmpty());
+  EXPECT_EQ(graph.value(matrix).name, "fc.weight");
+  EXPECT_TRUE(isMarkedParameter(graph.value(matrix)));
+  EXPECT_FALSE(isMarkedParameter(graph.value(table)));
+  EXPECT_FALSE(isMarkedParameter(graph.value(mask)));
+  EXPECT_EQ(graph.nodes[4].op_type, "Transpose");
+  EXPECT_EQ(read(4, 0), "head.weight");
 }
 
 TEST_F(ModuleParametersTest, ATransposedCopyOfATiedWeightIsATransposeOfIt) {
@@ -260,6 +285,20 @@ TEST_F(ModuleParametersTest, ANameThatAnotherValueHasIsNotTaken) {
   EXPECT_EQ(found.lost.size(), 1u);
   EXPECT_EQ(read(0, 1), "val_2");
   verifyGraph(graph);
+}
+
+// By a tool that drops marks of values and nodes, or makes initializers Constants.
+TEST_F(ModuleParametersTest, AParameterWithoutItsMarkIsOfNoBatchNormalization) {
+  parameter("fc.weight");
+  const ValueId own = weight("fc.weight", {4, 4});
+  node("MatMul", {own}, "linear", "aten.linear.default", "%x, %p_fc_weight");
+  const ModuleParameters found = restore();
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_THAT(found.lost[0].reason, HasSubstr("the file has it without the exporter's mark"));
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
+               "the file has lost what its exporter said of the module's parameters");
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "Plan the exporter's own file");
+  EXPECT_NO_THROW(refuseLostParameters(found, {}, {"^fc"}));
 }
 
 TEST_F(ModuleParametersTest, WhatCannotBeUndoneIsNamed) {

@@ -1,4 +1,4 @@
-#include "onnx_import/exporter/soft_labels.h"
+#include "onnx_import/exporter/label_smoothing.h"
 
 #include <gtest/gtest.h>
 

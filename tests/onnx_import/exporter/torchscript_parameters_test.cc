@@ -7,12 +7,15 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "onnx_import/exporter/lost_parameters.h"
+#include "onnx_import/format/constant_nodes.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class TorchScriptFile : public ::testing::Test {
  protected:
@@ -70,6 +73,34 @@ TEST_F(TorchScriptFile, AConstantIsNoParameterWhereverItIsRead) {
   EXPECT_EQ(initializerRoles(graph_)[scale.index()], InitializerRole::kConstant);
 }
 
+// A tool has made Constant nodes of initializers: names and places tell them from the exporter's own.
+TEST_F(TorchScriptFile, AParameterInAConstantNodeIsOne) {
+  const auto constant = [&](const std::string& name, const Shape& shape) {
+    const ValueId id = value(name);
+    const std::vector<float> ones(static_cast<size_t>(elementCount(shape)), 1);
+    builder_.addNode("", "Constant", {}, {id}, {{"value", makeConstant<float>(shape, ones)}});
+    return id;
+  };
+  const ValueId named = constant("norm.weight", {2}), factor = constant("onnx::MatMul_7", {2, 2});
+  const ValueId scale = constant("/free/Constant_output_0", {2}), added = constant("onnx::Add_9", {2});
+  const ValueId normal = value("normal"), product = value("product"), free = value("free");
+  node("/norm/LayerNormalization", "LayerNormalization", {value("x"), named}, normal);
+  node("/fc/MatMul", "MatMul", {normal, factor}, product);
+  node("/free/LayerNormalization", "LayerNormalization", {product, scale}, free);
+  const ValueId table = constant("aten_add_38_other_1", {2}), sum = value("sum");  // torch.onnx.dynamo_export
+  node("/Add", "Add", {free, added}, sum);
+  node("/Add_1", "Add", {sum, table}, value("y"));
+  liftConstantNodes(graph_);
+  restore();
+  const std::vector<InitializerRole> roles = initializerRoles(graph_);
+  EXPECT_EQ(roles[named.index()], InitializerRole::kParameter);
+  EXPECT_EQ(roles[factor.index()], InitializerRole::kParameter);
+  EXPECT_EQ(graph_.value(factor).name, "fc.weight");
+  EXPECT_EQ(roles[scale.index()], InitializerRole::kConstant);
+  EXPECT_EQ(roles[added.index()], InitializerRole::kConstant);
+  EXPECT_EQ(roles[table.index()], InitializerRole::kParameter);
+}
+
 TEST_F(TorchScriptFile, TheWeightOfALinearHasItsName) {
   const ValueId anonymous = weight("onnx::MatMul_7", {2, 3}, {1, 2, 3, 4, 5, 6});
   node("/decoder/block.0/q/MatMul", "MatMul", {value("x"), anonymous}, value("y"));
@@ -90,6 +121,35 @@ TEST_F(TorchScriptFile, ItsNameIsThatOfItsBiasOrOfTheModule) {
   EXPECT_EQ(graph_.value(second).name, "body.layers.0.weight");
 }
 
+TEST_F(TorchScriptFile, TheMatrixOfAMultiheadAttentionIsCalledAsItsBias) {
+  const ValueId matrix = weight("onnx::MatMul_7", {2, 6}, std::vector<float>(12, 1));
+  const ValueId product = value("product"), heads = value("heads");
+  node("/enc/self_attn/MatMul", "MatMul", {value("x"), matrix}, product);
+  const ValueId bias = weight("enc.self_attn.in_proj_bias", {6}, std::vector<float>(6));
+  node("/enc/self_attn/Add", "Add", {bias, product}, heads);
+  node("/enc/self_attn/Gemm", "Gemm", {heads, weight("enc.self_attn.out_proj.weight", {2, 2}, {1, 2, 3, 4})},
+       value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(graph_.value(matrix).name, "enc.self_attn.in_proj_weight");
+  EXPECT_TRUE(isStoredTransposed(graph_.value(matrix)));
+  EXPECT_EQ(found.transposed, 1);
+  EXPECT_TRUE(found.nameless.empty());
+}
+
+// Without a bias nothing tells the name: a module with modules in it is no Linear.
+TEST_F(TorchScriptFile, AMatrixWhoseNameIsNotToldIsCalledAsInTheFile) {
+  const ValueId matrix = weight("onnx::MatMul_7", {2, 6}, std::vector<float>(12, 1));
+  const ValueId heads = value("heads");
+  node("/enc/self_attn/MatMul", "MatMul", {value("x"), matrix}, heads);
+  node("/enc/self_attn/Gemm", "Gemm", {heads, weight("enc.self_attn.out_proj.weight", {2, 2}, {1, 2, 3, 4})},
+       value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(graph_.value(matrix).name, "onnx::MatMul_7");
+  EXPECT_THAT(found.nameless, ElementsAre("onnx::MatMul_7 (of 'enc.self_attn')"));
+  EXPECT_EQ(found.transposed, 0);
+  EXPECT_EQ(initializerRoles(graph_)[matrix.index()], InitializerRole::kParameter);
+}
+
 TEST_F(TorchScriptFile, ATransposedCopyOfAnEmbeddingIsTiedAgain) {
   const ValueId table = weight("e.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
   const ValueId copy = weight("onnx::MatMul_7", {2, 3}, {1, 3, 5, 2, 4, 6});
@@ -108,14 +168,37 @@ TEST_F(TorchScriptFile, ATransposedCopyOfAnEmbeddingIsTiedAgain) {
 }
 
 TEST_F(TorchScriptFile, AFoldedBatchNormalizationIsRefused) {
-  const ValueId folded = weight("onnx::Conv_196", {1, 1, 1, 1}, {2});
-  node("/layer1/conv1/Conv", "Conv", {value("x"), folded}, value("y"));
+  const ValueId folded = weight("onnx::Conv_196", {1, 1, 1, 1}, {2}),
+                bias = weight("onnx::Conv_197", {1}, {3});
+  node("/layer1/conv1/Conv", "Conv", {value("x"), folded, bias}, value("y"));
   const ModuleParameters found = restore();
   ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_THAT(found.lost[0].reason, HasSubstr("into which the batch normalization behind it is folded"));
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "'layer1.conv1'");
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
                "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False");
   refuseLostParameters(found, {"^onnx::Conv_"});
+}
+
+// A bias that keeps its name, or none: no normalisation behind it is folded in.
+TEST_F(TorchScriptFile, AComputedFilterIsOfNoBatchNormalization) {
+  const ValueId computed = weight("onnx::Conv_58", {1, 1, 1, 1}, {2}), bias = weight("conv.bias", {1}, {3});
+  node("/conv/Conv", "Conv", {value("x"), computed, bias}, value("y"));
+  const ModuleParameters found = restore();
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].reason,
+            "the weight of 'conv', computed by the exporter from the module's parameters: a weight "
+            "normalization, a transposition, ..");
+  EXPECT_FALSE(found.keras);
+}
+
+TEST_F(TorchScriptFile, OfAModelOfKerasTheAdviceIsForKeras) {
+  node("/Conv", "Conv", {value("keras_tensor"), weight("onnx::Conv_70", {1, 1, 1, 1}, {2})}, value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_TRUE(found.keras);
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
+               "A model of Keras can be trained as it is in the file, in folded form: --train .");
+  EXPECT_NO_THROW(refuseLostParameters(found, {}, {"."}));
 }
 
 // Rows of a table, a scale under another shape, or a constant: the file does not tell which.
@@ -138,6 +221,29 @@ TEST_F(TorchScriptFile, MergedRunningStatisticsAreNoParameters) {
   const ModuleParameters found = restore();
   EXPECT_EQ(found.statistics, 1);
   EXPECT_EQ(found.separated, 0);
+}
+
+// As onnxsim, onnxslim and onnxscript's optimizer leave it, and the latter of a file of torch.export.
+TEST_F(TorchScriptFile, ABatchNormalizationThatAToolHasFoldedIsRefused) {
+  const auto convolution = [&](const std::string& name, const std::string& weight_name,
+                               const std::string& result) {
+    node(name, "Conv", {value(result + "/x"), weight(weight_name, {1, 1, 1, 1}, {2})}, value(result));
+  };
+  convolution("/l1/conv1/Conv", "_v_51", "/l1/conv1/Conv_output_0");
+  convolution("/l1/conv2/Conv_output_0", "/l1/bn2/BatchNormalization_output_0_weight",
+              "/l1/bn2/BatchNormalization_output_0");
+  convolution("node_Conv_2", "l2.conv1.weight", "/l2/bn1/BatchNormalization_output_0");
+  convolution("node_conv2d", "l3.weight", "getitem_3");
+  convolution("node_Conv_3", "l4.weight", "l4");
+  graph_.nodes.back().metadata = {{"pkg.onnxscript.rewriter.rule_name", "FuseBatchNormIntoConv"}};
+  convolution("/stem/Conv", "stem.weight", "/stem/Conv_output_0");
+  node("node_Gemm_0", "Gemm", {value("z"), weight("fc.weight", {1, 1}, {2})},
+       value("/bn/BatchNormalization_output_0"));
+  node("/head/Gemm", "Gemm", {value("v"), weight("head.weight", {1, 1}, {2})}, value("w"));
+  std::vector<std::string> names;
+  for (const LostParameter& lost : restore().lost) names.push_back(lost.name);
+  EXPECT_THAT(names, ElementsAre("_v_51", "/l1/bn2/BatchNormalization_output_0_weight", "l2.conv1.weight",
+                                 "l3.weight", "l4.weight", "fc.weight"));
 }
 
 TEST_F(TorchScriptFile, ConvolutionsUnderTheirNamesAreLeftAlone) {

@@ -187,8 +187,9 @@ TEST_P(ExampleTest, RoundTripsWithoutLoss) {
   // Written in a normal form: no empty fields, initializers' types only in the tensors, tensors raw and
   // without names.
   const auto normalize = [](onnx::ModelProto& model) {
-    Graph normal =
-        parseModel(model.SerializeAsString(), "", "normal", ReadOptions{"", false, kKeepInline, {}});
+    ReadOptions options;
+    options.require_external_data = false;
+    Graph normal = parseModel(model.SerializeAsString(), "", "normal", options);
     model = parsed(serializeModel(normal));
   };
   onnx::ModelProto written = parsed(bytes);

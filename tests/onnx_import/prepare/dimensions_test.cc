@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "onnx_import/loss/axis_names.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/model_files.h"
@@ -120,6 +122,65 @@ TEST(DefaultDimensions, ComeFromTheMetadata) {
   EXPECT_EQ(defaultDimensions(graph), (std::map<std::string, int64_t>{{"batch", 8}, {"seq", 16}}));
   graph.model_metadata = {{"pipeshard.dimensions", "batch=many"}};
   EXPECT_ERROR(defaultDimensions(graph), ErrorCode::kBadModel, "batch=many");
+}
+
+TEST(SymbolicDimensions, AWholeNumberIsNoName) {
+  onnx::ModelProto model = testing::parseText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[s1,twelve] x) => (float[s1,12] y) { y = Relu(x) })");
+  auto& type = *model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type();
+  type.mutable_shape()->mutable_dim(1)->set_dim_param("12");
+  const Graph graph = parseModel(model.SerializeAsString(), "", "text");
+  EXPECT_EQ(*graph.value(findValue(graph, "x")).shape, Shape({kUnknownSize, 12}));
+  const auto dimensions = symbolicDimensions(graph);
+  ASSERT_EQ(dimensions.size(), 1u);
+  EXPECT_EQ(dimensions[0].name, "s1");
+}
+
+// "float32[batch,8]" of a value whose axes are named.
+std::string namedAxes(const std::string& model, const std::string& name) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]> )" + model);
+  nameAxes(graph, {name, "nothing"});
+  const Value& value = graph.value(findValue(graph, name));
+  if (!value.shape) return "unknown";
+  std::vector<std::string> axes;
+  for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+    const bool open = (*value.shape)[axis] < 0;
+    const bool named = axis < value.symbols.size() && !value.symbols[axis].empty();
+    axes.push_back(!open ? std::to_string((*value.shape)[axis]) : named ? value.symbols[axis] : "?");
+  }
+  return fmt::format("{}[{}]", dataTypeName(value.data_type), fmt::join(axes, ","));
+}
+
+TEST(AxisNames, AreFoundForValuesOfWhichTheFileSaysNothing) {
+  const std::string model = R"(g (float[?,4] x, float[4,3] w) => (float[other,3] y)
+    <int64[2] rows = {-1, 3}> { h = MatMul(x, w) z = Reshape(h, rows) y = Relu(z) })";
+  EXPECT_EQ(namedAxes(model, "h"), "float32[x_axis0,3]");
+  EXPECT_EQ(namedAxes(model, "z"), "float32[x_axis0,3]");
+  EXPECT_EQ(namedAxes(model, "y"), "float32[x_axis0,3]");
+}
+
+TEST(AxisNames, AreSizesAndExpressionsOfTheInputs) {
+  const std::string model = R"(
+    g (float[batch,8,tokens] x, float[1,8,tokens] first) => (float[batch,n,tokens] y)
+    <int64[1] all = {-1}, int64[6] pads = {0, 0, 1, 0, 0, 0}> {
+      y = Relu(x) flat = Reshape(x, all) thrice = Concat<axis = 2>(first, first, first)
+      ends = Pad(x, pads) })";
+  EXPECT_EQ(namedAxes(model, "y"), "float32[batch,8,tokens]");
+  EXPECT_EQ(namedAxes(model, "flat"), "float32[8*batch*tokens]");
+  EXPECT_EQ(namedAxes(model, "thrice"), "float32[1,8,3*tokens]");
+  EXPECT_EQ(namedAxes(model, "ends"), "float32[batch,8,tokens + 1]");
+}
+
+// As tf2onnx names the batch, once for every input.
+TEST(AxisNames, AreOneWhereDimensionsMustBeOneSize) {
+  const std::string model = R"(g (float[unk__1,4] x, float[unk__2,4] z) => (float[unk__3,8] y) {
+      y = Concat<axis = 1>(x, z) })";
+  EXPECT_EQ(namedAxes(model, "y"), "float32[unk__1,8]");
+}
+
+TEST(AxisNames, StayOpenWhereTheyFollowFromData) {
+  const std::string model = R"(g (float[batch] x) => (int64[1,n] y) { y = NonZero(x) })";
+  EXPECT_EQ(namedAxes(model, "y"), "int64[1,n]");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/lowering/unknown_operators.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/check_model.h"
@@ -271,7 +272,7 @@ TEST(Prepare, WeightsThatMayBeTrainedAreNotFolded) {
   EXPECT_EQ(count(graph, "Mul"), 2u);
   EXPECT_EQ(elementsOf(graph, "t"), (std::vector<double>{1, 4, 2, 5, 3, 6}));
   const Metadata& metadata = graph.value(findValue(graph, "t")).metadata;
-  EXPECT_EQ(metadata, (Metadata{{"pipeshard.constant", "folded"}}));
+  EXPECT_EQ(metadata, (Metadata{{"pipeshard.constant", "made"}}));  // of a buffer alone
 }
 
 TEST(Prepare, WhatIsFoldedFromAFrozenWeightIsFrozen) {
@@ -465,6 +466,17 @@ TEST(Prepare, AThousandBlocksTakeLessThanASecond) {
       prepareModel(parseModel(model.SerializeAsString(), "", "m"), {{{"batch", 8}}, 1 << 20, {}});
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
   EXPECT_EQ(graph.nodes.size(), 1500u);
+}
+
+// As skl2onnx writes a classifier: its labels are made by operators of another domain.
+TEST(Prepare, OutputsOfUnknownOperatorsAreLeftOutBesideTheLoss) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    g (float[2,4] x) => (int64[2,4] label, float[2,4] y) {
+      y = Relu(x)  scaled = ai.onnx.ml.Scaler(y)  label = Cast<to = 7>(scaled) })");
+  EXPECT_ERROR(prepareModel(graph, {}), kBadModel, "operator ai.onnx.ml::Scaler is not supported");
+  EXPECT_EQ(leaveOutUnknownOutputs(graph, findValue(graph, "y")),
+            std::vector<std::string>{"label (ai.onnx.ml::Scaler)"});
+  EXPECT_EQ(prepareModel(graph, {}).nodes.size(), 1u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "onnx_import/autodiff/loss.h"
+#include "onnx_import/loss/loss.h"
 
 #include <algorithm>
 #include <map>
@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/loss/loss_forms.h"
 
 namespace pipeshard {
 namespace {
@@ -86,6 +88,7 @@ ValueId LossWriter::prediction(const LossTerm& term) const {
     fail(ErrorCode::kUsage, "--loss {}: '{}' is no floating-point tensor of known rank", lossToString(term),
          value.name);
   }
+  checkLossForm(graph_, term, *found);
   return *found;
 }
 
@@ -275,7 +278,9 @@ ValueId LossWriter::same(std::string_view op_type, std::vector<ValueId> inputs, 
 }
 
 ValueId LossWriter::number(double number, const Value& like) {
-  return builder_.addConstant("loss.number", makeScalar(like.data_type, number));
+  const ValueId made = builder_.addConstant("loss.number", makeScalar(like.data_type, number));
+  graph_.value(made).metadata.emplace_back(kConstantMark, "made");
+  return made;
 }
 
 ValueId LossWriter::mean(std::string_view name, ValueId x, const Value& like) {
@@ -365,9 +370,7 @@ std::vector<std::string> lossOptions(const Graph& graph) {
     if (!isFloatingPoint(value.data_type)) continue;
     if (!value.shape || isScalar(value)) options.push_back(fmt::format("--loss {}", value.name));
     if (isScalar(value)) continue;
-    if (value.shape && value.shape->size() >= 2)
-      options.push_back(fmt::format("--loss cross-entropy:{},labels", value.name));
-    options.push_back(fmt::format("--loss mse:{},target", value.name));
+    for (const std::string& loss : likelyLosses(graph, id)) options.push_back("--loss " + loss);
   }
   return options;
 }

@@ -12,7 +12,9 @@ bool hasLossOutput(const Graph& graph);
 // Adds the loss nodes if needed and returns the scalar loss; an invalid id for LossSpec::isNone. Ambiguous
 // (several or no scalar outputs): Error(kUsage) that lists the candidates as ready-to-paste options. New
 // inputs get symbols so that they are bound like the others (call it on the graph as read, before
-// prepareModel). Every loss is a mean over elements; labels of -100 do not count, as in PyTorch.
+// prepareModel; the values that a term names have a type and a rank: onnx_import/loss/axis_names.h).
+// Probabilities where the kind reads scores: Error(kUsage) (loss_forms.h). Every loss is a mean over
+// elements; labels of -100 do not count, as in PyTorch.
 //
 // Class labels are the scores without the axis of the classes, which is the one that the term says; else for
 // labels that the graph has the last one that fits; else, for a new input (int64), by the scores' rank:

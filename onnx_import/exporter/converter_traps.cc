@@ -1,0 +1,228 @@
+#include "onnx_import/exporter/converter_traps.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/base/counted.h"
+#include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
+#include "onnx_import/format/initializer_bytes.h"
+
+namespace pipeshard {
+namespace {
+
+constexpr size_t kMostTold = 4;  // names in a sentence
+
+bool isOfTensorFlow(const Graph& graph) { return graph.producer_name == "tf2onnx"; }
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+// Keras' scope of the operators of a batch normalisation. Its own tensors are read as variables.
+bool isOfNormalization(std::string_view name) { return contains(name, "/batchnorm/"); }
+bool isProduct(std::string_view name) { return !contains(name, "ReadVariableOp"); }
+
+// "model/dense_1" of the node "model/dense_1/MatMul": "" where the name does not tell.
+std::string layerOf(std::string_view node) {
+  const size_t model = node.find('/');
+  const size_t layer = model == node.npos ? node.npos : node.find('/', model + 1);
+  return layer == node.npos ? "" : std::string(node.substr(0, layer));
+}
+
+// Weights that layers of different names read: "'w' (model/a, model/b)".
+std::vector<std::string> sharedWeights(const Graph& graph) {
+  std::map<ValueId, std::set<std::string>> layers;
+  for (const Node& node : graph.nodes) {
+    const std::string layer = layerOf(node.name);
+    for (const ValueId input : node.inputs) {
+      if (!layer.empty() && input.valid() && graph.initializers.contains(input)) layers[input].insert(layer);
+    }
+  }
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
+  std::vector<std::string> shared;
+  for (const auto& [id, names] : layers) {
+    if (names.size() > 1 && roles[id.index()] == InitializerRole::kParameter)
+      shared.push_back(fmt::format("'{}' ({})", graph.value(id).name, fmt::join(names, ", ")));
+  }
+  return shared;
+}
+
+// [directions, 2 * gates]: of each direction the biases of the inputs, and behind them those of the state.
+bool hasZeroRecurrentBias(const Graph& graph, const Node& node) {
+  constexpr size_t kBias = 3;
+  if (!node.is("LSTM") && !node.is("GRU") && !node.is("RNN")) return false;
+  if (node.inputs.size() <= kBias || !node.inputs[kBias].valid()) return false;
+  const ValueId bias = node.inputs[kBias];
+  if (!graph.initializers.contains(bias) || !isFloatingPoint(graph.dataType(bias))) return false;
+  const std::optional<std::vector<std::byte>> bytes = initializerBytes(graph, bias);
+  const Shape& shape = graph.shape(bias);
+  if (!bytes || shape.size() != 2 || shape[0] <= 0) return false;
+  const size_t row = bytes->size() / static_cast<size_t>(shape[0]);
+  for (size_t start = 0; start + row <= bytes->size() && row > 0; start += row) {
+    const std::span<const std::byte> state(bytes->data() + start + row / 2, row / 2);
+    if (std::ranges::any_of(state, [](std::byte byte) { return byte != std::byte{0}; })) return false;
+  }
+  return true;
+}
+
+void tellRecurrentBiases(const Graph& graph, std::vector<std::string>& traps) {
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes) {
+    if (hasZeroRecurrentBias(graph, node)) names.push_back("'" + graph.value(node.inputs[3]).name + "'");
+  }
+  if (names.empty()) return;
+  traps.push_back(
+      fmt::format("biases of recurrent layers whose half for the state is zero: {}: Keras has one bias where "
+                  "ONNX adds two; both are trained, so that their sum moves twice as far in a step; --group "
+                  "'REGEX:lr_scale=0.5' of these names evens it out",
+                  listed(names, kMostTold)));
+}
+
+void tellTensorFlow(const Graph& graph, std::vector<std::string>& traps) {
+  if (const std::vector<std::string> folded = foldedNormalizations(graph); !folded.empty()) {
+    traps.push_back(
+        fmt::format("batch normalisations that tf2onnx has folded into {}: what is trained is the product of "
+                    "their scale, their statistics and a layer's weight, not what Keras trains; --mode "
+                    "training cannot have their statistics follow batches",
+                    listed(folded, kMostTold)));
+  }
+  traps.emplace_back(
+      "tf2onnx leaves out zero biases and unit scales and keeps equal tensors once: of a freshly initialised "
+      "model they are not in the file; export after a training step, or with small random values. Nor is "
+      "trainable=False: all weights of the file are trained; --freeze leaves some as they are");
+  if (const std::vector<std::string> shared = sharedWeights(graph); !shared.empty()) {
+    traps.push_back(
+        fmt::format("one tensor for several layers, trained as one: {}; right for a layer that is called "
+                    "again, wrong for equal weights that tf2onnx has merged",
+                    listed(shared, kMostTold)));
+  }
+  tellRecurrentBiases(graph, traps);
+}
+
+bool hasMarks(const Graph& graph) {
+  return !signatureParameters(graph).empty() ||
+         std::ranges::any_of(graph.initializers,
+                             [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
+}
+
+// Its nodes are called "node_linear_3", those of the older exporter "/fc/Gemm".
+bool isOfTorchExport(const Graph& graph) {
+  const auto hasTrace = [](const Node& node) {
+    return std::ranges::any_of(node.metadata,
+                               [](const auto& entry) { return entry.first.starts_with("pkg.torch.onnx."); });
+  };
+  if (std::ranges::any_of(graph.nodes, hasTrace)) return true;
+  const auto begins = [&](std::string_view with) {
+    return std::ranges::any_of(graph.nodes, [&](const Node& node) { return node.name.starts_with(with); });
+  };
+  return graph.producer_name == "pytorch" && begins("node_") && !begins("/");
+}
+
+bool isArithmetic(const Node& node) {
+  return node.is("Add") || node.is("Sub") || node.is("Mul") || node.is("Div");
+}
+
+// By value: an input of the graph, viewed, shifted and scaled by what is in the file at most.
+std::vector<bool> straightFromInputs(const Graph& graph) {
+  std::vector<bool> straight(graph.values.size());
+  for (const ValueId input : graph.inputs) straight[input.index()] = !graph.initializers.contains(input);
+  for (const Node& node : graph.nodes) {
+    if (node.inputs.empty() || node.outputs.empty() || !node.outputs[0].valid()) continue;
+    const auto isStraight = [&](ValueId input) { return input.valid() && straight[input.index()]; };
+    const auto isStored = [&](ValueId input) { return input.valid() && graph.initializers.contains(input); };
+    const bool views = node.is("Cast") || node.is("Transpose") || node.is("Identity") || node.is("Reshape");
+    straight[node.outputs[0].index()] =
+        (views && isStraight(node.inputs[0])) ||
+        (isArithmetic(node) && std::ranges::any_of(node.inputs, isStraight) &&
+         std::ranges::all_of(node.inputs, [&](ValueId id) { return isStraight(id) || isStored(id); }));
+  }
+  return straight;
+}
+
+std::string_view lastPart(std::string_view name) { return name.substr(name.find_last_of("./") + 1); }
+
+// A blur: the same operator for every channel, with a kernel that is no layer's.
+bool isChannelKernel(const Graph& graph, const Node& node, size_t input) {
+  if (!node.is("Conv") || input != 1 || node.inputs.size() > 2) return false;
+  const Shape& shape = graph.shape(node.inputs[1]);
+  return !shape.empty() && node.intAttribute("group", 1) == shape[0] && shape[0] > 1 &&
+         lastPart(graph.value(node.inputs[1]).name) == "kernel";
+}
+
+}  // namespace
+
+std::vector<std::string> foldedNormalizations(const Graph& graph) {
+  if (!isOfTensorFlow(graph)) return {};
+  std::set<ValueId> folded, merged;
+  bool normalizes = false;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId input : node.inputs) {
+      if (!input.valid() || !graph.initializers.contains(input) || !isFloatingPoint(graph.dataType(input)))
+        continue;
+      const std::string& name = graph.value(input).name;
+      const bool has_scope = isOfNormalization(name);
+      normalizes = normalizes || has_scope || isOfNormalization(node.name);
+      const bool is_constant = isOfNormalization(node.name) && name.starts_with("const_fold_opt");
+      if ((has_scope && isProduct(name)) || is_constant) folded.insert(input);
+      if (contains(name, "/merged_input")) merged.insert(input);
+    }
+  }
+  if (normalizes) folded.insert(merged.begin(), merged.end());
+  std::vector<std::string> names;
+  for (const ValueId id : folded) {
+    if (elementCount(graph.shape(id)) > 1) names.push_back("'" + graph.value(id).name + "'");
+  }
+  return names;
+}
+
+std::vector<std::string> converterTraps(const Graph& graph) {
+  std::vector<std::string> traps;
+  if (isOfTensorFlow(graph)) tellTensorFlow(graph, traps);
+  if (isOfTorchExport(graph) && !hasMarks(graph)) {
+    traps.emplace_back(
+        "a tool has taken the exporter's marks out of the file (as onnxsim, onnxslim and "
+        "onnx.utils.extract_model do): buffers, such as a fixed table of positions, look like weights and "
+        "are trained; --freeze 'NAME|NAME' leaves them as they are, or plan the exporter's file");
+  }
+  return traps;
+}
+
+std::string likelyBuffers(const Graph& graph) {
+  constexpr std::string_view kBufferNames[] = {"pe", "anchors", "anchor_grid"};
+  const bool is_known = graph.producer_name == "pytorch" || isOfTensorFlow(graph) || isOfTorchExport(graph);
+  if (!is_known || hasMarks(graph)) return "";
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
+  const std::vector<bool> straight = straightFromInputs(graph);
+  std::map<ValueId, bool> normalizes;  // all of its readers
+  std::set<ValueId> kernels;
+  for (const Node& node : graph.nodes) {
+    const bool from_input = isArithmetic(node) && std::ranges::any_of(node.inputs, [&](ValueId input) {
+                              return input.valid() && straight[input.index()];
+                            });
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      if (!input.valid() || roles[input.index()] != InitializerRole::kParameter) continue;
+      if (trainedByUser(graph.value(input))) continue;
+      const auto [found, is_new] = normalizes.try_emplace(input, from_input);
+      found->second = found->second && from_input;
+      if (isChannelKernel(graph, node, i)) kernels.insert(input);
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [id, all] : normalizes) {
+    const std::string& name = graph.value(id).name;
+    const bool is_called_so = std::ranges::find(kBufferNames, lastPart(name)) != std::end(kBufferNames);
+    if (all || is_called_so || kernels.contains(id)) names.push_back(name);
+  }
+  if (names.empty()) return "";
+  return fmt::format("trained, as the file does not tell buffers: {}; if these are: --freeze '^({})$'",
+                     listed(names, kMostTold), fmt::join(names, "|"));
+}
+
+}  // namespace pipeshard

@@ -1,0 +1,17 @@
+// Parameters of the module that the file does not have as they are: told, with what to do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "onnx_import/exporter/module_parameters.h"
+
+namespace pipeshard {
+
+// Error(kBadModel) that lists the lost parameters, why, and what to do; but for those whose names contain a
+// match of one of the regular expressions `frozen`, and of `trained` (--freeze, --train) where the file has
+// something to be trained in their place.
+void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
+                          const std::vector<std::string>& trained = {});
+
+}  // namespace pipeshard

@@ -1,0 +1,120 @@
+// Files of tf2onnx, by its names.
+#include "onnx_import/exporter/converter_traps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/module_mode.h"
+#include "tests/expect_error.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class ConvertedFile : public ::testing::Test {
+ protected:
+  ConvertedFile() : builder_(graph_) {
+    graph_.opset_imports = {{"", 18}};
+    graph_.producer_name = "tf2onnx";
+  }
+  ValueId weight(const std::string& name, const Shape& shape, const std::vector<float>& elements) {
+    return builder_.addConstant(name, makeConstant<float>(shape, elements));
+  }
+  ValueId value(const std::string& name) { return builder_.addValue(name, DataType::kFloat32, {}); }
+  void node(const std::string& name, const std::string& op_type, std::vector<ValueId> inputs) {
+    graph_.node(builder_.addNode("", op_type, std::move(inputs), {value(name + ":0")})).name = name;
+  }
+
+  Graph graph_;
+  GraphBuilder builder_;
+};
+
+TEST_F(ConvertedFile, FoldedBatchNormalizationsAreNamed) {
+  node("m/bn/batchnorm/mul_1", "Mul", {value("x"), weight("m/bn/batchnorm/mul:0", {2}, {1, 2})});
+  node("m/bn/batchnorm/add_1", "Add", {value("h"), weight("const_fold_opt__7", {2}, {1, 2})});
+  node("Conv__8", "Conv", {value("i"), weight("m/conv/merged_input:0", {2, 1, 1, 1}, {1, 2})});
+  node("m/dense/MatMul", "MatMul", {value("j"), weight("m/dense/ReadVariableOp:0", {2, 1}, {1, 2})});
+  EXPECT_THAT(foldedNormalizations(graph_),
+              ElementsAre("'m/bn/batchnorm/mul:0'", "'const_fold_opt__7'", "'m/conv/merged_input:0'"));
+  EXPECT_THAT(converterTraps(graph_), Contains(HasSubstr("folded into 'm/bn/batchnorm/mul:0'")));
+  EXPECT_ERROR(setTrainingMode(graph_), ErrorCode::kConfiguration,
+               "tf2onnx has folded the batch normalisations of this file into 'm/bn/batchnorm/mul:0'");
+  graph_.producer_name = "pytorch";
+  EXPECT_THAT(foldedNormalizations(graph_), IsEmpty());
+  EXPECT_THAT(converterTraps(graph_), IsEmpty());
+}
+
+// In pieces: the layer's own tensors are there.
+TEST_F(ConvertedFile, ANormalizationInPiecesIsNotFolded) {
+  node("m/bn/batchnorm/mul", "Mul", {value("r"), weight("m/bn/batchnorm/mul/ReadVariableOp:0", {2}, {1, 2})});
+  node("m/conv/merge", "Conv", {value("i"), weight("const_fold_opt__8", {2, 1, 1, 1}, {1, 2})});
+  EXPECT_THAT(foldedNormalizations(graph_), IsEmpty());
+  setTrainingMode(graph_);
+}
+
+TEST_F(ConvertedFile, WhatTheConverterLeavesOutIsSaid) {
+  EXPECT_THAT(converterTraps(graph_),
+              ElementsAre(AllOf(HasSubstr("leaves out zero biases"), HasSubstr("trainable=False"))));
+}
+
+TEST_F(ConvertedFile, ATensorOfSeveralLayersIsNamed) {
+  const ValueId kernel = weight("m/dense/ReadVariableOp:0", {2, 2}, {1, 2, 3, 4});
+  node("m/dense/MatMul", "MatMul", {value("x"), kernel});
+  node("m/dense/Tensordot/MatMul", "MatMul", {value("h"), kernel});
+  EXPECT_THAT(converterTraps(graph_), Not(Contains(HasSubstr("one tensor for several layers"))));
+  node("m/dense_1/MatMul", "MatMul", {value("i"), kernel});
+  EXPECT_THAT(converterTraps(graph_), Contains(HasSubstr("'m/dense/ReadVariableOp:0' (m/dense, m/dense_1)")));
+}
+
+// extract_model keeps the nodes' traces, onnxslim their names.
+TEST_F(ConvertedFile, AFileWhoseMarksAToolHasTakenAwayIsTold) {
+  graph_.producer_name = "pytorch";
+  const ValueId w = weight("fc.weight", {2, 2}, {1, 2, 3, 4});
+  node("node_linear", "MatMul", {value("x"), w});
+  EXPECT_THAT(converterTraps(graph_), ElementsAre(HasSubstr("has taken the exporter's marks out")));
+  setExportedKind(graph_.value(w), "PARAMETER");
+  EXPECT_THAT(converterTraps(graph_), IsEmpty());
+  graph_.value(w).metadata.clear();
+  graph_.nodes[0].name = "/fc/MatMul";
+  EXPECT_THAT(converterTraps(graph_), IsEmpty());
+  graph_.producer_name = "onnx.utils.extract_model";
+  graph_.nodes[0].metadata = {{"pkg.torch.onnx.stack_trace", "File \"m.py\""}};
+  EXPECT_THAT(converterTraps(graph_), ElementsAre(HasSubstr("has taken the exporter's marks out")));
+}
+
+TEST_F(ConvertedFile, WeightsThatMayBeBuffersAreNamed) {
+  graph_.producer_name = "pytorch";
+  const ValueId image = value("image");
+  graph_.inputs = {image};
+  node("/Sub", "Sub", {image, weight("mean", {1, 3, 1, 1}, {1, 2, 3})});
+  node("/Div", "Div", {findValue(graph_, "/Sub:0"), weight("std", {1, 3, 1, 1}, {1, 2, 3})});
+  node("/Conv", "Conv", {findValue(graph_, "/Div:0"), weight("blur.kernel", {3, 1, 1, 1}, {1, 1, 1})});
+  graph_.nodes.back().attributes["group"] = int64_t{3};
+  node("/Mul", "Mul", {findValue(graph_, "/Conv:0"), weight("scale", {1, 3, 1, 1}, {1, 2, 3})});
+  const ValueId pe = weight("body.pe", {1, 3, 1, 1}, {1, 2, 3});
+  node("/Add", "Add", {findValue(graph_, "/Mul:0"), pe});
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean|std|blur.kernel|body.pe)$'"));
+  graph_.value(pe).metadata = {{kTrainedMark, "yes"}};
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean|std|blur.kernel)$'"));
+  setExportedKind(graph_.value(findValue(graph_, "scale")), "PARAMETER");
+  EXPECT_EQ(likelyBuffers(graph_), "");
+}
+
+TEST_F(ConvertedFile, AZeroRecurrentBiasIsNamed) {
+  const ValueId w = weight("W", {1, 1, 2}, {1, 2}), r = weight("R", {1, 1, 1}, {1});
+  const ValueId zero = weight("B", {2, 2}, {1, 0, 2, 0}), both = weight("B_both", {2, 2}, {1, 0, 2, 3});
+  node("RNN__1", "RNN", {value("x"), w, r, both});
+  EXPECT_THAT(converterTraps(graph_), Not(Contains(HasSubstr("recurrent layers"))));
+  node("RNN__2", "RNN", {value("h"), w, r, zero});
+  EXPECT_THAT(converterTraps(graph_), Contains(HasSubstr("half for the state is zero: 'B':")));
+}
+
+}  // namespace
+}  // namespace pipeshard
