@@ -55,7 +55,7 @@ class TorchScript {
     const std::vector<ValueId> tables = embeddings();
     std::vector<Node> nodes;
     for (Node& node : graph_.nodes) {
-      if (node.is("MatMul")) restoreLinear(node, tables, nodes);
+      if (node.is("MatMul") || isProductWithBias(node)) restoreLinear(node, tables, nodes);
       nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);
@@ -112,6 +112,12 @@ class TorchScript {
       if (is_computed || ((is_anonymous || is_number) && !factors.contains(id)))
         value.metadata.emplace_back(kConstantMark, "made");
     }
+  }
+
+  // What onnxsim makes of a MatMul and the Add behind it. (The exporter's own Gemm has the weight as the
+  // module.)
+  static bool isProductWithBias(const Node& node) {
+    return node.is("Gemm") && node.intAttribute("transB", 0) == 0;
   }
 
   // The exporter's "onnx::Conv_196", or onnxsim's "_v_51".
@@ -174,18 +180,21 @@ class TorchScript {
   }
 
   void findBiases() {
+    const auto add = [&](ValueId product, ValueId bias) {
+      if (!isFloatWeight(bias)) return;
+      const std::string& name = graph_.value(bias).name;
+      if (name.ends_with(kBias) || name.ends_with(kProjectionBias)) bias_of_[product] = name;
+    };
     for (const Node& node : graph_.nodes) {
-      if (!node.is("Add") || node.inputs.size() != 2) continue;
-      for (size_t i = 0; i < 2; ++i) {
-        if (!isFloatWeight(node.inputs[i])) continue;
-        const std::string& bias = graph_.value(node.inputs[i]).name;
-        if (bias.ends_with(kBias) || bias.ends_with(kProjectionBias)) bias_of_[node.inputs[1 - i]] = bias;
+      if (node.is("Add") && node.inputs.size() == 2) {
+        for (size_t i = 0; i < 2; ++i) add(node.inputs[1 - i], node.inputs[i]);
       }
+      if (isProductWithBias(node) && node.inputs.size() == 3) add(node.outputs[0], node.inputs[2]);
     }
   }
 
   void restoreLinear(Node& node, const std::vector<ValueId>& tables, std::vector<Node>& nodes) {
-    if (node.inputs.size() != 2 || !isFloatWeight(node.inputs[1])) return;
+    if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1])) return;
     const ValueId weight = node.inputs[1];
     for (ValueId table : tables) {
       if (isTransposed(weight, table)) return tie(node, weight, table, nodes);

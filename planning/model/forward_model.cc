@@ -23,7 +23,7 @@
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/loss/axis_names.h"
 #include "onnx_import/loss/loss.h"
-#include "onnx_import/lowering/unknown_operators.h"
+#include "onnx_import/loss/needed_outputs.h"
 #include "onnx_import/patterns/patterns.h"
 #include "onnx_import/precision/mixed_precision.h"
 #include "onnx_import/precision/precision.h"

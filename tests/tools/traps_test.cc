@@ -270,7 +270,7 @@ TEST(TrapFiles, InspectSaysFirstWhetherTheFileIsTrained) {
               HasSubstr("\ncannot be trained as it is: the exporter's optimizer has changed"));
   EXPECT_THAT(refused.output, HasSubstr("\ncannot be trained: positions.weight (folded into the constant"));
   EXPECT_THAT(refused.output, HasSubstr("training: refused: cannot be trained as it is (above)"));
-  EXPECT_THAT(refused.output, Not(HasSubstr("trains ")));
+  EXPECT_THAT(refused.output, Not(HasSubstr("\ntrains ")));
   const CommandResult taken = runPipeshard({"inspect", file, "--freeze", "positions"});
   EXPECT_EQ(taken.exit_code, 0) << taken.errors;
   EXPECT_THAT(taken.output,

@@ -358,8 +358,11 @@ TEST(ValidateCommand, FindsAProgramThatComputesSomethingElse) {
 // the cut is right, and the whole plan in float64 shows it.
 TEST(ValidateCommand, TellsRoundingFromAWrongCut) {
   const TemporaryFolder folder;
-  const std::vector<std::string> line = {
-      "validate", "examples/resnet_torchscript.onnx", "--cluster", "1x2", "--stages", "auto", "--steps", "1"};
+  const std::vector<std::string> line = {"validate",  "examples/resnet_torchscript.onnx",
+                                         "--cluster", "1x2",
+                                         "--stages",  "auto",
+                                         "--layers",  "2",
+                                         "--steps",   "1"};
   std::vector<std::string> kept = line, bounded = line;
   kept.insert(kept.end(), {"--json", folder.file("result.json"), "-o", folder.file("resnet.plan")});
   const CommandResult result = runPipeshard(kept);

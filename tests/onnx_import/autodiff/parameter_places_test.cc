@@ -157,7 +157,7 @@ TEST(ParameterPlaces, AViewOfAWeightIsReadAsTheWeight) {
 
 // What pipeshard writes itself is neither trained nor asked about.
 TEST(ParameterPlaces, NumbersOfALossAreNoWeights) {
-  for (const char* loss : {"bce:p,t", "bce-with-logits:p,t", "smooth-l1:p,t", "mse:p,t"}) {
+  for (const char* loss : {"bce:p,t", "smooth-l1:p,t", "mse:p,t"}) {
     Graph raw = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
       g (float[N,2] x) => (float[N,3] p) <float[2,3] w = {1,2,3,4,5,6}>
       { h = MatMul(x, w)  p = Sigmoid(h) })");

@@ -136,6 +136,16 @@ TEST_F(TorchScriptFile, TheMatrixOfAMultiheadAttentionIsCalledAsItsBias) {
   EXPECT_TRUE(found.nameless.empty());
 }
 
+// onnxsim makes one Gemm of a product and the bias behind it.
+TEST_F(TorchScriptFile, TheMatrixOfAProductWithBiasIsCalledAsItsBias) {
+  const ValueId matrix = weight("onnx::MatMul_7", {2, 3}, std::vector<float>(6, 1));
+  node("/fc/MatMul", "Gemm", {value("x"), matrix, weight("fc.bias", {3}, std::vector<float>(3))}, value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(graph_.value(matrix).name, "fc.weight");
+  EXPECT_TRUE(isStoredTransposed(graph_.value(matrix)));
+  EXPECT_TRUE(found.lost.empty());
+}
+
 // Without a bias nothing tells the name: a module with modules in it is no Linear.
 TEST_F(TorchScriptFile, AMatrixWhoseNameIsNotToldIsCalledAsInTheFile) {
   const ValueId matrix = weight("onnx::MatMul_7", {2, 6}, std::vector<float>(12, 1));

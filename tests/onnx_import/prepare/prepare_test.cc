@@ -8,7 +8,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "onnx_import/format/reader.h"
-#include "onnx_import/lowering/unknown_operators.h"
+#include "onnx_import/loss/needed_outputs.h"
 #include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/check_model.h"
