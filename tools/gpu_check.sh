@@ -10,7 +10,7 @@
 #                      tests/standin/recorded_calls.safetensors of the checkout; in a bundle, recorded_calls.safetensors)
 #   --keep FOLDER      the results, the record and each row's whole output go there, as gpu-results.md, recorded_calls.safetensors
 #                      and NAME.log: for a machine from which one folder comes back
-#   --at-once          three groups of rows side by side (tests, models, sanitizers): on 16 processors half the time
+#   --at-once          three groups of rows side by side (tests, models, sanitizers), where there are processors for it
 #   --seconds N        of the whole check (540)
 #   --standin FOLDER   on the stand-in of NVIDIA's libraries that is built there (tests/standin); no results are kept but with --results
 #

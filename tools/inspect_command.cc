@@ -79,8 +79,9 @@ nlohmann::ordered_json toJson(const MixedNodes& mixed) {
 }
 
 nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
-                              const std::vector<OperatorSupport>& support) {
+                              const std::vector<OperatorSupport>& support, const std::string& refusal) {
   nlohmann::ordered_json json;
+  if (!refusal.empty()) json["cannot_be_trained"] = refusal;
   json["dimensions"] = model.dimensions;
   if (!model.length_dimension.empty())
     json["lengths"] = {{"dimension", model.length_dimension}, {"shorter", model.shorter_lengths}};
@@ -219,7 +220,7 @@ struct InspectCommand {
     fmt::print("{}\n", formatTable(rows));
     if (model.mixed) fmt::print("{}\n", typesText(*model.mixed, request.given.precision));
     for (const std::string& line : verdicts(model, refusal)) fmt::print("{}\n", line);
-    if (!json.empty()) writeTextFile(json, toJson(model, totals, support).dump(2) + "\n");
+    if (!json.empty()) writeTextFile(json, toJson(model, totals, support, refusal).dump(2) + "\n");
     return 0;
   }
 };

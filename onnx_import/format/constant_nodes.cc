@@ -174,14 +174,20 @@ class FunctionLifter {
 
   // A function that stays as it is hands nothing on to those that it calls.
   void keep(size_t function) {
-    if (stays_[function]) return;
-    stays_[function] = true;
-    for (const Node& node : graph_.functions[function].body->nodes) {
-      if (const std::optional<size_t> callee = calleeOf(node)) keep(*callee);
+    std::vector<size_t> open = {function};
+    while (!open.empty()) {
+      const size_t kept = open.back();
+      open.pop_back();
+      if (stays_[kept]) continue;
+      stays_[kept] = true;
+      for (const Node& node : graph_.functions[kept].body->nodes) {
+        if (const std::optional<size_t> callee = calleeOf(node)) open.push_back(*callee);
+      }
     }
   }
 
-  // What a call of the function is given beside its own inputs: initializers of the main graph.
+  // What a call of the function is given beside its own inputs: initializers of the main graph. Calls are as
+  // deep as the limits of the import allow (proto_checks.h).
   const std::vector<ValueId>& weightsOf(GraphBuilder& builder, size_t function) {
     if (weights_[function]) return *weights_[function];
     weights_[function].emplace();  // a function that calls itself is refused when calls are inlined

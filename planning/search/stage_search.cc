@@ -316,8 +316,10 @@ class Search {
         "--stages auto: no plan was found that fits into the devices' memory (tried: {} microbatches); the "
         "least that a plan of the search was foreseen to need is {} of each device ({} bytes), with {} "
         "stages and {} microbatches. The search does not try everything: try --stages uniform:1 with a named "
-        "method (--method zero3, megatron-zero2:DP,TP), --recompute layers, more microbatches "
-        "(--microbatches), more memory (--memory) or more devices (--cluster)",
+        "method (--method zero3, megatron-zero2:DP,TP), --recompute layers, fewer layers (--layers 2), whose "
+        "memory is "
+        "foreseen closer, more microbatches (--microbatches), more memory (--memory) or more devices "
+        "(--cluster)",
         tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
   }
 

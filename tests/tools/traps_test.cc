@@ -264,8 +264,11 @@ TEST(TrapFiles, ALabelSmoothingThatIsPutBackCanBeCut) {
 
 TEST(TrapFiles, InspectSaysFirstWhetherTheFileIsTrained) {
   const std::string file = kFolder + "/positions_folded.onnx";
-  const CommandResult refused = runPipeshard({"inspect", file});
+  const TemporaryFolder folder;
+  const CommandResult refused = runPipeshard({"inspect", file, "--json", folder.file("refused.json")});
   EXPECT_EQ(refused.exit_code, 0) << refused.errors;
+  EXPECT_THAT(readFile(folder.file("refused.json")),
+              HasSubstr("\"cannot_be_trained\": \"the exporter's optimizer has changed"));
   EXPECT_THAT(refused.output,
               HasSubstr("\ncannot be trained as it is: the exporter's optimizer has changed"));
   EXPECT_THAT(refused.output, HasSubstr("\ncannot be trained: positions.weight (folded into the constant"));
