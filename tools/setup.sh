@@ -15,8 +15,13 @@ packages=(g++ cmake ninja-build ccache git pkg-config python3 python3-pip python
   libprotobuf-dev protobuf-compiler libdnnl-dev libzmq3-dev cppzmq-dev libgloo-dev libcli11-dev nlohmann-json3-dev
   libfmt-dev libicu-dev libcpp-httplib-dev libssl-dev libzip-dev libxxhash-dev libre2-dev libeigen3-dev libjemalloc-dev libgtest-dev libgmock-dev libbenchmark-dev zlib1g-dev)
 
+# What to do where the packages are not to be had.
+elsewhere='Debian 12 and 13 and Ubuntu 24.04 have been tried; on another system, in a container:
+  docker run -it -v "$PWD":/pipeshard -w /pipeshard ubuntu:24.04 tools/quickstart.sh'
+
 install_packages() {
-  local missing=() package
+  local missing=() absent=() package
+  command -v dpkg-query >/dev/null || die "this is no Debian and no Ubuntu, whose packages pipeshard is built with. $elsewhere"
   for package in "${packages[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
@@ -28,6 +33,10 @@ install_packages() {
     run=(sudo)
   fi
   "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q >"$log" 2>&1 || show_log_and_die "apt-get update failed"
+  for package in "${missing[@]}"; do
+    apt-cache show "$package" >/dev/null 2>&1 || absent+=("$package")
+  done
+  [ ${#absent[@]} -eq 0 ] || die "$(. /etc/os-release && echo "$PRETTY_NAME") has no package ${absent[*]}. $elsewhere"
   "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
     show_log_and_die "installing packages failed"
 }

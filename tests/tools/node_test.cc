@@ -59,6 +59,20 @@ class Nodes : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return start("run", arguments);
   }
+  // Where a coordinator that chose its own port tells the nodes to join; empty if it has not said so in time.
+  std::string addressToldBy(const Process& coordinator) const {
+    std::string address;
+    eventually(
+        [&] {
+          const std::string said = errorsOf(coordinator);
+          const size_t at = said.find("tcp://");
+          const size_t end = at == std::string::npos ? at : said.find_first_of(" \n", at);
+          if (end != std::string::npos) address = said.substr(at, end - at);
+          return !address.empty();
+        },
+        seconds(30));
+    return address;
+  }
   // A job on two nodes, in the middle of its steps.
   void startJob() {
     plan();
@@ -380,17 +394,20 @@ TEST_F(Nodes, BothDataPlanesGiveTheSameBits) {
   std::map<std::string, std::string> first_bits;
   for (const std::string plane : {"curve", "private"}) {
     const std::string dump = folder_.file("dump-" + plane);
-    const std::string address = "tcp://127.0.0.1:" + std::to_string(47000 + ::getpid() % 10000);
-    const Process validate =
-        start("validate", {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2",
-                           "--stage-devices", "1,3", "--microbatches", "2", "--steps", "2", "--listen",
-                           address, "--dump", dump, "--data-plane", plane});
+    const Process validate = start(
+        "validate-" + plane, {"validate", "examples/gpt2.onnx", "--cluster", "2x2", "--stages", "uniform:2",
+                              "--stage-devices", "1,3", "--microbatches", "2", "--steps", "2", "--listen",
+                              "tcp://127.0.0.1:*", "--dump", dump, "--data-plane", plane});
+    const std::string address = addressToldBy(validate);
     std::vector<Process> nodes;
     for (const std::string name : {"node0", "node1"})
       nodes.push_back(start(name, {"node", "--join", address, "--wait", "30"}));
     const CommandResult result = finish(validate);
     EXPECT_EQ(result.exit_code, 0) << result.errors;
-    for (const Process& node : nodes) EXPECT_EQ(finish(node).exit_code, 0);
+    for (const Process& node : nodes) {
+      const CommandResult ended = finish(node);
+      EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+    }
     std::map<std::string, std::string> bits;
     for (const auto& file : std::filesystem::recursive_directory_iterator(dump)) {
       if (file.path().extension() != ".safetensors") continue;
