@@ -1,7 +1,6 @@
 #include "planning/advice.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <iterator>
 #include <optional>
@@ -20,7 +19,6 @@ constexpr int kMemoryTrials = 6;                              // bisections
 constexpr int kMemoryPercents[] = {100, 105, 110, 125, 150};  // of what is needed without a limit
 constexpr size_t kMemoryMost = std::size(kMemoryPercents) + kMemoryTrials + 1;
 constexpr size_t kMostCounts = 6;
-constexpr size_t kMostClusters = 5;
 
 // Of a device, by its program; where none was asked for, as the search or the sharding of stages foresaw it.
 int64_t largestMemory(const PlannedTraining& planned) {
@@ -277,27 +275,11 @@ class Adviser {
     return changes;
   }
 
-  // Of "2x4" more devices in each node, of "p3.16xlarge:2" more nodes; others cannot be made larger by their
-  // names.
   std::vector<Change> moreDevices() const {
-    const std::string& text = request_.partition.cluster.name;
-    const size_t at = text.find_first_of("x:", text.find(':') != std::string::npos ? text.find(':') : 0);
-    int size = 0;
-    const bool has_size = at != std::string::npos &&
-                          std::from_chars(text.data() + at + 1, text.data() + text.size(), size).ptr ==
-                              text.data() + text.size() &&
-                          size > 0;
     std::vector<Change> changes;
-    if (!has_size) return changes;
-    std::vector<int> sizes = {size + 1, size + 2, size * 3 / 2, size * 2, size * 4};
-    std::sort(sizes.begin(), sizes.end());
-    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-    for (int more : sizes) {
-      if (more <= size || changes.size() == kMostClusters) continue;
-      const std::string larger = text.substr(0, at + 1) + std::to_string(more);
-      changes.push_back({"--cluster " + larger, [larger](PlanRequest& request) {
-                           request.partition.cluster = parseCluster(larger);
-                         }});
+    for (const Cluster& larger : largerClusters(request_.partition.cluster)) {
+      changes.push_back({"--cluster " + larger.name,
+                         [larger](PlanRequest& request) { request.partition.cluster = larger; }});
     }
     return changes;
   }

@@ -5,14 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
-#include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "planning/model/forward_model.h"
+#include "planning/model/inspection.h"
 #include "planning/model/module_notes.h"
 #include "planning/model/operator_support.h"
-#include "planning/model/training_step.h"
-#include "sharding/rules/factor_rule.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/options/plan_options.h"
@@ -20,28 +18,6 @@
 
 namespace pipeshard {
 namespace {
-
-struct Totals {
-  int64_t parameters = 0;  // elements
-  int64_t parameter_bytes = 0;
-  int64_t activation_bytes = 0;  // every node output of one forward pass
-  int64_t flops = 0;             // forward
-};
-
-Totals countTotals(const ForwardModel& model) {
-  Totals totals;
-  for (ValueId id : trainableParameters(model.graph)) {
-    totals.parameters += elementCount(model.graph.shape(id));
-    totals.parameter_bytes += model.graph.bytes(id);
-  }
-  for (size_t n = 0; n < model.graph.nodes.size(); ++n) {
-    totals.flops += nodeFlops(model.graph, NodeId(n));
-    for (ValueId id : model.graph.nodes[n].outputs) {
-      if (id.valid()) totals.activation_bytes += model.graph.bytes(id);
-    }
-  }
-  return totals;
-}
 
 std::string supportText(const OperatorSupport& entry) {
   if (!entry.kernel) return "no CPU kernel: cannot run";
@@ -78,7 +54,7 @@ nlohmann::ordered_json toJson(const MixedNodes& mixed) {
   return json;
 }
 
-nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
+nlohmann::ordered_json toJson(const ForwardModel& model, const ModelTotals& totals,
                               const std::vector<OperatorSupport>& support, const std::string& refusal) {
   nlohmann::ordered_json json;
   if (!refusal.empty()) json["cannot_be_trained"] = refusal;
@@ -103,17 +79,6 @@ nlohmann::ordered_json toJson(const ForwardModel& model, const Totals& totals,
   return json;
 }
 
-// Why planning refuses to train it, before it makes a step of it. "": it does not.
-std::string refusalOf(const ForwardModel& model, const GivenOptions& given) {
-  try {
-    refuseUntrainable(model, given.freeze, given.train);
-    return "";
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
-    return error.message();
-  }
-}
-
 // What is trained, or why nothing is, and the notes that planning gives.
 void printTrained(const ForwardModel& model, const std::string& refusal) {
   if (refusal.empty()) {
@@ -130,41 +95,17 @@ void printTrained(const ForwardModel& model, const std::string& refusal) {
     fmt::print("no {}, left as it is: {}: {}\n", patternName(missed.kind), missed.node, missed.reason);
 }
 
-// What planning says to it: whether it can be trained, and whether its batch can be cut.
-std::vector<std::string> verdicts(const ForwardModel& model, const std::string& refusal) {
-  if (!model.loss.valid()) {
-    return {
-        "training: the model has no loss; --loss says which (such as --loss cross-entropy:LOGITS,LABELS); "
-        "without "
-        "one it can be evaluated: --schedule forward-only"};
-  }
-  const auto tell = [](const std::string& what, const std::string& yes, const auto& attempt) {
-    try {
-      attempt();
-      return fmt::format("{}: {}", what, yes);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
-      return fmt::format("{}: refused: {}", what, error.message());
-    }
-  };
-  const OptimizerSpec optimizer;
-  std::vector<std::string> lines = {
-      refusal.empty() ? tell("training", "every operator on the way has a gradient",
-                             [&] {
-                               trainingFamily(model, optimizer, {model.batch, 1, false}).base();
-                             })
-                      : "training: refused: cannot be trained as it is (above)"};
-  if (model.batch_dimension.empty()) {
-    lines.emplace_back(
-        "microbatches: the batch cannot be cut: no input has a symbolic batch dimension (export with "
-        "dynamic_shapes)");
-    return lines;
-  }
-  // Any size shows it: two microbatches of two rows.
-  lines.push_back(tell("microbatches", fmt::format("the batch ({}) can be cut", model.batch_dimension), [&] {
-    trainingFamily(model, optimizer, {4, 2, true}).base();
-  }));
-  return lines;
+void printVerdict(const std::string& asked, const Verdict& verdict) {
+  fmt::print("{}: {}{}\n", asked, verdict.kind == Verdict::Kind::kRefused ? "refused: " : "", verdict.text);
+}
+
+// `refusal` stands above, and is not told again.
+void printVerdicts(const ForwardModel& model, const std::string& refusal) {
+  ModelVerdicts verdicts = judgeModel(model, refusal);
+  if (verdicts.training.kind == Verdict::Kind::kRefused && !refusal.empty())
+    verdicts.training.text = "cannot be trained as it is (above)";
+  printVerdict("training", verdicts.training);
+  if (verdicts.microbatches) printVerdict("microbatches", *verdicts.microbatches);
 }
 
 struct InspectCommand {
@@ -179,7 +120,7 @@ struct InspectCommand {
     Progress progress;
     const ForwardModel model =
         loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
-    const Totals totals = countTotals(model);
+    const ModelTotals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
     fmt::print("{}: {}, opset {}, {} nodes\n  {}\n", request.model_path, modelFormName(model.form.form),
                model.graph.opset_imports.at(""), model.graph.nodes.size(), model.form.why);
@@ -211,7 +152,7 @@ struct InspectCommand {
     fmt::print("parameters {} ({}), forward {}, activations {}\n", totals.parameters,
                formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
                formatBytes(totals.activation_bytes));
-    const std::string refusal = refusalOf(model, request.given);
+    const std::string refusal = trainingRefusal(model, request.given);
     printTrained(model, refusal);
     fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
@@ -219,7 +160,7 @@ struct InspectCommand {
       rows.push_back({entry.op, std::to_string(entry.count), supportText(entry)});
     fmt::print("{}\n", formatTable(rows));
     if (model.mixed) fmt::print("{}\n", typesText(*model.mixed, request.given.precision));
-    for (const std::string& line : verdicts(model, refusal)) fmt::print("{}\n", line);
+    printVerdicts(model, refusal);
     if (!json.empty()) writeTextFile(json, toJson(model, totals, support, refusal).dump(2) + "\n");
     return 0;
   }

@@ -59,7 +59,7 @@ Examples:
 Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model or data, 66 missing input, 69 worker or node lost, 70 bug,
 73 cannot write, 75 stopped, with a checkpoint to go on from, 76 version mismatch, 77 key refused, 78 configuration,
 80 no progress after restarts, 81 hang, 82 not a number, 83 out of memory, 84 address or folder in use, 85 no good
-checkpoint, 128+N stopped by signal N.)";
+checkpoint, 86 replicas differ, 128+N stopped by signal N.)";
 
 int report(const pipeshard::Error& error) {
   fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());

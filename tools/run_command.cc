@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,11 +16,11 @@
 #include "planning/directory/evaluation_folder.h"
 #include "planning/directory/plan_directory.h"
 #include "runtime/data/token_file.h"
+#include "runtime/evaluation/outputs.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
-#include "runtime/job/outputs.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/observe/metrics_page.h"
@@ -39,6 +42,16 @@
 
 namespace pipeshard {
 namespace {
+
+// What becomes of a step that ends in NaN (--on-nan).
+enum class OnNan { kStop, kSkip, kRewind, kFind };
+
+constexpr std::array<std::string_view, 4> kOnNanNames = {"stop", "skip", "rewind", "find"};  // by value
+
+// Of one of those names.
+OnNan onNanOf(std::string_view name) {
+  return static_cast<OnNan>(std::find(kOnNanNames.begin(), kOnNanNames.end(), name) - kOnNanNames.begin());
+}
 
 constexpr const char* kWeightsAreGone = "the trained weights are gone now: --checkpoint DIR saves them";
 
@@ -73,9 +86,9 @@ struct RunCommand {
   std::string json;
   std::string outputs;
   std::string log;
-  std::string metrics;  // HOST:PORT; "": none
-  std::string on_nan;   // "": what the plan's precision asks for
-  int64_t epochs = 0;   // 0: as many steps as --steps says
+  std::string metrics;          // HOST:PORT; "": none
+  std::optional<OnNan> on_nan;  // not given: what the plan's precision asks for
+  int64_t epochs = 0;           // 0: as many steps as --steps says
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
@@ -117,7 +130,7 @@ struct RunCommand {
     lookAtHeldOutData();
     RestartOptions restarts = prepareRestarts(checkpoint.restarts, directory, !listen.listen.empty());
     for (FewerPlan& fewer : restarts.fewer) lookAtHeldOutData(fewer);
-    restarts.rewinds = decideOnNan(plan) == "rewind";
+    decideOnNan(plan, restarts);
     const bool keeps_nodes = restarts.restarts > 0 || restarts.rewinds;
     const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
@@ -239,23 +252,23 @@ struct RunCommand {
     }
   }
 
-  // What becomes of a step that ends in NaN. Such a step can be left out where the plan takes the norm of all
-  // gradients before it makes the update.
-  const std::string& decideOnNan(const Plan& plan) {
+  // A step that ends in NaN can be left out where the plan takes the norm of all gradients before it makes
+  // the update.
+  void decideOnNan(const Plan& plan, RestartOptions& restarts) {
     const bool scales_loss = plan.given.precision == DataType::kFloat16;
-    if (on_nan.empty()) on_nan = scales_loss ? "skip" : "stop";
-    if (on_nan == "skip" && plan.given.clip_norm == 0 && !scales_loss) {
+    const OnNan decided = on_nan.value_or(scales_loss ? OnNan::kSkip : OnNan::kStop);
+    if (decided == OnNan::kSkip && plan.given.clip_norm == 0 && !scales_loss) {
       fail(ErrorCode::kUsage,
            "--on-nan skip: the plan {} takes no norm of all gradients, so no rank knows whether others have "
            "finite ones; plan with --clip-norm X, or with --clip-norm inf, which scales nothing",
            directory);
     }
-    if (on_nan == "rewind" && checkpoint.directory.empty())
+    if (decided == OnNan::kRewind && checkpoint.directory.empty())
       fail(ErrorCode::kUsage,
            "--on-nan rewind goes back to the newest checkpoint: it needs --checkpoint DIR");
-    if (on_nan == "skip") job.check_finite = false;
-    job.find_nan = on_nan == "find";
-    return on_nan;
+    if (decided == OnNan::kSkip) job.check_finite = false;
+    job.find_nan = decided == OnNan::kFind;
+    restarts.rewinds = decided == OnNan::kRewind;
   }
 
   // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
@@ -351,16 +364,13 @@ CommandFunction addRunCommand(CLI::App& app) {
   addListenOptions(*sub, command->listen);
   command->checkpoint.add(*sub);
   command->trace.add(*sub);
-  sub->add_option(
-         "--on-nan", command->on_nan,
-         "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out "
-         "on all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, "
-         "once in a row,\nfind: stop, too, but look at every value of every step, and name the first one "
-         "that "
-         "is not a number;\nsteps are slower (default: stop; with a plan in float16, whose scale halves "
-         "then, "
-         "skip)")
-      ->check(CLI::IsMember({"stop", "skip", "rewind", "find"}));
+  sub->add_option_function<std::string>(
+         "--on-nan", [command](const std::string& name) { command->on_nan = onNanOf(name); },
+         "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out on "
+         "all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, once in a "
+         "row,\nfind: stop, too, but look at every value of every step, and name the first one that is not "
+         "a number;\nsteps are slower (default: stop; with a plan in float16, whose scale halves then, skip)")
+      ->check(CLI::IsMember(std::vector<std::string>(kOnNanNames.begin(), kOnNanNames.end())));
   sub->add_flag("--operators", command->job.operators,
                 "Print what the operators of a step took: time, share, GFLOP/s, and what they would take at "
                 "the best\nrates that kernels reach on this machine");

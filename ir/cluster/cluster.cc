@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -207,6 +208,27 @@ Cluster parseCluster(std::string_view text) {
   }
   return presetCluster(text, text.substr(0, colon),
                        colon == std::string_view::npos ? "" : text.substr(colon + 1));
+}
+
+std::vector<Cluster> largerClusters(const Cluster& cluster) {
+  const std::string_view name = cluster.name;
+  const size_t colon = name.find(':');
+  const size_t before = colon == std::string_view::npos ? name.find('x') : colon;
+  std::vector<Cluster> clusters;
+  const int size = before == std::string_view::npos ? 0 : positiveNumber(name.substr(before + 1));
+  if (size == 0) return clusters;
+  const std::set<int64_t> sizes = {int64_t{size} + 1, int64_t{size} + 2, int64_t{size} * 3 / 2,
+                                   int64_t{size} * 2, int64_t{size} * 4};
+  for (const int64_t larger : sizes) {
+    if (larger <= size) continue;
+    try {
+      clusters.push_back(parseCluster(fmt::format("{}{}", name.substr(0, before + 1), larger)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUsage) throw;
+      break;  // there is none so large
+    }
+  }
+  return clusters;
 }
 
 std::string printCluster(const Cluster& cluster) {

@@ -154,6 +154,12 @@ Cluster uniformCluster(int nodes, int devices_per_node);
 //   "p3.16xlarge:8" is 8 nodes of 8 V100 each, 25 Gbit/s between them
 Cluster parseCluster(std::string_view text);
 
+// Clusters like this one with more devices, as parseCluster makes them, in ascending size: of "2x4" with more
+// devices in each node, of "NAME:N" with more of what N counts. One or two more, half as many more, twice and
+// four times as many, as far as there are such; none for other names, which cannot be made larger.
+//   "2x4" gives 2x5, 2x6, 2x8, 2x16; "v100:6" gives v100:7 and v100:8: a node has no more
+std::vector<Cluster> largerClusters(const Cluster& cluster);
+
 // "2 x 4 devices"; "p3.16xlarge:8, 8 x 8 devices V100-SXM2-16GB"; "lab, 11 devices: 1 x 8 V100-SXM2-16GB, 1 x
 // 3 old-card".
 std::string printCluster(const Cluster& cluster);

@@ -20,6 +20,26 @@ std::string nameAt(std::string_view text, size_t percent) {
   return std::string(text.substr(percent + 1, end - percent - 1));
 }
 
+// The modules that call a node, from the outermost on, and last the name of the call itself: "['', 'head',
+// 'linear']".
+std::vector<std::string> namesOfScopes(const Node& node) {
+  return pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.name_scopes"));
+}
+
+// "transformers.models.gpt2.modeling_gpt2.GPT2Block" -> "GPT2Block".
+std::string shortType(const std::string& type) { return type.substr(type.rfind('.') + 1); }
+
+// Of the TorchScript exporter: "/transformer/h.0/attn/MatMul".
+std::vector<ModuleScope> scopesOfName(const std::string& name) {
+  std::vector<ModuleScope> scopes;
+  std::string path;
+  for (size_t start = 1, slash = 0; (slash = name.find('/', start)) != std::string::npos; start = slash + 1) {
+    path += (path.empty() ? "" : ".") + name.substr(start, slash - start);
+    if (slash > start) scopes.push_back({path, ""});
+  }
+  return scopes;
+}
+
 // As torch.export calls the argument of a parameter: "p_fc_weight" of "fc.weight".
 std::string argumentOf(std::string_view parameter) {
   std::string argument = "p_";
@@ -100,33 +120,6 @@ std::set<std::string> signatureParameterNames(const Graph& graph) {
   return names;
 }
 
-std::vector<bool> dependsOnParameters(const Graph& graph) {
-  const std::set<std::string> parameters = signatureParameterNames(graph);
-  const auto carriesGradient = [&](ValueId id) {
-    const DataType type = graph.value(id).data_type;
-    return type != DataType::kBool && !isInteger(type);
-  };
-  std::vector<bool> depends(graph.values.size(), false);
-  for (const auto& [id, initializer] : graph.initializers) {
-    const Value& value = graph.value(id);
-    const std::vector<std::string> sources = foldedFrom(value);
-    depends[id.index()] =
-        isMarkedParameter(value) ||
-        (parameters.empty() ? !sources.empty()
-                            : std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
-                                return parameters.contains(source);
-                              }));
-  }
-  for (const Node& node : graph.nodes) {
-    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                 [&](ValueId id) { return id.valid() && depends[id.index()]; });
-    for (ValueId output : node.outputs) {
-      if (output.valid()) depends[output.index()] = any && carriesGradient(output);
-    }
-  }
-  return depends;
-}
-
 std::vector<std::string> mutatedBuffers(const Graph& graph) {
   std::vector<std::string> names;
   for (SignatureParameter& buffer : signatureEntries(graph, ": BUFFER_MUTATION target="))
@@ -145,8 +138,7 @@ ExportedCall exportedCall(const Node& node) {
   const size_t target = text.find(kTarget);
   if (text.empty() || text.front() != '%' || target == std::string_view::npos) return call;
   call.name = nameAt(text, 0);
-  const std::vector<std::string> scopes =
-      pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.name_scopes"));  // the last one is the call's
+  const std::vector<std::string> scopes = namesOfScopes(node);
   if (scopes.size() > 1) call.module = scopes[scopes.size() - 2];
   const std::string_view function = text.substr(target + kTarget.size());
   call.function = function.substr(0, function.find(']'));
@@ -158,6 +150,16 @@ ExportedCall exportedCall(const Node& node) {
   if (begin != std::string_view::npos && end != std::string_view::npos && end > begin)
     call.text = text.substr(begin + kArguments.size(), end - begin - kArguments.size());
   return call;
+}
+
+bool isCallOf(const ExportedCall& call, std::string_view function) {
+  return call.function.find(function) != std::string::npos;
+}
+
+std::string_view callKind(std::string_view name) {
+  size_t end = name.size();
+  while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1])) != 0) --end;
+  return end > 1 && end < name.size() && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
 }
 
 std::vector<std::string> argumentTexts(const ExportedCall& call) {
@@ -172,6 +174,28 @@ std::vector<std::string> argumentTexts(const ExportedCall& call) {
     }
   }
   return arguments;
+}
+
+bool hasMarkedNodes(const Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [](const Node& node) {
+    return std::ranges::any_of(node.metadata,
+                               [](const auto& entry) { return entry.first.starts_with("pkg.torch.onnx."); });
+  });
+}
+
+std::vector<ModuleScope> moduleScopes(const Node& node) {
+  constexpr std::string_view kNoModule = "_empty_nn_module_stack_from_metadata_hook";
+  std::vector<std::string> paths = namesOfScopes(node);
+  if (paths.empty()) return node.name.starts_with('/') ? scopesOfName(node.name) : std::vector<ModuleScope>{};
+  const std::vector<std::string> types =
+      pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.class_hierarchy"));
+  paths.pop_back();  // the operator itself
+  std::vector<ModuleScope> scopes;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (!paths[i].empty() && paths[i] != kNoModule)
+      scopes.push_back({paths[i], i < types.size() ? shortType(types[i]) : ""});
+  }
+  return scopes;
 }
 
 TracedRegion tracedRegion(const Node& node) {
@@ -212,22 +236,6 @@ std::vector<CodeLine> linesOfCode(const Node& node) {
     }
   }
   return lines;
-}
-
-bool isOfKeras(const Graph& graph) {
-  const auto isLayer = [](std::string_view part) {
-    const size_t number = part.find_last_not_of("0123456789") + 1;
-    const bool numbered = number > 0 && number < part.size() && part[number - 1] == '_';
-    const std::string_view kind = numbered ? part.substr(0, number - 1) : part;
-    return kind == "sequential" || (numbered && (kind == "dense" || kind == "conv2d"));
-  };
-  const auto tells = [&](std::string_view name) {
-    if (name.find("keras") != std::string_view::npos) return true;
-    for (size_t slash; (slash = name.find('/')) != std::string_view::npos; name.remove_prefix(slash + 1))
-      if (isLayer(name.substr(0, slash))) return true;
-    return false;
-  };
-  return std::ranges::any_of(graph.values, [&](const Value& value) { return tells(value.name); });
 }
 
 std::vector<std::string> foldedFrom(const Value& value) {

@@ -41,11 +41,6 @@ std::set<std::string> signatureParameterNames(const Graph& graph);
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
-// By value: a gradient of it passes to a parameter, also to one that the exporter has folded into a constant.
-// (Of buffers and other constants, such as the angles of rotary positions, none is trained; through integers
-// and booleans none passes.)
-std::vector<bool> dependsOnParameters(const Graph& graph);
-
 // Buffers that the module's forward pass changes, by name.
 std::vector<std::string> mutatedBuffers(const Graph& graph);
 
@@ -58,8 +53,24 @@ struct ExportedCall {
   std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"
 };
 ExportedCall exportedCall(const Node& node);
+// The function has this in its name ("aten.linear"); false where the file does not say.
+bool isCallOf(const ExportedCall& call, std::string_view function);
+// "unsqueeze" of 'unsqueeze_13': names of calls are numbered by function, in their order. "getitem": one of
+// the results of a call that has several.
+std::string_view callKind(std::string_view name);
 // All arguments as texts, in order: "%x, [1, 2], None, 0.1" -> "%x", "[1, 2]", "None", "0.1".
 std::vector<std::string> argumentTexts(const ExportedCall& call);
+
+// Some node says how it came about (its call, its module or its line of code): PyTorch's exporter wrote it.
+bool hasMarkedNodes(const Graph& graph);
+
+struct ModuleScope {
+  std::string path;  // "transformer.h.0"; never empty: the whole model is no module of itself
+  std::string type;  // "GPT2Block"; "" where the exporter says no types
+};
+// The modules around a node, outermost first; empty when the exporter says none. Where there are no marks,
+// from names such as "/transformer/h.0/attn/MatMul" of the TorchScript exporter.
+std::vector<ModuleScope> moduleScopes(const Node& node);
 
 // Code of its own that torch.export makes of a part of the module, such as what is computed under
 // torch.no_grad() or autocast, and traces again.
@@ -77,9 +88,6 @@ struct CodeLine {
   std::string code;
 };
 std::vector<CodeLine> linesOfCode(const Node& node);  // from forward() on
-
-// Names tell a model of Keras: "keras_tensor", "sequential/dense_1/..".
-bool isOfKeras(const Graph& graph);
 
 // Values, also such that are gone, that the exporter's optimizer computed this constant from.
 std::vector<std::string> foldedFrom(const Value& value);

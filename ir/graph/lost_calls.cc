@@ -1,7 +1,6 @@
 #include "ir/graph/lost_calls.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <set>
 #include <utility>
@@ -11,24 +10,18 @@
 namespace pipeshard {
 namespace {
 
-// "mul" of "mul_12": names of calls are numbered by function, in their order.
-std::string_view functionPart(std::string_view name) {
-  size_t end = name.size();
-  while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1]))) --end;
-  return end > 1 && end < name.size() && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
-}
-
+// 12 of "mul_12", 0 of "mul".
 int64_t numberPart(std::string_view name) {
-  const size_t end = functionPart(name).size();
+  const size_t end = callKind(name).size();
   return end == name.size() ? 0 : std::strtoll(std::string(name.substr(end + 1)).c_str(), nullptr, 10);
 }
 
 // The optimizer keeps the first one of two.
 bool mayBeMerged(std::string_view lost, std::string_view kept) {
-  return functionPart(lost) == functionPart(kept) && numberPart(lost) > numberPart(kept);
+  return callKind(lost) == callKind(kept) && numberPart(lost) > numberPart(kept);
 }
 
-bool isResult(std::string_view name) { return functionPart(name) == "getitem"; }
+bool isResult(std::string_view name) { return callKind(name) == "getitem"; }
 
 class LostCalls {
  public:

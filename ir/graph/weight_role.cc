@@ -14,6 +14,13 @@
 namespace pipeshard {
 namespace {
 
+// On initializers that are not the file's.
+constexpr const char* kConstantMark = "pipeshard.constant";
+constexpr const char* kFolded = "folded";
+constexpr const char* kMade = "made";
+
+constexpr const char* kStoredTransposed = "pipeshard.transposed";
+
 // On what was computed of a weight that the user does not train: "768 fc.weight".
 constexpr const char* kFrozenWeight = "pipeshard.frozen_weight";
 
@@ -69,9 +76,20 @@ bool hasMark(const Value& value, std::string_view key) {
 
 }  // namespace
 
+void markFolded(Value& value) { value.metadata.emplace_back(kConstantMark, kFolded); }
+
+void markMade(Value& value) { value.metadata.emplace_back(kConstantMark, kMade); }
+
 bool isFolded(const Value& value) { return hasMark(value, kConstantMark); }
 
+bool isMade(const Value& value) {
+  return std::any_of(value.metadata.begin(), value.metadata.end(),
+                     [](const auto& entry) { return entry.first == kConstantMark && entry.second == kMade; });
+}
+
 bool isLayerWeight(const Value& value) { return hasMark(value, kLayerWeight); }
+
+void markStoredTransposed(Value& value) { value.metadata.emplace_back(kStoredTransposed, "true"); }
 
 bool isStoredTransposed(const Value& value) { return hasMark(value, kStoredTransposed); }
 
@@ -93,12 +111,6 @@ bool isStoredAs(const Shape& shape, const Shape& stored) {
     if (withAxesJoined(shape, axis) == stored) return true;
   }
   return false;
-}
-
-bool isMade(const Value& value) {
-  return std::any_of(value.metadata.begin(), value.metadata.end(), [](const auto& entry) {
-    return entry.first == kConstantMark && entry.second == "made";
-  });
 }
 
 std::optional<bool> trainedByUser(const Value& value) {

@@ -14,11 +14,12 @@
 
 namespace pipeshard {
 
-// The metadata key on initializers that are not the file's: "folded" from what the file has (which may be
-// weights), or "made" by a rewrite, or of a shape, of integers, of single numbers and constants of the file
-// alone (which never are).
-inline constexpr const char* kConstantMark = "pipeshard.constant";
-bool isFolded(const Value& value);  // has it
+// The mark on initializers that are not the file's: folded from what the file has (which may be weights), or
+// made by a rewrite, or of a shape, of integers, of single numbers and constants of the file alone (which
+// never are).
+void markFolded(Value& value);
+void markMade(Value& value);
+bool isFolded(const Value& value);  // has one of the two
 bool isMade(const Value& value);
 
 // The metadata key on a parameter that its place alone tells, for rewrites that take it away from there
@@ -40,8 +41,8 @@ void addFrozenWeights(Value& computed, const FrozenWeights& weights);
 std::set<std::string> foldedConstants(const Value& value);
 void addFoldedConstants(Value& computed, const std::set<std::string>& names);
 
-// The metadata key on a parameter whose tensor is the transposed one of the module's.
-inline constexpr const char* kStoredTransposed = "pipeshard.transposed";
+// The mark on a parameter whose tensor is the transposed one of the module's.
+void markStoredTransposed(Value& value);
 bool isStoredTransposed(const Value& value);  // has it
 
 // The metadata key on a weight one of whose axes the step has as two, with its elements in the same order:

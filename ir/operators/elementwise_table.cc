@@ -50,7 +50,12 @@ constexpr OperatorFacts kElementwiseOperators[] = {
     // ---- Types
     {.op_type = "Cast", .work = kElementwise, .runs_on = kCpu, .keeps = kFirst, .linear = kFirst},
     // Passes what a Cast keeps: less is said than is true.
-    {.op_type = "CastLike", .work = kElementwise, .runs_on = kCpu, .passes = kFirst, .linear = kFirst},
+    {.op_type = "CastLike",
+     .work = kElementwise,
+     .runs_on = kCpu,
+     .passes = kFirst,
+     .unread_inputs = {1},
+     .linear = kFirst},
     // ---- Comparisons, logic and bits
     {.op_type = "Equal", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
     {.op_type = "Less", .work = kElementwise, .runs_on = kCpu, .settings = kAll},
@@ -106,7 +111,11 @@ constexpr OperatorFacts kElementwiseOperators[] = {
     {.op_type = "Selu", .work = kElementwise},
     {.op_type = "Celu", .work = kElementwise},
     {.op_type = "Mish", .work = kElementwise, .runs_on = kCpu},
-    {.op_type = "Softplus", .work = kElementwise, .runs_on = kCpu, .mixed = MixedPrecision::kFloat32},
+    {.op_type = "Softplus",
+     .work = kElementwise,
+     .runs_on = kCpu,
+     .mixed = MixedPrecision::kFloat32,
+     .overwrites = kFirst},
     {.op_type = "Softsign", .work = kElementwise},
     {.op_type = "Swish", .work = kElementwise},
     {.op_type = "Dropout",
@@ -138,9 +147,9 @@ constexpr OperatorFacts kElementwiseOperators[] = {
     {.domain = kOurs, .op_type = "MishGrad", .work = kElementwise, .runs_on = kCpu, .linear = kFirst},
     // ---- Random numbers
     {.op_type = "RandomNormal", .work = kElementwise, .float32_attribute = "dtype", .is_random = true},
-    {.op_type = "RandomNormalLike", .work = kElementwise, .is_random = true},
+    {.op_type = "RandomNormalLike", .work = kElementwise, .unread_inputs = kFirst, .is_random = true},
     {.op_type = "RandomUniform", .work = kElementwise, .float32_attribute = "dtype", .is_random = true},
-    {.op_type = "RandomUniformLike", .work = kElementwise, .is_random = true},
+    {.op_type = "RandomUniformLike", .work = kElementwise, .unread_inputs = kFirst, .is_random = true},
     {.op_type = "Bernoulli", .work = kElementwise, .is_random = true},
     {.op_type = "Multinomial", .work = kElementwise, .is_random = true},
     // ---- Signal processing: their types alone are known

@@ -102,6 +102,7 @@ struct OperatorFacts {
   // Arguments
   InputSet shape_inputs = {};         // sizes, axes, places: to be known before a run, the same for any cut
   int sizes_input = -1;               // the sizes of the first output; a device gives its own
+  InputSet unread_inputs = {};        // whose shape or type is read, and no element
   bool has_optional_outputs = false;  // those behind the first are made for a backward pass alone
   std::string_view float32_attribute = "";  // the type of an output; float32 where it is left out
   InputSet float32_inputs = {};             // float32 whatever type the others have
@@ -128,6 +129,7 @@ struct OperatorFacts {
   bool normalizes_rows = false;      // over the last axes
   bool is_random = false;            // gives other numbers a second time
   bool is_update = false;            // an optimizer's: weights, their states, what they follow from
+  bool is_quantized = false;         // reads or makes numbers of few bits, which scales give their meaning
 };
 
 // The row; of an operator that has none, facts that claim nothing.

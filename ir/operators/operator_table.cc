@@ -12,6 +12,13 @@ namespace {
 using enum WorkClass;
 using namespace operator_rows;
 
+constexpr std::string_view kMicrosoft = "com.microsoft";
+
+// Of these nothing else is said: they are lowered (onnx_import/lowering), or refused.
+constexpr OperatorFacts quantized(std::string_view domain, std::string_view op_type) {
+  return {.domain = domain, .op_type = op_type, .mixed = MixedPrecision::kFloat32, .is_quantized = true};
+}
+
 constexpr OperatorFacts kOperators[] = {
     // ---- Views
     {.op_type = "Reshape",
@@ -95,9 +102,9 @@ constexpr OperatorFacts kOperators[] = {
      .shape_inputs = kFirst,
      .sizes_input = 0},
     {.op_type = "Range", .work = kMovement, .runs_on = kCpu, .shape_inputs = {0, 1, 2}, .settings = kAll},
-    {.op_type = "Shape", .work = kMovement, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "Size", .work = kMovement, .runs_on = kCpu, .settings = kAll},
-    {.op_type = "EyeLike", .work = kMovement, .runs_on = kCpu},
+    {.op_type = "Shape", .work = kMovement, .runs_on = kCpu, .unread_inputs = kFirst, .settings = kAll},
+    {.op_type = "Size", .work = kMovement, .runs_on = kCpu, .unread_inputs = kFirst, .settings = kAll},
+    {.op_type = "EyeLike", .work = kMovement, .runs_on = kCpu, .unread_inputs = kFirst},
     {.op_type = "Constant", .work = kMovement, .runs_on = kCpu},
     {.op_type = "NonZero", .work = kMovement},
     {.op_type = "Resize", .work = kMovement, .float32_inputs = {1, 2}, .settings = kAll},
@@ -151,7 +158,7 @@ constexpr OperatorFacts kOperators[] = {
      .layer_weights = kAll,
      .multiplies_matrices = true},
     // Made when a program is loaded: only graphs that run have it.
-    {.domain = "com.microsoft",
+    {.domain = kMicrosoft,
      .op_type = "FusedMatMul",
      .work = kContraction,
      .runs_on = kCpu,
@@ -359,6 +366,36 @@ constexpr OperatorFacts kOperators[] = {
      .runs_on = kCpu,
      .linear = kFirst,
      .overwrites = {1}},
+    // ---- Quantized numbers
+    quantized("", "QuantizeLinear"),
+    quantized("", "DequantizeLinear"),
+    quantized("", "DynamicQuantizeLinear"),
+    quantized("", "MatMulInteger"),
+    quantized("", "ConvInteger"),
+    quantized("", "QLinearMatMul"),
+    quantized("", "QLinearConv"),
+    quantized(kMicrosoft, "QuantizeLinear"),
+    quantized(kMicrosoft, "DequantizeLinear"),
+    quantized(kMicrosoft, "DynamicQuantizeMatMul"),
+    quantized(kMicrosoft, "MatMulIntegerToFloat"),
+    quantized(kMicrosoft, "MatMulNBits"),
+    quantized(kMicrosoft, "QAttention"),
+    quantized(kMicrosoft, "QGemm"),
+    quantized(kMicrosoft, "QLinearAdd"),
+    quantized(kMicrosoft, "QLinearAveragePool"),
+    quantized(kMicrosoft, "QLinearConcat"),
+    quantized(kMicrosoft, "QLinearConv"),
+    quantized(kMicrosoft, "QLinearGlobalAveragePool"),
+    quantized(kMicrosoft, "QLinearLeakyRelu"),
+    quantized(kMicrosoft, "QLinearMul"),
+    quantized(kMicrosoft, "QLinearReduceMean"),
+    quantized(kMicrosoft, "QLinearSigmoid"),
+    quantized(kMicrosoft, "QLinearSoftmax"),
+    quantized(kMicrosoft, "QLinearWhere"),
+    quantized("com.ms.internal.nhwc", "QLinearAveragePool"),
+    quantized("com.ms.internal.nhwc", "QLinearConv"),
+    quantized("com.ms.internal.nhwc", "QLinearConvTranspose"),
+    quantized("com.ms.internal.nhwc", "QLinearGlobalAveragePool"),
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
@@ -68,16 +69,6 @@ bool holdsCodes(const Value& value) {
   const bool four_bits = value.data_type == DataType::kInt4 || value.data_type == DataType::kUint4;
   const bool eight_bits = isInteger(value.data_type) && dataTypeSize(value.data_type) == 1;
   return (four_bits || eight_bits) && std::ssize(*value.shape) >= 2 && elementCount(*value.shape) > 1;
-}
-
-// An operator that tells a quantized file.
-bool isQuantized(const Node& node) {
-  constexpr std::string_view kOperators[] = {
-      "QuantizeLinear",        "DequantizeLinear", "MatMulInteger", "ConvInteger",
-      "DynamicQuantizeLinear", "QAttention",       "QGemm",         "DynamicQuantizeMatMul",
-      "MatMulIntegerToFloat",  "MatMulNBits"};
-  const std::string& op = node.op_type;
-  return op.starts_with("QLinear") || std::ranges::find(kOperators, op) != std::end(kOperators);
 }
 
 bool isSparse(const Node& node) { return node.is("Constant") && node.attributes.contains("sparse_value"); }
@@ -169,7 +160,7 @@ void refuseQuantizedOrSparse(const Graph& graph, const std::vector<std::string>&
   std::vector<std::string> what, sparse;
   for (const Node& node : graph.nodes) {
     if (isSparse(node)) sparse.push_back(graph.value(node.outputs[0]).name);
-    if (isQuantized(node) && std::ranges::find(what, node.op_type) == what.end())
+    if (operatorFacts(node).is_quantized && std::ranges::find(what, node.op_type) == what.end())
       what.push_back(node.op_type);
   }
   if (!sparse.empty()) {

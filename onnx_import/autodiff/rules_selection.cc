@@ -8,12 +8,6 @@
 namespace pipeshard {
 namespace {
 
-// The node is, or is part of, a call of the module whose function has this in its name; false where the file
-// does not say.
-bool isCallOf(const GradientContext& c, std::string_view function) {
-  return exportedCall(c.node()).function.find(function) != std::string::npos;
-}
-
 // The chosen input gets the gradient; equal ones share it, but for a limit (clamp), which is chosen where the
 // other one is beyond it.
 void chooseGradient(GradientContext& c, std::string_view wins) {
@@ -25,7 +19,7 @@ void chooseGradient(GradientContext& c, std::string_view wins) {
     c.refuse("it has more than two inputs; write it as a chain of operators with two inputs");
   const ValueId dy = c.outputGradient();
   const ValueId zero = c.scalar(c.type(dy), 0);
-  if (isCallOf(c, "aten.clamp")) {
+  if (isCallOf(exportedCall(c.node()), "aten.clamp")) {
     const ValueId beyond = c.compare(wins, c.input(1), c.input(0));
     if (c.needs(0)) c.giveReduced(0, c.where(beyond, zero, dy));
     if (c.needs(1)) c.giveReduced(1, c.where(beyond, dy, zero));
@@ -54,7 +48,8 @@ void clipGradient(GradientContext& c) {
   if (c.needs(1) || c.needs(2)) c.refuse("a limit of Clip depends on a parameter; use Min and Max");
   ValueId gradient = c.outputGradient();
   const ValueId zero = c.scalar(c.type(gradient), 0);
-  const bool flat_ends = isCallOf(c, "aten.relu6.") || isCallOf(c, "aten.hardtanh.");
+  const ExportedCall call = exportedCall(c.node());
+  const bool flat_ends = isCallOf(call, "aten.relu6.") || isCallOf(call, "aten.hardtanh.");
   // `inside` compares x with the limit where the gradient passes; `outside`, where it does not.
   const auto passInside = [&](size_t limit, std::string_view inside, std::string_view outside) {
     if (!c.hasInput(limit)) return;

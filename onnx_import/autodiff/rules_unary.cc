@@ -14,7 +14,7 @@ void negGradient(GradientContext& c) { c.give(0, c.scale(c.outputGradient(), -1)
 // std(x), as the exporter takes it apart: sqrt(%var), or sqrt(%broadcast_in_dim) where axes are kept.
 bool isDeviation(const Node& node) {
   const ExportedCall call = exportedCall(node);
-  return call.function.find("aten.sqrt.") != std::string::npos && call.arguments.size() == 1 &&
+  return isCallOf(call, "aten.sqrt.") && call.arguments.size() == 1 &&
          (call.arguments[0].starts_with("var") || call.arguments[0].starts_with("broadcast_in_dim"));
 }
 
@@ -131,8 +131,8 @@ void geluGradient(GradientContext& c) {
   const ValueId x = c.input(0);
   const std::string approximate = c.node().stringAttribute("approximate", "none");
   const std::string overload = c.node().domain == kPipeshardDomain ? c.node().overload
-                               : approximate == "tanh"              ? "tanh"
-                                                                    : "";
+                               : approximate == "tanh"             ? "tanh"
+                                                                   : "";
   std::map<std::string, Attribute> attributes = c.node().attributes;
   attributes["approximate"] = approximate;
   c.give(0, c.function("GeluGrad", overload, {c.outputGradient(), x}, c.type(x), c.shape(x), attributes));

@@ -13,6 +13,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/format/initializer_bytes.h"
 
 namespace pipeshard {
@@ -113,11 +114,7 @@ bool hasMarks(const Graph& graph) {
 
 // Its nodes are called "node_linear_3", those of the older exporter "/fc/Gemm".
 bool isOfTorchExport(const Graph& graph) {
-  const auto hasTrace = [](const Node& node) {
-    return std::ranges::any_of(node.metadata,
-                               [](const auto& entry) { return entry.first.starts_with("pkg.torch.onnx."); });
-  };
-  if (std::ranges::any_of(graph.nodes, hasTrace)) return true;
+  if (hasMarkedNodes(graph)) return true;
   const auto begins = [&](std::string_view with) {
     return std::ranges::any_of(graph.nodes, [&](const Node& node) { return node.name.starts_with(with); });
   };
@@ -136,7 +133,7 @@ std::vector<bool> straightFromInputs(const Graph& graph) {
     if (node.inputs.empty() || node.outputs.empty() || !node.outputs[0].valid()) continue;
     const auto isStraight = [&](ValueId input) { return input.valid() && straight[input.index()]; };
     const auto isStored = [&](ValueId input) { return input.valid() && graph.initializers.contains(input); };
-    const bool views = node.is("Cast") || node.is("Transpose") || node.is("Identity") || node.is("Reshape");
+    const bool views = operatorFacts(node).view != View::kNone || node.is("Cast");
     straight[node.outputs[0].index()] =
         (views && isStraight(node.inputs[0])) ||
         (isArithmetic(node) && std::ranges::any_of(node.inputs, isStraight) &&
@@ -156,6 +153,22 @@ bool isChannelKernel(const Graph& graph, const Node& node, size_t input) {
 }
 
 }  // namespace
+
+bool isOfKeras(const Graph& graph) {
+  const auto isLayer = [](std::string_view part) {
+    const size_t number = part.find_last_not_of("0123456789") + 1;
+    const bool numbered = number > 0 && number < part.size() && part[number - 1] == '_';
+    const std::string_view kind = numbered ? part.substr(0, number - 1) : part;
+    return kind == "sequential" || (numbered && (kind == "dense" || kind == "conv2d"));
+  };
+  const auto tells = [&](std::string_view name) {
+    if (name.find("keras") != std::string_view::npos) return true;
+    for (size_t slash; (slash = name.find('/')) != std::string_view::npos; name.remove_prefix(slash + 1))
+      if (isLayer(name.substr(0, slash))) return true;
+    return false;
+  };
+  return std::ranges::any_of(graph.values, [&](const Value& value) { return tells(value.name); });
+}
 
 std::vector<std::string> foldedNormalizations(const Graph& graph) {
   if (!isOfTensorFlow(graph)) return {};

@@ -9,6 +9,9 @@
 
 namespace pipeshard {
 
+// Names tell a model of Keras: "keras_tensor", "sequential/dense_1/..".
+bool isOfKeras(const Graph& graph);
+
 // Weights of a file of tf2onnx into which it has folded the scale, shift and statistics of a batch
 // normalisation: '.../batchnorm/mul:0', or a convolution's weight, '.../merged_input:0'.
 std::vector<std::string> foldedNormalizations(const Graph& graph);

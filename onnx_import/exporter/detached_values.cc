@@ -12,19 +12,16 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/lost_calls.h"
 #include "ir/graph/stopped_gradient.h"
+#include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/lost_parameters.h"
 
 namespace pipeshard {
 namespace {
 
-bool isDetach(const ExportedCall& call) { return call.function.find("aten.detach") != std::string::npos; }
+bool isDetach(const ExportedCall& call) { return isCallOf(call, "aten.detach"); }
 
-// "detach", "detach_3": how the exporter names such calls.
-bool namesDetach(const std::string& name) {
-  constexpr std::string_view kName = "detach";
-  if (!name.starts_with(kName)) return false;
-  return std::all_of(name.begin() + kName.size(), name.end(),
-                     [](unsigned char c) { return c == '_' || std::isdigit(c); });
-}
+// "detach", "detach_3": how the exporter names such calls; "detach_", "detach__1" of detach_().
+bool namesDetach(std::string_view name) { return callKind(name) == "detach" || callKind(name) == "detach_"; }
 
 // ".detach()", ".detach_()", ".data", and not ".data_format".
 bool detaches(std::string_view code) {
@@ -63,8 +60,8 @@ void refuseLost(const Graph& graph) {
     fail(ErrorCode::kBadModel,
          "{}: the module gives it '{}', but the exporter's optimizer has put '{}' in its place; where the "
          "module detaches that one, a gradient would pass (the line of code: {}). Export the module without "
-         "it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
-         describeNode(reader), call.lost, call.kept, line);
+         "it: {}",
+         describeNode(reader), call.lost, call.kept, line, exportLine());
   }
 }
 
@@ -93,11 +90,8 @@ class Detaching {
       if (known_.contains(argument)) continue;
       fail(ErrorCode::kBadModel,
            "{}: it was computed from '{}', a value that the module detaches so that no gradient passes, and "
-           "the "
-           "exporter's optimizer has removed that. Export the module without it: torch.onnx.export(module, "
-           "args, "
-           "\"model.onnx\", optimize=False, ...)",
-           node, argument);
+           "the exporter's optimizer has removed that. Export the module without it: {}",
+           node, argument, exportLine());
     }
   }
 
@@ -119,6 +113,33 @@ class Detaching {
 };
 
 }  // namespace
+
+std::vector<bool> dependsOnParameters(const Graph& graph) {
+  const std::set<std::string> parameters = signatureParameterNames(graph);
+  const auto carriesGradient = [&](ValueId id) {
+    const DataType type = graph.value(id).data_type;
+    return type != DataType::kBool && !isInteger(type);
+  };
+  std::vector<bool> depends(graph.values.size(), false);
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    const std::vector<std::string> sources = foldedFrom(value);
+    depends[id.index()] =
+        isMarkedParameter(value) ||
+        (parameters.empty() ? !sources.empty()
+                            : std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+                                return parameters.contains(source);
+                              }));
+  }
+  for (const Node& node : graph.nodes) {
+    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                 [&](ValueId id) { return id.valid() && depends[id.index()]; });
+    for (ValueId output : node.outputs) {
+      if (output.valid()) depends[output.index()] = any && carriesGradient(output);
+    }
+  }
+  return depends;
+}
 
 int stopAtDetachedValues(Graph& graph) {
   Detaching detaching;

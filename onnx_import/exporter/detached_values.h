@@ -2,9 +2,16 @@
 // targets.)
 #pragma once
 
+#include <vector>
+
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
+
+// By value: a gradient of it passes to a parameter, also to one that the exporter has folded into a constant.
+// (Of buffers and other constants, such as the angles of rotary positions, none is trained; through integers
+// and booleans none passes.)
+std::vector<bool> dependsOnParameters(const Graph& graph);
 
 // PyTorch's exporter writes an Identity for each detach(), and says so beside it; they become stops of the
 // gradient (ir/graph/stopped_gradient.h). Returns how many. To be called on the graph as read.

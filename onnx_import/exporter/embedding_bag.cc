@@ -32,12 +32,7 @@ struct BagCall {
 };
 
 std::optional<BagCall> parseBagCall(const ExportedCall& call) {
-  std::vector<std::string> given;
-  for (size_t begin = 0; begin < call.text.size();) {
-    const size_t end = std::min(call.text.find(", ", begin), call.text.size());
-    given.push_back(call.text.substr(begin, end - begin));
-    begin = end + 2;
-  }
+  const std::vector<std::string> given = argumentTexts(call);
   const auto argument = [&](size_t place, std::string_view unsaid) {
     return place < given.size() ? std::string_view(given[place]) : unsaid;
   };
@@ -51,12 +46,11 @@ std::optional<BagCall> parseBagCall(const ExportedCall& call) {
   bag.lists_end = argument(7, "False") == "True";
   bag.padding = wholeNumber(argument(8, "None"));
   // There -1 stands for none.
-  if (call.function.find("._embedding_bag") != std::string::npos && bag.padding.value_or(0) < 0)
-    bag.padding.reset();
+  if (isCallOf(call, "._embedding_bag") && bag.padding.value_or(0) < 0) bag.padding.reset();
   return bag;
 }
 
-bool isBagCall(const ExportedCall& call) { return call.function.find("embedding_bag") != std::string::npos; }
+bool isBagCall(const ExportedCall& call) { return isCallOf(call, "embedding_bag"); }
 
 // What the offsets say of bags of equal size.
 struct BagLayout {
@@ -91,7 +85,6 @@ class EmbeddingBags {
   }
 
   void rewrite(size_t place, const ExportedCall& call) {
-    constexpr int kAxesAreInputs = 18;  // of reductions, from this opset on
     const Node& node = graph_.nodes[place];
     const std::optional<BagCall> bag = parseBagCall(call);
     const Node* loop = sources_.producerOf(node.inputs[0]);

@@ -23,7 +23,7 @@ ValueId makeOne(GraphBuilder& builder, const Constant& factor) {
   Constant one = makeScalar(factor.data_type, 1);
   one.shape = factor.shape;
   const ValueId made = builder.addConstant("evaluation.factor", std::move(one));
-  builder.graph().value(made).metadata.emplace_back(kConstantMark, "made");
+  markMade(builder.graph().value(made));
   return made;
 }
 

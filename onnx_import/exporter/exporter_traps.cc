@@ -11,6 +11,9 @@
 #include "ir/base/counted.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/lost_calls.h"
+#include "ir/operators/operator_facts.h"
+#include "onnx_import/exporter/detached_values.h"
+#include "onnx_import/exporter/lost_parameters.h"
 #include "onnx_import/exporter/module_mode.h"
 
 namespace pipeshard {
@@ -19,15 +22,13 @@ namespace {
 // avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 bool losesDivisor(const Node& node, const ExportedCall& call) {
   constexpr size_t kDivisor = 6;
-  if (!node.is("AveragePool") || call.function.find("avg_pool") == std::string::npos) return false;
+  if (!node.is("AveragePool") || !isCallOf(call, "avg_pool")) return false;
   const std::vector<std::string> arguments = argumentTexts(call);
   return arguments.size() > kDivisor && arguments[kDivisor] != "None";
 }
 
 // scaled_dot_product_attention(query, key, value, mask, dropout_p, ...)
-bool isAttention(const ExportedCall& call) {
-  return call.function.find("scaled_dot_product_attention") != std::string::npos;
-}
+bool isAttention(const ExportedCall& call) { return isCallOf(call, "scaled_dot_product_attention"); }
 bool dropsInside(const ExportedCall& call) {
   constexpr size_t kDropout = 4;
   const std::vector<std::string> arguments = argumentTexts(call);
@@ -41,11 +42,6 @@ bool isIdleDropout(const Graph& graph, const Node& node) {
   if (node.inputs.size() < 3 || !node.inputs[2].valid()) return true;
   const Constant* mode = graph.constant(node.inputs[2]);
   return mode != nullptr && !mode->bytes.empty() && mode->bytes[0] == std::byte{0};
-}
-
-bool readsShapeAlone(const Node& node) {
-  return node.is("Shape") || node.is("Size") || node.is("EyeLike") || node.is("RandomNormalLike") ||
-         node.is("RandomUniformLike");
 }
 
 struct Dropouts {
@@ -66,9 +62,8 @@ void tellDropouts(const Dropouts& found, std::vector<std::string>& traps) {
   if (gone > 0) {
     traps.push_back(
         fmt::format("the dropout inside {} is not in the file (the exporter's optimizer removes it): there "
-                    "nothing is dropped; exported with torch.onnx.export(..., optimize=False) it is there, "
-                    "and --mode training drops",
-                    counted(gone, "attention")));
+                    "nothing is dropped; exported with {} it is there, and --mode training drops",
+                    counted(gone, "attention"), exportLine()));
   }
   if (found.idle > 0) {
     traps.push_back(fmt::format("{} in inference mode, so that nothing is dropped; --mode training drops",
@@ -87,11 +82,10 @@ void tellMerged(const Graph& graph, std::vector<std::string>& traps) {
   }
   if (merged.empty()) return;
   const auto& [lost, kept] = *merged.begin();
-  traps.push_back(
-      fmt::format("{} that the exporter's optimizer has merged with equal ones ('{}' with '{}'{}): if the "
-                  "module detaches one of them the file does not say so, and its gradient passes; exported "
-                  "with torch.onnx.export(..., optimize=False) it does",
-                  counted(merged.size(), "value"), lost, kept, merged.size() > 1 ? ", ..." : ""));
+  traps.push_back(fmt::format(
+      "{} that the exporter's optimizer has merged with equal ones ('{}' with '{}'{}): if the module "
+      "detaches one of them the file does not say so, and its gradient passes; exported with {} it does",
+      counted(merged.size(), "value"), lost, kept, merged.size() > 1 ? ", ..." : "", exportLine()));
 }
 
 // "Reverse.apply(x)" of a class, and not "layer.apply(f)" of an object.
@@ -182,9 +176,10 @@ std::vector<std::string> unreadInputs(const Graph& graph) {
     return output.valid() && (is_read[output.index()] || !has_reader[output.index()]);
   };
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    if (readsShapeAlone(*node) || std::none_of(node->outputs.begin(), node->outputs.end(), gives)) continue;
-    for (const ValueId input : node->inputs) {
-      if (input.valid()) is_read[input.index()] = true;
+    if (std::none_of(node->outputs.begin(), node->outputs.end(), gives)) continue;
+    const InputSet unread = operatorFacts(*node).unread_inputs;
+    for (size_t i = 0; i < node->inputs.size(); ++i) {
+      if (node->inputs[i].valid() && !unread.contains(i)) is_read[node->inputs[i].index()] = true;
     }
   }
   std::vector<std::string> names;

@@ -52,8 +52,7 @@ class Unfolder {
     const Fold fold = unfolding_.foldOf(constant);
     if (fold.parameters.size() != 1) return;
     const ExportedCall call = exportedCall(graph_.nodes[reader]);
-    if (call.function.find("group_norm") != std::string::npos)
-      return unfoldGroupNorm(reader, input, call, fold);
+    if (isCallOf(call, "group_norm")) return unfoldGroupNorm(reader, input, call, fold);
     // What is computed under torch.no_grad() may not be trained.
     if (!tracedRegion(graph_.nodes[reader]).name.empty()) return;
     const std::string& name = graph_.value(constant).name;

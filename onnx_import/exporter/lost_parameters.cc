@@ -13,18 +13,11 @@ namespace {
 
 using Instead = LostParameter::Instead;
 
-std::string exportLine(bool torchscript) {
-  return torchscript ? "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
-                       "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...)"
-                     : "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)";
-}
-
 std::string remedyFor(const ModuleParameters& parameters, const std::vector<LostParameter>& refused) {
   const auto areAll = [&](auto is) { return std::all_of(refused.begin(), refused.end(), is); };
   if (parameters.keras && parameters.torchscript) {
     return "A model of Keras can be trained as it is in the file, in folded form: --train . ; what comes "
-           "home "
-           "has the names and shapes of the file then";
+           "home has the names and shapes of the file then";
   }
   const bool dropped = areAll([](const LostParameter& lost) { return lost.instead == Instead::kUnmarked; });
   std::string remedy = dropped ? "Plan the exporter's own file"
@@ -43,6 +36,12 @@ std::string remedyFor(const ModuleParameters& parameters, const std::vector<Lost
 }
 
 }  // namespace
+
+std::string exportLine(bool torchscript) {
+  return torchscript ? "torch.onnx.export(module, args, \"model.onnx\", dynamo=False, "
+                       "training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False, ...)"
+                     : "torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)";
+}
 
 void refuseLostParameters(const ModuleParameters& parameters, const std::vector<std::string>& frozen,
                           const std::vector<std::string>& trained) {

@@ -14,10 +14,6 @@ bool isArgument(const ExportedCall& call, size_t place, std::string_view text) {
   return place < arguments.size() && arguments[place] == text;
 }
 
-bool isCallOf(const ExportedCall& call, std::string_view function) {
-  return call.function.find(function) != std::string::npos;
-}
-
 // "norm" of "norm.running_mean"
 std::string moduleOf(const std::string& name) {
   const size_t dot = name.rfind('.');

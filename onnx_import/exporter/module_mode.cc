@@ -50,7 +50,7 @@ bool losesTraining(const Node& node) {
   constexpr size_t kTraining = 5;
   if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) != 0) return false;
   const ExportedCall call = exportedCall(node);
-  if (call.function.find("batch_norm") == std::string::npos) return false;
+  if (!isCallOf(call, "batch_norm")) return false;
   const std::vector<std::string> arguments = argumentTexts(call);
   return arguments.size() > kTraining && arguments[kTraining] == "True";
 }

@@ -11,6 +11,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/exporter/converter_traps.h"
 #include "onnx_import/exporter/folded_parameters.h"
 #include "onnx_import/exporter/parameter_copies.h"
 #include "onnx_import/exporter/running_statistics.h"
@@ -99,7 +100,7 @@ class Restorer {
              name.starts_with("sym_");
     };
     return std::any_of(calls.begin(), calls.end(), [&](const Call& call) {
-      if (call.exported.function.find("aten.cat.") != std::string::npos) return false;
+      if (isCallOf(call.exported, "aten.cat.")) return false;
       return std::any_of(call.exported.arguments.begin(), call.exported.arguments.end(),
                          [&](const std::string& name) { return !known.contains(name) && !isModules(name); });
     });
@@ -146,8 +147,7 @@ class Restorer {
 
   // As the operators do that it becomes: weight, bias. (Not addmm, which lists the bias first.)
   static bool listsWeightsInOrder(const ExportedCall& call) {
-    const auto is = [&](const char* name) { return call.function.find(name) != std::string::npos; };
-    return is("_norm") || is("aten.linear") || is("aten.conv");
+    return isCallOf(call, "_norm") || isCallOf(call, "aten.linear") || isCallOf(call, "aten.conv");
   }
 
   // Its name is free: another value may have it, as where the exporter has put other numbers in its place.
@@ -159,10 +159,11 @@ class Restorer {
 
   // embedding(%weight, %indices, 0)
   static std::optional<int64_t> paddingRow(const ExportedCall& call) {
-    if (call.function.find("aten.embedding.") == std::string::npos) return std::nullopt;
-    const size_t first = call.text.find(", "), second = call.text.find(", ", first + 1);
-    if (first == std::string::npos || second == std::string::npos) return std::nullopt;
-    const std::string digits = call.text.substr(second + 2, call.text.find(',', second + 2) - second - 2);
+    constexpr size_t kPaddingRow = 2;
+    if (!isCallOf(call, "aten.embedding.")) return std::nullopt;
+    const std::vector<std::string> arguments = argumentTexts(call);
+    if (arguments.size() <= kPaddingRow) return std::nullopt;
+    const std::string& digits = arguments[kPaddingRow];
     const bool number =
         !digits.empty() && digits.size() < 18 &&
         std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); });
@@ -171,8 +172,7 @@ class Restorer {
 
   // The right factor of the products of a Linear, and nothing else.
   bool isTransposedWeight(const Call& call, ValueId id) const {
-    if (call.exported.function.find("aten.linear") == std::string::npos ||
-        graph_.value(id).shape.value_or(Shape()).size() != 2)
+    if (!isCallOf(call.exported, "aten.linear") || graph_.value(id).shape.value_or(Shape()).size() != 2)
       return false;
     return std::all_of(call.nodes.begin(), call.nodes.end(), [&](size_t n) {
       const Node& node = graph_.nodes[n];
@@ -230,7 +230,7 @@ class Restorer {
     value.name = name;
     names_.insert(name);
     setExportedKind(value, "PARAMETER");
-    if (transposed) value.metadata.emplace_back(kStoredTransposed, "true");
+    if (transposed) markStoredTransposed(value);
     parameter_[name] = id;
   }
 

@@ -4,7 +4,7 @@
 // PyTorch's exporter says which parameters the module has (ir/graph/exporter_marks.h; where a tool has
 // dropped that list, calls and marks tell those that are used). Its optimizer, which runs by default,
 //   transposes   the weight of a Linear into an anonymous constant. It is that parameter again, by its name,
-//                trained where it lies: kStoredTransposed (ir/graph/weight_role.h).
+//                trained where it lies: isStoredTransposed (ir/graph/weight_role.h).
 //                  fc.weight [32,16]  →  val_2 [16,32], folded from 'fc.weight', read by a MatMul of
 //                  linear(%x, %p_fc_weight, ...)
 //                If the file has the weight itself, too (a tied embedding), the copy becomes a Transpose of

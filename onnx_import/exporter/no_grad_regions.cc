@@ -11,6 +11,8 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/lost_calls.h"
 #include "ir/graph/stopped_gradient.h"
+#include "onnx_import/exporter/detached_values.h"
+#include "onnx_import/exporter/lost_parameters.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
@@ -84,8 +86,8 @@ class NoGradRegions {
         ErrorCode::kBadModel,
         "{}: it reads '{}', which the module computes under torch.no_grad(), so that no gradient passes, but "
         "its own call does not name that: the exporter's optimizer has merged two equal values. Export the "
-        "module without it: torch.onnx.export(module, args, \"model.onnx\", optimize=False, ...)",
-        describeNode(node), graph_.value(output).name);
+        "module without it: {}",
+        describeNode(node), graph_.value(output).name, exportLine());
   }
 
   Node stopOf(ValueId output, size_t n, GraphBuilder& builder) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -62,12 +61,6 @@ bool Fold::hasOnly(std::initializer_list<std::string_view> kinds) const {
 }
 
 int64_t Fold::count(std::string_view kind) const { return std::ranges::count(calls, kind); }
-
-std::string_view callKind(std::string_view name) {
-  size_t end = name.size();
-  while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1])) != 0) --end;
-  return end > 1 && end < name.size() && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
-}
 
 Unfolding::Unfolding(Graph& graph) : graph_(graph), builder_(graph) {
   for (const SignatureParameter& parameter : signatureParameters(graph)) {

@@ -74,9 +74,6 @@ class Unfolding {
 std::vector<double> numbersOf(DataType type, const std::vector<std::byte>& bytes);
 std::vector<std::byte> bytesOf(DataType type, const std::vector<double>& numbers);
 
-// "unsqueeze" of 'unsqueeze_13'.
-std::string_view callKind(std::string_view name);
-
 // Functions of single numbers that the exporter's optimizer has computed of a parameter, undone.
 //
 // The temperature of a contrastive loss, logit_scale.exp(), is a constant 'exp' in the file. What it was

@@ -11,6 +11,9 @@
 
 namespace pipeshard {
 
+// Reductions take their axes as an input from this opset on.
+constexpr int kAxesAreInputs = 18;
+
 // Writes the nodes that take the place of one node of a graph as read: of its opset, with its metadata.
 // Shapes are found when the graph is prepared.
 class ReplacementWriter {
@@ -59,7 +62,7 @@ class ReplacementWriter {
   }
   ValueId constant(const char* name, Constant content) {
     const ValueId id = builder_.addConstant(prefixed(name), std::move(content));
-    graph_.value(id).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(id));
     return id;
   }
 

@@ -13,6 +13,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -39,10 +40,7 @@ std::vector<bool> dependsOnInputs(const Graph& graph) {
 
 // The same elements in another shape, order or type; signs do not matter here.
 bool keepsElements(const Node& node) {
-  constexpr std::string_view kOperators[] = {"Reshape", "Squeeze",   "Unsqueeze", "Expand",
-                                             "Cast",    "Transpose", "Identity",  "Neg"};
-  return std::any_of(std::begin(kOperators), std::end(kOperators),
-                     [&](std::string_view op_type) { return node.is(op_type); });
+  return operatorFacts(node).view != View::kNone || node.is("Expand") || node.is("Cast") || node.is("Neg");
 }
 
 ValueId otherInput(const Node& node, ValueId value) {

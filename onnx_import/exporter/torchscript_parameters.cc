@@ -96,7 +96,7 @@ class TorchScript {
   void markConstants() {
     std::set<ValueId> factors;
     for (const Node& node : graph_.nodes) {
-      if (node.is("Constant")) graph_.value(node.outputs[0]).metadata.emplace_back(kConstantMark, "made");
+      if (node.is("Constant")) markMade(graph_.value(node.outputs[0]));
       if (node.op_type.ends_with("Normalization")) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (operatorFacts(node).layer_weights.contains(i)) factors.insert(node.inputs[i]);
@@ -109,8 +109,7 @@ class TorchScript {
           isAnonymous(id) || value.name.find_first_not_of("0123456789") == std::string::npos;
       const bool is_number = elementCount(*value.shape) == 1 && !namesParameter(value.name);
       if (!isOfConstantNode(value)) continue;
-      if (is_computed || ((is_anonymous || is_number) && !factors.contains(id)))
-        value.metadata.emplace_back(kConstantMark, "made");
+      if (is_computed || ((is_anonymous || is_number) && !factors.contains(id))) markMade(value);
     }
   }
 
@@ -130,7 +129,7 @@ class TorchScript {
     const std::string& result = graph_.value(node.outputs[0]).name;
     const bool gets_bias = !node.is("Gemm") && node.inputs.size() > 2 && isFloatWeight(node.inputs[2]) &&
                            isNameless(node.inputs[2]);
-    return gets_bias || result.starts_with("getitem") || madeByRule(node, "FuseBatchNorm") ||
+    return gets_bias || callKind(result) == "getitem" || madeByRule(node, "FuseBatchNorm") ||
            result.find("/BatchNormalization_output_") != std::string::npos;
   }
 
@@ -208,7 +207,7 @@ class TorchScript {
       return;
     }
     graph_.value(weight).name = name;
-    graph_.value(weight).metadata.emplace_back(kStoredTransposed, "true");
+    markStoredTransposed(graph_.value(weight));
     ++found_.transposed;
   }
 

@@ -6,9 +6,9 @@
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/functions.h"
-#include "onnx_import/precision/precision.h"
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/format/reader.h"
+#include "onnx_import/precision/precision.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
 
@@ -42,7 +42,7 @@ void giveContent(Graph& graph, ValueId id, Constant content) {
   value.data_type = content.data_type;
   value.shape = content.shape;
   value.symbols.clear();
-  value.metadata.emplace_back(kConstantMark, "folded");
+  markFolded(value);
   graph.initializers.insert_or_assign(id, std::move(content));
 }
 
@@ -57,7 +57,7 @@ ElementFunction::ElementFunction(Graph graph, const Shape& shape) : graph_(std::
       constant->shape = {};
     }
     if (constant != nullptr) graph_.value(id).shape = constant->shape;
-    graph_.value(id).metadata.emplace_back(kConstantMark, "folded");
+    markFolded(graph_.value(id));
   }
   for (Node& node : graph_.nodes) {
     if (node.is("Expand")) {  // broadcasting does it

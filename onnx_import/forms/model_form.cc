@@ -62,7 +62,7 @@ void takeSeed(const StepGraph& step, const JointGradients& found, Graph& graph, 
   Constant one = makeScalar(graph.dataType(input), 1);
   one.shape = *step.value(seed).shape;
   graph.initializers.emplace(input, std::move(one));
-  graph.value(input).metadata.emplace_back(kConstantMark, "made");
+  markMade(graph.value(input));
   reduced.notes.push_back(fmt::format("the input '{}' is the gradient of the loss: taken as 1", name));
 }
 

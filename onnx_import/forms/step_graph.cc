@@ -56,8 +56,7 @@ std::vector<ValueId> inModuleOrder(const Graph& graph, std::vector<ValueId> para
 }  // namespace
 
 bool readsContent(const Node& node, size_t position) {
-  if (node.is("Shape") || node.is("Size")) return false;
-  return !(node.is("CastLike") && position == 1);
+  return !operatorFacts(node).unread_inputs.contains(position);
 }
 
 std::string describeValue(const Value& value) {
@@ -67,7 +66,7 @@ std::string describeValue(const Value& value) {
 
 StepGraph::StepGraph(Graph as_read, const std::string& loss) : graph_(std::move(as_read)) {
   for (Value& value : graph_.values) {  // in a step these are numbers: no step updates a Constant node
-    if (isOfConstantNode(value)) value.metadata.emplace_back(kConstantMark, "made");
+    if (isOfConstantNode(value)) markMade(value);
   }
   std::set<std::string> trained;
   for (ValueId id : trainableParameters(graph_)) trained.insert(graph_.value(id).name);

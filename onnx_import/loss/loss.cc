@@ -189,8 +189,7 @@ size_t LossWriter::classAxisOfNewLabels(const LossTerm& term, const Value& score
   if (rank > 2 && notes_ != nullptr) {
     notes_->push_back(
         fmt::format("--loss {}: the classes are taken to be axis {} of '{}' {}, so that '{}' is {}; with "
-                    "axis={} they are "
-                    "axis {}, and it is {}",
+                    "axis={} they are axis {}, and it is {}",
                     lossToString(term), axis, scores.name, namedShape(scores, allAxes(scores)), term.target,
                     namedShape(scores, axesWithout(scores, axis)), other, other,
                     namedShape(scores, axesWithout(scores, other))));
@@ -279,7 +278,7 @@ ValueId LossWriter::same(std::string_view op_type, std::vector<ValueId> inputs, 
 
 ValueId LossWriter::number(double number, const Value& like) {
   const ValueId made = builder_.addConstant("loss.number", makeScalar(like.data_type, number));
-  graph_.value(made).metadata.emplace_back(kConstantMark, "made");
+  markMade(graph_.value(made));
   return made;
 }
 

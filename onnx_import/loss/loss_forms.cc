@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -29,10 +30,8 @@ Maker makerOf(const Graph& graph, ValueId value) {
     maker.node = producerOf(graph, value);
     if (maker.node == nullptr || maker.node->inputs.empty() || !maker.node->inputs[0].valid()) break;
     const Node& node = *maker.node;
-    const bool reshapes =
-        node.is("Reshape") || node.is("Flatten") || node.is("Squeeze") || node.is("Unsqueeze");
-    if (!reshapes && !node.is("Identity") && !node.is("Cast")) break;
-    maker.reshaped = maker.reshaped || reshapes;
+    if (!isView(node) && !node.is("Cast")) break;
+    maker.reshaped = maker.reshaped || (isView(node) && !node.is("Identity"));
     value = node.inputs[0];
   }
   return maker;

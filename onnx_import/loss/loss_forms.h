@@ -1,5 +1,5 @@
 // What the model has made of a prediction before a loss reads it: a loss of scores would do it a second time.
-// Internal to autodiff.
+// Internal to onnx_import/loss.
 #pragma once
 
 #include <string>

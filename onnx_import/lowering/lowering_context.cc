@@ -80,8 +80,7 @@ void LoweringContext::give(size_t position, ValueId value) {
 void LoweringContext::neverTrain(size_t position) {
   const ValueId id = input(position);
   Value& value = builder_.graph().value(id);
-  if (builder_.graph().initializers.contains(id) && !isMade(value))
-    value.metadata.emplace_back(kConstantMark, "made");
+  if (builder_.graph().initializers.contains(id) && !isMade(value)) markMade(value);
 }
 
 void LoweringContext::requireTable(const Shape& shape) const {
@@ -121,7 +120,7 @@ ValueId LoweringContext::emit(std::string_view op_type, std::vector<ValueId> inp
 
 ValueId LoweringContext::constant(std::string_view name, Constant content) {
   const ValueId id = builder_.addConstant(fmt::format("{}/{}", prefix_, name), std::move(content));
-  builder_.graph().value(id).metadata.emplace_back(kConstantMark, "made");
+  markMade(builder_.graph().value(id));
   return id;
 }
 

@@ -263,7 +263,7 @@ class ProjectionWriter : public OpEmitter {
   ValueId constant(Constant content) {
     const ValueId id =
         builder_.addConstant(graph().value(product_.outputs[0]).name + "/number", std::move(content));
-    graph().value(id).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph().value(id));
     return id;
   }
 

@@ -114,7 +114,7 @@ class Rewriter {
     if (made.op_type != "Reshape") return node;
     const ValueId sizes = builder_.addConstant(node.name + "/sizes",
                                                makeConstant<int64_t>({std::ssize(made.shape)}, made.shape));
-    graph_.value(sizes).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(sizes));
     node.inputs.push_back(sizes);
     return node;
   }
@@ -135,7 +135,7 @@ class Rewriter {
     const auto [found, fresh] = numbers_.try_emplace({type, number, shape});
     if (!fresh) return found->second;
     found->second = builder_.addConstant("pattern/number", filled(makeScalar(type, number), shape));
-    graph_.value(found->second).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(found->second));
     return found->second;
   }
 

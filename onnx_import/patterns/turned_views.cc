@@ -176,7 +176,7 @@ class ViewTurner {
     setShape(node(id).outputs[0], to);
     const ValueId sizes =
         builder_.addConstant(node(id).name + "/sizes", makeConstant<int64_t>({std::ssize(to)}, to));
-    graph_.value(sizes).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(sizes));
     changed_[id.index()] = true;
     node(id).op_type = "Reshape";
     node(id).opset_version = graph_.opset_imports.at("");

@@ -242,7 +242,7 @@ class Mixer {
     const Constant* constant = graph_.constant(value);
     if (constant != nullptr) {
       found->second = builder_.addConstant(nameOf(value, dataTypeName(narrow_)), rounded(*constant));
-      graph_.value(found->second).metadata.emplace_back(kConstantMark, "made");
+      markMade(graph_.value(found->second));
       grow();
       return found->second;
     }
@@ -278,8 +278,7 @@ class Mixer {
       };
       least_ = limit("least", -largestOf(narrow_));
       most_ = limit("most", largestOf(narrow_));
-      for (const ValueId limit : {least_, most_})
-        graph_.value(limit).metadata.emplace_back(kConstantMark, "made");
+      for (const ValueId limit : {least_, most_}) markMade(graph_.value(limit));
     }
     // An infinity of the data stays one: the step is not a number, as in float32.
     const ValueId infinite = add("IsInf", value, {value}, {}, DataType::kBool, "infinite", reader);

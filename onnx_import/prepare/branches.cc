@@ -138,7 +138,7 @@ class BranchChooser {
     std::vector<int64_t> axes;
     for (int64_t axis = 0; axis < rank; ++axis) axes.push_back(axis);
     const ValueId all = builder_.addConstant(name + "/axes", makeConstant<int64_t>({rank}, axes));
-    graph_.value(all).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(all));
     const ValueId scalar = builder_.addValue(name, DataType::kBool, {});
     add(node, "Squeeze", {given, all}, scalar);
     return scalar;

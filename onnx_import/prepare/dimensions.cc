@@ -183,7 +183,7 @@ void sayAxes(const std::vector<int64_t>& axes, Node& node, GraphBuilder& builder
   } else {
     node.inputs.push_back(
         builder.addConstant(node.name + "/axes", makeConstant<int64_t>({std::ssize(axes)}, axes)));
-    builder.graph().value(node.inputs[1]).metadata.emplace_back(kConstantMark, "made");
+    markMade(builder.graph().value(node.inputs[1]));
   }
 }
 

@@ -465,11 +465,11 @@ int foldConstants(Graph& graph, int64_t limit_bytes) {
   for (const Node& node : graph.nodes) {
     if (!foldable(node)) continue;
     ++folded;
-    const char* mark = holdsNoWeight(graph, roles, node) ? "made" : "folded";
+    const auto mark = holdsNoWeight(graph, roles, node) ? markMade : markFolded;
     tellSources(graph, roles, node);
     for (ValueId id : node.outputs) {
       if (!id.valid()) continue;
-      graph.value(id).metadata.emplace_back(kConstantMark, mark);
+      mark(graph.value(id));
       graph.initializers.emplace(id, std::move(computed.at(id)));
     }
   }

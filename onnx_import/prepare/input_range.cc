@@ -42,9 +42,7 @@ bool passesOn(const OperatorFacts& facts, size_t position) {
 }
 
 // A call of PyTorch's embedding, which refuses the indices below 0 that a Gather takes.
-bool isEmbedding(const Node& node) {
-  return exportedCall(node).function.find("aten.embedding.") != std::string::npos;
-}
+bool isEmbedding(const Node& node) { return isCallOf(exportedCall(node), "aten.embedding."); }
 
 // What input `position` of the node may hold when a number out of range makes it, or the module that it is
 // from, fail.

@@ -40,7 +40,7 @@ void setKnown(Graph& part, ValueId id, const KnownValue& known) {
   part.value(id) = known.type;
   part.value(id).name = std::move(name);
   if (!known.content) return;
-  part.value(id).metadata.emplace_back(kConstantMark, "folded");
+  markFolded(part.value(id));
   part.initializers.insert_or_assign(id, *known.content);
 }
 

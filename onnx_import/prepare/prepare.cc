@@ -141,9 +141,8 @@ void checkGemm(const Graph& graph, const Node& node) {
   const size_t inner_b = node.intAttribute("transB", 0) != 0 ? 1 : 0;
   if (!matrices || a[inner_a] != b[inner_b]) {
     fail(ErrorCode::kBadModel,
-         "{}: its inputs {} and {} cannot be multiplied (transA {}, transB {}): found {} and {} elements to "
-         "sum "
-         "over",
+         "{}: its inputs {} and {} cannot be multiplied (transA {}, transB {}): found {} and {} elements "
+         "to sum over",
          describeNode(node), shapeToString(a), shapeToString(b), node.intAttribute("transA", 0),
          node.intAttribute("transB", 0), matrices ? a[inner_a] : -1, matrices ? b[inner_b] : -1);
   }

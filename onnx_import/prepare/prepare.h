@@ -16,20 +16,29 @@ struct PrepareOptions {
   std::map<std::string, int64_t> dimensions;  // every symbolic dimension of the inputs must be bound here
   // Constants of up to this many bytes are computed by the evaluator; larger results stay nodes.
   int64_t fold_limit_bytes = 1 << 20;
-  // Which standard operators may stay as they are. One that may not, but has an ONNX function body, is
-  // replaced by its body (repeatedly). Empty: all stay. The command passes "has a kernel, and a gradient
-  // rule".
+  // Which standard operators may stay as they are. One that may not, but has a lowering or an ONNX function
+  // body, is replaced by it (repeatedly). Empty: all stay. Planning passes canTrain
+  // (planning/model/operator_support.h).
   std::function<bool(const Node&)> supported;
   // Tensors have at most so many elements (the reader's limit, by default).
   uint64_t tensor_elements = ImportLimits().tensor_elements;
 };
 
-// Steps, in this order (each needs what the one before gives): inline model-local functions; bind dimensions;
-// repeat shape inference, constant folding and the unrolling of loops until nothing changes; expand operators
-// that have no kernel or rule but an ONNX function body, and take both branches of an If on data (branches.h)
-// if `supported` says no to it; remove dead code; verify that every shape is static. Errors: kUsage for an
-// unbound or unknown dimension (names those that exist and shows the option), kBadModel naming the node whose
-// shape cannot be found or contradicts another, or the control flow that cannot be made flat.
+// Steps, in this order (each needs what the one before gives):
+//   1. inline model-local functions, but those of the domain pipeshard; bind dimensions
+//   2. write old operators in the forms of opset 18 (upgrade.h)
+//   3. repeat shape inference, constant folding, simplification, batches without row numbers (row_forms.h)
+//      and the unrolling of loops until nothing changes
+//   4. mark the weights that their place alone tells (keepLayerWeights), before their readers are replaced
+//   5. where `supported` is given: replace operators to which it says no, or which a lowering claims, by
+//      their lowering, else by their ONNX function body; take both branches of an If on data (branches.h);
+//      fold as in 3; repeat until nothing changes
+//   6. give nodes of such bodies the graph's opset (adoptImportedOpset); drop optional outputs that nobody
+//      reads and whose shape is not known; remove dead code
+//   7. verify that every shape is static
+// Errors: kUsage for an unbound or unknown dimension (names those that exist and shows the option), kBadModel
+// naming the node whose shape cannot be found or contradicts another, or the control flow that cannot be made
+// flat.
 Graph prepareModel(Graph graph, const PrepareOptions& options);
 
 }  // namespace pipeshard

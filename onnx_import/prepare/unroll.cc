@@ -188,7 +188,7 @@ class LoopCopies {
 
   ValueId made(const std::string& name, Constant content) {
     const ValueId id = builder_.addConstant(name, std::move(content));
-    graph_.value(id).metadata.emplace_back(kConstantMark, "made");
+    markMade(graph_.value(id));
     return id;
   }
 
@@ -338,7 +338,7 @@ class LoopUnroller {
       value.data_type = constant.data_type;
       value.shape = constant.shape;
       value.symbols.clear();
-      value.metadata.emplace_back(kConstantMark, "made");
+      markMade(value);
       graph_.initializers.emplace(id, std::move(constant));
     }
     const std::string name = nameFor(graph_, node);

@@ -43,7 +43,7 @@ void OldNode::integersToInput(const std::string& name, size_t position) {
 
 ValueId OldNode::made(std::string_view name, Constant content) {
   const ValueId id = builder_.addConstant(fmt::format("{}/{}", prefix_, name), std::move(content));
-  builder_.graph().value(id).metadata.emplace_back(kConstantMark, "made");
+  markMade(builder_.graph().value(id));
   return id;
 }
 

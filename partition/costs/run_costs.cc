@@ -83,6 +83,37 @@ std::vector<int> takersOf(const CrossingValue& crossing) {
 
 }  // namespace
 
+// What one layer adds. `handed_on`: bytes that other layers make and its passes read.
+RunCosts::Sums RunCosts::ownSums(const PricedStage& of, int64_t handed_on) {
+  Sums own{};
+  own[kForward] = of.forward_ns;
+  own[kInput] = of.backward_input_ns;
+  own[kWeight] = of.backward_weight_ns;
+  own[kCommunication] = of.communication_ns;
+  own[kUpdate] = of.update_ns;
+  own[kSynchronization] = of.synchronization_ns;
+  own[kWeights] = of.weight_bytes;
+  own[kGradients] = of.gradient_bytes;
+  own[kStates] = of.optimizer_bytes;
+  own[kWaiting] = of.waiting_bytes;
+  own[kInputs] = of.input_bytes;
+  own[kWaitingInputs] = of.waiting_input_bytes;
+  own[kHandedOn] = handed_on;
+  own[kEarly] = of.early_bytes;
+  own[kHanded] = of.handed_bytes;
+  own[kOutputs] = of.output_bytes;
+  own[kSummands] = of.summand_bytes;
+  own[kWholeGradients] = of.whole_gradient_bytes;
+  own[kSynchronized] = of.synchronized_bytes;
+  own[kConstants] = of.constant_bytes;
+  own[kOnceByLayers] = of.once_by_layers_ns;
+  own[kOnceSelectively] = of.once_selectively_ns;
+  own[kKept] = of.kept_bytes;
+  own[kKeptWaiting] = of.kept_waiting_bytes;
+  own[kLate] = of.waiting_bytes - of.early_bytes;
+  return own;
+}
+
 RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
                    const std::vector<const PricedStage*>& layers, std::vector<int64_t> crossing_bytes,
                    std::vector<int64_t> exchange_ns, std::vector<int64_t> shared_bytes,
@@ -118,31 +149,7 @@ RunCosts::RunCosts(const TrainingGraph& training, const LayerPieces& pieces,
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     static constexpr PricedStage kNone;
     const PricedStage& of = layers[layer] == nullptr ? kNone : *layers[layer];
-    const Sums own = {of.forward_ns,
-                      of.backward_input_ns,
-                      of.backward_weight_ns,
-                      of.communication_ns,
-                      of.update_ns,
-                      of.synchronization_ns,
-                      of.weight_bytes,
-                      of.gradient_bytes,
-                      of.optimizer_bytes,
-                      of.waiting_bytes,
-                      of.input_bytes,
-                      of.waiting_input_bytes,
-                      handed_on[layer],
-                      of.early_bytes,
-                      of.handed_bytes,
-                      of.output_bytes,
-                      of.summand_bytes,
-                      of.whole_gradient_bytes,
-                      of.synchronized_bytes,
-                      of.constant_bytes,
-                      of.once_by_layers_ns,
-                      of.once_selectively_ns,
-                      of.kept_bytes,
-                      of.kept_waiting_bytes,
-                      of.waiting_bytes - of.early_bytes};
+    const Sums own = ownSums(of, handed_on[layer]);
     handed_ends_[layer] = of.handed_end_bytes;
     Sums next = sums_.back();
     for (size_t field = 0; field < own.size(); ++field) next[field] += own[field];

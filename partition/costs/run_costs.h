@@ -137,6 +137,7 @@ class RunCosts {
     kFields
   };
   using Sums = std::array<int64_t, kFields>;
+  static Sums ownSums(const PricedStage& of, int64_t handed_on);
 
   // Bytes that cross the ends of a run. Activations enter in front of it and leave behind it, gradients the
   // other way. `waiting`: of these, what waits in the run for its backward pass.

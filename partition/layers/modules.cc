@@ -12,19 +12,6 @@
 namespace pipeshard {
 namespace {
 
-// "transformers.models.gpt2.modeling_gpt2.GPT2Block" -> "GPT2Block".
-std::string shortType(const std::string& type) { return type.substr(type.rfind('.') + 1); }
-
-std::vector<ModuleScope> scopesOfName(const std::string& name) {
-  std::vector<ModuleScope> scopes;
-  std::string path;
-  for (size_t start = 1, slash = 0; (slash = name.find('/', start)) != std::string::npos; start = slash + 1) {
-    path += (path.empty() ? "" : ".") + name.substr(start, slash - start);
-    if (slash > start) scopes.push_back({path, ""});
-  }
-  return scopes;
-}
-
 std::string unitName(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   return node.name.empty() ? fmt::format("{} number {}", node.op_type, id.index()) : node.name;
@@ -61,21 +48,6 @@ std::string namesToMatch(const Graph& graph, const std::vector<NodeId>& nodes) {
 }
 
 }  // namespace
-
-std::vector<ModuleScope> moduleScopes(const Node& node) {
-  std::vector<std::string> paths = pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.name_scopes"));
-  const std::vector<std::string> types =
-      pythonStrings(metadataOf(node.metadata, "pkg.torch.onnx.class_hierarchy"));
-  if (paths.empty()) return node.name.starts_with('/') ? scopesOfName(node.name) : std::vector<ModuleScope>{};
-  constexpr std::string_view kNoModule = "_empty_nn_module_stack_from_metadata_hook";
-  paths.pop_back();  // the operator itself
-  std::vector<ModuleScope> scopes;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    if (!paths[i].empty() && paths[i] != kNoModule)
-      scopes.push_back({paths[i], i < types.size() ? shortType(types[i]) : ""});
-  }
-  return scopes;
-}
 
 ModuleMatch matchModules(const Graph& graph, const std::vector<NodeId>& nodes, const std::string& text) {
   const NamePattern pattern = patternOf(text);

@@ -1,26 +1,15 @@
-// The modules (of PyTorch, say) that operators came from, as exporters record them, and the search for them
-// by pattern. Internal to partition/.
+// The search by pattern for the modules (of PyTorch, say) that operators came from (moduleScopes in
+// ir/graph/exporter_marks.h). Internal to partition/.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ir/graph/graph.h"
 #include "partition/layers/layers.h"
 
 namespace pipeshard {
-
-struct ModuleScope {
-  std::string path;  // "transformer.h.0"; never empty: the whole model is no module of itself
-  std::string type;  // "GPT2Block"; "" where the exporter says no types
-};
-
-// The modules around a node, outermost first; empty when the exporter says none. Read from the metadata
-// "pkg.torch.onnx.name_scopes" and "pkg.torch.onnx.class_hierarchy" of torch.export, or from names such as
-// "/transformer/h.0/attn/MatMul" of the TorchScript exporter.
-std::vector<ModuleScope> moduleScopes(const Node& node);
 
 // What a pattern matches: for each node the outermost module whose path or type it matches, or else the node
 // itself if it matches the operator's type or name. The same module is one unit, however many nodes it has.

@@ -15,7 +15,7 @@ namespace pipeshard {
 AssignmentRequest assignmentRequest(const PlanSearchRequest& request, const StageCosts& costs,
                                     int64_t microbatches);
 
-// For people: "sum of passes and transfers + ...".
+// For people: "the slowest stage, its update and transfers beside its passes".
 std::string objectiveText(const PlanSearchRequest& request);
 
 }  // namespace pipeshard

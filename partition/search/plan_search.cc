@@ -23,20 +23,25 @@ namespace pipeshard {
 namespace {
 
 constexpr const char* kNoBetter = "no better than others";
-// numbers of microbatches, before the search in that direction ends,
+// A direction ends behind so many numbers of microbatches in a row that were no better,
 constexpr int kWorseInARow = 2;
-// as little of the last better one must have been tried downwards,
+// but downwards not before a number is at most this part of the last better one,
 constexpr int64_t kWorseTimes = 4;
-// and so many times as much upwards, where rows that divide badly come first at times
+// and upwards not before one is this many times as large: rows that divide badly come first at times.
 constexpr int64_t kMoreTimes = 32;
-constexpr size_t kScheduled = 4;  // plans that every schedule is tried for
-// and in all, with those that may become the fastest by a schedule with fewer gaps
+// Every schedule is tried for the best plans: for these at least,
+constexpr size_t kScheduled = 4;
+// and for these at most, where they may become the fastest by a schedule with fewer gaps.
 constexpr size_t kScheduledAtMost = 24;
-constexpr int kRounds = 12;  // of taking the best neighbour
-// simulated in each part of the search: about as many microseconds
+// The best neighbour is taken so many times at most.
+constexpr int kRounds = 12;
+// Passes that each part of the search may simulate; one takes about a microsecond.
 constexpr int64_t kMostPasses = 3'000'000;
-constexpr int64_t kPassesOfAutomatic = 300'000;  // that a schedule which is itself searched counts as
-constexpr int64_t kMostAutomatic = 4'096;        // microbatches x ranks for which schedules are searched
+// A schedule that is itself searched counts as so many passes.
+constexpr int64_t kPassesOfAutomatic = 300'000;
+// Such schedules are made where microbatches x ranks are no more than this.
+constexpr int64_t kMostAutomatic = 4'096;
+
 // The plan uses the first devices without gaps, as plans must.
 bool withoutGaps(const std::vector<AssignedStage>& stages) {
   int next = 0;

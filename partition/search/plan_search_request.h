@@ -27,7 +27,7 @@ struct PlanSearchRequest {
   // Asked too where the best assignment would be a 32nd faster on devices of any memory; the better plans of
   // both are returned.
   std::function<CountedCosts(int64_t microbatches)> costs_where_memory_binds = {};
-  int64_t bound_ns = INT64_MAX;  // assignments of this objective or more, and a quarter, are of no interest
+  int64_t bound_ns = INT64_MAX;  // assignments whose objective is 5/4 of this, or more, are of no interest
   // only this one; nothing: every synchronous one that trains
   std::optional<ScheduleSpec> schedule = {};
   int updates = 1;                                   // of a window of an asynchronous schedule
@@ -45,7 +45,8 @@ struct PlanSearchRequest {
 
 // What the plan would cost with one decision made otherwise.
 struct Neighbour {
-  // "cut 0", "submesh 1", "mesh 0", "recomputation 2", "microbatches", "schedule", "stages"
+  // "cut 0", "submeshes 0 and 1", "stages 0 and 1" (joined), "mesh 0" (with its method and recomputation),
+  // "schedule", "microbatches"; "stages" and "layers": how many there are
   std::string about;
   std::string chosen;   // "behind layer 3"
   std::string instead;  // "behind layer 4"

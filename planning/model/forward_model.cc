@@ -10,15 +10,8 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/exporter/converter_traps.h"
-#include "onnx_import/exporter/detached_values.h"
-#include "onnx_import/exporter/embedding_bag.h"
 #include "onnx_import/exporter/exporter_traps.h"
-#include "onnx_import/exporter/label_smoothing.h"
-#include "onnx_import/exporter/mistaken_calls.h"
-#include "onnx_import/exporter/module_mode.h"
-#include "onnx_import/exporter/no_grad_regions.h"
 #include "onnx_import/exporter/running_statistics.h"
-#include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/loss/axis_names.h"
@@ -33,6 +26,7 @@
 #include "planning/model/given_weights.h"
 #include "planning/model/microbatches.h"
 #include "planning/model/module_notes.h"
+#include "planning/model/module_reading.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/sequence_lengths.h"
 #include "planning/model/update_extras.h"
@@ -41,10 +35,6 @@
 
 namespace pipeshard {
 namespace {
-
-// Larger weights stay in the .onnx file and are read by the workers that need them.
-constexpr uint64_t kInlineWeightBytes = 4096;
-constexpr uint64_t kInlineIntegerBytes = 65536;
 
 std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
   std::map<std::string, int> axes;
@@ -127,26 +117,6 @@ class Preparer {
   std::map<std::pair<int64_t, int64_t>, Graph> made_;  // by length and rows
 };
 
-void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
-  if (changed.normalizations + changed.dropouts == 0) {
-    notes.emplace_back("--mode training changes nothing: nothing in the file is in inference mode");
-    return;
-  }
-  notes.push_back(fmt::format("put into training mode, which the file does not have: {}, {}",
-                              counted(changed.normalizations, "batch normalization"),
-                              counted(changed.dropouts, "dropout")));
-  if (changed.standing > 0) {
-    notes.push_back(
-        fmt::format("the running statistics of {} stay as they are: the file has no momentum for them "
-                    "(PyTorch's momentum=None), or computes them of others (InstanceNorm)",
-                    counted(changed.standing, "batch normalization")));
-  }
-  if (changed.in_evaluation > 0) {
-    notes.push_back(fmt::format("{} stay in evaluation mode, as the module had them",
-                                counted(changed.in_evaluation, "batch normalization")));
-  }
-}
-
 // The loss that is asked for. A model that has none is evaluated, or looked at, without.
 LossSpec lossToAttach(const PlanRequest& request, const Graph& raw, const std::string& loss_of_form) {
   const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone && !request.any_sizes;
@@ -222,31 +192,6 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
-// A model that is only looked at keeps the reason why planning refuses it.
-template <typename Check>
-void refuseOrKeep(const PlanRequest& request, ForwardModel& model, Check check) {
-  if (!request.any_sizes) return check();
-  try {
-    check();
-  } catch (const Error& error) {
-    if (model.refusal.empty()) model.refusal = error.message();
-  }
-}
-
-// Where the file computes another thing than the module did.
-void noteUnlikeModule(const PlanRequest& request, const Graph& raw, ForwardModel& model) {
-  refuseOrKeep(request, model,
-               [&] { refuseMistakenCalls(raw, request.given.optimizer.kind != OptimizerSpec::Kind::kNone); });
-  std::vector<std::string>& notes = model.notes;
-  for (std::string& note : exporterTraps(raw)) notes.push_back(std::move(note));
-  for (std::string& note : converterTraps(raw)) notes.push_back(std::move(note));
-  if (const std::vector<std::string> changed = changedBuffers(raw); !changed.empty()) {
-    notes.push_back(
-        fmt::format("the module's forward pass changes buffers, which the file does not: {} stay as they are",
-                    listed(changed, 6)));
-  }
-}
-
 void noteLeftOut(const std::vector<std::string>& outputs, std::vector<std::string>& notes) {
   if (outputs.empty()) return;
   notes.push_back(
@@ -263,62 +208,83 @@ void noteUnread(const std::vector<std::string>& inputs, std::vector<std::string>
       fmt::join(inputs, ", ")));
 }
 
-// Which weights are trained, the loss, and a backward pass that the model may have been exported with.
-// Returns the loss's name; "" without a loss.
-std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
-  takeEmbeddingBags(raw);
-  const std::vector<std::string> smoothing = restoreCrossEntropies(raw);
-  const bool names_output = request.loss.isModelOutput();
-  const bool takes_optimizer = !request.optimizer_given && !request.any_sizes &&
-                               request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
-  ReducedForm reduced = reduceForm(raw, {.loss = names_output ? request.loss.terms[0].prediction : "",
-                                         .optimizer_given = !takes_optimizer});
-  model.form = std::move(reduced.found);
-  model.optimizer = std::move(reduced.optimizer);
-  model.notes = std::move(reduced.notes);
+// The module as it was exported, and what there is to say of it.
+RestoredModule takeModule(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
+  const bool takes_optimizer = !request.optimizer_given && !request.any_sizes && trains;
+  RestoredModule module = restoreModule(
+      raw, {.form = {.loss = request.loss.isModelOutput() ? request.loss.terms[0].prediction : "",
+                     .optimizer_given = !takes_optimizer},
+            .mode = request.given.mode,
+            .trains = trains,
+            .keeps_refusal = request.any_sizes});
+  model.form = std::move(module.reduced.found);
+  model.optimizer = std::move(module.reduced.optimizer);
+  model.parameters = std::move(module.parameters);
+  if (model.refusal.empty()) model.refusal = std::move(module.refusal);
+  std::vector<std::string>& notes = model.notes;
+  notes = std::move(module.reduced.notes);
   if (request.loss.readsModelOutput())
-    model.notes.insert(model.notes.end(), smoothing.begin(), smoothing.end());
-  Graph whole;
-  if (raw.outputs.size() > 1) whole = raw;
-  if (request.given.mode == ModuleMode::kTraining) noteModes(setTrainingMode(raw), model.notes);
-  noteUnlikeModule(request, raw, model);
-  if (const int detached = stopAtDetachedValues(raw); detached > 0) {
-    model.notes.push_back(
-        fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
-  }
-  if (const int ungraded = stopAfterNoGrad(raw); ungraded > 0) {
-    model.notes.push_back(
-        fmt::format("{} computed under torch.no_grad(), as in the module: no gradient passes",
-                    counted(ungraded, "value")));
-  }
-  model.parameters = restoreParameters(raw);
-  std::vector<std::string> lost;
-  for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
-  for (std::string& note : moduleNotes(model.parameters)) model.notes.push_back(std::move(note));
+    notes.insert(notes.end(), module.smoothing.begin(), module.smoothing.end());
+  notes.insert(notes.end(), module.notes.begin(), module.notes.end());
+  for (std::string& note : moduleNotes(model.parameters)) notes.push_back(std::move(note));
+  return module;
+}
+
+// Keeps the backward pass that the file has, to compare gradients with. `joint`: the file with all of its
+// outputs, or empty.
+void keepImported(const PlanRequest& request, Graph joint, ImportedBackward backward, const std::string& loss,
+                  ForwardModel& model) {
+  const ValueId in_file = findValue(joint, loss);
+  if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid()) return;
+  takeGivenWeights(joint, weightSources(request, model), model.form.weight_inputs);
+  joint.outputs = {in_file};
+  for (const ImportedGradient& gradient : backward.gradients)
+    joint.outputs.push_back(findValue(joint, gradient.output));
+  setPrecision(joint, request.in_float64 ? DataType::kFloat64 : request.given.precision);
+  model.imported =
+      std::make_shared<ImportedModel>(ImportedModel{std::move(joint), std::move(backward), loss});
+}
+
+// Which weights are trained, the loss, and a backward pass that the model may have been exported with.
+// Returns the loss's name; "" without a loss. Each pass stands where it does for the reason beside it.
+std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+  // First: all that follows knows weights by the module's names, and asks which of them are parameters.
+  RestoredModule module = takeModule(request, raw, model);
+  Graph joint = std::move(module.joint);
+
+  // Behind restoreParameters, since marked parameters are no statistics; before types and gradients, which
+  // ask what is trained.
   if (std::string note = takeWrittenStatistics(raw); !note.empty()) model.notes.push_back(std::move(note));
   if (std::string note = quantizedNote(raw); !note.empty()) model.notes.push_back(std::move(note));
-  widenWhatIsTrained(request, raw, whole, model);
+
+  // Types before weights: numbers that are given are converted to the type that is trained. Weights before
+  // gradients, which belong to weights: inputs that are weights become initializers here.
+  widenWhatIsTrained(request, raw, joint, model);
   takeWeights(request, raw, model);
   ImportedBackward backward = takeBackward(raw);
+
+  // Behind takeBackward, which marks what the file trains: the user's choice wins. likelyBuffers is silent on
+  // what the user has decided.
+  std::vector<std::string> lost;
+  for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
   if (std::string note = likelyBuffers(raw); !note.empty()) model.notes.push_back(std::move(note));
-  const LossSpec asked = lossToAttach(request, raw, reduced.loss);
+
+  // Behind takeBackward, too: outputs that are gradients cannot be taken for the loss. The values that a loss
+  // reads need types and axes before it is attached.
+  const LossSpec asked = lossToAttach(request, raw, module.reduced.loss);
   nameAxes(raw, asked.valuesRead());
   const ValueId loss = attachLoss(raw, asked, &model.notes);
+
+  // Behind the loss: what it needs is never left out, its labels are read, and it is none of the further
+  // outputs.
   if (loss.valid()) noteLeftOut(leaveOutUnknownOutputs(raw, loss), model.notes);
   noteUnread(unreadInputs(raw), model.notes);
-  const std::string name = loss.valid() ? raw.value(loss).name : "";
   model.outputs = furtherOutputs(raw, loss);
-  if (!loss.valid()) return name;
-  const ValueId in_file = findValue(whole, name);
-  if (backward.gradients.empty() || !request.loss.isModelOutput() || !in_file.valid()) return name;
-  takeGivenWeights(whole, weightSources(request, model), model.form.weight_inputs);
-  whole.outputs = {in_file};
-  for (const ImportedGradient& gradient : backward.gradients)
-    whole.outputs.push_back(findValue(whole, gradient.output));
-  setPrecision(whole, request.in_float64 ? DataType::kFloat64 : request.given.precision);
-  model.imported =
-      std::make_shared<ImportedModel>(ImportedModel{std::move(whole), std::move(backward), name});
+  if (!loss.valid()) return "";
+  const std::string name = raw.value(loss).name;
+  keepImported(request, std::move(joint), std::move(backward), name, model);
   return name;
 }
 
@@ -367,17 +333,13 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   }
   progress("reading " + request.model_path);
   const Rehearsals rehearsals(request.trust_model ? Rehearsing::kNever : rehearsalOf(request.model_path));
-  ReadOptions read;
-  read.external_data_root = request.external_data_root;
+  ReadOptions read = planningReadOptions(request.external_data_root);
   const auto drawsMissing = [](const std::string& text) {
     return parseWeightSource(text).kind == WeightSource::Kind::kRandomMissing;
   };
   const bool draws = std::any_of(request.given.weights.begin(), request.given.weights.end(), drawsMissing);
   read.require_external_data = !request.allow_missing_weights && !draws;
-  read.inline_weight_bytes = kInlineWeightBytes;
-  read.lift_constant_nodes = true;
-  Graph raw = readModel(request.model_path, read);
-  inlineIntegers(raw, kInlineIntegerBytes);
+  Graph raw = readForPlanning(request.model_path, read);
   try {
     std::optional<FileShardings> file_shardings;
     const ShardingRequest& sharding = request.partition.sharding;
@@ -385,8 +347,10 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
       file_shardings = readFileShardings(raw, sharding.mesh);
     findRanksOfOutputs(raw);
     ForwardModel model;
-    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
-      refuseOrKeep(request, model, [&] { refuseQuantizedOrSparse(raw, request.given.train); });
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
+      refuseOrKeep(request.any_sizes, model.refusal,
+                   [&] { refuseQuantizedOrSparse(raw, request.given.train); });
+    }
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
     model.in_float64 = request.in_float64;

@@ -85,8 +85,7 @@ void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>
   if (trainableParameters(model.graph).empty()) {
     fail(ErrorCode::kBadModel,
          "there is no weight to train; --train NAME_REGEX says which weights are, --freeze which are not; "
-         "where "
-         "weights are inputs, --weights FILE.safetensors or --weights random:NAME_REGEX says which");
+         "where weights are inputs, --weights FILE.safetensors or --weights random:NAME_REGEX says which");
   }
   requireTrainableTypes(model.graph);
 }

@@ -12,6 +12,7 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/exporter/evaluation_mode.h"
 #include "partition/cut/cut_training.h"
 #include "partition/emit/emit_programs.h"
@@ -151,9 +152,7 @@ void findDivisor(const TrainingGraph& evaluation, EvaluationPrograms& programs) 
   NodeId node = producer[evaluation.loss.index()];
   while (node.valid()) {
     const Node& at = evaluation.graph.node(node);
-    const bool passes =
-        at.is("Identity") || at.is("Cast") || at.is("Squeeze") || at.is("Unsqueeze") || at.is("Reshape");
-    if (!passes) break;
+    if (!isView(at) && !at.is("Cast")) break;
     node = producer[at.inputs[0].index()];
   }
   programs.exact = evaluation.totals.empty();

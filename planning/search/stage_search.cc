@@ -31,15 +31,19 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kMostMicrobatches = 4096;  // that are tried where nobody says
-constexpr size_t kMostStageCosts = 200;      // rows of the table of stages' costs
-// devices: where memory binds, methods that need less of it are tried, too
+// Larger numbers of microbatches are not tried where nobody says how many.
+constexpr int64_t kMostMicrobatches = 4096;
+// The table of stages' costs is left out of the record where it would have more rows.
+constexpr size_t kMostStageCosts = 200;
+// Methods that need less memory are tried, where memory binds, on no more devices than these.
 constexpr int kMostWithMethods = 64;
-// Layers are cut finer where the busiest device works this much longer than the average,
+// Stages are uneven, and layers are cut finer, where the busiest device works this many times the average.
 constexpr double kUneven = 1.125;
-// so that each stage has about as many of them, and there are these at least
+// Finer layers are so many for each stage of the plan found,
 constexpr int kLayersOfStage = 4;
+// but these at least,
 constexpr int kFineLayers = 16;
+// and these at most.
 constexpr int kMostFineLayers = 64;
 
 void refuseOptions(const PartitionOptions& options) {
@@ -75,31 +79,30 @@ struct CountState {
   std::unique_ptr<ShardedStageCosts> costs;
 };
 
-// What costs are made with.
-struct Ways {
+// What the costs of stages are made with. The search asks first with the usual methods, again with more where
+// memory is short, and with finer layers where stages are uneven.
+struct CostSettings {
   std::vector<ShardingMethod> methods;
   int layers = 0;  // ClusteringOptions::layers
-  friend auto operator<=>(const Ways&, const Ways&) = default;
+  friend auto operator<=>(const CostSettings&, const CostSettings&) = default;
+};
+
+// What a search has found, and what the costs of its plans were made with.
+struct FoundPlans {
+  PlanSearchResult result;
+  CostSettings settings;
+
+  const PredictedPlan& best() const { return result.plans.front(); }
 };
 
 // Asks the search of plans (partition/search/plan_search.h) and puts its answer into words that plan files
-// have. What costs refer to (the training step, its layers) is kept in states_ by ways and number of
+// have. What costs refer to (the training step, its layers) is kept in states_ by settings and number of
 // microbatches, and lives as long as this object, since the search's result refers to it, too.
-//
-// `ways_` are those that costs are made with at the moment: the search asks first with the usual methods, and
-// again with more where memory is short (costsWith sets them), or with finer layers (moreEven). Before
-// anything is described they are set back to those of the plan that was found, because stateOf looks its
-// state up under them.
 class Search {
  public:
   Search(const PlanRequest& request, const ForwardModel& model, const PartitionOptions& options,
          const ProgressCallback& progress, const std::atomic<bool>* interrupted)
-      : request_(request),
-        model_(model),
-        options_(options),
-        progress_(progress),
-        interrupted_(interrupted),
-        ways_{{options.sharding.method.value_or(ShardingMethod{})}, options.layers} {}
+      : request_(request), model_(model), options_(options), progress_(progress), interrupted_(interrupted) {}
 
   StageSearchResult run() {
     refuseOptions(options_);
@@ -107,30 +110,33 @@ class Search {
     cut_ = canSumOverBatch(model_, request_.given.optimizer, noted);
     StageSearchResult result;
     result.notes = noted.notes;
-    const PlanSearchRequest search = searchRequest();
-    PlanSearchResult found = searchPlans(search);
-    setWaysOf(found);
-    if (found.plans.empty()) {
-      if (!found.complete) return {};
-      failInfeasible(search, found);
+    const CostSettings usual{{options_.sharding.method.value_or(ShardingMethod{})}, options_.layers};
+    const PlanSearchRequest search = searchRequest(usual);
+    FoundPlans found = ask(search);
+    if (found.result.plans.empty()) {
+      if (!found.result.complete) return {};
+      failInfeasible(search, found.result);
     }
-    const int finer = found.complete && options_.layers == 0 ? finerLayers(found.plans.front()) : 0;
+    const int finer = found.result.complete && options_.layers == 0 ? finerLayers(found) : 0;
     if (finer > 0) found = moreEven(std::move(found), finer, result.notes);
     describe(search, found, result);
     return result;
   }
 
  private:
-  // Those of its costs, for stateOf.
-  void setWaysOf(const PlanSearchResult& found) {
+  // The search itself may turn to other settings than those it begins with: the result's costs say which.
+  FoundPlans ask(const PlanSearchRequest& search) {
+    FoundPlans found{searchPlans(search), {}};
     for (const auto& [key, state] : states_) {
-      if (state->costs.get() == found.costs.costs.get()) ways_ = key.first;
+      if (state->costs.get() == found.result.costs.costs.get()) found.settings = key.first;
     }
+    return found;
   }
 
-  // How many layers may make the plan's stages more even; 0: they are even, or cannot be made so.
-  int finerLayers(const PredictedPlan& plan) {
-    const CountState& state = stateOf(plan.microbatches);
+  // How many layers may make the stages more even; 0: they are even, or cannot be made so.
+  int finerLayers(const FoundPlans& found) {
+    const PredictedPlan& plan = found.best();
+    const CountState& state = stateOf(found.settings, plan.microbatches);
     const int stages = static_cast<int>(plan.stages.size());
     const int layers = std::min(std::max(kFineLayers, kLayersOfStage * stages), kMostFineLayers);
     if (stages < 2 || layers <= std::ssize(state.clustering.ends)) return 0;
@@ -163,44 +169,41 @@ class Search {
   }
 
   // The better one of `coarse` and what is found with so many layers.
-  PlanSearchResult moreEven(PlanSearchResult coarse, int layers, std::vector<std::string>& notes) {
-    const PredictedPlan& best = coarse.plans.front();
-    const int64_t before = std::ssize(stateOf(best.microbatches).clustering.ends);
+  FoundPlans moreEven(FoundPlans coarse, int layers, std::vector<std::string>& notes) {
+    const PredictedPlan& best = coarse.best();
+    const int64_t before = std::ssize(stateOf(coarse.settings, best.microbatches).clustering.ends);
     progress_(fmt::format("stages are uneven: cutting {} layers instead of {}", layers, before));
-    ways_.layers = layers;
-    PlanSearchRequest search = searchRequest();
+    PlanSearchRequest search = searchRequest({coarse.settings.methods, layers});
     search.first = firstOf(search.microbatches, best.microbatches);
-    for (const CountTried& tried : coarse.tried) {
+    for (const CountTried& tried : coarse.result.tried) {
       if (tried.objective_ns > 0) search.bound_ns = std::min(search.bound_ns, tried.objective_ns);
     }
-    PlanSearchResult fine = searchPlans(search);
-    const bool better = !fine.plans.empty() && fine.plans.front().step_ns < best.step_ns;
-    coarse.complete = fine.complete;
-    const auto addNeighbour = [&](PlanSearchResult& to, int64_t chosen, int64_t instead, int64_t step_ns) {
-      to.neighbours.push_back({"layers", fmt::format("{}", chosen), fmt::format("{}", instead), step_ns, ""});
+    FoundPlans fine = ask(search);
+    coarse.result.complete = fine.result.complete;
+    const auto addNeighbour = [&](FoundPlans& to, int64_t chosen, int64_t instead, int64_t step_ns) {
+      to.result.neighbours.push_back(
+          {"layers", fmt::format("{}", chosen), fmt::format("{}", instead), step_ns, ""});
     };
-    if (better) {
-      notes.push_back(
-          fmt::format("stages of {} layers were uneven: with {} of them a step is predicted {:.1f} % shorter",
-                      before, layers, 100 - 100.0 * fine.plans.front().step_ns / best.step_ns));
-      addNeighbour(fine, layers, before, best.step_ns);
-    } else if (!fine.plans.empty()) {
-      addNeighbour(coarse, before, layers, fine.plans.front().step_ns);
+    if (fine.result.plans.empty()) return coarse;
+    if (fine.best().step_ns >= best.step_ns) {
+      addNeighbour(coarse, before, layers, fine.best().step_ns);
+      return coarse;
     }
-    PlanSearchResult result = better ? std::move(fine) : std::move(coarse);
-    setWaysOf(result);
-    return result;
+    notes.push_back(
+        fmt::format("stages of {} layers were uneven: with {} of them a step is predicted {:.1f} % shorter",
+                    before, layers, 100 - 100.0 * fine.best().step_ns / best.step_ns));
+    addNeighbour(fine, layers, before, best.step_ns);
+    return fine;
   }
 
-  PlanSearchRequest searchRequest() {
+  PlanSearchRequest searchRequest(const CostSettings& settings) {
     PlanSearchRequest search{.cluster = options_.cluster, .microbatches = {}, .costs = {}};
-    const auto costsWith = [this](const std::vector<ShardingMethod>& methods) {
-      return [this, ways = Ways{methods, ways_.layers}](int64_t count) {
-        ways_ = ways;
-        return costsOf(count);
+    const auto costsWith = [&](const std::vector<ShardingMethod>& methods) {
+      return [this, with = CostSettings{methods, settings.layers}](int64_t count) {
+        return costsOf(with, count);
       };
     };
-    search.costs = costsWith(ways_.methods);
+    search.costs = costsWith(settings.methods);
     if (!options_.sharding.method) {
       const ShardingMethod automatic, grid{ShardingKind::kMegatronZero2};
       search.costs_in_need = costsWith({automatic, {ShardingKind::kZero2}, {ShardingKind::kZero3}, grid});
@@ -216,7 +219,8 @@ class Search {
                                                       : std::vector<int64_t>{1};
     search.first = firstOf(search.microbatches, asynchronous ? 1 : 2 * options_.cluster.deviceCount());
     if (!asynchronous)
-      search.first = firstOf(search.microbatches, 2 * mostStages(search.microbatches[search.first]));
+      search.first =
+          firstOf(search.microbatches, 2 * mostStages(settings, search.microbatches[search.first]));
     // Stages of several devices train with synchronous schedules only.
     search.allowed =
         allowedSubmeshes(request_.submeshes ? *request_.submeshes : usualSubmeshes(options_.cluster));
@@ -239,10 +243,10 @@ class Search {
 
   // There are no more stages than layers, of which there are about equally many whatever the number of
   // microbatches.
-  int64_t mostStages(int64_t count) {
+  int64_t mostStages(const CostSettings& settings, int64_t count) {
     const int64_t devices = options_.cluster.deviceCount();
     try {
-      return std::min(devices, std::ssize(stateOf(count).clustering.ends));
+      return std::min(devices, std::ssize(stateOf(settings, count).clustering.ends));
     } catch (const Error&) {
       return devices;  // the search says why this number cannot be
     }
@@ -250,27 +254,27 @@ class Search {
 
   static int threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-  CountState& stateOf(int64_t count) {
-    const auto found = states_.find({ways_, count});
+  CountState& stateOf(const CostSettings& settings, int64_t count) {
+    const auto found = states_.find({settings, count});
     if (found != states_.end()) return *found->second;
     const BatchCut batch{model_.batch, count, cut_ || count > 1};
     auto made = std::make_unique<CountState>(
         CountState{trainingFamily(model_, request_.given.optimizer, batch), {}, nullptr});
     const TrainingGraph& training = made->family.base();
     ClusteringOptions clustering;
-    clustering.layers = ways_.layers;
+    clustering.layers = settings.layers;
     made->clustering = clusterTraining(training, clustering);
-    made->costs =
-        std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster, costOptions());
-    return *states_.emplace(std::pair(ways_, count), std::move(made)).first->second;
+    made->costs = std::make_unique<ShardedStageCosts>(training, made->clustering, options_.cluster,
+                                                      costOptions(settings));
+    return *states_.emplace(std::pair(settings, count), std::move(made)).first->second;
   }
 
-  StageCostOptions costOptions() const {
+  StageCostOptions costOptions(const CostSettings& settings) const {
     StageCostOptions costs;
-    costs.methods = ways_.methods;
+    costs.methods = settings.methods;
     // so memory is short
-    costs.cut_shared = std::find(ways_.methods.begin(), ways_.methods.end(),
-                                 ShardingMethod{ShardingKind::kZero3}) != ways_.methods.end();
+    costs.cut_shared = std::find(settings.methods.begin(), settings.methods.end(),
+                                 ShardingMethod{ShardingKind::kZero3}) != settings.methods.end();
     if (options_.sharding.mesh) {
       costs.meshes = [mesh = *options_.sharding.mesh](const Submesh& submesh) {
         return submesh.deviceCount() == mesh.deviceCount() ? std::vector<std::vector<int>>{mesh.shape}
@@ -296,9 +300,9 @@ class Search {
   }
 
   // Kept by this object.
-  CountedCosts costsOf(int64_t count) {
-    return countedCosts(
-        std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(), stateOf(count).costs.get()));
+  CountedCosts costsOf(const CostSettings& settings, int64_t count) {
+    return countedCosts(std::shared_ptr<const ShardedStageCosts>(std::shared_ptr<void>(),
+                                                                 stateOf(settings, count).costs.get()));
   }
 
   [[noreturn]] void failInfeasible(const PlanSearchRequest& search, const PlanSearchResult& found) {
@@ -323,14 +327,14 @@ class Search {
         tried, formatBytes(least.bytes), least.bytes, least.stages.size(), least.microbatches);
   }
 
-  StageChoice choiceOf(const PredictedPlan& plan) {
+  StageChoice choiceOf(const CostSettings& settings, const PredictedPlan& plan) {
     StageChoice choice{options_, plan.microbatches};
     ChosenStages& chosen = choice.options.chosen.emplace();
-    chosen.layer_ends = stateOf(plan.microbatches).clustering.ends;
+    chosen.layer_ends = stateOf(settings, plan.microbatches).clustering.ends;
     chosen.schedule_costs = plan.schedule_costs;
     chosen.cut_batch = cut_ || plan.microbatches > 1;
     for (const AssignedStage& stage : plan.stages) {
-      const StageConfig& config = stateOf(plan.microbatches).costs->config(stage.option.config);
+      const StageConfig& config = stateOf(settings, plan.microbatches).costs->config(stage.option.config);
       ChosenStage& one = chosen.stages.emplace_back();
       one.last_layer = LayerId(stage.last_layer);
       one.devices = devicesOf(stage.submesh);
@@ -345,19 +349,19 @@ class Search {
     return choice;
   }
 
-  SearchedStage describeStage(int64_t count, int first, int last, const Submesh& submesh,
-                              const StageOption& option, int64_t memory) {
-    const StageConfig& config = stateOf(count).costs->config(option.config);
+  SearchedStage describeStage(const CostSettings& settings, int64_t count, int first, int last,
+                              const Submesh& submesh, const StageOption& option, int64_t memory) {
+    const StageConfig& config = stateOf(settings, count).costs->config(option.config);
     return {first,       last,          submesh.first_device, submesh.nodes,  submesh.devices_per_node,
             config.mesh, config.method, config.recomputation, option.pass_ns, option.step_ns,
             memory};
   }
 
-  void describe(const PlanSearchRequest& search, const PlanSearchResult& found, StageSearchResult& result) {
-    result.record.complete = found.complete;
+  void describe(const PlanSearchRequest& search, const FoundPlans& found, StageSearchResult& result) {
+    result.record.complete = found.result.complete;
     result.record.objective = objectiveText(search);
-    for (const PredictedPlan& plan : found.plans) {
-      result.choices.push_back(choiceOf(plan));
+    for (const PredictedPlan& plan : found.result.plans) {
+      result.choices.push_back(choiceOf(found.settings, plan));
       SearchedPlan& row = result.record.alternatives.emplace_back();
       row.step_ns = plan.step_ns;
       row.memory_bytes = plan.peakMemory();
@@ -365,15 +369,17 @@ class Search {
       row.schedule = plan.schedule;
       for (size_t s = 0; s < plan.stages.size(); ++s) {
         const AssignedStage& stage = plan.stages[s];
-        row.stages.push_back(describeStage(plan.microbatches, stage.first_layer, stage.last_layer,
-                                           stage.submesh, stage.option, plan.memory_bytes[s]));
+        row.stages.push_back(describeStage(found.settings, plan.microbatches, stage.first_layer,
+                                           stage.last_layer, stage.submesh, stage.option,
+                                           plan.memory_bytes[s]));
       }
     }
-    for (const Neighbour& neighbour : found.neighbours)
+    for (const Neighbour& neighbour : found.result.neighbours)
       result.record.reasons.push_back(
           {neighbour.about, neighbour.chosen, neighbour.instead, neighbour.step_ns, neighbour.why});
-    describeCosts(found.plans.front().microbatches, result.record);
-    const std::vector<std::string>& notes = stateOf(found.plans.front().microbatches).clustering.notes;
+    describeCosts(found.settings, found.best().microbatches, result.record);
+    const std::vector<std::string>& notes =
+        stateOf(found.settings, found.best().microbatches).clustering.notes;
     result.notes.insert(result.notes.end(), notes.begin(), notes.end());
   }
 
@@ -387,8 +393,8 @@ class Search {
   }
 
   // The best way of every run of layers on one submesh of every class.
-  void describeCosts(int64_t count, SearchRecord& record) {
-    const ShardedStageCosts& costs = *stateOf(count).costs;
+  void describeCosts(const CostSettings& settings, int64_t count, SearchRecord& record) {
+    const ShardedStageCosts& costs = *stateOf(settings, count).costs;
     std::map<int, Submesh> classes;
     for (int device = 0; device < options_.cluster.deviceCount(); ++device) {
       for (const Submesh& submesh : submeshesAt(options_.cluster, device))
@@ -414,7 +420,7 @@ class Search {
                                [&](const StageOption& a, const StageOption& b) { return cost(a) < cost(b); });
           if (best == options.end()) continue;
           addCost(record.stage_costs,
-                  describeStage(count, first, last, submesh, *best,
+                  describeStage(settings, count, first, last, submesh, *best,
                                 best->fixed_bytes + best->activation_bytes + best->transient_bytes));
         }
       }
@@ -427,8 +433,7 @@ class Search {
   const ProgressCallback& progress_;
   const std::atomic<bool>* interrupted_;
   bool cut_ = false;
-  Ways ways_;  // that are tried now
-  std::map<std::pair<Ways, int64_t>, std::unique_ptr<CountState>> states_;
+  std::map<std::pair<CostSettings, int64_t>, std::unique_ptr<CountState>> states_;
 };
 
 }  // namespace

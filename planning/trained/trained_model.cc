@@ -19,18 +19,15 @@
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
-#include "onnx_import/exporter/embedding_bag.h"
-#include "onnx_import/exporter/label_smoothing.h"
 #include "onnx_import/exporter/module_parameters.h"
-#include "onnx_import/format/reader.h"
 #include "onnx_import/format/training_info.h"
 #include "onnx_import/format/writer.h"
 #include "onnx_import/forms/describe_training.h"
-#include "onnx_import/forms/model_form.h"
 #include "onnx_import/loss/axis_names.h"
 #include "onnx_import/loss/loss.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/model/given_weights.h"
+#include "planning/model/module_reading.h"
 #include "runtime/files/posix_file.h"
 #include "runtime/files/weight_check.h"
 #include "runtime/files/weights.h"
@@ -38,7 +35,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr uint64_t kInlineWeightBytes = 4096;  // larger ones are read when they are written
 constexpr WeightRemedies kRemedies = {
     "say where the model is now, with its weights beside it: `export --model FILE.onnx`",
     "the weights that were planned are needed: put them back, or say where they are: `export --model "
@@ -53,13 +49,10 @@ class Trained {
         plan_(readPlanFile((std::filesystem::path(checkpoint.directory) / "plan.json").string())),
         tensors_(openTensors(checkpoint)) {
     findModel(request.model);
-    ReadOptions read;
-    read.external_data_root = request.external_data_root;
-    read.require_external_data =
-        false;  // weights that were drawn have no file; others are missed when they are read
-    read.inline_weight_bytes = kInlineWeightBytes;
-    read.lift_constant_nodes = true;  // as planning does
-    graph_ = readModel(plan_.model_path, read);
+    // Unlike in planning: weights that were drawn have no file, others are missed when they are read.
+    ReadOptions read = planningReadOptions(request.external_data_root);
+    read.require_external_data = false;
+    graph_ = readForPlanning(plan_.model_path, read);
     nameParameters();
     findTrained(request.moving_average);
   }
@@ -138,21 +131,21 @@ class Trained {
     checkWeightFiles(files, checkpoint_.directory, kRemedies);
   }
 
+  // As planning does, which then widens halves and marks statistics: neither changes a name.
   void nameParameters() {
-    Graph reduced = graph_;
-    const ReducedForm form = reduceForm(reduced, {.loss = "", .optimizer_given = true});
-    takeEmbeddingBags(graph_);
-    restoreCrossEntropies(graph_);
-    ModuleParameters parameters = restoreParameters(graph_);
+    // Of the form only weight inputs are asked for: an update that is not understood does not matter here.
+    RestoredModule module = restoreModule(
+        graph_, {.form = {.loss = "", .optimizer_given = true}, .purpose = ModulePurpose::kExport});
+    ModuleParameters& parameters = module.parameters;
+    GivenWeights given = takeGivenWeights(graph_, plan_.given.weights, module.reduced.found.weight_inputs,
+                                          parameters.absent());
+    stored_types_ = std::move(given.stored_types);
     other_names_ = std::move(parameters.other_names);
     lost_ = std::move(parameters.lost);
     if (!parameters.unread.empty()) {
       summary_.notes.push_back(fmt::format("not in the file, as the forward pass never reads them: {}",
                                            fmt::join(parameters.unread, ", ")));
     }
-    GivenWeights given =
-        takeGivenWeights(graph_, plan_.given.weights, form.found.weight_inputs, parameters.absent());
-    stored_types_ = std::move(given.stored_types);
   }
 
   void findTrained(bool moving_average) {

@@ -93,7 +93,7 @@ const Arrows& neighbourhoodArrows() {
       {"runtime/feed", {"runtime/data", "runtime/files"}},
       {"runtime/machine", {"runtime/files"}},
       {"runtime/identity", {"runtime/checkpoint", "runtime/execute", "runtime/files"}},
-      {"runtime/evaluation", {"runtime/data", "runtime/execute"}},
+      {"runtime/evaluation", {"runtime/data", "runtime/execute", "runtime/files"}},
       {"runtime/job",
        {"runtime/checkpoint", "runtime/data", "runtime/device", "runtime/disks", "runtime/evaluation",
         "runtime/feed", "runtime/identity", "runtime/machine", "runtime/execute", "runtime/files",

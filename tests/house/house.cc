@@ -300,9 +300,12 @@ std::vector<std::string> missingReadmes(const fs::path& root) {
       violations.push_back(folder + " has no README.md");
       continue;
     }
+    const std::vector<std::string> text = linesOf(readme);
+    if (text.empty() || !text.front().starts_with("# "))
+      violations.push_back(folder + "/README.md does not begin with a heading (\"# \")");
     // A room's leads to its neighbourhoods; those of neighbourhoods are short.
     const size_t most = std::count(folder.begin(), folder.end(), '/') > 0 ? kShort : kScreen;
-    const size_t lines = linesOf(readme).size();
+    const size_t lines = text.size();
     if (lines > (folder == "onnx_import/autodiff" || folder == "runtime/kernels" ||
                          folder == "sharding/solver" || folder == "sharding/rules"
                      ? kScreen
@@ -403,6 +406,7 @@ std::vector<std::string> foreignKnowledge(const fs::path& root) {
        {"transport/control/control_message.h"},
        "a header takes json_fwd.hpp, a source that reads or writes JSON the rest",
        ".h"},
+      {"\"pkg.", {"ir/graph/exporter_marks.cc", "ir/graph/weight_role.cc"}, "one reader of exporter marks"},
   };
   std::vector<std::string> violations;
   for (const std::string& file : sourcesOf(root, kProduct)) {

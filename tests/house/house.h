@@ -32,7 +32,8 @@ std::vector<std::string> sourcesWithoutHeader(const std::filesystem::path& root)
 // Every public function is declared in the header that is named like its source.
 std::vector<std::string> strayDeclarations(const std::filesystem::path& root);
 
-// Folders without a README, or with one of more than a screen (70 lines; 35 of a neighbourhood).
+// Folders without a README, with one that does not begin with a heading, or with one of more than a screen
+// (70 lines; 35 of a neighbourhood).
 std::vector<std::string> missingReadmes(const std::filesystem::path& root);
 
 // Files that READMEs and ARCHITECTURE.md name in backquotes, and that do not exist.

@@ -125,6 +125,17 @@ TEST_F(PlantedViolation, OfAMissingReadmeIsFound) {
   EXPECT_THAT(missingReadmes(root()), Contains(HasSubstr("ir/base/README.md has 36 lines")));
 }
 
+TEST_F(PlantedViolation, OfAReadmeWithoutAHeadingIsFound) {
+  plant("ir/base/a.h", "");
+  constexpr const char* kViolation = "ir/base/README.md does not begin with a heading (\"# \")";
+  for (const char* text : {"", "#ir / base : words\n", "## words\n"}) {
+    plant("ir/base/README.md", text);
+    EXPECT_THAT(missingReadmes(root()), Contains(kViolation)) << text;
+  }
+  plant("ir/base/README.md", "# ir/base: words\n");
+  EXPECT_THAT(missingReadmes(root()), ::testing::Not(Contains(kViolation)));
+}
+
 TEST_F(PlantedViolation, OfADeadReferenceIsFound) {
   plant("ir/base/a.h", "");
   plant("ir/base/README.md", "`a.h`, `ir/base/a.h` and `gone.h`\n");
@@ -167,7 +178,8 @@ TEST_F(PlantedViolation, OfForeignKnowledgeIsFound) {
   plant("sharding/specs/a.cc", "#include <onnx/onnx_pb.h>\n");
   plant("ir/base/a.h", "#include <nlohmann/json.hpp>\n");
   plant("ir/base/a.cc", "#include <nlohmann/json.hpp>\n");
-  EXPECT_EQ(foreignKnowledge(root()).size(), 4u);
+  plant("partition/layers/a.cc", "const char* kScopes = \"pkg.torch.onnx.name_scopes\";\n");
+  EXPECT_EQ(foreignKnowledge(root()).size(), 5u);
 }
 
 }  // namespace

@@ -51,13 +51,11 @@ const std::map<std::string, Trap>& traps() {
       "too)";
   static const std::string runtime =
       "the file was written by ONNX Runtime's optimizer, which merges equal weights, takes tied ones apart "
-      "and "
-      "leaves no names: what is trained are the weights of this file, not the module's; plan the exporter's "
-      "file instead";
+      "and leaves no names: what is trained are the weights of this file, not the module's; plan the "
+      "exporter's file instead";
   static const std::string unclear =
       "the file does not tell whether the module trains mask_token, least: operators read them as a choice "
-      "or "
-      "limit";
+      "or limit";
   static const std::string decide =
       "--train NAME_REGEX trains them, --freeze NAME_REGEX leaves them as in the file";
   static const std::map<std::string, Trap> table = {
@@ -112,19 +110,16 @@ const std::map<std::string, Trap>& traps() {
        {"",
         "",
         {"1 batch normalization of a module in training mode, but the exporter has written inference mode: "
-         "the "
-         "running statistics of the file are used, and stay as they are, where PyTorch would take the "
-         "batch's; "
-         "--mode training does so"}}},
+         "the running statistics of the file are used, and stay as they are, where PyTorch would take the "
+         "batch's; --mode training does so"}}},
       {"dropout", {"", "", {"random numbers (dropout and the like): 1 tensor is drawn in every step"}}},
       {"dropout_torchscript", none},  // nothing in the file tells
       {"attention_dropout",
        {"",
         "",
         {"the dropout inside 1 attention is not in the file (the exporter's optimizer removes it): there "
-         "nothing "
-         "is dropped; exported with torch.onnx.export(..., optimize=False) it is there, and --mode training "
-         "drops"}}},
+         "nothing is dropped; exported with " +
+         std::string(kExportWhole) + " it is there, and --mode training drops"}}},
       {"attention_dropout_torchscript",
        {"", "", {"1 dropout in inference mode, so that nothing is dropped; --mode training drops"}}},
       {"runtime_optimized",

@@ -76,6 +76,34 @@ TEST(ClusterPreset, RefusesWhatItIsNot) {
   EXPECT_ERROR(parseCluster("0x4"), ErrorCode::kUsage, "NODESxDEVICES");
 }
 
+std::vector<std::string> largerNames(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Cluster& larger : largerClusters(parseCluster(name))) names.push_back(larger.name);
+  return names;
+}
+
+TEST(LargerClusters, HaveMoreOfWhatTheNameCounts) {
+  EXPECT_THAT(largerNames("2x4"), ::testing::ElementsAre("2x5", "2x6", "2x8", "2x16"));
+  EXPECT_THAT(largerNames("1x1"), ::testing::ElementsAre("1x2", "1x3", "1x4"));
+  EXPECT_THAT(largerNames("p3.16xlarge:2"),
+              ::testing::ElementsAre("p3.16xlarge:3", "p3.16xlarge:4", "p3.16xlarge:8"));
+  for (const Cluster& larger : largerClusters(parseCluster("2x4")))
+    EXPECT_EQ(larger, parseCluster(larger.name)) << larger.name;
+}
+
+TEST(LargerClusters, EndWhereANodeHasNoMore) {
+  EXPECT_THAT(largerNames("v100:6"), ::testing::ElementsAre("v100:7", "v100:8"));
+  EXPECT_THAT(largerNames("v100:8"), ::testing::IsEmpty());
+}
+
+TEST(LargerClusters, AreNoneOfOtherNames) {
+  EXPECT_THAT(largerNames("p3.16xlarge"), ::testing::IsEmpty());
+  EXPECT_THAT(largerNames("v100:2x4"), ::testing::IsEmpty());
+  Cluster file = uniformCluster(2, 4);
+  file.name = "box:3.json";
+  EXPECT_THAT(largerClusters(file), ::testing::IsEmpty());
+}
+
 // Peaks of the data sheets (docs/clusters.md): time of a large matrix product at efficiency 1.
 TEST(ClusterPreset, SmallGroupsOfV100HaveAPartOfItsLinks) {
   const ClusterNode node = parseCluster("p3.16xlarge").nodes[0];

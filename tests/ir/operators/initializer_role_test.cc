@@ -65,7 +65,9 @@ TEST_F(Roles, WithoutMarksNamesAndPlacesTell) {
   EXPECT_EQ(role(read("MatMul", {x_, weight("w", {2, 2})})), kParameter);
   EXPECT_EQ(role(read("Mul", {x_, weight("rotary.inv_freq", {2})})), kConstant);
   EXPECT_EQ(role(read("Mul", {x_, weight("onnx::Mul_12", {})})), kConstant);
-  EXPECT_EQ(role(read("Mul", {x_, weight("folded", {2}, {{kConstantMark, "folded"}})})), kConstant);
+  const ValueId folded = weight("folded", {2});
+  markFolded(graph_.value(folded));
+  EXPECT_EQ(role(read("Mul", {x_, folded})), kConstant);
   EXPECT_EQ(role(read("Pow", {x_, weight("val_1", {})})), kSetting);
 }
 

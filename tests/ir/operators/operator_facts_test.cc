@@ -60,6 +60,21 @@ TEST(OperatorFacts, KnowEveryGradientRule) {
     EXPECT_TRUE(known.contains(name)) << ::testing::PrintToString(name);
 }
 
+TEST(OperatorFacts, NoGradientReachesAnInputOfWhichNoElementIsRead) {
+  int unread = 0;
+  for (const OperatorFacts& facts : operatorTable()) {
+    Node node;
+    node.domain = facts.domain;
+    node.op_type = facts.op_type;
+    for (size_t input = 0; input < 3; ++input) {
+      if (!facts.unread_inputs.contains(input)) continue;
+      EXPECT_FALSE(passesGradient(node, input)) << facts.op_type << " input " << input;
+      ++unread;
+    }
+  }
+  EXPECT_GT(unread, 0);
+}
+
 // The column and the registry cannot drift apart: planning asks the one, workers the other.
 TEST(OperatorFacts, SayWhatTheCpuHas) {
   Operators column, registry;

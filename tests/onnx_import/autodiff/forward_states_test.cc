@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 
@@ -170,8 +171,7 @@ TEST(ForwardStates, AreNeitherGivenStatisticsNorConstantsOfTheFileNorWhatTheLoss
   const ValueId inference =
       test.op("BatchNormalization", {x, given.scale, given.bias, given.mean, given.variance});
   const Module constant = makeModule(test, "constant");
-  for (ValueId id : {constant.mean, constant.variance})
-    test.graph().value(id).metadata.emplace_back("pipeshard.constant", "folded");
+  for (ValueId id : {constant.mean, constant.variance}) markFolded(test.graph().value(id));
   const ValueId stateless = apply(test, constant, x)[0];
   apply(test, makeModule(test, "unused"), x);
   EXPECT_THAT(stateNames(build(test, sumOf(test, {inference, stateless}))), IsEmpty());

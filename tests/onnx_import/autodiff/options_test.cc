@@ -312,7 +312,7 @@ TEST(Parameters, OfOneElementAreTrainedByPlaceOrName) {
   model.weight("scale", {}, {0.125f}, "Mul");
   model.weight("fc.weight", {}, {2}, "Pow");  // no place for a weight
   const ValueId folded = model.weight("decoder.scale", {}, {8}, "Mul");
-  model.graph.value(folded).metadata = {{"pipeshard.constant", "folded"}};
+  markFolded(model.graph.value(folded));
   EXPECT_EQ(model.trained(), expected);
   EXPECT_THAT(
       parameterNotes(model.graph, ValueId()),

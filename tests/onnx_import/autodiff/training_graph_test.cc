@@ -379,6 +379,23 @@ TEST(Parameters, AreNoSparseTensors) {
   }
 }
 
+TEST(Parameters, AreNoneOfAFileThatOnnxRuntimeHasQuantized) {
+  for (const std::string op_type : {"QLinearAdd", "QGemm", "MatMulNBits"}) {
+    Graph graph;
+    GraphBuilder builder(graph);
+    const ValueId x = builder.addValue("x", DataType::kUint8, {2});
+    builder.addNode("com.microsoft", op_type, {x}, {builder.addValue("y", DataType::kUint8, {2})});
+    try {
+      refuseQuantizedOrSparse(graph, {});
+      FAIL() << op_type;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+      EXPECT_THAT(error.what(), HasSubstr("the file is quantised (" + op_type + ")"));
+    }
+    EXPECT_NO_THROW(refuseQuantizedOrSparse(graph, {"."})) << op_type;
+  }
+}
+
 TEST(TrainingGraph, RefusesAnOpsetThatIsTooOld) {
   Mlp mlp;
   mlp.test.graph().opset_imports[""] = 13;

@@ -107,6 +107,20 @@ TEST_F(ConvertedFile, WeightsThatMayBeBuffersAreNamed) {
   EXPECT_EQ(likelyBuffers(graph_), "");
 }
 
+// An image without its batch.
+TEST_F(ConvertedFile, ANormalizationBehindAViewIsSeen) {
+  graph_.producer_name = "pytorch";
+  const ValueId image = value("image");
+  graph_.inputs = {image};
+  node("/Unsqueeze", "Unsqueeze", {image});
+  node("/Sub", "Sub", {findValue(graph_, "/Unsqueeze:0"), weight("mean", {1, 3, 1, 1}, {1, 2, 3})});
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean)$'"));
+  graph_.nodes[0].op_type = "Flatten";
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean)$'"));
+  graph_.nodes[0].op_type = "Relu";
+  EXPECT_EQ(likelyBuffers(graph_), "");
+}
+
 TEST_F(ConvertedFile, AZeroRecurrentBiasIsNamed) {
   const ValueId w = weight("W", {1, 1, 2}, {1, 2}), r = weight("R", {1, 1, 1}, {1});
   const ValueId zero = weight("B", {2, 2}, {1, 0, 2, 0}), both = weight("B_both", {2, 2}, {1, 0, 2, 3});

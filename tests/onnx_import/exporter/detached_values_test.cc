@@ -3,12 +3,23 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/exporter_marks.h"
 #include "ir/graph/stopped_gradient.h"
 #include "onnx_import/prepare/simplify.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
 namespace {
+
+TEST(CallKind, IsTheNameWithoutItsNumber) {
+  EXPECT_EQ(callKind("mul"), "mul");
+  EXPECT_EQ(callKind("mul_12"), "mul");
+  EXPECT_EQ(callKind("conv2d"), "conv2d");
+  EXPECT_EQ(callKind("conv2d_3"), "conv2d");
+  EXPECT_EQ(callKind("detach__1"), "detach_");
+  EXPECT_EQ(callKind("_1"), "_1");
+  EXPECT_EQ(callKind(""), "");
+}
 
 class DetachedValues : public ::testing::Test {
  protected:
@@ -61,6 +72,16 @@ TEST_F(DetachedValues, ThatTheOptimizerHasRemovedAreRefused) {
   graph.outputs = {node("Sub", {x, x}, "sub", "sub", "%x, %detach_1")};
   EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "computed from 'detach_1'");
   EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel, "optimize=False");
+}
+
+TEST_F(DetachedValues, ThatWereDetachedInPlaceAreRefused) {
+  const ValueId x = graph.inputs[0];
+  for (const char* argument : {"detach_", "detach__1"}) {
+    graph.nodes.clear();
+    graph.outputs = {node("Sub", {x, x}, "sub", "sub", std::string("%x, %") + argument)};
+    EXPECT_ERROR(stopAtDetachedValues(graph), ErrorCode::kBadModel,
+                 std::string("computed from '") + argument + "'");
+  }
 }
 
 TEST_F(DetachedValues, ThatABranchReadsAreRefused) {

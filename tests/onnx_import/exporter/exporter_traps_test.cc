@@ -109,6 +109,17 @@ TEST(ExporterTraps, AnInputOfWhichOnlyTheShapeIsReadIsNamed) {
   EXPECT_THAT(unreadInputs(graph), IsEmpty());
 }
 
+TEST(ExporterTraps, AnInputOfWhichOnlyTheTypeIsReadIsNamed) {
+  Graph graph;
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name) { return builder.addValue(name, DataType::kFloat32, {2}); };
+  const ValueId x = value("x"), like = value("like"), y = value("y");
+  builder.addNode("", "CastLike", {x, like}, {y});
+  graph.inputs = {x, like};
+  graph.outputs = {y};
+  EXPECT_THAT(unreadInputs(graph), ElementsAre("like"));
+}
+
 // tanh(h) beside tanh(h.detach()), or beside itself.
 TEST(ExporterTraps, MergedValuesAreNamed) {
   Graph graph = graphOf("Tanh", "tanh.default", "%p_w");

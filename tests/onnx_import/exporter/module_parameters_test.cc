@@ -60,7 +60,7 @@ TEST_F(ModuleParametersTest, ATransposedWeightIsTheParameterAgain) {
   EXPECT_THAT(found.lost, IsEmpty());
   EXPECT_EQ(read(0, 1), "fc.weight");
   EXPECT_TRUE(isParameter("fc.weight"));
-  EXPECT_EQ(metadataOf(graph.value(findValue(graph, "fc.weight")).metadata, kStoredTransposed), "true");
+  EXPECT_TRUE(isStoredTransposed(graph.value(findValue(graph, "fc.weight"))));
   refuseLostParameters(found, {});
 }
 
@@ -136,7 +136,7 @@ TEST_F(ModuleParametersTest, EqualTransposedWeightsAreTheirOwnAgain) {
   EXPECT_THAT(found.lost, IsEmpty());
   EXPECT_EQ(read(0, 1), "k.weight");
   EXPECT_EQ(read(1, 1), "v.weight");
-  EXPECT_EQ(metadataOf(graph.value(findValue(graph, "v.weight")).metadata, kStoredTransposed), "true");
+  EXPECT_TRUE(isStoredTransposed(graph.value(findValue(graph, "v.weight"))));
 }
 
 TEST_F(ModuleParametersTest, ABiasThatWasZeroIsThereAgain) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/graph/weight_role.h"
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/inference.h"
 #include "tests/onnx_import/model_files.h"
@@ -28,7 +29,7 @@ TEST_P(EvaluatorTest, Computes) {
   const Case& c = GetParam();
   Graph graph = testing::graphFromText(fmt::format(
       R"(<ir_version: 10, opset_import: ["" : 18]> g () => (y) <{}> {{ {} }})", c.declarations, c.nodes));
-  for (Value& value : graph.values) value.metadata.emplace_back("pipeshard.constant", "given");
+  for (Value& value : graph.values) markFolded(value);
   foldConstants(graph, 1 << 20);
   EXPECT_EQ(testing::elementsOf(graph, "y"), c.elements);
   EXPECT_EQ(graph.shape(findValue(graph, "y")), c.shape);

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/exporter_marks.h"
 #include "partition/layers/modules.h"
 #include "partition/stages/stages.h"
 #include "tests/partition/training_builder.h"
@@ -185,8 +186,7 @@ TEST(MatchModules, SaysWhatThereIsWhenNothingMatches) {
   const TrainingGraph plain = chainTraining(2, 1);
   expectError([&] { matchModules(plain.graph, chainOf(plain).nodes, "decoder"); }, ErrorCode::kConfiguration,
               "no modules are recorded, operator types are Loss, Op (2)");
-  expectError([] { unitsOf("h.[0"); }, ErrorCode::kUsage,
-              "--balance type:h.[0 is no regular expression: ");
+  expectError([] { unitsOf("h.[0"); }, ErrorCode::kUsage, "--balance type:h.[0 is no regular expression: ");
   expectError([] { unitsOf(""); }, ErrorCode::kUsage, "needs a regular expression");
 }
 

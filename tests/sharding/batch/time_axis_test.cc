@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ir/graph/graph_print.h"
+#include "ir/graph/weight_role.h"
 #include "tests/sharding/batch/time_model.h"
 
 namespace pipeshard::testing {
@@ -246,7 +247,7 @@ TEST(TimeAxis, ASizeOfTheWholeBatchKeepsTheMarkOfAFoldedConstant) {
   const auto build = [](Model& model) {
     const ValueId h = dense(model, model.input("x", {model.batch, 6}), {model.batch}, "dense", 6, 3);
     const ValueId count = model.number(static_cast<double>(model.batch * 3));
-    model.graph.value(count).metadata = {{"pipeshard.constant", "folded"}};
+    markFolded(model.graph.value(count));
     return model.op("Div", {model.sumAll(model.op("Exp", {h}, {model.batch, 3})), count}, {});
   };
   Model part(2);

@@ -1,4 +1,4 @@
-#include "onnx_import/exporter/label_smoothing.h"
+#include "onnx_import/exporter/cross_entropies.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,8 +15,18 @@ namespace {
 
 const std::map<std::string, Attribute> kWithoutAxes = {{"keepdims", int64_t{0}}};
 
+// The smoothing that the exporter has dropped; 0 for a node without one:
+// cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
+double droppedSmoothing(const Node& node) {
+  constexpr size_t kSmoothing = 5;
+  if (!node.is("SoftmaxCrossEntropyLoss")) return 0;
+  const ExportedCall call = exportedCall(node);
+  if (!isCallOf(call, "cross_entropy_loss")) return 0;
+  const std::vector<std::string> arguments = argumentTexts(call);
+  return arguments.size() > kSmoothing ? std::strtod(arguments[kSmoothing].c_str(), nullptr) : 0;
+}
+
 bool canRestore(const Graph& graph, const Node& node) {
-  constexpr int kAxesAreInputs = 18;  // of reductions, from this opset on
   if (node.opset_version < kAxesAreInputs || node.outputs.size() != 1 || node.inputs.size() < 2 ||
       !node.inputs[0].valid() || !node.inputs[1].valid())
     return false;
@@ -124,7 +134,6 @@ std::string crossEntropies(int count) {
 }
 
 bool hasSoftLabels(const Graph& graph, const Node& node) {
-  constexpr int kAxesAreInputs = 18;  // of reductions, from this opset on
   return node.is("SoftmaxCrossEntropyLoss") && node.inputs.size() == 2 && node.inputs[1].valid() &&
          node.outputs.size() == 1 && node.opset_version >= kAxesAreInputs &&
          isFloatingPoint(graph.value(node.inputs[1]).data_type);
@@ -153,10 +162,7 @@ std::vector<Node> written(Graph& graph, GraphBuilder& builder, const Node& node)
   return writer.take();
 }
 
-}  // namespace
-
-int takeSoftLabels(Graph& graph) {
-  int found = 0;
+void takeSoftLabels(Graph& graph) {
   GraphBuilder builder(graph);
   std::vector<Node> nodes = std::move(graph.nodes);
   graph.nodes.clear();
@@ -165,21 +171,11 @@ int takeSoftLabels(Graph& graph) {
       graph.nodes.push_back(std::move(node));
       continue;
     }
-    ++found;
     for (Node& made : written(graph, builder, node)) graph.nodes.push_back(std::move(made));
   }
-  return found;
 }
 
-// cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
-double droppedSmoothing(const Node& node) {
-  constexpr size_t kSmoothing = 5;
-  if (!node.is("SoftmaxCrossEntropyLoss")) return 0;
-  const ExportedCall call = exportedCall(node);
-  if (call.function.find("cross_entropy_loss") == std::string::npos) return 0;
-  const std::vector<std::string> arguments = argumentTexts(call);
-  return arguments.size() > kSmoothing ? std::strtod(arguments[kSmoothing].c_str(), nullptr) : 0;
-}
+}  // namespace
 
 std::vector<std::string> restoreCrossEntropies(Graph& graph) {
   const int dropped = droppedSmoothings(graph);

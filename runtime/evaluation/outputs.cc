@@ -1,4 +1,4 @@
-#include "runtime/job/outputs.h"
+#include "runtime/evaluation/outputs.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
-// Numbers of torch.nn.functional.cross_entropy (PyTorch 2.15) with label_smoothing=0.1.
-#include "onnx_import/exporter/label_smoothing.h"
+// Numbers of torch.nn.functional.cross_entropy (PyTorch 2.15); label_smoothing is 0.1 where there is one.
+#include "onnx_import/exporter/cross_entropies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -91,6 +91,52 @@ TEST(LabelSmoothing, ThatTheModuleDoesNotHaveChangesNothing) {
 TEST(LabelSmoothing, ThatCannotBePutBackIsSaid) {
   Graph graph = exported({.opset = 17}, "%linear, %y, None, 1, -100, 0.1");
   EXPECT_THAT(restoreCrossEntropies(graph), ElementsAre(HasSubstr("opset 18 and later")));
+  EXPECT_TRUE(graph.nodes.at(0).is("SoftmaxCrossEntropyLoss"));
+}
+
+// ---- probabilities for labels ----
+
+std::vector<double> softLossOf(const std::string& reduction, const std::string& output,
+                               const char* mark = "") {
+  Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] scores, float[2,3] labels) => (float)" +
+                              output + R"( loss) {
+      loss = SoftmaxCrossEntropyLoss <reduction = ")" +
+                              reduction + R"("> (scores, labels) })");
+  graph.nodes[0].metadata = {{"pkg.torch.onnx.fx_node", mark}};
+  restoreCrossEntropies(graph);
+  EXPECT_FALSE(graph.nodes.at(0).is("SoftmaxCrossEntropyLoss"));
+  const Graph prepared = prepareModel(graph, {});
+  const testing::Tensors computed = testing::Interpreter(prepared).run(
+      {{"scores", makeConstant<float>({2, 3}, {1, 2, 3, 0.5F, -1, 0})},
+       {"labels", makeConstant<float>({2, 3}, {0.2F, 0.3F, 0.5F, 1, 0, 0})}});
+  return testing::elementsOf(computed.at("loss"));
+}
+
+// torch.nn.functional.cross_entropy of the same numbers.
+TEST(SoftLabels, AreCrossEntropyWithProbabilities) {
+  EXPECT_NEAR(softLossOf("mean", "").at(0), 0.8558683, 1e-6);
+  EXPECT_NEAR(softLossOf("sum", "").at(0), 1.7117366, 1e-6);
+  const std::vector<double> each = softLossOf("none", "[2]");
+  EXPECT_NEAR(each.at(0), 1.1076060, 1e-6);
+  EXPECT_NEAR(each.at(1), 0.6041306, 1e-6);
+}
+
+TEST(SoftLabels, AreSmoothedAsTheModuleHasIt) {
+  const char* const mark =
+      "%loss : [num_users=1] = call_function[target=torch.ops.aten.cross_entropy_loss.default](args = "
+      "(%scores, %labels, None, 1, -100, 0.1), kwargs = {})";
+  EXPECT_NEAR(softLossOf("mean", "", mark).at(0), 0.9042016, 1e-6);
+  EXPECT_NEAR(softLossOf("sum", "", mark).at(0), 1.8084033, 1e-6);
+  const std::vector<double> each = softLossOf("none", "[2]", mark);
+  EXPECT_NEAR(each.at(0), 1.1376059, 1e-6);
+  EXPECT_NEAR(each.at(1), 0.6707973, 1e-6);
+}
+
+TEST(SoftLabels, ClassNumbersStayWhatTheyAre) {
+  Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] scores, int64[2] labels) => (float loss) { loss = SoftmaxCrossEntropyLoss(scores, labels) })");
+  EXPECT_THAT(restoreCrossEntropies(graph), IsEmpty());
   EXPECT_TRUE(graph.nodes.at(0).is("SoftmaxCrossEntropyLoss"));
 }
 

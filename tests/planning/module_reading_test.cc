@@ -1,0 +1,63 @@
+// A file is read for a plan and for an export alike.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ir/graph/weight_role.h"
+#include "planning/model/module_reading.h"
+
+namespace pipeshard {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<std::string> parametersOf(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& [id, initializer] : graph.initializers) {
+    if (isMarkedParameter(graph.value(id))) names.push_back(graph.value(id).name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> outputsOf(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const ValueId output : graph.outputs) names.push_back(graph.value(output).name);
+  return names;
+}
+
+class ModuleReading : public ::testing::TestWithParam<const char*> {
+ protected:
+  ModuleReading()
+      : as_read_(readForPlanning(std::string(PIPESHARD_SOURCE_DIR) + "/examples/" + GetParam(),
+                                 planningReadOptions(""))) {}
+  Graph as_read_;
+};
+
+TEST_P(ModuleReading, NamesParametersAlikeForPlansAndExports) {
+  Graph planned = as_read_, written = as_read_;
+  const RestoredModule plan = restoreModule(planned, {});
+  const RestoredModule exported = restoreModule(
+      written, {.form = {.loss = "", .optimizer_given = true}, .purpose = ModulePurpose::kExport});
+  EXPECT_THAT(parametersOf(planned), Not(IsEmpty()));
+  EXPECT_THAT(parametersOf(written), ElementsAreArray(parametersOf(planned)));
+  EXPECT_EQ(exported.parameters.absent(), plan.parameters.absent());
+  EXPECT_EQ(exported.parameters.other_names, plan.parameters.other_names);
+  EXPECT_EQ(exported.reduced.found.weight_inputs, plan.reduced.found.weight_inputs);
+  EXPECT_THAT(outputsOf(written), ElementsAreArray(outputsOf(as_read_)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Examples, ModuleReading, ::testing::Values("gpt2.onnx", "llama.onnx", "mlp.onnx"),
+                         [](const auto& info) {
+                           const std::string name = info.param;
+                           return name.substr(0, name.find('.'));
+                         });
+
+}  // namespace
+}  // namespace pipeshard
