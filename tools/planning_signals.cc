@@ -41,7 +41,7 @@ void PlanningSignals::awaitCheck() {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   const JobInterrupted interrupted(signal_);
-  fmt::print(stderr, "pipeshard: {}: {}\n", errorCodeName(interrupted.code()), interrupted.message());
+  fmt::print(stderr, "pipeshard: {}\n", interrupted.message());
   std::fflush(stderr);
   std::_Exit(128 + interrupted.signal());
 }

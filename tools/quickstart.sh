@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to the main job: installs what is missing, builds, partitions the example GPT-2 over four worker
 # processes, trains it for three steps and compares every tensor with a single device. About ten minutes on 2 cores the first
-# time, under a minute afterwards.
+# time, seconds afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/lib.sh

@@ -27,8 +27,9 @@ constexpr GivenOption kOptions[] = {
      .default_text = "sgd:lr=0.01",
      .values = nullptr,
      .help = "sgd:lr=0.1,momentum=0.9 | adam:lr=1e-3 | adamw:lr=1e-3,weight_decay=0.01 | rmsprop | adagrad | "
-             "lion;\neach with a learning rate that changes: schedule=constant|linear|cosine|one-cycle|step, "
-             "as in\nadamw:lr=3e-4,schedule=cosine,warmup=100,steps=1000,final=3e-5 (docs/optimizers.md)"},
+             "lion | lamb |\nadafactor | muon; each with a learning rate that changes: "
+             "schedule=constant|linear|cosine|one-cycle|step,\nas in "
+             "adamw:lr=3e-4,schedule=cosine,warmup=100,steps=1000,final=3e-5 (docs/optimizers.md)"},
     {.key = "precision",
      .flag = "--precision",
      .field = &GivenOptions::precision,
@@ -76,7 +77,7 @@ constexpr GivenOption kOptions[] = {
      .default_text = nullptr,
      .values = "REGEX:KEY=N",
      .help = "Parameters in whose names the regular expression is found have another lr, lr_scale or "
-             "weight_decay:\n'bias|norm:weight_decay=0'; repeat for several"},
+             "weight_decay,\nor muon=0: 'bias|norm:weight_decay=0'; repeat for several"},
     {.key = "clip_norm",
      .flag = "--clip-norm",
      .field = &GivenOptions::clip_norm,

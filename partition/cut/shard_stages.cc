@@ -282,9 +282,12 @@ ShardConstraint exactly(std::string name, const ShardingSpec& spec) {
 // The best combination, completed by the solver; all of them are added to `listed`.
 ShardingResult bestCombination(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                const LogicalMesh& mesh, const CostModel& model, ShardStageOptions options,
+                               const std::function<void(const std::string&)>& progress,
                                std::vector<Combination>& listed) {
   options.method = {ShardingKind::kAuto};
-  listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations);
+  listed = exhaustiveSharding(training, nodes, mesh, model, options, kMostCombinations, [&](double share) {
+    if (progress) progress(fmt::format("trying all combinations of shardings ({:.0f} %)", 100 * share));
+  });
   for (const auto& [name, spec] : listed.back().inputs) options.constraints.push_back(exactly(name, spec));
   return shardStage(training, nodes, mesh, model, options);
 }
@@ -383,9 +386,10 @@ std::vector<StageCombinations> shardStages(const TrainingGraph& training, const 
       const bool exhaustive = stage.sharding->method.kind == ShardingKind::kExhaustive;
       if (exhaustive) listed.push_back({s, {}});
       const auto model_for = [&](const LogicalMesh& mesh) { return search.modelOf(s, mesh); };
-      ShardingResult result = exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]),
-                                                           options_for(meshes[0]), listed.back().combinations)
-                                         : bestSharding(training, nodes, meshes, model_for, options_for);
+      ShardingResult result =
+          exhaustive ? bestCombination(training, nodes, meshes[0], model_for(meshes[0]),
+                                       options_for(meshes[0]), progress, listed.back().combinations)
+                     : bestSharding(training, nodes, meshes, model_for, options_for);
       ShardingPlan chosen = describeResult(training, nodes, stage.sharding->method, result);
       chosen.constraints = request.constraints;
       chosen.memory_limit = stage.sharding->memory_limit;

@@ -239,7 +239,8 @@ class Neighbours {
 std::string configText(const StageConfig& config) {
   std::string text = fmt::format("{}", fmt::join(config.mesh, "x"));
   if (config.method.kind != ShardingKind::kAuto) text += " " + shardingMethodToString(config.method);
-  if (config.recomputation != Recomputation::kNever) text += ", recomputing";
+  if (config.recomputation != Recomputation::kNever)
+    text += fmt::format(", recomputing {}", recomputationName(config.recomputation));
   return text;
 }
 

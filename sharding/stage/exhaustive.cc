@@ -41,10 +41,10 @@ std::vector<InputChoices> inputsOf(const TrainingGraph& training, const std::vec
   return inputs;
 }
 
-void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
+double countedWithin(const std::vector<InputChoices>& inputs, int64_t limit) {
   double count = 1;
   for (const InputChoices& input : inputs) count *= static_cast<double>(input.specs.size());
-  if (count <= static_cast<double>(limit)) return;
+  if (count <= static_cast<double>(limit)) return count;
   fail(ErrorCode::kConfiguration,
        "method exhaustive: {} inputs and parameters have {:.3g} combinations of shardings, more than the {} "
        "that are allowed; use auto, or a smaller model",
@@ -55,7 +55,8 @@ void checkCount(const std::vector<InputChoices>& inputs, int64_t limit) {
 
 std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                             const LogicalMesh& mesh, const CostModel& model,
-                                            const ShardStageOptions& options, int64_t limit) {
+                                            const ShardStageOptions& options, int64_t limit,
+                                            const std::function<void(double)>& progress) {
   ShardStageOptions completing = options;
   completing.method = {ShardingKind::kAuto};
   completing.memory_bytes.reset();  // what does not fit is listed too
@@ -65,10 +66,11 @@ std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const
   std::erase_if(inputs, [&](const InputChoices& input) {
     return given.contains(context.values[input.value.index()].shares);
   });
-  checkCount(inputs, limit);
+  const double count = countedWithin(inputs, limit);
   std::vector<Combination> result;
   std::vector<size_t> choice(inputs.size(), 0);
   for (size_t position = inputs.size() + 1; position > 0;) {
+    if (progress) progress(static_cast<double>(result.size()) / count);
     Combination& combination = result.emplace_back();
     for (size_t index = 0; index < inputs.size(); ++index) {
       const ShardingSpec& spec = inputs[index].specs[choice[index]];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,7 @@ namespace pipeshard {
 
 // Every combination of input shardings (batch inputs and parameters; each replicated, or cut along one axis
 // by mesh axis 0), each completed by the solver: dearest first, best last. Error(kConfiguration) when there
-// are more than `limit`.
+// are more than `limit`. `progress`: the share that has been tried, for each.
 struct Combination {
   std::vector<std::pair<std::string, ShardingSpec>> inputs;
   int64_t compute_ns = 0;
@@ -22,6 +23,7 @@ struct Combination {
 };
 std::vector<Combination> exhaustiveSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                             const LogicalMesh& mesh, const CostModel& model,
-                                            const ShardStageOptions& options, int64_t limit);
+                                            const ShardStageOptions& options, int64_t limit,
+                                            const std::function<void(double)>& progress = {});
 
 }  // namespace pipeshard

@@ -26,14 +26,16 @@ std::string submeshText(const SearchedStage& stage) {
   return fmt::format("{}x{}", stage.nodes, stage.devices_per_node);
 }
 
-// "[0..3] 1x2 as 2x1 [4..5] 1x1 as 1*": a star for stages that recompute.
+// "[0..3] 1x2 as 2x1 [4..5] 1x1 as 1 (layers)": with the mode of stages that recompute.
 std::string stagesText(const SearchedPlan& plan) {
   std::string text;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     if (s == kMostStagesInARow) return text + fmt::format(" ... {} in all", plan.stages.size());
     const SearchedStage& stage = plan.stages[s];
-    text += fmt::format("{}[{}] {} as {}{}", s == 0 ? "" : " ", layersText(stage), submeshText(stage),
-                        meshText(stage), stage.recomputation == Recomputation::kNever ? "" : "*");
+    text += fmt::format("{}[{}] {} as {}", s == 0 ? "" : " ", layersText(stage), submeshText(stage),
+                        meshText(stage));
+    if (stage.recomputation != Recomputation::kNever)
+      text += fmt::format(" ({})", recomputationName(stage.recomputation));
   }
   return text;
 }
@@ -53,7 +55,7 @@ std::string chosenTable(const SearchedPlan& plan) {
 
 std::string bestTable(const SearchRecord& record) {
   std::vector<std::vector<std::string>> rows = {{"", "predicted step", "memory", "microbatches", "schedule",
-                                                 "[layers] submesh as mesh (* recomputes)"}};
+                                                 "[layers] submesh as mesh (recomputation)"}};
   for (size_t i = 0; i < record.alternatives.size(); ++i) {
     const SearchedPlan& plan = record.alternatives[i];
     rows.push_back({i == record.chosen ? "chosen" : "", formatNanoseconds(plan.step_ns),
