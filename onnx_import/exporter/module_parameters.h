@@ -54,6 +54,11 @@ struct ModuleParameters {
   // Matrices whose names the file does not tell, trained under those of the exporter:
   // "onnx::MatMul_202 (of 'enc.self_attn')".
   std::vector<std::string> nameless = {};
+  // Matrices with equal numbers of which the file does not tell surely whether they are one, by the nodes
+  // that read them ("'/e2/MatMul' and '/e3/MatMul'"): those that are trained as one, and those that are
+  // apart.
+  std::vector<std::string> taken_as_one = {};
+  std::vector<std::string> untold = {};
   bool torchscript = false;  // of PyTorch's older exporter
   bool keras = false;        // the module is a model of Keras
   int transposed = 0;        // found again in their transposed places

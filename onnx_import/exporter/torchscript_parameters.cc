@@ -1,6 +1,7 @@
 #include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +14,7 @@
 #include "ir/operators/operator_facts.h"
 #include "onnx_import/format/constant_nodes.h"
 #include "onnx_import/format/initializer_bytes.h"
+#include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
@@ -39,16 +41,77 @@ std::string modulePath(const std::string& node) {
   return path;
 }
 
+// "MatMul_1" of "/attn/MatMul_1": the operator and, from the second of a call on, its number.
+std::string operatorName(const Node& node) { return node.name.substr(node.name.rfind('/') + 1); }
+
+// The outermost modules that two paths do not share, their common end left out: "t.layers.0" and "t.layers.1"
+// of "t.layers.0.fc" and "t.layers.1.fc".
+std::pair<std::string, std::string> differingModules(const std::string& a, const std::string& b) {
+  size_t end = 0;  // characters that both end with, whole names alone
+  for (size_t n = 1; n <= std::min(a.size(), b.size()) && a[a.size() - n] == b[b.size() - n]; ++n) {
+    const auto whole = [&](const std::string& s) { return n == s.size() || s[s.size() - n - 1] == '.'; };
+    if (whole(a) && whole(b)) end = n;
+  }
+  const auto outer = [&](const std::string& path) {
+    return path.size() > end ? path.substr(0, path.size() - end - (end > 0 ? 1 : 0)) : "";
+  };
+  return {outer(a), outer(b)};
+}
+
+// Which initializers hold the same numbers.
+class EqualNumbers {
+ public:
+  explicit EqualNumbers(const Graph& graph) : graph_(graph) {}
+
+  // The file says so, by an Identity.
+  void add(ValueId copy, ValueId source) { source_[copy] = sourceOf(source); }
+  bool isCopy(ValueId id) const { return source_.contains(id); }
+  ValueId sourceOf(ValueId id) const {
+    const auto found = source_.find(id);
+    return found == source_.end() ? id : found->second;
+  }
+
+  bool are(ValueId a, ValueId b) const {
+    if (graph_.dataType(a) != graph_.dataType(b) || graph_.shape(a) != graph_.shape(b)) return false;
+    if (sourceOf(a) == sourceOf(b)) return true;
+    const std::optional<std::vector<std::byte>> left = initializerBytes(graph_, a);
+    return left && left == initializerBytes(graph_, b);
+  }
+
+  // Drawn, or trained: of more than two different numbers. Zeros, ones and unit matrices are equal wherever a
+  // module begins with them; these only where one is the other, or a copy of it.
+  bool areDrawn(ValueId id) {
+    const auto [found, is_new] = drawn_.try_emplace(sourceOf(id), false);
+    const std::optional<std::vector<std::byte>> bytes = is_new ? initializerBytes(graph_, id) : std::nullopt;
+    if (!bytes) return found->second;
+    const size_t size = dataTypeSize(graph_.dataType(id));
+    std::set<uint64_t> different;
+    for (size_t at = 0; at + size <= bytes->size() && different.size() <= 2; at += size) {
+      uint64_t number = 0;
+      std::memcpy(&number, bytes->data() + at, std::min(size, sizeof number));
+      different.insert(number);
+    }
+    return found->second = different.size() > 2;
+  }
+
+ private:
+  const Graph& graph_;
+  std::map<ValueId, ValueId> source_;
+  std::map<ValueId, bool> drawn_;  // by source
+};
+
 class TorchScript {
  public:
-  TorchScript(Graph& graph, ModuleParameters& found) : graph_(graph), found_(found) {
+  TorchScript(Graph& graph, ModuleParameters& found) : graph_(graph), found_(found), equal_(graph) {
     for (const Value& value : graph.values) names_.insert(value.name);
+    for (const Node& node : graph.nodes) paths_.insert(modulePath(node.name));
   }
 
   void run() {
     markConstants();
     separate();
     findBiases();
+    unite();
     for (Node& node : graph_.nodes) {
       if (node.is("Conv") || node.is("ConvTranspose") || node.is("Gemm")) nameFolded(node);
     }
@@ -59,6 +122,7 @@ class TorchScript {
       nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);
+    nameShared();
     nameComputed();
   }
 
@@ -85,9 +149,143 @@ class TorchScript {
       graph_.value(node.outputs[0]).data_type = source.data_type;
       graph_.value(node.outputs[0]).shape = source.shape;
       graph_.initializers.emplace(node.outputs[0], content);
+      equal_.add(node.outputs[0], node.inputs[0]);
       ++(namesBuffer(name) ? found_.statistics : found_.separated);
       return true;
     });
+  }
+
+  // The exporter's copies of a weight (transposed, folded) have no name, one for each call that reads it, and
+  // it merges them as any that are equal: apart again, they would be trained apart. One weight are those that
+  // calls of one module read in the same place, and those of modules that share one.
+  void unite() {
+    std::vector<std::string> captured;
+    for (const Node& node : graph_.nodes) collectCaptures(node, captured);
+    std::map<std::string, std::vector<ValueId>> by_place;
+    std::map<ValueId, ValueId> one;  // by a copy
+    for (const Node& node : graph_.nodes) {
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueId id = node.inputs[i];
+        if (!isFloatWeight(id) || !isAnonymous(id) || isOutput(id) || one.contains(id)) continue;
+        if (std::ranges::find(captured, graph_.value(id).name) != captured.end()) continue;
+        std::vector<ValueId>& known =
+            by_place[fmt::format("{}/{}:{}", calledModule(node), operatorName(node), i)];
+        const auto same = std::ranges::find_if(known, [&](ValueId k) { return equal_.are(k, id); });
+        const ValueId weight = same == known.end() ? id : resolved(one, *same);
+        if (weight != id) {
+          one[id] = weight;
+          continue;
+        }
+        known.push_back(id);
+        if (reader_.try_emplace(id, &node).second) read_.push_back(id);
+      }
+    }
+    std::erase_if(read_, [&](ValueId id) { return one.contains(id); });
+    uniteModules(one);
+    for (Node& node : graph_.nodes) {
+      for (ValueId& input : node.inputs) input = resolved(one, input);
+    }
+    for (const auto& [copy, weight] : one) {
+      if (equal_.isCopy(copy)) --found_.separated;
+      graph_.initializers.erase(copy);
+    }
+  }
+
+  static ValueId resolved(const std::map<ValueId, ValueId>& one, ValueId id) {
+    for (auto copy = one.find(id); copy != one.end(); copy = one.find(id)) id = copy->second;
+    return id;
+  }
+
+  void uniteModules(std::map<ValueId, ValueId>& one) {
+    std::map<ValueId, std::vector<ValueId>> apart;  // by their source
+    for (ValueId id : read_) {
+      const Node& node = *reader_.at(id);
+      const bool layer = node.is("MatMul") || node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose");
+      if (!layer || graph_.shape(id).size() < 2) continue;
+      std::vector<ValueId>& others = apart[equal_.sourceOf(id)];
+      std::string untold;
+      for (ValueId other : others) {
+        const Kinship kinship = kinshipOf(other, id);
+        const std::string both = fmt::format("'{}' and '{}'", reader_.at(other)->name, node.name);
+        if (kinship == Kinship::kUntold && untold.empty()) untold = both;
+        if (kinship != Kinship::kOne) continue;
+        one[id] = other;
+        found_.taken_as_one.push_back(both);
+        shared_.emplace_back(other, matrixName(node));
+        break;
+      }
+      if (one.contains(id)) continue;
+      if (!untold.empty()) found_.untold.push_back(untold);
+      others.push_back(id);
+    }
+  }
+
+  enum class Kinship { kOne, kApart, kUntold };
+
+  // Of two weights without names and with equal numbers, that are not of calls of one module. A copy of a
+  // module has copies of all that it has: where a parameter with a name is a copy, too, the weights are two;
+  // where nothing is, and other things differ, they are one that the modules share.
+  Kinship kinshipOf(ValueId a, ValueId b) {
+    if (!equal_.areDrawn(a)) return Kinship::kUntold;
+    const Node &first = *reader_.at(a), &second = *reader_.at(b);
+    const auto bias = bias_of_.find(first.outputs[0]), other_bias = bias_of_.find(second.outputs[0]);
+    if (bias != bias_of_.end() && other_bias != bias_of_.end()) {
+      if (bias->second == other_bias->second) return Kinship::kOne;
+      if (equal_.are(bias->second, other_bias->second) && equal_.areDrawn(bias->second))
+        return Kinship::kApart;
+    }
+    const std::string path = calledModule(first), other_path = calledModule(second);
+    if (path == other_path) return Kinship::kOne;
+    const auto [module, other_module] = differingModules(path, other_path);
+    const std::map<std::string, ValueId>&has = weightsOf(module), &other_has = weightsOf(other_module);
+    bool differs = has.size() != other_has.size();
+    for (const auto& [name, id] : has) {
+      const auto other = other_has.find(name);
+      if (other == other_has.end() || !equal_.are(id, other->second))
+        differs = true;
+      else if (id != other->second && !isAnonymous(id) && equal_.areDrawn(id))
+        return Kinship::kApart;
+    }
+    return differs ? Kinship::kOne : Kinship::kUntold;
+  }
+
+  // By their names in the module; those without, by the nodes that read them.
+  const std::map<std::string, ValueId>& weightsOf(const std::string& module) {
+    const auto [found, is_new] = weights_of_.try_emplace(module);
+    if (!is_new) return found->second;
+    const std::string start = module.empty() ? "" : module + ".";
+    const auto add = [&](const std::string& name, ValueId id) {
+      if (name.starts_with(start)) found->second.emplace(name.substr(start.size()), id);
+    };
+    for (const auto& [id, initializer] : graph_.initializers) {
+      if (isFloatWeight(id) && !isAnonymous(id)) add(graph_.value(id).name, id);
+    }
+    for (ValueId id : read_) {
+      const Node& node = *reader_.at(id);
+      add(fmt::format("{}./{}", calledModule(node), operatorName(node)), id);
+    }
+    return found->second;
+  }
+
+  // Of the node: modulePath, without the number of a call from the module's second on: "/f_1/MatMul" is of
+  // 'f' if that is called as well and the file has no parameter of an 'f_1'.
+  std::string calledModule(const Node& node) const {
+    const std::string path = modulePath(node.name);
+    const size_t last = path.find_last_not_of("0123456789");
+    if (last == std::string::npos || last + 1 == path.size() || last == 0 || path[last] != '_') return path;
+    const std::string module = path.substr(0, last);
+    const auto own = names_.lower_bound(path + ".");
+    const bool has_parameters = own != names_.end() && own->starts_with(path + ".");
+    return paths_.contains(module) && !has_parameters ? module : path;
+  }
+
+  // Modules that share a weight have it under names of their own.
+  void nameShared() {
+    for (const auto& [id, name] : shared_) {
+      if (isAnonymous(id) || name.empty() || !names_.insert(name).second) continue;
+      addOtherName(graph_.value(id), name);
+      found_.other_names.push_back({name, graph_.value(id).name});
+    }
   }
 
   // Parameters are initializers: what a Constant holds is none, also where a layer reads it (the scale of a
@@ -138,12 +336,13 @@ class TorchScript {
     const bool normalized = hasNormalization(node);
     if (!normalized && (node.is("Gemm") || !isNameless(node.inputs[1]))) return;
     const std::string path = modulePath(node.name), layer = node.is("Gemm") ? "a Linear" : "a convolution";
+    const std::string& name = graph_.value(node.inputs[1]).name;
+    if (std::ranges::find(found_.lost, name, &LostParameter::name) != found_.lost.end()) return;
     found_.lost.push_back(
-        {graph_.value(node.inputs[1]).name,
-         fmt::format("the weight of {}, {}", path.empty() ? layer : "'" + path + "'",
-                     normalized ? "into which the batch normalization behind it is folded"
-                                : "computed by the exporter from the module's parameters: a weight "
-                                  "normalization, a transposition, ..")});
+        {name, fmt::format("the weight of {}, {}", path.empty() ? layer : "'" + path + "'",
+                           normalized ? "into which the batch normalization behind it is folded"
+                                      : "computed by the exporter from the module's parameters: a weight "
+                                        "normalization, a transposition, ..")});
   }
 
   std::vector<ValueId> embeddings() const {
@@ -160,12 +359,11 @@ class TorchScript {
   // the product's module; a module that has others in it is no Linear, so that its matrix may be called
   // anything. "": not told.
   std::string matrixName(const Node& product) const {
-    const std::string path = modulePath(product.name);
-    const auto bias = bias_of_.find(product.outputs[0]);
-    if (bias != bias_of_.end()) {
-      if (bias->second.ends_with(kBias))
-        return bias->second.substr(0, bias->second.size() - kBias.size()) + ".weight";
-      if (bias->second == path + std::string(kProjectionBias)) return path + ".in_proj_weight";
+    const std::string path = calledModule(product);
+    if (const auto found = bias_of_.find(product.outputs[0]); found != bias_of_.end()) {
+      const std::string& bias = graph_.value(found->second).name;
+      if (bias.ends_with(kBias)) return bias.substr(0, bias.size() - kBias.size()) + ".weight";
+      if (bias == path + std::string(kProjectionBias)) return path + ".in_proj_weight";
     }
     return path.empty() || hasModules(path) ? "" : path + ".weight";
   }
@@ -182,7 +380,7 @@ class TorchScript {
     const auto add = [&](ValueId product, ValueId bias) {
       if (!isFloatWeight(bias)) return;
       const std::string& name = graph_.value(bias).name;
-      if (name.ends_with(kBias) || name.ends_with(kProjectionBias)) bias_of_[product] = name;
+      if (name.ends_with(kBias) || name.ends_with(kProjectionBias)) bias_of_[product] = bias;
     };
     for (const Node& node : graph_.nodes) {
       if (node.is("Add") && node.inputs.size() == 2) {
@@ -201,6 +399,10 @@ class TorchScript {
     if (!isAnonymous(weight)) return;
     if (!factors_.insert(weight).second) return;
     const std::string name = matrixName(node);
+    // The module has read it on two axes, too, where a Gemm has it as the module.
+    const ValueId own = name.empty() ? ValueId() : findValue(graph_, name);
+    if (isFloatWeight(own) && !isStoredTransposed(graph_.value(own)) && isTransposed(weight, own))
+      return tie(node, weight, own, nodes);
     if (name.empty() || !names_.insert(name).second) {
       const std::string path = modulePath(node.name);
       found_.nameless.push_back(graph_.value(weight).name + (path.empty() ? "" : " (of '" + path + "')"));
@@ -269,10 +471,16 @@ class TorchScript {
 
   Graph& graph_;
   ModuleParameters& found_;
+  EqualNumbers equal_;
   std::set<std::string> names_;
+  std::set<std::string> paths_;            // of modules that have nodes
+  std::vector<ValueId> read_;              // weights without a name, in the order of their nodes
+  std::map<ValueId, const Node*> reader_;  // of these: the first
+  std::map<std::string, std::map<std::string, ValueId>> weights_of_;  // modules
+  std::vector<std::pair<ValueId, std::string>> shared_;  // by several modules: another's name for it
   std::set<ValueId> tied_;
-  std::set<ValueId> factors_;               // without a name: of products
-  std::map<ValueId, std::string> bias_of_;  // a product: the bias that is added to it
+  std::set<ValueId> factors_;           // without a name: of products
+  std::map<ValueId, ValueId> bias_of_;  // a product: the bias that is added to it
 };
 
 }  // namespace

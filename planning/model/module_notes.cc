@@ -25,6 +25,20 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
     notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal ones, apart again",
                                 counted(parameters.separated, "parameter")));
   }
+  constexpr const char* kTold =
+      "a file exported with do_constant_folding=False, or with dynamo=True, tells which they are";
+  if (!parameters.taken_as_one.empty()) {
+    notes.push_back(
+        fmt::format("equal matrices, trained as one, which their modules seem to share, as other things in "
+                    "them differ or are shared; {}: {}",
+                    kTold, listed(parameters.taken_as_one, 6)));
+  }
+  if (!parameters.untold.empty()) {
+    notes.push_back(fmt::format(
+        "equal matrices, trained apart, as of copies of a module; if the module shares them, this "
+        "is wrong; {}: {}",
+        kTold, listed(parameters.untold, 6)));
+  }
   if (parameters.statistics > 0) {
     notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal tensors, apart again",
                                 counted(parameters.statistics, "running statistic")));

@@ -8,12 +8,14 @@
 #include <gtest/gtest.h>
 
 #include "ir/graph/weight_role.h"
+#include "planning/model/module_notes.h"
 #include "planning/model/module_reading.h"
 
 namespace pipeshard {
 namespace {
 
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -51,6 +53,19 @@ TEST_P(ModuleReading, NamesParametersAlikeForPlansAndExports) {
   EXPECT_EQ(exported.parameters.other_names, plan.parameters.other_names);
   EXPECT_EQ(exported.reduced.found.weight_inputs, plan.reduced.found.weight_inputs);
   EXPECT_THAT(outputsOf(written), ElementsAreArray(outputsOf(as_read_)));
+}
+
+TEST(ModuleNotes, NameEqualMatricesThatMayBeOne) {
+  ModuleParameters parameters;
+  parameters.taken_as_one = {"'/e2/MatMul' and '/e3/MatMul'"};
+  parameters.untold = {"'/u/MatMul' and '/v/MatMul'"};
+  const std::vector<std::string> notes = moduleNotes(parameters);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_THAT(notes[0], HasSubstr("trained as one"));
+  EXPECT_THAT(notes[0], HasSubstr("'/e2/MatMul' and '/e3/MatMul'"));
+  EXPECT_THAT(notes[1], HasSubstr("trained apart"));
+  EXPECT_THAT(notes[1], HasSubstr("do_constant_folding=False"));
+  EXPECT_THAT(notes[1], HasSubstr("'/u/MatMul' and '/v/MatMul'"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Examples, ModuleReading, ::testing::Values("gpt2.onnx", "llama.onnx", "mlp.onnx"),

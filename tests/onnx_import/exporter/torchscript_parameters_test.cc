@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class TorchScriptFile : public ::testing::Test {
  protected:
@@ -32,6 +33,30 @@ class TorchScriptFile : public ::testing::Test {
     graph_.node(builder_.addNode("", op_type, std::move(inputs), {output})).name = name;
   }
   ModuleParameters restore() { return restoreParameters(graph_); }
+
+  // Of a matrix of a Linear, as the exporter has it; a drawn one.
+  ValueId matrix(const std::string& name) { return weight(name, {2, 2}, {1, 2, 3, 4}); }
+  // The exporter's Identity of a parameter.
+  ValueId merged(const std::string& name, ValueId source) {
+    const ValueId copy = value(name);
+    node("Identity_" + name, "Identity", {source}, copy);
+    return copy;
+  }
+  // A Linear that is called: "/enc/enc.0_1"; without a bias, if there is none.
+  ValueId linear(const std::string& call, ValueId input, ValueId matrix, ValueId bias = {}) {
+    const ValueId product = value(call + "/MatMul_output_0");
+    node(call + "/MatMul", "MatMul", {input, matrix}, product);
+    if (!bias.valid()) return product;
+    const ValueId sum = value(call + "/Add_output_0");
+    node(call + "/Add", "Add", {bias, product}, sum);
+    return sum;
+  }
+  std::string read(const std::string& name) const {  // the matrix of this node
+    for (const Node& node : graph_.nodes) {
+      if (node.name == name) return graph_.value(node.inputs[1]).name;
+    }
+    return "no such node";
+  }
 
   Graph graph_;
   GraphBuilder builder_;
@@ -62,6 +87,153 @@ TEST_F(TorchScriptFile, MergedTransposedWeightsAreTheirOwnAgain) {
   EXPECT_EQ(graph_.value(first).name, "layers.0.fc.weight");
   EXPECT_EQ(graph_.value(second).name, "layers.1.fc.weight");
   EXPECT_FALSE(graph_.initializers.contains(same));
+}
+
+// A Siamese network: the Linear is in the file once, and by an Identity for its second call.
+TEST_F(TorchScriptFile, CallsOfOneModuleReadOneWeight) {
+  const ValueId first = matrix("onnx::MatMul_26"), bias = weight("enc.0.bias", {2}, {5, 6});
+  const ValueId second = merged("onnx::MatMul_28", first);
+  linear("/enc/enc.0", value("a"), first, bias);
+  linear("/enc/enc.0_1", value("b"), second, bias);
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/enc/enc.0/MatMul"), "enc.0.weight");
+  EXPECT_EQ(read("/enc/enc.0_1/MatMul"), "enc.0.weight");
+  EXPECT_FALSE(graph_.initializers.contains(second));
+  EXPECT_EQ(found.separated, 0);
+  EXPECT_EQ(found.transposed, 1);
+  EXPECT_THAT(found.nameless, IsEmpty());
+  EXPECT_THAT(found.taken_as_one, IsEmpty());
+  EXPECT_THAT(found.untold, IsEmpty());
+}
+
+// A block that is applied three times; no bias tells its name.
+TEST_F(TorchScriptFile, ALoopedLinearIsOneWeightUnderItsOwnName) {
+  const ValueId first = matrix("onnx::MatMul_33"), third = merged("onnx::MatMul_35", first);
+  const ValueId second = merged("onnx::MatMul_34", first);
+  linear("/f_2", linear("/f_1", linear("/f", value("x"), first), second), third);
+  const ModuleParameters found = restore();
+  for (const char* node : {"/f/MatMul", "/f_1/MatMul", "/f_2/MatMul"}) EXPECT_EQ(read(node), "f.weight");
+  EXPECT_EQ(graph_.initializers.size(), 1u);
+  EXPECT_EQ(found.separated, 0);
+}
+
+// Copied modules of which each is called twice: all four calls read equal numbers.
+TEST_F(TorchScriptFile, CopiesOfAModuleAreApartAndTheirCallsAreNot) {
+  const ValueId first = matrix("onnx::MatMul_1"), bias = weight("a.bias", {3}, {5, 6, 7});
+  const ValueId other = merged("b.bias", bias), again = merged("onnx::MatMul_2", first);
+  const ValueId copy = merged("onnx::MatMul_3", first), copy_again = merged("onnx::MatMul_4", first);
+  linear("/a_1", linear("/a", value("x"), first, bias), again, bias);
+  linear("/b_1", linear("/b", value("z"), copy, other), copy_again, other);
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/a/MatMul"), "a.weight");
+  EXPECT_EQ(read("/a_1/MatMul"), "a.weight");
+  EXPECT_EQ(read("/b/MatMul"), "b.weight");
+  EXPECT_EQ(read("/b_1/MatMul"), "b.weight");
+  EXPECT_EQ(found.separated, 2);
+  EXPECT_THAT(found.taken_as_one, IsEmpty());
+  EXPECT_THAT(found.untold, IsEmpty());
+}
+
+// Modules called by numbers are no calls of one: a bias of its own tells.
+TEST_F(TorchScriptFile, AModuleWhoseNameEndsInANumberIsNoCall) {
+  const ValueId first = matrix("onnx::MatMul_1"), bias = weight("fc.bias", {3}, {5, 6, 7});
+  const ValueId copy = merged("onnx::MatMul_2", first), other = merged("fc_1.bias", bias);
+  linear("/fc_1", linear("/fc", value("x"), first, bias), copy, other);
+  linear("/w_2", value("z"), weight("onnx::MatMul_3", {2, 2}, {9, 8, 7, 6}));
+  restore();
+  EXPECT_EQ(read("/fc/MatMul"), "fc.weight");
+  EXPECT_EQ(read("/fc_1/MatMul"), "fc_1.weight");
+  EXPECT_EQ(read("/w_2/MatMul"), "w_2.weight");
+}
+
+// `e3.weight = e2.weight`: the biases are no copies of each other.
+TEST_F(TorchScriptFile, ModulesThatDifferInTheRestShareTheirEqualWeight) {
+  const ValueId first = matrix("onnx::MatMul_24"), copy = merged("onnx::MatMul_25", first);
+  const ValueId h = linear("/e2", value("x"), first, weight("e2.bias", {2}, {5, 6}));
+  linear("/e3", h, copy, weight("e3.bias", {2}, {7, 8}));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/e2/MatMul"), "e2.weight");
+  EXPECT_EQ(read("/e3/MatMul"), "e2.weight");
+  EXPECT_THAT(found.taken_as_one, ElementsAre("'/e2/MatMul' and '/e3/MatMul'"));
+  EXPECT_THAT(found.other_names, ElementsAre(TiedName{"e3.weight", "e2.weight"}));
+  EXPECT_THAT(otherNames(graph_.value(first)), ElementsAre("e3.weight"));
+  EXPECT_THAT(found.untold, IsEmpty());
+  EXPECT_EQ(found.separated, 0);
+}
+
+TEST_F(TorchScriptFile, ModulesThatShareTheBiasShareTheirEqualWeight) {
+  const ValueId first = matrix("onnx::MatMul_24"), bias = weight("e2.bias", {2}, {5, 6});
+  const ValueId copy = merged("onnx::MatMul_25", first);
+  linear("/e3", linear("/e2", value("x"), first, bias), copy, bias);
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/e3/MatMul"), "e2.weight");
+  EXPECT_THAT(found.taken_as_one, ElementsAre("'/e2/MatMul' and '/e3/MatMul'"));
+}
+
+// Without a bias, with zeros for biases, or where all is zero: copied or shared, the file is the same.
+TEST_F(TorchScriptFile, WhereEqualNumbersAreAllTheWeightsAreApartAndNamed) {
+  const ValueId first = matrix("onnx::MatMul_1"), copy = merged("onnx::MatMul_2", first);
+  linear("/e3", linear("/e2", value("x"), first), copy);
+  const ValueId third = weight("onnx::MatMul_3", {2, 2}, {4, 3, 2, 1}), zeros = weight("u.bias", {2}, {0, 0});
+  const ValueId fourth = merged("onnx::MatMul_4", third);
+  linear("/v", linear("/u", value("z"), third, zeros), fourth, merged("v.bias", zeros));
+  const ValueId none = weight("onnx::MatMul_5", {2, 2}, {0, 0, 0, 0});
+  const ValueId up = merged("onnx::MatMul_6", none);
+  linear("/q/up", linear("/k/up", value("w"), none, weight("k.up.bias", {2}, {5, 6})), up);
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/e2/MatMul"), "e2.weight");
+  EXPECT_EQ(read("/e3/MatMul"), "e3.weight");
+  EXPECT_EQ(read("/v/MatMul"), "v.weight");
+  EXPECT_EQ(read("/q/up/MatMul"), "q.up.weight");
+  EXPECT_EQ(found.separated, 4);
+  EXPECT_THAT(found.untold, ElementsAre("'/e2/MatMul' and '/e3/MatMul'", "'/u/MatMul' and '/v/MatMul'",
+                                        "'/k/up/MatMul' and '/q/up/MatMul'"));
+  EXPECT_THAT(found.taken_as_one, IsEmpty());
+}
+
+// A layer of nn.TransformerEncoder with bias=False: its other matrix has a name.
+TEST_F(TorchScriptFile, ANamedParameterThatIsEqualTooTellsCopies) {
+  const ValueId first = matrix("onnx::MatMul_1"), copy = merged("onnx::MatMul_2", first);
+  const ValueId out = weight("t.layers.0.out_proj.weight", {2, 2}, {5, 6, 7, 8});
+  const ValueId h = linear("/t/layers.0/linear1", value("x"), first);
+  node("/t/layers.0/Gemm", "Gemm", {h, out}, value("y"));
+  const ValueId h1 = linear("/t/layers.1/linear1", value("z"), copy);
+  node("/t/layers.1/Gemm", "Gemm", {h1, merged("t.layers.1.out_proj.weight", out)}, value("w"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(read("/t/layers.0/linear1/MatMul"), "t.layers.0.linear1.weight");
+  EXPECT_EQ(read("/t/layers.1/linear1/MatMul"), "t.layers.1.linear1.weight");
+  EXPECT_EQ(found.separated, 2);
+  EXPECT_THAT(found.untold, IsEmpty());
+  EXPECT_THAT(found.taken_as_one, IsEmpty());
+}
+
+// A Siamese network of convolutions whose batch normalisations are folded in (--train).
+TEST_F(TorchScriptFile, CallsOfOneConvolutionReadOneFilter) {
+  const ValueId filter = weight("onnx::Conv_1", {1, 1, 1, 1}, {2}), bias = weight("onnx::Conv_2", {1}, {3});
+  const ValueId h = value("h");
+  const ValueId filter_again = merged("onnx::Conv_3", filter), bias_again = merged("onnx::Conv_4", bias);
+  node("/conv/Conv", "Conv", {value("x"), filter, bias}, h);
+  node("/conv_1/Conv", "Conv", {h, filter_again, bias_again}, value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_EQ(graph_.nodes[1].inputs, (std::vector<ValueId>{h, filter, bias}));
+  EXPECT_EQ(graph_.initializers.size(), 2u);
+  EXPECT_EQ(found.lost.size(), 1u);
+}
+
+// One Linear on inputs of three axes and of two: of the latter it makes a Gemm, with the weight as the
+// module.
+TEST_F(TorchScriptFile, ALinearOnTwoAndThreeAxesIsOneWeight) {
+  const ValueId copy = weight("onnx::MatMul_8", {2, 3}, {1, 3, 5, 2, 4, 6});
+  const ValueId own = weight("f.weight", {3, 2}, {1, 2, 3, 4, 5, 6}), bias = weight("f.bias", {3}, {7, 8, 9});
+  const ValueId h = linear("/f", value("x"), copy, bias);
+  graph_.node(builder_.addNode("", "Gemm", {h, own, bias}, {value("y")}, {{"transB", int64_t{1}}})).name =
+      "/f_1/Gemm";
+  const ModuleParameters found = restore();
+  EXPECT_FALSE(graph_.initializers.contains(copy));
+  EXPECT_TRUE(graph_.nodes[0].is("Transpose"));
+  EXPECT_EQ(graph_.nodes[0].inputs[0], own);
+  EXPECT_THAT(found.tied, ElementsAre("f.weight"));
+  EXPECT_THAT(found.nameless, IsEmpty());
 }
 
 TEST_F(TorchScriptFile, AConstantIsNoParameterWhereverItIsRead) {
