@@ -25,6 +25,12 @@ struct ExportCommand {
       fail(ErrorCode::kUsage, "export: training goes on from the parameters, not from --ema; leave one out");
     if (tensors.empty() && !request.tied.empty())
       fail(ErrorCode::kUsage, "export: --tied names tensors of the file that --safetensors writes; add it");
+    if (request.in_inference_mode && model.empty())
+      fail(ErrorCode::kUsage, "export: --mode is of the model that -o writes; add it");
+    if (request.in_inference_mode && request.training_info)
+      fail(ErrorCode::kUsage,
+           "export: --training-info is of a model that is trained on, not of one in evaluation mode; leave "
+           "one out");
     for (const std::string& path : {model, tensors}) {
       if (!path.empty()) requireWritable(path);
     }
@@ -74,6 +80,13 @@ CommandFunction addExportCommand(CLI::App& app) {
          "tell as nothing is called by them (T5: lm_head.weight=shared.weight); repeat for several")
       ->type_name("NAME=NAME[,NAME...]")
       ->allow_extra_args(false);
+  sub->add_option_function<std::string>(
+         "--mode",
+         [command](const std::string& mode) { command->request.in_inference_mode = mode == "evaluation"; },
+         "Of -o: batch normalizations and dropouts as the planned file has them, or in inference mode, "
+         "without\n"
+         "the outputs that are updated running statistics (default as-exported)")
+      ->check(CLI::IsMember(std::vector<std::string>{"as-exported", "evaluation"}));
   sub->add_flag(
       "--training-info", command->request.training_info,
       "Also write how the model was trained into the .onnx file: loss, parameters, optimizer and its states "

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
+#include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "planning/model/forward_model.h"
@@ -112,14 +113,27 @@ struct InspectCommand {
   PlanOptions options;
   std::string json;
 
+  // Of a model that cannot be prepared what the file says is shown before the error.
+  static ForwardModel load(const PlanRequest& request, Progress& progress) {
+    try {
+      return loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kBadModel) {
+        const std::vector<std::string> lines = declaredValues(request);
+        progress.clear();
+        if (!lines.empty()) fmt::print("{}\n  {}\n", request.model_path, fmt::join(lines, "\n  "));
+      }
+      throw;
+    }
+  }
+
   int run() {
     PlanRequest request = modelRequest(options);
     request.microbatches = 1;
     request.any_sizes = true;
     request.allow_missing_weights = true;
     Progress progress;
-    const ForwardModel model =
-        loadForward(request, AskedStages(), [&](const std::string& phase) { progress.phase(phase); });
+    const ForwardModel model = load(request, progress);
     const ModelTotals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
     fmt::print("{}: {}, opset {}, {} nodes\n  {}\n", request.model_path, modelFormName(model.form.form),

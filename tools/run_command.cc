@@ -15,6 +15,7 @@
 #include "ir/base/text_file.h"
 #include "planning/directory/evaluation_folder.h"
 #include "planning/directory/plan_directory.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/token_file.h"
 #include "runtime/evaluation/outputs.h"
 #include "runtime/execute/rank_image.h"
@@ -139,13 +140,14 @@ struct RunCommand {
     RunLog run_log(log, facts, notice);
     TraceWriter writer(trace);
     const JobResult result = train(restarts, facts, line, run_log, file);
-    if (!tellHowItEnded(result, file, trains)) return 0;
+    tellHowItEnded(result, file, trains);
+    if (file.stepsDone() == 0 && !file.hasEvaluations()) return 0;
     writer.finish();
     if (!given.empty()) {
       writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
       fmt::print("outputs: {}\n", outputs);
     }
-    file.finish(result, tellOfOperators(result));
+    file.finish(result, file.stepsDone() > 0 ? tellOfOperators(result) : "");
     run_log.requireWhole();
     return 0;
   }
@@ -175,12 +177,11 @@ struct RunCommand {
     }
   }
 
-  // False: nothing was done.
-  bool tellHowItEnded(const JobResult& result, const RunFile& file, bool trains) const {
+  void tellHowItEnded(const JobResult& result, const RunFile& file, bool trains) const {
     if (file.stepsDone() == 0) {
-      fmt::print("nothing is left to do: {} has {} steps; more by --steps\n", result.checkpoint,
-                 result.resumed_step);
-      return false;
+      fmt::print("nothing is left to {}: {} has {} steps; more by --steps\n",
+                 file.hasEvaluations() ? "train" : "do", result.checkpoint, result.resumed_step);
+      return;
     }
     int64_t peak = 0;
     for (const RankResult& rank : result.ranks) peak = std::max(peak, rank.peak_resident_bytes);
@@ -192,7 +193,6 @@ struct RunCommand {
     if (file.stepsLeftOut() > 0)
       fmt::print("{} of them left out: their gradients were not finite\n", file.stepsLeftOut());
     if (trains) tellWhereWeightsAre(result);
-    return true;
   }
 
   // Prints the table of --operators; the same as JSON, "" without it.
@@ -219,6 +219,7 @@ struct RunCommand {
     EvaluationFolder folder = prepareEvaluation(plan_directory, evaluation.data, say);
     evaluation.batches = folder.batches;
     evaluation.divisor = folder.divisor;
+    evaluation.exact = folder.exact;
     evaluation.data.end.drop_last = folder.drop_last;
     text = std::move(folder.text);
     return evaluation;
@@ -274,7 +275,7 @@ struct RunCommand {
   // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
   // not here.
   void lookAtData() {
-    if ((job.data.path.empty() || isPipe(job.data)) && epochs > 0) {
+    if ((isSynthetic(job.data) || isPipe(job.data)) && epochs > 0) {
       fail(ErrorCode::kUsage, "--epochs goes with --data: {}; give --steps",
            isPipe(job.data) ? "where a loader's data end is not known" : "synthetic data have no end");
     }
@@ -282,13 +283,30 @@ struct RunCommand {
       fail(ErrorCode::kUsage,
            "--restarts: standard input cannot be read again; give the loader as --data-command");
     }
-    if (!listen.listen.empty() && epochs == 0 && !isPipe(job.data) && !std::filesystem::exists(job.data.path))
-      return;
+    const bool is_file = !isSynthetic(job.data) && !isPipe(job.data);
+    if (!listen.listen.empty() && epochs == 0 && is_file && !std::filesystem::exists(job.data.path)) return;
     const DataSummary data = summarizeData(job);
     if (!data.text.empty()) fmt::print("data: {}\n", data.text);
+    if (isSynthetic(job.data) && readsData() && !hasAllSteps())
+      fmt::print("data: random numbers (no --data)\n");
     if (epochs > INT64_MAX / std::max<int64_t>(1, data.steps_per_epoch))
       fail(ErrorCode::kUsage, "--epochs {}: more steps than can be counted", epochs);
     if (epochs > 0) job.steps = epochs * data.steps_per_epoch;
+  }
+
+  // The model has inputs that no random number of its own fills.
+  bool readsData() const {
+    const std::vector<ProgramInput> inputs = loadProgram(job.plan_directory, RankId(0)).inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [](const ProgramInput& input) { return !input.drawn; });
+  }
+
+  // By its name, the newest checkpoint leaves nothing to train.
+  bool hasAllSteps() const {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(checkpoint.directory, ignored)) return false;
+    const std::vector<std::string> found = listCheckpoints(checkpoint.directory);
+    return !found.empty() &&
+           stepOfCheckpoint(std::filesystem::path(found.front()).filename().string()) >= job.steps;
   }
 
   static void tellWhereWeightsAre(const JobResult& result) {
@@ -351,7 +369,8 @@ CommandFunction addRunCommand(CLI::App& app) {
   CLI::Option* evaluation =
       sub->add_option("--eval", command->job.evaluation.data.path,
                       "Held-out data, in any format of --data but a pipe: their loss, with dropouts off and "
-                      "nothing updated,\nafter the last step and as --eval-every says")
+                      "nothing updated,\nafter the last step (which may be done already) and as --eval-every "
+                      "says")
           ->type_name("FILE|DIR");
   sub->add_option("--eval-every", command->job.evaluation.every_steps,
                   "Evaluate after every so many steps, too")
@@ -359,7 +378,8 @@ CommandFunction addRunCommand(CLI::App& app) {
       ->check(positiveWhole())
       ->needs(evaluation);
   sub->add_flag("--eval-at-start", command->job.evaluation.at_start,
-                "Evaluate before the first step, too; not in a run that goes on from a checkpoint")
+                "Evaluate before the first step, too; not in a run that goes on from a checkpoint (one that "
+                "has all\nsteps is evaluated in any case)")
       ->needs(evaluation);
   addListenOptions(*sub, command->listen);
   command->checkpoint.add(*sub);

@@ -108,6 +108,20 @@ std::vector<ValueId> trainableParameters(const Graph& graph) {
   return result;
 }
 
+std::vector<ValueId> constantParameters(const Graph& graph, ValueId loss) {
+  std::vector<bool> changes = reachedFrom(graph, loss);
+  for (const Node& node : graph.nodes) {
+    if (!node.is("BatchNormalization")) continue;
+    for (const size_t statistic : {3, 4}) {
+      if (statistic < node.inputs.size() && node.inputs[statistic].valid())
+        changes[node.inputs[statistic].index()] = true;
+    }
+  }
+  std::vector<ValueId> constant = trainableParameters(graph);
+  std::erase_if(constant, [&](ValueId id) { return changes[id.index()]; });
+  return constant;
+}
+
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost) {
   for (const auto& [option, patterns, mark] :

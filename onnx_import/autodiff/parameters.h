@@ -20,6 +20,11 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 void overrideParameters(Graph& graph, const std::vector<std::string>& train,
                         const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
 
+// Of trainableParameters, those that a whole job leaves as they are (a buffer that the file does not mark,
+// such as class weights): no gradient of the loss reaches them, and no batch normalisation reads them as its
+// statistics, which forward passes replace. In order of id; none where the loss is invalid.
+std::vector<ValueId> constantParameters(const Graph& graph, ValueId loss);
+
 // "trains 115008 of 115008 parameters in 21 tensors": elements that a gradient of the loss reaches; of
 // all that are marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that
 // would be.

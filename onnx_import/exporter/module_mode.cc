@@ -1,11 +1,18 @@
 #include "onnx_import/exporter/module_mode.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "onnx_import/exporter/converter_traps.h"
+#include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
@@ -18,17 +25,37 @@ void requireMode(const Node& node, int version) {
        describeNode(node), node.opset_version, version);
 }
 
-bool isTrue(const Graph& graph, ValueId value) {
-  const Constant* constant = graph.constant(value);
+bool isTrueConstant(const Constant* constant) {
   return constant != nullptr && !constant->bytes.empty() && constant->bytes[0] != std::byte{0};
 }
 
+bool isTrue(const Graph& graph, ValueId value) { return isTrueConstant(graph.constant(value)); }
+
+// The node that writes a value, or nullptr.
+const Node* writerOf(const Graph& graph, const std::vector<NodeId>& producer, ValueId value) {
+  const NodeId id = producer[value.index()];
+  return id.valid() ? &graph.node(id) : nullptr;
+}
+
+// Inputs of a BatchNormalization: its mean and, behind it, its variance; the updated ones are its outputs 1
+// and 2.
+constexpr size_t kRunningMean = 3;
+
+bool isInTrainingMode(const Node& node) {
+  return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0;
+}
+
 // PyTorch's momentum of None (an average over all batches) is 0 in the call, and 1 in ONNX; InstanceNorm
-// reads what is computed of its statistics.
-bool movesStatistics(const Graph& graph, const Node& normalization) {
-  constexpr size_t kMean = 3;
-  return normalization.floatAttribute("momentum", 0.9f) != 1 &&
-         graph.initializers.contains(normalization.inputs.at(kMean));
+// reads what is computed of its statistics. An Identity computes nothing: with one the TorchScript exporter
+// merges statistics that are equal.
+bool movesStatistics(const Graph& graph, const std::vector<NodeId>& producer, const Node& normalization) {
+  ValueId mean = normalization.inputs.at(kRunningMean);
+  const Node* writer = writerOf(graph, producer, mean);
+  while (writer != nullptr && writer->is("Identity")) {
+    mean = writer->inputs.at(0);
+    writer = writerOf(graph, producer, mean);
+  }
+  return normalization.floatAttribute("momentum", 0.9f) != 1 && graph.initializers.contains(mean);
 }
 
 // A folded normalisation has no statistics left: training mode would leave it as it is.
@@ -41,6 +68,132 @@ void requireNormalizations(const Graph& graph) {
        "cannot follow batches; expected BatchNormalization operators; leave --mode out to train what the "
        "file has",
        listed(folded, kMost));
+}
+
+// Which input of a dropout says its mode; 0: the node is no dropout that has one.
+size_t modeInput(const Node& node) {
+  if (node.is("Dropout") && node.opset_version >= 12) return 2;
+  return node.domain == "com.microsoft" && node.op_type == "BiasDropout" ? 4 : 0;
+}
+
+// Before opset 7 a dropout that is not said to be a test drops.
+bool isOldDropout(const Node& node) {
+  return node.is("Dropout") && node.opset_version < 7 && node.intAttribute("is_test", 0) == 0;
+}
+
+// As the file has it: the mode may be what a Constant node holds.
+bool dropsAtRandom(const Graph& graph, const std::vector<NodeId>& producer, const Node& node) {
+  if (isOldDropout(node)) return true;
+  const size_t mode = modeInput(node);
+  if (mode == 0 || node.inputs.size() <= mode || !node.inputs[mode].valid()) return false;
+  if (isTrue(graph, node.inputs[mode])) return true;
+  const Node* writer = writerOf(graph, producer, node.inputs[mode]);
+  if (writer == nullptr || !writer->is("Constant")) return false;
+  const auto content = writer->attributes.find("value");
+  return content != writer->attributes.end() && isTrueConstant(std::get_if<Constant>(&content->second));
+}
+
+// Nodes of the main graph alone.
+TrainingModes modesOutside(const Graph& graph) {
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
+  TrainingModes modes;
+  for (const Node& node : graph.nodes) {
+    modes.normalizations += isInTrainingMode(node) ? 1 : 0;
+    modes.dropouts += dropsAtRandom(graph, producer, node) ? 1 : 0;
+  }
+  return modes;
+}
+
+// Adds those of a body, and of what is inside it.
+void addModes(const Graph& body, TrainingModes& modes);
+
+// Of functions, branches and loops.
+TrainingModes modesInside(const Graph& graph) {
+  TrainingModes modes;
+  for (const Function& function : graph.functions) addModes(*function.body, modes);
+  for (const Node& node : graph.nodes) {
+    for (const auto& [name, attribute] : node.attributes) {
+      if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute)) addModes(**body, modes);
+    }
+  }
+  return modes;
+}
+
+void addModes(const Graph& body, TrainingModes& modes) {
+  for (const TrainingModes& more : {modesOutside(body), modesInside(body)}) {
+    modes.normalizations += more.normalizations;
+    modes.dropouts += more.dropouts;
+  }
+}
+
+// What an inference would need of a node that is in training mode, and has not.
+void requireInferenceForm(const Graph& graph, const UseDef& uses) {
+  const TrainingModes inside = modesInside(graph);
+  if (inside.any()) {
+    fail(ErrorCode::kConfiguration,
+         "functions, branches or loops of the file have {} in training mode, which cannot be changed there; "
+         "export the module again in evaluation mode",
+         trainingModesToString(inside));
+  }
+  for (const Node& node : graph.nodes) {
+    if (!dropsAtRandom(graph, uses.producer, node) || node.outputs.size() < 2 || !node.outputs[1].valid())
+      continue;
+    if (uses.consumers[node.outputs[1].index()].empty()) continue;
+    fail(ErrorCode::kConfiguration,
+         "{} has no inference mode in this file: {} reads what it drops (a backward pass); export the module "
+         "again in evaluation mode",
+         describeNode(node), describeNode(graph.node(uses.consumers[node.outputs[1].index()].front())));
+  }
+}
+
+// Every reader of an updated statistic reads the statistic itself; what only hands one on goes away.
+void dropUpdatedStatistics(Graph& graph) {
+  std::map<ValueId, ValueId> kept;
+  const auto of = [&](ValueId value) {
+    const auto found = kept.find(value);
+    return found == kept.end() ? value : found->second;
+  };
+  for (Node& node : graph.nodes) {
+    const bool hands_on = node.is("Identity") && kept.contains(node.inputs.at(0));
+    for (ValueId& input : node.inputs) input = of(input);
+    if (hands_on) kept[node.outputs.at(0)] = node.inputs[0];
+    if (!isInTrainingMode(node)) continue;
+    for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
+      if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kRunningMean + o - 1);
+    }
+    node.attributes.erase("training_mode");
+    node.outputs.resize(1);
+  }
+  std::vector<std::string> captured;
+  for (const Node& node : graph.nodes) collectCaptures(node, captured);
+  for (const auto& [updated, statistic] : kept) {
+    const std::string& name = graph.value(updated).name;
+    if (std::find(captured.begin(), captured.end(), name) == captured.end()) continue;
+    fail(ErrorCode::kConfiguration,
+         "a branch or loop of the file reads '{}', a running statistic as updated by a step; export the "
+         "module again in evaluation mode",
+         name);
+  }
+  std::erase_if(graph.nodes,
+                [&](const Node& node) { return node.is("Identity") && kept.contains(node.outputs.at(0)); });
+  std::erase_if(graph.outputs, [&](ValueId output) { return kept.contains(output); });
+}
+
+// Constants that nothing reads any more.
+void removeUnread(Graph& graph, std::set<ValueId> constants) {
+  std::vector<std::string> captured;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId input : node.inputs) constants.erase(input);
+    collectCaptures(node, captured);
+  }
+  for (const ValueId output : graph.outputs) constants.erase(output);
+  std::erase_if(constants, [&](ValueId id) {
+    return std::find(captured.begin(), captured.end(), graph.value(id).name) != captured.end();
+  });
+  for (const ValueId id : constants) graph.initializers.erase(id);
+  std::erase_if(graph.nodes, [&](const Node& node) {
+    return node.is("Constant") && constants.contains(node.outputs.at(0));
+  });
 }
 
 }  // namespace
@@ -59,9 +212,10 @@ ChangedModes setTrainingMode(Graph& graph) {
   ChangedModes changed;
   GraphBuilder builder(graph);
   ValueId yes;
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
   const bool tells = std::any_of(graph.nodes.begin(), graph.nodes.end(), losesTraining);
   for (Node& node : graph.nodes) {
-    const bool is_idle = node.is("BatchNormalization") && node.intAttribute("training_mode", 0) == 0;
+    const bool is_idle = node.is("BatchNormalization") && !isInTrainingMode(node);
     if (is_idle && tells && !losesTraining(node)) {
       ++changed.in_evaluation;
     } else if (is_idle) {
@@ -69,13 +223,13 @@ ChangedModes setTrainingMode(Graph& graph) {
       node.attributes["training_mode"] = int64_t{1};
       node.outputs.resize(3);
       for (const size_t statistic : {size_t{1}, size_t{2}}) {  // behind the scale and bias, mean and variance
-        const Value state = graph.value(node.inputs.at(statistic + 2));
+        const Value state = graph.value(node.inputs.at(kRunningMean + statistic - 1));
         node.outputs[statistic] =
             builder.addValue(state.name + ".updated", state.data_type, state.shape.value_or(Shape{}));
         graph.value(node.outputs[statistic]).shape = state.shape;
       }
       ++changed.normalizations;
-      if (!movesStatistics(graph, node)) ++changed.standing;
+      if (!movesStatistics(graph, producer, node)) ++changed.standing;
     }
     if (!node.is("Dropout")) continue;
     const bool has_mode = node.inputs.size() > 2 && node.inputs[2].valid();
@@ -88,6 +242,42 @@ ChangedModes setTrainingMode(Graph& graph) {
     ++changed.dropouts;
   }
   if (changed.normalizations == 0) requireNormalizations(graph);
+  return changed;
+}
+
+TrainingModes trainingModes(const Graph& graph) {
+  TrainingModes modes;
+  addModes(graph, modes);
+  for (const ValueId input : graph.inputs) {
+    const std::optional<RandomNumbers>& drawn = graph.value(input).drawn;
+    if (drawn && drawn->kind == RandomNumbers::Kind::kTrue && drawn->probability < 1) ++modes.dropouts;
+  }
+  return modes;
+}
+
+std::string trainingModesToString(const TrainingModes& modes) {
+  const std::string normalizations = counted(modes.normalizations, "batch normalization");
+  const std::string dropouts = counted(modes.dropouts, "dropout");
+  if (modes.dropouts == 0) return normalizations;
+  return modes.normalizations == 0 ? dropouts : normalizations + " and " + dropouts;
+}
+
+TrainingModes setInferenceMode(Graph& graph) {
+  const UseDef uses = computeUseDef(graph);
+  requireInferenceForm(graph, uses);
+  const TrainingModes changed = modesOutside(graph);
+  std::set<ValueId> modes;
+  for (Node& node : graph.nodes) {
+    if (!dropsAtRandom(graph, uses.producer, node)) continue;
+    if (isOldDropout(node)) {
+      node.attributes["is_test"] = int64_t{1};
+    } else {
+      modes.insert(node.inputs[modeInput(node)]);
+      node.inputs.resize(modeInput(node));
+    }
+  }
+  dropUpdatedStatistics(graph);
+  removeUnread(graph, std::move(modes));
   return changed;
 }
 

@@ -1,5 +1,8 @@
-// The mode that modules of a file are trained in, where the exporter has written another one (`--mode`).
+// The mode of modules in a file: which are in training mode, and the other mode in its place (`--mode` of
+// `plan` and of `export`).
 #pragma once
+
+#include <string>
 
 #include "ir/graph/graph.h"
 
@@ -25,5 +28,28 @@ bool losesTraining(const Node& node);
 // 14 and 12);
 // Error(kConfiguration) where a converter has folded the normalisations (converter_traps.h).
 ChangedModes setTrainingMode(Graph& graph);
+
+// What is in training mode.
+struct TrainingModes {
+  int normalizations = 0;  // batch normalisations that take the statistics of a batch
+  int dropouts = 0;        // that drop at random
+  bool any() const { return normalizations + dropouts > 0; }
+};
+
+// Of a graph as read, functions, branches and loops included, or of a prepared one, where a dropout is the
+// mask that it draws. A dropout whose mode the file computes is not counted.
+TrainingModes trainingModes(const Graph& graph);
+
+// "3 batch normalizations and 1 dropout", without what there is none of.
+std::string trainingModesToString(const TrainingModes& modes);
+
+// Puts batch normalisations and dropouts of a graph as read into inference mode, and returns how many:
+//   BatchNormalization  reads its running statistics; who reads an updated one reads the statistic itself,
+//   and
+//                       graph outputs that are updated statistics are left out
+//   Dropout             hands its input on
+// Ids of values stay. Error(kConfiguration) where functions, branches or loops have some of them or read
+// updated statistics, and where a mask of a dropout is read (by a backward pass).
+TrainingModes setInferenceMode(Graph& graph);
 
 }  // namespace pipeshard

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,6 +15,8 @@
 
 namespace pipeshard {
 namespace {
+
+constexpr std::string_view kOneMore = " + 1";
 
 using Sizes = std::map<std::string, int64_t>;
 using Dimensions = std::vector<std::string>;
@@ -43,30 +47,51 @@ bool isUnknown(const Value& value, const Dimensions& dimensions) {
   return false;
 }
 
+// Whether the values' axes may be other than their names say: outputs are declared by the exporter's
+// configuration.
+bool isNamedOutput(const Graph& graph, ValueId id) {
+  const Value& value = graph.value(id);
+  return value.shape && !value.symbols.empty() &&
+         std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end();
+}
+
 // What the sizes of axes are at several sizes of the dimensions tells what they are made of. Dimensions whose
 // sizes cannot change alone are names of one size.
 class Trials {
  public:
   Trials(const Graph& cone, std::vector<ValueId> values, Dimensions dimensions)
-      : cone_(cone), values_(std::move(values)), dimensions_(std::move(dimensions)) {}
+      : cone_(cone),
+        values_(std::move(values)),
+        dimensions_(std::move(dimensions)),
+        fixed_(dimensionsByWeights(cone)) {}
 
-  // Whether the model takes sizes that are tried, and every dimension can be told from the others.
-  bool run() {
+  // Whether the model takes sizes that are tried.
+  bool start() {
     // Most models take a dozen. Images are larger, tables of positions may be shorter.
     for (const int64_t unit : {int64_t{4}, int64_t{64}, int64_t{1}}) {
       unit_ = unit;
       base_ = trial({}, 0);
       if (base_) break;
     }
-    if (!base_) return false;
+    return base_.has_value();
+  }
+
+  // Once started: whether an axis has another size than its name says.
+  bool isMisnamed(size_t value, size_t axis, const std::string& name) const {
+    const std::optional<int64_t> said = evaluateDimension(name, sizes({}, 0));
+    return said && *said != sizeIn(*base_, value, axis) && sizeIn(*base_, value, axis) >= 0;
+  }
+
+  // Once started: whether every dimension can be told from the others.
+  bool run() {
     Dimensions joint;
     for (const std::string& name : dimensions_) {
-      if (!addKind({name})) joint.push_back(name);
+      if (!fixed_.contains(name) && !addKind({name})) joint.push_back(name);
     }
     return joint.empty() || (joint.size() > 1 && addKind(joint));
   }
 
-  // "8", "batch", "5*batch", "batch + 1", "batch*tokens"; nothing if it is no such size.
+  // "8", "batch", "5*batch", "batch/4", "batch + 1", "batch*tokens"; nothing if it is no such size.
   std::optional<std::string> axis(size_t value, size_t axis) const {
     if (!(*base_)[value] || axis >= (*base_)[value]->size()) return std::nullopt;
     const int64_t size = (*base_)[value]->at(axis);
@@ -91,13 +116,18 @@ class Trials {
     return shapes[value] && axis < shapes[value]->size() ? shapes[value]->at(axis) : kUnknownSize;
   }
 
+  Sizes sizes(const Dimensions& smaller, int64_t units_less) const {
+    Sizes result;
+    for (const std::string& name : dimensions_) result[name] = 3 * unit_;
+    for (const std::string& name : smaller) result[name] -= units_less * unit_;
+    for (const auto& [name, size] : fixed_) result[name] = size;
+    return result;
+  }
+
   std::optional<Shapes> trial(const Dimensions& smaller, int64_t units_less) const {
-    Sizes sizes;
-    for (const std::string& name : dimensions_) sizes[name] = 3 * unit_;
-    for (const std::string& name : smaller) sizes[name] -= units_less * unit_;
     Graph graph = cone_;
     try {
-      bindDimensions(graph, sizes);
+      bindDimensions(graph, sizes(smaller, units_less));
       inferShapes(graph);
     } catch (const Error&) {
       return std::nullopt;  // the model does not take them
@@ -119,7 +149,10 @@ class Trials {
     const int64_t whole = 3 * unit_;
     if (read.size() == 1) {
       const int64_t change = size - sizeIn(read[0]->less, value, axis);
-      if (change % unit_ != 0 || change < 0) return std::nullopt;
+      if (change <= 0) return std::nullopt;
+      if (change < unit_ && unit_ % change == 0 && size == 3 * change)
+        return fmt::format("{}/{}", read[0]->name, unit_ / change);
+      if (change % unit_ != 0) return std::nullopt;
       const int64_t factor = change / unit_, rest = size - factor * whole;
       std::string text = factor == 1 ? read[0]->name : fmt::format("{}*{}", factor, read[0]->name);
       if (rest != 0) text += fmt::format(" {} {}", rest < 0 ? '-' : '+', rest < 0 ? -rest : rest);
@@ -140,6 +173,7 @@ class Trials {
   const Graph& cone_;
   std::vector<ValueId> values_;
   Dimensions dimensions_;
+  Sizes fixed_;
   int64_t unit_ = 1;
   std::optional<Shapes> base_;
   std::vector<Kind> kinds_;
@@ -155,39 +189,155 @@ void takeAxis(const std::string& found, size_t axis, const Dimensions& dimension
   if (!isOpen(with, axis, dimensions)) value = std::move(with);
 }
 
-}  // namespace
-
-void nameAxes(Graph& graph, const std::vector<std::string>& names) {
-  const Dimensions dimensions = dimensionsOf(graph);
-  std::vector<ValueId> ids;
-  for (const std::string& name : names) {
-    const ValueId id = findValue(graph, name);
-    if (id.valid() && isUnknown(graph.value(id), dimensions)) ids.push_back(id);
-  }
-  if (ids.empty()) return;
-  // What is made of them does not matter, nor whether it is known to anybody.
+// What the values are made of; `in_cone`: their ids there. What is made of them does not matter, nor whether
+// it is known to anybody.
+Graph coneOf(const Graph& graph, const std::vector<ValueId>& values, std::vector<ValueId>& in_cone) {
   Graph cone = graph;
   cone.outputs.clear();
-  const std::vector<ValueId> kept = removeDeadCode(cone, ids);
+  const std::vector<ValueId> kept = removeDeadCode(cone, values);
+  for (const ValueId id : values) in_cone.push_back(kept[id.index()]);
+  for (const ValueId id : graph.outputs) {
+    if (kept[id.index()].valid()) cone.outputs.push_back(kept[id.index()]);
+  }
+  return cone;
+}
+
+// Axes of values that the trials have given another size than their names say.
+using Misnamed = std::vector<std::set<size_t>>;
+
+Misnamed misnamedAxes(const Graph& graph, const std::vector<ValueId>& values, const Trials& trials) {
+  Misnamed result(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Value& value = graph.value(values[i]);
+    if (!isNamedOutput(graph, values[i])) continue;
+    for (size_t axis = 1; axis < std::min(value.shape->size(), value.symbols.size()); ++axis) {
+      if ((*value.shape)[axis] < 0 && trials.isMisnamed(i, axis, value.symbols[axis])) result[i].insert(axis);
+    }
+  }
+  return result;
+}
+
+std::string axesToString(const Value& value) {
+  std::vector<std::string> axes;
+  for (size_t axis = 0; axis < value.shape->size(); ++axis) {
+    const int64_t size = (*value.shape)[axis];
+    const bool is_named = axis < value.symbols.size() && !value.symbols[axis].empty();
+    axes.push_back(size >= 0 ? std::to_string(size) : is_named ? value.symbols[axis] : "?");
+  }
+  return fmt::format("[{}]", fmt::join(axes, ","));
+}
+
+// Whether the operators take what the names say, and outputs with an axis of this name have it.
+bool agreesWithOperators(const Graph& graph, const std::string& name) {
+  for (const int64_t unit : {int64_t{4}, int64_t{64}, int64_t{1}}) {
+    Sizes sizes;
+    int64_t units = 2;  // every dimension has another size
+    for (const std::string& dimension : dimensionsOf(graph)) sizes[dimension] = unit * units++;
+    for (const auto& [dimension, size] : dimensionsByWeights(graph)) sizes[dimension] = size;
+    Graph bound = graph;
+    try {
+      bindDimensions(bound, sizes);
+      inferShapes(bound);
+    } catch (const Error&) {
+      continue;  // the model does not take them
+    }
+    const int64_t said = evaluateDimension(name, sizes).value_or(kUnknownSize);
+    for (const ValueId output : graph.outputs) {
+      const std::vector<std::string>& symbols = graph.value(output).symbols;
+      const std::optional<Shape>& shape = bound.value(output).shape;
+      for (size_t axis = 0; shape && axis < std::min(symbols.size(), shape->size()); ++axis) {
+        if (symbols[axis] == name && (*shape)[axis] != said) return false;
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
+void renameAxes(const std::string& name, const std::string& other, Graph& graph) {
+  for (Value& value : graph.values) std::replace(value.symbols.begin(), value.symbols.end(), name, other);
+}
+
+// Names of axes of inputs that speak of one element more than another dimension has.
+std::set<std::string> namesWithOneMore(const Graph& graph) {
+  std::set<std::string> names;
+  for (const ValueId input : graph.inputs) {
+    if (graph.initializers.contains(input)) continue;
+    for (const std::string& symbol : graph.value(input).symbols) {
+      if (symbol.ends_with(kOneMore)) names.insert(symbol);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> nameAxes(Graph& graph, const std::vector<std::string>& names) {
+  const Dimensions dimensions = dimensionsOf(graph);
+  std::vector<ValueId> ids;
+  bool any_unknown = false;
+  for (const std::string& name : names) {
+    const ValueId id = findValue(graph, name);
+    if (!id.valid()) continue;
+    const bool is_unknown = isUnknown(graph.value(id), dimensions);
+    if (is_unknown || isNamedOutput(graph, id)) ids.push_back(id);
+    any_unknown = any_unknown || is_unknown;
+  }
+  if (ids.empty()) return {};
   std::vector<ValueId> in_cone;
-  for (const ValueId id : ids) in_cone.push_back(kept[id.index()]);
+  const Graph cone = coneOf(graph, ids, in_cone);
   Trials trials(cone, in_cone, dimensions);
   Graph known = cone;
-  inferShapes(known);
-  const bool has_sizes = trials.run();
+  if (any_unknown) inferShapes(known);
+  bool has_sizes = trials.start();
+  const Misnamed misnamed = has_sizes ? misnamedAxes(graph, ids, trials) : Misnamed(ids.size());
+  const bool any_misnamed =
+      std::any_of(misnamed.begin(), misnamed.end(), [](const auto& axes) { return !axes.empty(); });
+  has_sizes = has_sizes && (any_unknown || any_misnamed) && trials.run();
+  std::vector<std::string> lines;
   for (size_t i = 0; i < ids.size(); ++i) {
     Value& value = graph.value(ids[i]);
     const Value& inferred = known.value(in_cone[i]);
+    const std::string said = misnamed[i].empty() ? "" : axesToString(value);
     if (value.data_type == DataType::kUndefined) value.data_type = inferred.data_type;
     if (!value.shape) {
       value.shape = inferred.shape;
       value.symbols = inferred.symbols;
     }
     for (size_t axis = 0; has_sizes && value.shape && axis < value.shape->size(); ++axis) {
-      if (!isOpen(value, axis, dimensions)) continue;
+      if (!isOpen(value, axis, dimensions) && !misnamed[i].contains(axis)) continue;
       if (const auto found = trials.axis(i, axis)) takeAxis(*found, axis, dimensions, value);
     }
+    if (said.empty() || said == axesToString(value)) continue;
+    lines.push_back(
+        fmt::format("output '{}' is {} in the file, but follows from its operators as {}: that "
+                    "counts",
+                    value.name, said, axesToString(value)));
   }
+  return lines;
+}
+
+std::vector<std::string> correctDimensionNames(Graph& graph, const std::map<std::string, int64_t>& given) {
+  std::vector<std::string> lines;
+  for (const std::string& name : namesWithOneMore(graph)) {
+    if (given.contains(name) || agreesWithOperators(graph, name)) continue;
+    const std::string one = name.substr(0, name.size() - kOneMore.size());
+    std::vector<std::string> possible;
+    for (const std::string& other : dimensionsOf(graph)) {
+      if (other == one) continue;
+      Graph renamed = graph;
+      const std::string sum = fmt::format("{} + {}", one, other);
+      renameAxes(name, sum, renamed);
+      if (agreesWithOperators(renamed, sum)) possible.push_back(sum);
+    }
+    if (possible.size() != 1) continue;
+    renameAxes(name, possible[0], graph);
+    lines.push_back(
+        fmt::format("the dimension that the file calls '{0}' is {1}, as its operators take it "
+                    "(--dim \"{0}=N\" gives it another size)",
+                    name, possible[0]));
+  }
+  return lines;
 }
 
 void findRanksOfOutputs(Graph& graph) {

@@ -1,6 +1,8 @@
 // Types and axes of inner values of a graph as read, whose dimensions are not bound yet.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,17 @@ namespace pipeshard {
 //   value Reshape(x [batch,tokens,5], [-1,5])         its axis 0 becomes 'batch*tokens'
 // What does not follow stays as it is, as do names that are no values. Error(kBadModel) for a node whose
 // types contradict each other.
-void nameAxes(Graph& graph, const std::vector<std::string>& names);
+//
+// An axis of an output that has another size than its name says gets what follows, too (not axis 0, the rows
+// of the batch):
+//   output logits [batch,5,height], found to be [batch,5,height/4]     its axis 2 becomes 'height/4'
+// Returns a line for each such output.
+std::vector<std::string> nameAxes(Graph& graph, const std::vector<std::string>& names);
+
+// Exporters name an axis of past and present together "past + 1" when they trace one token; the operators
+// take "past + tokens". Where they contradict the first and agree with the second, the axis gets that name,
+// everywhere. Names that `given` has a size for stay. Returns a line for each name that was changed.
+std::vector<std::string> correctDimensionNames(Graph& graph, const std::map<std::string, int64_t>& given);
 
 // Outputs that the file gives no rank get it: a loss is known by being a scalar.
 void findRanksOfOutputs(Graph& graph);

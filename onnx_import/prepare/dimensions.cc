@@ -122,7 +122,7 @@ std::string listNames(const std::vector<SymbolicDimension>& dimensions) {
 }
 
 void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dimensions) {
-  const std::vector<SymbolicDimension> known = symbolicDimensions(graph);
+  const std::vector<SymbolicDimension> known = symbolicDimensions(graph, dimensions);
   for (const auto& entry : dimensions) {
     const std::string& name = entry.first;  // clang 14 captures no structured bindings
     const int64_t size = entry.second;
@@ -146,8 +146,9 @@ void checkBindings(const Graph& graph, const std::map<std::string, int64_t>& dim
 }
 
 void bindSizes(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
-  std::vector<bool> is_input(graph.values.size(), false);
+  std::vector<bool> is_input(graph.values.size(), false), is_output(graph.values.size(), false);
   for (ValueId id : graph.inputs) is_input[id.index()] = true;
+  for (ValueId id : graph.outputs) is_output[id.index()] = true;
   for (size_t i = 0; i < graph.values.size(); ++i) {
     Value& value = graph.values[i];
     if (!value.shape) continue;
@@ -165,7 +166,7 @@ void bindSizes(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
              axis, name);
       }
     }
-    value.symbols.clear();
+    if (is_input[i] || !is_output[i]) value.symbols.clear();
   }
 }
 
@@ -216,6 +217,46 @@ void sayAxesOfSqueezes(Graph& graph, std::map<std::string, int64_t> dimensions) 
   }
 }
 
+std::string allOf(const std::vector<std::string>& sizes, std::string_view what) {
+  return fmt::format("{} {} {}", fmt::join(sizes, " and "), sizes.size() == 1 ? "is" : "are", what);
+}
+
+// Axes of inputs whose size is what their name says, an expression: "'past + 1' = 5".
+std::set<std::string> sizesByName(const Graph& graph, const std::map<std::string, int64_t>& dimensions) {
+  std::set<std::string> sizes;
+  for (ValueId id : graph.inputs) {
+    const Value& input = graph.value(id);
+    if (graph.initializers.contains(id)) continue;
+    for (const std::string& symbol : input.symbols) {
+      if (symbol.empty() || dimensions.contains(symbol)) continue;
+      if (const std::optional<int64_t> size = evaluateDimension(symbol, dimensions))
+        sizes.insert(fmt::format("; '{0}' = {1} is what this name says (--dim \"{0}=N\" says another)",
+                                 symbol, *size));
+    }
+  }
+  return sizes;
+}
+
+// What givenSizes tells. A size that a weight says as well is not in question.
+std::string describeSizes(const Graph& graph, const std::map<std::string, int64_t>& dimensions,
+                          const std::set<std::string>& chosen) {
+  const std::map<std::string, int64_t> by_weights = dimensionsByWeights(graph);
+  std::vector<std::string> given_sizes, chosen_sizes, options, parts;
+  for (const auto& [name, size] : dimensions) {
+    const auto weight = by_weights.find(name);
+    if (weight != by_weights.end() && weight->second == size) continue;
+    const bool is_chosen = chosen.contains(name);
+    (is_chosen ? chosen_sizes : given_sizes).push_back(fmt::format("{} = {}", name, size));
+    if (is_chosen) options.push_back(fmt::format("--dim {}=N", name));
+  }
+  if (!given_sizes.empty()) parts.push_back(allOf(given_sizes, "given (--dim, --microbatches)"));
+  if (!chosen_sizes.empty()) parts.push_back(allOf(chosen_sizes, "chosen, as nobody gave a size"));
+  if (parts.empty()) return "";
+  std::string text = fmt::format("; {}: the model may not take that", fmt::join(parts, ", "));
+  if (!options.empty()) text += fmt::format("; give sizes that it takes: {}", fmt::join(options, " "));
+  return text + fmt::format("{}", fmt::join(sizesByName(graph, dimensions), ""));
+}
+
 }  // namespace
 
 std::optional<int64_t> evaluateDimension(std::string_view expression,
@@ -240,7 +281,8 @@ std::string axisName(const Value& input, size_t axis) {
   return fmt::format("{}_axis{}", input.name, axis);
 }
 
-std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph) {
+std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph,
+                                                  const std::map<std::string, int64_t>& given) {
   std::vector<SymbolicDimension> result;
   for (ValueId id : graph.inputs) {
     const Value& input = graph.value(id);
@@ -249,8 +291,9 @@ std::vector<SymbolicDimension> symbolicDimensions(const Graph& graph) {
       if ((*input.shape)[axis] >= 0) continue;
       const bool symbolic = axis < input.symbols.size() && !input.symbols[axis].empty();
       const std::string place = fmt::format("{} axis {}", input.name, axis);
+      const bool is_whole = !symbolic || given.contains(input.symbols[axis]);
       for (const std::string& name :
-           symbolic ? dimensionNames(input.symbols[axis]) : std::vector<std::string>{axisName(input, axis)}) {
+           is_whole ? std::vector<std::string>{axisName(input, axis)} : dimensionNames(input.symbols[axis])) {
         auto it = std::find_if(result.begin(), result.end(),
                                [&](const SymbolicDimension& dimension) { return dimension.name == name; });
         if (it == result.end()) it = result.insert(result.end(), SymbolicDimension{name, {}});
@@ -284,28 +327,71 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph) {
   return result;
 }
 
-void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions) {
+std::map<std::string, int64_t> dimensionsByWeights(const Graph& graph) {
+  std::map<ValueId, ValueId> source;  // the input that a value is
+  for (ValueId id : graph.inputs) {
+    if (!graph.initializers.contains(id)) source.emplace(id, id);
+  }
+  std::map<std::string, int64_t> result;
+  for (const Node& node : graph.nodes) {
+    if (node.inputs.empty() || node.outputs.empty()) continue;
+    const auto read = source.find(node.inputs[0]);
+    if (read == source.end()) continue;
+    if (node.is("Identity") || node.is("Cast")) source.emplace(node.outputs[0], read->second);
+    if (!node.is("Conv") || node.inputs.size() < 2 || !node.inputs[1].valid()) continue;
+    const Value& input = graph.value(read->second);
+    const std::optional<Shape>& weight = graph.value(node.inputs[1]).shape;
+    if (!input.shape || input.shape->size() < 2 || (*input.shape)[1] >= 0) continue;
+    if (!weight || weight->size() != input.shape->size() || !isStatic(*weight)) continue;
+    const std::string name = axisName(input, 1);
+    if (dimensionNames(name) == std::vector<std::string>{name})
+      result.emplace(name, (*weight)[1] * node.intAttribute("group", 1));
+  }
+  return result;
+}
+
+std::vector<std::string> misnamedOutputs(const Graph& graph, const Graph& prepared,
+                                         const std::map<std::string, int64_t>& dimensions) {
+  std::vector<std::string> lines;
+  for (ValueId id : graph.outputs) {
+    const Value& value = graph.value(id);
+    const ValueId found = findValue(prepared, value.name);
+    if (!found.valid() || !value.shape || !prepared.value(found).shape) continue;
+    const Shape& shape = prepared.shape(found);
+    if (shape.size() != value.shape->size()) continue;
+    Shape said = shape;
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      if ((*value.shape)[axis] >= 0 || axis >= value.symbols.size()) continue;
+      if (const auto size = evaluateDimension(value.symbols[axis], dimensions)) said[axis] = *size;
+    }
+    if (said == shape) continue;
+    lines.push_back(
+        fmt::format("output '{}' is {} by the names of its axes ({}), but follows from its operators as {}: "
+                    "that counts",
+                    value.name, shapeToString(said), fmt::join(value.symbols, ","), shapeToString(shape)));
+  }
+  return lines;
+}
+
+void bindDimensions(Graph& graph, const std::map<std::string, int64_t>& dimensions,
+                    const std::set<std::string>& chosen) {
   checkBindings(graph, dimensions);
   sayAxesOfSqueezes(graph, dimensions);
+  const std::string sizes = describeSizes(graph, dimensions, chosen);  // reads the symbols
   bindSizes(graph, dimensions);
-  std::vector<std::string> sizes;
-  for (const auto& [name, size] : dimensions) sizes.push_back(fmt::format("{} = {}", name, size));
-  if (!sizes.empty()) {
-    graph.model_metadata.emplace_back(
-        kGivenSizes, fmt::format("{} {}", fmt::join(sizes, " and "), sizes.size() == 1 ? "is" : "are"));
-  }
+  if (!sizes.empty()) graph.model_metadata.emplace_back(kGivenSizes, sizes);
 }
 
 std::string givenSizes(const Graph& graph) {
   for (const auto& [key, text] : graph.model_metadata) {
-    if (key == kGivenSizes)
-      return fmt::format("; {} given (--dim, --microbatches): the model may not take that", text);
+    if (key == kGivenSizes) return text;
   }
   return "";
 }
 
 void forgetGivenSizes(Graph& graph) {
   std::erase_if(graph.model_metadata, [](const auto& entry) { return entry.first == kGivenSizes; });
+  for (ValueId id : graph.outputs) graph.value(id).symbols.clear();
 }
 
 }  // namespace pipeshard

@@ -349,13 +349,20 @@ void Inference::mergeOutput(const Node& node, size_t index, const Value& inferre
     value.symbols = inferred.symbols;
   }
   if (value.shape->size() != inferred.shape->size()) disagree();
+  // Beside a size, the name that says it (bindDimensions): only a name, such as the height of an image for
+  // that of its logits. On axis 0 it is the rows of the batch, of which a file may have a fixed number
+  // inside.
   for (size_t axis = 0; axis < value.shape->size(); ++axis) {
     int64_t& size = (*value.shape)[axis];
     const int64_t other = (*inferred.shape)[axis];
-    if (size >= 0 && other >= 0 && size != other) disagree();
-    if (size < 0) size = other;
+    if (other < 0) continue;
+    const bool is_named = axis < value.symbols.size() && !value.symbols[axis].empty();
+    if (size >= 0 && size != other && !(is_named && axis > 0)) disagree();
+    size = other;
+    if (is_named) value.symbols[axis].clear();
   }
-  if (isStatic(*value.shape)) value.symbols.clear();
+  if (std::all_of(value.symbols.begin(), value.symbols.end(), [](const auto& name) { return name.empty(); }))
+    value.symbols.clear();
 }
 
 void Inference::record(const Node& node, std::vector<Constant> results) {

@@ -13,11 +13,12 @@
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/inline_functions.h"
-#include "onnx_import/prepare/row_forms.h"
 #include "onnx_import/prepare/simplify.h"
 #include "onnx_import/prepare/splice.h"
 #include "onnx_import/prepare/unroll.h"
 #include "onnx_import/prepare/upgrade.h"
+#include "onnx_import/row_numbers/box_forms.h"
+#include "onnx_import/row_numbers/row_forms.h"
 
 namespace pipeshard {
 namespace {
@@ -33,7 +34,8 @@ void foldAll(Graph& graph, int64_t limit_bytes) {
   for (int round = 0; round < kRounds; ++round) {
     const int folded = foldConstants(graph, limit_bytes);
     const int simplified = simplify(graph);
-    const int rewritten = writeWithoutRowNumbers(graph);
+    const int boxes = writeBoxes(graph);
+    const int rewritten = boxes + writeWithoutRowNumbers(graph);
     const int unrolled = unrollLoops(graph);
     if (folded == 0 && simplified == 0 && rewritten == 0 && unrolled == 0) return;
     removeDeadCode(graph);
@@ -215,7 +217,7 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   graph.ir_version = std::max<int64_t>(graph.ir_version, 10);
   inlineFunctions(graph, ImportLimits().inlined_nodes,
                   [](const Function& function) { return function.domain == kPipeshardDomain; });
-  bindDimensions(graph, options.dimensions);
+  bindDimensions(graph, options.dimensions, options.chosen);
   upgradeOperators(graph);
   foldAll(graph, options.fold_limit_bytes);
   keepLayerWeights(graph);

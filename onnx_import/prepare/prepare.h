@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "ir/graph/graph.h"
@@ -22,12 +23,13 @@ struct PrepareOptions {
   std::function<bool(const Node&)> supported;
   // Tensors have at most so many elements (the reader's limit, by default).
   uint64_t tensor_elements = ImportLimits().tensor_elements;
+  std::set<std::string> chosen = {};  // of `dimensions`, those whose size nobody gave: messages say so
 };
 
 // Steps, in this order (each needs what the one before gives):
 //   1. inline model-local functions, but those of the domain pipeshard; bind dimensions
 //   2. write old operators in the forms of opset 18 (upgrade.h)
-//   3. repeat shape inference, constant folding, simplification, batches without row numbers (row_forms.h)
+//   3. repeat shape inference, constant folding, simplification, batches without row numbers (row_numbers)
 //      and the unrolling of loops until nothing changes
 //   4. mark the weights that their place alone tells (keepLayerWeights), before their readers are replaced
 //   5. where `supported` is given: replace operators to which it says no, or which a lowering claims, by

@@ -148,11 +148,13 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   return record;
 }
 
-std::string describe(const Record& record, const std::string& data, int64_t batches) {
+std::string describe(const Record& record, const std::string& data, const EvaluationFolder& made) {
   std::string text = fmt::format("{}; {} in {} batch{}, weighted by {}{}", data,
-                                 counted(record.rows, "example"), batches, batches == 1 ? "" : "es",
+                                 counted(record.rows, "example"), made.batches, made.batches == 1 ? "" : "es",
                                  record.divisor.empty() ? "their rows" : "what their loss is divided by",
-                                 record.exact ? "" : " (the model does not tell what its loss is a mean of)");
+                                 made.exact ? ""
+                                            : "; the loss is approximate: the model does not tell what it is "
+                                              "a mean of");
   if (record.left_out > 0)
     text += fmt::format("; the last {} that the plan's devices cannot share are left out",
                         counted(record.left_out, "example"));
@@ -195,8 +197,9 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   made.divisor = record->divisor;
   made.drop_last = record->left_out > 0;
   made.batches = std::max<int64_t>(1, record->rows / record->batch) + (record->last_batch > 0 ? 1 : 0);
+  made.exact = record->exact || made.batches == 1;
   const std::string decisions = held_out.decisions.empty() ? "" : ": " + held_out.decisions;
-  made.text = describe(*record, printData(data) + decisions, made.batches);
+  made.text = describe(*record, printData(data) + decisions, made);
   return made;
 }
 

@@ -111,6 +111,15 @@ int64_t sizeOfBatch(const PlanRequest& request, const AskedStages& stages) {
   return chooseMicrobatches(kPlenty * stages.widest, request.partition, stages) * stages.widest;
 }
 
+// Where one size alone can be meant, nobody need give it.
+void takeSizesOfWeights(const Graph& raw, BatchDimension& batch) {
+  for (const auto& [name, size] : dimensionsByWeights(raw)) {
+    if (name == batch.name || !batch.dimensions.emplace(name, size).second) continue;
+    batch.notes.push_back(
+        fmt::format("{} = {}, as the weight of the convolution that reads it has it", name, size));
+  }
+}
+
 }  // namespace
 
 BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw) {
@@ -123,12 +132,15 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
   mergeNames(symbols, raw, batch);
   if (!batch.name.empty() && !batch.dimensions.contains(batch.name)) {
     batch.dimensions[batch.name] = sizeOfBatch(request, stages);
+    batch.chosen.insert(batch.name);
     batch.notes.push_back(fmt::format("a batch of {} was chosen (--dim {}=N sets it)",
                                       batch.dimensions[batch.name], batch.name));
   }
+  takeSizesOfWeights(raw, batch);
   if (!request.any_sizes) return batch;
-  for (const SymbolicDimension& dimension : symbolicDimensions(raw)) {
+  for (const SymbolicDimension& dimension : symbolicDimensions(raw, batch.dimensions)) {
     if (!batch.dimensions.emplace(dimension.name, kAnySize).second) continue;
+    batch.chosen.insert(dimension.name);
     batch.notes.push_back(fmt::format("{} is shown for {} = {} (--dim {}=N sets it)", request.model_path,
                                       dimension.name, kAnySize, dimension.name));
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace pipeshard {
 struct BatchDimension {
   std::string name;                           // "" if nothing can be cut
   std::map<std::string, int64_t> dimensions;  // sizes of the symbolic dimensions, as asked for or chosen
+  std::set<std::string> chosen;               // of these, what nothing but pipeshard says
   std::vector<std::string> notes;             // what was taken for what, and chosen
 };
 
@@ -24,6 +26,8 @@ struct BatchDimension {
 // names that stand on axis 0 alone, and have no other size, become one, in `raw` too.
 //
 // A size that is given for "batch" is the batch's, whatever the file calls it.
+//
+// Channels without a size get that of the convolution that reads them (dimensionsByWeights).
 //
 // A batch without a size gets one: a row for each device that shares rows, in each microbatch. Where
 // PlanRequest::any_sizes is set, so do the other dimensions.

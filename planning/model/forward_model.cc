@@ -10,7 +10,9 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/exporter/converter_traps.h"
+#include "onnx_import/exporter/evaluation_mode.h"
 #include "onnx_import/exporter/exporter_traps.h"
+#include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/rehearsal.h"
@@ -20,6 +22,7 @@
 #include "onnx_import/patterns/patterns.h"
 #include "onnx_import/precision/mixed_precision.h"
 #include "onnx_import/precision/precision.h"
+#include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
@@ -58,13 +61,17 @@ class Preparer {
         patterns_(given.patterns),
         precision_(given.precision),
         keep_float32_(given.keep_float32),
+        evaluates_(given.optimizer.kind == OptimizerSpec::Kind::kNone && given.mode != ModuleMode::kTraining),
         limited_rows_(limited_rows),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
     options_.dimensions = model.dimensions;
+    options_.chosen = model.chosen;
     options_.supported = canTrain;
     if (!length_dimension_.empty()) longest_ = options_.dimensions.at(length_dimension_);
-    Graph whole = withRowsFirst(prepare(model.batch), model.batch);
+    Graph as_declared = prepare(model.batch);
+    misnamed_ = misnamedOutputs(raw_, as_declared, options_.dimensions);
+    Graph whole = withRowsFirst(std::move(as_declared), model.batch);
     order_ = nodeOrderForCuts(whole);
     reorderNodes(whole, order_);
     made_.emplace(std::pair(longest_, model.batch), std::move(whole));
@@ -72,6 +79,8 @@ class Preparer {
 
   const FoundPatterns& patterns() const { return found_; }  // the same at every size
   const MixedNodes& mixedNodes() const { return mixed_; }
+  const std::vector<std::string>& misnamed() const { return misnamed_; }  // misnamedOutputs
+  const TrainingModes& leftModes() const { return left_modes_; }  // what an evaluation has put out of it
   const Graph& of(int64_t rows) { return of(rows, longest_); }
   // With sequences of so many elements.
   const Graph& of(int64_t rows, int64_t length) {
@@ -91,6 +100,8 @@ class Preparer {
     Graph graph = prepareModel(raw_, options_);
     if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
     if (isHalf(precision_)) mixed_ = mixPrecision(graph, precision_, keep_float32_);
+    if (evaluates_) left_modes_ = trainingModes(graph);
+    if (left_modes_.any()) setEvaluationMode(graph);
     return graph;
   }
 
@@ -107,8 +118,11 @@ class Preparer {
   Patterns patterns_;
   DataType precision_;
   std::vector<std::string> keep_float32_;
+  bool evaluates_;
   MixedNodes mixed_;
   FoundPatterns found_;
+  std::vector<std::string> misnamed_;
+  TrainingModes left_modes_;
   int64_t limited_rows_;
   PrepareOptions options_;
   std::string batch_dimension_, length_dimension_;
@@ -274,7 +288,11 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   // Behind takeBackward, too: outputs that are gradients cannot be taken for the loss. The values that a loss
   // reads need types and axes before it is attached.
   const LossSpec asked = lossToAttach(request, raw, module.reduced.loss);
-  nameAxes(raw, asked.valuesRead());
+  const auto add = [&](std::vector<std::string> lines) {
+    for (std::string& line : lines) model.notes.push_back(std::move(line));
+  };
+  add(correctDimensionNames(raw, request.dimensions));
+  add(nameAxes(raw, asked.valuesRead()));
   const ValueId loss = attachLoss(raw, asked, &model.notes);
 
   // Behind the loss: what it needs is never left out, its labels are read, and it is none of the further
@@ -301,9 +319,20 @@ void notePatterns(const FoundPatterns& patterns, ForwardModel& model) {
   model.missed_patterns = patterns.missed;
 }
 
+void noteLeftModes(const TrainingModes& modes, ForwardModel& model) {
+  if (!modes.any()) return;
+  model.notes.push_back(fmt::format(
+      "put into evaluation mode, as --schedule forward-only evaluates: {} (--mode training leaves {} in "
+      "training mode)",
+      trainingModesToString(modes), modes.normalizations + modes.dropouts == 1 ? "it" : "them"));
+}
+
+// The mask of a dropout in evaluation mode is always true.
 void noteDrawnInputs(ForwardModel& model) {
-  const auto drawn = std::count_if(model.graph.inputs.begin(), model.graph.inputs.end(),
-                                   [&](ValueId input) { return model.graph.value(input).drawn.has_value(); });
+  const auto drawn = std::count_if(model.graph.inputs.begin(), model.graph.inputs.end(), [&](ValueId input) {
+    const std::optional<RandomNumbers>& numbers = model.graph.value(input).drawn;
+    return numbers && (numbers->kind != RandomNumbers::Kind::kTrue || numbers->probability < 1);
+  });
   if (drawn > 0) {
     model.notes.push_back(
         fmt::format("random numbers (dropout and the like): {} drawn in every step; --seed of `run` and "
@@ -360,10 +389,12 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     BatchDimension batch = decideBatchDimension(request, stages, raw);
     model.batch_dimension = std::move(batch.name);
     model.dimensions = std::move(batch.dimensions);
+    model.chosen = std::move(batch.chosen);
     model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
     takeLengths(request, model);
     if (model.batch_dimension.empty()) model.fixed_batch = fixedBatch(raw);
     decideMicrobatches(request, stages, model);
+    const size_t behind_microbatches = model.notes.size();
     model.batch_axes = model.fixed_batch > 0 ? fixedBatchAxes(raw, model.fixed_batch)
                                              : batchAxes(raw, model.batch_dimension);
 
@@ -372,6 +403,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
     const auto preparer =
         std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
+    model.notes.insert(model.notes.end(), preparer->misnamed().begin(), preparer->misnamed().end());
     notePatterns(preparer->patterns(), model);
     if (isHalf(request.given.precision)) {
       model.mixed = preparer->mixedNodes();
@@ -383,6 +415,9 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
       return preparer->of(rows, length);
     };
     model.graph = model.prepared(rows);
+    if (std::string note = normalizedRowsNote(request, model); !is_searched && !note.empty())
+      model.notes.insert(model.notes.begin() + static_cast<int64_t>(behind_microbatches), std::move(note));
+    noteLeftModes(preparer->leftModes(), model);
     noteDrawnInputs(model);
     requireShorterSequences(model);
     if (loss_name.empty()) return model;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct ForwardModel {
   std::vector<std::string> outputs;           // that an evaluation gives beside it; none where it trains
   std::map<std::string, int> batch_axes;      // of the inputs that the batch dimension is in
   std::map<std::string, int64_t> dimensions;  // at the full batch
+  std::set<std::string> chosen;               // of these, what nobody gave (BatchDimension)
   std::string batch_dimension;                // "" if nothing can be cut
   int64_t batch = 1;                          // rows of the whole batch; 1 if nothing can be cut
   int64_t microbatches = 1;

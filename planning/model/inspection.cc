@@ -4,9 +4,12 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/prepare/dimensions.h"
+#include "planning/model/module_reading.h"
 #include "planning/model/training_step.h"
 #include "sharding/rules/factor_rule.h"
 
@@ -47,7 +50,41 @@ Verdict judgeBatch(const ForwardModel& model) {
                    fmt::format("the batch ({}) can be cut", model.batch_dimension));
 }
 
+std::string declaredValue(const char* what, const Value& value) {
+  std::vector<std::string> axes;
+  for (size_t axis = 0; value.shape && axis < value.shape->size(); ++axis) {
+    const int64_t size = (*value.shape)[axis];
+    axes.push_back(size >= 0 ? std::to_string(size) : axisName(value, axis));
+  }
+  return fmt::format("{} {} {}[{}]", what, value.name, dataTypeName(value.data_type),
+                     value.shape ? fmt::format("{}", fmt::join(axes, ",")) : "...");
+}
+
 }  // namespace
+
+std::vector<std::string> declaredValues(const PlanRequest& request) {
+  std::vector<std::string> lines;
+  try {
+    ReadOptions read = planningReadOptions(request.external_data_root);
+    read.require_external_data = false;
+    const Graph graph = readForPlanning(request.model_path, read);
+    for (const ValueId id : graph.inputs) {
+      if (!graph.initializers.contains(id)) lines.push_back(declaredValue("input", graph.value(id)));
+    }
+    for (const ValueId id : graph.outputs) lines.push_back(declaredValue("output", graph.value(id)));
+    std::vector<std::string> options;
+    for (const SymbolicDimension& dimension : symbolicDimensions(graph, request.dimensions)) {
+      const auto given = request.dimensions.find(dimension.name);
+      options.push_back(given == request.dimensions.end()
+                            ? fmt::format("{} (--dim {}=N)", dimension.name, dimension.name)
+                            : fmt::format("{} = {}", dimension.name, given->second));
+    }
+    if (!options.empty()) lines.push_back(fmt::format("dimensions {}", fmt::join(options, ", ")));
+  } catch (const Error&) {  // what was found before says why
+    lines.clear();
+  }
+  return lines;
+}
 
 ModelTotals countTotals(const ForwardModel& model) {
   ModelTotals totals;

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/plan/given_options.h"
 #include "planning/model/forward_model.h"
+#include "planning/request/plan_request.h"
 
 namespace pipeshard {
 
@@ -18,6 +20,10 @@ struct ModelTotals {
   int64_t flops = 0;             // forward
 };
 ModelTotals countTotals(const ForwardModel& model);
+
+// What a file says of its inputs and outputs, axes by name, where its graph cannot be prepared: a line each,
+// and one of the dimensions that are open. Empty where the file itself cannot be read.
+std::vector<std::string> declaredValues(const PlanRequest& request);
 
 // Why planning refuses to train the model, before it makes a step of it. "": it does not.
 std::string trainingRefusal(const ForwardModel& model, const GivenOptions& given);

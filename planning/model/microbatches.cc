@@ -7,6 +7,7 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "onnx_import/exporter/module_mode.h"
 #include "planning/model/batch_dimension.h"
 
 namespace pipeshard {
@@ -93,6 +94,18 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
     model.notes.push_back(fmt::format("{} microbatch{} chosen (--microbatches sets them)", model.microbatches,
                                       model.microbatches == 1 ? " was" : "es were"));
   if (request.accumulate > 1) accumulate(request.accumulate, model);
+}
+
+std::string normalizedRowsNote(const PlanRequest& request, const ForwardModel& model) {
+  const bool chosen = request.microbatches == 0 && model.dimensions.contains(model.batch_dimension);
+  const int64_t whole = model.batch / request.accumulate;
+  const int64_t fewest = model.batch / model.microbatches;
+  const int64_t most = (model.batch + model.microbatches - 1) / model.microbatches;
+  if (!chosen || fewest >= whole || trainingModes(model.graph).normalizations == 0) return "";
+  return fmt::format(
+      "batch normalizations in training mode see {} at a time, those of a microbatch (--microbatches 1: all "
+      "{})",
+      fewest == most ? counted(most, "row") : fmt::format("{} or {} rows", fewest, most), whole);
 }
 
 }  // namespace pipeshard

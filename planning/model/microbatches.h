@@ -1,6 +1,8 @@
 // How many microbatches a step has, and how many rows of the batch.
 #pragma once
 
+#include <string>
+
 #include "partition/stages/asked_stages.h"
 #include "planning/model/forward_model.h"
 #include "planning/request/plan_request.h"
@@ -16,5 +18,10 @@ namespace pipeshard {
 //
 // Errors: kConfiguration where the batch has too few rows, or there is none and several are asked for.
 void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model);
+
+// Where the number of microbatches was chosen, and batch normalisations take the statistics of one: how many
+// rows they see, and the option for another number. "": there is nothing to say. To be called on a model with
+// its graph.
+std::string normalizedRowsNote(const PlanRequest& request, const ForwardModel& model);
 
 }  // namespace pipeshard

@@ -101,6 +101,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     }
     const std::vector<BatchInput> inputs = batchInputs(model, graph, share.other);
     WantedValues wanted{model.loss.valid() ? findValue(graph, lossName(model)) : ValueId()};
+    wanted.constants = constantParameters(graph, wanted.loss);
     std::vector<ModelOutput> outputs;
     if (optimizer.kind == OptimizerSpec::Kind::kNone) outputs = modelOutputs(model, graph, rows);
     for (const ModelOutput& output : outputs) wanted.outputs.push_back(output.value);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "planning/model/microbatches.h"
 #include "planning/programs/plan_within_memory.h"
 #include "planning/programs/step_programs.h"
 #include "planning/search/stage_search.h"
@@ -27,6 +28,8 @@ BatchCut planSearched(const PlanRequest& request, const PartitionOptions& option
     const StageChoice& choice = found.choices[i];
     setMicrobatches(choice.microbatches, model);
     planned.plan = undecided;
+    if (std::string note = normalizedRowsNote(request, model); !note.empty())
+      planned.plan.notes.push_back(std::move(note));
     try {
       const BatchCut batch = planWithinMemory(request, model, choice.options, progress, planned);
       if (planned.plan.last_batch > 0 && request.programs)

@@ -19,6 +19,7 @@
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
+#include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/format/training_info.h"
 #include "onnx_import/format/writer.h"
@@ -363,6 +364,22 @@ void noteTensorsLeftOut(const Graph& graph, const StateTensors& state, TrainedMo
                   listed(names, kMostNoted), names.size() == 1 ? "it" : "them"));
 }
 
+// Modes first: they change no value that a weight is. `inference`: TrainedModelRequest::in_inference_mode.
+void writeModes(Trained& trained, bool inference) {
+  const TrainingModes modes = inference ? setInferenceMode(trained.graph()) : trainingModes(trained.graph());
+  std::vector<std::string>& notes = trained.summary().notes;
+  if (inference) {
+    notes.push_back(modes.any()
+                        ? fmt::format("put into inference mode: {}", trainingModesToString(modes))
+                        : "--mode evaluation changes nothing: nothing in the file is in training mode");
+  } else if (modes.any()) {
+    notes.push_back(fmt::format(
+        "in training mode, as the file that was planned: {} (--mode evaluation writes "
+        "{} in inference mode)",
+        trainingModesToString(modes), modes.normalizations + modes.dropouts == 1 ? "it" : "them"));
+  }
+}
+
 }  // namespace
 
 void addTiedNames(const std::string& text, TrainedModelRequest& request) {
@@ -386,6 +403,7 @@ void addTiedNames(const std::string& text, TrainedModelRequest& request) {
 TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
                                       const std::string& path) {
   Trained trained(checkpoint, request);
+  writeModes(trained, request.in_inference_mode);
   Graph& graph = trained.graph();
   const std::vector<ValueId> ids = initializersToWrite(trained, graph);
   int64_t bytes = 0;

@@ -1,8 +1,9 @@
 // What a user takes home: the model file that was planned, with the weights of a checkpoint.
 //
 // The file is read as planning reads it (its exporter's changes undone, so that the module's parameters are
-// there under their names), and nothing else is done to it: inputs, outputs and operators stay. Parameters
-// and running statistics are the checkpoint's; what is not trained stays what it was.
+// there under their names), and nothing else is done to it: inputs, outputs and operators stay, unless it is
+// to be written in inference mode. Parameters and running statistics are the checkpoint's; what is not
+// trained stays what it was.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ struct TrainedModelRequest {
   int64_t most_inline_bytes = 1'800'000'000;
   // Also how it was trained: a TrainingInfoProto with the optimizer, whose states are the checkpoint's.
   bool training_info = false;
+  // Of writeTrainedModel: batch normalisations and dropouts that the file has in training mode are written in
+  // inference mode (onnx_import/exporter/module_mode.h).
+  bool in_inference_mode = false;
   // The moving averages of trained parameters in their place (`--ema` of the plan).
   bool moving_average = false;
   // Of writeTrainedTensors: names that tensors have besides those that the model's file tells, as no call of
@@ -42,8 +46,9 @@ struct TrainedModelSummary {
   std::vector<std::string> notes;  // what the file does not have
 };
 
-// Writes the model. Errors: kMissingInput, kConfiguration (the model's file is not what it was; the
-// checkpoint has what it has not: it was made for another model), kDiskFull.
+// Writes the model; a note says what of it is in training mode, or was. Errors: kMissingInput, kConfiguration
+// (the model's file is not what it was; the checkpoint has what it has not: it was made for another model;
+// the file has no inference mode), kDiskFull.
 TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
                                       const std::string& path);
 

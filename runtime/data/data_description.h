@@ -49,10 +49,14 @@ inline bool isPipe(const DataDescription& data) {
   return !data.command.empty() || data.path == kStandardInput;
 }
 
+// Whether nothing was given that has batches: they are random numbers then.
+inline bool isSynthetic(const DataDescription& data) { return data.path.empty() && data.command.empty(); }
+
 // Takes "NAME=NUMBER", of --pad. Error(kUsage).
 void addPadding(const std::string& text, DataDescription& description);
 
-// "tokens.u16, shuffled": the path, and all else that decides which rows a step has, but for the seed.
+// "tokens.u16, shuffled": the path, and all else that decides which rows a step has, but for the seed. ""
+// where isSynthetic.
 std::string printData(const DataDescription& description);
 
 }  // namespace pipeshard

@@ -117,8 +117,9 @@ class NumberColumn {
                  expected);
   }
   [[noreturn]] void refuse(const LinePlace& place, std::string_view found) const {
-    refuse(place, found, wantsIntegers() ? "an integer of 64 bits" : "a number");
+    refuse(place, found, expectedNumber());
   }
+  std::string_view expectedNumber() const { return wantsIntegers() ? "an integer of 64 bits" : "a number"; }
 
   std::unique_ptr<StoredArray> finish(int64_t rows) {
     Shape shape = input_.shape;
@@ -161,6 +162,22 @@ std::vector<std::string> splitFields(const std::string& line, const LinePlace& p
   return fields;
 }
 
+// Spreadsheets save "Unicode text" so, with zeros between the letters.
+void refuseUtf16(const std::string& first_line, const std::string& path) {
+  if (!first_line.starts_with("\xff\xfe") && !first_line.starts_with("\xfe\xff")) return;
+  fail(ErrorCode::kBadModel,
+       "{} is UTF-16 (it starts with a byte order mark); save it as UTF-8, such as by "
+       "iconv -f UTF-16 -t UTF-8",
+       path);
+}
+
+// What stands between the names in place of commas; "": nothing that is known.
+std::string_view otherSeparator(const std::vector<std::string>& names) {
+  if (names.size() != 1) return "";
+  if (names[0].find(';') != std::string::npos) return "';'";
+  return names[0].find('\t') != std::string::npos ? "a tab" : "";
+}
+
 template <typename T>
 bool parseWhole(const std::string& text, T& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -173,6 +190,7 @@ class CsvTable : public ArrayStore {
     LineReader lines(path_);
     std::string line;
     if (!lines.next(line)) fail(ErrorCode::kBadModel, "{} is empty; expected a line with the names", path_);
+    refuseUtf16(line, path_);
     if (line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // a byte order mark
     names_ = splitFields(line, lines.place());
     taken_.resize(names_.size(), false);
@@ -192,7 +210,8 @@ class CsvTable : public ArrayStore {
         lines.place().refuse(ErrorCode::kBadModel, "has {} fields, but the first line names {}",
                              fields.size(), names_.size());
       }
-      for (const size_t place : wanted) addField(fields[place], lines.place(), column);
+      for (const size_t place : wanted)
+        addField(fields[place], input.name, names_[place], lines.place(), column);
     }
     return column.finish(rows);
   }
@@ -206,13 +225,17 @@ class CsvTable : public ArrayStore {
   }
 
  private:
-  static void addField(const std::string& field, const LinePlace& place, NumberColumn& column) {
+  static void addField(const std::string& field, const std::string& input, const std::string& name,
+                       const LinePlace& place, NumberColumn& column) {
     int64_t whole = 0;
     double number = 0;
     if (column.wantsIntegers() && parseWhole(field, whole)) {
       column.add(whole);
     } else if (!parseWhole(field, number) || !column.addNumber(number)) {
-      column.refuse(place, field.empty() ? "nothing" : fmt::format("'{}'", field.substr(0, kMostShown)));
+      place.refuse(ErrorCode::kConfiguration, "input '{}'{}: found {}, expected {}", input,
+                   name == input ? "" : fmt::format(", column '{}'", name),
+                   field.empty() ? "nothing" : fmt::format("'{}'", field.substr(0, kMostShown)),
+                   column.expectedNumber());
     }
   }
 
@@ -233,13 +256,20 @@ class CsvTable : public ArrayStore {
            "{}, input '{}': found {} columns '{}', expected one of each from '{}[0]' to '{}[{}]'", path_,
            name, std::ssize(found) - k, wanted, name, name, count - 1);
     }
-    if (found.empty()) {
-      fail(ErrorCode::kMissingInput, "{} has no column '{}'{}; its columns are: {}", path_, name,
-           count == 1 ? "" : fmt::format(" or '{}[0]'", name), fmt::join(names_, ", "));
-    }
+    if (found.empty()) refuseMissing(name, count);
     if (std::ssize(found) == count) return found;
     fail(ErrorCode::kConfiguration, "{}, input '{}': found {} columns of this name, expected {}", path_, name,
          found.size(), count);
+  }
+
+  [[noreturn]] void refuseMissing(const std::string& name, int64_t count) const {
+    const std::string_view separator = otherSeparator(names_);
+    fail(ErrorCode::kMissingInput, "{} has no column '{}'{}; its columns are: {}{}", path_, name,
+         count == 1 ? "" : fmt::format(" or '{}[0]'", name), fmt::join(names_, ", "),
+         separator.empty() ? ""
+                           : fmt::format(" (one column: its first line has {}, but columns are separated by "
+                                         "commas)",
+                                         separator));
   }
 
   std::string path_;

@@ -29,6 +29,7 @@ LoaderFeed::LoaderFeed(const DataDescription& description, const std::vector<Pro
       steps_done_(steps_done),
       released_(steps_done),
       last_step_(last_step) {
+  if (steps_done >= last_step) return;
   std::string command = description.command;
   skips_ = steps_done > 0 && command.find(kStepMark) == std::string::npos;
   for (size_t at = 0; (at = command.find(kStepMark, at)) != std::string::npos;)
@@ -58,7 +59,7 @@ LoaderFeed::~LoaderFeed() {
   const uint64_t one = 1;
   // cannot be full: it is written once
   if (::write(stop_.get(), &one, sizeof one) < 0) std::terminate();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void LoaderFeed::takeNews() const {

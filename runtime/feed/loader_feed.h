@@ -23,7 +23,8 @@ class RowStream;  // row_stream.h
 class LoaderFeed {
  public:
   // Starts the command of a pipe (isPipe). Of steps that were done before, the command is told where it has
-  // "{step}"; else their rows are read and left out, with a notice. Nothing is read behind `last_step`.
+  // "{step}"; else their rows are read and left out, with a notice. Nothing is read behind `last_step`, and
+  // nothing is started where all steps were done.
   // Errors: kUsage (standard input is a terminal), as LoaderProcess and BatchRing.
   LoaderFeed(const DataDescription& description, const std::vector<ProgramInput>& inputs,
              const ShorterInputs& shorter, int64_t steps_done, int64_t last_step);

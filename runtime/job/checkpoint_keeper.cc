@@ -27,6 +27,14 @@ std::string describeData(const JobSpec& spec, ProgramFolder& programs) {
   return fmt::format("{}, in sequences of {}", printData(spec.data), lengths.describeLengths());
 }
 
+// What describeData says where no data were given.
+bool saysRandomNumbers(const std::string& data) { return data.empty() || data.starts_with(", "); }
+
+// For people.
+std::string nameData(const std::string& data) {
+  return saysRandomNumbers(data) ? "random numbers" + data : fmt::format("the data '{}'", data);
+}
+
 }  // namespace
 
 CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job,
@@ -50,6 +58,7 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs,
   last_begun_ = resumed_->step;
   folder_.goOnAfter(resumed_->step);
   checkResumed(programs);
+  if (spec.steps > resumed_->step) checkData();
 }
 
 void CheckpointKeeper::checkResumed(ProgramFolder& programs) const {
@@ -73,10 +82,19 @@ void CheckpointKeeper::checkResumed(ProgramFolder& programs) const {
         "if they were not {}, data are left out or used again now",
         resumed_->directory, common_.extent->examples));
   }
-  if (resumed_->data != common_.data) {
-    notice_(fmt::format("checkpoint {} was made with the data '{}'; going on with '{}'", resumed_->directory,
-                        resumed_->data, common_.data));
+}
+
+// Of steps that are to be done. Random numbers would spoil what was learned of data.
+void CheckpointKeeper::checkData() const {
+  if (resumed_->data == common_.data) return;
+  if (saysRandomNumbers(common_.data) && !saysRandomNumbers(resumed_->data)) {
+    fail(ErrorCode::kConfiguration,
+         "checkpoint {} was made with {}, and without --data this run would go on with random numbers; give "
+         "data as then (--data, --data-command), or another --checkpoint folder",
+         resumed_->directory, nameData(resumed_->data));
   }
+  notice_(fmt::format("checkpoint {} was made with {}; going on with {}", resumed_->directory,
+                      nameData(resumed_->data), nameData(common_.data)));
 }
 
 int64_t CheckpointKeeper::lastBeforeSave(int64_t after) const {

@@ -24,7 +24,7 @@ class CheckpointKeeper {
 
   // Takes the folder, and finds what to go on from. `programs`: the plan's. `job`: its name. Errors as
   // CheckpointFolder, newestGoodCheckpoint, requireFits and requireSameExtent; kConfiguration where the one
-  // found was made with another seed.
+  // found was made with another seed, or with data where this job is to do steps without any.
   CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job, int ranks,
                    Notice notice);
 
@@ -61,6 +61,7 @@ class CheckpointKeeper {
  private:
   // Whether the plan can go on from what was found, and what there is to say of it.
   void checkResumed(ProgramFolder& programs) const;
+  void checkData() const;
 
   struct Pending {
     std::vector<std::optional<CheckpointFile>> files;  // by rank

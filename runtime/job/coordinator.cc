@@ -82,7 +82,7 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   granted_ = result_.resumed_step;
   if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
   stragglers_.emplace(whoDoTheSame(*folder_));
-  if (last_step_ > result_.resumed_step) makePlacement();
+  if (hasWork()) makePlacement();
   folder_.reset();
 }
 
@@ -143,7 +143,7 @@ WorkerOptions Coordinator::commonOptions() const {
   options.evaluation = spec_.evaluation;
   options.check_finite = spec_.check_finite;
   options.find_nan = spec_.find_nan;
-  options.operators = spec_.operators;
+  options.operators = spec_.operators && hasSteps();
   options.log_directory = spec_.log_directory;
   options.dump_directory = spec_.dump_directory;
   options.dump = spec_.dump;
@@ -159,7 +159,7 @@ WorkerOptions Coordinator::commonOptions() const {
 int Coordinator::attempt() const { return spec_.nodes == nullptr ? 0 : spec_.nodes->attempt(); }
 
 JobResult Coordinator::run() {
-  if (last_step_ == result_.resumed_step) return std::move(result_);  // the checkpoint has them all
+  if (!hasWork()) return std::move(result_);  // the checkpoint has it all
   const Clock::time_point start = startWorkers();
   waitForLoading(start);
   requireSpaceToWrite();
@@ -187,7 +187,7 @@ void Coordinator::requireSpaceToWrite() {
     parameters = std::max<uint64_t>(parameters, rank.memory.parameters);
   }
   try {
-    if (keeper_) requireSpace(spec_.checkpoint.directory, kept, "a checkpoint");
+    if (keeper_ && hasSteps()) requireSpace(spec_.checkpoint.directory, kept, "a checkpoint");
     if (!spec_.dump_directory.empty() && spec_.dump.parameters)
       requireSpace(spec_.dump_directory, parameters, "the dump of a step");
   } catch (const Error& error) {
@@ -286,6 +286,7 @@ void Coordinator::evaluate(int64_t step) {
   report({.kind = JobProgress::Kind::kEvaluated,
           .step = step,
           .loss = evaluated_.mean(),
+          .exact = spec_.evaluation.exact,
           .seconds = std::chrono::duration<double>(Clock::now() - start).count()});
 }
 

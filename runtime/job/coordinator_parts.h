@@ -53,6 +53,11 @@ class Coordinator {
     Clock::time_point last_moved;  // neither of the two all the time, or one after the other
   };
 
+  bool hasSteps() const { return last_step_ > result_.resumed_step; }  // to do
+  // Steps, or the evaluation of the last one, which the checkpoint has.
+  bool hasWork() const {
+    return hasSteps() || (spec_.evaluation.asked() && spec_.evaluation.known_step != result_.resumed_step);
+  }
   void makePlacement();
   WorkerOptions commonOptions() const;
   int attempt() const;  // 0: the coordinator listens for this one only

@@ -55,7 +55,8 @@ struct JobSpec {
   CheckpointSpec checkpoint;
   // Every so many steps ranks that hold copies compare them (ReplicaCheck): kReplicasDiffer. 0: never.
   int64_t check_replicas = 0;
-  // Behind a step's checkpoint, and after the last step unless the job is asked to end.
+  // Behind a step's checkpoint, and after the last step unless the job is asked to end; also where a
+  // checkpoint has all steps, and nothing else is left to do.
   EvaluationSpec evaluation;
 
   // "": workers write to this process's standard error, else to ranks/0003.log in this folder.
@@ -133,6 +134,7 @@ struct JobProgress {
   // kLoaded: the rank's device, as in RankResult; kRestarted: what was lost
   std::string text = {};
   std::optional<double> loss = {};     // kEvaluated: of all held-out data
+  bool exact = true;                   // kEvaluated: EvaluationSpec::exact
   double seconds = 0;                  // kRestarted: from the loss until a step was done again
   const StepResult* result = nullptr;  // kStep: all that is known of it, for as long as the callback runs
 };

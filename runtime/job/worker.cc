@@ -117,6 +117,7 @@ struct Recording {
     recorder.emplace(options.rank, std::move(programs), std::max<int64_t>(1, options.trace_steps));
     memory = openTraceMemory(options.trace_descriptor, recorder->bytes());
     recorder->place(memory.span());
+    if (!options.resume.empty()) recorder->goOnAfter(readManifest(options.resume).step);
     runner.record(*recorder);
     if (evaluation != nullptr) evaluation->record(*recorder, training);
   }

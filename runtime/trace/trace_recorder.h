@@ -85,6 +85,8 @@ class TraceRecorder {
   // At least bytes() bytes, zeroed, 64-byte aligned; used until destruction.
   void place(std::span<std::byte> memory);
 
+  // The job goes on behind this step: batches that are evaluated before the next one are of it.
+  void goOnAfter(int64_t step) { last_step_ = step; }
   // Or, of a program that evaluates, a batch.
   void beginStep(int64_t step, uint32_t program, Time start);
   void endStep(Time end);

@@ -38,11 +38,17 @@ class TimeAxisPass {
   }
 
   TimeAxisResult run(const WantedValues& wanted, const std::vector<BatchInput>& inputs) {
-    setSources(inputs);
+    setSources(wanted, inputs);
     setGrowingConstants();
     const std::vector<std::pair<ValueId, std::vector<std::string>>> symbols = nameGrowingAxes();
     std::vector<ValueId> results = wanted.outputs;
     if (wanted.loss.valid()) results.push_back(wanted.loss);
+    if (const Node* node = other_.numberedElsewhere(graph_, results)) {
+      refuseTimeCut(
+          *node,
+          fmt::format("it reads or writes rows of the batch by their numbers, and a part of {} has others",
+                      share_.rows));
+    }
     const std::vector<bool> needed = ancestorsOf(graph_, results);
     std::vector<Node> old = std::move(graph_.nodes);
     graph_.nodes.clear();
@@ -56,7 +62,10 @@ class TimeAxisPass {
     for (const auto& [value, names] : symbols) graph_.value(value).symbols = names;
     if (wanted.loss.valid()) checkLoss(wanted.loss);
     for (const ValueId output : wanted.outputs) checkOutput(output);
-    if (!totals_.empty()) separatePrologue(builder_, results, totals_, facts_);
+    if (!totals_.empty()) {
+      separatePrologue(builder_, results, totals_, facts_);
+      freezeForPrologue(graph_, totals_, wanted.constants);
+    }
     TimeAxisResult result;
     for (const TimeFacts& facts : facts_) result.kinds.push_back(facts.kind);
     result.totals = std::move(totals_);
@@ -77,12 +86,13 @@ class TimeAxisPass {
   bool is(ValueId value, Kind kind) { return value.valid() && facts(value).kind.kind == kind; }
   const std::string& name(ValueId value) const { return graph_.value(value).name; }
 
-  void setSources(const std::vector<BatchInput>& inputs) {
+  void setSources(const WantedValues& wanted, const std::vector<BatchInput>& inputs) {
     facts_.resize(graph_.values.size());
     // A total over parameters would leave out their gradient.
     const std::vector<InitializerRole> roles = initializerRoles(graph_);
     for (const auto& [id, initializer] : graph_.initializers)
       facts_[id.index()].batch_only = roles[id.index()] != InitializerRole::kParameter;
+    for (const ValueId constant : wanted.constants) facts_[constant.index()].batch_only = true;
     for (const BatchInput& input : inputs) {
       TimeFacts& known = facts_[input.value.index()];
       known.batch_only = true;

@@ -6,11 +6,12 @@
 //   split(axis) the whole is the parts, concatenated on axis (activations)
 //   sum         the whole is the sum of the parts            (a summed loss, a label count)
 // A ratio of sums (a mean; a mean over labels that are not ignored) becomes a sum after a rewrite: the
-// denominator, which depends on batch inputs alone, is replaced by its total over all microbatches, computed
-// in a prologue; a mean over a batch axis is scaled by the share of the batch that the part holds. What needs
-// the whole batch in another way (a softmax, sort or normalisation over the batch axis, a product of two sums
-// that depend on parameters) is refused by name. A batch normalisation in training mode is no such case: by
-// definition it sees one microbatch, whole, and its result is split as its input is.
+// denominator, which depends on batch inputs and on what no step changes alone, is replaced by its total over
+// all microbatches, computed in a prologue; a mean over a batch axis is scaled by the share of the batch that
+// the part holds. What needs the whole batch in another way (a softmax, sort or normalisation over the batch
+// axis, a product of two sums that depend on parameters) is refused by name. A batch normalisation in
+// training mode is no such case: by definition it sees one microbatch, whole, and its result is split as its
+// input is.
 #pragma once
 
 #include <string>
@@ -39,6 +40,9 @@ struct TimeAxisResult {
 struct WantedValues {
   ValueId loss;
   std::vector<ValueId> outputs = {};
+  // Initializers that look like parameters, but that no step of a job changes: no gradient of the loss
+  // reaches them, and no forward pass replaces them. A prologue may compute of them.
+  std::vector<ValueId> constants = {};
 };
 
 // The part of the batch that a graph holds: a microbatch.
@@ -60,7 +64,9 @@ struct BatchShare {
 // values. Values that neither depends on are not analysed and count as invariant.
 //
 // Nodes that compute the parts of totals belong to the prologue alone: what the forward pass needs too is
-// there twice, the prologue's values as "<value>.prologue". A total is never part of a prologue. A value that
+// there twice, the prologue's values as "<value>.prologue". A total is never part of a prologue. Of
+// WantedValues::constants, those that a prologue reads are no parameters any more: they become weights that
+// are not trained (InitializerRole::kFrozen). A value that
 // does not depend on the batch and is added to a sum is given to the parts by their rows (c rows/batch).
 //
 // Preparation folds sizes into constants: the n of sum(x)/n, or ones of the batch's size, look as if they did

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
 
@@ -21,6 +22,12 @@ OtherBatch::Comparison compareShapes(const Shape& shape, const Shape& other, con
     result = {OtherBatch::Change::kGrows, axis};
   }
   return result;
+}
+
+bool numbersPlaces(const Graph& graph, const Node& node) {
+  if (node.is("ScatterND")) return true;
+  return node.is("GatherND") && node.intAttribute("batch_dims", 0) == 0 &&
+         graph.constant(node.inputs[1]) != nullptr;
 }
 
 }  // namespace
@@ -49,6 +56,26 @@ OtherBatch::Comparison OtherBatch::compare(ValueId value) const {
 const Constant* OtherBatch::constant(ValueId value) const {
   const bool known = value.index() < namesake_.size() && namesake_[value.index()].valid();
   return known ? other_->constant(namesake_[value.index()]) : nullptr;
+}
+
+const Node* OtherBatch::numberedElsewhere(const Graph& graph, const std::vector<ValueId>& values) const {
+  if (other_ == nullptr) return nullptr;
+  std::unordered_set<std::string_view> here;
+  for (const Node& node : graph.nodes) {
+    if (node.is("ScatterND") || node.is("GatherND")) here.insert(graph.value(node.outputs[0]).name);
+  }
+  std::vector<ValueId> namesakes;
+  for (const ValueId value : values) {
+    if (value.index() < namesake_.size() && namesake_[value.index()].valid())
+      namesakes.push_back(namesake_[value.index()]);
+  }
+  const std::vector<bool> needed = ancestorsOf(*other_, namesakes);
+  for (size_t n = 0; n < other_->nodes.size(); ++n) {
+    const Node& node = other_->nodes[n];
+    if (needed[n] && numbersPlaces(*other_, node) && !here.contains(other_->value(node.outputs[0]).name))
+      return &node;
+  }
+  return nullptr;
 }
 
 bool areEqualExamples(const Constant& constant, int64_t rows, const Constant& other, int64_t other_rows,

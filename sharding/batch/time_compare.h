@@ -34,6 +34,10 @@ class OtherBatch {
 
   // The other graph's constant of that name, or nullptr.
   const Constant* constant(ValueId value) const;
+  // A node of the other graph that one of the values depends on and that reads or writes elements by numbered
+  // places (ScatterND; GatherND with constant indices), but is no such node here: preparation took it for all
+  // rows in one of the graphs, as it does with row 0 of a batch of one row. nullptr: there is none.
+  const Node* numberedElsewhere(const Graph& graph, const std::vector<ValueId>& values) const;
   const Shape& shape(ValueId value) const { return other_->shape(namesake_[value.index()]); }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_role.h"
 
 namespace pipeshard {
 
@@ -144,6 +145,24 @@ void separatePrologue(GraphBuilder& builder, const std::vector<ValueId>& results
   graph.nodes = std::move(nodes);
   for (PrologueTotal& total : totals) {
     if (const auto copy = copies.find(total.part); copy != copies.end()) total.part = copy->second;
+  }
+}
+
+void freezeForPrologue(Graph& graph, const std::vector<PrologueTotal>& totals,
+                       const std::vector<ValueId>& constants) {
+  std::vector<ValueId> parts;
+  for (const PrologueTotal& total : totals) parts.push_back(total.part);
+  const std::vector<bool> in_prologue = ancestorsOf(graph, parts);
+  for (const ValueId constant : constants) {
+    bool is_read = false;
+    for (size_t n = 0; n < graph.nodes.size() && !is_read; ++n) {
+      const std::vector<ValueId>& inputs = graph.nodes[n].inputs;
+      is_read = in_prologue[n] && std::find(inputs.begin(), inputs.end(), constant) != inputs.end();
+    }
+    if (!is_read) continue;
+    Metadata& metadata = graph.value(constant).metadata;
+    std::erase_if(metadata, [](const auto& entry) { return entry.first == kTrainedMark; });
+    metadata.emplace_back(kTrainedMark, "no");
   }
 }
 

@@ -21,4 +21,9 @@ std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node);
 void separatePrologue(GraphBuilder& builder, const std::vector<ValueId>& results,
                       std::vector<PrologueTotal>& totals, TimeFactsTable& facts);
 
+// Of `constants` (WantedValues), those that the nodes behind the parts read are marked as not trained: every
+// device reads such a weight whole, which has no gradient and no state.
+void freezeForPrologue(Graph& graph, const std::vector<PrologueTotal>& totals,
+                       const std::vector<ValueId>& constants);
+
 }  // namespace pipeshard

@@ -37,7 +37,8 @@ const Arrows& neighbourhoodArrows() {
       {"ir/trace", {"ir/base", "ir/program"}},
 
       {"onnx_import/format", {}},
-      {"onnx_import/prepare", {"onnx_import/format"}},
+      {"onnx_import/prepare", {"onnx_import/format", "onnx_import/row_numbers"}},
+      {"onnx_import/row_numbers", {}},
       {"onnx_import/exporter", {"onnx_import/format", "onnx_import/prepare"}},
       {"onnx_import/loss", {"onnx_import/prepare"}},
       {"onnx_import/autodiff", {}},

@@ -102,6 +102,19 @@ TEST_F(Inspection, NothingIsAskedOfAModelWithoutALoss) {
   EXPECT_FALSE(verdicts.microbatches);
 }
 
+TEST_F(Inspection, AFileThatTakesOtherSizesSaysItsDimensions) {
+  const std::string text =
+      "<ir_version: 10, opset_import: [\"\" : 18]> g (float[n,tokens,2] x) => (float[n,tokens,2] y) "
+      "<float[8,1] table = {0,0,0,0,0,0,0,0}> { y = Add(x, table) }";
+  EXPECT_ERROR(look(text), ErrorCode::kBadModel, "n = 4 is given", "tokens = 16 is chosen", "--dim tokens=N");
+  PlanRequest request;
+  request.model_path = folder_.file("model.onnx");
+  request.dimensions = {{"n", 4}};
+  EXPECT_THAT(declaredValues(request),
+              ::testing::ElementsAre("input x float32[n,tokens,2]", "output y float32[n,tokens,2]",
+                                     "dimensions n = 4, tokens (--dim tokens=N)"));
+}
+
 // And its reason stands for that of the step.
 TEST_F(Inspection, AModelWithNothingToTrainIsRefusedBeforeAStepIsMade) {
   GivenOptions given;

@@ -217,6 +217,11 @@ TEST(BadInput, UnknownDimension) {
   expectFault(validateFile("examples/gpt2.onnx", {"--dim", "bach=8"}), 64, {"bach", "batch"});
 }
 
+TEST(BadInput, TheNameOfADimensionMayBeAnyText) {
+  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "a = b=8"}), 64, {"'a = b'", "batch"});
+  expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=0"}), 64, {"sizes start at 1"});
+}
+
 TEST(BadInput, BatchThatCannotBeCut) {
   expectFault(validateFile("examples/gpt2.onnx", {"--dim", "batch=8", "--microbatches", "9"}), 78,
               {"batch of 8", "9 microbatches", "at most 8"});

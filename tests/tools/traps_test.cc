@@ -365,6 +365,14 @@ TEST(TrapFiles, ExportSaysWhatTheModuleWouldMiss) {
                         "norm.running_mean, norm.running_var"));
 }
 
+// Their Identity is undone behind the change of modes.
+TEST(TrapFiles, RunningStatisticsThatWereMergedAreSaidToMove) {
+  const CommandResult result = planTrap("statistics_merged_torchscript", {"--mode", "training"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("put into training mode, which the file does not have: 1 batch"));
+  EXPECT_THAT(result.output, Not(HasSubstr("stay as they are")));
+}
+
 // A trained scale must not be the variance, too.
 TEST(TrapFiles, RunningStatisticsThatWereMergedAreNotTrained) {
   for (const std::vector<std::string>& more :

@@ -29,7 +29,8 @@ std::vector<Field> fieldsOf(const RunFigures& figures) {
   std::vector<Field> fields{{0, fmt::format("step {}/{}", figures.step, figures.steps)}};
   if (figures.loss) fields.push_back({1, fmt::format("loss {:.6g}", *figures.loss)});
   if (figures.evaluation_loss)
-    fields.push_back({4, fmt::format("held-out {:.6g}", *figures.evaluation_loss)});
+    fields.push_back(
+        {4, fmt::format("held-out {}{:.6g}", figures.evaluation_exact ? "" : "~", *figures.evaluation_loss)});
   fields.push_back({3, fmt::format("{} steps/s", formatRate(figures.steps_per_second))});
   if (figures.tokens_per_second > 0) {
     fields.push_back({5, fmt::format("{} tokens/s", formatRate(figures.tokens_per_second))});
@@ -106,17 +107,32 @@ void ProgressLine::show(const JobProgress& event, const RunFigures& figures) {
   using Kind = JobProgress::Kind;
   if (event.kind == Kind::kResumed) print(fmt::format("going on after step {} ({})", event.step, event.text));
   if (event.kind == Kind::kCheckpoint) print("checkpoint: " + event.text);
-  if (event.kind == Kind::kEvaluated) {
-    print(fmt::format(
-        "step {}: held-out loss {:.6g} ({})", event.step, event.loss.value_or(NAN),
-        event.seconds < 9.95 ? fmt::format("{:.1f}s", event.seconds) : formatDuration(event.seconds)));
+  if (event.kind == Kind::kEvaluated) showEvaluation(event);
+  if (event.kind == Kind::kStep) showStep(event, figures);
+}
+
+// Where lines stay, the step's own comes before it.
+void ProgressLine::showEvaluation(const JobProgress& event) {
+  const ProgressOutput output = progressOutput();
+  if (unshown_ && unshown_->step == event.step && !output.rewrites) {
+    shown_ = std::chrono::steady_clock::now();
+    print(progressText(*unshown_, output.width));
+    unshown_.reset();
   }
-  if (event.kind != Kind::kStep) return;
+  print(fmt::format(
+      "step {}: held-out loss {:.6g} ({}{})", event.step, event.loss.value_or(NAN),
+      event.exact ? "" : "approximate; ",
+      event.seconds < 9.95 ? fmt::format("{:.1f}s", event.seconds) : formatDuration(event.seconds)));
+}
+
+void ProgressLine::showStep(const JobProgress& event, const RunFigures& figures) {
   const auto now = std::chrono::steady_clock::now();
   const bool is_first = last_step_ < 0 || event.step <= last_step_;
   const bool is_last = event.step == figures.steps;
   last_step_ = event.step;
+  unshown_ = figures;
   if (!is_first && !is_last && now - shown_ < std::chrono::seconds(1)) return;
+  unshown_.reset();
   shown_ = now;
   const ProgressOutput output = progressOutput();
   const std::string text = progressText(figures, output.width);

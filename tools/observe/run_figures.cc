@@ -95,6 +95,7 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
 
 void RunMeter::takeEvaluation(const JobProgress& event) {
   figures_.evaluation_loss = event.loss;
+  figures_.evaluation_exact = event.exact;
   last_evaluation_ = event.seconds;
   evaluating_ += event.seconds;
 }

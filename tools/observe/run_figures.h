@@ -44,6 +44,7 @@ struct RunFigures {
   int64_t resident_bytes = 0;                // of the largest worker; 0: not looked at yet
   double seconds_left = 0;
   std::optional<double> evaluation_loss = {};  // the newest
+  bool evaluation_exact = true;                // of that: EvaluationSpec::exact
 };
 
 // Keeps what one figure needs of those before it. Steps that are done again, after a loss, are as new ones.

@@ -136,8 +136,9 @@ void RunLog::takeEvent(const char* name, const JobProgress& event) {
   const bool is_restart = event.kind == JobProgress::Kind::kRestarted;
   if (event.step > 0 || is_restart || event.kind == JobProgress::Kind::kEvaluated) line["step"] = event.step;
   if (is_restart) line.update({{"from", event.from}, {"seconds", std::round(event.seconds * 1e3) / 1e3}});
-  line["text"] =
-      event.kind == JobProgress::Kind::kEvaluated ? "held-out loss " + textOf(event.loss) : event.text;
+  line["text"] = event.kind != JobProgress::Kind::kEvaluated
+                     ? event.text
+                     : "held-out loss " + textOf(event.loss) + (event.exact ? "" : " (approximate)");
   write(events_, line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", kEvents);
   flush();
 }
@@ -204,7 +205,8 @@ void RunLog::takeEvaluation(const JobProgress& event) {
         jsonLine({{"step", std::to_string(event.step)},
                   {"loss", textOf(event.loss)},
                   {"seconds", fmt::format("{:.6g}", event.seconds)},
-                  {"time", fmt::format("{:.3f}", time)}}),
+                  {"time", fmt::format("{:.3f}", time)},
+                  {"exact", event.exact ? "true" : "false"}}),
         kEvaluations);
   if (event.loss) event_file_->write(time, event.step, {{"evaluation/loss", *event.loss}});
   flush();

@@ -4,7 +4,8 @@
 //                          "time":1790000000.123,"learning_rate":0.0003,"gradient_norm":1.2,
 //                          "tokens_per_second":6317,"resident_bytes":536870912}, in one line
 //   DIR/steps.csv          the same columns, with a heading
-//   DIR/evaluations.jsonl  {"step":20,"loss":5.51,"seconds":1.3,"time":1790000001.5}: of held-out data
+//   DIR/evaluations.jsonl  {"step":20,"loss":5.51,"seconds":1.3,"time":1790000001.5,"exact":true}: of
+//                          held-out data; "exact":false where the loss is approximate
 //   DIR/events.jsonl       {"time":..., "event":"checkpoint","step":20,"text":"saved/step-000020"}:
 //                          checkpoints, evaluations, what the run goes on from, notices; and
 //                          {"time":..., "event":"restart","step":31,"from":20,"seconds":1.7,"text":...}: what

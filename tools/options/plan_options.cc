@@ -44,10 +44,15 @@ std::vector<int64_t> parseSizes(std::string_view text) {
 // otherwise.
 void readDimensions(const std::vector<std::string>& texts, PlanRequest& request) {
   for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
+    const size_t equals = text.rfind('=');  // a name may be any text: "past + 1=5"
     std::vector<int64_t> sizes;
     if (equals != std::string::npos && equals > 0)
       sizes = parseSizes(std::string_view(text).substr(equals + 1));
+    if (equals != std::string::npos && text.substr(equals) == "=0")
+      fail(ErrorCode::kUsage,
+           "--dim {}: sizes start at 1, as tensors without elements are not computed with; for past keys and "
+           "values give 1, and 0 in the attention mask for that place (docs/models.md)",
+           text);
     if (sizes.empty())
       fail(ErrorCode::kUsage,
            "--dim {}: expected NAME=N with a positive whole number, e.g. --dim batch=8, or several for the "

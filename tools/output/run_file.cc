@@ -68,7 +68,7 @@ RunFile::RunFile(std::string path, const std::function<void(const std::string&)>
 void RunFile::take(const JobProgress& event) {
   if (event.kind == JobProgress::Kind::kEvaluated) {
     std::erase_if(evaluations_, [&](const Evaluation& of) { return of.step >= event.step; });
-    evaluations_.push_back({event.step, event.loss, event.seconds});
+    evaluations_.push_back({event.step, event.loss, event.seconds, event.exact});
   }
   if (event.kind != JobProgress::Kind::kStep) return;
   const bool goes_back = event.step <= last_step_;
@@ -102,8 +102,10 @@ void RunFile::writeStep(const StepResult& step, bool goes_back) {
 std::string RunFile::evaluationsText() const {
   OrderedJson evaluations = OrderedJson::array();
   for (const Evaluation& of : evaluations_) {
-    evaluations.push_back(
-        {{"step", of.step}, {"loss", of.loss ? OrderedJson(*of.loss) : nullptr}, {"seconds", of.seconds}});
+    evaluations.push_back({{"step", of.step},
+                           {"loss", of.loss ? OrderedJson(*of.loss) : nullptr},
+                           {"seconds", of.seconds},
+                           {"exact", of.exact}});
   }
   return evaluations.dump();
 }

@@ -31,6 +31,7 @@ class RunFile {
   // was, and "ended" instead of what is known at the end alone. What cannot be written is a notice.
   void finishEarly(const std::string& ended);
 
+  bool hasEvaluations() const { return !evaluations_.empty(); }
   int64_t stepsDone() const { return first_step_ < 0 ? 0 : last_step_ - first_step_ + 1; }
   int64_t stepsLeftOut() const { return std::ssize(left_out_); }
   const std::optional<double>& firstLoss() const { return first_loss_; }
@@ -45,6 +46,7 @@ class RunFile {
     int64_t step = 0;
     std::optional<double> loss;
     double seconds = 0;
+    bool exact = true;
   };
   void goBackBehind(int64_t step);
   void writeStep(const StepResult& step, bool goes_back);

@@ -4,8 +4,10 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -229,6 +231,20 @@ TEST(ForwardStates, ThatAnotherOperatorReadsAreRefused) {
   const ValueId penalty = test.op("Exp", {module.variance});
   test.graph().nodes.back().name = "penalty";
   expectRefusal(test, sumOf(test, {y, penalty}), "bn.variance", "'penalty'");
+}
+
+// No gradient reaches statistics either, but forward passes replace them.
+TEST(ForwardStates, ThatAreMarkedAsParametersAreNoConstants) {
+  Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x, int64[2] labels) => (float loss)
+      <float[3] scale = {1,2,3}, float[3] shift = {1,2,3}, float[3] mean = {1,2,3}, float[3] var = {1,2,3},
+       float[3] classes = {1,2,4}> {
+      y, mean_next, var_next = BatchNormalization <training_mode = 1> (x, scale, shift, mean, var)
+      loss = SoftmaxCrossEntropyLoss (y, labels, classes) })");
+  for (const char* name : {"scale", "shift", "mean", "var", "classes"})
+    setExportedKind(graph.value(findValue(graph, name)), "PARAMETER");
+  EXPECT_EQ(constantParameters(graph, findValue(graph, "loss")),
+            std::vector<ValueId>{findValue(graph, "classes")});
 }
 
 }  // namespace

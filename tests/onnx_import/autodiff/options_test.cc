@@ -401,6 +401,8 @@ TEST(Parameters, ThatNoGradientReachesAreNotCounted) {
   EXPECT_THAT(parameterNotes(graph, loss),
               ::testing::Contains("no gradient of the loss reaches these parameters, which stay as they are: "
                                   "gate"));
+  EXPECT_EQ(constantParameters(graph, loss), std::vector<ValueId>{findValue(graph, "gate")});
+  EXPECT_THAT(constantParameters(graph, ValueId()), ::testing::IsEmpty());
 }
 
 // What is computed of a frozen weight has its name, and counts once (GroupNorm writes its scale in several

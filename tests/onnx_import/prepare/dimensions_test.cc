@@ -94,6 +94,103 @@ TEST(SymbolicDimensions, ASizeThatContradictsTheModelIsTold) {
                   .model_metadata.empty());
 }
 
+TEST(SymbolicDimensions, AChosenSizeIsNotCalledGiven) {
+  const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,tokens,4] x) => (float[batch,tokens,4] y) <float[8,1] table = {0, 0, 0, 0, 0, 0, 0, 0}> { [node0] y = Add(x, table) })");
+  PrepareOptions options;
+  options.dimensions = {{"batch", 2}, {"tokens", 9}};
+  options.chosen = {"tokens"};
+  EXPECT_ERROR(prepareModel(graph, options), ErrorCode::kBadModel, "'node0'", "batch = 2 is given (--dim",
+               "tokens = 9 is chosen", "--dim tokens=N");
+}
+
+// optimum calls an axis of past and present together "past + 1", whatever is behind the past.
+const char* const kPast = R"(<ir_version: 10, opset_import: ["" : 18]>
+  g (float[batch,tokens] x, float[batch,past] before, float[batch,m] mask) => (float[batch,n] y) {
+    all = Concat<axis = 1>(before, x)
+    [node1] y = Add(all, mask) })";
+
+Graph pastModel(const char* text = kPast) {
+  Graph graph = testing::graphFromText(text);
+  graph.value(graph.inputs[2]).symbols[1] = "past + 1";
+  graph.value(graph.outputs[0]).symbols[1] = "past + 1";
+  return graph;
+}
+
+TEST(SymbolicDimensions, AnExpressionIsBoundByItsWholeName) {
+  const std::map<std::string, int64_t> sizes = {{"batch", 2}, {"tokens", 10}, {"past", 4}};
+  EXPECT_ERROR(prepareModel(pastModel(), {sizes, 1 << 20, {}}), ErrorCode::kBadModel, "'node1'",
+               "'past + 1' = 5", "--dim \"past + 1=N\"");
+  std::map<std::string, int64_t> whole = sizes;
+  whole["past + 1"] = 14;
+  const Graph graph = prepareModel(pastModel(), {whole, 1 << 20, {}});
+  EXPECT_EQ(graph.shape(graph.inputs[2]), Shape({2, 14}));
+  EXPECT_EQ(graph.shape(graph.outputs[0]), Shape({2, 14}));
+}
+
+TEST(AxisNames, OneMoreMayBeAsManyAsThereAre) {
+  Graph graph = pastModel();
+  EXPECT_TRUE(correctDimensionNames(graph, {{"past + 1", 14}}).empty());
+  const std::vector<std::string> lines = correctDimensionNames(graph, {});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("'past + 1' is past + tokens"), std::string::npos) << lines[0];
+  for (const int64_t tokens : {1, 10}) {
+    const Graph prepared =
+        prepareModel(graph, {{{"batch", 2}, {"tokens", tokens}, {"past", 4}}, 1 << 20, {}});
+    EXPECT_EQ(prepared.shape(prepared.inputs[2]), Shape({2, 4 + tokens}));
+  }
+}
+
+TEST(AxisNames, OneMoreStaysWhereItIsTrue) {
+  Graph graph = pastModel(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,1] x, float[batch,past] before, float[batch,m] mask, float[tokens] z) => (float[batch,n] y) {
+      all = Concat<axis = 1>(before, x)
+      y = Add(all, mask) })");
+  EXPECT_TRUE(correctDimensionNames(graph, {}).empty());
+  EXPECT_EQ(graph.value(graph.inputs[2]).symbols[1], "past + 1");
+}
+
+// SegFormer's logits are called as high as the image, and are a quarter of it.
+const char* const kQuarter = R"(<ir_version: 10, opset_import: ["" : 18]>
+  g (float[batch,3,width] x) => (float[batch,3,width] y) {
+    h = MaxPool<kernel_shape = [4], strides = [4]>(x)
+    y = Relu(h) })";
+
+TEST(SymbolicDimensions, AnOutputIsWhatItsOperatorsMake) {
+  const Graph graph = testing::graphFromText(kQuarter);
+  const std::map<std::string, int64_t> sizes = {{"batch", 2}, {"width", 32}};
+  const Graph prepared = prepareModel(graph, {sizes, 1 << 20, {}});
+  EXPECT_EQ(prepared.shape(prepared.outputs[0]), Shape({2, 3, 8}));
+  EXPECT_TRUE(prepared.value(prepared.outputs[0]).symbols.empty());
+  const std::vector<std::string> lines = misnamedOutputs(graph, prepared, sizes);
+  ASSERT_EQ(lines.size(), 1u);
+  for (const char* part : {"'y'", "[2,3,32]", "(batch,,width)", "[2,3,8]"})
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  EXPECT_TRUE(misnamedOutputs(prepared, prepared, sizes).empty());
+}
+
+TEST(SymbolicDimensions, NumbersOfAnOutputAndTheRowsOfItsBatchAreTrue) {
+  const auto refused = [](const char* text) {
+    EXPECT_ERROR(prepareModel(testing::graphFromText(text), {{{"batch", 4}, {"width", 32}}, 1 << 20, {}}),
+                 ErrorCode::kBadModel, "its output 'y' is");
+  };
+  refused(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,3,width] x) => (float[batch,3,32] y) {
+      h = MaxPool<kernel_shape = [4], strides = [4]>(x)
+      y = Relu(h) })");
+  // The batch of the example is in the file.
+  refused(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,width] x) => (float[batch,n] y) <int64[2] rows = {2, -1}> { y = Reshape(x, rows) })");
+}
+
+TEST(SymbolicDimensions, ChannelsAreThoseOfTheConvolution) {
+  const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,channels,height,width] x, float[4,3,2,2] w) => (float[batch,4,h,v] y) {
+      same = Identity(x)
+      y = Conv(same, w) })");
+  EXPECT_EQ(dimensionsByWeights(graph), (std::map<std::string, int64_t>{{"channels", 3}}));
+}
+
 // x.squeeze() of PyTorch, of one row as of many.
 TEST(SymbolicDimensions, ARowStaysABatchUnderASqueezeWithoutAxes) {
   for (const int opset : {11, 13, 18}) {
@@ -169,6 +266,15 @@ TEST(AxisNames, AreSizesAndExpressionsOfTheInputs) {
   EXPECT_EQ(namedAxes(model, "flat"), "float32[8*batch*tokens]");
   EXPECT_EQ(namedAxes(model, "thrice"), "float32[1,8,3*tokens]");
   EXPECT_EQ(namedAxes(model, "ends"), "float32[batch,8,tokens + 1]");
+}
+
+TEST(AxisNames, OfAnOutputAreWhatItsOperatorsMake) {
+  Graph graph = testing::graphFromText(kQuarter);
+  const std::vector<std::string> lines = nameAxes(graph, {"y"});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("'y' is [batch,3,width]"), std::string::npos) << lines[0];
+  EXPECT_EQ(graph.value(graph.outputs[0]).symbols, (std::vector<std::string>{"batch", "", "width/4"}));
+  EXPECT_TRUE(nameAxes(graph, {"y"}).empty());
 }
 
 // As tf2onnx names the batch, once for every input.

@@ -304,6 +304,11 @@ TEST_F(ArrayDataTest, BadCsvFilesAreRefused) {
   EXPECT_ERROR(open("x,id\n1,2\n,2\n", {x}), ErrorCode::kConfiguration, "found nothing, expected a number");
   EXPECT_ERROR(open("x,id\n1,2\n1,2.5\n", {id}), ErrorCode::kConfiguration,
                "line 3: input 'id': found '2.5', expected an integer");
+  EXPECT_ERROR(open("x;id\n1;2\n", {x}), ErrorCode::kMissingInput,
+               "has ';', but columns are separated by commas");
+  EXPECT_ERROR(open("x\tid\n1\t2\n", {x}), ErrorCode::kMissingInput, "has a tab, but columns are separated");
+  for (const std::string mark : {"\xff\xfe", "\xfe\xff"})
+    EXPECT_ERROR(open(mark + "x\n1\n", {x}), ErrorCode::kBadModel, "d.csv is UTF-16");
   EXPECT_ERROR(open("a,id\n1,2\n", {x}), ErrorCode::kMissingInput,
                "has no column 'x'; its columns are: a, id");
   EXPECT_ERROR(open("x,x\n1,2\n", {x}), ErrorCode::kConfiguration,
@@ -311,6 +316,8 @@ TEST_F(ArrayDataTest, BadCsvFilesAreRefused) {
   const ProgramInput wide = batchInput("x", DataType::kFloat32, {1, 3});
   EXPECT_ERROR(open("x[0],x[1]\n1,2\n", {wide}), ErrorCode::kConfiguration,
                "found 0 columns 'x[2]', expected one of each from 'x[0]' to 'x[2]'");
+  EXPECT_ERROR(open("x[0],x[1],x[2]\n1,2,3\n1,,3\n", {batchInput("x", DataType::kFloat32, {2, 3})}),
+               ErrorCode::kConfiguration, "d.csv, line 3: input 'x', column 'x[1]': found nothing");
   EXPECT_ERROR(open("x\n1\n", {batchInput("x", DataType::kFloat32, {3, 2}, 1)}), ErrorCode::kConfiguration,
                "with the batch on axis 1");
   ProgramInput known = id;

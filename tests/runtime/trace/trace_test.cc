@@ -110,6 +110,9 @@ TEST(TraceRecorder, EvaluationsHaveARingOfTheirOwn) {
   for (const int64_t batch : {1, 2, 3}) record(batch, 1);
   record(4, 0);
   EXPECT_EQ(found(), (Steps{{3, 0, 0}, {3, 2, 1}, {3, 3, 1}, {4, 0, 0}}));
+  recorder.goOnAfter(7);  // from a checkpoint
+  record(1, 1);
+  EXPECT_EQ(found().back(), (std::tuple<int64_t, int64_t, uint32_t>{7, 1, 1}));
 }
 
 TEST(TraceRecorder, MemoryThatWasNeverUsedIsNoRecordingAndABrokenOneIsRefused) {

@@ -75,6 +75,16 @@ TEST(TimeAxisRefuses, ATotalOverAWeightOfOneElement) {
   EXPECT_EQ(refusal(lossOver("head.scale", {{kTrainedMark, "no"}})), "accepted");
 }
 
+TEST(TimeAxisRefuses, AMeanOverClassWeightsThatAreTrained) {
+  EXPECT_THAT(refusal([](Model& model) {
+                return model.op("SoftmaxCrossEntropyLoss",
+                                {hidden(model), model.labels("labels", {model.batch}, 4),
+                                 model.parameter("classes", {4})},
+                                {}, {{"reduction", std::string("mean")}});
+              }),
+              HasSubstr("depends on parameters"));
+}
+
 TEST(TimeAxisRefuses, ProductOfTwoSums) {
   EXPECT_THAT(
       refusal([](Model& model) {
@@ -229,6 +239,23 @@ TEST(TimeAxisRefuses, ReshapeOfABatchOfOneIntoALongerRow) {
   };
   EXPECT_THAT(comparedRefusal(build, 1), HasSubstr("needs the whole of axis 1"));
   EXPECT_THAT(comparedRefusal(build, 2), HasSubstr("needs the whole of axis 1"));
+}
+
+// x[0] = 0, which preparation takes for all of x where there is one row. The zeros are alike in every row.
+TEST(TimeAxisRefuses, AWriteOfOneRowThatIsTheWholeOfOne) {
+  const BuildModel build = [](Model& model) {
+    const ValueId zeros = model.op("Expand", {model.number(0), model.integers({1, 4})}, {1, 4});
+    const ValueId x = hidden(model);
+    const ValueId written = model.builder.addValue("written", DataType::kFloat64, {model.batch, 4});
+    if (model.batch == 1) {
+      model.builder.addNode("", "Identity", {zeros}, {written});
+    } else {
+      const ValueId first = model.constant(makeConstant<int64_t>({1, 1}, {0}));
+      model.builder.addNode("", "ScatterND", {x, first, zeros}, {written});
+    }
+    return model.sumAll(model.op("Mul", {written, x}, {model.batch, 4}));
+  };
+  EXPECT_THAT(comparedRefusal(build, 1), AllOf(HasSubstr("ScatterND"), HasSubstr("by their numbers")));
 }
 
 }  // namespace

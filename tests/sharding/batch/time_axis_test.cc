@@ -7,6 +7,7 @@
 
 #include "ir/graph/graph_print.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/initializer_role.h"
 #include "tests/sharding/batch/time_model.h"
 
 namespace pipeshard::testing {
@@ -83,6 +84,29 @@ TEST(TimeAxis, MeanCrossEntropyWeighsLabels) {
     return lossNode(model, "SoftmaxCrossEntropyLoss", {tokenLogits(model), flatLabels(model), weights},
                     kMeanIgnoring);
   });
+}
+
+// A buffer of a file without marks looks like a parameter.
+ValueId lossWeighedByABuffer(Model& model) {
+  const ValueId weights = model.parameter("class_weights", {7});
+  model.constants = {weights};
+  return lossNode(model, "SoftmaxCrossEntropyLoss", {tokenLogits(model), flatLabels(model), weights},
+                  kMeanIgnoring);
+}
+
+TEST(TimeAxis, MeanCrossEntropyWeighsLabelsByWhatNoStepChanges) { expectEqualLosses(lossWeighedByABuffer); }
+
+TEST(TimeAxis, WhatAPrologueReadsIsNoParameterAnyMore) {
+  Model model(2);
+  const ValueId loss = lossWeighedByABuffer(model);
+  const ValueId unread = model.parameter("unread", {7});
+  model.constants.push_back(unread);
+  const ValueId weights = model.constants.front();
+  const TimeAxisResult time = splitTimeAxis(model.graph, {loss, {}, model.constants}, model.inputs, {1, 4});
+  EXPECT_EQ(time.totals.size(), 1u);
+  const std::vector<InitializerRole> roles = initializerRoles(model.graph);
+  EXPECT_EQ(roles[weights.index()], InitializerRole::kFrozen);
+  EXPECT_EQ(roles[unread.index()], InitializerRole::kParameter);
 }
 
 TEST(TimeAxis, MeanCrossEntropyWithoutIgnoredLabelsNeedsNoTotal) {

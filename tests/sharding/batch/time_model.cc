@@ -156,7 +156,7 @@ Losses compareLosses(const BuildModel& build, int64_t count, uint64_t seed, bool
       BatchShare share{rows.count, kBatch, nullptr, 0};
       const Model& other = rows.count == kBatch ? half : whole;
       if (compare) share.other = &other.graph, share.other_rows = other.batch;
-      TimeAxisResult time = splitTimeAxis(part.graph, {loss}, part.inputs, share);
+      TimeAxisResult time = splitTimeAxis(part.graph, {loss, {}, part.constants}, part.inputs, share);
       verifyGraph(part.graph);
       made.emplace(rows.count, std::pair(std::move(part.graph), std::move(time)));
     }

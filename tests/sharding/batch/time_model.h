@@ -38,6 +38,7 @@ class Model {
   Graph graph;
   GraphBuilder builder;
   std::vector<BatchInput> inputs;
+  std::vector<ValueId> constants;          // WantedValues::constants
   std::map<std::string, int64_t> classes;  // of label inputs
 };
 

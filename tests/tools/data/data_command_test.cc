@@ -17,7 +17,10 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 class DataCommand : public ::testing::Test {
  protected:
@@ -117,6 +120,31 @@ TEST_F(DataCommand, AResumedRunReadsWhatAnUnbrokenOneReads) {
       run(directory, {"--data", tokens, "--steps", "13", "--checkpoint", at("paused")});
   EXPECT_EQ(other.exit_code, 0);
   EXPECT_THAT(other.output + other.errors, HasSubstr("text.u16, shuffled'; going on with"));
+}
+
+TEST_F(DataCommand, RandomNumbersAreSaidAndDoNotGoOnFromData) {
+  const std::string tokens = textTokens();
+  const std::string directory =
+      plan("examples/gpt2.onnx", {"--cluster", "1x2", "--stages", "uniform:2", "--data", tokens});
+  const auto save = [&](const char* folder, const char* steps, std::vector<std::string> more) {
+    more.insert(more.end(), {"--steps", steps, "--checkpoint", at(folder)});
+    return run(directory, more);
+  };
+  const CommandResult made_up = save("made_up", "1", {});
+  EXPECT_THAT(made_up.output, StartsWith("data: random numbers (no --data)\n"));
+  const CommandResult trained = save("saved", "2", {"--data", tokens, "--shuffle"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.errors;
+  EXPECT_THAT(trained.output, Not(HasSubstr("random numbers")));
+  expectRefused(
+      save("saved", "3", {}), ErrorCode::kConfiguration,
+      "text.u16, shuffled', and without --data this run would go on with random numbers; give data");
+  // no step is left, or random numbers come before data
+  const CommandResult done = save("saved", "2", {});
+  EXPECT_EQ(done.exit_code, 0) << done.errors;
+  EXPECT_THAT(done.output, AllOf(HasSubstr("nothing is left to do"), Not(HasSubstr("random numbers"))));
+  const CommandResult more = save("made_up", "2", {"--data", tokens});
+  EXPECT_EQ(more.exit_code, 0) << more.errors;
+  EXPECT_THAT(more.errors, HasSubstr("was made with random numbers; going on with the data '" + tokens));
 }
 
 TEST_F(DataCommand, EveryKindOfFileGivesTheSameBatches) {

@@ -21,6 +21,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -145,6 +146,80 @@ TEST_F(HeldOut, MayBeEvaluatedBeforeTheFirstStep) {
   EXPECT_NEAR(logLines(at("log") + "/evaluations.jsonl")[0]["loss"].get<double>(),
               ofModel(kGpt2, held_out, 22), 2e-6);
   EXPECT_EQ(stepsOf("3"), (std::vector<int64_t>{0, 2, 3}));  // it goes on
+}
+
+// Whatever is said of steps and data, which are not read.
+TEST_F(HeldOut, AFinishedCheckpointIsEvaluatedAlone) {
+  const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 22);
+  const std::string directory = plan(kGpt2, {"--cluster", "1x2", "--microbatches", "2"});
+  succeed({"run", directory, "--data", data, "--steps", "3", "--checkpoint", at("saved")});
+  const double want = ofExported(held_out, 22);
+  const std::string finished = at("saved") + "/step-000003 has 3 steps; more by --steps";
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {},
+           {"--steps", "3", "--data", data, "--eval-at-start"},
+           {"--steps", "3", "--eval-every", "3", "--operators", "--trace", at("trace.json")},
+           {"--steps", "2", "--data-command", "touch " + at("started")}}) {
+    SCOPED_TRACE(::testing::PrintToString(more));
+    std::vector<std::string> arguments = {"run",    directory, "--checkpoint", at("saved"), "--eval",
+                                          held_out, "--log",   at("log"),      "--json",    at("run.json")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult ran = succeed(arguments);
+    EXPECT_THAT(ran.output,
+                AllOf(HasSubstr("step 3: held-out loss "), HasSubstr("nothing is left to train: " + finished),
+                      Not(HasSubstr("random numbers"))));
+    EXPECT_THAT(ran.errors, Not(HasSubstr("going on with")));
+    const nlohmann::json json = nlohmann::json::parse(readFile(at("run.json")));
+    EXPECT_TRUE(json.at("steps").empty());
+    const std::vector<nlohmann::json> lines = logLines(at("log") + "/evaluations.jsonl");
+    ASSERT_EQ(lines.size(), 1U);
+    ASSERT_EQ(json.at("evaluations").size(), 1U);
+    for (const nlohmann::json& evaluation : {lines[0], json["evaluations"][0]}) {
+      EXPECT_EQ(evaluation.at("step"), 3);
+      EXPECT_EQ(evaluation.at("exact"), true);
+      EXPECT_NEAR(evaluation.at("loss").get<double>(), want, 2e-6);
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(at("started"))) << "no loader is needed";
+  const nlohmann::json trace = nlohmann::json::parse(readFile(at("trace.json")));
+  int passes = 0;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || event["cat"] != "compute") continue;
+    EXPECT_EQ(event["args"].at("step"), 3) << event;
+    ++passes;
+  }
+  EXPECT_GT(passes, 0);
+  EXPECT_THAT(succeed({"run", directory, "--data", data, "--steps", "3", "--checkpoint", at("saved")}).output,
+              AllOf(HasSubstr("nothing is left to do: " + finished), Not(HasSubstr("held-out"))));
+}
+
+// The root of a mean over rows: of several batches the mean of these is another number, of one it is not.
+TEST_F(HeldOut, ALossThatIsApproximateSaysSo) {
+  Graph graph = readModel(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx");
+  GraphBuilder builder(graph);
+  const ValueId root = builder.addValue("root", DataType::kFloat32, {});
+  builder.addNode("", "Sqrt", {graph.outputs.at(0)}, {root});
+  graph.outputs = {root};
+  writeModel(graph, at("root.onnx"));
+  std::filesystem::copy(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", at("mlp.onnx.data"));
+  const auto write = [&](const std::string& name, int64_t rows) {
+    std::vector<float> numbers;
+    for (int64_t i = 0; i < rows * 32; ++i) numbers.push_back(static_cast<float>(mixed(i + 1) % 1000) / 300);
+    const NpzArray array = arrayOf(DataType::kFloat32, {rows, 32}, numbers);
+    writeNpz(at(name), {{"x", array}, {"y", array}});
+    return at(name);
+  };
+  const std::string directory = plan(at("root.onnx"), {"--cluster", "1x2", "--microbatches", "1"});
+  const std::string data = write("data.npz", 16), several = write("several.npz", 20),
+                    one = write("one.npz", 8);
+  evaluated(directory, data, several);
+  EXPECT_THAT(ran_.output, AllOf(HasSubstr("in 3 batches, weighted by their rows; the loss is approximate: "),
+                                 HasSubstr(" (approximate; ")));
+  EXPECT_EQ(logLines(at("log") + "/evaluations.jsonl").back().at("exact"), false);
+  EXPECT_THAT(readFile(at("log") + "/events.jsonl"), HasSubstr(" (approximate)\""));
+  evaluated(directory, data, one);
+  EXPECT_THAT(ran_.output, AllOf(HasSubstr("in 1 batch, "), Not(HasSubstr("approximate"))));
+  EXPECT_EQ(logLines(at("log") + "/evaluations.jsonl").back().at("exact"), true);
 }
 
 TEST_F(HeldOut, ChangesNothingOfTheTraining) {

@@ -1,5 +1,9 @@
 #include "tools/observe/progress_line.h"
 
+#include <sstream>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tools/observe/metrics_page.h"
@@ -70,6 +74,54 @@ TEST(ProgressTextTest, AmountsHaveThreeDigits) {
   EXPECT_EQ(formatDuration(59.6), "1m 00s");
   EXPECT_EQ(formatDuration(3725), "1h 02m");
   EXPECT_EQ(formatDuration(90'000), "1d 01h");
+}
+
+TEST(ProgressTextTest, MarksALossThatIsApproximate) {
+  RunFigures figures = everything();
+  figures.evaluation_exact = false;
+  EXPECT_EQ(progressText(figures, 80),
+            "step 120/500  loss 5.43  held-out ~5.51  12.3 steps/s  6.32k tokens/s  31s left");
+}
+
+// In a file or pipe, of steps that follow each other within a second.
+TEST(ProgressLineTest, StepsWithAnEvaluationHaveTheirLine) {
+  RunFigures figures;
+  figures.steps = 6;
+  const auto step = [&](ProgressLine& line, int64_t number) {
+    figures.step = number;
+    figures.loss = static_cast<double>(number) / 4;
+    line.show({.kind = JobProgress::Kind::kStep, .step = number}, figures);
+  };
+  const auto evaluation = [&](ProgressLine& line, bool exact) {
+    figures.evaluation_loss = 2.5;
+    line.show({.kind = JobProgress::Kind::kEvaluated,
+               .step = figures.step,
+               .loss = 2.5,
+               .exact = exact,
+               .seconds = 1.25},
+              figures);
+  };
+  testing::internal::CaptureStdout();
+  {
+    ProgressLine line;
+    evaluation(line, true);
+    figures.evaluation_loss.reset();
+    for (const int64_t number : {1, 2, 3}) step(line, number);
+    evaluation(line, false);
+    for (const int64_t number : {4, 5, 6}) step(line, number);
+    evaluation(line, true);
+  }
+  std::istringstream shown(testing::internal::GetCapturedStdout());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(shown, line);)
+    lines.push_back(line.substr(0, line.find("  0 steps/s")));
+  std::erase_if(lines, [](const std::string& line) {  // a second has passed
+    return line.starts_with("step 2/") || line.starts_with("step 4/") || line.starts_with("step 5/");
+  });
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "step 0: held-out loss 2.5 (1.2s)", "step 1/6  loss 0.25", "step 3/6  loss 0.75",
+                       "step 3: held-out loss 2.5 (approximate; 1.2s)", "step 6/6  loss 1.5  held-out 2.5",
+                       "step 6: held-out loss 2.5 (1.2s)"}));
 }
 
 class RunMeterTest : public ::testing::Test {

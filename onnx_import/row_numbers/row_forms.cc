@@ -1,4 +1,4 @@
-#include "onnx_import/prepare/row_forms.h"
+#include "onnx_import/row_numbers/row_forms.h"
 
 #include <algorithm>
 #include <numeric>
