@@ -351,6 +351,64 @@ void takeLengths(const PlanRequest& request, ForwardModel& model) {
        request.length_dimension);
 }
 
+// Weights that are drawn need no file.
+Graph readFile(const PlanRequest& request) {
+  ReadOptions read = planningReadOptions(request.external_data_root);
+  const auto drawsMissing = [](const std::string& text) {
+    return parseWeightSource(text).kind == WeightSource::Kind::kRandomMissing;
+  };
+  const bool draws = std::any_of(request.given.weights.begin(), request.given.weights.end(), drawsMissing);
+  read.require_external_data = !request.allow_missing_weights && !draws;
+  return readForPlanning(request.model_path, read);
+}
+
+// The batch, the lengths of sequences, the number of microbatches.
+void decideSizes(const PlanRequest& request, const AskedStages& stages, Graph& raw, ForwardModel& model) {
+  BatchDimension batch = decideBatchDimension(request, stages, raw);
+  model.batch_dimension = std::move(batch.name);
+  model.dimensions = std::move(batch.dimensions);
+  model.chosen = std::move(batch.chosen);
+  model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
+  takeLengths(request, model);
+  if (model.batch_dimension.empty()) model.fixed_batch = fixedBatch(raw);
+  decideMicrobatches(request, stages, model);
+  model.batch_axes =
+      model.fixed_batch > 0 ? fixedBatchAxes(raw, model.fixed_batch) : batchAxes(raw, model.batch_dimension);
+}
+
+// The graphs of all sizes, and of the largest microbatch what there is to say.
+void prepareSizes(const PlanRequest& request, Graph raw, ForwardModel& model) {
+  const size_t behind_microbatches = model.notes.size();
+  const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();
+  const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
+  const auto preparer =
+      std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
+  model.notes.insert(model.notes.end(), preparer->misnamed().begin(), preparer->misnamed().end());
+  notePatterns(preparer->patterns(), model);
+  if (isHalf(request.given.precision)) {
+    model.mixed = preparer->mixedNodes();
+    model.notes.push_back(mixedNodesToString(*model.mixed, request.given.precision));
+    noteLossScaling(model.extras.loss_scaling, request.given.optimizer, model.notes);
+  }
+  model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
+  model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
+    return preparer->of(rows, length);
+  };
+  model.graph = model.prepared(rows);
+  if (std::string note = normalizedRowsNote(request, model); !is_searched && !note.empty())
+    model.notes.insert(model.notes.begin() + static_cast<int64_t>(behind_microbatches), std::move(note));
+  noteLeftModes(preparer->leftModes(), model);
+  noteDrawnInputs(model);
+}
+
+void findLoss(const std::string& name, ForwardModel& model) {
+  model.loss = findValue(model.graph, name);
+  PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", name);
+  if (elementCount(model.graph.shape(model.loss)) != 1)
+    fail(ErrorCode::kBadModel, "the loss '{}' is no scalar: its shape is {}", name,
+         shapeToString(model.graph.shape(model.loss)));
+}
+
 }  // namespace
 
 ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
@@ -362,13 +420,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
   }
   progress("reading " + request.model_path);
   const Rehearsals rehearsals(request.trust_model ? Rehearsing::kNever : rehearsalOf(request.model_path));
-  ReadOptions read = planningReadOptions(request.external_data_root);
-  const auto drawsMissing = [](const std::string& text) {
-    return parseWeightSource(text).kind == WeightSource::Kind::kRandomMissing;
-  };
-  const bool draws = std::any_of(request.given.weights.begin(), request.given.weights.end(), drawsMissing);
-  read.require_external_data = !request.allow_missing_weights && !draws;
-  Graph raw = readForPlanning(request.model_path, read);
+  Graph raw = readFile(request);
   try {
     std::optional<FileShardings> file_shardings;
     const ShardingRequest& sharding = request.partition.sharding;
@@ -386,46 +438,11 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const std::string loss_name = readRoles(request, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types.merge(setParameterTypes(request, raw).source_types);
-    BatchDimension batch = decideBatchDimension(request, stages, raw);
-    model.batch_dimension = std::move(batch.name);
-    model.dimensions = std::move(batch.dimensions);
-    model.chosen = std::move(batch.chosen);
-    model.notes.insert(model.notes.end(), batch.notes.begin(), batch.notes.end());
-    takeLengths(request, model);
-    if (model.batch_dimension.empty()) model.fixed_batch = fixedBatch(raw);
-    decideMicrobatches(request, stages, model);
-    const size_t behind_microbatches = model.notes.size();
-    model.batch_axes = model.fixed_batch > 0 ? fixedBatchAxes(raw, model.fixed_batch)
-                                             : batchAxes(raw, model.batch_dimension);
-
+    decideSizes(request, stages, raw, model);
     progress("preparing the graph of one microbatch");
-    const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();
-    const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
-    const auto preparer =
-        std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
-    model.notes.insert(model.notes.end(), preparer->misnamed().begin(), preparer->misnamed().end());
-    notePatterns(preparer->patterns(), model);
-    if (isHalf(request.given.precision)) {
-      model.mixed = preparer->mixedNodes();
-      model.notes.push_back(mixedNodesToString(*model.mixed, request.given.precision));
-      noteLossScaling(model.extras.loss_scaling, request.given.optimizer, model.notes);
-    }
-    model.prepared = [preparer](int64_t rows) -> const Graph& { return preparer->of(rows); };
-    model.prepared_at = [preparer](int64_t rows, int64_t length) -> const Graph& {
-      return preparer->of(rows, length);
-    };
-    model.graph = model.prepared(rows);
-    if (std::string note = normalizedRowsNote(request, model); !is_searched && !note.empty())
-      model.notes.insert(model.notes.begin() + static_cast<int64_t>(behind_microbatches), std::move(note));
-    noteLeftModes(preparer->leftModes(), model);
-    noteDrawnInputs(model);
+    prepareSizes(request, std::move(raw), model);
     requireShorterSequences(model);
-    if (loss_name.empty()) return model;
-    model.loss = findValue(model.graph, loss_name);
-    PIPESHARD_CHECK(model.loss.valid(), "the loss '{}' was lost in preparation", loss_name);
-    if (elementCount(model.graph.shape(model.loss)) != 1)
-      fail(ErrorCode::kBadModel, "the loss '{}' is no scalar: its shape is {}", loss_name,
-           shapeToString(model.graph.shape(model.loss)));
+    if (!loss_name.empty()) findLoss(loss_name, model);
     return model;
   } catch (Error& error) {
     error.addContext(request.model_path);
