@@ -143,8 +143,8 @@ constexpr GivenOption kOptions[] = {
      .default_text = nullptr,
      .values = "MODE",
      .help = "training: batch normalisations take the batch's statistics and dropouts drop, also where the "
-             "exporter "
-             "has\nwritten inference mode: training|as-exported"},
+             "exporter has\nwritten inference mode; as-exported: as the file has them (with --schedule "
+             "forward-only: in evaluation mode)"},
     {.key = "patterns",
      .flag = "--patterns",
      .field = &GivenOptions::patterns,

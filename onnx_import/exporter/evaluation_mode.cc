@@ -1,20 +1,16 @@
 #include "onnx_import/exporter/evaluation_mode.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "ir/operators/attention_form.h"
+#include "onnx_import/exporter/module_mode.h"
 
 namespace pipeshard {
 namespace {
-
-// Inputs of a BatchNormalization: its mean and, behind it, its variance; the updated ones are its outputs 1
-// and 2.
-constexpr size_t kKeptMean = 3;
 
 bool isMask(const Value& value) { return value.drawn && value.drawn->kind == RandomNumbers::Kind::kTrue; }
 
@@ -53,30 +49,11 @@ void keepEverything(GraphBuilder& builder, const UseDef& uses, const Node& where
        describeNode(where));
 }
 
-// Every reader of an updated statistic reads the statistic itself.
-void keepStatistics(Graph& graph) {
-  std::map<ValueId, ValueId> kept;
-  const auto of = [&](ValueId value) {
-    const auto found = kept.find(value);
-    return found == kept.end() ? value : found->second;
-  };
-  for (Node& node : graph.nodes) {
-    for (ValueId& input : node.inputs) input = of(input);
-    if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) == 0) continue;
-    for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
-      if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kKeptMean + o - 1);
-    }
-    node.attributes.erase("training_mode");
-    node.outputs.resize(1);
-  }
-  std::erase_if(graph.outputs, [&](ValueId output) { return kept.contains(output); });
-}
-
 }  // namespace
 
 EvaluationMode setEvaluationMode(Graph& prepared) {
   EvaluationMode mode;
-  keepStatistics(prepared);
+  dropUpdatedStatistics(prepared);
   const UseDef uses = computeUseDef(prepared);
   GraphBuilder builder(prepared);
   for (size_t n = 0; n < prepared.nodes.size(); ++n) {

@@ -146,39 +146,6 @@ void requireInferenceForm(const Graph& graph, const UseDef& uses) {
   }
 }
 
-// Every reader of an updated statistic reads the statistic itself; what only hands one on goes away.
-void dropUpdatedStatistics(Graph& graph) {
-  std::map<ValueId, ValueId> kept;
-  const auto of = [&](ValueId value) {
-    const auto found = kept.find(value);
-    return found == kept.end() ? value : found->second;
-  };
-  for (Node& node : graph.nodes) {
-    const bool hands_on = node.is("Identity") && kept.contains(node.inputs.at(0));
-    for (ValueId& input : node.inputs) input = of(input);
-    if (hands_on) kept[node.outputs.at(0)] = node.inputs[0];
-    if (!isInTrainingMode(node)) continue;
-    for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
-      if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kRunningMean + o - 1);
-    }
-    node.attributes.erase("training_mode");
-    node.outputs.resize(1);
-  }
-  std::vector<std::string> captured;
-  for (const Node& node : graph.nodes) collectCaptures(node, captured);
-  for (const auto& [updated, statistic] : kept) {
-    const std::string& name = graph.value(updated).name;
-    if (std::find(captured.begin(), captured.end(), name) == captured.end()) continue;
-    fail(ErrorCode::kConfiguration,
-         "a branch or loop of the file reads '{}', a running statistic as updated by a step; export the "
-         "module again in evaluation mode",
-         name);
-  }
-  std::erase_if(graph.nodes,
-                [&](const Node& node) { return node.is("Identity") && kept.contains(node.outputs.at(0)); });
-  std::erase_if(graph.outputs, [&](ValueId output) { return kept.contains(output); });
-}
-
 // Constants that nothing reads any more.
 void removeUnread(Graph& graph, std::set<ValueId> constants) {
   std::vector<std::string> captured;
@@ -260,6 +227,38 @@ std::string trainingModesToString(const TrainingModes& modes) {
   const std::string dropouts = counted(modes.dropouts, "dropout");
   if (modes.dropouts == 0) return normalizations;
   return modes.normalizations == 0 ? dropouts : normalizations + " and " + dropouts;
+}
+
+void dropUpdatedStatistics(Graph& graph) {
+  std::map<ValueId, ValueId> kept;
+  const auto of = [&](ValueId value) {
+    const auto found = kept.find(value);
+    return found == kept.end() ? value : found->second;
+  };
+  for (Node& node : graph.nodes) {
+    const bool hands_on = node.is("Identity") && kept.contains(node.inputs.at(0));
+    for (ValueId& input : node.inputs) input = of(input);
+    if (hands_on) kept[node.outputs.at(0)] = node.inputs[0];
+    if (!isInTrainingMode(node)) continue;
+    for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
+      if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kRunningMean + o - 1);
+    }
+    node.attributes.erase("training_mode");
+    node.outputs.resize(1);
+  }
+  std::vector<std::string> captured;
+  for (const Node& node : graph.nodes) collectCaptures(node, captured);
+  for (const auto& [updated, statistic] : kept) {
+    const std::string& name = graph.value(updated).name;
+    if (std::find(captured.begin(), captured.end(), name) == captured.end()) continue;
+    fail(ErrorCode::kConfiguration,
+         "a branch or loop of the file reads '{}', a running statistic as updated by a step; export the "
+         "module again in evaluation mode",
+         name);
+  }
+  std::erase_if(graph.nodes,
+                [&](const Node& node) { return node.is("Identity") && kept.contains(node.outputs.at(0)); });
+  std::erase_if(graph.outputs, [&](ValueId output) { return kept.contains(output); });
 }
 
 TrainingModes setInferenceMode(Graph& graph) {

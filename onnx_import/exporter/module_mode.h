@@ -43,13 +43,15 @@ TrainingModes trainingModes(const Graph& graph);
 // "3 batch normalizations and 1 dropout", without what there is none of.
 std::string trainingModesToString(const TrainingModes& modes);
 
-// Puts batch normalisations and dropouts of a graph as read into inference mode, and returns how many:
-//   BatchNormalization  reads its running statistics; who reads an updated one reads the statistic itself,
-//   and
-//                       graph outputs that are updated statistics are left out
-//   Dropout             hands its input on
-// Ids of values stay. Error(kConfiguration) where functions, branches or loops have some of them or read
-// updated statistics, and where a mask of a dropout is read (by a backward pass).
+// Batch normalisations in training mode, of a graph as read or prepared, read their running statistics. Who
+// reads an updated one reads the statistic itself; what only hands one on goes away, and so do graph outputs
+// that are updated statistics. Error(kConfiguration) where a branch or loop reads one.
+void dropUpdatedStatistics(Graph& graph);
+
+// Puts batch normalisations (dropUpdatedStatistics) and dropouts, which hand their input on then, of a graph
+// as read into inference mode, and returns how many. Ids of values stay. Error(kConfiguration) where
+// functions, branches or loops have some of them or read updated statistics, and where a mask of a dropout is
+// read (by a backward pass).
 TrainingModes setInferenceMode(Graph& graph);
 
 }  // namespace pipeshard
