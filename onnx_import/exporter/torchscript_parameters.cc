@@ -253,9 +253,10 @@ class TorchScript {
   const std::map<std::string, ValueId>& weightsOf(const std::string& module) {
     const auto [found, is_new] = weights_of_.try_emplace(module);
     if (!is_new) return found->second;
+    std::map<std::string, ValueId>& weights = found->second;
     const std::string start = module.empty() ? "" : module + ".";
     const auto add = [&](const std::string& name, ValueId id) {
-      if (name.starts_with(start)) found->second.emplace(name.substr(start.size()), id);
+      if (name.starts_with(start)) weights.emplace(name.substr(start.size()), id);
     };
     for (const auto& [id, initializer] : graph_.initializers) {
       if (isFloatWeight(id) && !isAnonymous(id)) add(graph_.value(id).name, id);
@@ -264,7 +265,7 @@ class TorchScript {
       const Node& node = *reader_.at(id);
       add(fmt::format("{}./{}", calledModule(node), operatorName(node)), id);
     }
-    return found->second;
+    return weights;
   }
 
   // Of the node: modulePath, without the number of a call from the module's second on: "/f_1/MatMul" is of

@@ -62,9 +62,4 @@ std::string describeUnused(std::vector<std::string> unused, const std::vector<Pr
                      listed(names, kMostNamed));
 }
 
-std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken) {
-  std::erase_if(names, [&](const std::string& name) { return taken.contains(name); });
-  return names;
-}
-
 }  // namespace pipeshard

@@ -79,7 +79,10 @@ std::string describeUnused(const ArrayStore& store, const std::vector<ProgramInp
 // The same of names that no input takes.
 std::string describeUnused(std::vector<std::string> unused, const std::vector<ProgramInput>& inputs);
 // The names that are not among `taken`.
-std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken);
+inline std::vector<std::string> namesBut(std::vector<std::string> names, const std::set<std::string>& taken) {
+  std::erase_if(names, [&](const std::string& name) { return taken.contains(name); });
+  return names;
+}
 
 // Chosen by what the path is (docs/data.md). `inputs`: all of the model's; drawn ones are left aside. Errors:
 // kMissingInput (there is none), kUsage (a kind that is not known, an option that does not go with it),

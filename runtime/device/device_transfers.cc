@@ -24,7 +24,7 @@ struct DeviceTransfers::Entry {
   std::span<std::byte> bytes;                  // of a message
   bool posted = false, left_out = false;       // in this step
   Lane* lane = nullptr;                        // whose it is
-  size_t number = 0;                           // of those that the lane has posted, from 1
+  std::optional<size_t> behind;                // of how many instructions the work it waits for
   std::unique_ptr<DeviceEvent> before, end;    // on the queue of who posts it; on this one
 };
 
@@ -78,15 +78,10 @@ class DeviceTransfers::Lane : public Communicator {
 
   void interrupt() override { transfers_.interrupt(); }
 
-  void beginStep() { next = posts = reached = awaited = 0; }
-
   DeviceQueue& origin;
   std::vector<size_t> entries;  // in the order of the program
   size_t next = 0;              // of this step
-  size_t posts = 0;             // so far
-  // What is known, so that nothing is awaited twice: the transfers' queue is behind so many posts; the lane's
-  // own is behind so many entries of the order.
-  size_t reached = 0, awaited = 0;
+  size_t reached = 0;           // the transfers' queue is behind the work of so many of its instructions
 
  private:
   Entry& take() {
@@ -122,10 +117,11 @@ class DeviceTransfers::Lane : public Communicator {
 };
 
 DeviceTransfers::DeviceTransfers(const Program& program, DeviceTransfersPlan plan, DeviceQueue& compute,
-                                 DeviceQueue& lane)
+                                 DeviceQueue& lane, std::span<const std::optional<size_t>> behind)
     : program_(program),
       plan_(std::move(plan)),
       queue_(compute.device().makeQueue()),
+      begin_(compute.device().makeEvent()),
       foreground_(std::make_unique<Lane>(*this, compute)),
       background_(std::make_unique<Lane>(*this, lane)) {
   for (const CommunicationStep& step : plan_.order) {
@@ -143,6 +139,7 @@ DeviceTransfers::DeviceTransfers(const Program& program, DeviceTransfersPlan pla
       entry.group = &program.groups.at(instruction.group);
     }
     entry.lane = isOfLane(instruction) ? background_.get() : foreground_.get();
+    entry.behind = behind.empty() ? step.instruction + 1 : behind[step.instruction];
     entry.lane->entries.push_back(entries_.size());
     entries_.push_back(std::move(entry));
   }
@@ -166,10 +163,11 @@ Communicator& DeviceTransfers::background() { return *background_; }
 
 void DeviceTransfers::beginStep() {
   const Lock held(mutex_);
+  foreground_->origin.record(*begin_);
   PIPESHARD_CHECK(given_ == 0 || given_ == entries_.size(),
                   "a step begins while {} of {} messages were given", given_, entries_.size());
   for (Entry& entry : entries_) entry.posted = entry.left_out = false;
-  for (Lane* lane : {foreground_.get(), background_.get()}) lane->beginStep();
+  for (Lane* lane : {foreground_.get(), background_.get()}) lane->next = lane->reached = 0;
   ended_ += given_ - seen_;
   given_ = seen_ = 0;
   turn_ = {};
@@ -192,7 +190,6 @@ void DeviceTransfers::post(size_t number) {
   Lock held(mutex_);
   Entry& entry = entries_[number];
   entry.lane->origin.record(*entry.before);
-  entry.number = ++entry.lane->posts;
   entry.posted = true;
   giveToDevice(held);
 }
@@ -211,8 +208,12 @@ void DeviceTransfers::giveToDevice(Lock&) {
 }
 
 void DeviceTransfers::start(Entry& entry) {
-  if (entry.number > entry.lane->reached) queue_->wait(*entry.before);
-  entry.lane->reached = std::max(entry.lane->reached, entry.number);
+  Lane& lane = *entry.lane;
+  if (entry.behind == 0) queue_->wait(*begin_);
+  if (entry.behind > lane.reached) {  // nothing is less than 0
+    queue_->wait(*entry.before);
+    lane.reached = std::max(lane.reached, entry.step.instruction);
+  }
   if (entry.group != nullptr)
     plan_.communicator->collective(*queue_, *entry.group, entry.call);
   else if (entry.kind == InstructionKind::kSend)
@@ -227,9 +228,7 @@ void DeviceTransfers::await(size_t number) {
   Lock held(mutex_);
   changed_.wait(held, [&] { return given_ > number || interrupted_; });
   if (given_ <= number) fail(ErrorCode::kPeerUnavailable, "communication between GPUs was interrupted");
-  Lane& lane = *entries_[number].lane;
-  if (number >= lane.awaited) lane.origin.wait(*entries_[number].end);
-  lane.awaited = std::max(lane.awaited, number + 1);
+  entries_[number].lane->origin.wait(*entries_[number].end);
 }
 
 void DeviceTransfers::look() {

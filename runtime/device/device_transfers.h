@@ -17,6 +17,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,9 +39,11 @@ struct DeviceTransfersPlan {
 
 class DeviceTransfers {
  public:
-  // Whoever runs the program gives its work to `compute`, and that of the lane to `lane`.
-  // Error(kInternal) where the order is not that of the program's steps.
-  DeviceTransfers(const Program& program, DeviceTransfersPlan plan, DeviceQueue& compute, DeviceQueue& lane);
+  // Whoever runs the program gives its work to `compute`, and that of the lane to `lane`. `behind`, by
+  // instruction: waitsOfMessages (empty: each waits for all that is before it). Error(kInternal) where the
+  // order is not that of the program's steps.
+  DeviceTransfers(const Program& program, DeviceTransfersPlan plan, DeviceQueue& compute, DeviceQueue& lane,
+                  std::span<const std::optional<size_t>> behind = {});
   ~DeviceTransfers();
 
   // Their calls are those of the program's instructions, in its order. Pointers are the device's. Errors as
@@ -47,7 +51,7 @@ class DeviceTransfers {
   Communicator& foreground();
   Communicator& background();
 
-  // Between steps: nothing is under way.
+  // Before a step gives anything to its queues: nothing of the last one is under way.
   void beginStep();
   // An instruction is left out, on all ranks.
   void leaveOut(size_t instruction);
@@ -77,7 +81,8 @@ class DeviceTransfers {
   const Program& program_;
   DeviceTransfersPlan plan_;
   std::unique_ptr<DeviceQueue> queue_;
-  std::vector<Entry> entries_;  // in the order
+  std::unique_ptr<DeviceEvent> begin_;  // of the step, on the compute queue
+  std::vector<Entry> entries_;          // in the order
   std::unique_ptr<Lane> foreground_, background_;
   std::mutex mutex_;
   std::condition_variable changed_;

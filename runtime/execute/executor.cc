@@ -74,8 +74,8 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
 
 Executor::~Executor() = default;
 
-void Executor::placeMemory() {
-  int64_t lane_bytes = 0;
+// By instruction; nullptr for what is no run of the foreground. `lane_bytes`: of the neediest of the others.
+std::vector<const RunMemory*> Executor::memoryOfRuns(int64_t& lane_bytes) {
   std::vector<const RunMemory*> runs(program().instructions.size());
   size_t next = 0;
   for (const Instruction& instruction : program().instructions) {
@@ -89,6 +89,12 @@ void Executor::placeMemory() {
       runs[position] = &run;
     }
   }
+  return runs;
+}
+
+void Executor::placeMemory() {
+  int64_t lane_bytes = 0;
+  const std::vector<const RunMemory*> runs = memoryOfRuns(lane_bytes);
   const FineIntervals intervals = fineIntervals(program(), accumulation_, runs);
   memory_ = planMemory(program(), accumulation_, intervals, runs, lane_bytes, device_->alignment());
 }
@@ -161,12 +167,11 @@ void Executor::beginStep(int64_t step, Clock::time_point start) {
   current_instruction_.store(0);
   current_step_.store(step);
   awaitKeeper();
+  beginTransfers();
   giveStepNumbers(step);
   if (guard_) guard_->begin();
   if (finder_) lookAtWeights();
   if (lane_) lane_->begin();
-  beginTransfers();
-  awaited_ = 0;
 }
 
 // Returns what kernels have recorded of wrong data; nothing where none of them does.

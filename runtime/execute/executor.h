@@ -161,6 +161,7 @@ class Executor {
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
+  std::vector<const RunMemory*> memoryOfRuns(int64_t& lane_bytes);
   void placeMemory();
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction, size_t position) const;
   Action& actionAt(size_t position);
@@ -245,7 +246,6 @@ class Executor {
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;
-  size_t awaited_ = 0;                                           // of the lane's, by compute_, in this step
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
   std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks
   std::atomic<bool> awaits_lane_{false};                         // this thread, for the lane

@@ -84,8 +84,7 @@ void Executor::waitForBackground(size_t position) {
     lane_->waitFor(before, [this] { return communicator_->progress(); });
     awaits_lane_.store(false);
   }
-  if (before > awaited_) compute_->wait(*actionAt(waits_.lane[before - 1]).finished);
-  awaited_ = std::max(awaited_, before);
+  if (before > 0) compute_->wait(*actionAt(waits_.lane[before - 1]).finished);
   for (const size_t receive : waits_.receives[position]) {
     waiting_.store(true, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();

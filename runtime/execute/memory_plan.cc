@@ -1,11 +1,13 @@
 #include "runtime/execute/memory_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/program/background.h"
 
 namespace pipeshard {
 namespace {
@@ -143,6 +145,51 @@ class Transient {
   int64_t alignment_;
   size_t block_count_ = 0;
   bool apart_ = false;  // a run's temporaries are one block
+};
+
+// A moment of the background lane's work, which no instruction's place says.
+constexpr size_t kSometime = std::numeric_limits<size_t>::max();
+
+bool isMessage(InstructionKind kind) {
+  return kind == InstructionKind::kSend || kind == InstructionKind::kReceive ||
+         kind == InstructionKind::kAllReduce;
+}
+
+// The last instruction that has touched each byte, or kSometime.
+class LastTouches {
+ public:
+  void touch(int64_t offset, int64_t bytes, size_t by) {
+    if (bytes == 0) return;
+    split(offset);
+    split(offset + bytes);
+    last_.erase(last_.lower_bound(offset), last_.lower_bound(offset + bytes));
+    last_[offset] = {offset + bytes, by};
+  }
+  std::optional<size_t> last(int64_t offset, int64_t bytes) const {
+    std::optional<size_t> found;
+    auto range = last_.upper_bound(offset);
+    if (range != last_.begin() && std::prev(range)->second.end > offset) --range;
+    for (; range != last_.end() && range->first < offset + bytes; ++range)
+      found = std::max(found, std::optional(range->second.by));
+    return found;
+  }
+
+ private:
+  struct Range {
+    int64_t end = 0;
+    size_t by = 0;
+  };
+  // No range goes on through this place.
+  void split(int64_t at) {
+    const auto next = last_.lower_bound(at);
+    if (next == last_.begin()) return;
+    Range& before = std::prev(next)->second;
+    if (before.end <= at) return;
+    last_[at] = before;
+    before.end = at;
+  }
+
+  std::map<int64_t, Range> last_;  // by beginning; they do not overlap
 };
 
 LivePeak highest(const std::vector<LivePeak>& peaks) {
@@ -292,6 +339,48 @@ std::vector<LivePeak> livePeaks(const FineIntervals& intervals, std::span<const 
     }
   }
   return peaks;
+}
+
+std::vector<std::optional<size_t>> waitsOfMessages(const Program& program, const Accumulation& accumulation,
+                                                   const MemoryPlan& plan,
+                                                   std::span<const RunMemory* const> runs) {
+  std::vector<std::optional<size_t>> waits(program.instructions.size());
+  LastTouches touched, written;
+  const auto touch = [&](BufferId id, size_t by, bool writes) {
+    const Buffer& buffer = program.buffer(id);
+    const int64_t offset = plan.offsets[id.index()], bytes = byteCount(buffer.data_type, buffer.shape);
+    touched.touch(offset, bytes, by);
+    if (writes) written.touch(offset, bytes, by);
+  };
+  const auto last = [&](BufferId id, const LastTouches& touches) {
+    const Buffer& buffer = program.buffer(id);
+    return touches.last(plan.offsets[id.index()], byteCount(buffer.data_type, buffer.shape));
+  };
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    if (isPersistent(program.buffer(BufferId(b)).kind)) touch(BufferId(b), 0, true);
+  }
+  size_t next = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const size_t i = next++;
+    if (isMessage(instruction.kind) && !isOfLane(instruction)) {
+      for (const BufferId id : instruction.inputs) waits[i] = std::max(waits[i], last(id, written));
+      for (const BufferId id : instruction.outputs) waits[i] = std::max(waits[i], last(id, touched));
+      if (waits[i] == kSometime) waits[i] = i + 1;
+      continue;
+    }
+    waits[i] = i + 1;
+    if (instruction.kind == InstructionKind::kFree || accumulation.done[i]) continue;
+    const size_t by = isOfLane(instruction) ? kSometime : i + 1;
+    for (const BufferId id : instruction.inputs) touch(id, by, false);
+    for (const BufferId id : instruction.outputs) touch(id, by, true);
+    if (runs[i] == nullptr) continue;
+    const std::vector<int64_t>& offsets = plan.run_offsets[plan.run_of[i]];
+    for (size_t t = 0; t < offsets.size(); ++t) {
+      touched.touch(plan.run_base + offsets[t], runs[i]->temporaries[t].bytes, by);
+      written.touch(plan.run_base + offsets[t], runs[i]->temporaries[t].bytes, by);
+    }
+  }
+  return waits;
 }
 
 MemoryPlan planMemory(const Program& program, const Accumulation& accumulation,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,6 +84,20 @@ std::vector<LivePeak> livePeaks(const FineIntervals& intervals, std::span<const 
 // count where there is none. Not of what lives across steps, is a result or the guard, is sent, or is touched
 // in the background.
 std::vector<size_t> lastReads(const Program& program);
+
+// By instruction that communicates: for the work of how many instructions it waits, up to the last one before
+// it that touches memory that it receives into, or writes memory that it sends. One more than are before it
+// where nothing less is known: a collective inside a run, or of the background lane, or on what that has
+// worked on. 0: for what was done before the step, with what lives across steps. None: nothing of the step
+// has touched it. Messages count as no work: they wait for each other in any case.
+//
+//   0 run -> h0          none of these communicates
+//   1 run h0 -> y
+//   2 receive -> dy      1, where dy lies in the memory of what 0 has made for itself; else none
+//   3 send y             2
+std::vector<std::optional<size_t>> waitsOfMessages(const Program& program, const Accumulation& accumulation,
+                                                   const MemoryPlan& plan,
+                                                   std::span<const RunMemory* const> runs);
 
 // Persistent buffers first, then the others and temporaries among them, then `lane_bytes`, which are the
 // background lane's throughout. `intervals`: as fineIntervals.

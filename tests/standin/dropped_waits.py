@@ -10,8 +10,8 @@ nothing that is not ordered without it is implied: it is told of, and not left o
 
 A job is an example on four workers, MODEL[:WAY[:TRANSPORT]]: a pipeline of four (1f1b) or zero3; through the host's
 memory (staged) or by nccl, with room for one kernel of NCCL. It has two steps, so that what a step leaves to the next
-one is seen. A step cannot know that another one follows: what is not missed is left out again in a job of one step,
-where the last wait of the first step is the last of all.
+one is seen. A step cannot know that another one follows: what of the first step is not missed is left out again in a
+job of one step, behind which nobody waits any more.
 
 --sample: so many of each job's, by chance, the same for the same --seed. --seconds: no new run after so long; what was
 left out is said. Exit code 1 when the removal of one goes unnoticed.
@@ -73,13 +73,13 @@ class Job:
 
 def look_at(job, sample, chance, deadline):
     """Removals that were tried and reported; waits that are implied, and those that time left out."""
-    waits, last = [], {}
+    waits, of_first = [], set()
     for steps in (2, 1):
         code, waits_of, reports = job.run(steps)
         if code != 0 or reports or not waits_of:
             sys.exit("%s: code %s with all waits: %s" % (job.name, code, reports[:3]))
         waits = waits or waits_of
-        last = {rank: number for rank, number, kind, *_ in waits_of if kind == "needed"}
+        of_first = {wait[:2] for wait in waits_of}
     implied = [w for w in waits if w[2] == "implied"]
     for rank, number, _, _, what in implied[:20]:
         print("%s, rank %d, wait %d: implied: %s" % (job.name, rank, number, what))
@@ -91,7 +91,7 @@ def look_at(job, sample, chance, deadline):
             break
         tried += 1
         reports = job.misses(2, wait)
-        if not reports and wait[1] == last[wait[0]]:
+        if not reports and wait[:2] in of_first:
             reports = job.misses(1, wait)
         missed += bool(reports)
         print("%s, rank %d, wait %d, %s: %s" % (job.name, wait[0], wait[1], wait[4], reports[0][:150] if reports else

@@ -40,6 +40,7 @@ using Time = std::chrono::steady_clock::time_point;
 
 struct Event {
   Clock clock;
+  uint32_t line = 0;  // of the stream that has recorded it
   bool timed = false;
   std::shared_ptr<Time> time;  // of the last record
 };
@@ -301,6 +302,7 @@ void recordEvent(Event& event, Stream& stream) {
     enqueue(stream, "an event's time", [time = event.time] { *time = std::chrono::steady_clock::now(); });
   }
   event.clock = stream.clock;
+  event.line = stream.line;
 }
 
 std::optional<float> between(const Event& from, const Event& to) {
@@ -322,7 +324,9 @@ std::optional<float> between(const Event& from, const Event& to) {
 
 void awaitEvent(Stream& stream, const Event& event) {
   const std::lock_guard held(state().lock);
-  if (isDropped("stream " + std::to_string(stream.line) + " for an event",
+  const OpId last = event.line < event.clock.size() ? event.clock[event.line] : 0;
+  if (isDropped("stream " + std::to_string(stream.line) + " for stream " + std::to_string(event.line) +
+                    ", which has done " + nameOf(last),
                 isBehind(stream.clock, event.clock)))
     return;
   merge(stream.clock, event.clock);

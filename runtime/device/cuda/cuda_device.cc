@@ -25,51 +25,69 @@
 namespace pipeshard {
 namespace {
 
-constexpr int64_t kCudaAlignment = 256;  // as cudaMalloc has it
+constexpr size_t kPassedAtOnce = size_t{1} << 20;  // through pinned memory
+constexpr int64_t kCudaAlignment = 256;            // as cudaMalloc has it
 // A wait that is watched: so often without a pause, then with one.
 constexpr int kLooksAtOnce = 100;
 constexpr std::chrono::microseconds kLookAgain{50};
 
 class CudaEvent : public DeviceEvent {
  public:
-  explicit CudaEvent(unsigned flags) { checkCuda(cudaEventCreateWithFlags(&event_, flags), "an event"); }
+  explicit CudaEvent(unsigned flags) : keeps_time((flags & cudaEventDisableTiming) == 0) {
+    checkCuda(cudaEventCreateWithFlags(&event_, flags), "an event");
+  }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t get() const { return event_; }
-  // What has this event behind it comes behind the zeros of so many allocations.
-  std::atomic<uint64_t> allocations = 0;
+
+  const bool keeps_time;
+  WorkClock clock;  // of when it was recorded
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
+// CUDA is given pinned memory alone: of other memory its calls may wait, or may not, and a call that waits
+// cannot be watched. What the caller has elsewhere goes through memory of the queue's own, part by part.
 class CudaQueue : public DeviceQueue {
  public:
-  explicit CudaQueue(CudaDevice& device) : device_(device) {
+  explicit CudaQueue(CudaDevice& device) : device_(device), number_(device.numberQueue()) {
     device_.use();
     checkCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
   }
   ~CudaQueue() override {
-    if (given_) cudaStreamSynchronize(stream_);
+    if (!device_.isHostBehind(clock())) cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
+    device_.givePassage(std::move(passage_));
   }
 
   Device& device() const override { return device_; }
-  // For work on the device's memory, which has been made zero.
+  // For an operation on the device's memory, which has been made zero.
   cudaStream_t stream() const {
-    if (allocations_ < device_.allocations()) allocations_ = device_.waitForZeros(stream_);
-    given_ = true;
+    if (clock_.of(kZeroing) < device_.allocations()) device_.joinHost(clock_);
+    if (clock_.of(kZeroing) < device_.allocations()) clock_.reach(kZeroing, device_.waitForZeros(stream_));
+    ++operations_;
     return stream_;
   }
 
   void upload(const std::byte* from, std::byte* to, size_t bytes) override {
-    move(from, to, bytes, cudaMemcpyHostToDevice, "an upload");
+    if (device_.isPinned(from)) return move(from, to, bytes, cudaMemcpyHostToDevice, "an upload");
+    for (size_t done = 0; done < bytes; done += kPassedAtOnce) {
+      const std::span<std::byte> part = passage(bytes - done);
+      synchronize();
+      std::memcpy(part.data(), from + done, part.size());
+      move(part.data(), to + done, part.size(), cudaMemcpyHostToDevice, "an upload");
+    }
   }
   void download(const std::byte* from, std::byte* to, size_t bytes) override {
-    move(from, to, bytes, cudaMemcpyDeviceToHost, "a download");
-    // Until CUDA 11 such a call waited; since 12 it may.
-    if (bytes > 0 && !device_.isPinned(to)) synchronize();
+    if (device_.isPinned(to)) return move(from, to, bytes, cudaMemcpyDeviceToHost, "a download");
+    for (size_t done = 0; done < bytes; done += kPassedAtOnce) {
+      const std::span<std::byte> part = passage(bytes - done);
+      move(from + done, part.data(), part.size(), cudaMemcpyDeviceToHost, "a download");
+      synchronize();
+      std::memcpy(to + done, part.data(), part.size());
+    }
   }
   void copy(const void* from, void* to, size_t bytes) override {
     if (from != to) move(from, to, bytes, cudaMemcpyDeviceToDevice, "a copy");
@@ -97,39 +115,48 @@ class CudaQueue : public DeviceQueue {
   }
   void record(DeviceEvent& event) override {
     device_.use();
-    given_ = true;
     auto& recorded = static_cast<CudaEvent&>(event);
     checkCuda(cudaEventRecord(recorded.get(), stream_), "an event's record");
-    recorded.allocations = allocations_;
+    if (recorded.keeps_time) ++operations_;  // whoever asks for the time has waited for it
+    recorded.clock = clock();
   }
   void wait(const DeviceEvent& event) override {
-    device_.use();
-    given_ = true;
     const auto& awaited = static_cast<const CudaEvent&>(event);
+    device_.joinHost(clock_);
+    if (clock().covers(awaited.clock)) return;
+    device_.use();
     checkCuda(cudaStreamWaitEvent(stream_, awaited.get(), 0), "a wait for an event");
-    allocations_ = std::max(allocations_, awaited.allocations.load());
+    clock_.join(awaited.clock);
   }
   void synchronize() override {
-    if (!given_) return;  // the host has waited for all of it
+    if (device_.isHostBehind(clock())) return;
     device_.use();
     device_.await(stream_);
-    given_ = false;
+    device_.hostHasWaitedFor(clock());
   }
 
  private:
   void move(const void* from, void* to, size_t bytes, cudaMemcpyKind kind, const char* what) {
     if (bytes == 0) return;
     device_.use();
-    // A call that waits cannot be watched.
-    const void* host = kind == cudaMemcpyHostToDevice ? from : to;
-    if (device_.isWatched() && kind != cudaMemcpyDeviceToDevice && !device_.isPinned(host)) synchronize();
     checkCuda(cudaMemcpyAsync(to, from, bytes, kind, stream()), what);
+  }
+  // Pinned, for what is left, or as much of it as goes at once.
+  std::span<std::byte> passage(size_t left) {
+    if (passage_.bytes.empty()) passage_ = device_.takePassage();
+    return passage_.bytes.first(std::min(left, kPassedAtOnce));
+  }
+  const WorkClock& clock() const {
+    clock_.reach(number_, operations_);
+    return clock_;
   }
 
   CudaDevice& device_;
+  const size_t number_;
   cudaStream_t stream_ = nullptr;
-  mutable bool given_ = false;        // since the host has waited
-  mutable uint64_t allocations_ = 0;  // behind whose zeros this is
+  MemoryBlock passage_;  // empty until it is needed
+  mutable uint64_t operations_ = 0;
+  mutable WorkClock clock_;  // what it is given next is behind that; its own operations as of clock()
 };
 
 std::string versionText(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -272,6 +299,43 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   checkCuda(cudaEventRecord(zeroed_, zeroing_), "the end of zeros");
   ++allocations_;
   return block;
+}
+
+MemoryBlock CudaDevice::takePassage() {
+  {
+    const std::lock_guard lock(host_);
+    if (!passages_.empty()) {
+      MemoryBlock taken = std::move(passages_.back());
+      passages_.pop_back();
+      return taken;
+    }
+  }
+  return allocateHost(kPassedAtOnce);
+}
+
+void CudaDevice::givePassage(MemoryBlock passage) {
+  const std::lock_guard lock(host_);
+  if (!passage.bytes.empty()) passages_.push_back(std::move(passage));
+}
+
+size_t CudaDevice::numberQueue() {
+  const std::lock_guard lock(host_);
+  return ++queues_;
+}
+
+void CudaDevice::joinHost(WorkClock& clock) const {
+  const std::lock_guard lock(host_);
+  clock.join(host_clock_);
+}
+
+bool CudaDevice::isHostBehind(const WorkClock& clock) const {
+  const std::lock_guard lock(host_);
+  return host_clock_.covers(clock);
+}
+
+void CudaDevice::hostHasWaitedFor(const WorkClock& clock) {
+  const std::lock_guard lock(host_);
+  host_clock_.join(clock);
 }
 
 uint64_t CudaDevice::waitForZeros(cudaStream_t stream) const {

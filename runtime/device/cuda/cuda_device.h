@@ -11,11 +11,15 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "runtime/device/cuda/work_clock.h"
 #include "runtime/device/device.h"
 #include "runtime/device/device_communicator.h"
 
 namespace pipeshard {
+
+inline constexpr size_t kZeroing = 0;  // the number of the queue that makes memory zero
 
 class CudaDevice : public Device {
  public:
@@ -47,7 +51,6 @@ class CudaDevice : public Device {
 
   // The host waits for all work of the stream.
   void await(cudaStream_t stream) const;
-  bool isWatched() const { return watch_ != nullptr; }
   // Of allocateHost.
   bool isPinned(const void* address) const;
   // The calling thread's calls of the runtime mean this device from now on.
@@ -55,8 +58,19 @@ class CudaDevice : public Device {
   // Allocations so far. Their memory is made zero on a stream of the device's own, and the host does not
   // wait.
   uint64_t allocations() const { return allocations_; }
-  // What is given to the stream from now on comes behind the zeros of all of them. Returns allocations().
+  // What is given to the stream from now on comes behind the zeros of all of them. Returns allocations(): in
+  // clocks they are the operations of queue kZeroing.
   uint64_t waitForZeros(cudaStream_t stream) const;
+
+  // The host's clock: what it has waited for, whichever of its threads. Any thread may call these.
+  void joinHost(WorkClock& clock) const;
+  bool isHostBehind(const WorkClock& clock) const;
+  void hostHasWaitedFor(const WorkClock& clock);
+  // For one that is new, from 1.
+  size_t numberQueue();
+  // Pinned memory through which a queue hands over what lies elsewhere; given back when the queue ends.
+  MemoryBlock takePassage();
+  void givePassage(MemoryBlock passage);
 
  private:
   // Of the device's memory, for whoever gives it back.
@@ -79,6 +93,10 @@ class CudaDevice : public Device {
   cudaEvent_t zeroed_ = nullptr;
   mutable std::mutex zeros_;
   std::atomic<uint64_t> allocations_ = 0;
+  mutable std::mutex host_;
+  WorkClock host_clock_;  // guarded, like the next
+  size_t queues_ = 0;
+  std::vector<MemoryBlock> passages_;  // that no queue has
 };
 
 }  // namespace pipeshard
