@@ -8,8 +8,8 @@
 #   --results FILE     where the results are merged into (default: docs/gpu-results.md of the checkout; in a bundle, gpu-results.md)
 #   --record FILE      where the calls of NVIDIA's libraries are kept that the row 'record' has made, for CI to replay (default:
 #                      tests/standin/recorded_calls.safetensors of the checkout; in a bundle, recorded_calls.safetensors)
-#   --keep FOLDER      the results, the record and each row's whole output go there, as gpu-results.md, recorded_calls.safetensors
-#                      and NAME.log: for a machine from which one folder comes back
+#   --keep FOLDER      the results, the record and the rows' outputs go there, as gpu-results.md, recorded_calls.safetensors and
+#                      rows.log ("== NAME: RESULT" before each row's): for a machine from which a folder of few files comes back
 #   --at-once          three groups of rows side by side (tests, models, sanitizers), where there are processors for it
 #   --seconds N        of the whole check (540)
 #   --standin FOLDER   on the stand-in of NVIDIA's libraries that is built there (tests/standin); no results are kept but with --results
@@ -86,28 +86,32 @@ fi
 # The driver starts a GPU anew whenever its first process comes; an open file keeps it up between the rows.
 [ ! -r /dev/nvidia0 ] || exec 9</dev/nvidia0
 if [ -n "$at_once" ]; then
+  SECONDS=0
   run_groups
   exit
 fi
 
 passed=0 failed=0 not_run=0
 SECONDS=0
-printf '%s, commit %s\n\n%-22s %-8s %8s  %s\n' "$device" "$commit" row result seconds what
+[ -n "${counts_of_group:-}" ] || print_head
 for i in "${!names[@]}"; do
   run_row "${names[i]}" "${limits[i]}" $((seconds - SECONDS))
-  printf '%-22s %-8s %8s  %s\n' "${names[i]}" "$verdict" "$took" "$what"
   case $verdict in
     passed) passed=$((passed + 1)) ;;
-    FAILED) failed=$((failed + 1)) && tail -n 15 "$work/${names[i]}.log" | sed 's/^/    | /' ;;
+    FAILED) failed=$((failed + 1)) ;;
     *) not_run=$((not_run + 1)) ;;
   esac
-  [ -z "$keep" ] || [ ! -e "$work/${names[i]}.log" ] || head -c 2000000 "$work/${names[i]}.log" >"$keep/${names[i]}.log"
-  [ -z "$results" ] || merge_result "$results" "${names[i]}"
+  alone print_row "${names[i]}"
+  [ -z "$keep" ] || alone keep_log "${names[i]}"
+  [ -z "$results" ] || alone merge_result "$results" "${names[i]}"
   if [ "${names[i]}" = record ] && [ "$verdict" = passed ] && [ -n "$record" ]; then
     cp "$work/recorded_calls.safetensors" "$record" && echo "  the calls are in $record"
   fi
 done
-printf '\n%d passed, %d failed, %d could not run, in %d s\n' $passed $failed $not_run $SECONDS
-[ -z "$results" ] || echo "the results are in $results"
+if [ -n "${counts_of_group:-}" ]; then  # run_groups adds them up
+  echo $passed $failed $not_run >"$counts_of_group"
+else
+  print_end "$passed passed, $failed failed, $not_run could not run"
+fi
 [ $failed -eq 0 ] || exit 1
 [ $not_run -eq 0 ] || exit 77

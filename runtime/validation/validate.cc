@@ -39,14 +39,24 @@ double largestDifference(std::span<const double> got, std::span<const double> wa
   return largest;
 }
 
-// Element by element; elements far below the tensor's largest are judged against a thousandth of that.
-double largestRelativeDifference(std::span<const double> got, std::span<const double> want) {
+// What rounding alone may do to a sum of what was there `before` and something else.
+double roundingOf(double want, double before, double unit) {
+  return 2 * unit * std::max(std::abs(want), std::abs(before));
+}
+
+// The largest |got - want| beyond `rounding` of the element, relative to `measure` of it; elements where that
+// is far below the tensor's largest are judged against a thousandth of the largest.
+template <typename Rounding, typename Measure>
+double largestBeyondRounding(std::span<const double> got, std::span<const double> want,
+                             const Rounding& rounding, const Measure& measure) {
   double scale = 0;
-  for (double x : want) scale = std::max(scale, std::abs(x));
+  for (size_t i = 0; i < want.size(); ++i) scale = std::max(scale, measure(i));
   double largest = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     if (got[i] == want[i]) continue;
-    const double error = std::abs(got[i] - want[i]) / std::max(std::abs(want[i]), scale * 1e-3);
+    const double beyond = std::abs(got[i] - want[i]) - rounding(i);
+    if (beyond <= 0) continue;
+    const double error = beyond / std::max(measure(i), scale * 1e-3);
     if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
   }
   return largest;
@@ -142,26 +152,31 @@ class Comparison {
   // The planned job's update against the single-device update program on the planned job's own gradients.
   // `update` holds the parameters and states before the step, and afterwards those after it.
   void compareUpdate(int step, const StepDump& planned, UpdateOnly& update) {
-    std::map<std::string, std::vector<double>> before;
-    for (const Result& result : update.results()) {
-      if (result.kind == Result::Kind::kParameter) before[result.name] = contentOf(update, result);
-    }
     if (isLeftOut(planned)) return requireNoChange(step, planned, update);
+    std::map<std::string, std::vector<std::byte>> before;
+    for (const Result& result : update.results()) {
+      if (isUpdated(result)) before[dumpTensorName(result)] = bytesOf(update, result);
+    }
     update.run(step, [&](int number) { giveGradients(number, planned, update); });
     for (const Result& result : update.results()) {
+      if (!isUpdated(result)) continue;
       const bool parameter = result.kind == Result::Kind::kParameter;
-      if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
       const std::vector<double> got = read(planned, result);
       const std::vector<double> want = contentOf(update, result);
+      const std::vector<double> old = doublesBefore(before, update, result);
       TensorComparison entry =
           describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
-      const double unit = update.buffer(result).data_type == DataType::kFloat64 ? 0x1p-52 : 0x1p-23;
-      entry.error = parameter ? largestUpdateDifference(got, want, before[result.name], unit)
-                              : largestRelativeDifference(got, want);
+      const double unit = unitOf(update, result);
+      entry.error = parameter
+                        ? largestUpdateDifference(got, want, old, unit,
+                                                  uncertaintyOfChange(result, want.size(), before, update))
+                        : largestStateDifference(got, want, old, unit);
       entry.largest_difference = largestDifference(got, want);
       entry.bound = spec_.update_bound;
       report_.tensors.push_back(std::move(entry));
-      adopt(planned, result, update);
+    }
+    for (const Result& result : update.results()) {
+      if (isUpdated(result)) adopt(planned, result, update);
     }
   }
 
@@ -181,16 +196,43 @@ class Comparison {
   }
   static double lossScaleOf(const StepDump& dump) { return measureOf(dump, "loss_scale").value_or(1); }
   static bool isKept(const Result& result) {
-    return result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState ||
-           result.kind == Result::Kind::kForwardState ||
+    return isUpdated(result) || result.kind == Result::Kind::kForwardState ||
            (result.kind == Result::Kind::kMeasure && result.name == "loss_scale");
+  }
+
+  static bool isUpdated(const Result& result) {
+    return result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
+  }
+  static double unitOf(UpdateOnly& update, const Result& result) {
+    return update.buffer(result).data_type == DataType::kFloat64 ? 0x1p-52 : 0x1p-23;
+  }
+
+  // Of a parameter's change, relative to it: what is made of a state, where old state and gradient have
+  // cancelled, is known no better than the state. `update` has the states after the step.
+  static std::vector<double> uncertaintyOfChange(const Result& parameter, size_t size,
+                                                 const std::map<std::string, std::vector<std::byte>>& before,
+                                                 UpdateOnly& update) {
+    std::vector<double> uncertainty;
+    for (const Result& result : update.results()) {
+      if (result.kind != Result::Kind::kOptimizerState || result.name != parameter.name) continue;
+      const std::vector<double> want = contentOf(update, result);
+      if (want.size() != size) continue;
+      const std::vector<double> old = doublesBefore(before, update, result);
+      uncertainty.resize(size);
+      for (size_t i = 0; i < size; ++i) {
+        if (want[i] == 0) continue;
+        const double of_state = roundingOf(want[i], old[i], unitOf(update, result)) / std::abs(want[i]);
+        if (of_state > uncertainty[i]) uncertainty[i] = of_state;
+      }
+    }
+    return uncertainty;
   }
 
   // A step that was left out leaves parameters and states as they were, to the bit.
   void requireNoChange(int step, const StepDump& planned, UpdateOnly& update) {
     for (const Result& result : update.results()) {
+      if (!isUpdated(result)) continue;
       const bool parameter = result.kind == Result::Kind::kParameter;
-      if (!parameter && result.kind != Result::Kind::kOptimizerState) continue;
       const std::vector<double> got = read(planned, result), before = contentOf(update, result);
       TensorComparison entry =
           describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
@@ -256,9 +298,15 @@ class Comparison {
     return entry;
   }
 
+  static std::vector<std::byte> bytesOf(UpdateOnly& update, const Result& result) {
+    return dumpedContent(result, update.buffer(result), update.content(result));
+  }
   static std::vector<double> contentOf(UpdateOnly& update, const Result& result) {
-    const Buffer& buffer = update.buffer(result);
-    return toDoubles(buffer.data_type, dumpedContent(result, buffer, update.content(result)));
+    return toDoubles(update.buffer(result).data_type, bytesOf(update, result));
+  }
+  static std::vector<double> doublesBefore(const std::map<std::string, std::vector<std::byte>>& before,
+                                           UpdateOnly& update, const Result& result) {
+    return toDoubles(update.buffer(result).data_type, before.at(dumpTensorName(result)));
   }
 
   static std::vector<double> read(const StepDump& dump, const Result& result) {
@@ -273,19 +321,20 @@ class Comparison {
 }  // namespace
 
 double largestUpdateDifference(std::span<const double> got, std::span<const double> want,
-                               std::span<const double> before, double unit) {
-  double scale = 0;
-  for (size_t i = 0; i < want.size(); ++i) scale = std::max(scale, std::abs(want[i] - before[i]));
-  double largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i] == want[i]) continue;
-    const double rounding = 2 * unit * std::max(std::abs(want[i]), std::abs(before[i]));
-    const double beyond = std::abs(got[i] - want[i]) - rounding;
-    if (beyond <= 0) continue;
-    const double error = beyond / std::max(std::abs(want[i] - before[i]), scale * 1e-3);
-    if (!(error <= largest)) largest = std::isnan(error) ? kInfinity : error;
-  }
-  return largest;
+                               std::span<const double> before, double unit,
+                               std::span<const double> uncertainty) {
+  const auto change = [&](size_t i) { return std::abs(want[i] - before[i]); };
+  const auto rounding = [&](size_t i) {
+    return roundingOf(want[i], before[i], unit) + (uncertainty.empty() ? 0 : uncertainty[i] * change(i));
+  };
+  return largestBeyondRounding(got, want, rounding, change);
+}
+
+double largestStateDifference(std::span<const double> got, std::span<const double> want,
+                              std::span<const double> before, double unit) {
+  return largestBeyondRounding(
+      got, want, [&](size_t i) { return roundingOf(want[i], before[i], unit); },
+      [&](size_t i) { return std::abs(want[i]); });
 }
 
 std::string_view comparedKindName(ComparedKind kind) {

@@ -49,8 +49,7 @@ enum class ComparedKind : uint8_t {
   kUpdatedParameter,
   // the single device's, in the first step, against those that the model was exported with, by the measure
   kImportedGradient,
-  // on identical gradients: largest |got - want| / max(|want|, largest |want| of the tensor * 1e-3)
-  kUpdatedState,
+  kUpdatedState,  // on identical gradients: the state after this step (largestStateDifference)
 };
 std::string_view comparedKindName(ComparedKind kind);
 
@@ -148,10 +147,19 @@ ValidationReport validate(const ValidateSpec& spec, const std::function<void(con
 
 // Of parameters after and `before` an update: the largest difference between the two changes, relative to the
 // wanted change (or a thousandth of the tensor's largest, if that is more), beyond what rounding the
-// parameters to multiples of `unit` allows. An update that was skipped has error 1, however small the
-// learning rate.
+// parameters to multiples of `unit` allows, and beyond `uncertainty` of each change, relative to it (empty:
+// none). An update that was skipped has error 1, however small the learning rate.
 double largestUpdateDifference(std::span<const double> got, std::span<const double> want,
-                               std::span<const double> before, double unit);
+                               std::span<const double> before, double unit,
+                               std::span<const double> uncertainty = {});
+
+// Of states after and `before` an update: the largest difference, relative to the wanted state (or a
+// thousandth of the tensor's largest, if that is more), beyond what rounding the sum of old state and
+// gradient to multiples of `unit` allows: where the two cancel, devices that fuse other products with the sum
+// differ by a last bit of what was there before. A state that was not updated differs by as much as it should
+// have changed.
+double largestStateDifference(std::span<const double> got, std::span<const double> want,
+                              std::span<const double> before, double unit);
 
 // The measure on top. Spans of different size, or NaN: infinity.
 double relativeError(std::span<const double> got, std::span<const double> want, double all_wants_norm,

@@ -5,7 +5,7 @@
 #   tests/standin/bundle_test.sh BUILD [ROWS]      ROWS: as gpu_check.sh has them
 set -euo pipefail
 build=$(realpath "$1")
-rows=${2:-machine|starts|kernels.*|record|validate-mlp-.|structure-.*|fault-.*|sanitize-memcheck}
+rows=${2:-machine|starts|kernels.*|record|validate-mlp-.|validate-optimizers|structure-.*|fault-.*|sanitize-memcheck}
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d "${TMPDIR:-/tmp}/pipeshard-bundle-test.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
@@ -18,6 +18,10 @@ die() {
 bundle=$folder/gpu-bundle
 tools/gpu_bundle.sh --build "$build" -o "$bundle"
 
+# `xz -9` makes the archive, in minutes; `gzip -1` about twice as large, in seconds.
+packed=$(tar -C "$folder" -cf - gpu-bundle | gzip -1 | wc -c)
+[ "$packed" -le $((80 << 20)) ] || die "the archive would be larger than its 40 MiB: gzip -1 makes $packed bytes"
+
 # All libraries but glibc's and NVIDIA's are found in the bundle.
 foreign=$(env -i ldd "$bundle"/bin/* "$bundle"/tests/* "$bundle/lib/pipeshard/pipeshard_cuda.so" | awk '$2 == "=>" {print $1, $3}' | sort -u |
   grep -vF "$bundle" | grep -vE '^(lib(c|m|dl|rt|pthread|resolv|util|cudart|cublasLt)\.so|ld-linux)' || true)
@@ -27,7 +31,8 @@ foreign=$(env -i ldd "$bundle"/bin/* "$bundle"/tests/* "$bundle/lib/pipeshard/pi
 check() {
   local want=$1 code=0
   shift
-  env -i PATH="$PATH" STANDIN_DEVICES="${devices:-1}" "$bundle/tools/gpu_check.sh" --standin "$build/tests/standin" "$@" >"$folder/table" || code=$?
+  env -i PATH="$PATH" STANDIN_DEVICES="${devices:-1}" ${filter:+"GTEST_FILTER=$filter"} "$bundle/tools/gpu_check.sh" \
+    --standin "${standin:-$build/tests/standin}" "$@" >"$folder/table" || code=$?
   cat "$folder/table"
   [ $code -eq "$want" ] || die "code $code, not $want: $*"
 }
@@ -53,11 +58,24 @@ check 0 --rows starts --results "$folder/results.md"
 
 # Groups of rows side by side; everything in one folder.
 check 77 --at-once --rows 'starts|fault-index|validate-mlp-1|sanitize-memcheck' --keep "$folder/kept" --results "$folder/kept/gpu-results.md"
+has table ', 0 failed, 1 could not run'
+[ "$(grep -c '^row ' "$folder/table")" -eq 1 ] || die "a table for each group"
+[ "$(ls "$folder/kept")" = $'gpu-results.md\nrows.log' ] || die "more files are kept than a machine may give back: $(ls "$folder/kept")"
 for row in starts fault-index validate-mlp-1; do
-  [ -s "$folder/kept/$row.log" ] || die "the output of $row was not kept"
+  has kept/rows.log "^== $row: passed"
   has kept/gpu-results.md "^\\| $row \\| passed .* stand-in "
 done
 has kept/gpu-results.md '^\| sanitize-memcheck \| not run '
+
+# Without cuDNN its tests are left out, which is no pass.
+if [ -e "$build/tests/standin/libcudnn.so.9" ]; then
+  mkdir "$folder/no-cudnn"
+  ln -s "$build"/tests/standin/*.so* "$folder/no-cudnn"
+  rm "$folder/no-cudnn"/libcudnn.so*
+  touch "$folder/no-cudnn/libcudnn.so.9"
+  standin=$folder/no-cudnn filter='Cudnn.*:CudaKernels.Windows' check 77 --rows kernels
+  has table '^kernels +not run .*no cuDNN \(.*libcudnn.so.9.*what needs none: 1 test'
+fi
 
 # What is wrong is no pass.
 devices=0 check 1 --rows 'validate-mlp-1'

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +29,7 @@ namespace {
 constexpr unsigned kMostThreads = 1024, kMostGridRows = 65535;
 constexpr size_t kMostSharedBytes = 48 << 10;
 constexpr size_t kMemory = size_t{1} << 30;
+constexpr size_t kMostPitch = 0x7fffffff;  // of every GPU
 
 struct Registered {
   std::map<std::string, KernelEntry> twins;                // by mangled name
@@ -260,7 +262,8 @@ API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMe
 }
 API cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                                   size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidPitchValue);
+  if (width > to_pitch || width > from_pitch || std::max(to_pitch, from_pitch) > kMostPitch)
+    return failed(cudaErrorInvalidPitchValue);
   return copyAsync(to, to_pitch, from, from_pitch, width, height, stream, "cudaMemcpy2DAsync");
 }
 API cudaError_t cudaMemsetAsync(void* begin, int value, size_t bytes, cudaStream_t stream) {

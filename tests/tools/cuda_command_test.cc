@@ -115,6 +115,20 @@ TEST_F(CudaCommand, ValidatePassesInBfloat16) {
   expectCleanWorkers(log_, 4);
 }
 
+// Old state and gradient cancel somewhere, and devices fuse other products with their sum: the last bit of a
+// term is more than the bound of what is left.
+TEST_F(CudaCommand, ValidatePassesWithOptimizersThatHaveAMomentum) {
+  for (const std::string optimizer : {"sgd:momentum=0.9", "lion", "rmsprop:momentum=0.9"}) {
+    const CommandResult result = runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x1",
+                                               "--device", "cuda", "--steps", "3", "--optimizer", optimizer},
+                                              seconds(60));
+    EXPECT_EQ(result.exit_code, 0) << optimizer << ": " << result.output << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("PASS: mlp.onnx on 1 worker equals one device")) << optimizer;
+    EXPECT_THAT(result.output, HasSubstr("updated state")) << optimizer;
+  }
+  expectCleanWorkers(log_, 3);
+}
+
 // Each node counts its ranks from its own first GPU on.
 TEST_F(CudaCommand, RanksOfNodesHaveTheGpusOfTheirNode) {
   ::setenv("STANDIN_DEVICES", "2", 1);

@@ -27,6 +27,7 @@ namespace {
 
 constexpr size_t kPassedAtOnce = size_t{1} << 20;  // through pinned memory
 constexpr int64_t kCudaAlignment = 256;            // as cudaMalloc has it
+constexpr size_t kMostPitch = 0x7fffffff;          // of cudaMemcpy2DAsync (cudaDevAttrMaxPitch)
 // A wait that is watched: so often without a pause, then with one.
 constexpr int kLooksAtOnce = 100;
 constexpr std::chrono::microseconds kLookAgain{50};
@@ -96,6 +97,11 @@ class CudaQueue : public DeviceQueue {
     const bool whole = rows.bytes == rows.from_stride && rows.bytes == rows.to_stride;
     if (whole || rows.count == 1) return copy(rows.from, rows.to, rows.bytes * rows.count);
     if (rows.bytes == 0 || rows.count == 0) return;
+    if (std::max(rows.from_stride, rows.to_stride) > kMostPitch) {  // memory has room for few of these
+      for (size_t i = 0; i < rows.count; ++i)
+        copy(rows.from + i * rows.from_stride, rows.to + i * rows.to_stride, rows.bytes);
+      return;
+    }
     device_.use();
     checkCuda(cudaMemcpy2DAsync(rows.to, rows.to_stride, rows.from, rows.from_stride, rows.bytes, rows.count,
                                 cudaMemcpyDeviceToDevice, stream()),

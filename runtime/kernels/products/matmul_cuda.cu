@@ -29,11 +29,15 @@ inline void checkCublas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) failCall(call, cublasLtGetStatusString(status));
 }
 
-struct LtHandle {
-  LtHandle() { checkCublas(cublasLtCreate(&handle), "cublasLtCreate"); }
-  ~LtHandle() { cublasLtDestroy(handle); }
-  cublasLtHandle_t handle = nullptr;
-};
+// Lives as long as the process: nothing of CUDA may be called when that ends.
+inline cublasLtHandle_t libraryHandle() {
+  static const cublasLtHandle_t made = [] {
+    cublasLtHandle_t handle = nullptr;
+    checkCublas(cublasLtCreate(&handle), "cublasLtCreate");
+    return handle;
+  }();
+  return made;
+}
 
 struct LtLayout {
   LtLayout(cudaDataType_t type, int64_t rows, int64_t columns) {
@@ -85,7 +89,7 @@ struct LtPreference {
 template <typename T>
 void multiplyByLibrary(cudaStream_t stream, const GemmShape& shape, int64_t batch, double alpha, const T* a,
                        const int64_t* a_offsets, const T* b, const int64_t* b_offsets, double beta, T* c) {
-  static const LtHandle library;
+  const cublasLtHandle_t library = libraryHandle();
   constexpr bool kSingle = std::is_same_v<T, float>;
   constexpr cudaDataType_t kType = kSingle ? CUDA_R_32F : CUDA_R_64F;
   const LtProduct product(kSingle ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_64F, kType, shape.transpose_b,
@@ -105,13 +109,13 @@ void multiplyByLibrary(cudaStream_t stream, const GemmShape& shape, int64_t batc
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   checkCublas(
-      cublasLtMatmulAlgoGetHeuristic(library.handle, product.product, left.layout, right.layout,
-                                     result.layout, result.layout, preference.preference, 1, &found, &count),
+      cublasLtMatmulAlgoGetHeuristic(library, product.product, left.layout, right.layout, result.layout,
+                                     result.layout, preference.preference, 1, &found, &count),
       "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0) failCall("cublasLtMatmulAlgoGetHeuristic", "there is no algorithm for this product");
   for (int64_t i = 0; i < batch; ++i) {
     T* out = c + i * shape.m * shape.n;
-    checkCublas(cublasLtMatmul(library.handle, product.product, &scale, b + b_offsets[i], left.layout,
+    checkCublas(cublasLtMatmul(library, product.product, &scale, b + b_offsets[i], left.layout,
                                a + a_offsets[i], right.layout, &keep, out, result.layout, out, result.layout,
                                &found.algo, nullptr, 0, stream),
                 "cublasLtMatmul");

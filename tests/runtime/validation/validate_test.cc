@@ -48,10 +48,43 @@ TEST(UpdateDifference, AllowsTheRoundingOfTheParameter) {
   EXPECT_GT(largestUpdateDifference(std::vector<double>{1 + 1.01e-3}, want, before, 0x1p-23), 5e-3);
 }
 
+// The second element is made of a state in which two terms have cancelled.
+TEST(UpdateDifference, IsBeyondWhatTheStateIsKnownBy) {
+  const std::vector<double> before = {0, 0}, want = {0.1, 1e-4}, got = {0.1, 1.0001e-4};
+  EXPECT_NEAR(largestUpdateDifference(got, want, before, 0x1p-23), 1e-4, 1e-6);
+  EXPECT_EQ(largestUpdateDifference(got, want, before, 0x1p-23, std::vector<double>{0, 2e-4}), 0);
+  EXPECT_NEAR(largestUpdateDifference(got, want, before, 0x1p-23, std::vector<double>{2e-4, 0}), 1e-4, 1e-6);
+}
+
 TEST(UpdateDifference, OfNanIsInfinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(std::isinf(largestUpdateDifference(std::vector<double>{nan}, std::vector<double>{1},
                                                  std::vector<double>{0}, 0x1p-23)));
+}
+
+// Where old state and gradient cancel, one rounding of their sum is large against what is left.
+TEST(StateDifference, AllowsTheRoundingOfTermsThatCancel) {
+  const std::vector<double> before = {1, -2};
+  const std::vector<double> want = {1e-3, 1};
+  const std::vector<double> got = {1e-3 + 0x1p-24, 1};
+  EXPECT_EQ(largestStateDifference(got, want, before, 0x1p-23), 0);
+  EXPECT_GT(largestStateDifference(std::vector<double>{1e-3 + 0x1p-21, 1}, want, before, 0x1p-23), 1e-4);
+  EXPECT_GT(largestStateDifference(got, want, std::vector<double>{1e-3, 1}, 0x1p-23), 1e-5)
+      << "nothing cancels";
+}
+
+TEST(StateDifference, OfAStateThatWasNotUpdatedIsWhatItShouldHaveChangedBy) {
+  const std::vector<double> zero = {0, 0}, want = {1e-9, -2e-9};
+  EXPECT_NEAR(largestStateDifference(zero, want, zero, 0x1p-23), 1, 1e-6);
+  const std::vector<double> before = {1}, decayed = {0.9};
+  EXPECT_NEAR(largestStateDifference(before, decayed, before, 0x1p-23), 0.11, 0.01);
+}
+
+TEST(StateDifference, OfNanIsInfinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> one = {1}, none = {nan};
+  EXPECT_TRUE(std::isinf(largestStateDifference(none, one, one, 0x1p-23)));
+  EXPECT_TRUE(std::isinf(largestStateDifference(one, none, one, 0x1p-23)));
 }
 
 // A gradient of zeros has error 1.

@@ -1,5 +1,7 @@
 #include "tests/runtime/device/cuda/cuda_call.h"
 
+#include <memory>
+
 #include <gtest/gtest.h>
 
 #include "runtime/device/cuda_loader.h"
@@ -19,10 +21,24 @@ std::vector<std::byte> downloaded(DeviceQueue& queue, const MemoryBlock& block, 
   return content;
 }
 
+std::unique_ptr<Device>& openedDevice() {
+  static std::unique_ptr<Device> device;
+  return device;
+}
+
+// Nothing of CUDA may be called when the process ends.
+class EndOfDevice : public ::testing::Environment {
+ public:
+  void TearDown() override { openedDevice().reset(); }
+};
+[[maybe_unused]] const ::testing::Environment* const kEndOfDevice =
+    ::testing::AddGlobalTestEnvironment(new EndOfDevice);
+
 }  // namespace
 
 Device& cuda() {
-  static const std::unique_ptr<Device> device = openCudaDevice(0);
+  std::unique_ptr<Device>& device = openedDevice();
+  if (!device) device = openCudaDevice(0);
   return *device;
 }
 

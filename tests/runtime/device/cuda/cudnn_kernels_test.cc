@@ -47,6 +47,11 @@ class Cudnn : public ::testing::Test {
     static_cast<void>(runOnDevice(conv({1, 1, 4}, {1, 1, 2}, {1, 1, 4}, {{"pads", Ints{1, 0}}})));
   }
 
+  void SetUp() override {
+    const std::string found = cuda().libraries();
+    if (!isLeftOut() && found.starts_with("no cuDNN")) GTEST_SKIP() << found;
+  }
+
   static KernelCall conv(const Shape& image, const Shape& weight, const Shape& output, Attributes attributes,
                          DataType type = kFloat) {
     return makeCall("", "Conv", 18, {numbers(type, image), numbers(type, weight, 2)}, {{type, output}},
