@@ -5,7 +5,8 @@
 //
 // The weight is the same for all microbatches, so the Cast runs once: before the first pass that reads w'.
 // All passes of all microbatches, forward and backward, then read that copy, which stays until the last has
-// read it. It is a forward node all the same: it has a layer, and a stage, as any other.
+// read it. It is a forward node all the same: it has a layer, as any other. Its stage is the first of its
+// forward readers: a stage that makes copies for another one would have to hold the weight for it.
 #pragma once
 
 #include "ir/graph/training_graph.h"

@@ -325,8 +325,24 @@ std::string groupSettings(const ParameterGroup& group) {
   return fmt::format("{}", fmt::join(settings, ", "));
 }
 
+void addGroup(const ParameterGroup& later, ParameterGroup& group) {
+  if (later.learning_rate) {
+    group.learning_rate = later.learning_rate;
+    group.rate_scale.reset();
+  }
+  if (later.rate_scale) group.rate_scale = later.rate_scale;
+  if (later.weight_decay) group.weight_decay = later.weight_decay;
+  if (!later.muon) return;
+  group.muon = later.muon;
+  group.pattern = later.pattern;
+}
+
 void applyGroup(const ParameterGroup& group, OptimizerSpec& spec) {
-  const double rate = group.learning_rate.value_or(spec.learning_rate) * group.rate_scale.value_or(1);
+  const auto rateOf = [&](double rate) {
+    return group.learning_rate.value_or(rate) * group.rate_scale.value_or(1);
+  };
+  const double rate = rateOf(spec.learning_rate);
+  if (spec.kind == OptimizerSpec::Kind::kMuon) spec.adam_rate = rateOf(spec.adam_rate);
   if (spec.learning_rate > 0) spec.schedule.final_rate *= rate / spec.learning_rate;
   spec.learning_rate = rate;
   spec.weight_decay = group.weight_decay.value_or(spec.weight_decay);

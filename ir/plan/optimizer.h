@@ -62,14 +62,18 @@ std::string optimizerToString(const OptimizerSpec& spec);  // canonical; parse g
 struct ParameterGroup {
   std::string pattern;
   std::optional<double> learning_rate;
-  std::optional<double> rate_scale;  // a factor on the learning rate, its own or the optimizer's
+  std::optional<double> rate_scale;  // a factor on the learning rate, the group's or the optimizer's
   std::optional<double> weight_decay;
   std::optional<double> muon;  // 0: under Muon, AdamW updates these, matrices too
 };
-// "REGEX:weight_decay=0", with the keys lr, lr_scale and weight_decay. Error(kUsage).
+// "REGEX:weight_decay=0", with the keys lr, lr_scale, weight_decay and muon. Error(kUsage).
 ParameterGroup parseParameterGroup(std::string_view text);
 std::string groupSettings(const ParameterGroup& group);  // "lr=0.001,weight_decay=0"
-// What the group says goes over the spec; a schedule keeps its shape.
+// What the later group says goes over what `group`, the earlier ones, said; a rate goes over their scale,
+// too. The pattern is that of the last one that says `muon`.
+void addGroup(const ParameterGroup& later, ParameterGroup& group);
+// What the group says goes over the spec; a schedule keeps its shape. Of Muon both rates are the group's: the
+// one that a parameter has follows from its shape.
 void applyGroup(const ParameterGroup& group, OptimizerSpec& spec);
 
 }  // namespace pipeshard

@@ -189,9 +189,11 @@ UpdateRecipe updateRecipe(const OptimizerSpec& optimizer) {
 
 OptimizerSpec optimizerOf(const Value& parameter, OptimizerSpec optimizer,
                           const std::vector<ParameterGroup>& groups) {
+  ParameterGroup all;
   for (const ParameterGroup& group : groups) {
-    if (isNamedBy(patternOf(group), parameter)) applyGroup(group, optimizer);
+    if (isNamedBy(patternOf(group), parameter)) addGroup(group, all);
   }
+  applyGroup(all, optimizer);
   return optimizer;
 }
 

@@ -60,6 +60,7 @@ class Mixer {
     }
     findActivations();
     findKept(keep_float32);
+    findLossWork();
     findNarrowReads();
   }
 
@@ -122,7 +123,8 @@ class Mixer {
 
   // By its first output, which no other node has.
   ComputesIn typeOf(const Node& node) const {
-    return kept_.contains(node.outputs.front()) ? ComputesIn::kFloat32 : computesIn(node);
+    const ValueId output = node.outputs.front();
+    return kept_.contains(output) || loss_work_.contains(output) ? ComputesIn::kFloat32 : computesIn(node);
   }
 
   void findKept(const std::vector<std::string>& expressions) {
@@ -143,6 +145,52 @@ class Mixer {
              "--keep-float32 '{}' is found in no operator that works on activations: neither in its type "
              "(\"MatMul\"), nor in its name, nor in its output's; `inspect --precision {}` lists the types",
              expression, dataTypeName(narrow_));
+      }
+    }
+  }
+
+  // By value: a product, a convolution, a normalisation or a pool reads it, or what is made of it.
+  std::vector<bool> readByProducts() const {
+    std::vector<bool> read(graph_.values.size());
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      const OperatorFacts& facts = operatorFacts(node);
+      const bool is_product = facts.op_type.empty() || (computesIn(node) == ComputesIn::kNarrow &&
+                                                        facts.work != WorkClass::kElementwise);
+      const bool reaches = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+        return output.valid() && read[output.index()];
+      });
+      if (!is_product && !reaches) continue;
+      for (const ValueId input : node.inputs) {
+        if (input.valid()) read[input.index()] = true;
+      }
+    }
+    return read;
+  }
+
+  // Elementwise work on what float32 operators give, from which only results are reached: terms of a loss are
+  // weighed and added up. `of_losses`, by value: such an operator, or a float32 one, gives it.
+  void findLossWork() {
+    const std::vector<bool> read_by_products = readByProducts();
+    std::vector<bool> of_losses(graph_.values.size());
+    for (const Node& node : graph_.nodes) {
+      if (!worksOnActivations(node) || !givesFloats(node)) continue;
+      size_t activations = 0, losses = 0;
+      for (const ValueId input : node.inputs) {
+        if (!isActivation(input) || !isFloat32(input)) continue;
+        ++activations;
+        losses += of_losses[input.index()] ? 1 : 0;
+      }
+      const ComputesIn type = isCast(node) ? ComputesIn::kWhatItReads : computesIn(node);
+      const bool is_work =
+          type == ComputesIn::kNarrow && losses > 0 && operatorFacts(node).work == WorkClass::kElementwise &&
+          std::none_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId output) { return output.valid() && read_by_products[output.index()]; });
+      if (is_work) loss_work_.insert(node.outputs.front());
+      const bool moves = type == ComputesIn::kWhatItReads && losses > 0 && losses == activations;
+      if (!is_work && !moves && type != ComputesIn::kFloat32) continue;
+      for (const ValueId output : node.outputs) {
+        if (isFloat32(output)) of_losses[output.index()] = true;
       }
     }
   }
@@ -191,7 +239,9 @@ class Mixer {
       if (!gives_floats) return;
       ++types.float32;
       ++count_.all.float32;
-      if (kept_.contains(node.outputs.front()) && computesIn(node) != ComputesIn::kFloat32) ++count_.kept;
+      const ValueId output = node.outputs.front();
+      const bool anyway = computesIn(node) == ComputesIn::kFloat32 || loss_work_.contains(output);
+      if (kept_.contains(output) && !anyway) ++count_.kept;
     }
   }
 
@@ -348,6 +398,7 @@ class Mixer {
   MixedNodes count_;
   std::vector<bool> reads_input_, reads_weight_, is_weight_;  // by value index
   std::set<ValueId> kept_;          // first outputs of operators that the user keeps in float32
+  std::set<ValueId> loss_work_;     // of elementwise work on losses
   std::vector<bool> narrow_reads_;  // all who read it, through views, compute in the narrow type
   std::set<ValueId> given_narrow_;  // of the narrow type in the model (torch.autocast): it stays so
   std::set<ValueId> was_float32_;   // of the narrow type, and not because the model says so

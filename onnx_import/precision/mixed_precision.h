@@ -11,9 +11,11 @@
 // Which operators compute in which type is a column of the table of facts (`MixedPrecision`,
 // ir/operators/operator_facts.h): products, convolutions, attention and elementwise work are narrow;
 // softmaxes, losses, sums over an axis, powers, roots and logarithms are float32's; what moves elements takes
-// the type that they have. A value is an activation if it depends on an input of the graph and on a weight:
-// what is computed of inputs alone (positions, masks), or of weights alone (a normalised weight), stays
-// float32, and is rounded where an activation meets it.
+// the type that they have. Elementwise work on what float32 operators give stays float32 where no product,
+// convolution, normalisation or pool follows: so terms of a loss are weighed and added up in float32. A value
+// is an activation if it depends on an input of the graph and on a weight: what is computed of inputs alone
+// (positions, masks), or of weights alone (a normalised weight), stays float32, and is rounded where an
+// activation meets it.
 #pragma once
 
 #include <cstddef>

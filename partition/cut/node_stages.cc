@@ -4,6 +4,7 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "ir/graph/weight_copies.h"
 
 namespace pipeshard {
 namespace {
@@ -21,6 +22,19 @@ void placeForward(const TrainingGraph& training, const Plan& plan, std::vector<S
     const int64_t first = plan.layers.at(plan.stages[s].first_layer).first;
     const int64_t last = plan.layers.at(plan.stages[s].last_layer).last;
     for (int64_t i = first; i <= last; ++i) stages[forward[i].index()] = s;
+  }
+}
+
+// A copy of a weight is made where it is read first, wherever layers end.
+void placeCopiesOfWeights(const TrainingGraph& training, const UseDef& uses, std::vector<StageId>& stages) {
+  for (const NodeId node : forwardNodes(training)) {
+    if (!isWeightCopy(training, node)) continue;
+    StageId first_reader;  // behind all stages
+    for (const NodeId reader : uses.consumers[training.graph.node(node).outputs[0].index()]) {
+      if (training.node_phase[reader.index()] == Phase::kForward)
+        first_reader = std::min(first_reader, stages[reader.index()]);
+    }
+    if (first_reader.valid()) stages[node.index()] = first_reader;
   }
 }
 
@@ -120,6 +134,7 @@ std::vector<StageId> nodeStages(const TrainingGraph& training, const Plan& plan)
   const UseDef uses = computeUseDef(training.graph);
   std::vector<StageId> stages(training.graph.nodes.size(), kNowhere);
   placeForward(training, plan, stages);
+  placeCopiesOfWeights(training, uses, stages);
   placeBackward(training, uses, stages);
   placePrologue(training, uses, stages);
   const std::vector<StageId> owners = parameterOwners(training, stages);

@@ -9,7 +9,8 @@
 
 namespace pipeshard {
 
-// The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer;
+// The stage of every node of the training graph, by node index, as the plan decides: forward nodes by layer,
+// but a copy of a weight (ir/graph/weight_copies.h) with its first forward reader;
 // prologue nodes with each of their readers (they are cheap and replicated: the list holds the first);
 // backward nodes with the forward node that they are of (TrainingGraph); an update with the owner of its
 // parameter, the first stage that reads it. Error(kConfiguration) when the plan is of another model.

@@ -57,11 +57,18 @@ class Sharing {
     }
   }
 
-  // With those that the rank's own passes read.
+  // With those that the rank's own passes read, but for what another group owns: it has not arrived yet.
   void makeCopies() {
     if (copies_.empty()) return;
     const StageId stage = context_.layout.firstStage(group_);
-    Piece all = context_.cut.copies[stage];
+    const Piece& own = context_.cut.copies[stage];
+    Piece all;
+    for (size_t i = 0; i < own.nodes.size(); ++i) {
+      const ValuePlace& weight = context_.cut.place(graph().node(own.nodes[i]).inputs[0]);
+      if (weight.role == ValueRole::kParameter && ownerOf(weight.index) != group_) continue;
+      all.nodes.push_back(own.nodes[i]);
+      all.outputs.push_back(own.outputs[i]);
+    }
     for (const NodeId copy : copies_) {
       all.nodes.push_back(copy);
       all.outputs.push_back(outputOf(copy));

@@ -10,16 +10,16 @@ namespace pipeshard {
 namespace {
 
 template <typename F>
-std::vector<int64_t> firstReadParameterBytes(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                                             const F& bytes_of) {
+std::vector<int64_t> firstReadParameterBytes(const Chain& chain, const F& bytes_of) {
+  const TrainingGraph& training = chain.training;
   // by value: the bytes of a parameter that nobody has read yet
   std::vector<int64_t> open(training.graph.values.size());
   for (const Parameter& parameter : training.parameters) open[parameter.value.index()] = bytes_of(parameter);
-  std::vector<int64_t> bytes(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (ValueId input : training.graph.node(nodes[i]).inputs) {
+  std::vector<int64_t> bytes(chain.nodes.size());
+  for (size_t i = 0; i < chain.nodes.size(); ++i) {
+    for (ValueId input : training.graph.node(chain.nodes[i]).inputs) {
       if (!input.valid()) continue;
-      bytes[i] += open[input.index()];
+      bytes[chain.counting[i]] += open[input.index()];
       open[input.index()] = 0;
     }
   }
@@ -44,7 +44,7 @@ std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model) {
     const NodeId forward = is_forward ? NodeId(n) : chain.training.forward_node[n];
     if (!forward.valid()) continue;
     const std::optional<FactorRule> rule = factorRule(graph, NodeId(n));
-    times[position[forward.index()]] +=
+    times[chain.counting[position[forward.index()]]] +=
         nodeTime(model, graph, graph.nodes[n], rule, nodeWork(graph, graph.nodes[n], rule));
   }
   return times;
@@ -52,12 +52,11 @@ std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model) {
 
 std::vector<int64_t> nodeSizes(const Chain& chain) {
   const Graph& graph = chain.training.graph;
-  std::vector<int64_t> sizes =
-      firstReadParameterBytes(chain.training, chain.nodes, [&](const Parameter& parameter) {
-        int64_t bytes = graph.bytes(parameter.value) * (parameter.gradient_parts.empty() ? 1 : 2);
-        for (const OptimizerState& state : parameter.states) bytes += graph.bytes(state.value);
-        return bytes;
-      });
+  std::vector<int64_t> sizes = firstReadParameterBytes(chain, [&](const Parameter& parameter) {
+    int64_t bytes = graph.bytes(parameter.value) * (parameter.gradient_parts.empty() ? 1 : 2);
+    for (const OptimizerState& state : parameter.states) bytes += graph.bytes(state.value);
+    return bytes;
+  });
   std::vector<bool> read_again(graph.values.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Phase phase = chain.training.node_phase[n];
@@ -68,21 +67,21 @@ std::vector<int64_t> nodeSizes(const Chain& chain) {
   }
   for (size_t i = 0; i < chain.nodes.size(); ++i) {
     for (ValueId output : graph.node(chain.nodes[i]).outputs) {
-      if (output.valid() && read_again[output.index()]) sizes[i] += graph.bytes(output);
+      if (output.valid() && read_again[output.index()]) sizes[chain.counting[i]] += graph.bytes(output);
     }
   }
   return sizes;
 }
 
 Chain chainOf(const TrainingGraph& training) {
-  Chain chain{training, forwardNodes(training), {}, {}, {}, {}};
+  Chain chain{training, forwardNodes(training), {}, {}, {}, {}, {}};
   if (chain.nodes.empty())
     fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
   chain.flops = forwardFlops(training, chain.nodes);
   chain.cut_bytes = cutBytes(training, chain.nodes);
-  chain.parameter_bytes = firstReadParameterBytes(training, chain.nodes, [&](const Parameter& parameter) {
-    return training.graph.bytes(parameter.value);
-  });
+  chain.counting = countingPositions(training, chain.nodes);
+  chain.parameter_bytes = firstReadParameterBytes(
+      chain, [&](const Parameter& parameter) { return training.graph.bytes(parameter.value); });
   const std::vector<size_t> position = positions(training, chain.nodes);
   chain.backward_flops.resize(chain.nodes.size());
   for (size_t n = 0; n < training.graph.nodes.size(); ++n) {

@@ -17,8 +17,9 @@ struct Chain {
   std::vector<NodeId> nodes;
   std::vector<int64_t> flops;            // forward
   std::vector<int64_t> backward_flops;   // of the backward nodes that differentiate it
-  std::vector<int64_t> parameter_bytes;  // of the parameters that it is the first to read
+  std::vector<int64_t> parameter_bytes;  // of the parameters that it is the first to read, itself or a copy
   std::vector<int64_t> cut_bytes;        // layers.h
+  std::vector<size_t> counting;          // countingPositions in layers.h
   int64_t count() const { return std::ssize(nodes); }
 };
 
@@ -26,7 +27,7 @@ struct Chain {
 Chain chainOf(const TrainingGraph& training);
 
 // By position, nanoseconds that a device takes for the node and the backward nodes that differentiate it, one
-// microbatch, as the model says.
+// microbatch, as the model says. What a copy of a weight takes counts at its first reader, here and below.
 std::vector<int64_t> nodeTimes(const Chain& chain, const CostModel& model);
 
 // By position, bytes: what the node makes and the backward pass reads again, of one microbatch; and of the

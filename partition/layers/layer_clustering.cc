@@ -234,15 +234,15 @@ LayerEnds endsOfGivenNumber(const LayerMaterial& material, const std::vector<boo
   return ends.empty() ? clusterWithin(places, options.layers, bounds) : ends;
 }
 
-// Without the ends between where a running statistic is first read and where its last use updates it: one
-// stage must have both, or every microbatch would wait for the one before.
-LayerEnds keepingStates(const TrainingGraph& training, const std::vector<NodeId>& order,
-                        const LayerEnds& ends) {
-  if (training.forward_states.empty()) return ends;
+// Without the ends between a copy of a weight and its first reader; and those between where a running
+// statistic is first read and where its last use updates it: one stage must have both, or every microbatch
+// would wait for the one before.
+LayerEnds keepingTogether(const TrainingGraph& training, const std::vector<NodeId>& order,
+                          const LayerEnds& ends) {
+  std::vector<bool> may_end = possibleEnds(countingPositions(training, order));
   const UseDef uses = computeUseDef(training.graph);
   std::vector<int64_t> position(training.graph.nodes.size(), -1);
   for (size_t i = 0; i < order.size(); ++i) position[order[i].index()] = static_cast<int64_t>(i);
-  std::vector<bool> may_end(order.size(), true);
   for (const ForwardState& state : training.forward_states) {
     const NodeId updater = uses.producer[state.updated.index()];
     const int64_t last = updater.valid() ? position[updater.index()] : -1;
@@ -277,7 +277,7 @@ Clustering clusterTraining(const TrainingGraph& training, const ClusteringOption
   result.blocks = repeatsWithin(material, 0, material.count());
   result.ends = options.layers > 0 ? endsOfGivenNumber(material, borders, options)
                                    : automaticEnds(material, repeats, options.most_layers, options.tolerance);
-  result.ends = keepingStates(training, order, result.ends);
+  result.ends = keepingTogether(training, order, result.ends);
   result.kinds = layerKinds(training, order, result.ends);
   const auto inside =
       std::count_if(result.ends.begin(), result.ends.end(), [&](int64_t end) { return !borders[end]; });

@@ -69,8 +69,8 @@ struct Clustering {
 // equal places where a cut costs no more than between them. Without repeats (less than half of the FLOPs),
 // the largest number of layers whose largest cut is at most 1.5 times that of two layers, or 16, with cuts as
 // cheap as these allow, if there are fewer.
-// No layer ends between two uses of one running statistic (a batch normalisation that is called twice), so
-// there may be fewer layers than asked for.
+// No layer ends between two uses of one running statistic (a batch normalisation that is called twice), nor
+// between a copy of a weight and its first reader, so there may be fewer layers than asked for.
 // Error(kConfiguration): more layers than forward nodes.
 Clustering clusterTraining(const TrainingGraph& training, const ClusteringOptions& options);
 

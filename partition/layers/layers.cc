@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ir/base/error.h"
+#include "ir/graph/weight_copies.h"
 #include "ir/operators/operator_facts.h"
 #include "sharding/rules/factor_rule.h"
 
@@ -64,6 +65,32 @@ std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<N
   std::vector<int64_t> result(forward.size());
   std::partial_sum(change.begin(), change.end() - 1, result.begin());
   return result;
+}
+
+std::vector<size_t> countingPositions(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  const Graph& graph = training.graph;
+  constexpr size_t kNone = ~size_t{0};
+  std::vector<size_t> first_reader(graph.values.size(), kNone);
+  for (size_t i = forward.size(); i-- > 0;) {
+    for (const ValueId input : graph.node(forward[i]).inputs) {
+      if (input.valid()) first_reader[input.index()] = i;
+    }
+  }
+  std::vector<size_t> positions(forward.size());
+  for (size_t i = 0; i < forward.size(); ++i) {
+    positions[i] = i;
+    if (!isWeightCopy(training, forward[i])) continue;
+    const size_t reader = first_reader[graph.node(forward[i]).outputs[0].index()];
+    if (reader != kNone) positions[i] = reader;
+  }
+  return positions;
+}
+
+std::vector<bool> possibleEnds(const std::vector<size_t>& counting_positions) {
+  std::vector<bool> possible(counting_positions.size(), true);
+  for (size_t i = 0; i < counting_positions.size(); ++i)
+    std::fill(possible.begin() + i, possible.begin() + counting_positions[i], false);
+  return possible;
 }
 
 LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers) {

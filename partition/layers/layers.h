@@ -20,6 +20,14 @@ std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vect
 // cut behind i costs per microbatch, once for each value.
 std::vector<int64_t> cutBytes(const TrainingGraph& training, const std::vector<NodeId>& forward);
 
+// By position: where what the node takes counts. For a copy of a weight (ir/graph/weight_copies.h) that is
+// the first node that reads it, since the copy is made in the stage of its reader; for all others it is the
+// node itself.
+std::vector<size_t> countingPositions(const TrainingGraph& training, const std::vector<NodeId>& forward);
+
+// By position: may a stage end behind it? Not between a copy of a weight and its first reader.
+std::vector<bool> possibleEnds(const std::vector<size_t>& counting_positions);
+
 // Cuts the nodes into exactly `layers` layers; returns the last position of each. Cut i of L aims at i/L of
 // the cumulative FLOPs. Of the positions less than half an average layer away from the aim it takes the one
 // with the fewest cut bytes, then the nearest, then the earliest; if there is none (one node is larger than a

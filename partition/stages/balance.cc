@@ -45,6 +45,21 @@ IdVector<LayerId, int64_t> cutBytesByLayer(const Chain& chain, const LayerEnds& 
   return bytes;
 }
 
+// A copy of a weight stays with its reader. Error(kConfiguration) where that leaves too few places to cut at.
+IdVector<LayerId, bool> stageEnds(const Chain& chain, const LayerEnds& ends, size_t stages) {
+  const std::vector<bool> possible = possibleEnds(chain.counting);
+  IdVector<LayerId, bool> may_end;
+  for (int64_t end : ends) may_end.push_back(possible[end]);
+  const auto places = static_cast<size_t>(std::count(may_end.begin(), may_end.end(), true));
+  if (places < stages) {
+    fail(ErrorCode::kConfiguration,
+         "{} stages were asked for, but of {} layers only {} do not end between a copy of a weight and its "
+         "reader, which stay together; ask for fewer stages, or for more --layers",
+         stages, ends.size(), places);
+  }
+  return may_end;
+}
+
 // How many layers to form, for stages that the layers are divided among.
 int layerCount(const Chain& chain, int stages, int layers) {
   // fine enough for balance, coarse enough to find a narrow place near each cut
@@ -149,6 +164,7 @@ Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector
   problem.cut_bytes = cutBytesByLayer(chain, cuts.layer_ends);
   problem.widths = widths;
   problem.even = true;
+  problem.may_end = stageEnds(chain, cuts.layer_ends, widths.size());
   if (balance.kind == Balance::Kind::kParameters || balance.kind == Balance::Kind::kSize) {
     const bool all = balance.kind == Balance::Kind::kSize;
     problem.weight = sumsByLayer(all ? nodeSizes(chain) : chain.parameter_bytes, cuts.layer_ends);

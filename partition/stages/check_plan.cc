@@ -51,6 +51,20 @@ void checkShardings(const TrainingGraph& training, const Plan& plan, std::vector
   }
 }
 
+// A stage whose layers are copies of weights alone has nothing to do: they are made where they are read.
+void requireNodes(const TrainingGraph& training, const Plan& plan, const std::vector<StageId>& stages) {
+  IdVector<StageId, bool> has_node(plan.stages.size(), false);
+  for (const NodeId node : forwardNodes(training)) has_node[stages[node.index()]] = true;
+  for (const StageId s : plan.stages.ids()) {
+    if (has_node[s]) continue;
+    fail(ErrorCode::kConfiguration,
+         "stage {} would have nothing but copies of weights ({} to {}), which are made in the stages "
+         "that read them; ask for fewer stages or other boundaries",
+         s, plan.layers.at(plan.stages[s].first_layer).first_node,
+         plan.layers.at(plan.stages[s].last_layer).last_node);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> planMisfits(const TrainingGraph& training, const Plan& plan) {
@@ -66,8 +80,9 @@ std::vector<std::string> planMisfits(const TrainingGraph& training, const Plan& 
   }
   keepFault("plan.json.schedule", faults, [&] { scheduleOf(plan); });
   checkRows(training, plan, faults);
-  const bool has_stages =
-      has_layers && keepFault("plan.json.stages", faults, [&] { nodeStages(training, plan); });
+  const bool has_stages = has_layers && keepFault("plan.json.stages", faults, [&] {
+                            requireNodes(training, plan, nodeStages(training, plan));
+                          });
   if (has_stages) keepFault("plan.json.stages", faults, [&] { checkShardings(training, plan, faults); });
   return faults;
 }
@@ -82,7 +97,9 @@ void fillNumbers(const TrainingGraph& training, Plan& plan) {
     layer.last_node = label(layer.last);
     layer.flops = sumOver(chain.flops, layer.first, layer.last);
   }
-  const std::vector<std::vector<StageId>> readers = parameterReaders(training, nodeStages(training, plan));
+  const std::vector<StageId> stages = nodeStages(training, plan);
+  requireNodes(training, plan, stages);
+  const std::vector<std::vector<StageId>> readers = parameterReaders(training, stages);
   const Schedule schedule = scheduleOf(plan);
   for (const StageId s : plan.stages.ids()) {
     StagePlan& stage = plan.stages[s];

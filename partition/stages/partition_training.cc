@@ -74,7 +74,9 @@ StageCount stageCount(const PartitionOptions& options, const Chain& chain, const
                       const AskedSchedule& schedule) {
   const int devices = options.cluster.deviceCount();
   if (StageCount given = givenCount(options, balance, schedule); given.stages > 0) return given;
-  int64_t most = options.layers > 0 ? std::min<int64_t>(options.layers, chain.count()) : chain.count();
+  const std::vector<bool> ends = possibleEnds(chain.counting);
+  int64_t most = std::count(ends.begin(), ends.end(), true);
+  if (options.layers > 0) most = std::min<int64_t>(options.layers, most);
   if (balance.kind == Balance::Kind::kType)
     most = std::ssize(matchModules(chain.training.graph, chain.nodes, balance.pattern).names);
   const int64_t ranks = std::max<int64_t>(1, std::min<int64_t>(devices, most / schedule.chunks));

@@ -48,7 +48,7 @@ class StageSearch {
     for (size_t left = 1; left <= stages_; ++left) {
       for (size_t first = 0; first < layers_; ++first) {
         for (size_t next = first + 1; next <= layers_ && perDevice(left, first, next) <= limit; ++next) {
-          if (!best[left - 1][next].possible() || tooLight(first, next)) continue;
+          if (!best[left - 1][next].possible() || !isStage(first, next)) continue;
           const Rest candidate = withStage(best[left - 1][next], left, first, next);
           if (candidate >= best[left][first]) continue;
           best[left][first] = candidate;
@@ -67,7 +67,11 @@ class StageSearch {
 
  private:
   int64_t weight(size_t first, size_t next) const { return before_[next] - before_[first]; }
-  bool tooLight(size_t first, size_t next) const { return weight(first, next) < problem_.least_weight; }
+  // Layers that may be one, in front of layer `next`.
+  bool isStage(size_t first, size_t next) const {
+    const bool may_end = next == layers_ || problem_.may_end.empty() || problem_.may_end[LayerId(next - 1)];
+    return may_end && weight(first, next) >= problem_.least_weight;
+  }
   int width(size_t left) const { return problem_.widths[stages_ - left]; }
 
   // Of the stage that has `left` - 1 stages behind it, in units of 1/720720 (a multiple of 1 to 16).
@@ -87,7 +91,7 @@ class StageSearch {
     for (size_t left = 1; left <= stages_; ++left) {
       for (size_t first = 0; first < layers_; ++first) {
         for (size_t next = first + 1; next <= layers_; ++next) {
-          if (least[left - 1][next] == kImpossible || tooLight(first, next)) continue;
+          if (least[left - 1][next] == kImpossible || !isStage(first, next)) continue;
           least[left][first] =
               std::min(least[left][first], std::max(perDevice(left, first, next), least[left - 1][next]));
         }

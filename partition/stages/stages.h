@@ -15,11 +15,13 @@ struct StageProblem {
   std::vector<int> widths;
   bool even = false;         // spread what the largest stage leaves open evenly, too
   int64_t least_weight = 0;  // that every stage must have
+  // by layer: a stage may end behind it (the last always may); empty: behind any
+  IdVector<LayerId, bool> may_end = {};
 };
 
 // Cuts layers into exactly widths.size() non-empty stages; returns the last layer of each. Exact, by dynamic
-// programming in O(stages * layers^2). Among the partitions in which every stage has the least weight, the
-// one where
+// programming in O(stages * layers^2). Among the partitions in which every stage has the least weight and
+// ends where it may, the one where
 //   1. the largest weight per device, sum(weight) / width, is least: a slow stage stalls the others in every
 //      microbatch, so the largest decides the time of a pipeline (the contiguous min-max partition of
 //      PipeDream, Narayanan et al. 2019, section 3.1, and Alpa, Zheng et al. 2022, section 5);
@@ -29,7 +31,7 @@ struct StageProblem {
 //   4. the cuts are earliest (the first, then the second, ...).
 // Weights per device are compared as weight * 720720 / width, rounded down: exactly for widths up to 16.
 // Requires 1 <= stages <= layers, widths of at least 1, and that some partition gives every stage the least
-// weight.
+// weight and ends its stages where they may.
 //   assignStages({.weight = {1,1,1,1}, .cut_bytes = {1,1,1,0}, .widths = {1,3}}) == {0,3}
 std::vector<LayerId> assignStages(const StageProblem& problem);
 

@@ -1,6 +1,5 @@
 #include "planning/directory/plan_check.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -18,27 +17,11 @@
 namespace pipeshard {
 namespace {
 
-// The bytes that a device may use, as the plan says; 0: any number.
-int64_t memoryLimit(const Plan& plan, const StagePlan& stage, RankId rank) {
-  const int64_t has = plan.memory > 0 ? plan.memory : plan.cluster.leastMemory({rank});
-  const int64_t planned = stage.sharding ? stage.sharding->memory_limit : 0;
-  return has > 0 && planned > 0 ? std::min(has, planned) : std::max(has, planned);
-}
-
-void checkMemory(const PlannedTraining& planned, std::vector<std::string>& faults) {
-  IdVector<RankId, bool> seen(planned.whole.ranks.size());
-  PlannedMemory memory(planned.whole.ranks, planned.plan.cluster);
-  for (const StageId s : planned.plan.stages.ids()) {
-    const StagePlan& stage = planned.plan.stages[s];
-    for (RankId rank : stage.devices) {
-      const int64_t limit = memoryLimit(planned.plan, stage, rank);
-      if (limit == 0 || seen[rank]) continue;
-      seen[rank] = true;
-      const int64_t needed = memory.of(rank);
-      if (needed <= limit) continue;
-      faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}", s,
-                                   rank, needed, limit));
-    }
+void checkMemory(PlannedTraining& planned, std::vector<std::string>& faults) {
+  for (const StageShortage& found : shortagesOf(planned.plan, planned.whole)) {
+    faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}",
+                                 found.stage, found.shortage.rank, found.shortage.needed,
+                                 found.shortage.room));
   }
 }
 

@@ -10,11 +10,13 @@
 
 #include "ir/base/error.h"
 #include "ir/base/hash.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "ir/plan/plan_json.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/replay.h"
+#include "planning/programs/memory_shortage.h"
 
 namespace pipeshard {
 namespace {
@@ -40,6 +42,22 @@ std::string storedHash(const std::string& directory) {
 
 std::string hashOf(std::string_view text) { return fmt::format("{:016x}", hashBytes(text)); }
 std::string hashOf(const Plan& plan) { return hashOf(planToJson(plan)); }
+
+// Programs that `plan` has not made were not compared with what devices have.
+void requireMemory(const Plan& plan, StepPrograms& step) {
+  if (!limitsMemory(plan)) return;
+  const std::vector<StageShortage> found = shortagesOf(plan, step);
+  if (found.empty()) return;
+  const auto less = [](const StageShortage& a, const StageShortage& b) {
+    return a.shortage.excess() < b.shortage.excess();
+  };
+  const Shortage most = std::max_element(found.begin(), found.end(), less)->shortage;
+  fail(ErrorCode::kOutOfMemory,
+       "{}: device {} needs {} bytes, and has {}; `pipeshard plan` without --no-programs looks for a plan "
+       "that fits",
+       plan.memory > 0 ? fmt::format("--memory {}", plan.memory) : "--cluster " + plan.cluster.name,
+       most.rank, most.needed, most.room);
+}
 
 // It holds byte for byte what the programs were made from: then nobody has edited it, and nothing of it needs
 // to be read to know so. (Other bytes may still say the same.)
@@ -74,6 +92,8 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
   if (edited && is_new) plan.notes.emplace_back(kEditedNote);
   try {
     PlannedTraining planned = replayPlan(plan, progress);
+    progress("planning the memory of the ranks");
+    requireMemory(planned.plan, planned.whole);
     if (!edited) planned.plan = plan;
     writePlanDirectory(std::move(planned), directory);
   } catch (Error& error) {

@@ -21,7 +21,8 @@ bool wasEdited(const std::string& directory, const Plan& plan);
 
 // Where plan.json was edited, the programs are made again, and what was measured with the old ones is removed
 // (so is the report: it is the caller's to write anew); where there are none (`plan --no-programs`), they are
-// made.
+// made. Error(kOutOfMemory) where a device needs more for them than the plan says that it has; nothing is
+// written then.
 enum class ProgramsMade : uint8_t { kNone, kFirst, kAgain };
 ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallback& progress);
 

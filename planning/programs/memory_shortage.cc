@@ -8,6 +8,16 @@
 #include "runtime/execute/worker_threads.h"
 
 namespace pipeshard {
+namespace {
+
+// The bytes that a device may use, as the plan says; 0: any number.
+int64_t memoryLimit(const Plan& plan, const StagePlan& stage, RankId rank) {
+  const int64_t has = plan.memory > 0 ? plan.memory : plan.cluster.leastMemory({rank});
+  const int64_t planned = stage.sharding ? stage.sharding->memory_limit : 0;
+  return has > 0 && planned > 0 ? std::min(has, planned) : std::max(has, planned);
+}
+
+}  // namespace
 
 std::pair<KindId, int> PlannedMemory::keyOf(RankId rank) const {
   const ClusterNode& node = cluster_.nodes.at(cluster_.nodeOf(rank.index()));
@@ -52,6 +62,31 @@ Shortage largestShortage(const PartitionOptions& options, StepPrograms& step) {
   }
   step.memory = memory.known();
   return worst;
+}
+
+bool limitsMemory(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [&](const StagePlan& stage) {
+    return std::any_of(stage.devices.begin(), stage.devices.end(),
+                       [&](RankId rank) { return memoryLimit(plan, stage, rank) > 0; });
+  });
+}
+
+std::vector<StageShortage> shortagesOf(const Plan& plan, StepPrograms& step) {
+  std::vector<StageShortage> found;
+  IdVector<RankId, bool> seen(step.ranks.size());
+  PlannedMemory memory(step.ranks, plan.cluster, step.memory);
+  for (const StageId s : plan.stages.ids()) {
+    const StagePlan& stage = plan.stages[s];
+    for (const RankId rank : stage.devices) {
+      const int64_t limit = memoryLimit(plan, stage, rank);
+      if (limit == 0 || seen[rank]) continue;
+      seen[rank] = true;
+      const Shortage shortage = {rank, memory.of(rank), limit};
+      if (shortage.excess() > 0) found.push_back({s, shortage});
+    }
+  }
+  step.memory = memory.known();
+  return found;
 }
 
 }  // namespace pipeshard

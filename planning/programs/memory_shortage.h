@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "partition/stages/partition_options.h"
 #include "planning/programs/planned_training.h"
@@ -43,5 +44,14 @@ struct Shortage {
 };
 // What is planned for it is kept with the programs.
 Shortage largestShortage(const PartitionOptions& options, StepPrograms& step);
+
+// Of a plan: what --memory, the cluster or a stage's sharding says that a device may use.
+bool limitsMemory(const Plan& plan);
+// By stage, each device that needs more than that. What is planned for it is kept with the programs.
+struct StageShortage {
+  StageId stage;
+  Shortage shortage;
+};
+std::vector<StageShortage> shortagesOf(const Plan& plan, StepPrograms& step);
 
 }  // namespace pipeshard

@@ -142,6 +142,8 @@ CASES = {
                        lambda p: Muon(p, lr=0.01, momentum=0.9, nesterov=False, weight_decay=0.2, ns_steps=7,
                                       adjust_lr_fn="match_rms_adamw", adamw_lr=0.002)),
     "muon_and_adamw": ("muon:lr=0.02", lambda p: Muon(p, lr=0.02), None, [("dense2", {"muon": 0})]),
+    "muon_groups": ("muon:lr=0.02,adamw_lr=0.01", lambda p: Muon(p, lr=0.02, adamw_lr=0.01), None,
+                    [("bias", {"lr": 0.001}), ("dense1.*weight", {"lr": 0.004}), ("dense2.*weight", {"muon": 0, "lr": 0.003})]),
     "linear": ("sgd:lr=0.1,schedule=linear,steps=10", lambda p: torch.optim.SGD(p, lr=0.1),
                transformers_schedule("linear_schedule_with_warmup", num_warmup_steps=0, num_training_steps=10)),
     "linear_warmup": ("adamw:lr=0.01,schedule=linear,warmup=4,steps=10", lambda p: torch.optim.AdamW(p, lr=0.01),

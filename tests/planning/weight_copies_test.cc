@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "partition/families/make_schedule.h"
+#include "partition/stages/balance.h"
 #include "planning/pipeline.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
 namespace {
@@ -155,6 +157,66 @@ TEST(WeightCopies, OfVersionsAreMadeWhenTheyAreFirstRead) {
   EXPECT_LE(found.runs, updates);
   EXPECT_GT(found.runs, 1);
   EXPECT_EQ(found.cast_in_pass, 0);
+}
+
+PlanRequest mlpRequest(int devices) {
+  PlanRequest request;
+  request.model_path = std::string(PIPESHARD_SOURCE_DIR) + "/examples/mlp.onnx";
+  request.partition.cluster = uniformCluster(1, devices);
+  request.dimensions = {{"batch", 16}};
+  request.microbatches = 2;
+  request.given.precision = DataType::kBfloat16;
+  return request;
+}
+
+// Boundaries behind copies of weights, which are made where they are read all the same: no weight travels.
+TEST(WeightCopies, AreMadeInTheStageOfTheirReader) {
+  PlanRequest behind_copies = mlpRequest(3), balanced = mlpRequest(3), many = mlpRequest(6);
+  behind_copies.partition.boundaries = {"dense2.weight/bfloat16", "dense3.weight/bfloat16"};
+  balanced.partition.balance = parseBalance("parameters");
+  many.partition.balance = parseBalance("time");
+  for (const PlanRequest& request : {behind_copies, balanced, many}) {
+    const PlannedTraining planned = planTraining(request, [](const std::string&) {});
+    const int ranks = static_cast<int>(planned.plan.stages.size());
+    EXPECT_TRUE(sharedBytes(planned, ranks).empty()) << ranks;
+    int casts = 0;
+    for (int rank = 0; rank < ranks; ++rank) casts += copiesIn(planned.whole.ranks.of(RankId(rank))).casts;
+    EXPECT_EQ(casts, 8) << "four layers of a weight and a bias";
+    int64_t bytes = 0, all = 0;
+    for (const StagePlan& stage : planned.plan.stages) bytes += stage.parameter_bytes;
+    for (const Parameter& parameter : planned.training.parameters)
+      all += planned.training.graph.bytes(parameter.value);
+    EXPECT_EQ(bytes, all) << "each is one stage's";
+  }
+}
+
+TEST(WeightCopies, AreNoStageOfTheirOwn) {
+  PlanRequest request = mlpRequest(3);
+  request.partition.boundaries = {"dense2.weight/bfloat16", "dense2.bias/bfloat16"};
+  EXPECT_ERROR(
+      planTraining(request, [](const std::string&) {}), ErrorCode::kConfiguration,
+      "stage 1 would have nothing but copies of weights (dense2.bias/bfloat16 to dense2.bias/bfloat16)");
+}
+
+// The stage in the middle gets the copy of one weight and sends that of another.
+TEST(WeightCopies, OfTwoTiedWeightsGoFromStageToStage) {
+  const testing::ModelFolder folder;
+  PlanRequest request = mlpRequest(3);
+  request.model_path = folder.write("tied.onnx", testing::parseText(R"(<ir_version: 8, opset_import: ["": 18]>
+    g (float[batch, 2] x) => (float loss)
+    <float[2, 2] first = {0.5, -0.25, 0.125, -0.5}, float[2, 2] second = {1, 0.5, -0.75, 0.25}> {
+      a = MatMul(x, first)
+      b = Relu(a)
+      c = MatMul(b, second)
+      d = MatMul(c, first)
+      e = Relu(d)
+      f = MatMul(e, second)
+      loss = ReduceMean <keepdims = 0> (f)
+    })"));
+  request.partition.boundaries = {"b", "d"};
+  const PlannedTraining planned = planTraining(request, [](const std::string&) {});
+  const std::map<DataType, int64_t> both = {{DataType::kBfloat16, 2 * 2 * 2 * 2}};
+  EXPECT_EQ(sharedBytes(planned, 3), both);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -85,6 +86,36 @@ TEST(NoProgramsTest, ValidateMakesThem) {
   const CommandResult result = runPipeshard({"validate", directory});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.output, HasSubstr("PASS"));
+}
+
+TEST(NoProgramsTest, AreComparedWithTheMemoryOfDevicesWhenTheyAreMade) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("a.plan");
+  const auto planned = [&](const std::string& memory) {
+    const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2",
+                                               "--no-programs", "--memory", memory, "-o", directory});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("compared with what they have when the programs are made"));
+  };
+  planned("1000");
+  for (const char* command : {"run", "validate"}) {
+    const CommandResult result = runPipeshard({command, directory});
+    EXPECT_EQ(result.exit_code, 83) << command << result.output;
+    EXPECT_THAT(result.errors, HasSubstr("--memory 1000: device "));
+    EXPECT_FALSE(fs::exists(directory + "/ranks.json"));
+  }
+  planned("1GB");
+  EXPECT_EQ(runPipeshard({"run", directory, "--steps", "1"}).exit_code, 0);
+}
+
+// What a rank reads of the weights is known with its programs.
+TEST(NoProgramsTest, HaveNoCopiesOfWeights) {
+  const TemporaryFolder folder;
+  const CommandResult result = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--no-programs",
+                                             "--copy-weights", "-o", folder.file("a.plan")});
+  EXPECT_EQ(result.exit_code, 64);
+  EXPECT_THAT(result.errors,
+              AllOf(HasSubstr("--copy-weights"), HasSubstr("excludes"), HasSubstr("--no-programs")));
 }
 
 }  // namespace

@@ -133,5 +133,31 @@ TEST(ParameterGroups, ScaleTheWholeSchedule) {
   EXPECT_EQ(spec.weight_decay, 0);
 }
 
+// What Muon leaves to AdamW has a rate of its own.
+TEST(ParameterGroups, MeanBothRatesOfMuon) {
+  OptimizerSpec spec = parseOptimizer("muon:lr=0.5,adamw_lr=0.25,schedule=cosine,steps=10,final=0.125");
+  applyGroup(parseParameterGroup("a:lr_scale=0.5"), spec);
+  EXPECT_EQ(spec.learning_rate, 0.25);
+  EXPECT_EQ(spec.adam_rate, 0.125);
+  EXPECT_EQ(spec.schedule.final_rate, 0.0625);
+  applyGroup(parseParameterGroup("a:lr=0.75"), spec);
+  EXPECT_EQ(spec.learning_rate, 0.75);
+  EXPECT_EQ(spec.adam_rate, 0.75);
+}
+
+TEST(ParameterGroups, GoOverEarlierOnes) {
+  const auto settings = [](const std::vector<const char*>& texts) {
+    ParameterGroup all;
+    for (const char* text : texts) addGroup(parseParameterGroup(text), all);
+    return groupSettings(all);
+  };
+  EXPECT_EQ(settings({"a:lr_scale=0.5", "b:lr_scale=0.25"}), "lr_scale=0.25");
+  EXPECT_EQ(settings({"a:lr_scale=0.5,weight_decay=1", "b:lr=2"}), "lr=2, weight_decay=1");
+  EXPECT_EQ(settings({"a:lr=2", "b:lr_scale=0.5"}), "lr=2, lr_scale=0.5");
+  EXPECT_EQ(settings({"a:lr=2,lr_scale=0.5", "b:muon=0", "c:weight_decay=3"}),
+            "lr=2, lr_scale=0.5, weight_decay=3, muon=0");
+  EXPECT_EQ(settings({}), "");
+}
+
 }  // namespace
 }  // namespace pipeshard

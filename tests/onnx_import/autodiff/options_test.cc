@@ -16,6 +16,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -39,10 +40,10 @@ TEST(LossOption, ParsesItsForms) {
   EXPECT_EQ(cross_entropy.kind, LossTerm::Kind::kCrossEntropy);
   EXPECT_EQ(cross_entropy.prediction, "logits");
   EXPECT_EQ(cross_entropy.target, "labels");
-  for (const char* text :
-       {"mse:y,target", "loss:0", "bce-with-logits:y,t", "cross-entropy:y,t,smoothing=0.1",
-        "cross-entropy:y,t,smoothing=0.1,axis=1", "nll:y,t,axis=-1",
-        "cross-entropy:y,labels+0.4*cross-entropy:aux,labels", "main_loss+0.01*router_loss"}) {
+  for (const char* text : {"mse:y,target", "loss:0", "bce-with-logits:y,t", "cross-entropy:y,t,smoothing=0.1",
+                           "cross-entropy:y,t,smoothing=0.1,axis=1", "nll:y,t,axis=-1",
+                           "cross-entropy:y,labels+0.4*cross-entropy:aux,labels",
+                           "main_loss+0.01*router_loss", "mse", "0.5*mse+l1"}) {
     EXPECT_EQ(lossToString(parseLoss(text)), text);
   }
   EXPECT_TRUE(parseLoss("none").isNone());
@@ -54,10 +55,9 @@ TEST(LossOption, ParsesItsForms) {
 }
 
 TEST(LossOption, ShowsTheFormsForEverythingElse) {
-  for (const char* text :
-       {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "cross-entropy", "a+", "x*a",
-        "mse:a,b,smoothing=0.1", "cross-entropy:a,b,smoothing=2", "cross-entropy:a,b,axis=x",
-        "mse:a,b,axis=1", "cross-entropy:a,b,axis=1,axis=2"}) {
+  for (const char* text : {"cross-entropy:logits", "mse:", "mse:a,b,c", "hinge:a,b", "mse:,b", "a+", "x*a",
+                           "mse:a,b,smoothing=0.1", "cross-entropy:a,b,smoothing=2",
+                           "cross-entropy:a,b,axis=x", "mse:a,b,axis=1", "cross-entropy:a,b,axis=1,axis=2"}) {
     EXPECT_THAT(usageError([&] { parseLoss(text); }), HasSubstr("cross-entropy:LOGITS,LABELS")) << text;
   }
 }
@@ -112,6 +112,16 @@ TEST(Loss, IsTheOnlyScalarOutput) {
   model.output("logits", {kUnknownSize, 10});
   const ValueId loss = model.output("loss", {});
   EXPECT_EQ(attachLoss(model.graph, {}), loss);
+}
+
+TEST(Loss, AnOutputMayHaveTheNameOfAKind) {
+  Model model;
+  const ValueId mse = model.output("mse", {});
+  model.output("l1", {});
+  EXPECT_EQ(attachLoss(model.graph, parseLoss("mse")), mse);
+  EXPECT_THAT(usageError([&] { attachLoss(model.graph, parseLoss("nll")); }),
+              AllOf(HasSubstr("no output 'nll' (the kind is --loss nll:PREDICTION,TARGET)"),
+                    HasSubstr("--loss mse\n  --loss l1")));
 }
 
 TEST(Loss, ListsPasteableOptionsWhenItIsAmbiguous) {

@@ -253,7 +253,7 @@ TEST(TrainingGraph, GivesGroupsTheirNumbersAndTheLastOnesWin) {
   const TrainingGraph training =
       build(mlp.test, mlp.loss, parseOptimizer("sgd:lr=0.5,weight_decay=0.125"),
             {parseParameterGroup("^b:weight_decay=0"), parseParameterGroup("2:lr_scale=0.5"),
-             parseParameterGroup("b2:weight_decay=2")});
+             parseParameterGroup("b2:weight_decay=2"), parseParameterGroup("w2:lr_scale=0.25")});
   std::map<std::string, std::pair<double, double>> numbers;  // learning rate, decay
   for (const Node& node : training.graph.nodes) {
     if (node.op_type != "SGD") continue;
@@ -263,7 +263,27 @@ TEST(TrainingGraph, GivesGroupsTheirNumbersAndTheLastOnesWin) {
     numbers[training.graph.value(node.inputs[0]).name] = {number(2), number(3)};
   }
   EXPECT_EQ(numbers, (std::map<std::string, std::pair<double, double>>{
-                         {"w1", {0.5, 0.125}}, {"b1", {0.5, 0}}, {"w2", {0.25, 0.125}}, {"b2", {0.25, 2}}}));
+                         {"w1", {0.5, 0.125}}, {"b1", {0.5, 0}}, {"w2", {0.125, 0.125}}, {"b2", {0.25, 2}}}));
+}
+
+TEST(TrainingGraph, GivesGroupsTheRateOfAdamWUnderMuon) {
+  Mlp mlp;
+  const TrainingGraph training = build(
+      mlp.test, mlp.loss, parseOptimizer("muon:lr=0.5,adamw_lr=0.25,schedule=linear,steps=10,final=0.125"),
+      {parseParameterGroup("^b1:lr_scale=0.5"), parseParameterGroup("^b2:lr=0.75"),
+       parseParameterGroup("^w2:muon=0,lr_scale=0.125")});
+  std::map<std::string, std::pair<double, double>> rates;  // the highest, the last
+  for (const Node& node : training.graph.nodes) {
+    if (node.op_type != "AdamW") continue;
+    // Param, Grad, two states, Step, five hyperparameters, Warmup, StartFactor, Steps, FinalRate
+    ASSERT_EQ(node.inputs.size(), 14U);
+    const auto number = [&](size_t i) {
+      return numericElements(*training.graph.constant(node.inputs.at(i))).at(0);
+    };
+    rates[training.graph.value(node.inputs[0]).name] = {number(5), number(13)};
+  }
+  EXPECT_EQ(rates, (std::map<std::string, std::pair<double, double>>{
+                       {"b1", {0.125, 0.03125}}, {"b2", {0.75, 0.1875}}, {"w2", {0.03125, 0.0078125}}}));
 }
 
 TEST(TrainingGraph, GivesGroupsThatGoByAnotherNameTheirNumbers) {
