@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <map>
 
 #include "ir/graph/weight_role.h"
@@ -70,14 +71,21 @@ std::vector<std::string> pythonStrings(std::string_view text) {
 
 namespace {
 
+std::vector<std::string_view> signatureLines(const Graph& graph) {
+  std::vector<std::string_view> lines;
+  std::string_view text = metadataOf(graph.metadata, "pkg.torch.export.ExportedProgram.graph_signature");
+  while (!text.empty()) {
+    lines.push_back(text.substr(0, text.find('\n')));
+    text.remove_prefix(std::min(lines.back().size() + 1, text.size()));
+  }
+  return lines;
+}
+
 // Lines "p_fc_weight: PARAMETER target='fc.weight'".
 std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string_view kind_text,
                                                  std::string_view but_with = "\n") {
   std::vector<SignatureParameter> parameters;
-  std::string_view text = metadataOf(graph.metadata, "pkg.torch.export.ExportedProgram.graph_signature");
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  for (const std::string_view line : signatureLines(graph)) {
     const size_t kind = line.find(kind_text);
     if (kind == std::string_view::npos || line.find(but_with) != std::string_view::npos) continue;
     const std::vector<std::string> target = pythonStrings(line.substr(kind + kind_text.size()));
@@ -120,6 +128,15 @@ std::set<std::string> signatureParameterNames(const Graph& graph) {
   return names;
 }
 
+std::vector<std::string> signatureOutputs(const Graph& graph) {
+  constexpr std::string_view kKind = ": USER_OUTPUT";
+  std::vector<std::string> names;
+  for (const std::string_view line : signatureLines(graph)) {
+    if (line.ends_with(kKind)) names.emplace_back(line.substr(0, line.size() - kKind.size()));
+  }
+  return names;
+}
+
 std::vector<std::string> mutatedBuffers(const Graph& graph) {
   std::vector<std::string> names;
   for (SignatureParameter& buffer : signatureEntries(graph, ": BUFFER_MUTATION target="))
@@ -138,6 +155,9 @@ ExportedCall exportedCall(const Node& node) {
   const size_t target = text.find(kTarget);
   if (text.empty() || text.front() != '%' || target == std::string_view::npos) return call;
   call.name = nameAt(text, 0);
+  constexpr std::string_view kUsers = "[num_users=";
+  if (const size_t users = text.find(kUsers); users < target)
+    call.users = std::atoi(std::string(text.substr(users + kUsers.size(), 9)).c_str());
   const std::vector<std::string> scopes = namesOfScopes(node);
   if (scopes.size() > 1) call.module = scopes[scopes.size() - 2];
   const std::string_view function = text.substr(target + kTarget.size());

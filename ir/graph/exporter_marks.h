@@ -41,6 +41,9 @@ std::set<std::string> signatureParameterNames(const Graph& graph);
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
+// The module's results, by the names of the calls that give them; empty where the file does not say.
+std::vector<std::string> signatureOutputs(const Graph& graph);
+
 // Buffers that the module's forward pass changes, by name.
 std::vector<std::string> mutatedBuffers(const Graph& graph);
 
@@ -51,6 +54,7 @@ struct ExportedCall {
   std::string function;                // "torch.ops.aten.linear.default"
   std::vector<std::string> arguments;  // names after a %, in order: "x", "p_fc_weight"
   std::string text;                    // of the arguments: "%x, %p_fc_weight, 0"
+  int users = -1;  // calls that take what it gives, and 1 if the module returns it; -1: not said
 };
 ExportedCall exportedCall(const Node& node);
 // The function has this in its name ("aten.linear"); false where the file does not say.

@@ -90,8 +90,9 @@ struct PrologueTotal {
 
 // An output of the model that a forward-only step hands to the user.
 struct ModelOutput {
-  ValueId value;  // output of a forward node
-  int axis = -1;  // that the rows of the batch are in; -1: every microbatch gives the same
+  std::string name;  // as the model calls it
+  ValueId value;     // output of a forward node
+  int axis = -1;     // that the rows of the batch are in; -1: every microbatch gives the same
 };
 
 // How the gradient of the loss is multiplied while float16 holds activations: `first` in the first step; half

@@ -1,6 +1,10 @@
 #include "onnx_import/exporter/converter_traps.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstring>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -144,6 +148,54 @@ std::vector<bool> straightFromInputs(const Graph& graph) {
 
 std::string_view lastPart(std::string_view name) { return name.substr(name.find_last_of("./") + 1); }
 
+bool isOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+// Does the last part of a weight's name say that it is a table of the arithmetic, and no parameter? Words
+// that layers have, too, are none of these ("filter_net.0.weight", "window_attn.bias").
+bool isCalledLikeBuffer(std::string_view name) {
+  std::string last(lastPart(name.substr(0, name.find(':'))));  // TensorFlow's ":0" is a number of an output
+  std::ranges::transform(last, last.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (isOneOf(last, {"pe", "anchors", "anchor_grid"}) || last.starts_with("running_")) return true;
+  std::set<std::string_view> words;
+  for (std::string_view rest = last; !rest.empty();) {
+    const size_t end = std::min(rest.find('_'), rest.size());
+    words.insert(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const auto has = [&](std::string_view word) { return words.contains(word); };
+  if (has("buffer") || has("stft")) return true;
+  if (has("weight") || has("bias")) return false;
+  constexpr std::string_view kFilterBanks[] = {"fbank", "filterbank", "filter_bank", "mel_bank",
+                                               "mel_filter"};
+  return has("window") || (has("basis") && (has("mel") || has("dct") || has("forward") || has("inverse"))) ||
+         std::ranges::any_of(kFilterBanks, [&](std::string_view bank) { return contains(last, bank); });
+}
+
+// A table of sines and cosines, which modules keep in a buffer: as many of both in every row, so that the
+// squares of a row add up to half its length.
+bool isTableOfSines(const Graph& graph, ValueId id) {
+  constexpr int64_t kMostElements = 1 << 24;
+  constexpr int64_t kLeastRows = 4, kLeastWidth = 8;
+  constexpr double kTolerance = 1e-4;
+  const Shape& shape = graph.shape(id);
+  if (graph.dataType(id) != DataType::kFloat32 || shape.size() < 2) return false;
+  const int64_t width = shape.back(), count = elementCount(shape);
+  if (width < kLeastWidth || count < kLeastRows * width || count > kMostElements) return false;
+  const std::optional<std::vector<std::byte>> bytes = initializerBytes(graph, id);
+  if (!bytes || std::ssize(*bytes) != count * static_cast<int64_t>(sizeof(float))) return false;
+  std::vector<float> numbers(count);
+  std::memcpy(numbers.data(), bytes->data(), bytes->size());
+  for (auto row = numbers.begin(); row != numbers.end(); row += width) {
+    double squares = 0;
+    for (auto number = row; number != row + width; ++number) squares += *number * *number;
+    const double half = 0.5 * static_cast<double>(width);
+    if (!(std::abs(squares - half) < kTolerance * half)) return false;
+  }
+  return true;
+}
+
 // A blur: the same operator for every channel, with a kernel that is no layer's.
 bool isChannelKernel(const Graph& graph, const Node& node, size_t input) {
   if (!node.is("Conv") || input != 1 || node.inputs.size() > 2) return false;
@@ -207,9 +259,7 @@ std::vector<std::string> converterTraps(const Graph& graph) {
 }
 
 std::string likelyBuffers(const Graph& graph) {
-  constexpr std::string_view kBufferNames[] = {"pe", "anchors", "anchor_grid"};
-  const bool is_known = graph.producer_name == "pytorch" || isOfTensorFlow(graph) || isOfTorchExport(graph);
-  if (!is_known || hasMarks(graph)) return "";
+  if (hasMarks(graph)) return "";
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   const std::vector<bool> straight = straightFromInputs(graph);
   std::map<ValueId, bool> normalizes;  // all of its readers
@@ -230,8 +280,8 @@ std::string likelyBuffers(const Graph& graph) {
   std::vector<std::string> names;
   for (const auto& [id, all] : normalizes) {
     const std::string& name = graph.value(id).name;
-    const bool is_called_so = std::ranges::find(kBufferNames, lastPart(name)) != std::end(kBufferNames);
-    if (all || is_called_so || kernels.contains(id)) names.push_back(name);
+    if (all || isCalledLikeBuffer(name) || kernels.contains(id) || isTableOfSines(graph, id))
+      names.push_back(name);
   }
   if (names.empty()) return "";
   return fmt::format("trained, as the file does not tell buffers: {}; if these are: --freeze '^({})$'",

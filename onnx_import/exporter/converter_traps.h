@@ -25,10 +25,11 @@ std::vector<std::string> foldedNormalizations(const Graph& graph);
 // To be called on the graph as read.
 std::vector<std::string> converterTraps(const Graph& graph);
 
-// In a file of PyTorch or TensorFlow without marks, weights that may be buffers: which only shift or scale
-// what comes straight from an input (a normalisation of the input), or are called like usual buffers, or are
-// a 'kernel' by channel. Where they are trained a sentence names them; "" without any. To be called when the
-// user's choice is known (overrideParameters).
+// In a file without marks, whoever wrote it, weights that may be buffers: which only shift or scale what
+// comes straight from an input (a normalisation of the input), or are called like usual buffers ('anchors',
+// 'forward_basis_buffer', 'hann_window', 'mel_banks'), or are a 'kernel' by channel, or a table of sines.
+// Where they are trained a sentence names them; "" without any. To be called when the user's choice is known
+// (overrideParameters), and where anything is trained.
 std::string likelyBuffers(const Graph& graph);
 
 }  // namespace pipeshard

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
@@ -13,22 +14,44 @@ namespace {
 
 using Instead = LostParameter::Instead;
 
+// An expression for --train and --freeze that means all of them: "'^(onnx::Conv_|onnx::Add_)'", of the
+// exporter's names without their numbers.
+std::string patternOf(const std::vector<LostParameter>& parameters) {
+  constexpr size_t kMost = 4;
+  std::vector<std::string> beginnings;
+  for (const LostParameter& parameter : parameters) {
+    std::string name = parameter.name;
+    if (name.starts_with("onnx::")) name.resize(name.find_last_not_of("0123456789") + 1);
+    if (std::ranges::find(beginnings, name) == beginnings.end()) beginnings.push_back(std::move(name));
+  }
+  if (beginnings.size() > kMost) return "NAME_REGEX";
+  return fmt::format("'^({})'", fmt::join(beginnings, "|"));
+}
+
 std::string remedyFor(const ModuleParameters& parameters, const std::vector<LostParameter>& refused) {
   const auto areAll = [&](auto is) { return std::all_of(refused.begin(), refused.end(), is); };
   if (parameters.keras && parameters.torchscript) {
     return "A model of Keras can be trained as it is in the file, in folded form: --train . ; what comes "
            "home has the names and shapes of the file then";
   }
+  if (parameters.torchscript) {
+    const std::string pattern = patternOf(refused);
+    return fmt::format(
+        "With this file alone: --train {0} trains what it has in their place, in folded form (what "
+        "comes home has the file's names and shapes then), --freeze {0} leaves it as it is. With the module: "
+        "export it without that: {1}",
+        pattern, exportLine(true));
+  }
   const bool dropped = areAll([](const LostParameter& lost) { return lost.instead == Instead::kUnmarked; });
-  std::string remedy = dropped ? "Plan the exporter's own file"
-                               : "Export the module without it: " + exportLine(parameters.torchscript);
-  if (parameters.torchscript)
-    return remedy + ". Or, to train or to freeze what the file has: --train NAME_REGEX, --freeze NAME_REGEX";
+  std::string remedy =
+      dropped ? "Plan the exporter's own file" : "Export the module without it: " + exportLine();
   remedy += ". Or, if they are not to be trained: --freeze NAME_REGEX";
   if (areAll([](const LostParameter& lost) { return lost.instead == Instead::kNormalized; })) {
     remedy +=
         ". Or, to train the network that the file has, whose convolutions have the normalisations in them: "
         "--train 'weight|bias'";
+  } else if (areAll([](const LostParameter& lost) { return lost.instead == Instead::kItself; })) {
+    remedy += ". Or, if what is left out has only a constant of the module's code in it: --train NAME_REGEX";
   } else if (areAll([](const LostParameter& lost) { return lost.instead != Instead::kNothing; })) {
     remedy += ". Or, to train what the file has under these names: --train NAME_REGEX";
   }

@@ -448,12 +448,17 @@ class Restorer {
 
 ModuleParameters restoreParameters(Graph& graph) {
   if (!isTorchScript(graph)) {
+    const GoneUses gone = goneUses(graph);
     const int statistics = separateStatistics(graph);
     const int unfolded = unfoldParameters(graph);
     ModuleParameters found = Restorer(graph).run();
     found.statistics = statistics;
     found.unfolded = unfolded;
     found.keras = isOfKeras(graph);
+    for (LostParameter& parameter : parametersOf(graph, gone)) {
+      if (std::ranges::find(found.lost, parameter.name, &LostParameter::name) == found.lost.end())
+        found.lost.push_back(std::move(parameter));
+    }
     return found;
   }
   ModuleParameters found;

@@ -15,7 +15,9 @@
 //   leaves out   a bias that is zero. The parameter is made again.
 //   folds        what depends on parameters alone. Where it only moves their numbers they are made again
 //                (folded_parameters.h). Of position rows, batch normalisations, and calls that merging has
-//                made equal and so are one, numbers or places are lost: such parameters are listed.
+//                made equal and so are one, numbers or places are lost: such parameters are listed. So are
+//                those of which a use may be gone, as it was neutral at the first numbers
+//                (parameter_copies.h).
 #pragma once
 
 #include <string>
@@ -29,8 +31,8 @@ struct LostParameter {
   std::string name;
   std::string reason;  // "folded into the constant 'embedding_1'"
   // What the file has in its place that can be trained: convolutions with normalisations in them; a tensor of
-  // its name of which nothing tells whether it is the module's.
-  enum class Instead { kNothing, kNormalized, kUnmarked } instead = Instead::kNothing;
+  // its name of which nothing tells whether it is the module's; the parameter, of which a use may be gone.
+  enum class Instead { kNothing, kNormalized, kUnmarked, kItself } instead = Instead::kNothing;
 };
 
 // Another name of a tied parameter: "head.weight" of "words.weight".
@@ -54,6 +56,8 @@ struct ModuleParameters {
   // Matrices whose names the file does not tell, trained under those of the exporter:
   // "onnx::MatMul_202 (of 'enc.self_attn')".
   std::vector<std::string> nameless = {};
+  // Weights and biases of recurrent layers, as the exporter has folded them: "onnx::LSTM_209 (of 'enc.rnn')".
+  std::vector<std::string> recurrent = {};
   // Matrices with equal numbers of which the file does not tell surely whether they are one, by the nodes
   // that read them ("'/e2/MatMul' and '/e3/MatMul'"): those that are trained as one, and those that are
   // apart.
@@ -70,7 +74,9 @@ struct ModuleParameters {
   // Names of the module under which the file has no tensor that it could tell.
   std::vector<std::string> absent() const {
     std::vector<std::string> names = unread;
-    for (const LostParameter& parameter : lost) names.push_back(parameter.name);
+    for (const LostParameter& parameter : lost) {
+      if (parameter.instead != LostParameter::Instead::kItself) names.push_back(parameter.name);
+    }
     return names;
   }
 };

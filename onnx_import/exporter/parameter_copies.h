@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/graph/lost_calls.h"
+#include "onnx_import/exporter/module_parameters.h"
 #include "onnx_import/exporter/parameter_unfolding.h"
 
 namespace pipeshard {
@@ -28,5 +30,28 @@ struct OldCopy {
 // Constants that something reads and that were computed of the numbers of parameters, not of their sizes
 // alone (zeros_like). One for each of its parameters.
 std::vector<OldCopy> oldCopies(const Graph& graph);
+
+// Uses of parameters that the optimizer has computed beforehand and of which no constant is left, as the
+// first numbers make them neutral, or equal to something else:
+//   a flow            h * g.exp() - g.sum(), with g = 0: 'sub' is left out, as it takes 0 away
+//   a gate            g.sigmoid() * h + (1 - g.sigmoid()) * x, with g = 0: both constants are 0.5, and one
+//   a penalty         (w - start).pow(2).sum(), with w = start: 'add' is left out
+struct GoneUses {
+  struct Mistaken {
+    std::string parameter;
+    std::string read;    // 'sigmoid', or the parameter itself
+    std::string reader;  // the call that reads it: 'mul_1'
+    std::string lost;    // what it takes in the module: 'sub'
+  };
+  std::vector<LeftOutCall> left_out;  // ir/graph/lost_calls.h
+  std::vector<Mistaken> mistaken;
+  std::vector<std::string> buffers;  // that the file does not have
+};
+// Of the graph as read.
+GoneUses goneUses(const Graph& graph);
+
+// The parameters that these may be of, by what their numbers allow (zeros, ones, all equal, or a buffer that
+// they could start at) and by their modules. Of the graph with its parameters restored.
+std::vector<LostParameter> parametersOf(const Graph& graph, const GoneUses& uses);
 
 }  // namespace pipeshard

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
+#include "ir/graph/exporter_marks.h"
 #include "onnx_import/format/initializer_bytes.h"
+#include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
 namespace {
@@ -123,8 +126,40 @@ class Recurrence {
   std::vector<int64_t> gates_;
 };
 
+// Calls of one layer. Equal biases alone (zeros) make none.
+bool haveSameWeights(const Node& a, const Node& b) {
+  return a.inputs.size() > kRecurrentWeights && b.inputs.size() > kRecurrentWeights &&
+         a.inputs[kWeights] == b.inputs[kWeights] &&
+         a.inputs[kRecurrentWeights] == b.inputs[kRecurrentWeights];
+}
+
 }  // namespace
 
 void unfoldRecurrence(Unfolding& unfolding, size_t node) { Recurrence(unfolding, node).unfold(); }
+
+bool isRecurrence(const Node& node) { return !placesOfGates(node).empty(); }
+
+std::map<ValueId, std::string> recurrentWeights(const Graph& graph) {
+  std::map<ValueId, const Node*> readers;  // the first ones
+  std::set<ValueId> others;
+  std::vector<std::string> captured;
+  for (const Node& node : graph.nodes) {
+    collectCaptures(node, captured);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      if (!id.valid() || !graph.initializers.contains(id)) continue;
+      const bool holds_weight = isRecurrence(node) && i >= kWeights && i <= kBiases;
+      const Node& first = *readers.try_emplace(id, &node).first->second;
+      if (!holds_weight || !haveSameWeights(first, node)) others.insert(id);
+    }
+  }
+  std::map<ValueId, std::string> modules;
+  for (const auto& [id, reader] : readers) {
+    if (others.contains(id) || std::ranges::find(captured, graph.value(id).name) != captured.end()) continue;
+    const std::vector<ModuleScope> scopes = moduleScopes(*reader);
+    modules.emplace(id, scopes.empty() ? "" : scopes.back().path);
+  }
+  return modules;
+}
 
 }  // namespace pipeshard

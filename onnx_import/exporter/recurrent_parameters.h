@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <string>
 
 #include "onnx_import/exporter/parameter_unfolding.h"
 
@@ -12,5 +14,14 @@ namespace pipeshard {
 // call mentions becomes these parameters, in PyTorch's order of gates, and the nodes that bring them into
 // ONNX's (folded_parameters.h). Left as it is: what holds other parameters, too, or has a form of its own.
 void unfoldRecurrence(Unfolding& unfolding, size_t node);
+
+// LSTM, GRU or RNN.
+bool isRecurrence(const Node& node);
+
+// Initializers that such operators alone read, as their weights, recurrent weights or biases, all of them
+// with the same weights; with the module of the first ("decoder.rnn"; "" for the outermost). Where an
+// exporter has folded them, gates have another order and both biases are one tensor, but each of its elements
+// is one of a parameter: an update that takes each element by itself is the module's.
+std::map<ValueId, std::string> recurrentWeights(const Graph& graph);
 
 }  // namespace pipeshard

@@ -1,7 +1,6 @@
 #include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,7 +11,9 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
+#include "onnx_import/exporter/recurrent_parameters.h"
 #include "onnx_import/format/constant_nodes.h"
+#include "onnx_import/format/equal_numbers.h"
 #include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -57,48 +58,6 @@ std::pair<std::string, std::string> differingModules(const std::string& a, const
   };
   return {outer(a), outer(b)};
 }
-
-// Which initializers hold the same numbers.
-class EqualNumbers {
- public:
-  explicit EqualNumbers(const Graph& graph) : graph_(graph) {}
-
-  // The file says so, by an Identity.
-  void add(ValueId copy, ValueId source) { source_[copy] = sourceOf(source); }
-  bool isCopy(ValueId id) const { return source_.contains(id); }
-  ValueId sourceOf(ValueId id) const {
-    const auto found = source_.find(id);
-    return found == source_.end() ? id : found->second;
-  }
-
-  bool are(ValueId a, ValueId b) const {
-    if (graph_.dataType(a) != graph_.dataType(b) || graph_.shape(a) != graph_.shape(b)) return false;
-    if (sourceOf(a) == sourceOf(b)) return true;
-    const std::optional<std::vector<std::byte>> left = initializerBytes(graph_, a);
-    return left && left == initializerBytes(graph_, b);
-  }
-
-  // Drawn, or trained: of more than two different numbers. Zeros, ones and unit matrices are equal wherever a
-  // module begins with them; these only where one is the other, or a copy of it.
-  bool areDrawn(ValueId id) {
-    const auto [found, is_new] = drawn_.try_emplace(sourceOf(id), false);
-    const std::optional<std::vector<std::byte>> bytes = is_new ? initializerBytes(graph_, id) : std::nullopt;
-    if (!bytes) return found->second;
-    const size_t size = dataTypeSize(graph_.dataType(id));
-    std::set<uint64_t> different;
-    for (size_t at = 0; at + size <= bytes->size() && different.size() <= 2; at += size) {
-      uint64_t number = 0;
-      std::memcpy(&number, bytes->data() + at, std::min(size, sizeof number));
-      different.insert(number);
-    }
-    return found->second = different.size() > 2;
-  }
-
- private:
-  const Graph& graph_;
-  std::map<ValueId, ValueId> source_;
-  std::map<ValueId, bool> drawn_;  // by source
-};
 
 class TorchScript {
  public:
@@ -168,8 +127,11 @@ class TorchScript {
         const ValueId id = node.inputs[i];
         if (!isFloatWeight(id) || !isAnonymous(id) || isOutput(id) || one.contains(id)) continue;
         if (std::ranges::find(captured, graph_.value(id).name) != captured.end()) continue;
-        std::vector<ValueId>& known =
-            by_place[fmt::format("{}/{}:{}", calledModule(node), operatorName(node), i)];
+        std::string place = fmt::format("{}/{}:{}", calledModule(node), operatorName(node), i);
+        // Biases of zeros are equal in all layers: they are one where the weights are.
+        if (i > 1 && isRecurrence(node) && node.inputs[1].valid())
+          place += fmt::format(" of {}", resolved(one, node.inputs[1]).index());
+        std::vector<ValueId>& known = by_place[place];
         const auto same = std::ranges::find_if(known, [&](ValueId k) { return equal_.are(k, id); });
         const ValueId weight = same == known.end() ? id : resolved(one, *same);
         if (weight != id) {
@@ -200,12 +162,14 @@ class TorchScript {
     std::map<ValueId, std::vector<ValueId>> apart;  // by their source
     for (ValueId id : read_) {
       const Node& node = *reader_.at(id);
-      const bool layer = node.is("MatMul") || node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose");
+      const bool recurrent = isRecurrence(node) && node.inputs.size() > 1 && node.inputs[1] == id;
+      const bool layer =
+          recurrent || node.is("MatMul") || node.is("Gemm") || node.is("Conv") || node.is("ConvTranspose");
       if (!layer || graph_.shape(id).size() < 2) continue;
       std::vector<ValueId>& others = apart[equal_.sourceOf(id)];
       std::string untold;
       for (ValueId other : others) {
-        const Kinship kinship = kinshipOf(other, id);
+        const Kinship kinship = recurrent ? Kinship::kUntold : kinshipOf(other, id);
         const std::string both = fmt::format("'{}' and '{}'", reader_.at(other)->name, node.name);
         if (kinship == Kinship::kUntold && untold.empty()) untold = both;
         if (kinship != Kinship::kOne) continue;
@@ -404,6 +368,7 @@ class TorchScript {
     const ValueId own = name.empty() ? ValueId() : findValue(graph_, name);
     if (isFloatWeight(own) && !isStoredTransposed(graph_.value(own)) && isTransposed(weight, own))
       return tie(node, weight, own, nodes);
+    if (isOfPlainForm(node, weight, name, nodes)) return;
     if (name.empty() || !names_.insert(name).second) {
       const std::string path = modulePath(node.name);
       found_.nameless.push_back(graph_.value(weight).name + (path.empty() ? "" : " (of '" + path + "')"));
@@ -414,15 +379,46 @@ class TorchScript {
     ++found_.transposed;
   }
 
+  // The module reads a matrix both transposed (x @ A.T) and as it is (B @ A): the file has it as 'A' and as
+  // the copy `weight`. A bias tells another name of the copy, and a call of another module likely does. Ties
+  // it, or refuses it where equal numbers do not tell (zeros).
+  bool isOfPlainForm(Node& node, ValueId weight, const std::string& name, std::vector<Node>& nodes) {
+    if (bias_of_.contains(node.outputs[0])) return false;
+    const auto plain = std::ranges::find_if(graph_.initializers, [&](const auto& entry) {
+      const ValueId id = entry.first;
+      return isFloatWeight(id) && !isAnonymous(id) && !isStoredTransposed(graph_.value(id)) &&
+             isTransposed(weight, id);
+    });
+    if (plain == graph_.initializers.end()) return false;
+    const std::string& own = graph_.value(plain->first).name;
+    const std::string module = own.substr(0, own.rfind('.'));
+    if (!name.empty() && module != calledModule(node)) {
+      if (equal_.areDrawn(weight)) found_.untold.push_back(fmt::format("'{}' and '{}'", node.name, own));
+      return false;
+    }
+    if (!equal_.areDrawn(weight)) {
+      found_.lost.push_back({graph_.value(weight).name,
+                             fmt::format("it may be '{}', transposed, as their numbers are equal", own)});
+      return true;
+    }
+    tie(node, weight, plain->first, nodes);
+    return true;
+  }
+
   // What else has no name was computed from parameters (rows of a table), or from constants: training it may
-  // train something else than the module has.
+  // train something else than the module has. Not so of recurrent layers, whose numbers are only moved.
   void nameComputed() {
     const std::vector<InitializerRole> roles = initializerRoles(graph_);
+    const std::map<ValueId, std::string> recurrent = recurrentWeights(graph_);
     for (const auto& [id, initializer] : graph_.initializers) {
       const bool weight = roles[id.index()] == InitializerRole::kParameter && isAnonymous(id);
       if (!weight || factors_.contains(id) || elementCount(graph_.shape(id)) == 1 || isFilter(id)) continue;
-      found_.lost.push_back(
-          {graph_.value(id).name, "computed by the exporter, from parameters or constants"});
+      const std::string& name = graph_.value(id).name;
+      const auto layer = recurrent.find(id);
+      if (layer == recurrent.end())
+        found_.lost.push_back({name, "computed by the exporter, from parameters or constants"});
+      else
+        found_.recurrent.push_back(name + (layer->second.empty() ? "" : " (of '" + layer->second + "')"));
     }
   }
 

@@ -13,11 +13,15 @@
 //              'decoder.fc.weight' again, and stored transposed. (In nn.MultiheadAttention it is
 //              'in_proj_weight', as its bias tells. Where nothing tells, it keeps the file's name.) Where it
 //              holds the numbers of an embedding, transposed, the two are tied again; likewise where the
-//              module reads it on two axes, too: there a Gemm has it as the module.
+//              module reads it on two axes, too: there a Gemm has it as the module. So is a matrix that the
+//              module reads both transposed and as it is (A in x @ A.T and B @ A); where its numbers are too
+//              plain to tell (zeros), the copy is listed as lost.
 //   folds      batch normalisations into the convolution before: its weight and bias are 'onnx::Conv_196' and
 //              'onnx::Conv_197' (after a tool, its result is called like the normalisation's); weight
 //              normalisations, likewise (the bias keeps its name); rows of tables, and parameters under
-//              another shape: 'onnx::Add_20'. The module's parameters are lost.
+//              another shape: 'onnx::Add_20'. The module's parameters are lost. Weights and biases of LSTM,
+//              GRU and RNN, 'onnx::LSTM_209', have only been moved: they are trained as they are
+//              (`recurrent`).
 #pragma once
 
 #include "ir/graph/graph.h"
@@ -29,8 +33,8 @@ namespace pipeshard {
 bool isTorchScript(const Graph& graph);
 
 // To be called on the graph as read. Adds to what is found: `separated`, `taken_as_one`, `untold`,
-// `other_names`, `statistics`, `transposed`, `nameless`, `tied`, `lost`. Constants are marked as such
-// (weight_role.h): parameters are initializers.
+// `other_names`, `statistics`, `transposed`, `nameless`, `recurrent`, `tied`, `lost`. Constants are marked as
+// such (weight_role.h): parameters are initializers.
 void restoreTorchScript(Graph& graph, ModuleParameters& found);
 
 }  // namespace pipeshard

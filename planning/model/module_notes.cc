@@ -7,7 +7,7 @@
 
 namespace pipeshard {
 
-std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
+std::vector<std::string> moduleNotes(const ModuleParameters& parameters, bool trains) {
   std::vector<std::string> notes;
   if (parameters.transposed > 0) {
     notes.push_back(
@@ -20,6 +20,12 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
         fmt::format("matrices whose names in the module are not in the file, trained under the exporter's "
                     "names, as they are stored (of a Linear: transposed): {}",
                     listed(parameters.nameless, 6)));
+  }
+  if (!parameters.recurrent.empty()) {
+    notes.push_back(
+        fmt::format("weights of recurrent layers, trained as the exporter has folded them (gates in ONNX's "
+                    "order, both biases in one tensor), and written so under its names: {}",
+                    listed(parameters.recurrent, 6)));
   }
   if (parameters.separated > 0) {
     notes.push_back(fmt::format("{} that the exporter's optimizer had merged with equal ones, apart again",
@@ -75,6 +81,12 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters) {
                     "of a tied parameter that no call goes by, like T5's shared.weight: that one is trained, "
                     "and `export --tied` writes it under them, too)",
                     fmt::join(parameters.unread, ", ")));
+  }
+  if (parameters.torchscript && !parameters.keras && trains) {
+    notes.emplace_back(
+        "files of the TorchScript exporter do not show detach(), no_grad() and padding_idx: where the module "
+        "has "
+        "one, gradients go through it that PyTorch stops (torch.onnx.export's default shows them)");
   }
   return notes;
 }

@@ -8,8 +8,9 @@
 
 namespace pipeshard {
 
-// What became of them in the file: undone transpositions and mergings, tied and unread ones.
-std::vector<std::string> moduleNotes(const ModuleParameters& parameters);
+// What became of them in the file: undone transpositions and mergings, tied and unread ones; what a file of
+// its exporter does not show of gradients, if it is trained.
+std::vector<std::string> moduleNotes(const ModuleParameters& parameters, bool trains = true);
 
 // Those that are lost, of a model that is trained nevertheless: by --freeze, or because --train takes what
 // the file has in their place. "" without any.

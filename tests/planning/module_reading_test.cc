@@ -68,6 +68,23 @@ TEST(ModuleNotes, NameEqualMatricesThatMayBeOne) {
   EXPECT_THAT(notes[1], HasSubstr("'/u/MatMul' and '/v/MatMul'"));
 }
 
+TEST(ModuleNotes, SayWhatTorchScriptDoesNotShow) {
+  ModuleParameters parameters;
+  parameters.torchscript = true;
+  EXPECT_THAT(moduleNotes(parameters), ElementsAreArray({HasSubstr("do not show detach(), no_grad()")}));
+  EXPECT_TRUE(moduleNotes(parameters, false).empty());
+  parameters.keras = true;  // by tf2onnx or Keras' own export: PyTorch only runs it
+  EXPECT_TRUE(moduleNotes(parameters).empty());
+}
+
+TEST(ModuleNotes, NameFoldedWeightsOfRecurrentLayers) {
+  ModuleParameters parameters;
+  parameters.recurrent = {"onnx::LSTM_209 (of 'enc.rnn')"};
+  EXPECT_THAT(moduleNotes(parameters),
+              ElementsAreArray({AllOf(HasSubstr("both biases in one tensor"),
+                                      HasSubstr("under its names: onnx::LSTM_209 (of 'enc.rnn')"))}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Examples, ModuleReading, ::testing::Values("gpt2.onnx", "llama.onnx", "mlp.onnx"),
                          [](const auto& info) {
                            const std::string name = info.param;

@@ -1,6 +1,8 @@
 // Files of tf2onnx, by its names.
 #include "onnx_import/exporter/converter_traps.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -119,6 +121,55 @@ TEST_F(ConvertedFile, ANormalizationBehindAViewIsSeen) {
   EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean)$'"));
   graph_.nodes[0].op_type = "Relu";
   EXPECT_EQ(likelyBuffers(graph_), "");
+}
+
+// The scalers of scikit-learn, or a file that somebody has written by hand.
+TEST_F(ConvertedFile, BuffersOfAnyProducerAreNamed) {
+  const ValueId image = value("image");
+  graph_.inputs = {image};
+  node("Sub", "Sub", {image, weight("mean", {3}, {1, 2, 3})});
+  for (const char* producer : {"skl2onnx", "", "jax2onnx"}) {
+    graph_.producer_name = producer;
+    EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(mean)$'")) << producer;
+  }
+}
+
+TEST_F(ConvertedFile, WeightsThatAreCalledLikeBuffersAreNamed) {
+  graph_.producer_name = "OnnxScript";
+  ValueId last = value("sound");
+  const auto scaledBy = [&](const std::string& name) {
+    node("of_" + name, "Relu", {last});
+    node("by_" + name, "Mul", {findValue(graph_, "of_" + name + ":0"), weight(name, {2}, {1, 2})});
+    last = findValue(graph_, "by_" + name + ":0");
+  };
+  for (const char* name :
+       {"filter_net.weight", "window_bias", "basis", "melody", "stft.forward_basis_buffer", "hann_window",
+        "melscale_fbanks80", "kaldi_mel_banks", "model/mel_basis:0", "stft_conv_weights"})
+    scaledBy(name);
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(stft.forward_basis_buffer|hann_window|"
+                                               "melscale_fbanks80|kaldi_mel_banks|model/mel_basis:0|"
+                                               "stft_conv_weights)$'"));
+}
+
+// Positions, by whatever name; a learned table is none.
+TEST_F(ConvertedFile, ATableOfSinesIsNamed) {
+  graph_.producer_name = "pytorch";
+  constexpr int64_t kRows = 6, kWidth = 8;
+  std::vector<float> sines;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t k = 0; k < kWidth / 2; ++k) {
+      const double angle = static_cast<double>(row) / std::pow(100.0, 0.25 * static_cast<double>(k));
+      sines.push_back(static_cast<float>(std::sin(angle)));
+      sines.push_back(static_cast<float>(std::cos(angle)));
+    }
+  }
+  std::vector<float> learned = sines;
+  learned[11] += 0.01F;
+  const ValueId hidden = value("hidden");
+  node("relu", "Relu", {hidden});
+  node("Add", "Add", {findValue(graph_, "relu:0"), weight("pos_embed.table", {1, kRows, kWidth}, sines)});
+  node("Add_1", "Add", {findValue(graph_, "Add:0"), weight("pos_embed", {1, kRows, kWidth}, learned)});
+  EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(pos_embed.table)$'"));
 }
 
 TEST_F(ConvertedFile, AZeroRecurrentBiasIsNamed) {

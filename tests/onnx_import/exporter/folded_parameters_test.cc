@@ -3,6 +3,7 @@
 // tests/oracle/real_models.py.
 #include "onnx_import/exporter/folded_parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -219,6 +220,77 @@ TEST_F(ParameterCopiesTest, OneThatIsToBeTrainedIsRefusedAlsoWhereAllElseIsFroze
   EXPECT_NO_THROW(refuseLostParameters(found, all));
   EXPECT_ERROR(refuseLostParameters(found, all, one), ErrorCode::kBadModel,
                "p (folded into the constant 'pow_1', too)");
+}
+
+// Uses of which no constant is left, as they were neutral at the first numbers.
+class GoneUsesTest : public FoldedParametersTest {
+ protected:
+  // x * p, and what reads that under another name: the call between is gone.
+  ModuleParameters leftOut(const std::string& name, const std::vector<float>& numbers,
+                           const std::string& lost, const std::string& module = "") {
+    begin();
+    parameter(name, {4});
+    const ValueId parameter = findValue(graph, name);
+    graph.initializers.at(parameter) = makeConstant<float>({4}, numbers);
+    std::string argument = "%p_" + name;
+    std::replace(argument.begin(), argument.end(), '.', '_');
+    node("Mul", {parameter}, "mul", "aten.mul.Tensor", "%x, " + argument);
+    scope(module);
+    node("ReduceMean", {}, "mean", "aten.mean.default", "%" + lost);
+    scope(module);
+    return restore();
+  }
+};
+
+TEST_F(GoneUsesTest, ASumThatIsLeftOutMayReadWhatIsNeutral) {
+  const ModuleParameters found = leftOut("fc.g", {0, 0, 0, 0}, "sub");
+  ASSERT_THAT(found.lost, SizeIs(1));
+  EXPECT_EQ(found.lost[0].reason, "'sub' may read it, too, which is left out, as one side of it was 0");
+  EXPECT_THAT(found.absent(), SizeIs(0));
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel, "optimize=False");
+  EXPECT_NO_THROW(refuseLostParameters(found, {}, {"g"}));
+  EXPECT_THAT(leftOut("g", {2, 2, 2, 2}, "add_1").lost, SizeIs(1));  // (g - 2).square().sum()
+  EXPECT_THAT(leftOut("g", {0.5F, 0, 2, 3}, "add_1").lost, SizeIs(1));
+  EXPECT_THAT(leftOut("g", {0.5F, 0.25F, 2, 3}, "add_1").lost, SizeIs(0));
+  EXPECT_THAT(leftOut("g", {0, 0, 0, 0}, "view").lost, SizeIs(0));
+  EXPECT_THAT(leftOut("a.g", {0, 0, 0, 0}, "add", "b").lost, SizeIs(0));  // another module's
+}
+
+TEST_F(GoneUsesTest, AFactorThatIsLeftOutIsAModulesOwn) {
+  EXPECT_THAT(leftOut("norm.g", {1, 1, 1, 1}, "mul_1", "head").lost, SizeIs(0));
+  EXPECT_THAT(leftOut("norm.g", {1, 1, 1, 1}, "div", "norm").lost, SizeIs(1));
+}
+
+TEST_F(GoneUsesTest, AResultThatIsLeftOutIsNoUseOfTheFiles) {
+  leftOut("g", {0, 0, 0, 0}, "view");
+  graph.outputs = {last};
+  signature += "\n# outputs\nadd: USER_OUTPUT\n";
+  EXPECT_THAT(restore().lost, SizeIs(1));
+}
+
+// Two equal calls: the one that is kept has the users that the file tells.
+TEST_F(GoneUsesTest, AMergedCallIsNotLeftOut) {
+  parameter("g", {4});
+  const ValueId product = node("Mul", {findValue(graph, "g")}, "mul", "aten.mul.Tensor", "%x, %p_g");
+  node("Exp", {}, "exp", "aten.exp.default", "%mul");
+  last = product;
+  node("ReduceMean", {}, "mean", "aten.mean.default", "%mul_1");
+  EXPECT_THAT(restore().lost, SizeIs(0));
+}
+
+TEST_F(GoneUsesTest, AConstantThatIsReadInTheirPlaceIsNamed) {
+  for (const std::string& reader : std::vector<std::string>{"sub", "sigmoid"}) {
+    begin();
+    parameter("g");
+    const ValueId constant = folded("sigmoid", {2}, {0.5F, 0.5F}, "['g']");
+    node("Mul", {constant}, "mul", "aten.mul.Tensor", "%x, %sigmoid");
+    node("Mul", {constant}, "mul_1", "aten.mul.Tensor", "%mul, %" + reader);
+    const ModuleParameters found = restore();
+    ASSERT_THAT(found.lost, SizeIs(reader == "sub" ? 1 : 0));
+    if (!found.lost.empty()) {
+      EXPECT_EQ(found.lost[0].reason, "'mul_1' reads 'sigmoid' in the place of 'sub', which was equal to it");
+    }
+  }
 }
 
 TEST_F(FoldedParametersTest, EveryGroupNormHasItsOwn) {

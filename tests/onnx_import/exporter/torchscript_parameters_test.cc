@@ -349,6 +349,15 @@ TEST_F(TorchScriptFile, ATransposedCopyOfAnEmbeddingIsTiedAgain) {
   EXPECT_EQ(graph_.value(other).name, "other.weight");
 }
 
+TEST_F(TorchScriptFile, AMatrixThatIsReadInBothFormsIsOneWeight) {
+  const ValueId h = linear("", value("x"), weight("onnx::MatMul_7", {3, 1}, {1, 2, 3}));
+  node("/MatMul_1", "MatMul", {h, weight("onnx::MatMul_8", {1, 2}, {0, 0})}, value("y"));
+  node("/MatMul_2", "MatMul", {weight("B", {2, 1}, {0, 0}), weight("A", {1, 3}, {1, 2, 3})}, value("z"));
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.tied, ElementsAre("A"));
+  EXPECT_EQ(found.lost.at(0).name, "onnx::MatMul_8");  // zeros: of B, or of another one
+}
+
 TEST_F(TorchScriptFile, AFoldedBatchNormalizationIsRefused) {
   const ValueId folded = weight("onnx::Conv_196", {1, 1, 1, 1}, {2}),
                 bias = weight("onnx::Conv_197", {1}, {3});
@@ -381,6 +390,59 @@ TEST_F(TorchScriptFile, OfAModelOfKerasTheAdviceIsForKeras) {
   EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
                "A model of Keras can be trained as it is in the file, in folded form: --train .");
   EXPECT_NO_THROW(refuseLostParameters(found, {}, {"."}));
+}
+
+// LSTM's weights come in another order of gates, both biases as one tensor; a first state is computed.
+TEST_F(TorchScriptFile, FoldedWeightsOfRecurrentLayersAreTrainedAsTheyAre) {
+  const ValueId w = weight("onnx::LSTM_209", {1, 4, 1}, {1, 2, 3, 4}),
+                r = weight("onnx::LSTM_210", {1, 4, 1}, {5, 6, 7, 8}),
+                b = weight("onnx::LSTM_211", {1, 8}, {1, 2, 3, 4, 5, 6, 7, 8}),
+                state = weight("onnx::LSTM_212", {1, 2, 1}, {1, 2});
+  node("/enc/rnn/LSTM", "LSTM", {value("x"), w, r, b, ValueId(), state}, value("y"));
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.recurrent, ElementsAre("onnx::LSTM_209 (of 'enc.rnn')", "onnx::LSTM_210 (of 'enc.rnn')",
+                                           "onnx::LSTM_211 (of 'enc.rnn')"));
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_EQ(found.lost[0].name, "onnx::LSTM_212");
+  EXPECT_EQ(initializerRoles(graph_)[b.index()], InitializerRole::kParameter);
+  EXPECT_ERROR(refuseLostParameters(found, {}), ErrorCode::kBadModel,
+               "With this file alone: --train '^(onnx::LSTM_)' trains what it has in their place");
+}
+
+// What other operators read, too, was moved for them. One tensor as the bias of two layers may be two.
+TEST_F(TorchScriptFile, OfRecurrentLayersOnlyTheirOwnWeightsAreTrained) {
+  const ValueId r = weight("onnx::GRU_1", {1, 3, 1}, {1, 2, 3}),
+                zero = weight("onnx::GRU_2", {1, 6}, {0, 0, 0, 0, 0, 0});
+  node("/a/GRU", "GRU", {value("x"), weight("onnx::GRU_3", {1, 3, 1}, {1, 2, 3}), r, zero}, value("y"));
+  node("/b/GRU", "GRU",
+       {value("y2"), weight("onnx::GRU_4", {1, 3, 1}, {4, 5, 6}), weight("onnx::GRU_5", {1, 3, 1}, {7, 8, 9}),
+        zero},
+       value("z"));
+  node("/Mul", "Mul", {value("h"), r}, value("o"));
+  const ModuleParameters found = restore();
+  EXPECT_THAT(found.recurrent,
+              ElementsAre("onnx::GRU_3 (of 'a')", "onnx::GRU_4 (of 'b')", "onnx::GRU_5 (of 'b')"));
+  EXPECT_EQ(found.lost.size(), 2u);
+}
+
+// Fresh biases that the exporter has merged: '/gru_1/GRU' looks like another call of 'gru'.
+TEST_F(TorchScriptFile, EqualBiasesOfRecurrentLayersAreTheirOwn) {
+  const auto gru = [&](const std::string& call, const std::vector<float>& numbers, ValueId bias) {
+    node("/" + call + "/GRU", "GRU",
+         {value(call + "_x"), weight("onnx::GRU_" + call, {1, 3, 1}, numbers),
+          weight("onnx::GRU_r" + call, {1, 3, 1}, numbers), bias},
+         value(call + "_y"));
+  };
+  const ValueId zero = weight("onnx::GRU_9", {1, 6}, {0, 0, 0, 0, 0, 0});
+  const ValueId other = merged("onnx::GRU_10", zero), again = merged("onnx::GRU_11", zero);
+  gru("gru", {1, 2, 3}, zero);
+  gru("gru_1", {4, 5, 6}, other);
+  gru("gru_2", {1, 2, 3}, again);
+  restore();
+  EXPECT_EQ(graph_.nodes[0].inputs[3], zero);
+  EXPECT_EQ(graph_.nodes[1].inputs[3], other);
+  EXPECT_EQ(graph_.nodes[2].inputs[3], zero);
+  EXPECT_EQ(graph_.nodes[2].inputs[1], graph_.nodes[0].inputs[1]);
 }
 
 // Rows of a table, a scale under another shape, or a constant: the file does not tell which.
